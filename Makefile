@@ -1,0 +1,51 @@
+# fplab: one environment in .venv, and the commands that use it. `make` lists them.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Options for installing torch alone, such as --index-url for another build of it.
+TORCH_FLAGS ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install run figures test lint lab bench prove clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "fplab needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Building $(VENV) with $$($(PYTHON) --version) (a few minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH_FLAGS) torch
+	$(PIP) -e '.[lab,test]'
+	@touch $@
+
+install: $(VENV)/.installed ## build .venv only
+
+run: $(VENV)/.installed ## every experiment at its quick size: figures and the table of claims
+	@$(BIN)/python -m fplab run
+
+figures: $(VENV)/.installed ## every experiment at its full size, into figures/full
+	@$(BIN)/python -m fplab figures --full
+
+lint: $(VENV)/.installed ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## ruff, mypy and the whole test suite
+	$(BIN)/python -m pytest
+
+lab: $(VENV)/.installed ## JupyterLab on the notebooks
+	@$(BIN)/python -m fplab lab
+
+bench: $(VENV)/.installed ## speed, as ratios measured in one run
+	@$(BIN)/python -m benchmarks
+
+prove: $(VENV)/.installed ## the exhaustive proofs (about 20 minutes, resumable)
+	@$(BIN)/python -m tests.prove
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache figures/full figures/*.png figures/*.dark.svg

@@ -1,0 +1,75 @@
+"""fplab: a numerical-precision laboratory, from a bit to a training run.
+
+The names below are the public index. They are loaded when first used, so that ``import fplab`` stays fast and needs
+neither torch nor matplotlib.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "add": "arithmetic",
+    "classify": "spacing",
+    "convert": "floats",
+    "decode": "floats",
+    "div": "arithmetic",
+    "dot": "sums",
+    "encode": "floats",
+    "eq": "arithmetic",
+    "fma": "arithmetic",
+    "Format": "formats",
+    "inspect": "inspection",
+    "LabError": "errors",
+    "le": "arithmetic",
+    "lt": "arithmetic",
+    "mul": "arithmetic",
+    "neighbours": "spacing",
+    "num_threads": "threads",
+    "Overflow": "formats",
+    "quantize": "floats",
+    "Rounding": "formats",
+    "set_num_threads": "threads",
+    "Specials": "formats",
+    "sqrt": "arithmetic",
+    "sub": "arithmetic",
+    "sum": "sums",
+    "ulp": "spacing",
+}
+_MODULES = ("exact", "experiments", "formats", "hardware", "inspection", "plots", "sums", "training")
+
+__all__ = [
+    "Format", "LabError", "Overflow", "Rounding", "Specials",
+    "add", "classify", "convert", "decode", "div", "dot", "encode", "eq", "exact", "experiments", "fma", "formats",
+    "hardware", "inspect", "inspection", "le", "lt", "mul", "neighbours", "num_threads", "plots", "quantize",
+    "set_num_threads", "sqrt", "sub", "sum", "sums", "training", "ulp",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from . import exact, experiments, formats, hardware, inspection, plots, sums, training
+    from .arithmetic import add, div, eq, fma, le, lt, mul, sqrt, sub
+    from .errors import LabError
+    from .floats import convert, decode, encode, quantize
+    from .formats import Format, Overflow, Rounding, Specials
+    from .inspection import inspect
+    from .spacing import classify, neighbours, ulp
+    from .sums import dot, sum
+    from .threads import num_threads, set_num_threads
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f".{name}", __name__)
+    else:
+        raise AttributeError(f"module 'fplab' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,72 @@
+"""The one error class of the lab, and the wording every message shares.
+
+A message quotes the call the user wrote, says what is allowed, and suggests the nearest name. Inner functions
+raise :class:`LabError` with the rule that was broken; the outermost public function, decorated with
+:func:`quotes_call`, adds the call.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LabError(ValueError):
+    """A request that the lab cannot honour; the text says what is allowed."""
+
+    call: str | None = None
+
+
+def unknown(kind: str, given: object, allowed: Iterable[str]) -> LabError:
+    """The error for a name that is not in a table, with the nearest name that is."""
+    names = list(allowed)
+    text = f"unknown {kind} {given!r}. Allowed: {', '.join(names)}."
+    near = difflib.get_close_matches(str(given).lower(), names, n=1, cutoff=0.5)
+    if near:
+        text += f" Did you mean {near[0]!r}?"
+    return LabError(text)
+
+
+def summary(value: object) -> str:
+    """How an argument is quoted in a message: scalars and names as written, arrays as ``float32[3, 4]``."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None and shape != ():
+        return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
+    name = getattr(value, "name", None)
+    text = repr(name) if isinstance(name, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function so that a :class:`LabError` from inside begins with the user's own call."""
+    shown = f"fplab.{function.__name__}"
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except LabError as error:
+            if error.call is not None:
+                raise
+            parts = [summary(a) for a in args] + [f"{k}={summary(v)}" for k, v in kwargs.items()]
+            call = f"{shown}({', '.join(parts)})"
+            quoted = type(error)(f"{call}: {error}")
+            quoted.call = call
+            raise quoted from None
+
+    return wrapper
+
+
+def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
+    """``value`` as an int between ``low`` and ``high``, or an error that names the field."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise LabError(f"{name}={value!r} is not an integer; allowed: {low} to {high}.")
+    number = value.__index__()
+    if not low <= number <= high:
+        raise LabError(f"{name}={number} is not possible; allowed: {low} to {high}{why}.")
+    return int(number)
