@@ -1,0 +1,125 @@
+"""What users pass as arrays, made into what kernels take, or refused with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import LabError
+
+Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
+EXACT_INTEGERS = 2**53
+EXTENSION_FLOATS = ("bfloat16", "float8_", "float6_", "float4_")  # ml_dtypes: every value fits float32
+
+
+@dataclass(frozen=True)
+class Values:
+    """A user's argument as a native, contiguous, flat float32 or float64 array, and how to give a result back."""
+
+    flat: Floats
+    shape: tuple[int, ...]
+    narrow: bool  # results come back as float32 where the format fits
+
+
+def values(x: Any, name: str = "x") -> Values:
+    """Read an argument: arrays, numbers, lists, torch CPU tensors; float16 and integers become float32 results.
+
+    Raises LabError for booleans, complex, extended precision, masked and object arrays, for tensors on another device
+    or that require gradients, and for integers that float64 does not hold exactly.
+    """
+    array = _as_array(x, name)
+    kind, itemsize = array.dtype.kind, array.dtype.itemsize
+    narrow = True
+    if kind in "iu":
+        array = _integers(array, name)
+    elif array.dtype.name.startswith(EXTENSION_FLOATS) or (kind == "f" and itemsize == 2):
+        with np.errstate(invalid="ignore"):  # a signalling float16 NaN becomes quiet
+            array = array.astype(np.float32)
+    elif kind == "f" and itemsize in (4, 8):
+        narrow = itemsize == 4
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    else:
+        raise LabError(
+            f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers"
+            + ("; a float64 holds 53 of its bits: convert it yourself." if kind == "f" else ".")
+        )
+    return Values(np.ascontiguousarray(array).reshape(-1), array.shape, narrow)
+
+
+def _as_array(x: Any, name: str) -> np.ndarray[Any, Any]:
+    if isinstance(x, np.ma.MaskedArray):
+        raise LabError(f"{name} is a masked array, whose mask would be lost; pass {name}.filled(value) or {name}.data.")
+    if type(x).__module__.partition(".")[0] == "torch":
+        x = _from_torch(x, name)
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError) as error:
+        raise LabError(f"{name} is not an array of numbers ({error}).") from None
+
+
+def _from_torch(x: Any, name: str) -> Any:
+    if x.device.type != "cpu":
+        raise LabError(f"{name} is on device {str(x.device)!r}; the lab computes on the CPU: pass {name}.cpu().")
+    if x.requires_grad:
+        raise LabError(f"{name} requires gradients, which rounding does not carry; pass {name}.detach().")
+    if x.is_sparse or x.is_quantized:
+        raise LabError(f"{name} is a {x.layout} tensor; pass a dense one, {name}.to_dense().")
+    dtype = str(x.dtype).removeprefix("torch.")
+    if dtype.startswith(EXTENSION_FLOATS):
+        x = x.float()
+    return x.resolve_neg().resolve_conj().numpy()
+
+
+def _integers(array: np.ndarray[Any, Any], name: str) -> Floats:
+    if array.size and max(int(array.max()), -int(array.min())) > EXACT_INTEGERS:
+        raise LabError(f"{name} has integers beyond 2**53, which float64 does not hold exactly; pass floats.")
+    return array.astype(np.float64)
+
+
+def broadcast(*operands: Values) -> tuple[list[Floats], tuple[int, ...]]:
+    """The operands at one shape and one dtype (float64 if any is), flat."""
+    dtype = np.float32 if all(v.flat.dtype == np.float32 for v in operands) else np.float64
+    try:
+        shape = np.broadcast_shapes(*(v.shape for v in operands))
+    except ValueError:
+        shapes = " and ".join(str(v.shape) for v in operands)
+        raise LabError(f"operands of shapes {shapes} do not broadcast together.") from None
+    flats: list[Floats] = []
+    for v in operands:
+        flat: Floats = v.flat.astype(dtype) if v.flat.dtype != dtype else v.flat
+        if v.shape != shape:
+            flat = np.ascontiguousarray(np.broadcast_to(flat.reshape(v.shape), shape)).reshape(-1)
+        flats.append(flat)
+    return flats, shape
+
+
+def codes(x: Any, bits: int, name: str = "codes") -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
+    """An array of integer codes, flat and unsigned; each must lie in 0 .. 2**bits - 1."""
+    array = _as_array(x, name)
+    if array.dtype.kind not in "iu":
+        raise LabError(f"{name} has dtype {array.dtype}; codes are integers.")
+    if array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= 1 << bits:
+            raise LabError(f"{name} holds {low if low < 0 else high}; a {bits}-bit code is 0 to {(1 << bits) - 1}.")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.astype(code_dtype(bits), copy=False), array.shape
+
+
+def code_dtype(bits: int) -> type[np.unsignedinteger[Any]]:
+    """The smallest unsigned dtype for codes of a width."""
+    return np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32 if bits <= 32 else np.uint64
+
+
+def check_out(out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An ``out`` argument that can take a result, or an error that says what it must be."""
+    wanted = f"a writable {np.dtype(dtype)} array of shape {shape}"
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise LabError(f"out is a {type(out).__name__}; it must be {wanted}.")
+    if out.dtype != np.dtype(dtype) or out.shape != shape:
+        raise LabError(f"out is {out.dtype} of shape {out.shape}; it must be {wanted}.")
+    if not out.flags.writeable:
+        raise LabError(f"out is read-only; it must be {wanted}.")
+    return out

@@ -1,0 +1,361 @@
+"""The oracle: rounding and arithmetic on Python integers and :class:`~fractions.Fraction`, as they are defined.
+
+Nothing here is fast and nothing here is shared with the kernels. An exact number is an :class:`Exact`; operations
+return the exact result and the flags they raise, and :func:`round_to` delivers it as a code of a format.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from .errors import LabError
+from .formats import Format, Overflow, Rounding, Specials, get, overflow, rounding
+
+INVALID, DIVZERO, OVERFLOW, UNDERFLOW, INEXACT = 16, 8, 4, 2, 1
+FLAG_NAMES = {16: "invalid", 8: "divide by zero", 4: "overflow", 2: "underflow", 1: "inexact"}
+
+Kind = Literal["finite", "inf", "nan", "snan"]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """An exact operand or result: a sign, and a magnitude if it is finite.
+
+    ``payload`` of a NaN is its fraction field as a number in [0, 1), so that it can be moved between widths.
+    """
+
+    negative: bool
+    magnitude: Fraction = Fraction(0)
+    kind: Kind = "finite"
+    payload: Fraction = Fraction(1, 2)
+
+    @property
+    def value(self) -> Fraction:
+        """The signed value of a finite number."""
+        assert self.kind == "finite"
+        return -self.magnitude if self.negative else self.magnitude
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether this is +0 or -0."""
+        return self.kind == "finite" and self.magnitude == 0
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether this is a NaN, quiet or signalling."""
+        return self.kind in ("nan", "snan")
+
+
+NAN = Exact(False, kind="nan")
+
+
+def of(value: Fraction, zero_negative: bool = False) -> Exact:
+    """A Fraction as an Exact; a zero takes the sign given."""
+    return Exact(value < 0 or (value == 0 and zero_negative), abs(value))
+
+
+def from_float(x: float) -> Exact:
+    """A Python float as an Exact (its NaN is quiet)."""
+    negative = math.copysign(1.0, x) < 0
+    if math.isnan(x):
+        return Exact(negative, kind="nan")
+    if math.isinf(x):
+        return Exact(negative, kind="inf")
+    return Exact(negative, abs(Fraction(x)))
+
+
+# --- codes ----------------------------------------------------------------------------------------------------
+
+
+def magnitude_of(code: int, fmt: Format) -> Fraction:
+    """The value of a magnitude code, as if the exponent field had no upper end."""
+    field, fraction = divmod(code, 1 << fmt.fraction_bits)
+    if field == 0 and fmt.zero:
+        return Fraction(fraction) * Fraction(2) ** (fmt.emin - fmt.fraction_bits)
+    exponent = field - int(fmt.zero) + fmt.emin
+    return (1 + Fraction(fraction, 1 << fmt.fraction_bits)) * Fraction(2) ** exponent
+
+
+def decode(code: int, fmt: str | Format) -> Exact:
+    """What a code means."""
+    fmt = get(fmt)
+    if not 0 <= code < 1 << fmt.bits:
+        raise LabError(f"code {code} is not a code of {fmt.name}; allowed: 0 to {(1 << fmt.bits) - 1}.")
+    negative = bool(code & fmt.sign_mask)
+    magnitude = code & ~fmt.sign_mask
+    if fmt.specials is Specials.NEGATIVE_ZERO and code == fmt.nan_code:
+        return Exact(negative, kind="nan")
+    if magnitude <= fmt.max_code:
+        return Exact(negative, magnitude_of(magnitude, fmt))
+    if magnitude == fmt.inf_code:
+        return Exact(negative, kind="inf")
+    if fmt.specials is Specials.LAST:
+        return Exact(negative, kind="nan")
+    payload = Fraction(magnitude % (1 << fmt.fraction_bits), 1 << fmt.fraction_bits)
+    return Exact(negative, kind="nan" if payload >= Fraction(1, 2) else "snan", payload=payload)
+
+
+def floor_log2(x: Fraction) -> int:
+    """The exponent of the binade of a positive number."""
+    guess = x.numerator.bit_length() - x.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= x else guess - 1
+
+
+def floor_code(x: Fraction, fmt: Format) -> int:
+    """The largest magnitude code whose value is at most x > 0 (as if the exponent field had no upper end)."""
+    exponent = max(floor_log2(x), fmt.emin)
+    units = math.floor(x / Fraction(2) ** (exponent - fmt.fraction_bits))
+    return ((exponent - fmt.emin) << fmt.fraction_bits) + units - (0 if fmt.zero else 1 << fmt.fraction_bits)
+
+
+def significand_is_odd(code: int, fmt: Format) -> bool:
+    """The last digit of the significand. With one digit it is always 1, so that ties go up (IEEE 754-2019, 4.3.1)."""
+    if fmt.fraction_bits == 0:
+        return code > 0 or not fmt.zero
+    return code % 2 == 1
+
+
+def goes_up(share: Fraction, odd: bool, negative: bool, mode: Rounding, word: int) -> bool:
+    """Whether a magnitude ``share`` (0 < share < 1) of the way between two neighbours goes to the upper one."""
+    match mode:
+        case Rounding.RNE:
+            return share > Fraction(1, 2) or (share == Fraction(1, 2) and odd)
+        case Rounding.RNA:
+            return share >= Fraction(1, 2)
+        case Rounding.RTZ:
+            return False
+        case Rounding.RTP:
+            return not negative
+        case Rounding.RTN:
+            return negative
+        case Rounding.ODD:
+            return not odd
+        case Rounding.STOCHASTIC:
+            return math.floor(share * 2**32) + word >= 2**32
+
+
+def round_magnitude(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> tuple[int, bool]:
+    """A positive magnitude as (code, inexact); the code may lie beyond the largest finite one."""
+    lower = floor_code(x, fmt)
+    if lower < 0:
+        return 0, True  # no zero to round to: the smallest value
+    low, high = magnitude_of(lower, fmt), magnitude_of(lower + 1, fmt)
+    if x == low:
+        return lower, False
+    share = (x - low) / (high - low)
+    return lower + goes_up(share, significand_is_odd(lower, fmt), negative, mode, word), True
+
+
+def is_tiny(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> bool:
+    """Whether x, rounded to the format's precision with an unbounded exponent, is below the smallest normal."""
+    least = Fraction(2) ** fmt.emin
+    if x >= least:
+        return False
+    lifted = x * Fraction(2) ** (fmt.emin - floor_log2(x))  # the same significand in the lowest normal binade
+    code, _ = round_magnitude(lifted, negative, fmt, mode, word)
+    return magnitude_of(code, fmt) * x / lifted < least
+
+
+def away_from_zero(mode: Rounding, negative: bool) -> bool:
+    """Whether a rounding can go away from zero on this side."""
+    match mode:
+        case Rounding.RTZ | Rounding.ODD:
+            return False
+        case Rounding.RTP:
+            return not negative
+        case Rounding.RTN:
+            return negative
+    return True
+
+
+def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
+    """The code of a NaN, its payload cut and made quiet; in a format without one what ``nan`` says, else an error."""
+    sign = fmt.sign_mask if x.negative else 0
+    if fmt.nan_code is not None:
+        if fmt.specials is Specials.IEEE:
+            kept = math.floor(x.payload * (1 << fmt.fraction_bits))
+            return sign | fmt.nan_code | kept
+        return sign | fmt.nan_code if fmt.specials is Specials.LAST else fmt.nan_code
+    if nan == "zero":
+        return 0
+    if nan == "max":
+        return sign | fmt.max_code
+    raise LabError(f'{fmt.name} has no NaN; pass nan="zero" or nan="max" to replace it.')
+
+
+def round_to(
+    x: Exact,
+    fmt: str | Format,
+    mode: str | Rounding = Rounding.RNE,
+    policy: str | Overflow | None = None,
+    *,
+    ftz: bool = False,
+    nan: str | None = None,
+    word: int = 0,
+) -> tuple[int, int]:
+    """Deliver an exact number as (code, flags). ``word``: the 32 random bits of a stochastic rounding."""
+    fmt, mode = get(fmt), rounding(mode)
+    policy = overflow(policy, fmt)
+    if x.is_nan:
+        return nan_to(x, fmt, nan), 0
+    sign = fmt.sign_mask if x.negative else 0
+    if (x.is_zero and not fmt.zero) or (x.negative and not fmt.signed and not x.is_zero):
+        return nan_to(NAN, fmt, nan), INVALID
+    if x.is_zero:
+        return sign if fmt.has_negative_zero else 0, 0
+    flags = OVERFLOW | INEXACT
+    if x.kind == "finite":
+        code, inexact = round_magnitude(x.magnitude, x.negative, fmt, mode, word)
+        flags = INEXACT if inexact else 0
+        if is_tiny(x.magnitude, x.negative, fmt, mode, word):
+            if ftz and fmt.zero:
+                return sign if fmt.has_negative_zero else 0, UNDERFLOW | INEXACT
+            if inexact:
+                flags |= UNDERFLOW
+        if code <= fmt.max_code:
+            return (code if code == 0 and not fmt.has_negative_zero else sign | code), flags
+        flags |= OVERFLOW | INEXACT
+    if policy is Overflow.INF and fmt.inf_code is not None:
+        if x.kind == "inf":
+            return sign | fmt.inf_code, 0
+        if away_from_zero(mode, x.negative):
+            return sign | fmt.inf_code, flags
+    if policy is Overflow.NAN:
+        return nan_to(replace(NAN, negative=x.negative), fmt, nan), flags
+    return sign | fmt.max_code, flags
+
+
+# --- operations -----------------------------------------------------------------------------------------------
+
+
+def flush(x: Exact, fmt: Format) -> Exact:
+    """A subnormal operand of ``fmt`` as zero of its sign ("denormals are zero")."""
+    if x.kind == "finite" and x.magnitude < Fraction(2) ** fmt.emin and fmt.zero:
+        return Exact(x.negative)
+    return x
+
+
+def _nan_operand(*operands: Exact) -> tuple[Exact, int] | None:
+    """The result when an operand is NaN: the canonical NaN, invalid if one of them signals."""
+    if any(x.is_nan for x in operands):
+        return NAN, INVALID if any(x.kind == "snan" for x in operands) else 0
+    return None
+
+
+def neg(a: Exact) -> Exact:
+    """-a."""
+    return replace(a, negative=not a.negative)
+
+
+def add(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
+    """a + b, exact; an exact zero from opposite signs is +0, or -0 when rounding toward -infinity."""
+    if found := _nan_operand(a, b):
+        return found
+    if a.kind == "inf" or b.kind == "inf":
+        if a.kind == b.kind and a.negative != b.negative:
+            return NAN, INVALID
+        return (a if a.kind == "inf" else b), 0
+    if a.is_zero and b.is_zero and a.negative == b.negative:
+        return a, 0
+    return of(a.value + b.value, zero_negative=mode is Rounding.RTN), 0
+
+
+def sub(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
+    """a - b."""
+    return add(a, neg(b), mode)
+
+
+def mul(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
+    """a * b."""
+    if found := _nan_operand(a, b):
+        return found
+    negative = a.negative != b.negative
+    if a.kind == "inf" or b.kind == "inf":
+        return (NAN, INVALID) if a.is_zero or b.is_zero else (Exact(negative, kind="inf"), 0)
+    return Exact(negative, a.magnitude * b.magnitude), 0
+
+
+def div(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
+    """a / b."""
+    if found := _nan_operand(a, b):
+        return found
+    negative = a.negative != b.negative
+    if (a.kind == "inf" and b.kind == "inf") or (a.is_zero and b.is_zero):
+        return NAN, INVALID
+    if a.kind == "inf":
+        return Exact(negative, kind="inf"), 0
+    if b.kind == "inf":
+        return Exact(negative), 0
+    if b.is_zero:
+        return Exact(negative, kind="inf"), DIVZERO
+    return Exact(negative, a.magnitude / b.magnitude), 0
+
+
+def fma(a: Exact, b: Exact, c: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
+    """a * b + c."""
+    if any(x.kind == "snan" for x in (a, b, c)):
+        return NAN, INVALID
+    product, flags = mul(a, b)
+    if flags & INVALID:
+        return NAN, INVALID
+    return add(product, c, mode)
+
+
+def sqrt_to(a: Exact, fmt: Format, mode: Rounding, word: int = 0) -> tuple[Exact, int]:
+    """A number that rounds, flags and all, as the square root of ``a`` does in ``fmt``.
+
+    The root of most numbers is irrational. Cut to two digits more than a stochastic word can see, with a last digit 1
+    wherever something was cut, it lies on the same side of every value and midpoint as the true root.
+    """
+    if found := _nan_operand(a):
+        return found
+    if a.is_zero:
+        return a, 0
+    if a.negative:
+        return NAN, INVALID
+    if a.kind == "inf":
+        return a, 0
+    digits = fmt.significand_bits + 40
+    shift = digits - floor_log2(a.magnitude) // 2
+    scaled = a.magnitude * Fraction(4) ** shift
+    root = math.isqrt(math.floor(scaled))
+    cut = Fraction(root) if root * root == scaled else Fraction(2 * root + 1, 2)
+    return Exact(False, cut / Fraction(2) ** shift), 0
+
+
+def dot(a: list[Exact], b: list[Exact], mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
+    """The exact sum of products, as a Kulisch accumulator holds it; the order of the terms does not matter."""
+    products = [mul(x, y) for x, y in zip(a, b, strict=True)]
+    flags = INVALID if any(raised for _, raised in products) else 0
+    terms = [p for p, _ in products]
+    if any(t.is_nan for t in terms):
+        return NAN, flags
+    if infinite := {t.negative for t in terms if t.kind == "inf"}:
+        return (NAN, INVALID) if len(infinite) == 2 else (Exact(infinite.pop(), kind="inf"), 0)
+    if not terms:
+        return Exact(False), 0
+    if all(t.is_zero for t in terms) and len({t.negative for t in terms}) == 1:
+        return terms[0], 0
+    return of(sum((t.value for t in terms), Fraction(0)), zero_negative=mode is Rounding.RTN), 0
+
+
+def compare(op: Literal["eq", "lt", "le"], a: Exact, b: Exact) -> tuple[bool, int]:
+    """A comparison: unordered is false; lt and le raise invalid on every NaN, eq only on a signalling one."""
+    if a.is_nan or b.is_nan:
+        return False, INVALID if op != "eq" or "snan" in (a.kind, b.kind) else 0
+
+    def order(x: Exact) -> tuple[int, Fraction]:
+        if x.kind == "inf":
+            return (-1 if x.negative else 1), Fraction(0)
+        return 0, x.value
+
+    match op:
+        case "eq":
+            return order(a) == order(b), 0
+        case "lt":
+            return order(a) < order(b), 0
+        case "le":
+            return order(a) <= order(b), 0

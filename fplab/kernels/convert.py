@@ -1,0 +1,73 @@
+"""General loops over codes: conversion, arithmetic's front and back, and comparison of any two formats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import jit
+from .rounding import (
+    FINITE,
+    INVALID,
+    NO_NAN,
+    SNAN,
+    STOCHASTIC,
+    U0,
+    ZERO,
+    element_word,
+    is_subnormal,
+    pack,
+    unpack,
+    widen,
+)
+
+
+@jit
+def convert(codes, out, flags, src, dst, options, start, seed):
+    """Round every code of ``src`` to a code of ``dst``; element i draws random word ``start + i``.
+
+    ``flags`` is empty or takes IEEE flags. Returns the index of the first NaN that ``dst`` cannot hold, else -1.
+    """
+    offender = -1
+    want = flags.size > 0
+    for i in range(codes.size):
+        word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0
+        kind, negative, m, e, payload = unpack(np.uint64(codes[i]), src)
+        if options.daz and kind == FINITE and is_subnormal(m, src):
+            kind = ZERO
+        code, raised = pack(kind, negative, m, e, False, payload, dst, options, want, word)
+        if raised & NO_NAN and offender < 0:
+            offender = i
+        out[i] = code
+        if want:
+            flags[i] = (raised & 31) | (INVALID if kind == SNAN else 0)
+    return offender
+
+
+@jit
+def quantize(codes, out, src, dst, carrier, options, start, seed):
+    """Round every code of ``src`` to ``dst`` and give the result as a code of ``carrier``, which holds ``dst``."""
+    offender = -1
+    for i in range(codes.size):
+        word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0
+        kind, negative, m, e, payload = unpack(np.uint64(codes[i]), src)
+        if options.daz and kind == FINITE and is_subnormal(m, src):
+            kind = ZERO
+        code, raised = pack(kind, negative, m, e, False, payload, dst, options, False, word)
+        if raised & NO_NAN and offender < 0:
+            offender = i
+        out[i] = widen(code, dst, carrier)
+    return offender
+
+
+@jit
+def decode(codes, out, src, carrier):
+    """Every code of ``src`` as a code of ``carrier``, exact."""
+    for i in range(codes.size):
+        out[i] = widen(np.uint64(codes[i]), src, carrier)
+
+
+@jit
+def random_words(out, start, seed):
+    """The 32 random bits that elements ``start``, ``start + 1``, ... of a stream draw."""
+    for i in range(out.size):
+        out[i] = element_word(start + i, seed)

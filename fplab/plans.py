@@ -1,0 +1,108 @@
+"""Records turned into what kernels take: layouts, options and the constants of the fast paths."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .errors import LabError, integer, unknown
+from .formats import TABLE, Format, Overflow, Rounding, Specials, overflow, rounding
+from .kernels import fast32
+from .kernels.rounding import Layout, Options
+
+FP32 = next(f for f in TABLE if f.name == "fp32")
+FP64 = next(f for f in TABLE if f.name == "fp64")
+FLUSH: dict[Any, tuple[int, int]] = {True: (0, 0), False: (1, 1), "flush_inputs": (1, 0), "flush_outputs": (0, 1)}
+NAN_RULES = {None: 0, "zero": 1, "max": 2}
+INFINITY_BITS, NAN_BITS = 0x7F800000, 0x7FC00000
+
+Fast = tuple[Any, fast32.Narrow | fast32.Wide]
+
+
+@lru_cache(maxsize=256)
+def layout(fmt: Format) -> Layout:
+    """A format as the general kernels see it."""
+    sign_shift = fmt.bits - 1 if fmt.signed else -1
+    specials = list(Specials).index(fmt.specials)
+    return Layout(fmt.fraction_bits, fmt.emin, int(fmt.zero), fmt.max_code, sign_shift, specials)
+
+
+def carrier(dtype: Any) -> Format:
+    """The format that a float32 or float64 array's own bits are codes of."""
+    return FP32 if np.dtype(dtype) == np.float32 else FP64
+
+
+def carrier_dtype(fmt: Format, narrow: bool) -> type[np.floating[Any]]:
+    """The dtype of values of a format: float32 when asked for and it holds them, else float64."""
+    return np.float32 if narrow and fmt.fits_float32 else np.float64
+
+
+def options(
+    fmt: Format,
+    mode: str | Rounding = Rounding.RNE,
+    policy: str | Overflow | None = None,
+    subnormals: bool | str = True,
+    nan: str | None = None,
+) -> Options:
+    """The user's choices as integers, or an error that says what is allowed."""
+    if not isinstance(subnormals, (bool, str)) or subnormals not in FLUSH:
+        allowed = [f"{k!r}" for k in FLUSH]
+        raise LabError(f"subnormals={subnormals!r} is not a choice. Allowed: {', '.join(allowed)}.")
+    if nan not in NAN_RULES:
+        raise unknown("nan rule", nan, ["zero", "max"])
+    daz, ftz = FLUSH[subnormals]
+    policies = list(Overflow)
+    return Options(rounding(mode).code, policies.index(overflow(policy, fmt)), daz, ftz, NAN_RULES[nan])
+
+
+def seed_bits(mode: int, seed: int | None) -> np.uint64:
+    """The seed of a stochastic rounding as 64 bits; it must be given, so that every result can be had again."""
+    if mode != Rounding.STOCHASTIC.code:
+        return np.uint64(0)
+    if seed is None:
+        raise LabError('rounding="stochastic" needs seed=, an integer, so that its result can be had again.')
+    return np.uint64(integer("seed", seed, 0, 2**64 - 1))
+
+
+@lru_cache(maxsize=256)
+def fast(fmt: Format, opt: Options) -> Fast | None:
+    """The fast float32 loop for a format and its constants, or None where only the general path will do."""
+    p = fmt.significand_bits
+    if opt.daz or opt.ftz or not fmt.signed or not fmt.zero or fmt.specials is Specials.NEGATIVE_ZERO:
+        return None
+    largest = _bits(fmt.max) if fmt.fits_float32 else 0
+    over = (INFINITY_BITS, largest, NAN_BITS)[opt.overflow]
+    stop = largest if opt.overflow == 0 else over
+    flip = 0x80000000 if opt.mode == Rounding.RTN.code else 0
+    low = (1 << (23 - fmt.fraction_bits)) - 1 if fmt.fraction_bits <= 23 else 0
+    keep = 0x7FFFFFFF & ~low if fmt.specials is Specials.IEEE else 0
+    if p <= 22 and fmt.emin - p + 1 >= -126 and fmt.emax <= 103 + p:
+        magic = ((24 - p) << 23) + 0x400000
+        spec = fast32.Narrow(
+            _bits(fmt.smallest_normal), magic, (p - 1) << 23, p, largest, flip, over, stop, keep, NAN_BITS
+        )
+        return fast32.NARROW[opt.mode], spec
+    if fmt.specials is Specials.IEEE and fmt.emin == -126 and fmt.emax == 127 and 1 <= fmt.fraction_bits <= 22:
+        return fast32.WIDE[opt.mode], fast32.Wide(23 - fmt.fraction_bits, largest, flip, over, stop, keep, NAN_BITS)
+    return None
+
+
+def _bits(x: float) -> int:
+    return int(np.float32(x).view(np.uint32))
+
+
+def float32_arithmetic(fmt: Format, opt: Options) -> fast32.Narrow | None:
+    """Constants for arithmetic in float32 rounded once more, where that is the right result; else None.
+
+    Sums, products and quotients of p <= 11 bits survive the second rounding (24 >= 2 p + 2), provided that float32
+    itself neither overflows nor goes subnormal on the way.
+    """
+    least = fmt.emin - fmt.fraction_bits
+    if opt.mode != Rounding.RNE.code or fmt.significand_bits > 11 or not fmt.has_nan:
+        return None
+    if 2 * fmt.emax + 2 > 127 or 2 * least < -149 or least - fmt.emax - 1 < -126:
+        return None
+    found = fast(fmt, opt)
+    return found[1] if found and isinstance(found[1], fast32.Narrow) else None

@@ -1,0 +1,46 @@
+"""Splitting elementwise kernels over threads. Kernels release the GIL; results never depend on the thread count."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+from .errors import integer
+
+SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
+_count: int | None = None
+
+
+def num_threads() -> int:
+    """How many threads kernels use: as set, else ``FPLAB_NUM_THREADS``, else the cores this process may use."""
+    if _count is not None:
+        return _count
+    named = os.environ.get("FPLAB_NUM_THREADS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def set_num_threads(n: int | None) -> None:
+    """Use ``n`` threads (1 to 1024) from now on; None goes back to the default."""
+    global _count
+    _count = None if n is None else integer("n", n, 1, 1024)
+
+
+@lru_cache(maxsize=4)
+def _pool(n: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(n, thread_name_prefix="fplab")
+
+
+def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
+    """Call ``work(start, stop)`` on shares of ``range(n)``, cut at multiples of ``unit``; the results in order."""
+    shares = max(1, min(num_threads(), n // SMALLEST_SHARE))
+    if shares == 1:
+        return [work(0, n)]
+    step = -(-n // shares)
+    step = -(-step // unit) * unit
+    bounds = [(start, min(start + step, n)) for start in range(0, n, step)]
+    return list(_pool(shares).map(lambda b: work(*b), bounds))
