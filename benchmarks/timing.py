@@ -1,0 +1,47 @@
+"""Timing two things side by side, so that a machine that drifts drifts for both."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+LINE = 64
+
+
+def aligned(n: int, dtype: type = np.float32) -> np.ndarray:
+    """An array whose data begins at a cache line, touched so that its pages exist."""
+    size = np.dtype(dtype).itemsize
+    raw = np.zeros(n + LINE // size, dtype)
+    start = (-raw.ctypes.data % LINE) // size
+    return raw[start : start + n]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def ratios(base: Callable[[], object], others: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+    """The median over rounds of each one's time divided by the base's time in the same round."""
+    found: dict[str, list[float]] = {name: [] for name in others}
+    for work in (base, *others.values()):
+        work()  # warm: compilation, page faults
+    for _ in range(rounds):
+        reference = seconds(base)
+        for name, work in others.items():
+            found[name].append(seconds(work) / reference)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def table(title: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A plain aligned table."""
+    cells = [[str(c) for c in row] for row in (list(head), *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in cells
+    ]
+    return "\n".join([title, *lines])

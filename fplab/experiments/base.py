@@ -1,0 +1,139 @@
+"""What an experiment is: a module with data in, arrays out, a figure, checked claims and GPU cases.
+
+An experiment module ``fplab/experiments/NAME.py`` has, and the tests demand:
+
+* ``TITLE``, ``QUESTION`` and ``BUDGET`` (seconds of its quick run, at most 8);
+* a frozen dataclass ``Params`` whose defaults are the full size, and ``QUICK``, an instance of the quick size;
+* ``run(params, tick) -> Arrays``: pure; calls ``tick(fraction, text)`` as it goes;
+* ``plot(arrays, params) -> Figure`` and ``table(arrays, params) -> columns`` (what the CSV holds);
+* ``CHECKS``: a tuple of :class:`Check`, each a claim with its evidence;
+* ``gpu_cases(params) -> tuple[Case, ...]``: what a GPU must compute, through torch, for these claims;
+* ``DIGESTED``: names of the arrays whose bits are the same on every machine (from integers and kernels).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..formats import get
+from ..hardware.cases import Arrays, Case
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Tick = Callable[[float, str], None]
+Columns = Mapping[str, Sequence[Any]]
+
+
+class Evidence(enum.Enum):
+    """What a claim is checked against."""
+
+    EXACT = "exact"
+    LIBRARY = "library"
+    RECORDED_GPU = "recorded GPU"
+    LIVE_GPU = "live GPU"
+
+
+class Status(enum.Enum):
+    """The three outcomes of a check; none is hidden."""
+
+    PASS = "pass"
+    FAIL = "FAIL"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a check ended. ``detail``: what was compared, the first differing bits, or what is absent."""
+
+    status: Status
+    detail: str = ""
+
+
+def passed(detail: str = "") -> Outcome:
+    """The claim holds; say how much was compared."""
+    return Outcome(Status.PASS, detail)
+
+
+def failed(detail: str) -> Outcome:
+    """The claim does not hold; say where first."""
+    return Outcome(Status.FAIL, detail)
+
+
+def absent(detail: str) -> Outcome:
+    """There was nothing to compare with; say what is missing."""
+    return Outcome(Status.ABSENT, detail)
+
+
+def verdict(holds: bool, detail: str) -> Outcome:
+    """Pass or fail, with the same detail."""
+    return passed(detail) if holds else failed(detail)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim and what it is checked against. ``check(arrays, params)`` gives the outcome."""
+
+    claim: str
+    evidence: Evidence
+    check: Callable[[Arrays, Any], Outcome]
+
+
+class Experiment(Protocol):
+    """The shape of an experiment module."""
+
+    TITLE: str
+    QUESTION: str
+    BUDGET: float
+    QUICK: Any
+    Params: type[Any]
+    CHECKS: tuple[Check, ...]
+    DIGESTED: tuple[str, ...]
+
+    def run(self, params: Any, tick: Tick) -> Arrays: ...  # noqa: D102
+    def plot(self, arrays: Arrays, params: Any) -> Figure: ...  # noqa: D102
+    def table(self, arrays: Arrays, params: Any) -> Columns: ...  # noqa: D102
+    def gpu_cases(self, params: Any) -> tuple[Case, ...]: ...  # noqa: D102
+
+
+def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = True) -> Outcome:
+    """Compare two arrays of codes of one format; a failure shows the first difference as bits and as numbers."""
+    form = get(fmt)
+    if got.shape != want.shape:
+        return failed(f"shapes differ: {got.shape} and {want.shape}")
+    got, want = got.astype(np.uint64), want.astype(np.uint64)
+    differ = got != want
+    if nan_equal and form.has_nan and differ.any():
+        differ &= ~(is_nan_code(got, fmt) & is_nan_code(want, fmt))
+    if not differ.any():
+        return passed(f"{got.size:,} results, every bit")
+    at = int(np.flatnonzero(differ.ravel())[0])
+    a, b = int(got.ravel()[at]), int(want.ravel()[at])
+    return failed(
+        f"{int(differ.sum()):,} of {got.size:,} differ; first at {at}: "
+        f"{a:0{form.bits}b} ({number(a, fmt)}) against {b:0{form.bits}b} ({number(b, fmt)})"
+    )
+
+
+def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:
+    """Which codes (uint64) are NaN."""
+    form = get(fmt)
+    if form.specials.name == "NEGATIVE_ZERO":
+        return np.asarray(codes == np.uint64(form.nan_code or 0))
+    magnitude = codes & np.uint64((1 << form.bits) - 1 - form.sign_mask)
+    return np.asarray(magnitude > np.uint64(form.max_code if form.inf_code is None else form.inf_code))
+
+
+def number(code: int, fmt: str) -> str:
+    """A code as a short decimal number for messages."""
+    from .. import exact
+
+    x = exact.decode(code, fmt)
+    if x.kind != "finite":
+        return ("-" if x.negative else "") + x.kind
+    return f"{float(x.magnitude) * (-1 if x.negative else 1):.9g}"

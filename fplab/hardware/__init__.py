@@ -1,0 +1,1 @@
+"""Evidence from hardware: what a GPU must compute, what it computed, and the comparison of bits."""

@@ -1,0 +1,40 @@
+"""A GPU case: one computation that a device does through torch and the lab does in software, from the same inputs.
+
+This module, and every experiment's ``gpu_cases``, must import where only numpy and torch are installed: the recorder
+runs from a bare source tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+Meta = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One computation with raw bits in and raw bits out.
+
+    ``name``: unique within its experiment. ``inputs()``: arrays of unsigned integers, the bits of the operands.
+    ``compute(inputs, device)``: does it with torch on ``device`` (a string such as "cuda") and returns the bits of
+    the results as unsigned integers. ``emulate(inputs, meta)``: what the lab says those bits are; ``meta`` is the
+    record's (``meta["torch"]`` is the torch version, on which some results depend). ``formats``: the format of each
+    output, so that a difference can be shown as numbers and two NaNs count as equal.
+    """
+
+    name: str
+    inputs: Callable[[], Arrays]
+    compute: Callable[[Arrays, str], Arrays]
+    emulate: Callable[[Arrays, Meta], Arrays]
+    formats: Mapping[str, str]
+
+
+def philox_bits(key: int, n: int, dtype: type[np.unsignedinteger[Any]] = np.uint32) -> np.ndarray:
+    """``n`` random bit patterns from Philox's raw stream, which is fixed for all numpy versions."""
+    raw = np.random.Philox(key=key).random_raw(n)
+    return (raw >> np.uint64(64 - np.dtype(dtype).itemsize * 8)).astype(dtype)
