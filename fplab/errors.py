@@ -35,7 +35,9 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> LabError:
 def summary(value: object) -> str:
     """How an argument is quoted in a message: scalars and names as written, arrays as ``float32[3, 4]``."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None and shape != ():
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(shape, tuple) and shape and dtype is not None:
         return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
     name = getattr(value, "name", None)
     text = repr(name) if isinstance(name, str) else repr(value)
