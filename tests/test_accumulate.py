@@ -1,0 +1,226 @@
+"""The experiment ``accumulate``: its numbers, its bounds, checks that can fail, and its GPU cases on the CPU."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fplab import exact, exact_sums, floats, sums
+from fplab.experiments import accumulate
+from fplab.experiments.accumulate import bounds, checks, series
+from fplab.experiments.base import Status
+from fplab.formats import get
+from fplab.hardware.cases import Arrays
+
+SMALL = accumulate.Params(fp32=12, half=12, fp8=9, stochastic=8, seeds=4, block=16)
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "spec" / "references.md"
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return accumulate.run(SMALL, lambda share, text: None)
+
+
+def test_every_claim_holds(arrays: Arrays) -> None:
+    for check in accumulate.CHECKS:
+        outcome = check.check(arrays, SMALL)
+        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "check"),
+    [
+        ("stall_value", (0, 1), checks.known_stalls),
+        ("stall_last", (2, 2), checks.known_stalls),
+        ("stall_last", (0, 0), checks.oracle_stalls),
+        ("stall_value", (3, 4), checks.oracle_stalls),
+        ("stall_before", (1, 0), checks.libraries_stall),
+        ("stall_last", (0, 2), checks.folklore),
+        ("exact", (1, 2, 6), checks.bounds_hold),
+        ("exact", (0, 1, -3), checks.kulisch_agrees),
+        ("stochastic", (2, 1, 1, 8), checks.stochastic_law),
+        ("stochastic", (2, 1, 1, 8), checks.bounds_hold),
+    ],
+)
+def test_a_wrong_number_fails(arrays: Arrays, name: str, place: tuple[int, ...], check: object) -> None:
+    wrong = {**arrays, name: arrays[name].copy()}
+    wrong[name][place] = wrong[name][place] * 2 + 1
+    outcome = check(wrong, SMALL)  # type: ignore[operator]
+    assert outcome.status is Status.FAIL
+    assert outcome.detail
+
+
+def test_known_stalls_are_the_reference_table() -> None:
+    if not REFERENCE.exists():
+        pytest.skip("the reference table is not here")
+    lines = {
+        cells[0]: cells[1:]
+        for line in REFERENCE.read_text(encoding="utf-8").split("### 0.4", 1)[1].split("## 1.", 1)[0].splitlines()
+        if line.startswith("|") and (cells := [c.strip().replace("**", "") for c in line.strip("|").split("|")])
+    }
+    formats = [name.lower() for name in lines["sum, one rounding per add"]]
+    values = lines["harmonic Σ1/k: value where it stops"]
+    terms = lines["last k that changes the sum / first no-op k"]
+    for fmt, value, term in zip(formats, values, terms, strict=True):
+        last, first = (int(part) for part in term.split("/"))
+        assert checks.KNOWN["harmonic", fmt] == (float(value), last)
+        assert first == last + 1
+    for row, name in (
+        ("Σ0.1 (0.1 rounded first): stops at / last effective add", "0.1"),
+        ("Σ1e-4: stops at / last effective add", "1e-4"),
+    ):
+        for fmt, cell in zip(formats, lines[row], strict=True):
+            if "/" in cell:
+                value, last = cell.split("/")
+                assert checks.KNOWN[name, fmt] == (float(value), int(last))
+    for fmt, cell in zip(formats, lines["Σ1: stops at"], strict=True):
+        stop = 2**24 if cell == "2^24" else int(cell.split()[0])
+        assert checks.KNOWN["ones", fmt] == (float(stop), stop)
+
+
+def test_partial_sums_pass_chunks_unharmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "CHUNK", 100)
+    at = series.checkpoints(12, 4)
+    for name in ("harmonic", "0.1"):
+        form = get("fp16")
+        found = series.stall(name, form)
+        whole = sums.sum(series.rounded(name, form, 1, 4096), form, running=True)
+        assert np.array_equal(series.sampled(name, form, at, found.last), whole[at - 1])
+        assert found.value == whole[-1]
+        assert found.before == whole[found.last - 2] != found.value == whole[found.last - 1]
+
+
+def test_sizes() -> None:
+    assert series.checkpoints(4, 2).tolist() == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert series.checkpoints(3, 4).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_units_are_exact_and_say_when_not() -> None:
+    assert series.in_units(np.array([0.75, -2.0]), -2).tolist() == [3, -8]
+    with pytest.raises(AssertionError):
+        series.in_units(np.array([0.75]), -1)
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_bounds_are_their_formulas() -> None:
+    u = Fraction(1, 2**8)
+    assert bounds.sequential(101, 8, 16) == 100 * u
+    assert bounds.pairwise(1024, 8, 16) == (1 + u) ** 10 - 1
+    assert bounds.pairwise(1025, 8, 16) == (1 + u) ** 11 - 1
+    assert bounds.pairwise(1, 8, 16) == 0
+    assert bounds.blocked(100, 8, 16) == (1 + 15 * u) * (1 + 6 * u) - 1
+    assert bounds.blocked(10, 8, 16) == 9 * u
+    assert bounds.stochastic(11, 8, 16) == (1 + 2 * u) ** 10 - 1
+    assert 2 * u < bounds.kahan(100, 8, 16) < 2 * u + 110 * u**2  # type: ignore[operator]
+    assert bounds.kahan(10**6, 8, 16) is None
+    assert bounds.kahan(1, 8, 16) == 0
+    for n in (2, 50, 200):  # the sharper bounds imply the classical ones, where those exist
+        h = (n - 1).bit_length()
+        assert bounds.sequential(n, 8, 16) <= (n - 1) * u / (1 - (n - 1) * u)
+        assert bounds.pairwise(n, 8, 16) <= h * u / (1 - h * u)
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3"])
+def test_bounds_hold_on_random_decreasing_terms(fmt: str) -> None:
+    """Not only on the drawn series: non-increasing positive terms over several binades, 200 rows."""
+    form = get(fmt)
+    p, n = form.significand_bits, 24
+    rng = np.random.default_rng(4)
+    x = -np.sort(-floats.quantize(rng.random((200, n)) * 2.0 ** -rng.integers(0, 6, (200, n)), fmt), axis=1)
+    x = np.maximum(x, form.smallest_subnormal)
+    total = [sum(Fraction(float(v)) for v in row) for row in x]
+    for order in ("sequential", "pairwise", "blocked", "kahan"):
+        bound = bounds.BOUNDS[order](n, p, 5)
+        assert bound is not None
+        got = sums.sum(x, fmt, order, block=5)
+        worst = max(abs(Fraction(float(s)) - t) / t for s, t in zip(got, total, strict=True))
+        assert 0 < worst <= bound, f"{order}: {float(worst)} against {float(bound)}"
+
+
+def test_the_premise_of_kahans_bound_holds_where_it_is_used() -> None:
+    """|y_k| <= s_{k-1} at every step as long as the bound is at most 1/4: what makes its subtractions exact."""
+    for fmt in ("bf16", "e4m3"):
+        form = get(fmt)
+        machine = exact_sums.Machine(form)
+        n = next(k for k in range(2, 10**5) if bounds.kahan(k + 1, form.significand_bits, 1) is None)
+        n = min(n, 400)
+        for name in accumulate.MEASURED:
+            s, c = exact.Exact(False), exact.Exact(False)
+            for k, term in enumerate(series.rounded(name, form, 1, n).tolist()):
+                y = machine.sub(exact.from_float(term), c)
+                assert k == 0 or y.magnitude <= s.magnitude
+                new = machine.add(s, y)
+                c = machine.sub(machine.sub(new, s), y)
+                assert c.value == new.value - (s.value + y.value)
+                s = new
+
+
+# --- outputs and devices ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_every_error_and_its_bound(arrays: Arrays) -> None:
+    table = accumulate.table(arrays, SMALL)
+    rows = list(zip(*table.values(), strict=True))
+    assert len(rows) == sum(
+        accumulate.errors(arrays, s, f, o)[0].size
+        for s in accumulate.MEASURED
+        for f in accumulate.FORMATS
+        for o in accumulate.ORDERS
+    )
+    assert ("ones", "bf16", 256.0, 257, "sequential", 1023, 1 - 256 / 1023, 1022 / 256) in [
+        (*row[:6], row[6], row[7]) for row in rows
+    ]
+    assert all(row[6] <= row[7] for row in rows if row[4] != "stochastic" and row[7] == row[7])
+
+
+def test_runs_are_the_same_every_time(arrays: Arrays) -> None:
+    again = accumulate.run(SMALL, lambda share, text: None)
+    assert again.keys() == arrays.keys() == set(accumulate.DIGESTED)
+    for name, array in again.items():
+        assert np.array_equal(array, arrays[name]), name
+
+
+def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
+    from fplab.plots.style import save, themed
+
+    for theme in ("light", "dark"):
+        with themed(theme):
+            figure = accumulate.plot(arrays, SMALL)
+            assert len(figure.axes) == 6
+            save(figure, tmp_path / f"{theme}.svg", theme)
+        assert (tmp_path / f"{theme}.svg").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("case", accumulate.gpu_cases(SMALL), ids=lambda case: case.name)
+def test_torch_on_the_cpu_gives_the_emulated_bits(case: object) -> None:
+    pytest.importorskip("torch")
+    inputs = case.inputs()  # type: ignore[attr-defined]
+    got = case.compute(inputs, "cpu")  # type: ignore[attr-defined]
+    want = case.emulate(inputs, {})  # type: ignore[attr-defined]
+    assert got.keys() == want.keys() == case.formats.keys()  # type: ignore[attr-defined]
+    for name in got:
+        assert got[name].dtype == want[name].dtype
+        assert np.array_equal(got[name], want[name])
+
+
+def test_the_cases_pass_the_stalls() -> None:
+    """Every lane ends with additions that change nothing, after some that do, at the values of the table."""
+    for case in accumulate.gpu_cases(SMALL)[:3]:
+        fmt = case.formats["sums"]
+        partial = floats.decode(case.emulate(case.inputs(), {})["sums"], fmt)
+        for lane, name in enumerate(series.SERIES):
+            if fmt == "fp32" and name in ("0.1", "1e-4"):
+                continue  # these stall beyond 2**24 additions
+            value, last = checks.KNOWN[name, fmt]
+            before = STEPS_BEFORE[name] if fmt == "fp32" else 0
+            row = partial[lane]
+            assert row[last - before - 1] == row[last - before] == row[-1] == value
+            assert row[last - before - 2] < value
+
+
+STEPS_BEFORE = {"harmonic": 2097151 - 48, "ones": 2**24 - 48}
