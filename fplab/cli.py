@@ -1,0 +1,324 @@
+"""The command ``fplab``. Each command imports what it needs when it runs, so that the others stay fast."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import __version__
+from .errors import LabError, unknown
+
+if TYPE_CHECKING:
+    from .experiments.runner import Finished
+    from .experiments.table import Row
+
+Arguments = argparse.Namespace
+INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: what it does, in a line; the arguments of an example; its arguments; the function that does it."""
+
+    name: str
+    does: str
+    example: str
+    arguments: Callable[[argparse.ArgumentParser], object]
+    run: Callable[[Arguments], int]
+
+
+# --- list, run, figures -----------------------------------------------------------------------------------------
+
+
+def list_experiments(args: Arguments) -> int:
+    """Print every experiment with the question that it answers."""
+    import textwrap
+
+    from .experiments import NAMES, load
+    from .experiments.table import colour_wanted, paint, terminal_width
+
+    width, colour = terminal_width(), colour_wanted()
+    for name in NAMES:
+        one = load(name)
+        about = f"{len(one.CHECKS)} claims, {len(one.gpu_cases(one.QUICK))} GPU cases, at most {one.BUDGET:g} s"
+        print(paint(f"{name}: {one.TITLE}", "1", colour))
+        print(textwrap.fill(one.QUESTION, width, initial_indent="  ", subsequent_indent="  "))
+        print(paint(f"  {about}", "2", colour))
+    print("\nfplab run runs them all, fplab run NAME one of them.")
+    return 0
+
+
+def run(args: Arguments) -> int:
+    """Run experiments, write their figures, print the table of claims."""
+    from .experiments.figures import default_folder
+    from .experiments.runner import run_experiments
+
+    out = args.out or default_folder(args.full)
+    done = run_experiments(args.names, full=args.full, out=out)
+    print()
+    return show([row for one in done for row in one.rows], after=times(done, out))
+
+
+def times(done: Sequence[Finished], out: Path) -> list[str]:
+    """How long each experiment took, and where its figures are."""
+    import textwrap
+
+    from .experiments.table import terminal_width
+
+    took = [f"{one.name} {one.seconds:.1f} s" + (f" of {one.budget:g} s" if one.budget else "") for one in done]
+    if (compiling := sum(one.compiling for one in done)) >= 0.1:
+        took.append(f"and once, compiling kernels {compiling:.1f} s")
+    files = {path for one in done for path in one.files}
+    text = textwrap.fill(f"time: {', '.join(took)}", terminal_width(), subsequent_indent="      ")
+    return [text, *([f"{len(files)} files in {out}{os.sep}"] if files else [])]
+
+
+def figures(args: Arguments) -> int:
+    """Draw figures without checking claims, or compare the data behind them with the manifest."""
+    from .experiments.figures import default_folder
+    from .experiments.runner import check_manifest, run_experiments
+
+    out = args.out or default_folder(args.full)
+    if args.check:
+        return show(check_manifest(out, args.names), ("experiment", "data", "evidence", "outcome"))
+    done = run_experiments(args.names, full=args.full, out=out, claims=False)
+    rows = [row for one in done for row in one.rows]
+    for path in [path for one in done for path in one.files]:
+        print(path)
+    return show(rows) if rows else 0
+
+
+def show(rows: Sequence[Row], headings: Sequence[str] | None = None, after: Sequence[str] = ()) -> int:
+    """Print a table; the exit status is 1 exactly when something fails."""
+    from .experiments.table import HEADINGS, colour_wanted, failures, render, terminal_width
+
+    print(render(rows, terminal_width(), colour_wanted(), headings or HEADINGS))
+    if after:
+        print(*after, sep="\n")
+    return int(bool(failures(rows)))
+
+
+# --- record, verify ---------------------------------------------------------------------------------------------
+
+
+def record(args: Arguments) -> int:
+    """Record what a device computes for the GPU cases of the experiments."""
+    from .experiments.progress import progress
+    from .experiments.recorder import known
+    from .experiments.recorder import record as record_cases
+    from .hardware.environment import torch_for
+
+    known(args.names)  # what is wrong with the request is said before anything begins
+    torch_for(args.device)
+    with progress(f"recording on {args.device}") as tick:
+        done = record_cases(args.out, args.device, args.names or None, not args.full, tick)
+    meta = done[0].record.meta
+    print(f"{meta['device']}, driver {meta['driver'] or '-'}, torch {meta['torch']}, CUDA {meta['cuda'] or '-'}")
+    wide = max(len(one.record.experiment) for one in done)
+    for one in done:
+        size = sum(size for _, size in one.files) / 1e6
+        print(f"  {one.record.experiment:<{wide}}  {len(one.record.cases):3} cases recorded, {size:.2f} MB")
+        for step, message in one.record.failed.items():
+            print(f"  {'':<{wide}}  failed on this device: {step}: {message}")
+    print("files:", *(f"  {path}" for one in done for path, _ in one.files), sep="\n")
+    if meta["kind"] == "cpu":
+        print("This CPU stands in for a GPU: fplab verify compares its bits, but they are no evidence about a GPU.")
+    return 0 if any(one.record.cases for one in done) else 1
+
+
+def verify(args: Arguments) -> int:
+    """Compare records, and with --live the device that is present, with the lab's own bits."""
+    from .experiments.progress import progress
+    from .experiments.recorder import verify as verify_records
+    from .experiments.table import counts, failures
+
+    with progress("comparing bits") as tick:
+        found = verify_records(args.folders, args.live, args.device, tick)
+    rows = [one.row for one in found]
+    if not args.json:
+        print()
+        devices = sorted({f"{one.row.evidence}: {one.device}" for one in found if one.device})
+        return show(rows, ("experiment", "case", "evidence", "outcome"), devices)
+    import json
+
+    print(json.dumps({"rows": [one.as_json() for one in found], "summary": counts(rows)}, indent=2))
+    return int(bool(failures(rows)))
+
+
+# --- inspect, lab -----------------------------------------------------------------------------------------------
+
+
+def inspect(args: Arguments) -> int:
+    """Show a value in formats: bits, exact value, error, neighbours, flags."""
+    from .inspection import DEFAULT_FORMATS
+    from .inspection import inspect as inspected
+
+    print(inspected(args.value.strip(), args.format or DEFAULT_FORMATS, args.rounding, args.overflow))
+    return 0
+
+
+def lab(args: Arguments) -> int:
+    """Open JupyterLab on the notebooks."""
+    import importlib.util
+
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise LabError('JupyterLab is not installed; pip install "fplab[lab]" or pip install jupyterlab.')
+    try:
+        return subprocess.call(lab_command(notebooks_folder(), args.port, not args.no_browser))
+    except KeyboardInterrupt:
+        return 0  # Ctrl-C is how one leaves it
+
+
+def lab_command(folder: Path, port: int, browser: bool) -> list[str]:
+    """The command line that starts JupyterLab, reachable from this machine alone."""
+    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    command.append(f"--ServerApp.root_dir={folder.resolve()}")
+    if not browser:
+        command.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container one is root, and only this machine can reach the server
+    return command
+
+
+def notebooks_folder() -> Path:
+    """The folder ``notebooks``: here, or beside the package in its source tree."""
+    for folder in (Path("notebooks"), Path(__file__).resolve().parent.parent / "notebooks"):
+        if folder.is_dir():
+            return folder
+    raise LabError("there is no folder 'notebooks' here; run fplab lab in the source tree of fplab.")
+
+
+# --- the parser -------------------------------------------------------------------------------------------------
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _names(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all; fplab list shows them)")
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    _names(parser)
+    parser.add_argument("--full", action="store_true", help="the full size instead of the quick one")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: figures, or figures/full)")
+
+
+def _figures_arguments(parser: argparse.ArgumentParser) -> None:
+    _run_arguments(parser)
+    parser.add_argument("--check", action="store_true", help="run again as MANIFEST.json says and compare the data")
+
+
+def _record_arguments(parser: argparse.ArgumentParser) -> None:
+    _names(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the records go")
+    parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
+    parser.add_argument("--full", action="store_true", help="the cases of the full size instead of the quick one")
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: those in the package)")
+    parser.add_argument("--live", action="store_true", help="also compute the cases on the device that is present, now")
+    parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N or cpu")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("value", metavar="VALUE", help="0.1, 1e-7, 1/3, 0x1.8p3, inf, nan; or a code: fp16:0x3c00")
+    parser.add_argument("--format", nargs="+", metavar="FORMAT", help="names of formats, such as fp16 bf16 e4m3")
+    parser.add_argument("--rounding", default="rne", help="rne (default), rna, rtz, rtp, rtn or odd")
+    parser.add_argument("--overflow", help="inf, saturate or nan (default: the format's own)")
+
+
+def _lab_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8888, help="default: 8888")
+    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("list", "show the experiments and what they ask", "", _no_arguments, list_experiments),
+    Command("run", "run experiments: figures and a table of checked claims", "formats", _run_arguments, run),
+    Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
+    Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
+    Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
+    Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
+    Command("lab", "open JupyterLab on the notebooks", "", _lab_arguments, lab),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are the lab's own."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise what argparse would have printed."""
+        raise LabError(f"{self.prog}: {message}. See {self.prog} --help.")
+
+
+def build_parser() -> Parser:
+    """The parser of all commands."""
+    examples = [f"fplab {c.name} {c.example}".strip() for c in COMMANDS]
+    wide = max(map(len, examples))
+    rows = [f"  {example:<{wide}}   {c.does}" for example, c in zip(examples, COMMANDS, strict=True)]
+    parser = Parser(
+        prog="fplab",
+        usage="fplab COMMAND [...]",
+        description="A laboratory for numerical precision: what FP16, BF16, FP8 and Tensor Cores do to every bit.",
+        epilog="commands, each with an example:\n" + "\n".join(rows) + "\n\nfplab COMMAND --help says more of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", parser_class=Parser, help=argparse.SUPPRESS)
+    for command, example in zip(COMMANDS, examples, strict=True):
+        one = commands.add_parser(
+            command.name, prog=f"fplab {command.name}", description=command.run.__doc__, epilog=f"example: {example}"
+        )
+        command.arguments(one)
+        one.set_defaults(run=command.run)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """The arguments of a command line; an unknown command suggests the nearest."""
+    names = [command.name for command in COMMANDS]
+    if argv and not argv[0].startswith("-") and argv[0] not in names:
+        raise unknown("command", argv[0], names)
+    if argv and argv[0] == "inspect":  # argparse takes -1e-7 and -inf for options, and words with a space for none
+        argv = [f" {word}" if re.match(r"-(\d|\.|inf|nan)", word.lower()) else word for word in argv]
+    return build_parser().parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit status: 0; 1 where something fails; 2 for a request it cannot honour."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        args = parse(sys.argv[1:] if argv is None else argv)
+        if args.version:
+            print(f"fplab {__version__}")
+            return 0
+        if args.command is None:
+            build_parser().print_help()
+            return 0
+        status: int = args.run(args)
+        sys.stdout.flush()  # so that a closed pipe is noticed here
+        return status
+    except LabError as error:
+        text = str(error)
+        print(text if text.startswith("fplab") else f"fplab: {text}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fplab: interrupted; files already written are whole.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

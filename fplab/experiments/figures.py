@@ -1,0 +1,189 @@
+"""What an experiment leaves on disk: figures, the data behind them, and the manifest that says how they were made.
+
+``NAME.svg`` and ``NAME.png`` light, ``NAME.dark.svg`` and ``NAME.dark.png`` dark, ``NAME.csv``, and ``MANIFEST.json``
+with parameters, versions and digests of the arrays whose bits are the same on every machine. Each file is written
+beside its place and renamed into it, the manifest last.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError
+from ..hardware.cases import Arrays
+from ..hardware.environment import versions
+from ..storage import atomically, described, write_text
+from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, failed, passed
+from .table import Row
+
+MANIFEST = "MANIFEST.json"
+THEMES = {"light": "", "dark": ".dark"}
+
+
+def size_name(full: bool) -> str:
+    """How the two sizes of an experiment are called."""
+    return "full" if full else "quick"
+
+
+def params_of(experiment: Experiment, full: bool) -> Any:
+    """The parameters of the full or the quick size."""
+    return experiment.Params() if full else experiment.QUICK
+
+
+def default_folder(full: bool) -> Path:
+    """Quick runs go to ``figures/``, full ones to ``figures/full/``."""
+    return Path("figures") / "full" if full else Path("figures")
+
+
+def write_outputs(
+    folder: Path, name: str, experiment: Experiment, arrays: Arrays, params: Any, size: str, tick: Tick
+) -> list[Path]:
+    """Write the figures, the table and the manifest's entry of one experiment; returns the files."""
+    written = write_figures(folder, name, experiment, arrays, params, tick)
+    table = folder / f"{name}.csv"
+    write_text(table, csv_text(experiment.table(arrays, params)))
+    tick(0.95, "manifest")
+    return [*written, table, merge_manifest(folder, name, entry(experiment, arrays, params, size))]
+
+
+def write_figures(
+    folder: Path, name: str, experiment: Experiment, arrays: Arrays, params: Any, tick: Tick
+) -> list[Path]:
+    """Draw the figure light and dark, as SVG and as PNG."""
+    from ..plots.style import save, themed
+
+    written = []
+    for i, (theme, infix) in enumerate(THEMES.items()):
+        tick(0.1 + 0.4 * i, f"figure, {theme}")
+        with themed(theme):
+            figure = experiment.plot(arrays, params)
+            for suffix in (".svg", ".png"):
+                path = folder / f"{name}{infix}{suffix}"
+                with atomically(path) as part:
+                    save(figure, part, theme)
+                written.append(path)
+    return written
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+
+def csv_text(columns: Columns) -> str:
+    """Columns of equal length as CSV; a float as its shortest exact text, an integer as an integer, None as nothing.
+
+    >>> csv_text({"format": ["fp16", "bf16"], "bits": [16, 16], "eps": [2**-10, 2**-7]})
+    'format,bits,eps\\nfp16,16,0.0009765625\\nbf16,16,0.0078125\\n'
+    """
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise LabError(f"columns of a table have equal lengths; these have {lengths}.")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """One value as text that does not depend on the platform or on numpy's print options."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    if isinstance(value, float | np.floating):
+        return repr(float(value))
+    return str(value)
+
+
+# --- the manifest -----------------------------------------------------------------------------------------------
+
+
+def entry(experiment: Experiment, arrays: Arrays, params: Any, size: str) -> dict[str, Any]:
+    """What the manifest says of one run."""
+    missing = [name for name in experiment.DIGESTED if name not in arrays]
+    if missing:
+        raise LabError(f"DIGESTED names {missing}, which run() did not return; it returned {sorted(arrays)}.")
+    return {
+        "title": experiment.TITLE,
+        "size": size,
+        "parameters": dataclasses.asdict(params),
+        "versions": versions(),
+        "arrays": {name: described(arrays[name]) for name in sorted(experiment.DIGESTED)},
+    }
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder, empty where there is none."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LabError(f"{str(path)!r} is no JSON ({error}); delete it, and the next run writes a new one.") from None
+    if not isinstance(found, dict):
+        raise LabError(f"{str(path)!r} is not a manifest; delete it, and the next run writes a new one.")
+    return found
+
+
+def merge_manifest(folder: Path, name: str, new: Mapping[str, Any]) -> Path:
+    """Put one experiment's entry into the manifest and leave those of the others."""
+    manifest = {**read_manifest(folder), name: new}
+    text = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(folder / MANIFEST, text + "\n")
+    return folder / MANIFEST
+
+
+def restore(experiment: Experiment, given: Mapping[str, Any]) -> Any:
+    """The ``Params`` that a manifest names; JSON's lists are tuples again."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(frozen(v) for v in value) if isinstance(value, list) else value
+
+    known = [field.name for field in dataclasses.fields(experiment.Params)]
+    if set(given) != set(known):
+        raise LabError(f"the manifest has parameters {sorted(given)}, the experiment takes {sorted(known)}.")
+    return experiment.Params(**{name: frozen(value) for name, value in given.items()})
+
+
+def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick: Tick) -> list[Row]:
+    """Run an experiment with the manifest's parameters and compare the digest of each array: a row an array."""
+    exact = Evidence.EXACT.value
+    said = manifest.get(name)
+    if said is None:
+        outcome = absent(f"not in {MANIFEST}; fplab figures {name} adds it")
+        return [Row(name, "arrays as in the manifest", exact, outcome)]
+    arrays = experiment.run(restore(experiment, said["parameters"]), tick)
+    names = sorted({*said["arrays"], *experiment.DIGESTED})
+    return [
+        Row(name, f"array {array!r} as in the manifest", exact, _compared(said["arrays"].get(array), arrays.get(array)))
+        for array in names
+    ]
+
+
+def _compared(said: Mapping[str, Any] | None, array: np.ndarray | None) -> Outcome:
+    """One array against what the manifest says of it."""
+    if said is None:
+        return failed("the manifest has no digest of it")
+    if array is None:
+        return failed("the experiment does not return it any more")
+    now = described(array)
+    for what in ("dtype", "shape", "sha256"):
+        if now[what] != said[what]:
+            return failed(f"{what} differs: {_short(now[what])} now, {_short(said[what])} in the manifest")
+    return passed(f"{now['dtype']}{now['shape']}, sha256 {now['sha256'][:12]}…")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 20 else text[:12] + "…"

@@ -1,0 +1,57 @@
+"""Progress on standard error: a bar on a terminal (where tqdm is installed), one line a step elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .base import Tick
+
+
+@contextlib.contextmanager
+def progress(title: str, quiet: bool = False) -> Iterator[Tick]:
+    """Show how far a step is; yields the ``tick(fraction, text)`` to call. Leaves one line with the time it took."""
+    if quiet:
+        yield lambda fraction, text: None
+        return
+    bar, ended = _bar(title), "stopped"
+    start = time.perf_counter()
+    if bar is None:
+        print(f"{title} ... ", end="", file=sys.stderr, flush=True)
+
+    def tick(fraction: float, text: str) -> None:
+        if bar is not None:
+            bar.n = round(min(max(fraction, 0.0), 1.0), 3)
+            bar.set_postfix_str(text, refresh=True)
+
+    try:
+        yield tick
+        ended = f"{time.perf_counter() - start:.1f} s"
+    except KeyboardInterrupt:
+        ended = "interrupted"
+        raise
+    finally:
+        if bar is None:
+            print(ended, file=sys.stderr, flush=True)
+        else:
+            bar.close()
+            print(f"{title} {ended}", file=sys.stderr, flush=True)
+
+
+def _bar(title: str) -> Any:
+    """A bar that disappears when it is done, or None."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    layout = "{desc} {percentage:3.0f}%|{bar:30}| {elapsed}{postfix}"
+    columns, lines = shutil.get_terminal_size()  # on a terminal that does not say, tqdm alone would show nothing
+    return tqdm(
+        total=1.0, desc=title, bar_format=layout, leave=False, file=sys.stderr, ncols=columns, nrows=lines
+    )  # fmt: skip

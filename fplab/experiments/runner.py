@@ -1,0 +1,212 @@
+"""Running experiments: run, check the claims, compare with GPUs, draw; a failure is a row and the others go on."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError
+from ..hardware import environment, records
+from ..hardware.cases import Arrays
+from ..hardware.records import Record
+from ..storage import sweep
+from . import figures, load
+from .base import Evidence, Experiment, Outcome, Status, Tick, absent, failed, passed
+from .progress import progress
+from .recorder import NO_RECORD, Evidenced, cases_of, known, verify_live, verify_record
+from .table import Row
+
+CLAIM = "the GPU cases give the very bits of the GPU"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One experiment that was run: its rows, the files it wrote and the seconds it took.
+
+    ``compiling``: the seconds that kernels took to compile, once on a machine; ``seconds`` does not count them.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    files: tuple[Path, ...]
+    seconds: float
+    budget: float | None
+    compiling: float = 0.0
+
+
+def run_experiments(
+    names: Sequence[str] | None = None,
+    *,
+    full: bool = False,
+    out: Path | None = None,
+    claims: bool = True,
+    quiet: bool = False,
+    recorded: Sequence[Path] | None = None,
+) -> list[Finished]:
+    """Run experiments, all unless named, and write their figures into ``out``.
+
+    ``claims=False`` draws without checking. ``recorded``: folders of GPU records, the package's own by default.
+    Raises :class:`LabError` for an unknown name before anything runs; what goes wrong later is a row that fails.
+    """
+    chosen = known(names)
+    folder = figures.default_folder(full) if out is None else out
+    sweep(folder)
+    kept, refused = gpu_records(recorded) if claims else ([], [])
+    done = []
+    for i, name in enumerate(chosen, start=1):
+        with progress(f"[{i}/{len(chosen)}] {name}", quiet) as tick:
+            done.append(run_one(name, full, folder, kept if claims else None, tick))
+    return [*done, *([Finished("records", tuple(refused), (), 0.0, None)] if refused else [])]
+
+
+def run_one(name: str, full: bool, folder: Path, gpu: Sequence[Record] | None, tick: Tick) -> Finished:
+    """Run one experiment, check its claims (where ``gpu``, the records to compare with, is not None), and draw.
+
+    What raises is a row that fails. The seconds are those of the experiment: importing it and torch is not counted.
+    """
+    rows: list[Row] = []
+    files: list[Path] = []
+    budget: float | None = None
+    compiled = compile_clock()
+    start, doing = time.perf_counter(), "the experiment can be loaded"
+    try:
+        experiment = load(name)
+        environment.warm_up()
+        budget = None if full else experiment.BUDGET
+        start, doing = time.perf_counter(), "the experiment runs to its end"
+        params, size = figures.params_of(experiment, full), figures.size_name(full)
+        arrays = experiment.run(params, _part(tick, 0.0, 0.7))
+        if gpu is not None:
+            rows += check_claims(name, experiment, arrays, params, _part(tick, 0.7, 0.8))
+            rows += gpu_rows(name, size, gpu, _part(tick, 0.8, 0.85))
+        doing = "its figures, table and manifest are written"
+        files += figures.write_outputs(folder, name, experiment, arrays, params, size, _part(tick, 0.85, 1.0))
+    except Exception as error:
+        rows.append(Row(name, doing, Evidence.EXACT.value, raised(error)))
+    compiling = compiled()
+    return Finished(name, tuple(rows), tuple(files), time.perf_counter() - start - compiling, budget, compiling)
+
+
+def compile_clock() -> Callable[[], float]:
+    """Start a clock that counts while numba compiles; what it gives stops it and returns its seconds."""
+    try:
+        from numba.core import event
+    except ImportError:
+        return lambda: 0.0
+    clock = event.TimingListener()
+    event.register("numba:compile", clock)
+
+    def stop() -> float:
+        event.unregister("numba:compile", clock)
+        return float(clock.duration) if clock.done else 0.0
+
+    return stop
+
+
+def _part(tick: Tick, low: float, high: float) -> Tick:
+    """The tick of a part that goes from ``low`` to ``high`` of the whole."""
+    return lambda fraction, text: tick(low + (high - low) * fraction, text)
+
+
+def check_claims(name: str, experiment: Experiment, arrays: Arrays, params: Any, tick: Tick) -> list[Row]:
+    """Every check of an experiment, as rows."""
+    rows = []
+    for i, check in enumerate(experiment.CHECKS):
+        tick(i / len(experiment.CHECKS), "checks")
+        try:
+            outcome = check.check(arrays, params)
+        except Exception as error:
+            outcome = raised(error)
+        rows.append(Row(name, check.claim, check.evidence.value, outcome))
+    return rows
+
+
+def raised(error: Exception) -> Outcome:
+    """A failure that says what was raised and where: in the innermost line that is no library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = [f for f in frames if not re.search(r"<frozen|lib.python\d|site-packages", f.filename)][-1]
+    return failed(f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})")
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------
+
+
+def gpu_records(folders: Sequence[Path] | None = None) -> tuple[list[Record], list[Row]]:
+    """The GPU records in folders (the package's own by default), and a failing row for each file that is refused."""
+    kept, refused = [], []
+    for folder in (records.FOLDER,) if folders is None else folders:
+        for path in records.records_in(folder):
+            try:
+                one = records.read(path)
+            except LabError as error:
+                refused.append(Row("records", path.name, Evidence.RECORDED_GPU.value, failed(str(error))))
+                continue
+            if one.on_gpu:
+                kept.append(one)
+    return kept, refused
+
+
+def gpu_rows(name: str, size: str, kept: Sequence[Record], tick: Tick) -> list[Row]:
+    """Two rows: the GPU cases against every record there is, and against the GPU that is present."""
+
+    def recorded() -> list[Evidenced]:
+        return [e for one in kept if one.experiment == name for e in verify_record(one)]
+
+    def live() -> Iterable[Evidenced]:
+        return verify_live("cuda", (name,), size)
+
+    rows = []
+    sources: tuple[tuple[Evidence, Callable[[], Iterable[Evidenced]]], ...] = (
+        (Evidence.RECORDED_GPU, recorded),
+        (Evidence.LIVE_GPU, live),
+    )
+    for i, (evidence, source) in enumerate(sources):
+        tick(i / 2, evidence.value)
+        try:
+            found = list(source())
+            outcome = summed(found) if found else absent(f"{NO_RECORD} ({len(cases_of(name, size))} cases to record)")
+        except Exception as error:
+            outcome = raised(error)
+        rows.append(Row(name, CLAIM, evidence.value, outcome))
+    return rows
+
+
+def summed(found: Sequence[Evidenced]) -> Outcome:
+    """Many comparisons as one outcome: the first failure if there is one, else what passed and what is absent."""
+    bad = [e for e in found if e.row.outcome.status is Status.FAIL]
+    if bad:
+        first = bad[0]
+        where = f"{first.row.claim!r} on {first.device}"
+        return failed(f"{len(bad)} of {len(found)} cases; first {where}: {first.row.outcome.detail}")
+    good = [e for e in found if e.row.outcome.status is Status.PASS]
+    lacking = [e for e in found if e.row.outcome.status is Status.ABSENT]
+    if not good:
+        return lacking[0].row.outcome
+    text = f"{len(good)} cases, every bit: {'; '.join(sorted({e.device for e in good}))}"
+    if lacking:
+        text += f"; {len(lacking)} absent, first {lacking[0].row.claim!r}: {lacking[0].row.outcome.detail}"
+    return passed(text)
+
+
+# --- the manifest again -----------------------------------------------------------------------------------------
+
+
+def check_manifest(folder: Path, names: Sequence[str] | None = None, quiet: bool = False) -> list[Row]:
+    """Run experiments again as the manifest of a folder says, and compare the digests of their arrays."""
+    chosen = known(names)
+    manifest = figures.read_manifest(folder)
+    if not manifest:
+        raise LabError(f"there is no {str(folder / figures.MANIFEST)!r} to check against; fplab figures makes it.")
+    rows: list[Row] = []
+    for i, name in enumerate(chosen, start=1):
+        with progress(f"[{i}/{len(chosen)}] {name}", quiet) as tick:
+            try:
+                rows += figures.compare(name, load(name), manifest, tick)
+            except Exception as error:
+                rows.append(Row(name, "arrays as in the manifest", Evidence.EXACT.value, raised(error)))
+    return rows

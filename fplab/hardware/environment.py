@@ -1,0 +1,131 @@
+"""What a computation ran on: device, driver, library versions and the flags on which results depend."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..errors import LabError
+
+LIBRARIES = ("numpy", "numba", "torch", "matplotlib")
+FLAGS = (
+    "cuda.matmul.allow_tf32",
+    "cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "cuda.matmul.allow_fp16_accumulation",
+    "cudnn.enabled",
+    "cudnn.allow_tf32",
+    "cudnn.benchmark",
+    "cudnn.deterministic",
+)
+
+
+def version(library: str) -> str | None:
+    """The version of an installed library, without importing it; None where it is missing."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of the libraries and of Python, as a manifest names them."""
+    libraries = {name: version(name) for name in LIBRARIES}
+    return {"fplab": __version__, **libraries, "python": platform.python_version()}
+
+
+def torch_for(device: str) -> ModuleType:
+    """torch, where it can compute on ``device`` ("cuda", "cuda:1", "cpu"); else an error that says what to do."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise LabError(f"device={device!r} is not possible; allowed: 'cuda', 'cuda:N', 'cpu'.")
+    try:
+        import torch
+    except ImportError:
+        raise LabError("torch is not installed, and devices are reached through it; install torch >= 2.8.") from None
+    if device != "cpu" and not torch.cuda.is_available():
+        raise LabError("no CUDA device is present; --device cpu records the CPU as a stand-in for one.")
+    if ":" in device and int(device.split(":")[1]) >= torch.cuda.device_count():
+        raise LabError(f"device={device!r} is not there; this machine has {torch.cuda.device_count()} CUDA device(s).")
+    return torch
+
+
+def warm_up() -> None:
+    """Import torch where it is installed, which takes seconds, before something else is timed."""
+    with contextlib.suppress(LabError):
+        torch_for("cpu")
+
+
+def describe(device: str) -> dict[str, Any]:
+    """A device and all that its results may depend on, as plain JSON values. There is no date: it would change bits."""
+    torch = torch_for(device)
+    shared = {
+        "fplab": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "flags": flags(torch),
+    }
+    if device == "cpu":
+        capability = str(torch.backends.cpu.get_cpu_capability())
+        return {"kind": "cpu", "device": cpu_name(), "capability": capability, "driver": None, "cuda": None, **shared}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "kind": "cuda",
+        "device": str(properties.name),
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": int(properties.multi_processor_count),
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        **shared,
+    }
+
+
+def flags(torch: ModuleType) -> dict[str, Any]:
+    """The flags of ``torch.backends`` that change bits; those that this torch does not have are left out."""
+    found: dict[str, Any] = {"float32_matmul_precision": torch.get_float32_matmul_precision()}
+    for name in FLAGS:
+        value: Any = torch.backends
+        try:
+            for part in name.split("."):
+                value = getattr(value, part)
+        except (AttributeError, AssertionError, RuntimeError):
+            continue
+        found[name] = value if isinstance(value, bool | int | str) else str(value)
+    return found
+
+
+def driver() -> str | None:
+    """The version of the NVIDIA driver, as ``nvidia-smi`` or the kernel module says it."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        if said:
+            return said[0]
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return _first(Path("/proc/driver/nvidia/version"), r"Kernel Module\D*([\d.]+)")
+
+
+def cpu_name() -> str:
+    """The processor's name."""
+    return _first(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)") or platform.processor() or platform.machine()
+
+
+def _first(path: Path, pattern: str) -> str | None:
+    """The first match of a pattern's group in a file that may not exist."""
+    try:
+        found = re.search(pattern, path.read_text(errors="replace"))
+    except OSError:
+        return None
+    return found[1].strip() if found else None

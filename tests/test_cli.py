@@ -1,0 +1,204 @@
+"""The commands, as a user meets them: what they print, and the status that they end with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import toy
+
+import fplab
+from fplab import cli, experiments
+from fplab.experiments.base import Check, Evidence, failed
+
+SOURCE = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def only_toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    toy.install()
+    yield
+    del sys.modules["fplab.experiments.toy"]
+
+
+def shell(*words: str, cwd: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "fplab", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_alone_it_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    text = capsys.readouterr().out
+    for command in ("list", "run", "figures", "record", "verify", "inspect", "lab"):
+        assert f"  fplab {command}" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("command", [c.name for c in cli.COMMANDS])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    assert text.startswith(f"usage: fplab {command} ")
+    assert f"example: fplab {command}" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, inspect, lab. "
+                  "Did you mean 'run'?"),
+        (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
+        (["run", "--fast"], "fplab: unrecognized arguments: --fast. See fplab --help."),
+        (["record"], "fplab record: the following arguments are required: --out. See fplab record --help."),
+        (["record", "--out", "x", "--device", "tpu"], "fplab: device='tpu' is not possible; allowed: 'cuda', 'cuda:N'"),
+        (["verify", "nowhere"], "fplab: there is no folder 'nowhere' with records; fplab record --out DIR makes one."),
+        (["figures", "--check", "--out", "nowhere"], "fplab: there is no 'nowhere/MANIFEST.json' to check against"),
+        (["inspect", "0.1", "--format", "fp61"], "unknown format 'fp61'. Allowed: "),
+        (["inspect", "one tenth"], "fplab.inspect('one tenth', "),
+        (["--nonsense"], "fplab: unrecognized arguments: --nonsense."),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_one_line_and_status_2(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if not line.startswith(("recording", "comparing"))]
+    assert captured.out == ""
+    assert len(lines) == 1
+    assert text in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_version_and_module() -> None:
+    done = shell("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"fplab {fplab.__version__}\n", "")
+
+
+def test_start_up_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from fplab import cli; cli.main([]); "
+        "print(sorted({'numpy', 'numba', 'torch', 'matplotlib', 'tqdm'} & set(sys.modules)))"
+    )
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert time.perf_counter() - start < 5
+
+
+def test_list_shows_the_question(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert "toy: Squares\n  What are the squares of small integers?\n  2 claims, 2 GPU cases, at most 2 s" in text
+
+
+def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].split() == ["experiment", "claim", "evidence", "outcome"]
+    assert "toy         every square is there" in captured.out
+    assert "no record for this hardware" in captured.out
+    assert "4 claims: 2 pass, 2 absent" in captured.out or "live GPU      pass" in captured.out
+    assert "time: toy 0." in captured.out
+    assert " of 2 s" in captured.out
+    assert "6 files in figures/" in captured.out
+    assert captured.err.startswith("[1/1] toy ... ")
+    assert len(list(Path("figures").iterdir())) == 6
+
+
+def test_run_ends_with_1_exactly_when_something_fails(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    toy.install(CHECKS=(Check("no", Evidence.EXACT, lambda arrays, params: failed("1 against 0")),))
+    assert cli.main(["run", "toy", "--out", "elsewhere"]) == 1
+    assert "FAIL toy: no [exact]: 1 against 0" in capsys.readouterr().out
+    assert Path("elsewhere/MANIFEST.json").exists()
+
+
+def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    toy.install(CHECKS=(Check("never asked", Evidence.EXACT, toy.boom),))
+    assert cli.main(["figures", "toy"]) == 0
+    assert "figures/toy.svg\n" in capsys.readouterr().out
+    assert cli.main(["figures", "--check"]) == 0
+    assert "array 'square' as in the manifest" in capsys.readouterr().out
+    manifest = json.loads(Path("figures/MANIFEST.json").read_text())
+    manifest["toy"]["arrays"]["square"]["sha256"] = "0" * 64
+    Path("figures/MANIFEST.json").write_text(json.dumps(manifest))
+    assert cli.main(["figures", "--check"]) == 1
+    assert "FAIL toy: array 'square' as in the manifest [exact]: sha256 differs" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_record_and_verify(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    toy.install(cases=(toy.case("squares"), toy.case("broken", compute=toy.boom)))
+    assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "toy    1 cases recorded" in text
+    assert "failed on this device: broken: RuntimeError: boom" in text
+    assert "This CPU stands in for a GPU" in text
+    assert cli.main(["verify", "rec"]) == 0
+    text = capsys.readouterr().out
+    assert "CPU stand-in" in text
+    assert "no record for this hardware" in text
+    assert "no evidence about a GPU" in text
+    assert cli.main(["verify", "rec", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(row["claim"], row["evidence"], row["outcome"]) for row in said["rows"]] == [
+        ("squares", "CPU stand-in", "pass"),
+        ("broken", "CPU stand-in", "absent"),
+        ("every GPU case", "recorded GPU", "absent"),
+    ]
+    toy.install(cases=(toy.case("squares", emulate=toy.boom),))
+    assert cli.main(["verify", "rec"]) == 1
+
+
+def test_a_recording_in_which_everything_fails_ends_with_1(only_toy: None) -> None:
+    toy.install(cases=(toy.case("broken", compute=toy.boom),))
+    assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 1
+
+
+def test_ctrl_c_is_one_line_and_130(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    toy.install(run=interrupt)
+    assert cli.main(["run"]) == 130
+    assert capsys.readouterr().err.splitlines() == [
+        "[1/1] toy ... interrupted",
+        "fplab: interrupted; files already written are whole.",
+    ]
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = f"{sys.executable} -m fplab list | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", ["0.1", "-1e-7", "-inf", "nan", "-0.0"])
+def test_inspect_takes_every_number(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", value, "--format", "fp16", "bf16"]) == 0
+    text = capsys.readouterr().out
+    assert "fp16" in text.lower()
+    assert "bf16" in text.lower()
+
+
+def test_lab_listens_to_this_machine_alone() -> None:
+    command = cli.lab_command(SOURCE / "notebooks", 8899, browser=False)
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--ServerApp.ip=127.0.0.1" in command
+    assert "--ServerApp.port=8899" in command
+    assert f"--ServerApp.root_dir={SOURCE / 'notebooks'}" in command
+    assert "--no-browser" in command
+    assert "--no-browser" not in cli.lab_command(SOURCE, 8888, browser=True)

@@ -1,0 +1,119 @@
+"""Every experiment has the parts that ``base`` lists, GPU cases and a budget; it imports where little is installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fplab import experiments, formats
+from fplab.errors import LabError
+from fplab.experiments.base import Check, Evidence
+from fplab.hardware.cases import Case
+
+SOURCE = Path(__file__).resolve().parent.parent
+ALLOWED = 8.0  # seconds of one quick run
+ALL = 180.0  # seconds of all of them
+
+
+@pytest.fixture(params=experiments.NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_it_has_every_part(name: str) -> None:
+    one = experiments.load(name)
+    assert one.__doc__
+    assert one.TITLE
+    assert one.QUESTION.endswith("?")
+    assert dataclasses.is_dataclass(one.Params)
+    assert one.Params.__dataclass_params__.frozen
+    assert isinstance(one.QUICK, one.Params)
+    assert isinstance(one.Params(), one.Params)
+    for part in (one.run, one.plot, one.table, one.gpu_cases):
+        assert callable(part)
+    assert isinstance(one.DIGESTED, tuple)
+    assert all(isinstance(array, str) for array in one.DIGESTED)
+    assert len(set(one.DIGESTED)) == len(one.DIGESTED)
+
+
+def test_its_claims_are_distinct_and_have_evidence(name: str) -> None:
+    checks = experiments.load(name).CHECKS
+    assert checks
+    assert all(isinstance(check, Check) and isinstance(check.evidence, Evidence) for check in checks)
+    assert len({check.claim for check in checks}) == len(checks)
+    # the frame itself adds the rows about GPUs, from gpu_cases
+    assert all(check.evidence in (Evidence.EXACT, Evidence.LIBRARY) for check in checks)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["quick", "full"])
+def test_a_gpu_can_be_asked_about_it(name: str, full: bool) -> None:
+    one = experiments.load(name)
+    cases = one.gpu_cases(one.Params() if full else one.QUICK)
+    assert len(cases) > 0, f"{name} has no GPU case"
+    assert all(isinstance(case, Case) for case in cases)
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names)
+    for case in cases:
+        assert case.formats
+        assert all(formats.get(fmt) for fmt in case.formats.values())
+
+
+def test_the_inputs_of_its_cases_are_bits_and_the_same_each_time(name: str) -> None:
+    one = experiments.load(name)
+    for case in one.gpu_cases(one.QUICK):
+        first, second = case.inputs(), case.inputs()
+        assert first.keys() == second.keys()
+        for key, array in first.items():
+            assert array.dtype.kind == "u", f"{case.name}: {key} is {array.dtype}"
+            assert array.dtype == second[key].dtype
+            assert (array == second[key]).all()
+
+
+def test_its_parameters_survive_a_manifest(name: str) -> None:
+    import json
+
+    from fplab.experiments.figures import restore
+
+    one = experiments.load(name)
+    for params in (one.QUICK, one.Params()):
+        assert restore(one, json.loads(json.dumps(dataclasses.asdict(params)))) == params
+
+
+def test_every_budget_and_their_sum_is_kept() -> None:
+    budgets = {name: experiments.load(name).BUDGET for name in experiments.NAMES}
+    assert all(0 < seconds <= ALLOWED for seconds in budgets.values()), budgets
+    assert sum(budgets.values()) <= ALL, budgets
+
+
+def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
+    frame = {"__init__", "base", "figures", "progress", "recorder", "runner", "table"}
+    there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
+    assert there - frame - {"__init__"} == set(experiments.NAMES)
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(LabError, match=r"unknown experiment 'formts'. Allowed: .*. Did you mean 'formats'?"):
+        experiments.load("formts")
+
+
+def test_they_import_where_only_numpy_is_installed() -> None:
+    code = """
+import sys
+BLOCKED = {"numba", "llvmlite", "matplotlib", "torch", "tqdm", "ml_dtypes", "gfloat", "gmpy2", "scipy", "sklearn"}
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocked())
+from fplab import experiments
+for name in experiments.NAMES:
+    one = experiments.load(name)
+    print(name, len(one.gpu_cases(one.QUICK)))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=SOURCE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(experiments.NAMES)

@@ -1,0 +1,271 @@
+"""Recording and verifying: every outcome that a record can have, and the recorder where only numpy and torch are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import toy
+
+from fplab import experiments
+from fplab.errors import LabError
+from fplab.experiments import recorder
+from fplab.experiments.base import Status
+from fplab.hardware import environment, records
+from fplab.hardware.cases import Arrays
+
+SOURCE = Path(__file__).resolve().parent.parent
+BLOCKER = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.fixture(autouse=True)
+def only_toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    toy.install()
+    yield
+    del sys.modules["fplab.experiments.toy"]
+
+
+def gpu_record(**changes: Any) -> records.Record:
+    """What a GPU that computes as the CPU does would have recorded."""
+    where = {**environment.describe("cpu"), "kind": "cuda", "device": "NVIDIA Test GPU", "torch": "2.13.0"}
+    return replace(recorder.record_one("toy", where, "quick", "cpu"), **changes)
+
+
+def outcomes(found: list[recorder.Evidenced]) -> list[tuple[str, str, str, str]]:
+    return [(e.row.claim, e.row.evidence, e.row.outcome.status.value, e.row.outcome.detail) for e in found]
+
+
+def test_the_cpu_stands_in_and_is_no_gpu_evidence(tmp_path: Path) -> None:
+    (done,) = recorder.record(tmp_path, "cpu")
+    assert [case.name for case in done.record.cases] == ["squares", "squares again"]
+    assert done.record.meta["size"] == "quick"
+    assert not done.record.on_gpu
+    assert outcomes(recorder.verify([tmp_path])) == [
+        ("squares", "CPU stand-in", "pass", "256 results, every bit"),
+        ("squares again", "CPU stand-in", "pass", "256 results, every bit"),
+        ("every GPU case", "recorded GPU", "absent", "no record for this hardware"),
+    ]
+
+
+def test_a_gpu_record_is_verified_with_its_own_inputs_and_meta(tmp_path: Path) -> None:
+    seen = []
+
+    def emulate(inputs: Arrays, meta: Any) -> Arrays:
+        seen.append((inputs["x"].copy(), meta["torch"], meta["device"]))
+        inputs["x"] += 1  # a careless emulation does not spoil the record
+        return {"y": toy.squares(inputs["x"] - np.uint8(1))}
+
+    one = gpu_record()
+    fewer = replace(one.cases[0], inputs={"x": np.array([3], np.uint8)}, outputs={"y": np.array([9], np.uint8)})
+    records.save(tmp_path, replace(one, cases=(fewer,)))
+    toy.install(cases=(toy.case("squares", emulate=emulate),))
+    for _ in range(2):
+        assert outcomes(recorder.verify([tmp_path])) == [("squares", "recorded GPU", "pass", "1 results, every bit")]
+    x, torch_version, device = seen[-1]
+    assert x.tolist() == [3]
+    assert torch_version == "2.13.0"
+    assert device == "NVIDIA Test GPU"
+
+
+def test_the_first_differing_bits_are_shown(tmp_path: Path) -> None:
+    one = gpu_record()
+    wrong = one.cases[1].outputs["y"].copy()
+    wrong[[5, 9]] ^= 1
+    cases = (one.cases[0], replace(one.cases[1], outputs={"y": wrong}))
+    records.save(tmp_path, replace(one, cases=cases))
+    good, bad = recorder.verify([tmp_path])
+    assert good.row.outcome.status is Status.PASS
+    assert bad.row.outcome.status is Status.FAIL
+    assert bad.device == "NVIDIA Test GPU, torch 2.13.0"
+    assert bad.row.outcome.detail == (
+        "y (device against lab): 2 of 256 differ; first at 5: 00011000 (0.001953125) against 00011001 (0.00244140625)"
+    )
+
+
+def test_a_nan_may_have_any_payload(tmp_path: Path) -> None:
+    one = gpu_record()
+    y = np.array([0x7D, 0xFF], np.uint8)
+    records.save(tmp_path, replace(one, cases=(replace(one.cases[0], outputs={"y": y}),)))
+    toy.install(cases=(toy.case("squares", emulate=lambda inputs, meta: {"y": np.array([0x7E, 0x7E], np.uint8)}),))
+    assert recorder.verify([tmp_path])[0].row.outcome.status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("emulate", "detail"),
+    [
+        (toy.boom, "the emulation raised RuntimeError: boom: a message of two lines"),
+        (lambda inputs, meta: {}, "the emulation has no output 'y'"),
+        (lambda inputs, meta: {"y": np.zeros(3, np.uint8)}, "y (device against lab): shapes differ: (256,) and (3,)"),
+    ],
+)
+def test_an_emulation_that_goes_wrong_fails(tmp_path: Path, emulate: Any, detail: str) -> None:
+    records.save(tmp_path, gpu_record())
+    toy.install(cases=(toy.case("squares", emulate=emulate),))
+    first, second = outcomes(recorder.verify([tmp_path]))
+    assert first == ("squares", "recorded GPU", "FAIL", detail)
+    assert second == ("squares again", "recorded GPU", "absent", "the experiment has no such case any more")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (toy.case("bad", compute=toy.boom), "RuntimeError: boom: a message of two lines"),
+        (toy.case("bad", inputs=toy.boom), "RuntimeError: boom: a message of two lines"),
+        (
+            toy.case("bad", compute=lambda i, d: {"z": i["x"]}),
+            "LabError: it computed ['z'] and names formats of ['y'].",
+        ),
+        (
+            toy.case("bad", compute=lambda i, d: {"y": i["x"].astype(np.float32)}),
+            "LabError: 'y' is float32; inputs and outputs of a case are bits: unsigned integers.",
+        ),
+    ],
+)
+def test_a_case_that_fails_on_the_device_is_recorded_so(tmp_path: Path, broken: Any, message: str) -> None:
+    toy.install(cases=(broken, toy.case("squares")))
+    (done,) = recorder.record(tmp_path, "cpu")
+    back = records.read(done.files[0][0])
+    assert [case.name for case in back.cases] == ["squares"]
+    assert back.failed == {"bad": message}
+    assert ("bad", "CPU stand-in", "absent", f"failed on the device: {message}") in outcomes(
+        recorder.verify([tmp_path])
+    )
+
+
+def test_experiments_whose_cases_break_do_not_stop_the_others(tmp_path: Path) -> None:
+    toy.install(cases=(toy.case("twice"), toy.case("twice")))
+    (done,) = recorder.record(tmp_path, "cpu")
+    assert done.record.cases == ()
+    assert done.record.failed == {"cases": "LabError: experiment 'toy' has several GPU cases called 'twice'."}
+    assert outcomes(recorder.verify([tmp_path]))[0][2] == "FAIL"
+
+
+def test_a_compute_that_writes_into_its_inputs_does_not_spoil_the_record(tmp_path: Path) -> None:
+    def compute(inputs: Arrays, device: str) -> Arrays:
+        inputs["x"] *= inputs["x"]
+        return {"y": inputs["x"]}
+
+    toy.install(cases=(toy.case("squares", compute=compute),))
+    (done,) = recorder.record(tmp_path, "cpu")
+    assert done.record.cases[0].inputs["x"].tolist() == list(range(256))
+    assert outcomes(recorder.verify([tmp_path]))[0][2] == "pass"
+
+
+def test_damaged_and_foreign_records_fail_with_the_reason(tmp_path: Path) -> None:
+    ((path, _),) = records.save(tmp_path, gpu_record())
+    (tmp_path / "cut.npz").write_bytes(path.read_bytes()[:200])
+    records.save(tmp_path, gpu_record(meta={**gpu_record().meta, "experiment": "vanished"}))
+    found = {e.row.claim: e.row.outcome for e in recorder.verify([tmp_path])}
+    assert found["cut.npz"].status is Status.FAIL
+    assert "cut.npz' is refused: it is no .npz file, or a cut one" in found["cut.npz"].detail
+    assert found["every case"].status is Status.ABSENT
+    assert "there is no experiment 'vanished' in this version" in found["every case"].detail
+    assert found["squares"].status is Status.PASS
+
+
+def test_no_record_at_all_says_so() -> None:
+    if records.records_in(records.FOLDER):
+        pytest.skip("the package has records of real experiments, and the toy is none of them")
+    assert outcomes(recorder.verify()) == [
+        ("every GPU case", "recorded GPU", "absent", "no record for this hardware"),
+    ]
+
+
+def test_live_compares_the_device_that_is_present(tmp_path: Path) -> None:
+    import torch
+
+    rows = outcomes(recorder.verify([tmp_path], live=True))
+    if not torch.cuda.is_available():
+        assert rows[-1] == ("every GPU case", "live GPU", "absent", "no CUDA device is present")
+    live = outcomes(recorder.verify([tmp_path], live=True, device="cpu"))
+    assert ("squares", "CPU stand-in", "pass", "256 results, every bit") in live
+    toy.install(cases=(toy.case("squares", emulate=lambda inputs, meta: {"y": inputs["x"]}),))
+    live = outcomes(recorder.verify([tmp_path], live=True, device="cpu"))
+    assert live[0][:3] == ("every GPU case", "recorded GPU", "absent")
+    assert live[1][2] == "FAIL"
+
+
+def test_unknown_names_and_devices_are_errors_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"unknown experiment 'tyo'. Allowed: toy. Did you mean 'toy'?"):
+        recorder.record(tmp_path, "cpu", ["tyo"])
+    with pytest.raises(LabError, match=r"device='gpu' is not possible"):
+        recorder.record(tmp_path, "gpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
+    seen: list[tuple[float, str]] = []
+    recorder.record(tmp_path, "cpu", tick=lambda fraction, text: seen.append((fraction, text)))
+    assert seen == [(0.0, "toy: squares"), (0.5, "toy: squares again")]
+
+
+def test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone(tmp_path: Path) -> None:
+    """Every real experiment's cases, with numba, matplotlib and all the rest of the environment missing."""
+    code = f"""
+BLOCKED = {{"numba", "llvmlite", "matplotlib", "tqdm", "ml_dtypes", "gfloat", "gmpy2", "scipy", "sklearn", "IPython"}}
+{BLOCKER}
+import fplab
+from fplab.cli import main
+status = main(["record", "--out", {str(tmp_path)!r}, "--device", "cpu"])
+assert not BLOCKED & set(sys.modules), BLOCKED & set(sys.modules)
+sys.exit(status)
+"""
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=SOURCE, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "This CPU stands in for a GPU" in done.stdout
+    kept = [records.read(path) for path in records.records_in(tmp_path)]
+    assert {one.experiment for one in kept} == set(real_names())
+    assert all(one.cases and not one.failed for one in kept), [one.failed for one in kept]
+
+
+def real_names() -> tuple[str, ...]:
+    """The names of the real experiments, whatever stands in their place here."""
+    code = "from fplab.experiments import NAMES; print(*NAMES)"
+    said = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    return tuple(said.stdout.split())
+
+
+def test_a_gpu_is_described_by_what_its_bits_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a GPU, its description is put together from a torch that says there is one."""
+    import torch
+
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(environment, "driver", lambda: "570.86.10")
+    where = environment.describe("cuda")
+    assert (where["kind"], where["device"], where["capability"]) == ("cuda", "NVIDIA H100 80GB HBM3", "9.0")
+    assert where["driver"] == "570.86.10"
+    assert {"cuda", "cudnn", "torch", "numpy", "flags", "multiprocessors"} <= set(where)
+    assert "cuda.matmul.allow_fp16_reduced_precision_reduction" in where["flags"]
+    with pytest.raises(LabError, match=r"device='cuda:1' is not there; this machine has 1 CUDA device"):
+        environment.describe("cuda:1")
+
+    toy.install(cases=(toy.case("squares", compute=lambda inputs, device: toy.compute(inputs, "cpu")),))
+    (done,) = recorder.record(tmp_path, "cuda")
+    assert done.record.on_gpu
+    assert done.files[0][0].name.startswith("cuda--nvidia-h100-80gb-hbm3--torch-")
+    assert outcomes(recorder.verify([tmp_path], live=True)) == [
+        ("squares", "recorded GPU", "pass", "256 results, every bit"),
+        ("squares", "live GPU", "pass", "256 results, every bit"),
+    ]

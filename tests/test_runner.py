@@ -1,0 +1,401 @@
+"""Running experiments: rows for every claim, files that are whole, a manifest that merges and can be checked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy
+
+from fplab import experiments
+from fplab.errors import LabError
+from fplab.experiments import figures, recorder, runner
+from fplab.experiments.base import Check, Evidence, Status, absent, failed, passed
+from fplab.experiments.progress import progress
+from fplab.experiments.table import Row, counts, render
+from fplab.hardware import environment, records
+
+TESTS = Path(__file__).resolve().parent
+
+
+@pytest.fixture(autouse=True)
+def only_toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    monkeypatch.chdir(tmp_path)
+    toy.install()
+    yield
+    for name in [n for n in sys.modules if n.startswith("fplab.experiments.toy")]:
+        del sys.modules[name]
+
+
+def run(**options: Any) -> runner.Finished:
+    (done,) = runner.run_experiments(quiet=True, recorded=options.pop("recorded", ()), **options)
+    return done
+
+
+def outcomes(rows: Any) -> list[tuple[str, str, str]]:
+    return [(row.claim, row.evidence, row.outcome.status.value) for row in rows]
+
+
+def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_path: Path) -> None:
+    done = run()
+    assert outcomes(done.rows)[:3] == [
+        ("every square is there", "exact", "pass"),
+        ("numpy squares the same", "library", "pass"),
+        (runner.CLAIM, "recorded GPU", "absent"),
+    ]
+    assert done.rows[2].outcome.detail == "no record for this hardware (2 cases to record)"
+    import torch
+
+    live = done.rows[3]
+    assert live.evidence == "live GPU"
+    if not torch.cuda.is_available():
+        assert live.outcome == absent("no CUDA device is present")
+    assert done.budget == 2.0
+    assert 0 < done.seconds < 60
+
+
+def test_a_run_leaves_all_files_and_nothing_else(tmp_path: Path) -> None:
+    done = run()
+    names = ["MANIFEST.json", "toy.csv", "toy.dark.png", "toy.dark.svg", "toy.png", "toy.svg"]
+    assert sorted(path.name for path in done.files) == names
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
+    assert (tmp_path / "figures/toy.png").read_bytes().startswith(b"\x89PNG")
+    light, dark = ((tmp_path / f"figures/toy{theme}.svg").read_bytes() for theme in ("", ".dark"))
+    assert b"</svg>" in light
+    assert b"</svg>" in dark
+    assert light != dark
+    before = {path.name: path.read_bytes() for path in done.files}
+    assert {path.name: path.read_bytes() for path in run().files} == before
+
+
+def test_the_full_size_has_its_own_folder(tmp_path: Path) -> None:
+    done = run(full=True)
+    assert done.budget is None
+    manifest = figures.read_manifest(tmp_path / "figures" / "full")
+    assert manifest["toy"]["size"] == "full"
+    assert manifest["toy"]["parameters"]["count"] == 256
+    assert not (tmp_path / "figures" / "MANIFEST.json").exists()
+
+
+def test_the_csv_is_exact_and_plain(tmp_path: Path) -> None:
+    run(out=tmp_path)
+    rows = list(csv.reader((tmp_path / "toy.csv").read_text().splitlines()))
+    assert rows[0] == ["n", "square"]
+    assert rows[-1] == ["15", "225"]
+    assert len(rows) == 17
+    text = figures.csv_text(
+        {
+            "x": [0.1, np.float32(0.1), np.float64(1e300), float("inf"), -0.0],
+            "n": [1, np.uint64(2**64 - 1), np.int8(-1), True, np.False_],
+            "s": ["a,b", "é", None, 'q"', ""],
+        }
+    )
+    assert text == (
+        'x,n,s\n0.1,1,"a,b"\n0.10000000149011612,18446744073709551615,é\n1e+300,-1,\ninf,true,"q"""\n-0.0,false,\n'
+    )
+    with pytest.raises(LabError, match=r"columns of a table have equal lengths; these have {'a': 1, 'b': 2}"):
+        figures.csv_text({"a": [1], "b": [1, 2]})
+
+
+# --- what goes wrong is a row -------------------------------------------------------------------------------------
+
+
+def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
+    checks = (
+        Check("no", Evidence.EXACT, lambda arrays, params: failed("0101 against 0100")),
+        Check("oops", Evidence.LIBRARY, toy.boom),
+        Check("yes", Evidence.LIBRARY, lambda arrays, params: passed()),
+    )
+    toy.install(CHECKS=checks)
+    done = run()
+    assert [status for _, _, status in outcomes(done.rows)[:3]] == ["FAIL", "FAIL", "pass"]
+    assert "RuntimeError: boom" in done.rows[1].outcome.detail
+    assert "(toy.py, line " in done.rows[1].outcome.detail
+    assert len(done.files) == 6
+
+
+@pytest.mark.parametrize(
+    ("part", "claim", "files"),
+    [
+        ("run", "the experiment runs to its end", 0),
+        ("plot", "its figures, table and manifest are written", 0),
+        ("table", "its figures, table and manifest are written", 0),
+    ],
+)
+def test_a_broken_part_is_a_row_that_fails(part: str, claim: str, files: int, tmp_path: Path) -> None:
+    toy.install(**{part: toy.boom})
+    done = run(out=tmp_path / "out")
+    assert outcomes(done.rows)[-1] == (claim, "exact", "FAIL")
+    assert len(done.files) == files
+    assert not (tmp_path / "out" / "MANIFEST.json").exists()
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_an_experiment_that_does_not_load_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "NAMES", ("toy_missing", "toy"))
+    missing, present = runner.run_experiments(quiet=True, recorded=())
+    assert outcomes(missing.rows) == [("the experiment can be loaded", "exact", "FAIL")]
+    assert "No module named 'fplab.experiments.toy_missing'" in missing.rows[0].outcome.detail
+    assert present.rows[0].outcome.status is Status.PASS
+
+
+def test_an_array_that_should_be_digested_and_is_not_there_fails() -> None:
+    toy.install(DIGESTED=("n", "cube"))
+    assert "DIGESTED names ['cube'], which run() did not return" in run().rows[-1].outcome.detail
+
+
+def test_unknown_names_are_errors_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"unknown experiment 'tox'. Allowed: toy. Did you mean 'toy'?"):
+        run(names=["tox"])
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+def gpu(tmp_path: Path, device: str, flip: bool = False) -> None:
+    where = {**environment.describe("cpu"), "kind": "cuda", "device": device, "torch": "2.13.0"}
+    one = recorder.record_one("toy", where, "quick", "cpu")
+    if flip:
+        bits = one.cases[0].outputs["y"] ^ np.uint8(1)
+        one = replace(one, cases=(replace(one.cases[0], outputs={"y": bits}), *one.cases[1:]))
+    records.save(tmp_path, one)
+
+
+def test_recorded_gpus_are_compared_and_named(tmp_path: Path) -> None:
+    gpu(tmp_path / "rec", "GPU B")
+    gpu(tmp_path / "rec", "GPU A")
+    recorder.record(tmp_path / "rec", "cpu")  # beside them, and not counted
+    row = run(recorded=[tmp_path / "rec"]).rows[2]
+    assert row.outcome == passed("4 cases, every bit: GPU A, torch 2.13.0; GPU B, torch 2.13.0")
+    toy.install(cases=(toy.case("squares"), toy.case("renamed")))
+    row = run(recorded=[tmp_path / "rec"]).rows[2]
+    assert row.outcome.status is Status.PASS
+    assert row.outcome.detail.endswith("; 2 absent, first 'squares again': the experiment has no such case any more")
+    toy.install()
+    gpu(tmp_path / "rec", "GPU C", flip=True)
+    row = run(recorded=[tmp_path / "rec"]).rows[2]
+    assert row.outcome.status is Status.FAIL
+    assert row.outcome.detail.startswith("1 of 6 cases; first 'squares' on GPU C, torch 2.13.0: y (device against lab)")
+
+
+def test_a_refused_record_is_a_row_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    (tmp_path / "rec" / "bad.npz").write_bytes(b"?")
+    _, refused = runner.run_experiments(quiet=True, recorded=[tmp_path / "rec"])
+    assert outcomes(refused.rows) == [("bad.npz", "recorded GPU", "FAIL")]
+
+
+# --- the manifest -------------------------------------------------------------------------------------------------
+
+
+def test_the_manifest_says_how_the_data_was_made(tmp_path: Path) -> None:
+    run(out=tmp_path)
+    said = json.loads((tmp_path / "MANIFEST.json").read_text())["toy"]
+    assert said["parameters"] == {"count": 16, "labels": ["n", "square"]}
+    assert said["size"] == "quick"
+    assert set(said["versions"]) == {"fplab", "numpy", "numba", "torch", "matplotlib", "python"}
+    assert said["versions"]["numpy"] == np.__version__
+    assert set(said["arrays"]) == {"n", "square"}  # not the array that differs from run to run
+    assert said["arrays"]["n"]["dtype"] == "|u1"
+    assert said["arrays"]["n"]["shape"] == [16]
+
+
+def test_the_manifest_keeps_the_entries_of_other_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(out=tmp_path)
+    toy.install("toy_other")
+    run(out=tmp_path)
+    assert set(figures.read_manifest(tmp_path)) == {"toy", "toy_other"}
+
+
+def test_check_says_which_array_differs(tmp_path: Path) -> None:
+    run(out=tmp_path)
+    same = runner.check_manifest(tmp_path, quiet=True)
+    assert [(row.claim, row.outcome.status) for row in same] == [
+        ("array 'n' as in the manifest", Status.PASS),
+        ("array 'square' as in the manifest", Status.PASS),
+    ]
+
+    def other(params: Any, tick: Any) -> Any:
+        arrays = toy.run(params, tick)
+        return {**arrays, "square": arrays["square"] + np.uint8(arrays["square"].size == 16)}
+
+    toy.install(run=other)
+    n, square = runner.check_manifest(tmp_path, quiet=True)
+    assert n.outcome.status is Status.PASS
+    assert square.outcome.status is Status.FAIL
+    assert square.outcome.detail.startswith("sha256 differs: ")
+    toy.install(run=lambda params, tick: {"n": np.arange(16, dtype=np.uint16)})
+    n, square = runner.check_manifest(tmp_path, quiet=True)
+    assert n.outcome.detail == "dtype differs: <u2 now, |u1 in the manifest"
+    assert square.outcome.detail == "the experiment does not return it any more"
+
+
+def test_check_runs_with_the_parameters_of_the_manifest(tmp_path: Path) -> None:
+    run(out=tmp_path)
+    toy.install(QUICK=toy.Params(17))
+    assert all(row.outcome.status is Status.PASS for row in runner.check_manifest(tmp_path, quiet=True))
+    manifest = figures.read_manifest(tmp_path)
+    del manifest["toy"]["parameters"]["count"]
+    (tmp_path / "MANIFEST.json").write_text(json.dumps(manifest))
+    (row,) = runner.check_manifest(tmp_path, quiet=True)
+    assert "the manifest has parameters ['labels'], the experiment takes ['count', 'labels']" in row.outcome.detail
+
+
+def test_check_without_a_manifest_or_an_entry_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"there is no .*MANIFEST.json' to check against; fplab figures makes it"):
+        runner.check_manifest(tmp_path, quiet=True)
+    run(out=tmp_path)
+    toy.install("toy_other")
+    (row,) = runner.check_manifest(tmp_path, quiet=True)
+    assert row.outcome == absent("not in MANIFEST.json; fplab figures toy_other adds it")
+    (tmp_path / "MANIFEST.json").write_text("{")
+    with pytest.raises(LabError, match=r"MANIFEST.json' is no JSON .*; delete it, and the next run writes a new one"):
+        runner.check_manifest(tmp_path, quiet=True)
+
+
+# --- interruption -------------------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, {tests!r})
+import toy
+from fplab.cli import main
+{change}
+toy.install({parts})
+sys.exit(main(["run", "--out", "out"]))
+"""
+SLOW_SAVE = """
+import fplab.plots.style as style
+whole = style.save
+def save(figure, path, theme):
+    whole(figure, path, theme)
+    path.write_bytes(path.read_bytes()[:100])
+    toy.hang()
+style.save = save
+"""
+
+
+def start(tmp_path: Path, change: str = "", parts: str = "") -> subprocess.Popen[str]:
+    code = INTERRUPTED.format(tests=str(TESTS), change=change, parts=parts)
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "hanging" in process.stdout.readline()
+    return process
+
+
+def end(process: subprocess.Popen[str], by: signal.Signals) -> tuple[int, str]:
+    process.send_signal(by)
+    _, error = process.communicate(timeout=30)
+    return process.returncode, error
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+def test_an_interrupted_run_leaves_whole_files_and_the_next_one_no_strays(tmp_path: Path, by: signal.Signals) -> None:
+    out = tmp_path / "out"
+    before = {path.name: path.read_bytes() for path in run(out=out).files}
+    code, error = end(start(tmp_path, SLOW_SAVE), by)
+    strays = [path.name for path in out.iterdir() if path.name not in before]
+    if by is signal.SIGINT:
+        assert code == 130
+        assert strays == []
+        assert error.splitlines()[-1] == "fplab: interrupted; files already written are whole."
+        assert "Traceback" not in error
+    else:
+        assert code == -signal.SIGKILL
+        assert len(strays) == 1
+        assert strays[0].endswith("-toy.svg")
+    assert {name: (out / name).read_bytes() for name in before} == before
+    run(out=out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: Path) -> None:
+    end(start(tmp_path, parts="plot=toy.hang"), signal.SIGKILL)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+ROWS = [
+    Row("sums", "a claim " + "that is long " * 8, "exact", passed("1,024 results, every bit")),
+    Row("sums", "short", "recorded GPU", absent("no record for this hardware")),
+    Row("formats", "wrong", "library", failed("1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)")),
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_fits_its_width_and_its_columns_align(width: int) -> None:
+    lines = render(ROWS, width).splitlines()
+    assert max(map(len, lines)) <= width
+    heading = lines[0]
+    for name, at in (("sums", 0), ("a claim", heading.index("claim")), ("exact", heading.index("evidence"))):
+        assert any(line[at:].startswith(name) for line in lines[2:]), name
+    end = heading.index("outcome")
+    above = [line for line in lines[1:] if line[end - 2 : end] == "  "]
+    assert [line[end:] for line in above] == ["pass", "absent", "FAIL"]
+    flat = " ".join(" ".join(lines).split())
+    assert flat.endswith(
+        "3 claims: 1 pass, 1 FAIL, 1 absent "
+        "FAIL formats: wrong [library]: 1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)"
+    )
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    import re
+
+    coloured = render(ROWS, 100, colour=True)
+    assert "\x1b[1;31mFAIL" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render(ROWS, 100)
+
+
+def test_stand_ins_are_counted_apart() -> None:
+    rows = [Row("a", "b", "CPU stand-in", passed()), Row("a", "c", "exact", passed())]
+    assert counts(rows) == "2 claims: 2 pass (1 of the passes are a CPU stand-in and no evidence about a GPU)"
+    assert counts([]) == "no claims"
+
+
+def test_progress_is_one_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("[1/2] toy") as tick:
+        tick(0.5, "half")
+        time.sleep(0.06)
+    text = capsys.readouterr().err
+    assert text.startswith("[1/2] toy ... 0.")
+    assert text.endswith(" s\n")
+    assert text.count("\n") == 1
+    with progress("toy", quiet=True) as tick:
+        tick(0.5, "half")
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_is_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+    code = (
+        "from fplab.experiments.progress import progress\n"
+        "with progress('toy') as tick:\n    tick(0.25, 'a quarter')\n    tick(1.5, 'more than all')\n"
+    )
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode().replace("\r", "\n").splitlines()
+    os.close(ours)
+    assert any(line.startswith("toy  25%|") and line.rstrip().endswith("a quarter") for line in shown), shown
+    assert any(line.startswith("toy 100%|") for line in shown)
+    assert [line for line in shown if line.strip()][-1].startswith("toy 0.")
