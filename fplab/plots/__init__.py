@@ -1,0 +1,1 @@
+"""The recurring drawings of the lab, as functions on matplotlib axes, in one light and one dark style."""

@@ -1,0 +1,211 @@
+"""The histogram by binade: how a tensor's magnitudes lie against a format's range."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from .. import formats
+from ..errors import LabError
+from ..formats import Format
+from .style import current, look
+
+Threshold = tuple[float, str]
+ZERO_WIDTH, ZERO_GAP = 2.0, 1.5  # of the bar of zeros, in binades
+
+
+def format_thresholds(fmt: str | Format) -> tuple[Threshold, ...]:
+    """The binade edges that matter for a format: smallest subnormal, smallest normal, first overflowing power of two.
+
+    >>> format_thresholds("fp16")[0][0]
+    -24.0
+    """
+    form = formats.get(fmt)
+    lowest = form.emin - form.fraction_bits if form.zero else form.emin
+    marks = [(float(lowest), f"smallest\nsubnormal $2^{{{lowest}}}$")] if lowest < form.emin else []
+    marks.append((float(form.emin), f"smallest\nnormal $2^{{{form.emin}}}$"))
+    marks.append((float(form.emax + 1), f"largest\n{form.max:.6g}"))
+    return tuple(marks)
+
+
+def shares(counts: np.ndarray, exponents: np.ndarray, zero: int, thresholds: Sequence[Threshold]) -> tuple[float, ...]:
+    """The share of all values in each region between thresholds; zeros are counted in the total but in no region."""
+    total = max(int(counts.sum()) + zero, 1)
+    edges = [-np.inf, *(t for t, _ in thresholds), np.inf]
+    return tuple(
+        float(counts[(exponents >= low) & (exponents < high)].sum()) / total for low, high in itertools.pairwise(edges)
+    )
+
+
+def percent(share: float) -> str:
+    """A share for a label; what is there never reads as nothing.
+
+    >>> percent(0.00001), percent(0.314), percent(0.0)
+    ('<0.1%', '31.4%', '0%')
+    """
+    if share == 0:
+        return "0%"
+    return "<0.1%" if share < 0.001 else f"{100 * share:.1f}%"
+
+
+def binade_histogram(
+    ax: Axes,
+    counts: np.ndarray,
+    *,
+    exponents: np.ndarray,
+    zero: int | None = None,
+    thresholds: Sequence[Threshold] | str | Format = "fp16",
+    label: str | None = None,
+    shift: int | None = None,
+    show_shares: bool = True,
+    show_names: bool = True,
+    series: int = 0,
+) -> None:
+    """Draw how many values lie in each binade, as a percentage of all values, against a format's thresholds.
+
+    ``counts`` and ``exponents``: integers (B,), bar i counts ``2**exponents[i] <= |x| < 2**(exponents[i]+1)``.
+    ``zero``: how many values are zero, a bar of its own at the left (None: not drawn). ``thresholds``: (log2, text)
+    pairs in rising order, or a format whose edges are meant; the share of the values in each region between them is
+    written at the top (``show_shares``), the texts above the axes (``show_names``). ``label``: legend entry.
+    ``shift``: also draw the outline after multiplying by ``2**shift`` (a loss scale).
+    """
+    counts, exponents = np.asarray(counts), np.asarray(exponents)
+    if counts.shape != exponents.shape or counts.ndim != 1:
+        raise LabError(f"counts {counts.shape} and exponents {exponents.shape} must be 1-d and of one length.")
+    marks = format_thresholds(thresholds) if isinstance(thresholds, str | Format) else tuple(thresholds)
+    theme, style = current(), look(series)
+    total = max(int(counts.sum()) + (zero or 0), 1)
+    height = 100 * counts / total
+    ax.bar(
+        exponents,
+        height,
+        width=1.0,
+        align="edge",
+        color=style.color,
+        edgecolor=theme.background,
+        linewidth=0.5,
+        label=label,
+    )
+    used = exponents[counts > 0]
+    low, high = (int(used.min()), int(used.max()) + 1) if used.size else (-1, 1)
+    if shift is not None:
+        edges = np.append(exponents, exponents[-1] + 1) + shift
+        ax.stairs(
+            height,
+            edges,
+            color=look(series + 1).color,
+            linewidth=1.6,
+            linestyle=(0, (4, 1.5)),
+            label=rf"after $\times\,2^{{{shift}}}$",
+        )
+        low, high = min(low, low + shift), max(high, high + shift)
+    low, high = min(low, *(int(t) for t, _ in marks)) - 4, max(high, *(int(t) for t, _ in marks)) + 4
+    left = low - ZERO_WIDTH - 2 * ZERO_GAP if zero is not None else low
+    ax.set_xlim(left, high)
+    ax.set_ylim(0, 1.22 * max(float(height.max(initial=0)), 100 * (zero or 0) / total, 1e-9))
+    _exponent_ticks(ax, low, high)
+    if zero is not None:
+        _zero_bar(ax, low, zero / total)
+    ax.set_xlabel(r"magnitude, by binade")
+    ax.set_ylabel("share of all values (%)")
+    for at, _ in marks:
+        ax.axvline(at, color=theme.ink, linewidth=1.0, linestyle=(0, (3, 2)), zorder=3)
+    if show_names:
+        _threshold_names(ax, marks, high - left)
+    if show_shares:
+        _region_shares(ax, marks, shares(counts, exponents, zero or 0, marks), (low, high))
+
+
+def _exponent_ticks(ax: Axes, low: float, high: float) -> None:
+    """Powers of two on the horizontal axis, none below ``low``."""
+    step = next(s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256) if (high - low) / s <= 14)
+    ticks = np.arange(-(-low // step) * step, high + 1, step)
+    ax.set_xticks(ticks, [f"$2^{{{int(t)}}}$" for t in ticks])
+    ax.grid(axis="x", visible=False)
+
+
+def _zero_bar(ax: Axes, low: float, share: float) -> None:
+    """The bar of zeros left of ``low``, beyond a break in the axis: zero is in no binade."""
+    theme = current()
+    at = low - ZERO_GAP - ZERO_WIDTH
+    ax.bar(
+        [at],
+        [100 * share],
+        width=ZERO_WIDTH,
+        align="edge",
+        facecolor=theme.grid,
+        hatch="////",
+        edgecolor=theme.muted,
+        linewidth=0.8,
+    )
+    ax.annotate(
+        percent(share),
+        (at + ZERO_WIDTH / 2, 100 * share),
+        (0, 3),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+        fontweight="bold",
+        color=theme.ink,
+    )
+    ax.annotate(
+        "0",
+        (at + ZERO_WIDTH / 2, 0),
+        (0, -5),
+        xycoords=ax.get_xaxis_transform(),
+        va="top",
+        ha="center",
+        textcoords="offset points",
+        fontsize=9,
+        color=theme.ink,
+    )
+    ax.annotate(
+        "//",
+        (low - ZERO_GAP / 2, 0),
+        xycoords=ax.get_xaxis_transform(),
+        ha="center",
+        va="center",
+        fontsize=9,
+        color=theme.muted,
+        annotation_clip=False,
+        bbox={"boxstyle": "square,pad=0.05", "fc": theme.background, "ec": "none"},
+    )
+
+
+def _threshold_names(ax: Axes, marks: Sequence[Threshold], width: float) -> None:
+    """The thresholds' names as ticks of a top axis (so that a title keeps clear of them), pushed apart where close."""
+    theme = current()
+    top = ax.secondary_xaxis("top")
+    top.set_xticks([at for at, _ in marks], labels=[text for _, text in marks])
+    top.tick_params(length=0, labelsize=8, labelcolor=theme.muted, pad=2)
+    top.spines["top"].set_visible(False)
+    close = 0.17 * width
+    for i, tick in enumerate(top.get_xticklabels()):
+        before = marks[i][0] - marks[i - 1][0] if i else np.inf
+        after = marks[i + 1][0] - marks[i][0] if i + 1 < len(marks) else np.inf
+        tick.set_horizontalalignment("right" if after < min(close, before) else "left" if before < close else "center")
+
+
+def _region_shares(ax: Axes, marks: Sequence[Threshold], share: Sequence[float], limits: tuple[float, float]) -> None:
+    """The share of the values in each region, at the top; a narrow region's is set lower, clear of its neighbours."""
+    theme = current()
+    edges = [limits[0], *(t for t, _ in marks), limits[1]]
+    span = ax.get_xlim()[1] - ax.get_xlim()[0]
+    for low, high, part in zip(edges, edges[1:], share, strict=False):
+        narrow = (high - low) / span < 0.08
+        ax.text(
+            (low + high) / 2,
+            0.88 if narrow else 0.985,
+            percent(part),
+            transform=ax.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=9,
+            fontweight="bold",
+            color=theme.ink,
+            zorder=4,
+            bbox={"boxstyle": "round,pad=0.15", "fc": theme.background, "ec": "none", "alpha": 0.85},
+        )

@@ -1,0 +1,275 @@
+"""The lab's matplotlib style: one light and one dark theme, safe for colour-blind readers, without pyplot.
+
+A figure is made and saved inside a theme::
+
+    with themed("dark"):
+        figure = new_figure(8, 4)
+        ...
+    save(figure, "out.svg", "dark")
+
+Every series has a :class:`Look`: a colour, a line style and a marker together, so that colour is never the only cue.
+The same format has the same look in every figure (:func:`look_of_format`). Text in an SVG is drawn as outlines: labels
+here are laid out with the metrics of DejaVu Sans, which most viewers do not have, and another font would not fit.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..errors import LabError, unknown
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one theme.
+
+    ``series`` are at least 4.5 : 1 against ``background`` (so labels may wear them), and differ pairwise by at least
+    9 in CIEDE2000 to normal, protanopic, deuteranopic and tritanopic eyes, the first five by 11.5; a test measures it.
+    """
+
+    name: str
+    background: str
+    ink: str  # text and axes
+    muted: str  # secondary text
+    grid: str
+    series: tuple[str, ...]
+    sign: str  # fills of the three fields of a code
+    exponent: str
+    fraction: str
+
+
+LIGHT = Theme(
+    name="light",
+    background="#ffffff",
+    ink="#1c2128",
+    muted="#59636e",
+    grid="#dde1e6",
+    series=("#1f66e0", "#c94a08", "#045c47", "#6a1fa0", "#15181d", "#a84e8b", "#5d6369", "#654111"),
+    sign="#f6c6c0",
+    exponent="#f7dda0",
+    fraction="#bfdcf5",
+)
+DARK = Theme(
+    name="dark",
+    background="#14181f",
+    ink="#e8ebef",
+    muted="#a3adb9",
+    grid="#303844",
+    series=("#85b7f5", "#f5872a", "#4befb1", "#a268e8", "#f1f4f8", "#ff378c", "#7f8ba0", "#ecec50"),
+    sign="#8a3b34",
+    exponent="#7a5a10",
+    fraction="#1f5a8c",
+)
+THEMES = {"light": LIGHT, "dark": DARK}
+
+LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), "-", (0, (4, 1.5)), (0, (1, 1)), "-")
+MARKERS: tuple[str, ...] = ("o", "s", "^", "D", "v", "P", "X", "h")
+FORMAT_ORDER: tuple[str, ...] = ("fp16", "bf16", "e4m3", "e5m2", "fp32", "tf32", "", "fp64")
+OTHER = FORMAT_ORDER.index("")  # grey, for every other format
+
+_current: ContextVar[Theme] = ContextVar("fplab_theme", default=LIGHT)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one series is drawn."""
+
+    color: str
+    linestyle: Any
+    marker: str
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Keyword arguments of ``Axes.plot`` for a line without markers."""
+        return {"color": self.color, "linestyle": self.linestyle}
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """Keyword arguments of ``Axes.plot`` for a line with markers."""
+        return {**self.line, "marker": self.marker}
+
+
+def theme_of(theme: str | Theme) -> Theme:
+    """The theme of a name."""
+    if isinstance(theme, Theme):
+        return theme
+    if theme not in THEMES:
+        raise unknown("theme", theme, THEMES)
+    return THEMES[theme]
+
+
+def current() -> Theme:
+    """The theme in force (light outside :func:`themed`)."""
+    return _current.get()
+
+
+def look(index: int) -> Look:
+    """The look of series number ``index``; after eight of them they repeat."""
+    i = index % len(MARKERS)
+    return Look(current().series[i], LINES[i], MARKERS[i])
+
+
+def look_of_format(name: str) -> Look:
+    """The look that a format has in every figure."""
+    return look(FORMAT_ORDER.index(name) if name in FORMAT_ORDER else OTHER)
+
+
+def rc(theme: Theme) -> Any:
+    """The matplotlib parameters of a theme, a dict."""
+    return {
+        "font.family": "DejaVu Sans",
+        "mathtext.fontset": "dejavusans",
+        "font.size": 10,
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 10,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
+        "legend.fontsize": 9,
+        "figure.dpi": 100,
+        "figure.facecolor": theme.background,
+        "savefig.facecolor": theme.background,
+        "savefig.edgecolor": theme.background,
+        "axes.facecolor": theme.background,
+        "axes.edgecolor": theme.muted,
+        "axes.linewidth": 0.8,
+        "axes.labelcolor": theme.ink,
+        "axes.titlecolor": theme.ink,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.prop_cycle": cycler(color=theme.series),
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.7,
+        "text.color": theme.ink,
+        "xtick.color": theme.muted,
+        "ytick.color": theme.muted,
+        "xtick.labelcolor": theme.ink,
+        "ytick.labelcolor": theme.ink,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 5,
+        "hatch.color": theme.muted,
+        "hatch.linewidth": 0.6,
+        "legend.frameon": True,
+        "legend.framealpha": 0.9,
+        "legend.facecolor": theme.background,
+        "legend.edgecolor": "none",
+        "svg.fonttype": "path",
+        "svg.hashsalt": "fplab",
+    }
+
+
+@contextmanager
+def themed(theme: str | Theme) -> Iterator[Theme]:
+    """Draw in a theme: sets matplotlib's parameters and :func:`current` for the block, and restores both.
+
+    >>> with themed("dark") as colours:
+    ...     figure = new_figure()
+    """
+    chosen = theme_of(theme)
+    token = _current.set(chosen)
+    try:
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(rc(chosen))
+            yield chosen
+    finally:
+        _current.reset(token)
+
+
+class LabFigure(Figure):
+    """A figure that a notebook shows as it is, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        picture = io.BytesIO()
+        self.savefig(picture, format="png", dpi=self.dpi, metadata={"Software": None})
+        return picture.getvalue()
+
+
+def new_figure(width: float = 8.0, height: float = 4.5) -> Figure:
+    """An empty figure of ``width`` by ``height`` inches (100 pixels each) with constrained layout, free of pyplot."""
+    return LabFigure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:
+    """Write a figure as ``.svg`` or ``.png`` (200 dpi), the same bytes every time: no date, no version, fixed ids."""
+    path = Path(path)
+    chosen = theme_of(theme)
+    with themed(chosen):
+        match path.suffix.lower():
+            case ".svg":
+                figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+            case ".png":
+                figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
+            case other:
+                raise LabError(f"a figure cannot be saved as {other or path.name!r}; allowed: .svg, .png.")
+
+
+def spread(positions: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
+    """Move label positions apart to at least ``gap``, keeping their order, as little as a few passes find.
+
+    >>> spread([0.5, 0.5], 0.2)
+    [0.4, 0.6]
+    """
+    if not positions:
+        return []
+    gap = min(gap, (high - low) / max(len(positions) - 1, 1))
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    groups: list[tuple[float, int]] = []  # (centre, members) of runs of touching labels
+    for i in order:
+        centre, size = positions[i], 1
+        while True:
+            half = gap * (size - 1) / 2
+            centre = min(max(centre, low + half), high - half)
+            if not groups:
+                break
+            before, members = groups[-1]
+            if centre - half - (before + gap * (members - 1) / 2) >= gap * (1 - 1e-9):
+                break
+            groups.pop()
+            centre = (centre * size + before * members) / (size + members)
+            size += members
+        groups.append((centre, size))
+    placed = [c + gap * (k - (n - 1) / 2) for c, n in groups for k in range(n)]
+    out = [0.0] * len(positions)
+    for i, y in zip(order, placed, strict=True):
+        out[i] = round(y, 12)
+    return out
+
+
+def label_ends(ax: Axes, ends: Sequence[tuple[float, str, str]], size: float = 9.0) -> None:
+    """Write series names beside the right edge, once the limits are set. ``ends``: (y in data units, text, colour)."""
+    if not ends:
+        return
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    height = ax.get_position().height * figure.get_size_inches()[1] * 72
+    to_axes = ax.transData + ax.transAxes.inverted()
+    x = ax.get_xlim()[1]
+    at = [min(max(float(to_axes.transform((x, y))[1]), 0.0), 1.0) for y, _, _ in ends]
+    for y, here, (_, text, color) in zip(spread(at, 1.35 * size / height), at, ends, strict=True):
+        ax.annotate(
+            text,
+            (1, here),
+            (1.025, y),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            color=color,
+            fontsize=size,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.7, "shrinkA": 1, "shrinkB": 0},
+        )
