@@ -1,0 +1,94 @@
+"""One value in many formats: its bits, what they hold exactly, how far that is from what was given, and the flags.
+
+>>> seen = inspect("0.1", "fp16")
+>>> seen.rows[0].strip, seen.rows[0].value
+('0 01011 1001100110', Fraction(819, 8192))
+
+Everything is computed on Python integers and Fractions (:mod:`fplab.exact`); nothing passes through a float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import LabError, quotes_call
+from ..formats import Format, Overflow, Rounding, get
+from ..formats import rounding as rounding_of
+from .given import Given, parse
+from .notebook import html_of
+from .numerals import number_text, short
+from .rows import Row, bit_fields, look_up
+from .text import ROUNDING_WORDS, text_of
+
+__all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "inspect_value", "number_text", "short"]
+
+DEFAULT_FORMATS = ("fp32", "fp16", "bf16", "tf32", "e4m3", "e5m2")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A value in several formats: text when printed, HTML in a notebook, data as ``rows`` and ``to_dict``."""
+
+    given: Given
+    rounding: Rounding
+    rows: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        value = self.given.value
+        return {
+            "given": self.given.text,
+            "taken_as": self.given.how,
+            "exact": str(value.value) if value.kind == "finite" else number_text(value),
+            "rounding": self.rounding.value,
+            "formats": [row.to_dict() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+
+@quotes_call
+def inspect(
+    value: Any,
+    formats: str | Format | Iterable[str | Format] = DEFAULT_FORMATS,
+    rounding: str | Rounding = "rne",
+    overflow: str | Overflow | None = None,
+) -> Inspection:
+    """Show one value in several formats: bits, exact value, error, neighbours, flags.
+
+    ``value``: a number (float, int, Fraction, Decimal, a NumPy or torch scalar), or a text: a decimal such as
+    ``"0.1"``, taken exactly, so that the error is against the true decimal (the float ``0.1`` is already rounded to
+    float64, and the error is against that); a ratio ``"1/3"``; a hexadecimal float ``"0x1.8p3"``; ``"inf"``,
+    ``"nan"``; or a code, ``"fp16:0x3c00"``, ``"fp16:0b0011110000000000"``.
+    ``formats``: names or records. ``rounding``: any but stochastic. ``overflow``: None is each format's own policy.
+
+    The error is stored minus given; an ulp is the spacing of the format in the binade of the *stored* value. Flags
+    are those of an IEEE 754 conversion, underflow where the result is tiny after rounding and inexact.
+
+    >>> print(inspect("0.1", "fp16").rows[0].hex)
+    0x2e66
+    """
+    records = tuple(get(f) for f in ([formats] if isinstance(formats, str | Format) else formats))
+    if not records:
+        raise LabError("no format was given; allowed: one or more names or records.")
+    mode = _rounding(rounding)
+    given = parse(value, records)
+    return Inspection(given, mode, tuple(look_up(given, fmt, mode, overflow) for fmt in records))
+
+
+inspect_value = inspect
+
+
+def _rounding(mode: str | Rounding) -> Rounding:
+    """The rounding, which must have one answer."""
+    found = rounding_of(mode)
+    if found is Rounding.STOCHASTIC:
+        allowed = ", ".join(r.value for r in ROUNDING_WORDS)
+        raise LabError(f"a stochastic rounding has two answers: the neighbours that inspect shows. Allowed: {allowed}.")
+    return found

@@ -1,0 +1,79 @@
+"""Exact numbers as text: every digit, as a ratio, or short."""
+
+from __future__ import annotations
+
+import decimal
+from fractions import Fraction
+
+from ..exact import Exact
+from ..formats import Format
+
+
+def decimal_text(x: Fraction) -> str:
+    """Every digit of a number whose denominator is a power of two; scientific where that is shorter to read.
+
+    >>> decimal_text(Fraction(819, 8192))
+    '0.0999755859375'
+    """
+    sign, x = ("-" if x < 0 else ""), abs(x)
+    places = x.denominator.bit_length() - 1
+    assert x.denominator == 1 << places, "only binary fractions end in decimal"
+    digits = str(x.numerator * 5**places)
+    if len(digits) > places and len(digits) <= 25 + places:
+        whole, part = digits[: len(digits) - places], digits[len(digits) - places :]
+        return f"{sign}{whole}" + (f".{part}" if places else "")
+    if x and places - len(digits) < 6 and len(digits) <= places:
+        return f"{sign}0.{digits.rjust(places, '0')}"
+    exponent = len(digits) - 1 - places
+    rest = digits[1:].rstrip("0")
+    return f"{sign}{digits[0]}{'.' if rest else ''}{rest}e{exponent:+d}"
+
+
+def binary_text(x: Fraction) -> str:
+    """A binary fraction as a ratio while that is short, and as an odd integer times a power of two."""
+    if x == 0:
+        return "0"
+    places = x.denominator.bit_length() - 1
+    shift = (abs(x.numerator) & -abs(x.numerator)).bit_length() - 1 - places
+    scaled = x / Fraction(2) ** shift
+    product = f"2^{shift}" if scaled == 1 else f"-2^{shift}" if scaled == -1 else f"{scaled.numerator}·2^{shift}"
+    if abs(x.numerator) < 10**9 and x.denominator < 10**9:
+        return str(x) if shift == 0 else f"{x} = {product}"
+    return product
+
+
+def short(x: Fraction, digits: int = 6) -> str:
+    """A rational number to some significant digits, whatever its exponent."""
+    context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+    quotient = context.divide(decimal.Decimal(x.numerator), decimal.Decimal(x.denominator))
+    if x and not -5 <= quotient.adjusted() < digits:
+        mantissa, _, exponent = f"{quotient:.{digits - 1}e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent):+d}"
+    plain = f"{quotient:f}"
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
+
+
+def signed(x: Fraction, digits: int = 6) -> str:
+    """``short`` with its sign always shown."""
+    return "0" if x == 0 else ("+" if x > 0 else "") + short(x, digits)
+
+
+def number_text(x: Exact) -> str:
+    """A stored number with every digit, and its sign where zero or infinity has one."""
+    sign = "-" if x.negative else ""
+    if x.kind == "finite":
+        return f"{sign}0" if x.is_zero else decimal_text(x.value)
+    return {"inf": f"{sign}inf", "nan": "NaN", "snan": "signalling NaN"}[x.kind]
+
+
+def near_text(x: Exact | None) -> str:
+    """A neighbour: exact while that is short, else to 17 digits with a sign that it goes on."""
+    if x is None:
+        return "none"
+    text = number_text(x)
+    return text if len(text) <= 28 or x.kind != "finite" else f"≈ {short(x.value, 17)}"
+
+
+def hex_code(code: int, fmt: Format) -> str:
+    """A code in hexadecimal, as many digits as the format's bits need."""
+    return f"0x{code:0{-(-fmt.bits // 4)}x}"

@@ -1,0 +1,178 @@
+"""One value in one format: code, stored value, error, neighbours, flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from .. import exact
+from ..errors import LabError
+from ..exact import Exact
+from ..formats import Format, Overflow, Rounding, overflow
+from .given import Given
+from .numerals import hex_code, number_text
+
+
+@dataclass(frozen=True)
+class Row:
+    """The value in one format.
+
+    ``code``: None when the format cannot hold the value at all (``problem`` says why). ``stored``: what the code
+    means. ``error``: stored minus given, exact; None unless both are finite. ``ulp``: spacing in the stored value's
+    binade. ``below`` and ``above``: the neighbouring values (infinities included), None at an end. ``flags``: the
+    IEEE 754 flags of the conversion, as TestFloat counts them.
+    """
+
+    format: Format
+    given: Exact
+    code: int | None
+    stored: Exact | None
+    error: Fraction | None
+    relative_error: Fraction | None
+    ulp: Fraction | None
+    below: Exact | None
+    above: Exact | None
+    flags: int
+    problem: str = ""
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """The bits by field: (name, digits), fields of no bits left out."""
+        return bit_fields(self.code, self.format) if self.code is not None else ()
+
+    @property
+    def strip(self) -> str:
+        """The bits with a space between fields: ``0 01111 0000000000``."""
+        return " ".join(digits for _, digits in self.fields)
+
+    @property
+    def hex(self) -> str:
+        """The code in hexadecimal, padded to the format's width; empty without a code."""
+        return "" if self.code is None else hex_code(self.code, self.format)
+
+    @property
+    def value(self) -> Fraction | None:
+        """The stored value if it is finite."""
+        return self.stored.value if self.stored is not None and self.stored.kind == "finite" else None
+
+    @property
+    def error_ulp(self) -> Fraction | None:
+        """The error in ulps of the stored value."""
+        return None if self.error is None or self.ulp is None else self.error / self.ulp
+
+    @property
+    def class_name(self) -> str:
+        """normal, subnormal, zero, infinite, quiet NaN, signalling NaN, or not representable."""
+        return "not representable" if self.stored is None else classify(self.stored, self.format)
+
+    @property
+    def flag_names(self) -> tuple[str, ...]:
+        """The names of the flags, most serious first."""
+        return tuple(name for bit, name in exact.FLAG_NAMES.items() if self.flags & bit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the code an integer, numbers as text: stored ones with every digit, the others as exact ratios."""
+
+        def ratio(x: Fraction | None) -> str | None:
+            return None if x is None else str(x)
+
+        def digits(x: Exact | None) -> str | None:
+            return None if x is None else number_text(x)
+
+        return {
+            "format": self.format.name,
+            "code": self.code,
+            "hex": self.hex,
+            "bits": self.strip,
+            "class": self.class_name,
+            "value": digits(self.stored),
+            "fraction": ratio(self.value),
+            "error": ratio(self.error),
+            "relative_error": ratio(self.relative_error),
+            "ulp": ratio(self.ulp),
+            "error_ulp": ratio(self.error_ulp),
+            "below": digits(self.below),
+            "above": digits(self.above),
+            "flags": list(self.flag_names),
+            "problem": self.problem,
+        }
+
+
+def bit_fields(code: int, fmt: Format) -> tuple[tuple[str, str], ...]:
+    """The digits of a code by field.
+
+    >>> bit_fields(0x3C00, fplab.formats.get("fp16"))
+    (('sign', '0'), ('exponent', '01111'), ('fraction', '0000000000'))
+    """
+    digits = f"{code:0{fmt.bits}b}"
+    start = int(fmt.signed)
+    parts = (
+        ("sign", digits[:start]),
+        ("exponent", digits[start : start + fmt.exponent_bits]),
+        ("fraction", digits[start + fmt.exponent_bits :]),
+    )
+    return tuple(part for part in parts if part[1])
+
+
+def classify(x: Exact, fmt: Format) -> str:
+    """What IEEE 754 calls the class of a number that ``fmt`` holds, the sign apart."""
+    if x.kind != "finite":
+        return {"inf": "infinite", "nan": "quiet NaN", "snan": "signalling NaN"}[x.kind]
+    if x.is_zero:
+        return "zero"
+    return "subnormal" if x.magnitude < Fraction(2) ** fmt.emin else "normal"
+
+
+def spacing(x: Exact, fmt: Format) -> Fraction:
+    """The distance between neighbouring values of ``fmt`` in the binade of a finite x (of the subnormals for zero)."""
+    exponent = fmt.emin if x.is_zero else max(exact.floor_log2(x.magnitude), fmt.emin)
+    return Fraction(2) ** (exponent - fmt.fraction_bits)
+
+
+def neighbours(code: int, fmt: Format) -> tuple[Exact | None, Exact | None]:
+    """The next values below and above that of a code; None at an end and for NaN. Both zeros are one value."""
+    if exact.decode(code, fmt).is_nan:
+        return None, None
+    top = fmt.max_code if fmt.inf_code is None else fmt.inf_code
+    magnitude = code & ~fmt.sign_mask
+    first_negative = 0 if fmt.zero else 1  # without a zero, the smallest values of both signs are neighbours
+    place = -(magnitude + first_negative) if code & fmt.sign_mask else magnitude
+    lowest = -(top + first_negative) if fmt.signed else 0
+
+    def at(i: int) -> Exact | None:
+        if not lowest <= i <= top:
+            return None
+        return exact.decode(i if i >= 0 else fmt.sign_mask | (-i - first_negative), fmt)
+
+    return at(place - 1), at(place + 1)
+
+
+def look_up(given: Given, fmt: Format, mode: Rounding, policy: Overflow | str | None) -> Row:
+    """One format's row. A code of this very format is shown as it is; everything else is rounded."""
+    policy = overflow(policy, fmt)
+    if given.code is not None and given.code[0] == fmt:
+        code, flags = given.code[1], 0
+    else:
+        try:
+            code, flags = exact.round_to(given.value, fmt, mode, policy)
+        except LabError:
+            return Row(
+                fmt, given.value, None, None, None, None, None, None, None, exact.INVALID, _problem(given.value, fmt)
+            )
+        flags |= exact.INVALID if given.value.kind == "snan" else 0
+    stored = exact.decode(code, fmt)
+    error = relative = ulp = None
+    if stored.kind == "finite":
+        ulp = spacing(stored, fmt)
+        if given.value.kind == "finite":
+            error = stored.value - given.value.value
+            relative = error / given.value.magnitude if not given.value.is_zero else None
+    below, above = neighbours(code, fmt)
+    return Row(fmt, given.value, code, stored, error, relative, ulp, below, above, flags)
+
+
+def _problem(x: Exact, fmt: Format) -> str:
+    """Why a format without NaN cannot hold x."""
+    lacks = "NaN" if x.is_nan else "zero" if x.is_zero else "sign"
+    return f"{fmt.name} has no {lacks}" + ("" if x.is_nan else " and no NaN to say so")
