@@ -42,6 +42,7 @@ def table(title: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> 
     cells = [[str(c) for c in row] for row in (list(head), *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in cells
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
     ]
     return "\n".join([title, *lines])

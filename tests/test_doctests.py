@@ -1,0 +1,32 @@
+"""The examples in docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import fplab
+
+MODULES = [m.name for m in pkgutil.walk_packages(fplab.__path__, "fplab.") if not m.name.endswith("__main__")]
+
+
+def examples(module) -> list[doctest.DocTest]:
+    """The examples of a module's functions and classes."""
+    found = doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs={"np": np, "fplab": fplab})
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for test in examples(importlib.import_module(name)):
+        runner.run(test)
+    assert runner.failures == 0
+
+
+def test_decorated_functions_are_seen():
+    assert "fplab.floats.quantize" in {test.name for test in examples(importlib.import_module("fplab.floats"))}
