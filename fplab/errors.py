@@ -40,7 +40,10 @@ def summary(value: object) -> str:
     if isinstance(shape, tuple) and shape and dtype is not None:
         return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
     name = getattr(value, "name", None)
-    text = repr(name) if isinstance(name, str) else repr(value)
+    try:
+        text = repr(name) if isinstance(name, str) else repr(value)
+    except ValueError:  # Python does not print integers of more than 4,300 digits
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

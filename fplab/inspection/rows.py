@@ -72,7 +72,7 @@ class Row:
         return tuple(name for bit, name in exact.FLAG_NAMES.items() if self.flags & bit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: the code an integer, numbers as text: stored ones with every digit, the others as exact ratios."""
+        """Plain data: the code an integer, numbers as text, stored ones with every digit, the others as ratios."""
 
         def ratio(x: Fraction | None) -> str | None:
             return None if x is None else str(x)
