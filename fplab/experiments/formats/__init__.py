@@ -113,7 +113,7 @@ def sample(n: int) -> np.ndarray:
 
 def plot(arrays: Arrays, params: Params) -> Figure:
     """Density, spacing, ranges, and the error of 0.1."""
-    from .drawing import draw
+    from .figure import draw
 
     return draw(arrays)
 

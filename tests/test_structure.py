@@ -1,0 +1,196 @@
+"""The rules of the house: layers, optional imports, no fastmath, a cache that notices every edit."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "fplab"
+LAYERS = (
+    ("errors", "formats", "storage", "threads"),
+    ("arrays", "exact", "exact_sums", "kernels"),
+    ("arithmetic", "floats", "inspection", "plans", "reveal", "spacing", "sums", "tensorcore"),
+    ("hardware", "plots"),
+    ("training",),
+    ("experiments",),
+    ("cli", "__main__"),
+)
+LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part(path: Path) -> str:
+    """The first name below the package: the module or subpackage that has a layer."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every import of a file as (absolute dotted name, whether it runs when the module is imported)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    deferred: set[int] = set()
+    for node in ast.walk(tree):
+        lazy = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if lazy or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            deferred |= {id(inner) for inner in ast.walk(node)}
+    package = path.relative_to(ROOT).with_suffix("").parts
+    for node in ast.walk(tree):
+        now = id(node) not in deferred
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, now
+        elif isinstance(node, ast.ImportFrom):
+            base = [node.module] if node.module else []
+            if node.level:  # an __init__ is its package, any other file lies in it
+                base = [*package[: len(package) - node.level], *base]
+            for alias in node.names:
+                yield ".".join([*base, alias.name]), now
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_its_own_layer_and_those_below(path):
+    if part(path) == "__init__":
+        return  # the public index: it imports lazily
+    own = LAYER[part(path)]
+    for name, _ in imports(path):
+        names = name.split(".")
+        if names[0] == "fplab" and len(names) > 1 and names[1] in LAYER:
+            assert LAYER[names[1]] <= own, f"{path.relative_to(ROOT)} imports {name}, which is a layer above its own"
+
+
+def test_every_module_has_a_layer():
+    assert {part(p) for p in FILES} - {"__init__"} == set(LAYER)
+
+
+def drawn_on_demand(path: Path) -> bool:
+    """Whether this is an experiment's figure, a module that only its ``plot`` imports."""
+    return part(path) == "experiments" and path.name == "figure.py"
+
+
+@pytest.mark.parametrize(
+    ("library", "homes"), [("torch", {"training", "hardware"}), ("matplotlib", {"plots"}), ("sklearn", set())]
+)
+def test_heavy_libraries_are_imported_at_home_only(library, homes):
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        for name, now in imports(path)
+        if now and name.split(".")[0] == library and part(path) not in homes and not drawn_on_demand(path)
+    }
+    assert not found
+
+
+def test_there_are_no_circles():
+    edges: dict[str, set[str]] = {}
+    for path in FILES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        edges[module] = {name for name, now in imports(path) if now and name.startswith("fplab.")}
+    modules = set(edges)
+    for module, names in edges.items():
+        edges[module] = {n if n in modules else n.rpartition(".")[0] for n in names} & modules - {module}
+    # A package's __init__ is read before its modules, so importing a sibling through the package is no circle.
+    state: dict[str, str] = {}
+
+    def visit(module: str, path: list[str]) -> None:
+        assert state.get(module) != "open", f"a circle of imports: {' -> '.join([*path, module])}"
+        if module not in state:
+            state[module] = "open"
+            for name in sorted(edges[module]):
+                visit(name, [*path, module])
+            state[module] = "done"
+
+    for module in sorted(modules):
+        visit(module, [])
+
+
+def test_no_kernel_asks_for_fast_math():
+    for path in (PACKAGE / "kernels").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        words = {k.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for k in node.keywords}
+        assert "fastmath" not in words, path.name
+    compiled_elsewhere = [p for p in FILES if part(p) != "kernels" and re.search(r"\bnjit\b", p.read_text("utf-8"))]
+    assert not compiled_elsewhere
+
+
+def test_files_stay_short():
+    for path in (*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path.relative_to(ROOT)
+
+
+def python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_import_brings_neither_torch_nor_matplotlib_nor_numba():
+    code = "import fplab, sys; print([m for m in ('torch', 'matplotlib', 'numba') if m in sys.modules])"
+    assert python(code).strip() == "[]"
+
+
+def test_rounding_brings_neither_torch_nor_matplotlib():
+    code = "import fplab, sys; fplab.add(1, 2, 'fp16'); print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    assert python(code).splitlines()[-1].strip() == "[]"
+
+
+def test_the_index_names_what_there_is():
+    import fplab
+
+    assert sorted(set(fplab.__all__)) == sorted(fplab.__all__)
+    for name in fplab.__all__:
+        assert getattr(fplab, name) is not None
+        assert name in dir(fplab)
+    with pytest.raises(AttributeError, match="module 'fplab' has no attribute 'quantise'"):
+        fplab.quantise  # noqa: B018
+
+
+def test_first_compilation_is_announced_and_cached(tmp_path):
+    code = "import fplab; print(fplab.encode(1.0, 'fp16'))"
+    first = python(code, FPLAB_CACHE_DIR=str(tmp_path))
+    assert "fplab: compiling kernels as they are first used; kept for later runs in" in first
+    kept = {p.name for p in tmp_path.rglob("*.nbc")}
+    assert kept
+    second = python(code, FPLAB_CACHE_DIR=str(tmp_path))
+    assert "compiling" not in second
+    assert {p.name for p in tmp_path.rglob("*.nbc")} == kept
+
+
+def test_kernels_work_where_nothing_can_be_cached(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the cache folder should be")
+    assert "15360" in python("import fplab; print(fplab.encode(1.0, 'fp16'))", FPLAB_CACHE_DIR=str(blocked))
+
+
+def test_an_edit_of_a_callee_in_another_file_is_noticed(tmp_path):
+    """numba's own cache would go on with the old machine code here."""
+    shutil.copytree(PACKAGE, tmp_path / "fplab", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import fplab, sys; print(fplab.__file__, fplab.sqrt(4.0, 'fp16'))"
+    environment = {"PYTHONPATH": str(tmp_path), "FPLAB_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment, cwd=tmp_path,
+            check=True,
+        )  # fmt: skip
+        assert str(tmp_path) in done.stdout
+        return done.stdout.split()[-1]
+
+    assert run() == "2.0"
+    callee = tmp_path / "fplab" / "kernels" / "rounding.py"
+    text = callee.read_text(encoding="utf-8")
+    right, wrong = "return with_sign(code, negative, fmt), flags", "return with_sign(code + U1, negative, fmt), flags"
+    changed = text.replace(right, wrong, 1)
+    assert changed != text
+    callee.write_text(changed, encoding="utf-8")
+    assert run() != "2.0"
