@@ -216,7 +216,7 @@ def round_to(
             if inexact:
                 flags |= UNDERFLOW
         if code <= fmt.max_code:
-            return (code if code == 0 and not fmt.has_negative_zero else sign | code), flags
+            return (0 if code == 0 and fmt.zero and not fmt.has_negative_zero else sign | code), flags
         flags |= OVERFLOW | INEXACT
     if policy is Overflow.INF and fmt.inf_code is not None:
         if x.kind == "inf":

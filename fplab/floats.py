@@ -62,8 +62,9 @@ def destination(out: Any, shape: tuple[int, ...], dtype: Any, *sources: Array) -
     if not out.flags.c_contiguous or not out.flags.aligned:
         return np.empty(out.size, dtype)
     flat: Array = out.reshape(-1)
-    for source in sources:  # in place is safe, a shifted overlap is not
-        if np.may_share_memory(flat, source) and flat.ctypes.data != source.ctypes.data:
+    for source in sources:  # in place is safe; an overlap that is shifted or of another element size is not
+        in_place = flat.ctypes.data == source.ctypes.data and flat.itemsize == source.itemsize
+        if not in_place and np.may_share_memory(flat, source):
             return np.empty(out.size, dtype)
     return flat
 

@@ -98,7 +98,7 @@ class Format:
             raise LabError("zero=False with IEEE specials is not supported; use specials=Specials.LAST or NONE.")
         if self.max_code < (1 << self.fraction_bits if self.zero else 0):
             raise LabError(f"exponent_bits={self.exponent_bits} with these specials leaves no normal number.")
-        lowest = self.emin - (self.fraction_bits if self.zero else 0)
+        lowest = self.emin - self.fraction_bits
         if self.emax > 1023 or self.emin < -1023 or lowest < -1074:
             raise LabError(
                 f"values from 2**{lowest} to 2**{self.emax} do not fit float64, which carries them "
@@ -291,7 +291,7 @@ class Format:
     @cached_property
     def fits_float32(self) -> bool:
         """Whether float32 holds every value."""
-        lowest = self.emin - (self.fraction_bits if self.zero else 0)
+        lowest = self.emin - self.fraction_bits
         return self.fraction_bits <= 23 and self.emax <= 127 and lowest >= -149
 
     def __str__(self) -> str:

@@ -78,7 +78,9 @@ def fast(fmt: Format, opt: Options) -> Fast | None:
     flip = 0x80000000 if opt.mode == Rounding.RTN.code else 0
     low = (1 << (23 - fmt.fraction_bits)) - 1 if fmt.fraction_bits <= 23 else 0
     keep = 0x7FFFFFFF & ~low if fmt.specials is Specials.IEEE else 0
-    if p <= 22 and fmt.emin - p + 1 >= -126 and fmt.emax <= 103 + p:
+    # The stochastic loop takes a float32 subnormal for a normal number, which must then be below every 32-bit share.
+    lowest = -126 + 32 if opt.mode == Rounding.STOCHASTIC.code else -126
+    if p <= 22 and fmt.emin - p + 1 >= lowest and fmt.emax <= 103 + p:
         magic = ((24 - p) << 23) + 0x400000
         spec = fast32.Narrow(
             _bits(fmt.smallest_normal), magic, (p - 1) << 23, p, largest, flip, over, stop, keep, NAN_BITS

@@ -68,6 +68,10 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
         )
     finally:
         numba_config.CACHE_DIR = before
+    if "<locals>" not in function.__qualname__:
+        # A cached closure is looked up by what it captures, and numba names a captured function by a random number:
+        # the closure would be compiled again in every process. With a name of its own the function is found again.
+        compiled._set_uuid(f"{function.__module__}.{function.__qualname__}")  # type: ignore[attr-defined]
     return compiled
 
 

@@ -1,7 +1,7 @@
 """IEEE 754 operations on unpacked numbers in integer arithmetic, for every format of at most 31 significand bits.
 
-Each operation returns ``(kind, negative, m, e, sticky, flags)``; a sticky bit under at least 32 exact bits is enough
-to round to 31 bits in every mode. NaN results are the canonical quiet NaN.
+Each operation returns ``(kind, negative, m, e, sticky, flags)``; a sticky bit under at least 63 exact bits is enough
+to round to 31 bits in every mode, the 32 bits below them for a stochastic one. NaN results are the canonical quiet NaN.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from .rounding import (
     FINITE,
     INF,
     INVALID,
+    NO_NAN,
+    NONE,
     QNAN,
     QUIET,
     RTN,
     SNAN,
+    STOCHASTIC,
     U0,
     U1,
     ZERO,
@@ -33,7 +36,7 @@ from .rounding import (
 
 ADD, SUB, MUL, DIV, SQRT, FMA = range(6)
 EQ, LT, LE = range(3)
-U64_BITS = np.uint64(64)
+U31, U64_BITS = np.uint64(31), np.uint64(64)
 
 
 @jit
@@ -132,9 +135,12 @@ def div(ka, na, ma, ea, kb, nb, mb, eb):
         return _inf(negative, DIVZERO)
     ma, ea = _normal(ma, ea)
     mb, eb = _normal(mb, eb)
+    # Two steps of long division: 63 bits of quotient, since a stochastic rounding looks at 32 beyond the last.
     dividend = ma << np.uint64(32)
-    quotient = dividend // mb
-    return FINITE, negative, quotient, ea - 32 - eb, quotient * mb != dividend, 0
+    high = dividend // mb
+    rest = (dividend - high * mb) << U31
+    low = rest // mb
+    return FINITE, negative, (high << U31) | low, ea - 63 - eb, low * mb != rest, 0
 
 
 @jit
@@ -160,7 +166,16 @@ def sqrt(ka, na, ma, ea):
         root -= U1
     elif root < np.uint64(0xFFFFFFFF) and (root + U1) * (root + U1) <= radicand:
         root += U1
-    return FINITE, False, root, (ea - shift) // 2, root * root != radicand, 0
+    # 31 bits more (a stochastic rounding looks at 32 beyond the last): the largest x with
+    # (root * 2**31 + x)**2 <= radicand * 2**62, that is x * x <= rest * 2**31 for what 2 root x leaves of the rest.
+    double = root << U1
+    rest = (radicand - root * root) << U31
+    low = rest // double
+    rest -= low * double
+    exact = low * low == rest << U31
+    if low * low > rest << U31:
+        low -= U1
+    return FINITE, False, (root << U31) | low, (ea - shift) // 2 - 31, not exact, 0
 
 
 @jit
@@ -235,8 +250,9 @@ def _operand(code, src, fmt, to_fmt, daz):
     """A carrier's code rounded to an operand of ``fmt`` (a no-op where it is one), unpacked; whether NaN was lost."""
     kind, negative, m, e, payload = unpack(code, src)
     lost = 0
-    if kind != SNAN:
-        narrow, lost = pack(kind, negative, m, e, False, payload, fmt, to_fmt, False, U0)
+    if kind != SNAN or fmt.specials == NONE:
+        narrow, flags = pack(kind, negative, m, e, False, payload, fmt, to_fmt, False, U0)
+        lost = flags & NO_NAN  # the flags of an operation are its own, not those of rounding its operands
         kind, negative, m, e, payload = unpack(narrow, fmt)
     if daz and kind == FINITE and is_subnormal(m, fmt):
         kind = ZERO
@@ -252,7 +268,7 @@ def operate(op, a, b, c, out, flags, src, fmt, carrier, to_fmt, options, start, 
     offender = -1
     want = flags.size > 0
     for i in range(a.size):
-        word = element_word(start + i, seed)
+        word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0
         ka, na, ma, ea, lost = _operand(np.uint64(a[i]), src, fmt, to_fmt, options.daz)
         kb, nb, mb, eb, lost_b = ZERO, False, U0, np.int64(0), 0
         if op != SQRT:
@@ -274,7 +290,7 @@ def operate(op, a, b, c, out, flags, src, fmt, carrier, to_fmt, options, start, 
             kind, negative, m, e, sticky, raised = fma(ka, na, ma, ea, kb, nb, mb, eb, kc, nc, mc, ec, options.mode)
         code, more = pack(kind, negative, m, e, sticky, QUIET, fmt, options, want, word)
         raised |= more | lost
-        if raised & 64 and offender < 0:
+        if raised & NO_NAN and offender < 0:
             offender = i
         out[i] = widen(code, fmt, carrier)
         if want:
@@ -290,7 +306,7 @@ def compare(op, a, b, out, flags, src, fmt, to_fmt, daz):
     for i in range(a.size):
         ka, na, ma, ea, lost = _operand(np.uint64(a[i]), src, fmt, to_fmt, daz)
         kb, nb, mb, eb, lost_b = _operand(np.uint64(b[i]), src, fmt, to_fmt, daz)
-        if (lost | lost_b) & 64 and offender < 0:
+        if (lost | lost_b) and offender < 0:
             offender = i
         raised = 0
         if ka >= QNAN or kb >= QNAN:

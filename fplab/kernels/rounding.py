@@ -117,12 +117,26 @@ def _split(m, shift, sticky):
 
 
 @jit
+def _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word):
+    """Tiny after rounding (IEEE 754 7.5): with an unbounded exponent the result is still below ``smallest_normal``.
+
+    ``exponent``, that of the magnitude, is below ``emin``.
+    """
+    if exponent < fmt.emin - 1:
+        return True
+    kept, above, half, low, share = _split(m, exponent - fmt.fraction_bits - e, sticky)
+    up = _rounds_up(mode, negative, (kept & U1) != U0, above, half, low, share, word)
+    return not (up and kept + U1 == U1 << np.uint64(fmt.fraction_bits + 1))
+
+
+@jit
 def round_magnitude(m, e, sticky, negative, fmt, mode, ftz, want_flags, word):
     """Round ``(m + sticky) * 2**e``, m > 0, to a magnitude code; (code, flags), the code may exceed ``max_code``."""
     exponent = e + 63 - np.int64(leading_zeros(m))
     base = max(exponent, np.int64(fmt.emin))
-    if fmt.zero == 0 and exponent < fmt.emin:
-        return U0, UNDERFLOW | INEXACT  # no zero to round to: the smallest value
+    if fmt.zero == 0 and exponent < fmt.emin:  # no zero to round to: the smallest value
+        tiny = _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word)
+        return U0, INEXACT | (UNDERFLOW if tiny else 0)
     kept, above, half, low, share = _split(m, base - fmt.fraction_bits - e, sticky)
     up = _rounds_up(mode, negative, (kept & U1) != U0, above, half, low, share, word)
     code = (np.uint64(base - fmt.emin) << np.uint64(fmt.fraction_bits)) + kept
@@ -132,13 +146,7 @@ def round_magnitude(m, e, sticky, negative, fmt, mode, ftz, want_flags, word):
         code += U1
     flags = INEXACT if (above != U0 or low) else 0
     if exponent < fmt.emin and (want_flags or ftz):
-        # Tiny after rounding (IEEE 754 7.5): with an unbounded exponent the result is still below smallest_normal.
-        tiny = True
-        if exponent == fmt.emin - 1:
-            kept, above, half, low, share = _split(m, exponent - fmt.fraction_bits - e, sticky)
-            up = _rounds_up(mode, negative, (kept & U1) != U0, above, half, low, share, word)
-            tiny = not (up and kept + U1 == U1 << np.uint64(fmt.fraction_bits + 1))
-        if tiny:
+        if _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word):
             if ftz:
                 return U0, UNDERFLOW | INEXACT
             if flags:
