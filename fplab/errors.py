@@ -26,9 +26,9 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> LabError:
     """The error for a name that is not in a table, with the nearest name that is."""
     names = list(allowed)
     text = f"unknown {kind} {given!r}. Allowed: {', '.join(names)}."
-    near = difflib.get_close_matches(str(given).lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(given).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     if near:
-        text += f" Did you mean {near[0]!r}?"
+        text += f" Did you mean {next(n for n in names if n.lower() == near[0])!r}?"
     return LabError(text)
 
 
@@ -49,7 +49,8 @@ def summary(value: object) -> str:
 
 def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function so that a :class:`LabError` from inside begins with the user's own call."""
-    shown = f"fplab.{function.__name__}"
+    package, _, module = function.__module__.rpartition(".")
+    shown = f"{package or module}.{function.__name__}"  # public functions are reached through their package
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -256,6 +256,6 @@ def demand_representable(operands: list[Values], fmt: Format) -> None:
             at = int(np.flatnonzero(differ)[0])
             where = f"element {at}" if v.shape else "it"
             raise LabError(
-                f"operand {number}: {where} is {v.flat[at]!r}, which {fmt.name} cannot represent "
-                f"(nearest: {rounded[at]!r}); pass strict=False to round operands first."
+                f"operand {number}: {where} is {float(v.flat[at])!r}, which {fmt.name} cannot represent "
+                f"(nearest: {float(rounded[at])!r}); pass strict=False to round operands first."
             )
