@@ -1,0 +1,197 @@
+"""The Tensor Core products that are no floating-point blocks of the common kind: integers, FP64 and block-scaled FP4.
+
+The matrix kernels take B by rows of k, so that the loop over columns is the inner one and vectorises.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from . import inlined, jit
+from .tensorcore import ABSENT, cut, deliver, is_infinite, is_nan, parts
+from .tensorcore_fast import ABS, INFINITY, NEVER, _c_exponent, _float, _power64, _truncate
+
+SPAN = 256  # columns worked on at a time
+GROUP = 16  # products of one exact sum in block-scaled FP4
+LARGEST, SMALLEST = np.int64(2**31 - 1), np.int64(-(2**31))
+NAN64 = np.uint64(0x7FF8000000000000)
+
+
+@jit
+def integer_matmul(a, b, c, count, saturate, row0, row1):
+    """``c[i] += a[i] @ b`` on int8 into int32, for rows ``row0`` to ``row1``: modulo 2**32, or clamped.
+
+    Clamping happens once for every ``count`` products, which are summed exactly with c.
+    """
+    part = np.empty(SPAN, np.int32)
+    for left in range(0, b.shape[1], SPAN):
+        width = min(SPAN, b.shape[1] - left)
+        for i in range(row0, row1):
+            for start in range(0, a.shape[1], count):
+                part[:width] = np.int32(0)
+                for k in range(start, min(start + count, a.shape[1])):
+                    x = np.int32(a[i, k])
+                    for j in range(width):
+                        part[j] += np.int32(x * np.int32(b[np.uintp(k), np.uintp(left + j)]))
+                if saturate:
+                    for j in range(width):
+                        total = np.int64(c[i, left + j]) + np.int64(part[j])
+                        c[i, left + j] = np.int32(min(max(total, SMALLEST), LARGEST))
+                else:
+                    for j in range(width):
+                        c[np.uintp(i), np.uintp(left + j)] += part[j]
+
+
+@intrinsic
+def fma(_context, x, y, z):
+    """x * y + z of float64, rounded once."""
+
+    def generate(_context, builder, _signature, args):
+        return builder.fma(*args)
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
+@jit
+def fma_matmul(a, b, c, row0, row1):
+    """``c[i] = fma(a[i, k], b[k], c[i])`` for ascending k on float64, for rows ``row0`` to ``row1``."""
+    for left in range(0, b.shape[1], SPAN):
+        width = min(SPAN, b.shape[1] - left)
+        for i in range(row0, row1):
+            for k in range(a.shape[1]):
+                x = a[i, k]
+                for j in range(width):
+                    at = np.uintp(left + j)
+                    c[np.uintp(i), at] = fma(x, b[np.uintp(k), at], c[np.uintp(i), at])
+            for j in range(left, left + width):
+                if np.isnan(c[i, j]):
+                    c[i, j] = np.uint64(NAN64).view(np.float64)
+
+
+@jit
+def fma_dot(a, b, c):
+    """Rows: ``c[i] = fma(a[i, k], b[i, k], c[i])`` for ascending k on float64."""
+    for i in range(a.shape[0]):
+        for k in range(a.shape[1]):
+            c[i] = fma(a[i, k], b[i, k], c[i])
+        if np.isnan(c[i]):
+            c[i] = np.uint64(NAN64).view(np.float64)
+
+
+# --- block-scaled FP4 -----------------------------------------------------------------------------------------
+
+
+@jit
+def grouped_block(a, b, start, ma, ea, mb, eb, per, c, p):
+    """One block of ``p.length`` products in groups of 16, element by element; float32 bits in and out.
+
+    ``ma``, ``ea`` and ``mb``, ``eb``: significands (float64, NaN for a NaN) and exponents of scales, each for ``per``
+    products.
+    """
+    groups = p.length // GROUP
+    negative, mc, ec = parts(c, p.emin_c)
+    bad = is_nan(c)
+    emax = ec if mc else np.int64(ABSENT)
+    ms = np.zeros(groups, np.int64)
+    es = np.zeros(groups, np.int64)
+    for g in range(groups):
+        n = (start + g * GROUP) // per
+        if n >= ma.size:
+            break
+        if np.isnan(ma[n]) or np.isnan(mb[n]):
+            bad = True
+            continue
+        quarters = np.int64(0)  # E2M1 products are multiples of 1/4
+        for k in range(start + g * GROUP, min(start + (g + 1) * GROUP, a.size)):
+            quarters += np.int64(np.float32(4) * a[k] * b[k])
+        ms[g] = quarters * np.int64(8 * ma[n]) * np.int64(8 * mb[n])  # significands have at most 3 fraction bits
+        es[g] = ea[n] + eb[n]
+        if ms[g]:
+            emax = max(emax, es[g])
+    if bad:
+        return np.uint32(p.nan)
+    if is_infinite(c):
+        return c
+    if emax == ABSENT:
+        return np.uint32(0)
+    emax = max(emax, np.int64(p.floor))
+    total = cut(mc, negative, 23 - p.align + emax - ec)
+    for g in range(groups):
+        total += cut(abs(ms[g]), ms[g] < 0, 8 - p.align + emax - es[g])
+    return deliver(total, emax - p.align, p) if total else np.uint32(0)
+
+
+@jit
+def grouped_dot(a, b, ma, ea, mb, eb, per, c, out, p):
+    """Rows: ``out[i]`` is the chain of blocks of ``a[i]`` and ``b[i]`` (values) with their scales, from ``c[i]``."""
+    for i in range(a.shape[0]):
+        acc = np.uint32(p.nan) if is_nan(c[i]) else c[i]
+        for start in range(0, a.shape[1], p.length):
+            acc = grouped_block(a[i], b[i], start, ma[i], ea[i], mb[i], eb[i], per, acc, p)
+        out[i] = acc
+
+
+def _group_sum(n):
+    """The exact sum of ``n`` products of E2M1 values, as a function of (a, row, b, column, k)."""
+    if n == 1:
+
+        @inlined
+        def one(a, i, b, j, k):
+            return np.float32(a[np.uintp(i), np.uintp(k)] * b[np.uintp(k), np.uintp(j)])
+
+        return one
+    half, h = _group_sum(n // 2), n // 2
+
+    @inlined
+    def total(a, i, b, j, k):
+        return np.float32(half(a, i, b, j, k) + half(a, i, b, j, k + h))
+
+    return total
+
+
+_sum16 = _group_sum(GROUP)
+
+
+@jit
+def grouped_matmul(a, b, ma, ea, mb, eb, per, out, row0, row1, length, r):
+    """The same for all columns, on values: ``out`` holds c and receives the results, as float32 bits.
+
+    Shapes: a (M, K), b (K, N); scale significands ``ma`` (M, K / per), ``mb`` (K / per, N) as float64 (NaN for a NaN
+    scale) and exponents ``ea``, ``eb`` as int32. K is a multiple of ``length``.
+    """
+    top, total = np.empty(SPAN, np.int32), np.empty(SPAN, np.float64)
+    terms = np.empty((length // GROUP, SPAN), np.float64)
+    exponents = np.empty((length // GROUP, SPAN), np.int32)
+    for left in range(0, b.shape[1], SPAN):
+        width = min(SPAN, b.shape[1] - left)
+        for i in range(row0, row1):
+            for start in range(0, a.shape[1], length):
+                for j in range(width):
+                    top[j] = max(_c_exponent(out[np.uintp(i), np.uintp(left + j)], r.emin_c), np.int32(r.floor))
+                for g in range(length // GROUP):
+                    n = (start + g * GROUP) // per
+                    x, e = ma[i, n], ea[i, n]
+                    for j in range(width):
+                        at = np.uintp(left + j)
+                        s = _sum16(a, i, b, left + j, start + g * GROUP)
+                        t = np.float64(s) * (x * mb[np.uintp(n), at])
+                        exponent = np.int32(e + eb[np.uintp(n), at])
+                        terms[np.uintp(g), np.uintp(j)] = t
+                        exponents[np.uintp(g), np.uintp(j)] = exponent
+                        top[j] = max(top[j], exponent if t != 0.0 else np.int32(NEVER))
+                for j in range(width):
+                    c = np.float64(_float(out[np.uintp(i), np.uintp(left + j)]))
+                    total[j] = np.trunc(c * _power64(np.int64(r.align) - np.int64(top[j])))
+                for g in range(length // GROUP):
+                    for j in range(width):
+                        e = np.int64(exponents[np.uintp(g), np.uintp(j)]) - np.int64(top[j]) + np.int64(r.align)
+                        total[j] += np.trunc(terms[np.uintp(g), np.uintp(j)] * _power64(max(e, np.int64(-1000))))
+                for j in range(width):
+                    at = np.uintp(left + j)
+                    c = out[np.uintp(i), at]
+                    result = _truncate(total[j] * _power64(np.int64(top[j]) - np.int64(r.align)), r)
+                    result = np.uint32(0) if total[j] == 0.0 else result
+                    result = c if np.uint32(c & ABS) == INFINITY else result
+                    out[np.uintp(i), at] = np.uint32(r.nan) if np.isnan(total[j]) else result

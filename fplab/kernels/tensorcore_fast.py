@@ -1,0 +1,391 @@
+"""Tensor Core products at speed: the blocks of :mod:`.tensorcore`, many columns of the result at a time.
+
+Operands are packed once, A as ``[block][row][L]`` and B as ``[panel][block][L][WIDTH]``, with the exponent of every
+element beside it. For one row of A and one block, three loops run over the columns of a panel, and each vectorises:
+
+1. the largest exponent of the products, on 8- or 16-bit integers;
+2. the truncated terms: a * b is exact in float32; times 2**(F - emax), again exact, the conversion to int32 truncates
+   it toward zero just where the hardware does;
+3. the sum and its rounding, in float64, which holds it exactly.
+
+That is right as long as no product of float32 overflows or underflows ("tame" operands: always, for FP16 and FP8).
+A block whose exponents span more takes significands and exponents apart; one with infinities or NaNs also sums
+indicators of them. Whether a block is tame is known from packing. Loops are made per variant, since a choice inside
+would keep them from vectorising.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import inlined, jit
+
+WIDTH = 64  # columns of a panel: one row of a block stays in registers and first-level cache
+TILE = 64  # rows that share a block of B while it is in the cache
+TAME_LOW, TAME_HIGH = -50, 60  # exponents of operands whose products, scaled, stay inside float32
+LEAST = -100  # of an exponent of tame products: the sum of two TAME_LOW
+NEVER = -10000  # the exponent of a zero
+TAME, WIDE, SPECIAL = range(3)
+INFINITY = np.uint32(0x7F800000)
+ABS = np.uint32(0x7FFFFFFF)
+
+
+class Rule(NamedTuple):
+    """A block as the fast kernels see it; every field an int."""
+
+    align: int  # F
+    kept: int  # fraction bits of a result
+    floor: int  # least emax, or NEVER
+    emin_a: int
+    emin_b: int
+    emin_c: int
+    none: int  # largest exponents below this mean that all products are zero
+    nan: int
+    period: int  # blocks after which the accumulator is added to a second one and starts again; 0: never
+    half: int  # 1: that addition rounds to FP16
+
+
+@inlined
+def _bits(x):
+    return np.float32(x).view(np.uint32)
+
+
+@inlined
+def _float(bits):
+    return np.uint32(bits).view(np.float32)
+
+
+@inlined
+def _power(e):
+    """2**e as a float32, for a normal exponent."""
+    return _float(np.uint32(np.uint32(np.int32(e) + np.int32(127)) << np.uint32(23)))
+
+
+@inlined
+def _power64(e):
+    """2**e as a float64, for a normal exponent."""
+    return np.int64(np.int64(np.int64(e) + np.int64(1023)) << np.int64(52)).view(np.float64)
+
+
+@inlined
+def _c_exponent(bits, emin):
+    """The exponent of an accumulator, clamped; NEVER for a zero."""
+    field = np.int32(np.uint32(bits >> np.uint32(23)) & np.uint32(255))
+    e = max(np.int32(field - np.int32(127)), np.int32(emin))
+    return np.int32(NEVER) if np.uint32(bits << np.uint32(1)) == np.uint32(0) else e
+
+
+@inlined
+def _at(i):
+    """An index that is not negative: numba would otherwise look, for each element, whether to count from the end."""
+    return np.uintp(i)
+
+
+# --- loops over the terms of one block, unrolled by composition -----------------------------------------------
+
+
+def _largest(n):
+    """The largest of ``n`` sums of exponents, as a function of (ea, at, eb, bt)."""
+    if n == 1:
+
+        @inlined
+        def one(ea, at, eb, bt):
+            return eb.dtype.type(ea[_at(at)] + eb[_at(bt)])
+
+        return one
+    half, h = _largest(n // 2), n // 2
+
+    @inlined
+    def largest(ea, at, eb, bt):
+        return max(half(ea, at, eb, bt), half(ea, at + h, eb, bt + h * WIDTH))
+
+    return largest
+
+
+def _tame_sum(n):
+    """The sum of ``n`` truncated products, as a function of (a, at, b, bt, scale)."""
+    if n == 1:
+
+        @inlined
+        def one(a, at, b, bt, scale):
+            return np.int32(np.float32(np.float32(a[_at(at)] * b[_at(bt)]) * scale))
+
+        return one
+    half, h = _tame_sum(n // 2), n // 2
+
+    @inlined
+    def total(a, at, b, bt, scale):
+        return np.int32(half(a, at, b, bt, scale) + half(a, at + h, b, bt + h * WIDTH, scale))
+
+    return total
+
+
+def _wide_sum(n):
+    """The same from significands and exponents, as a function of (a, ea, at, b, eb, bt, base)."""
+    if n == 1:
+
+        @inlined
+        def one(a, ea, at, b, eb, bt, base):
+            e = max(np.int32(base + np.int32(ea[_at(at)]) + np.int32(eb[_at(bt)])), np.int32(-126))
+            return np.int32(np.float32(np.float32(a[_at(at)] * b[_at(bt)]) * _power(e)))
+
+        return one
+    half, h = _wide_sum(n // 2), n // 2
+
+    @inlined
+    def total(a, ea, at, b, eb, bt, base):
+        return np.int32(half(a, ea, at, b, eb, bt, base) + half(a, ea, at + h, b, eb, bt + h * WIDTH, base))
+
+    return total
+
+
+# --- roundings of a sum ---------------------------------------------------------------------------------------
+
+
+@inlined
+def _truncate_normal(v, r):
+    """A float64 that is no FP32 subnormal, truncated to ``r.kept`` fraction bits; float32 bits."""
+    mask = np.int64(np.int64(-1) << np.int64(52 - r.kept))
+    return _bits(np.int64(np.float64(v).view(np.int64) & mask).view(np.float64))
+
+
+@inlined
+def _truncate(v, r):
+    """A float64 truncated to ``r.kept`` fraction bits or to the subnormals of FP32."""
+    bits = np.float64(v).view(np.int64)
+    e = np.int64((bits >> np.int64(52)) & np.int64(0x7FF)) - np.int64(1023)
+    drop = np.int64(np.int64(52 - r.kept) + max(np.int64(-126) - e, np.int64(0)))
+    mask = np.int64(np.int64(-1) << min(drop, np.int64(62)))
+    mask = np.int64(-(2**63)) if drop > np.int64(52) else mask
+    return _bits(np.int64(bits & mask).view(np.float64))
+
+
+@inlined
+def _to_half(v, r):
+    """A float64 rounded to FP16, to nearest; float32 bits. The addition of 1.5 * 2**(e + 42) itself rounds."""
+    sign = np.int64(np.float64(v).view(np.int64) & np.int64(-(2**63)))
+    e = np.int64((np.float64(v).view(np.int64) >> np.int64(52)) & np.int64(0x7FF)) - np.int64(1023)
+    magic = np.float64(1.5) * _power64(max(e, np.int64(-14)) + np.int64(42))
+    y = np.float64(np.float64(v + magic) - magic)
+    y = np.float64(np.inf) if np.abs(y) >= np.float64(65536.0) else np.abs(y)
+    return _bits(np.int64(np.float64(y).view(np.int64) | sign).view(np.float64))
+
+
+# --- packing --------------------------------------------------------------------------------------------------
+
+
+@inlined
+def _classify(bits, exponent):
+    """Whether an element is tame, wide or special."""
+    if (bits & ABS) >= INFINITY:
+        return SPECIAL
+    return TAME if exponent == NEVER or TAME_LOW <= exponent <= TAME_HIGH else WIDE
+
+
+@inlined
+def _exponent(bits, emin):
+    """The exponent of a finite operand, clamped; NEVER for zeros, infinities and NaNs."""
+    magnitude = np.int64(bits & ABS)
+    if magnitude == 0 or magnitude >= np.int64(INFINITY):
+        return NEVER
+    return max((magnitude >> 23) - 127, emin)
+
+
+@jit
+def pack_rows(x, blocks, length, zero, emin, values, exponents, classes):
+    """Pack ``x[row, blocks[n] * length + l]`` as ``[n][row][l]``, beyond the end +0; classes are ``[n][row]``.
+
+    ``x``: float32. ``blocks``: which blocks of k, in order. ``zero``: the exponent written for a zero.
+    """
+    rows, k = x.shape
+    at = 0
+    for n in range(blocks.size):
+        for row in range(rows):
+            worst = TAME
+            for m in range(length):
+                i = blocks[n] * length + m
+                v = x[row, i] if i < k else np.float32(0)
+                bits = _bits(v)
+                e = _exponent(bits, emin)
+                worst = max(worst, _classify(bits, e))
+                values[at] = v
+                exponents[at] = zero if e == NEVER else e
+                at += 1
+            classes[n * rows + row] = worst
+
+
+@jit
+def pack_panels(x, blocks, length, zero, emin, first, last, values, exponents, classes):
+    """Pack ``x[k, column]`` as ``[panel][n][l][column]`` for panels ``first`` to ``last``; classes ``[panel][n]``."""
+    k, columns = x.shape
+    for panel in range(first, last):
+        left = panel * WIDTH
+        for n in range(blocks.size):
+            worst = TAME
+            for m in range(length):
+                i = blocks[n] * length + m
+                at = ((panel * blocks.size + n) * length + m) * WIDTH
+                for j in range(WIDTH):
+                    v = x[i, left + j] if i < k and left + j < columns else np.float32(0)
+                    bits = _bits(v)
+                    e = _exponent(bits, emin)
+                    worst = max(worst, _classify(bits, e))
+                    values[at + j] = v
+                    exponents[at + j] = zero if e == NEVER else e
+            classes[panel * blocks.size + n] = worst
+
+
+@inlined
+def _take_apart(values, at, count, emin, significands, exponents, marks):
+    """Significands, exponents and indicators: an infinity or NaN is itself, other numbers -1, 0 or 1."""
+    for i in range(count):
+        v = values[_at(at + i)]
+        bits = _bits(v)
+        magnitude = np.int32(bits & ABS)
+        finite = magnitude < np.int32(INFINITY)
+        e = max(np.int32((magnitude >> np.int32(23)) - np.int32(127)), np.int32(emin))
+        m = np.float32(np.float64(v) * _power64(-np.int64(e)))
+        significands[i] = m if finite else np.float32(0)
+        exponents[i] = e if finite and magnitude != np.int32(0) else np.int32(NEVER)
+        one = np.float32(1) if magnitude != np.int32(0) else np.float32(0)
+        one = _float(np.uint32(_bits(one) | np.uint32(bits & ~ABS)))
+        marks[i] = one if finite else v
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------
+
+
+@inlined
+def _add_up(upper, at, lower, r):
+    """``upper += lower; lower = 0`` on one row of a panel, by IEEE addition, to FP16 if the rule says so."""
+    for j in range(WIDTH):
+        total = np.float32(_float(upper[_at(at + j)]) + _float(lower[_at(at + j)]))
+        bits = _bits(total)
+        rounded = _to_half(np.float64(total), r) if r.half else bits
+        rounded = bits if np.uint32(bits & ABS) >= INFINITY else rounded
+        upper[_at(at + j)] = np.uint32(r.nan) if np.uint32(bits & ABS) > INFINITY else rounded
+        lower[_at(at + j)] = np.uint32(0)
+
+
+def _kernel(length, finish_tame, finish, keeps):
+    """The kernel of one block length and rounding.
+
+    ``keeps``: where all products are zero c passes through, truncated: for FP32, whose exponents go far below those
+    of tame products.
+    """
+    largest = _largest(length)
+    halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
+    tame_sum, wide_sum = _tame_sum(length // halves), _wide_sum(length // halves)
+    second = (length // 2) if halves == 2 else 0
+
+    @inlined
+    def tame(a, ea, at, b, eb, bt, acc, ct, top, part, part2, part_c, emaxes, r):
+        for j in range(WIDTH):
+            top[j] = largest(ea, at, eb, bt + j)
+        least = np.int32(max(r.floor, LEAST))
+        for j in range(WIDTH):
+            c = acc[_at(ct + j)]
+            emax = max(max(np.int32(top[j]), _c_exponent(c, r.emin_c)), least)
+            scale = _power(np.int32(r.align) - emax)
+            part[j] = tame_sum(a, at, b, bt + j, scale)
+            if halves == 2:
+                part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, scale)
+            part_c[j] = np.int32(np.float32(_float(c) * scale))
+            emaxes[j] = emax
+        for j in range(WIDTH):
+            c = acc[_at(ct + j)]
+            total = np.float64(part[j]) + np.float64(part_c[j])
+            if halves == 2:
+                total += np.float64(part2[j])
+            result = finish_tame(total * _power64(np.int64(emaxes[j]) - np.int64(r.align)), r)
+            if keeps:
+                cut = np.uint32(c & np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - r.kept)))
+                cut = np.uint32(0) if np.uint32(cut << np.uint32(1)) == np.uint32(0) else cut
+                result = cut if np.int32(top[j]) < np.int32(r.none) else result
+            acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
+
+    @inlined
+    def wide(a, ea, ma, b, eb, mb, shift, shifts, st, acc, ct, top, part, part2, emaxes, marks, special, r):
+        for j in range(WIDTH):
+            top[j] = largest(ea, 0, eb, j)
+        for j in range(WIDTH):
+            moved = np.int32(shift + shifts[_at(st + j)])
+            highest = np.int32(top[j]) + moved if top[j] > np.int32(NEVER // 2) else np.int32(NEVER)
+            emax = max(max(highest, _c_exponent(acc[_at(ct + j)], r.emin_c)), np.int32(max(r.floor, -400)))
+            base = np.int32(np.int32(r.align) - emax + moved)
+            part[j] = wide_sum(a, ea, 0, b, eb, j, base)
+            if halves == 2:
+                part2[j] = wide_sum(a, ea, second, b, eb, second * WIDTH + j, base)
+            emaxes[j] = emax
+        for j in range(WIDTH):
+            marks[j] = np.float32(0)
+        if special:
+            for m in range(length):
+                for j in range(WIDTH):
+                    marks[j] += ma[_at(m)] * mb[_at(m * WIDTH + j)]
+        for j in range(WIDTH):
+            c = acc[_at(ct + j)]
+            exponent = np.int64(emaxes[j]) - np.int64(r.align)
+            total = np.float64(part[j]) + np.float64(np.int32(np.float64(_float(c)) * _power64(-exponent)))
+            if halves == 2:
+                total += np.float64(part2[j])
+            result = finish(total * _power64(exponent), r)
+            mark = marks[j] if np.uint32(_bits(marks[j]) & INFINITY) == INFINITY else np.float32(0)
+            mark += _float(c) if np.uint32(c & INFINITY) == INFINITY else np.float32(0)
+            result = _bits(mark) if mark != np.float32(0) else result
+            acc[_at(ct + j)] = np.uint32(r.nan) if np.uint32(_bits(mark) & ABS) > INFINITY else result
+
+    @jit
+    def kernel(a, ea, ka, rows, b, eb, kb, shifts_a, shifts_b, out, columns, row0, row1, panel0, panel1, n0, n1, r):
+        blocks = ka.size // rows
+        acc = np.empty(TILE * WIDTH, np.uint32)
+        upper = np.zeros(TILE * WIDTH, np.uint32)
+        top, part, part2 = np.empty(WIDTH, eb.dtype), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        part_c, emaxes = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        marks, top16 = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.int32)
+        sa, xa, qa = np.empty(length, np.float32), np.empty(length, np.int32), np.empty(length, np.float32)
+        count = length * WIDTH
+        sb, xb, qb = np.empty(count, np.float32), np.empty(count, np.int32), np.empty(count, np.float32)
+        none = np.zeros(WIDTH, np.int32)
+        scaled = shifts_a.size > 0
+        for panel in range(panel0, panel1):
+            left = panel * WIDTH
+            for tile in range(row0, row1, TILE):
+                height, wide_cols = min(TILE, row1 - tile), min(WIDTH, columns - left)
+                for i in range(height):
+                    for j in range(WIDTH):
+                        acc[i * WIDTH + j] = out[(tile + i) * columns + left + j] if j < wide_cols else np.uint32(0)
+                if r.period:
+                    upper[:] = acc
+                    acc[:] = np.uint32(0)
+                for n in range(n0, n1):
+                    apart = False
+                    bt = (panel * blocks + n) * count
+                    for i in range(height):
+                        at = n * rows + tile + i
+                        kind = max(ka[at], kb[panel * blocks + n])
+                        if kind == TAME and not scaled:
+                            tame(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, part2, part_c, emaxes, r)
+                            continue
+                        if not apart:
+                            _take_apart(b, bt, count, r.emin_b, sb, xb, qb)
+                            apart = True
+                        _take_apart(a, at * length, length, r.emin_a, sa, xa, qa)
+                        wide(sa, xa, qa, sb, xb, qb, shifts_a[at] if scaled else np.int32(0),
+                             shifts_b if scaled else none, (panel * blocks + n) * WIDTH if scaled else 0,
+                             acc, i * WIDTH, top16, part, part2, emaxes, marks, kind == SPECIAL, r)  # fmt: skip
+                    if r.period and ((n - n0) % r.period == r.period - 1 or n == n1 - 1):
+                        for i in range(height):
+                            _add_up(upper, i * WIDTH, acc, r)
+                source = upper if r.period else acc
+                for i in range(height):
+                    for j in range(wide_cols):
+                        out[(tile + i) * columns + left + j] = source[i * WIDTH + j]
+
+    return kernel
+
+
+TO_FLOAT = {n: _kernel(n, _truncate_normal, _truncate, True) for n in (4, 8, 16, 32)}
+TO_HALF = {n: _kernel(n, _to_half, _to_half, False) for n in (4, 8, 16, 32)}

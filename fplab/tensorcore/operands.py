@@ -1,0 +1,146 @@
+"""What users pass as A, B, C and scales, made into what the kernels take, or refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays import Values, values
+from ..errors import LabError, unknown
+from ..floats import round_into
+from ..formats import Format, Rounding, get
+from ..plans import options
+from .models import Kind, Model
+
+Array = np.ndarray[Any, Any]
+CONVERSIONS = {"truncate": Rounding.RTZ, "rna": Rounding.RNA, "rne": Rounding.RNE}
+
+
+class Scales(NamedTuple):
+    """Block scales as significands (float64, NaN for a NaN) and exponents (int32)."""
+
+    significands: Array
+    exponents: Array
+
+
+def read(x: Any, name: str, fmt: str, conversion: str, strict: bool) -> Array:
+    """An operand rounded to its format: float32 (FP64: float64; INT8: int8) at the shape given.
+
+    ``conversion``: how FP32 becomes TF32, "truncate", "rna" or "rne"; other formats round to nearest.
+    """
+    if conversion not in CONVERSIONS:
+        raise unknown("conversion", conversion, CONVERSIONS)
+    v = values(x, name)
+    if fmt == "int8":
+        return _int8(v, name)
+    if fmt == "fp64":
+        return v.flat.astype(np.float64).reshape(v.shape)
+    form = get(fmt)
+    if not form.has_nan and np.isnan(v.flat).any():
+        at = int(np.flatnonzero(np.isnan(v.flat))[0])
+        raise LabError(f"{name}: element {at} is NaN, and {form.name} has none.")
+    if strict:
+        _demand(v.flat, name, form)
+    if fmt == "tf32":
+        source = rounded(v.flat, get("fp32"), Rounding.RNE)
+        return rounded(source, form, CONVERSIONS[conversion]).reshape(v.shape)
+    return rounded(v.flat, form, Rounding.RNE).reshape(v.shape)
+
+
+def rounded(flat: Array, form: Format, mode: Rounding) -> Array:
+    """A flat float array rounded to a format, as float32."""
+    if flat.dtype == np.float32 and form.name == "fp32":
+        return flat
+    out = np.empty(flat.size, np.float32)
+    round_into(flat, out, form, options(form, mode), np.uint64(0))
+    return out
+
+
+ROUND_FIRST = "; pass strict=False to round operands first"
+
+
+def _demand(flat: Array, name: str, form: Format, remedy: str = ROUND_FIRST) -> None:
+    """An error for the first element that is no value of the format."""
+    nearest = np.empty(flat.size, np.float64)
+    round_into(flat.astype(np.float64), nearest, form, options(form), np.uint64(0))
+    wrong = (nearest != flat) & ~np.isnan(flat)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise LabError(
+            f"{name}: element {at} is {float(flat[at])!r}, which {form.name} cannot represent "
+            f"(nearest: {float(nearest[at])!r}){remedy}."
+        )
+
+
+def _int8(v: Values, name: str) -> Array:
+    """INT8 operands are never rounded: each must be an integer from -128 to 127."""
+    bad = ~((v.flat >= -128) & (v.flat <= 127) & (v.flat == np.trunc(v.flat)))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise LabError(
+            f"{name}: element {at} is {float(v.flat[at])!r}, which is no INT8; allowed: integers from -128 to 127."
+        )
+    return v.flat.astype(np.int8).reshape(v.shape)
+
+
+def read_c(c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
+    """C at the shape of the result (it broadcasts), as the bits of its carrier: uint32, int32 or float64 for FP64."""
+    if model.kind is Kind.INTEGER:
+        return _int32(c, shape)
+    if c is None:
+        return np.zeros(shape, np.float64 if model.kind is Kind.FMA else np.uint32)
+    v = values(c, "c")
+    form = model.format_d
+    if strict:
+        _demand(v.flat, "c", form)
+    if model.kind is Kind.FMA:
+        return np.array(spread(v.flat.astype(np.float64).reshape(v.shape), shape, "c"))
+    flat = rounded(v.flat, form, Rounding.RNE)
+    bits = np.array(spread(flat.reshape(v.shape), shape, "c"), dtype=np.float32).view(np.uint32)
+    bits[(bits & 0x7FFFFFFF) > 0x7F800000] = nan_bits(model)
+    return bits
+
+
+def _int32(c: Any, shape: tuple[int, ...]) -> Array:
+    """C of an integer product: integers that int32 holds."""
+    if c is None:
+        return np.zeros(shape, np.int32)
+    v = values(c, "c")
+    if not ((v.flat >= -(2**31)) & (v.flat < 2**31) & (v.flat == np.trunc(v.flat))).all():
+        raise LabError("c of an INT8 product must hold integers from -2147483648 to 2147483647.")
+    return np.array(spread(v.flat.reshape(v.shape), shape, "c"), dtype=np.int32)
+
+
+def spread(x: Array, shape: tuple[int, ...], name: str) -> Array:
+    """An array broadcast to a shape."""
+    try:
+        return np.broadcast_to(x, shape)
+    except ValueError:
+        raise LabError(f"{name} has shape {x.shape}, which does not broadcast to the result's {shape}.") from None
+
+
+def nan_bits(model: Model) -> int:
+    """The float32 bits of a NaN result: 0x7FFFFFFF, or FP16's 0x7FFF widened."""
+    return 0x7FFFFFFF if model.output == "fp32" else 0x7FFFE000
+
+
+def read_scales(scale: Any, name: str, shape: tuple[int, ...], model: Model) -> Scales | None:
+    """Block scales at the shape they must have (None: all 1); None for a model without them."""
+    if model.scale is None:
+        if scale is not None:
+            raise LabError(f"{name} is given, but {model.a} here has no block scales; use inputs such as 'mxfp8_e4m3'.")
+        return None
+    form, length = get(model.scale[0]), model.scale[1]
+    if scale is None:
+        return Scales(np.ones(shape), np.zeros(shape, np.int32))
+    v = values(scale, name)
+    if v.shape != shape:
+        raise LabError(f"{name} has shape {v.shape}; it must be {shape}: one scale for {length} elements of k.")
+    magnitude = np.abs(v.flat.astype(np.float64))
+    _demand(magnitude, name, form, "")
+    mantissa, exponent = np.frexp(magnitude)
+    clamped = np.maximum(exponent - 1, form.emin).astype(np.int32)
+    clamped[~np.isfinite(magnitude) | (magnitude == 0)] = 0
+    significand = np.ldexp(mantissa, exponent - clamped)
+    return Scales(significand.reshape(shape), clamped.reshape(shape))

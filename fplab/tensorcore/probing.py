@@ -1,0 +1,246 @@
+"""Inferring a Tensor Core's arithmetic from its outputs alone.
+
+A probe row holds a few powers of two. With X and -X in one block, a third term s survives their cancellation only if it
+is no more than F places below X; if it sits in another block it survives anyway. From such rows come the alignment, the
+partition of k into blocks, and whether c is inside the first of them; sums next to a rounding boundary show the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError
+from ..formats import Format, get
+from . import models
+from .models import Kind, Model, Status
+
+Array = np.ndarray[Any, Any]
+BlackBox = Callable[[Array, Array, Array], Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the outputs of a black box say.
+
+    ``model``: its arithmetic as a record. ``blocks``: the k of each block, in the order in which they are summed.
+    ``c_inside``: whether c is a term of the first block. ``undecided``: fields of the record that no output of these
+    formats can show; they hold the table's default. ``equals``: models of the table with the same arithmetic.
+    """
+
+    model: Model
+    blocks: tuple[tuple[int, ...], ...]
+    c_inside: bool
+    undecided: tuple[str, ...]
+    equals: tuple[str, ...]
+
+
+class _Bench:
+    """The black box with its formats, and rows made of powers of two."""
+
+    def __init__(self, black_box: BlackBox, a: Format, b: Format, d: Format, k: int) -> None:
+        self.black_box, self.a, self.b, self.d, self.k = black_box, a, b, d, k
+        self.least = a.emin - a.fraction_bits + b.emin - b.fraction_bits  # of a product's exponent
+        self.normal = a.emin + b.emin  # the same with normal factors
+        self.most = a.emax + b.emax
+        self.smallest = d.emin - d.fraction_bits  # exponent of the least result
+
+    def run(self, rows: list[tuple[dict[int, tuple[float, int]], float]], k: int | None = None) -> Array:
+        """The results of rows {k: (significand, exponent)} with a c."""
+        a, b = np.zeros((2, len(rows), k or self.k))
+        c = np.array([c for _, c in rows])
+        for n, (terms, _) in enumerate(rows):
+            for k, (significand, exponent) in terms.items():
+                a[n, k], b[n, k] = self.factors(significand, exponent)
+        f = np.float32
+        return np.asarray(self.black_box(a.astype(f), b.astype(f), c.astype(f)), f).astype(np.float64)
+
+    def factors(self, significand: float, exponent: int) -> tuple[float, float]:
+        """A product as two factors, the significand in the first or, if it is a square, in both."""
+        root = abs(significand) ** 0.5 if abs(significand) >= 2 else 1.0
+        first = min(max(exponent // 2, self.a.emin), self.a.emax)
+        first = min(max(first, exponent - self.b.emax), exponent - (self.b.emin - self.b.fraction_bits))
+        return float(np.ldexp(significand / root, first)), float(np.ldexp(root, exponent - first))
+
+
+def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: int = 64) -> Finding:
+    """Infer the model behind ``black_box(a, b, c) -> d`` on rows: a, b (N, K), c and d (N,) of float32 values.
+
+    ``inputs``, ``output``: the formats that it takes and gives. ``k``: the length of most rows, a multiple of the
+    blocks that are looked for and longer than one; some rows have the length of the instruction found.
+
+    Raises LabError for a black box that is no chain of fused blocks, and for inputs whose products span too few
+    exponents to see its alignment (FP6 and FP4; INT8 and FP64 have none).
+
+    >>> from fplab.tensorcore import dot
+    >>> found = probe(lambda a, b, c: dot(a, b, c, gpu="A100"))
+    >>> found.model.length, found.model.alignment_bits, found.model.rounding
+    (8, 24, 'rtz')
+    """
+    a, b, scale, _ = models.input_key(inputs)
+    if scale or a in ("int8", "fp64") or b in ("int8", "fp64"):
+        raise LabError(f"inputs={inputs!r} cannot be probed; allowed: FP16, BF16, TF32 and FP8.")
+    bench = _Bench(black_box, get(a), get(b), get(output), k)
+    first, alignment = _alignment(bench)
+    blocks = _partition(bench, alignment, first)
+    inside = _c_inside(bench, alignment)
+    kept = _kept(bench)
+    rounding = _rounding(bench, kept, first)
+    kind, length = _shape(blocks, inside)
+    undecided: list[str] = []
+    fields: dict[str, Any] = {
+        "floor": _floor(bench, alignment, rounding, undecided),
+        "overflow": _overflow(bench, undecided),
+        "negative_zeros": "minus" if np.signbit(_zeros(bench)) else "plus",
+        "zero_from_below": _from_below(bench, 32 if kind is Kind.WIDENED else length, undecided),
+        "c_exponent": _c_exponent(bench, alignment, rounding, undecided),
+    }
+    model = Model(
+        gpu="probed", instruction="mma", a=a, b=b, output=bench.d.name, kind=kind, length=length,
+        alignment_bits=alignment, kept_bits=kept, rounding=rounding, k=32 if kind is Kind.WIDENED else length,
+        status=Status.OPEN, **fields,
+    )  # fmt: skip
+    equals = tuple(m.name for m in models.TABLE if _same(m, model, undecided))
+    return Finding(model, blocks, inside, tuple(undecided), equals)
+
+
+def _same(m: Model, found: Model, undecided: list[str]) -> bool:
+    """Whether a record of the table has the arithmetic found, as far as outputs show it."""
+    names = ["a", "b", "output", "kind", "length", "alignment_bits", "kept_bits", "rounding"]
+    names += [n for n in ("floor", "overflow", "negative_zeros", "zero_from_below", "c_exponent") if n not in undecided]
+    return m.scale is None and all(getattr(m, n) == getattr(found, n) for n in names)
+
+
+def _alignment(bench: _Bench) -> tuple[tuple[int, ...], int]:
+    """The first block, and F: how far below X a term survives X - X there."""
+    s = max(bench.least, bench.smallest)
+    top = min(bench.most, 100)
+    spans = range(0, min(top - s, 60) + 1)
+    places = range(2, bench.k)
+    used = [d for d in spans if s + d >= bench.normal]
+    rows = [({0: (1.0, s + d), 1: (-1.0, s + d), j: (1.0, s)}, 0.0) for j in places for d in used]
+    alive = (bench.run(rows) != 0).reshape(len(places), len(used))
+    inside = [j for j, row in zip(places, alive, strict=True) if not row[-1]]
+    if not inside:
+        raise LabError(
+            f"no term of {bench.a.name} * {bench.b.name} is lost beside one that is 2**{used[-1]} times larger: either "
+            "there is no fused block, or these formats span too few exponents to see its alignment."
+        )
+    survived = {max((d for d, ok in zip(used, alive[j - 2], strict=True) if ok), default=-1) for j in inside}
+    if len(survived) != 1:
+        raise LabError(f"terms of one block are cut at different places ({sorted(survived)}); this is no fused block.")
+    return (0, 1, *inside), survived.pop()
+
+
+def _partition(bench: _Bench, alignment: int, first: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """All blocks. Two neighbours among the k not yet placed share one; what is lost beside them does, too."""
+    s = max(bench.least, bench.smallest, bench.normal - alignment - 1)
+    blocks, left = [first], [j for j in range(bench.k) if j not in first]
+    while len(left) > 1:
+        p, q, rest = left[0], left[1], left[2:]
+        x = s + alignment + 1
+        alive = bench.run([({p: (1.0, x), q: (-1.0, x), j: (1.0, s)}, 0.0) for j in rest]) != 0 if rest else []
+        blocks.append((p, q, *(j for j, ok in zip(rest, alive, strict=True) if not ok)))
+        left = [j for j in left if j not in blocks[-1]]
+    return (*blocks, *((j,) for j in left))
+
+
+def _c_inside(bench: _Bench, alignment: int) -> bool:
+    """Whether c, too, is lost beside X - X."""
+    s = max(bench.smallest, bench.normal - alignment - 1, bench.d.emin if bench.d.name == "fp32" else bench.smallest)
+    x = s + alignment + 1
+    return bool(bench.run([({0: (1.0, x), 1: (-1.0, x)}, float(np.ldexp(1.0, s)))])[0] == 0)
+
+
+def _shape(blocks: tuple[tuple[int, ...], ...], inside: bool) -> tuple[Kind, int]:
+    """Consecutive blocks with c inside, or the interleaved pairs of widened FP8 with c outside."""
+    length = len(blocks[0])
+    consecutive = all(block == tuple(range(block[0], block[0] + len(block))) for block in blocks)
+    if consecutive and inside and all(len(block) == length for block in blocks[:-1]):
+        return Kind.BLOCK, length
+    halves = tuple(tuple(k for k in range(32) if (k % 4 < 2) == one) for one in (True, False))
+    if not inside and blocks[:2] == halves:
+        return Kind.WIDENED, 16
+    raise LabError(f"blocks {blocks} with c {'inside' if inside else 'outside'} are no arithmetic that is known here.")
+
+
+def _kept(bench: _Bench) -> int:
+    """Fraction bits of a result: the least term that 1 + 2**-d still shows."""
+    unit = max(0, bench.least + 30) if bench.least > -40 else 0
+    places = [d for d in range(1, 30) if unit - d >= bench.least]
+    results = bench.run([({0: (1.0, unit), 1: (1.0, unit - d)}, 0.0) for d in places])
+    return max(d for d, r in zip(places, results, strict=True) if r != np.ldexp(1.0, unit))
+
+
+def _rounding(bench: _Bench, kept: int, block: tuple[int, ...]) -> Any:
+    """How 3/4 and 1/2 of the last place above 6.125 are rounded, on both sides of zero."""
+    unit = max(0, bench.least + kept + 2)
+    third = block[2]
+    ulp = np.ldexp(1.0, unit + 2 - kept)
+    base = 6.125 * np.ldexp(1.0, unit)
+    rows: list[tuple[dict[int, tuple[float, int]], float]] = []
+    for sign in (1.0, -1.0):
+        for crumb in ((1.5, unit + 1 - kept), (1.0, unit + 1 - kept)):
+            square = {0: (sign * 3.0625, unit), 1: (sign * 3.0625, unit)}
+            rows.append(({**square, third: (sign * crumb[0], crumb[1])}, 0.0))
+    steps = tuple((np.abs(bench.run(rows)) - base) / ulp)
+    if steps == (0, 0, 0, 0):
+        return "rtz"
+    if steps == (1, 0, 1, 0):
+        return "rne"
+    raise LabError(f"results above 6.125 are rounded by {steps} units: neither toward zero nor to nearest even.")
+
+
+def _floor(bench: _Bench, alignment: int, rounding: str, undecided: list[str]) -> int | None:
+    """The least emax: how far below a tiny sum, alone in its block, a crumb still counts."""
+    nearest = rounding == "rne"
+    main = bench.smallest - 1 if nearest else max(bench.smallest, bench.normal)
+    if main < bench.normal or main - 1 < bench.least:
+        undecided.append("floor")
+        return None
+    crumbs = range(main - 1, max(bench.least, main - 60) - 1, -1)
+    # To nearest: a tie that a crumb lifts. Toward zero: a value that a negative crumb takes below itself.
+    results = bench.run([({0: (1.0, main), 1: (1.0 if nearest else -1.0, e)}, 0.0) for e in crumbs])
+    kept = [e for e, r in zip(crumbs, results, strict=True) if (r != 0 if nearest else r != np.ldexp(1.0, main))]
+    lowest = min(kept, default=main)
+    if lowest == crumbs[-1]:
+        undecided.append("floor")
+        return None
+    return None if lowest + alignment <= main else lowest + alignment
+
+
+def _overflow(bench: _Bench, undecided: list[str]) -> Any:
+    """What twice the largest power of two becomes."""
+    if bench.most < bench.d.emax + 1:
+        undecided.append("overflow")
+        return "inf"
+    return "inf" if np.isinf(bench.run([({0: (1.0, bench.d.emax + 1)}, 0.0)])[0]) else "max"
+
+
+def _zeros(bench: _Bench) -> float:
+    """(-0) + (-0) + ... + (-0)."""
+    shape = (1, bench.k)
+    zero, one = np.full(shape, -0.0, np.float32), np.ones(shape, np.float32)
+    return float(np.asarray(bench.black_box(zero, one, np.full(1, -0.0, np.float32)))[0])
+
+
+def _from_below(bench: _Bench, k: int, undecided: list[str]) -> Any:
+    """The sign of -(a quarter of the smallest result), in a row of one instruction: later ones would add +0 to it."""
+    if bench.least > bench.smallest - 2:
+        undecided.append("zero_from_below")
+        return "minus"
+    return "minus" if np.signbit(bench.run([({k - 1: (-1.0, bench.smallest - 2)}, -0.0)], k)[0]) else "plus"
+
+
+def _c_exponent(bench: _Bench, alignment: int, rounding: str, undecided: list[str]) -> Any:
+    """Whether a crumb beside a subnormal c and a tie is cut at c's clamped exponent."""
+    crumb = bench.d.emin - alignment - 1
+    if rounding != "rne" or bench.least > crumb:
+        undecided.append("c_exponent")
+        return "clamped"
+    c = float(np.ldexp(1.0, bench.smallest))
+    result = bench.run([({0: (1.0, bench.smallest - 1), 1: (-1.0, crumb)}, c)])[0]
+    return "clamped" if result == 2 * c else "true"

@@ -1,0 +1,255 @@
+"""Products with the bits of a GPU: many rows at a time, or matrices.
+
+Arguments that :func:`dot` and :func:`matmul` share:
+
+* ``gpu``: a name ("H100", in any case) or a :class:`~fplab.tensorcore.models.Model`, which then says everything.
+* ``inputs``: "fp16", "bf16", "tf32", "e4m3", "e5m2", a pair such as ("e4m3", "e5m2"), "int8", "fp64", or with block
+  scales "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4". Operands that the format cannot
+  represent are rounded to nearest first; with ``strict=True`` the first of them is an error. INT8 is never rounded.
+* ``conversion``: how FP32 operands become TF32: "truncate" (the multiplier ignores 13 bits), "rna" or "rne".
+* ``output``: "fp32" or "fp16", the instruction's format of C and D: an FP16 instruction rounds at every block. For
+  "int8" it is int32, for "fp64" fp64. C is rounded to it first.
+* ``store``: a format to which the result is rounded once, to nearest, at the end; None leaves it. torch's half product
+  is ``output="fp32", store="fp16"``.
+* ``instruction``: "mma", "wgmma", "tcgen05", or None for the one that torch's products use on that GPU.
+
+Results are float32 arrays of the values of the output format (int32 for INT8, float64 for FP64); NaN is 0x7FFFFFFF,
+for FP16 0x7FFF widened. They depend neither on the number of threads nor on blocking.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arithmetic import fma, mul
+from ..arrays import check_out
+from ..errors import LabError, quotes_call
+from ..floats import quantize
+from ..formats import get
+from . import engine, models
+from .models import Inputs, Kind, Model
+from .operands import Array, Scales, nan_bits, read, read_c, read_scales
+from .plan import ONE_CHAIN, Plan
+
+
+@quotes_call
+def dot(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    gpu: str | Model = "H100",
+    inputs: Inputs = "fp16",
+    output: str | None = "fp32",
+    store: str | None = None,
+    instruction: str | None = None,
+    *,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    conversion: str = "truncate",
+    strict: bool = False,
+) -> Any:
+    """The chain of blocks of each row: ``a``, ``b`` (N, K) and ``c`` (N,) give (N,). One row (K,) gives a number.
+
+    ``scale_a``, ``scale_b``: block scales (N, K / length, rounded up) of block-scaled inputs; None is 1.
+
+    >>> float(dot([2.0**-12] * 4, [2.0**-12] * 4, 1 - 2.0**-24, gpu="V100"))
+    1.0000001192092896
+    """
+    model = models.get(gpu, inputs, output, instruction)
+    x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
+    if x.shape != y.shape or x.ndim not in (1, 2):
+        raise LabError(f"a has shape {x.shape} and b {y.shape}; both must be (N, K), or (K,) for one row.")
+    single = x.ndim == 1
+    x, y = np.atleast_2d(x), np.atleast_2d(y)
+    acc = read_c(c, model, x.shape[:1], strict)
+    sa, sb = (_row_scales(v, n, x.shape, single, model) for v, n in ((scale_a, "scale_a"), (scale_b, "scale_b")))
+    if x.shape[1]:
+        engine.rows(model, x, y, acc, sa, sb)
+    result = stored(carrier(acc), store)
+    return result[0] if single else result
+
+
+def _row_scales(scale: Any, name: str, shape: tuple[int, ...], single: bool, model: Model) -> Scales | None:
+    """The block scales of rows; one row may come without its dimension."""
+    if scale is not None and single:
+        scale = np.atleast_2d(scale)
+    groups = -(-shape[1] // model.scale[1]) if model.scale else 0
+    return read_scales(scale, name, (shape[0], groups), model)
+
+
+@quotes_call
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    gpu: str | Model = "H100",
+    inputs: Inputs = "fp16",
+    output: str | None = "fp32",
+    store: str | None = None,
+    instruction: str | None = None,
+    *,
+    alpha: float = 1,
+    beta: float = 1,
+    plan: Plan | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    conversion: str = "truncate",
+    strict: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """``alpha * (a @ b) + beta * c``: ``a`` (..., M, K), ``b`` (..., K, N); ``c`` broadcasts to the result (..., M, N).
+
+    Any M, N, K: k is filled with zeros to whole instructions, as a kernel does. Leading dimensions broadcast. With
+    alpha = beta = 1, c is the first block's accumulator; otherwise the product starts from zero and
+    ``alpha * sum + beta * c`` is a fused multiply-add in the output format (``plan.c`` chooses; see :class:`Plan`).
+    ``plan``: the order of k; None is one chain. ``scale_a`` (..., M, K / length), ``scale_b`` (..., K / length, N):
+    block scales. ``out``: an array of the result's shape and dtype to fill.
+
+    Raises LabError for shapes that do not fit, cells that the GPU does not have, and operands as ``strict`` says.
+    """
+    model, plan = models.get(gpu, inputs, output, instruction), plan or ONE_CHAIN
+    x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
+    shape = _result_shape(x, y)
+    enters = plan.c == "accumulator" or (plan.c is None and alpha == beta == 1)
+    acc = read_c(c if enters else None, model, shape, strict)
+    sa, sb = _matrix_scales(scale_a, scale_b, x, y, model)
+    lead = shape[:-2]
+    for index in np.ndindex(lead):
+        one, two = _batch(x, index, lead), _batch(y, index, lead)
+        pair = None if sa is None or sb is None else (_batch_scales(sa, index, lead), _batch_scales(sb, index, lead))
+        acc[index] = _product(model, one, two, np.ascontiguousarray(acc[index]), plan, pair)
+    result = carrier(acc)
+    if not enters or alpha != 1:
+        result = _epilogue(result, None if enters else c, alpha, beta, model, shape)
+    result = np.asarray(stored(result, store))
+    if out is None:
+        return result
+    given: Array = check_out(out, shape, result.dtype)
+    given[...] = result
+    return given
+
+
+def _result_shape(x: Array, y: Array) -> tuple[int, ...]:
+    """The shape of a product, or an error that says which dimensions must agree."""
+    if x.ndim < 2 or y.ndim < 2:
+        raise LabError(f"a has shape {x.shape} and b {y.shape}; matrices (..., M, K) and (..., K, N) are needed.")
+    if x.shape[-1] != y.shape[-2]:
+        raise LabError(f"a has shape {x.shape} and b {y.shape}: K is {x.shape[-1]} in a and {y.shape[-2]} in b.")
+    try:
+        lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except ValueError:
+        raise LabError(f"the leading dimensions of a {x.shape} and b {y.shape} do not broadcast.") from None
+    return (*lead, x.shape[-2], y.shape[-1])
+
+
+def _batch(x: Array, index: tuple[int, ...], lead: tuple[int, ...]) -> Array:
+    """One matrix of a batch that broadcasts."""
+    one: Array = np.broadcast_to(x, (*lead, *x.shape[-2:]))[index]
+    return one
+
+
+def _batch_scales(scales: Scales, index: tuple[int, ...], lead: tuple[int, ...]) -> Scales:
+    return Scales(*(_batch(part, index, lead) for part in scales))
+
+
+def _matrix_scales(scale_a: Any, scale_b: Any, x: Array, y: Array, model: Model) -> tuple[Scales | None, Scales | None]:
+    """Block scales with k as the last dimension of both."""
+    groups = -(-x.shape[-1] // model.scale[1]) if model.scale else 0
+    sa = read_scales(scale_a, "scale_a", (*x.shape[:-1], groups), model)
+    sb = read_scales(scale_b, "scale_b", (*y.shape[:-2], groups, y.shape[-1]), model)
+    return sa, None if sb is None else Scales(*(part.swapaxes(-1, -2) for part in sb))
+
+
+def _product(model: Model, a: Array, b: Array, acc: Array, plan: Plan, scales: tuple[Scales, Scales] | None) -> Array:
+    """``acc + a @ b`` by a plan."""
+    if not (acc.size and a.shape[1]):
+        return acc
+    if model.kind is Kind.INTEGER and not model.saturate:
+        engine.integers(model, a, b, acc)
+        return acc
+    period = plan.period(model.k)
+    if period and model.kind not in (Kind.BLOCK, Kind.WIDENED):
+        raise LabError(f"promote={plan.promote} is for FP16, BF16, TF32 and FP8; {models.input_name(model)} has none.")
+    slices = plan.steps(-(-a.shape[1] // model.k))
+    total: Array | None = None
+    for number, chains in enumerate(slices):
+        part: Array | None = None
+        for turn, instructions in enumerate(chains):
+            start = acc if number == turn == 0 else np.zeros_like(acc)
+            one = _chain(model, a, b, start, instructions, period, scales)
+            part = one if part is None else _add(part, one, model)
+        total = part if total is None else _add(total, part, model)  # type: ignore[arg-type]
+    assert total is not None
+    return total
+
+
+def _chain(
+    model: Model, a: Array, b: Array, acc: Array, instructions: Array, period: int,
+    scales: tuple[Scales, Scales] | None,
+) -> Array:  # fmt: skip
+    """One chain of instructions onto an accumulator."""
+    sa, sb = scales if scales else (None, None)
+    if model.kind in (Kind.BLOCK, Kind.WIDENED):
+        engine.chain(model, a, b, acc, instructions, period, sa, sb)
+        return acc
+    k = (instructions[:, None] * model.k + np.arange(model.k)).reshape(-1)
+    k = k[k < a.shape[1]]
+    if k.size < a.shape[1]:
+        a, b = a[:, k], b[k]
+    if model.kind is Kind.INTEGER:
+        engine.integers(model, a, b, acc)
+    elif model.kind is Kind.FMA:
+        engine.doubles(a, b, acc)
+    else:
+        assert model.scale
+        assert sa
+        assert sb
+        per = model.k // model.scale[1]
+        groups = (instructions[:, None] * per + np.arange(per)).reshape(-1)
+        groups = groups[groups < sa.exponents.shape[1]]
+        engine.grouped(model, a, b, acc, *(Scales(*(part[:, groups] for part in s)) for s in (sa, sb)))
+    return acc
+
+
+def _add(x: Array, y: Array, model: Model) -> Array:
+    """The sum of two partial results, to nearest, in the output format (FP32 where they were promoted)."""
+    if model.kind is Kind.INTEGER:
+        return np.clip(x.astype(np.int64) + y, -(2**31), 2**31 - 1).astype(np.int32)
+    if model.kind is Kind.FMA:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(x + y)
+    bits = engine.add_up(x, y, model)
+    if model.output == "fp16":
+        nan = np.isnan(bits.view(np.float32))
+        bits = np.asarray(quantize(bits.view(np.float32), "fp16")).view(np.uint32)
+        bits[nan] = nan_bits(model)
+    return bits
+
+
+def carrier(acc: Array) -> Array:
+    """Results as values: float32 bits become float32."""
+    return acc.view(np.float32) if acc.dtype == np.uint32 else acc
+
+
+def _epilogue(result: Array, c: Any, alpha: float, beta: float, model: Model, shape: tuple[int, ...]) -> Array:
+    """``alpha * result + beta * c`` in the output format: beta * c rounded, then one fused multiply-add."""
+    if model.kind is Kind.INTEGER:
+        raise LabError("alpha and beta must be 1 for INT8; scale the int32 result yourself.")
+    if model.kind is Kind.FMA:
+        scaled = float(beta) * carrier(read_c(c, model, shape, False))
+        return np.asarray(float(alpha) * result + scaled)
+    addend: Any = np.float32(0)
+    if c is not None:
+        addend = mul(np.float32(beta), carrier(read_c(c, model, shape, False)), model.output)
+    total = np.array(fma(np.float32(alpha), result, addend, model.output))
+    total.view(np.uint32)[np.isnan(total)] = nan_bits(model)
+    return total
+
+
+def stored(result: Array, store: str | None) -> Array:
+    """The result rounded to the format in which it is stored."""
+    if store is None:
+        return result
+    return np.asarray(quantize(result, get(store)))

@@ -1,0 +1,198 @@
+"""One element of a product, step by step: what each term is aligned to, what truncation and rounding take away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .. import exact
+from ..errors import LabError, quotes_call
+from . import models, oracle
+from .models import Inputs, Kind, Model
+from .operands import read, read_c, read_scales
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a block. ``k``: its place in the row, -1 for the accumulator; ``a``, ``b``: its factors (c and 1).
+
+    In block-scaled FP4 a term is a group of 16 products: ``k`` is its first, ``a`` and ``b`` are the scales.
+    ``significand * 2**exponent`` is its exact value; it is shifted right by ``shift`` = emax - exponent places, which
+    leaves ``units`` quanta; ``lost`` is what fell off.
+    """
+
+    k: int
+    a: float
+    b: float
+    significand: Fraction
+    exponent: int
+    shift: int
+    units: int
+    lost: Fraction
+
+    @property
+    def value(self) -> Fraction:
+        """The exact value."""
+        return self.significand * Fraction(2) ** self.exponent
+
+    @property
+    def bits_lost(self) -> int:
+        """How many bits of the term, from its last 1 upward, lay below the quantum."""
+        if not self.lost:
+            return 0
+        if self.units == 0:
+            return abs(self.value.numerator).bit_length()
+        quantum = abs(self.value - self.lost) / abs(self.units)
+        return (quantum / Fraction(1, self.value.denominator)).numerator.bit_length() - 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """One block, or the addition of c that ends a widened FP8 instruction (``what`` is "add": no terms, no emax).
+
+    ``emax``: the exponent of alignment; None where all terms are zero or special operands decide. ``units``: the sum
+    of the truncated terms in units of ``quantum``. ``result``: after rounding, ``bits`` as float32.
+    """
+
+    what: str
+    terms: tuple[Term, ...]
+    emax: int | None
+    quantum: Fraction
+    units: int
+    result: float
+    bits: int
+    lost_to_truncation: Fraction
+    lost_to_rounding: Fraction
+
+    @property
+    def total(self) -> Fraction:
+        """The exact sum of the truncated terms."""
+        return self.units * self.quantum
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All steps of one chain. ``exact``: the sum without any rounding, None where it is no number."""
+
+    model: Model
+    steps: tuple[Step, ...]
+    result: float
+    bits: int
+    exact: Fraction | None
+
+    @property
+    def error(self) -> Fraction | None:
+        """Result minus exact sum; None where either is no number."""
+        return None if self.exact is None or not np.isfinite(self.result) else Fraction(self.result) - self.exact
+
+    def __str__(self) -> str:
+        lines = [self.model.name]
+        for number, step in enumerate(self.steps):
+            lines.append(f"step {number} ({step.what}): emax {step.emax}, sum {step.units} x {float(step.quantum):g} "
+                         f"-> {step.result!r} ({step.bits:08x})")  # fmt: skip
+            for t in step.terms:
+                name = "c" if t.k < 0 else f"k={t.k}"
+                value, lost = float(t.value), float(t.lost)
+                lines.append(f"  {name:>6} {value: .9g} shift {t.shift:3d} units {t.units} lost {lost:.3g}")
+        return "\n".join(lines)
+
+
+@quotes_call
+def trace(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    gpu: str | Model = "H100",
+    inputs: Inputs = "fp16",
+    output: str | None = "fp32",
+    instruction: str | None = None,
+    *,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    conversion: str = "truncate",
+    strict: bool = False,
+) -> Trace:
+    """One row as :func:`dot` computes it, with every step as data: ``a``, ``b`` (K,), ``c`` a number.
+
+    It is computed by the oracle, on integers and fractions. Not for INT8 and FP64, whose steps hide nothing.
+
+    >>> step = trace([2.0**-12] * 4, [2.0**-12] * 4, 1.0, gpu="V100").steps[0]
+    >>> [t.units for t in step.terms], step.result
+    ([0, 0, 0, 0, 8388608], 1.0)
+    """
+    model = models.get(gpu, inputs, output, instruction)
+    if model.kind in (Kind.FMA, Kind.INTEGER):
+        raise LabError(f"{models.input_name(model)} has no blocks to trace; allowed: FP16, BF16, TF32, FP8, FP6, FP4.")
+    x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
+    if x.shape != y.shape or x.ndim != 1:
+        raise LabError(f"a has shape {x.shape} and b {y.shape}; both must be (K,).")
+    entering = float(read_c(c, model, (), strict).view(np.float32))
+    pairs: list[tuple[float, float]] = []
+    if model.scale:
+        shape = (-(-x.size // model.scale[1]),)
+        found = [read_scales(s, n, shape, model) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b"))]
+        values = [np.ldexp(s.significands, s.exponents).tolist() for s in found if s is not None]
+        pairs = list(zip(*values, strict=True))
+    return _trace(model, x.tolist(), y.tolist(), entering, pairs)
+
+
+def _trace(model: Model, a: list[float], b: list[float], c: float, scales: list[tuple[float, float]]) -> Trace:
+    exact_a, exact_b = ([exact.from_float(v) for v in row] for row in (a, b))
+    exact_scales = [(exact.from_float(s), exact.from_float(t)) for s, t in scales]
+    blocks = oracle.instruction(exact_a, exact_b, exact.from_float(c), model, exact_scales)
+    factors = _factors(model, a, b, scales)
+    steps, acc = [], c
+    for number, block in enumerate(blocks):
+        entering = acc if model.kind is not Kind.WIDENED or number % 3 == 1 else 0.0
+        step = _step(block, model, next(factors) if block.what == "block" else [], entering)
+        steps.append(step)
+        acc = step.result
+    bits = steps[-1].bits if steps else oracle.result_bits(exact.from_float(c), model)
+    result = float(np.uint32(bits).view(np.float32))
+    finite = np.isfinite([*a, *b, c, *(s for pair in scales for s in pair)]).all()
+    return Trace(model, tuple(steps), result, bits, _exact_sum(model, a, b, c, scales) if finite else None)
+
+
+def _factors(model: Model, a: list[float], b: list[float], scales: list[tuple[float, float]]) -> Any:
+    """For each block the (k, a, b) of its terms."""
+    if model.kind is Kind.WIDENED:
+        for start in range(0, len(a), model.k):
+            for first in (True, False):
+                chosen = [k for k in range(start, start + model.k) if ((k - start) % 4 < 2) == first]
+                yield [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in chosen]
+        return
+    width = oracle.GROUP if model.kind is Kind.GROUPED else 1
+    for start in range(0, len(a), model.length):
+        places = range(start, start + model.length, width)
+        if model.kind is Kind.GROUPED:
+            assert model.scale is not None
+            per = model.scale[1]
+            yield [(k, *(scales[k // per] if k // per < len(scales) else (1.0, 1.0))) for k in places]
+        else:
+            yield [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in places]
+
+
+def _step(block: oracle.Block, model: Model, factors: list[tuple[int, float, float]], c: float) -> Step:
+    """An oracle's block as a step."""
+    bits = oracle.result_bits(block.result, model)
+    result = float(np.uint32(bits).view(np.float32))
+    named = [*factors, (-1, c, 1.0)]
+    emax = block.emax
+    terms = tuple(
+        Term(k, x, y, t.significand, t.exponent, 0 if emax is None else emax - t.exponent, t.units, t.lost)
+        for (k, x, y), t in zip(named, block.terms, strict=False)
+    )
+    lost = sum((t.lost for t in terms), Fraction(0))
+    return Step(block.what, terms, emax, block.quantum, block.units, result, bits, lost, block.lost_to_rounding)
+
+
+def _exact_sum(model: Model, a: list[float], b: list[float], c: float, scales: list[tuple[float, float]]) -> Fraction:
+    """The sum of all products and c, exact."""
+    total = Fraction(c)
+    for k, (x, y) in enumerate(zip(a, b, strict=True)):
+        s, t = scales[k // model.scale[1]] if model.scale else (1.0, 1.0)
+        total += Fraction(x) * Fraction(y) * Fraction(s) * Fraction(t)
+    return total

@@ -1,0 +1,170 @@
+"""Oracle, general kernel and fast kernel give the same bits, whatever the operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorcore_cases import REGIMES, bits, distinct, exact_bits, operand, powers, representative
+
+import fplab
+from fplab import exact
+from fplab.formats import get
+from fplab.tensorcore import Model, dot, engine, matmul, oracle
+from fplab.tensorcore import get as get_model
+from fplab.tensorcore.models import OPTIONS
+
+
+def by_general(model: Model, a: np.ndarray, b: np.ndarray, c: np.ndarray, **more: np.ndarray) -> np.ndarray:
+    """A product by the general kernel."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "is_fast", lambda _: False)
+        return bits(matmul(a, b, c, gpu=model, **more))
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("model", representative(), ids=lambda m: m.name)
+def test_three_ways(model: Model, regime: str) -> None:
+    rng = np.random.default_rng(REGIMES.index(regime))
+    m, k, n = (int(rng.integers(1, top)) for top in (30, 100, 90))
+    a, b = operand(model.a, (m, k), regime, rng), operand(model.b, (k, n), regime, rng)
+    c = operand(model.output, (m, n), str(rng.choice(REGIMES)), rng)
+    scales: dict[str, np.ndarray] = {}
+    if model.scale:
+        groups = -(-k // 32)
+        spread = int(rng.choice([3, 60, 126]))
+        scales = {"scale_a": powers((m, groups), rng, spread), "scale_b": powers((groups, n), rng, spread)}
+    fast, general = bits(matmul(a, b, c, gpu=model, **scales)), by_general(model, a, b, c, **scales)
+    assert np.array_equal(fast, general)
+    for _ in range(8):
+        i, j = int(rng.integers(m)), int(rng.integers(n))
+        pairs = list(zip(scales["scale_a"][i], scales["scale_b"][:, j], strict=True)) if scales else []
+        assert exact_bits(model, a[i], b[:, j], c[i, j], pairs) == general[i, j], (i, j)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_one_block_against_the_oracle(data: st.DataObject) -> None:
+    """Codes drawn one by one, so that a failure shrinks: few exponents, so that terms cancel; specials are common."""
+    model = data.draw(st.sampled_from([m for m in distinct() if not m.scale]))
+    k = data.draw(st.integers(1, 2 * model.length))
+
+    def values(fmt: str, count: int) -> np.ndarray:
+        f = get(fmt)
+        edges = {0, 1, f.max_code, f.max_code - 1, 1 << f.fraction_bits, (1 << f.fraction_bits) - 1, f.max_code // 2}
+        edges |= {c for c in (f.inf_code, f.nan_code) if c is not None and data.draw(st.integers(0, 9)) == 0}
+        base = data.draw(st.integers(0, f.max_code))
+        near = st.integers(max(0, base - 2), min(f.max_code, base + (1 << f.fraction_bits)))
+        magnitude = st.one_of(st.sampled_from(sorted(edges)), near, near)
+        pairs = data.draw(st.lists(st.tuples(magnitude, st.booleans()), min_size=count, max_size=count))
+        return np.asarray(fplab.decode([m | (f.sign_mask if s else 0) for m, s in pairs], f))
+
+    a, b, c = values(model.a, k), values(model.b, k), values(model.output, 1)
+    wanted = exact_bits(model, a, b, c[0])
+    assert bits(dot(a, b, c[0], gpu=model)) == wanted
+    assert bits(matmul(a[None], b[:, None], c[None], gpu=model))[0, 0] == wanted
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    model=st.sampled_from([m for m in distinct() if not m.scale]),
+    option=st.sampled_from([(n, v) for n, vs in OPTIONS.items() for v in vs[1:] if n != "saturate"]),
+    regime=st.sampled_from(["tiny", "sparse", "big", "codes"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_open_options_against_the_oracle(model: Model, option: tuple[str, str], regime: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    model = model.with_options(**dict([option]))
+    k = int(rng.integers(1, 40))
+    a, b = (operand(f, (k,), regime, rng) for f in (model.a, model.b))
+    c = operand(model.output, (1,), "tiny" if rng.random() < 0.5 else "sparse", rng)[0]
+    assert bits(dot(a, b, c, gpu=model)) == exact_bits(model, a, b, c)
+
+
+HALF = [2.0**-12, 2.0**-20, -0.0, -0.0], [2.0**-13, 2.0**-23, 1.0, 1.0]  # a tie of FP16's smallest, and a crumb
+LESS = [2.0**-12, -(2.0**-20), -0.0, -0.0], [2.0**-13, 2.0**-20, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("option", "cell", "a", "b", "c", "default", "other"),
+    [
+        # The crumb 2**-43 is cut away at emax -19 and the tie goes to 0; at -20 it is kept and lifts the tie.
+        ({"floor_rule": "zero_terms"}, ("V100", "fp16", "fp16"), *HALF, 0.0, 0.0, 2.0**-24),
+        # c = 2**-24 and half of it are a tie again; -2**-40 is cut at c's clamped exponent -14, not at the floor -19.
+        ({"c_exponent": "true"}, ("V100", "fp16", "fp16"), *LESS, 2.0**-24, 2.0**-23, 2.0**-24),
+        ({"negative_zeros": "minus"}, ("V100", "fp16", "fp32"), [-0.0] * 4, [1.0] * 4, -0.0, 0.0, -0.0),
+        ({"zero_from_below": "plus"}, ("A100", "fp16", "fp16"), [-(2.0**-13)], [2.0**-13], 0.0, -0.0, 0.0),
+        (
+            {"overflow": "max"},
+            ("A100", "bf16", "fp32"),
+            [2.0**127],
+            [2.0],
+            0.0,
+            np.inf,
+            float.fromhex("0x1.fffffep127"),
+        ),
+        ({"overflow": "max"}, ("A100", "fp16", "fp16"), [-256.0], [256.0], 0.0, -np.inf, -65504.0),
+    ],
+)
+def test_each_open_option_by_hand(
+    option: dict[str, str],
+    cell: tuple[str, str, str],
+    a: list[float],
+    b: list[float],
+    c: float,
+    default: float,
+    other: float,
+) -> None:
+    model = get_model(*cell)
+    for record, wanted in ((model, default), (model.with_options(**option), other)):
+        assert bits(dot(a, b, c, gpu=record)) == bits(wanted)
+        assert exact_bits(record, a, b, c) == bits(wanted)
+
+
+def test_floor_rules_differ_where_all_terms_are_tiny() -> None:
+    """V100, FP16 out: emax is at least -19, so 2**-48 is cut; with the exponent of zeros -20, half as much is cut."""
+    record = get_model("V100", "fp16", "fp16")
+    other = record.with_options(floor_rule="zero_terms")
+    a, b, c = [2.0**-24 * 3, 2.0**-24, 0.0, 0.0], [2.0**-20, 2.0**-20, 0.0, 0.0], 0.0
+    blocks = [oracle.instruction(*rows(a, b, c), model=m)[0] for m in (record, other)]
+    assert [block.emax for block in blocks] == [-19, -20]
+    assert [block.units for block in blocks] == [0, 1]
+
+
+def rows(a: list[float], b: list[float], c: float) -> tuple:
+    """Operands of the oracle."""
+    e = exact.from_float
+    return [e(x) for x in a], [e(x) for x in b], e(c)
+
+
+PROBES = [  # c, products, V100, A100, H100, exact; the products 2**-24, 2**-25, 2**-26
+    (1.0, [(2.0**-12, 2.0**-12)] * 16, "3f800000", "3f800008", "3f800008"),
+    (1.0, [(2.0**-13, 2.0**-12)] * 16, "3f800000", "3f800000", "3f800004"),
+    (1.0, [(2.0**-13, 2.0**-13)] * 16, "3f800000", "3f800000", "3f800000"),
+    (1 - 2.0**-24, [(2.0**-12, 2.0**-12)] * 16, "3f800001", "3f800007", "3f800007"),
+    (-1.0, [(1.0, 1.0)] + [(2.0**-12, 2.0**-12)] * 15, "35400000", "35700000", "35700000"),
+    (2.0**-20, [(8192.0, 8192.0), (-8192.0, 8192.0)] + [(0.0, 0.0)] * 14, "00000000", "00000000", "00000000"),
+]
+
+
+@pytest.mark.parametrize("probe", range(len(PROBES)))
+@pytest.mark.parametrize(("gpu", "column"), [("V100", 2), ("T4", 3), ("A100", 3), ("H100", 4), ("B200", 4)])
+def test_probes_of_the_generations(probe: int, gpu: str, column: int) -> None:
+    case = PROBES[probe]
+    a, b = zip(*case[1], strict=True)
+    assert f"{int(bits(dot(a, b, case[0], gpu=gpu))):08x}" == case[column]
+    assert f"{int(bits(matmul([a], np.array([b]).T, [[case[0]]], gpu=gpu))[0, 0]):08x}" == case[column]
+
+
+def test_probes_of_fp8() -> None:
+    tiny, ones = [0.25] * 32, [448.0] + [1.0] * 31
+    for gpu, first, second in (("Ada", 1024, 200704), ("H100", 1024, 200704), ("B200", 1026, 200735)):
+        assert dot(tiny, tiny, 1024.0, gpu=gpu, inputs="e4m3") == first
+        assert dot(ones, ones, 0.0, gpu=gpu, inputs="e4m3") == second
+
+
+def test_not_monotonic() -> None:
+    four = [2.0**-12] * 4
+    assert dot(four, four, 1.0, gpu="V100") == 1
+    assert dot(four, four, 1 - 2.0**-24, gpu="V100") == 1 + 2.0**-23

@@ -1,0 +1,283 @@
+"""Whole products: shapes, plans, epilogues, storing, threads, memory, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tracemalloc
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from tensorcore_cases import bits, operand, representative
+
+import fplab
+from fplab import set_num_threads
+from fplab.errors import LabError
+from fplab.tensorcore import Model, Plan, dot, engine, get, matmul
+
+RNG = np.random.default_rng(11)
+
+
+def values(fmt: str, *shape: int) -> np.ndarray:
+    """Ordinary numbers of a format."""
+    return np.asarray(fplab.quantize(RNG.standard_normal(shape).astype(np.float32), fmt))
+
+
+def by_rows(a: np.ndarray, b: np.ndarray, c: np.ndarray, **how: object) -> np.ndarray:
+    """A product by ``dot``, which has a kernel of its own."""
+    m, n = a.shape[0], b.shape[1]
+    x, y = np.repeat(a, n, axis=0), np.tile(b.T, (m, 1))
+    return np.asarray(dot(x, y, c.reshape(-1), **how)).reshape(m, n)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Give the number of threads back."""
+    yield
+    set_num_threads(None)
+
+
+SHAPES = [(1, 1, 1), (3, 1, 5), (2, 17, 70), (70, 33, 2), (65, 40, 129), (130, 16, 64), (64, 15, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("model", representative()[::3], ids=lambda m: m.name)
+def test_any_shape(model: Model, shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    a, b, c = operand(model.a, (m, k), "near", RNG), operand(model.b, (k, n), "near", RNG), values("fp16", m, n)
+    assert np.array_equal(bits(matmul(a, b, c, gpu=model)), bits(by_rows(a, b, c, gpu=model)))
+
+
+def test_k_is_filled_with_zeros() -> None:
+    a, b = values("fp16", 5, 21), values("fp16", 21, 6)
+    wide_a, wide_b = np.zeros((5, 32), np.float32), np.zeros((32, 6), np.float32)
+    wide_a[:, :21], wide_b[:21] = a, b
+    assert np.array_equal(matmul(a, b), matmul(wide_a, wide_b))
+
+
+def test_empty_products() -> None:
+    c = values("fp32", 3, 4)
+    assert np.array_equal(matmul(np.zeros((3, 0)), np.zeros((0, 4)), c), c)
+    assert matmul(np.zeros((0, 5)), np.zeros((5, 4))).shape == (0, 4)
+    assert dot(np.zeros((2, 0)), np.zeros((2, 0))).tolist() == [0, 0]
+
+
+def test_batches_broadcast() -> None:
+    a, b, c = values("fp16", 3, 1, 5, 20), values("fp16", 4, 20, 7), values("fp32", 7)
+    d = matmul(a, b, c)
+    assert d.shape == (3, 4, 5, 7)
+    for i in range(3):
+        for j in range(4):
+            assert np.array_equal(d[i, j], matmul(a[i, 0], b[j], c))
+
+
+def test_strides_and_dtypes_do_not_matter() -> None:
+    a, b = values("fp16", 40, 48), values("fp16", 48, 72)
+    wanted = bits(matmul(a, b))
+    assert np.array_equal(bits(matmul(np.asfortranarray(a), np.asfortranarray(b))), wanted)
+    assert np.array_equal(bits(matmul(a.astype(np.float16), b.astype(np.float64))), wanted)
+    assert np.array_equal(bits(matmul(np.repeat(a, 2, axis=1)[:, ::2], b)), wanted)
+
+
+@pytest.mark.parametrize("model", representative(), ids=lambda m: m.name)
+def test_threads_do_not_matter(model: Model, threads: None) -> None:
+    a, b = operand(model.a, (150, 96), "uniform", RNG), operand(model.b, (96, 300), "uniform", RNG)
+    found = []
+    for count in (1, 2, 3, 7):
+        set_num_threads(count)
+        found.append(bits(matmul(a, b, gpu=model)))
+        found.append(bits(matmul(b.T, a.T, gpu=engine.swapped(model)).T))
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+def ieee_sum(parts: list[np.ndarray], fmt: str = "fp32") -> np.ndarray:
+    """Partial results added in order, to nearest."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = np.asarray(fplab.add(total, part, fmt))
+    return total
+
+
+@pytest.mark.parametrize(("output", "fmt"), [("fp32", "fp32"), ("fp16", "fp16")])
+def test_split_k(output: str, fmt: str) -> None:
+    a, b, c = values("fp16", 9, 160), values("fp16", 160, 70), values("fp16", 9, 70)
+    how = {"gpu": "H100", "output": output}
+    cuts = [0, 64, 112, 160]  # ten instructions of 16 in three slices: 4, 3, 3
+    parts = [matmul(a[:, i:j], b[i:j], None if i else c, **how) for i, j in itertools.pairwise(cuts)]
+    assert np.array_equal(matmul(a, b, c, plan=Plan(split_k=3), **how), ieee_sum(parts, fmt))
+
+
+def test_accumulators() -> None:
+    a, b, c = values("fp16", 9, 160), values("fp16", 160, 70), values("fp32", 9, 70)
+    k = np.arange(160) // 16 % 4
+    parts = [matmul(a[:, k == n], b[k == n], None if n else c) for n in range(4)]
+    assert np.array_equal(matmul(a, b, c, plan=Plan(accumulators=4)), ieee_sum(parts))
+
+
+@pytest.mark.parametrize(("inputs", "instruction"), [("e4m3", "wgmma"), ("e4m3", "mma"), ("bf16", "wgmma")])
+def test_promotion(inputs: str, instruction: str) -> None:
+    a, b, c = values(inputs, 9, 300), values(inputs, 300, 70), values("fp32", 9, 70)
+    how = {"inputs": inputs, "instruction": instruction}
+    parts = [matmul(a[:, k : k + 128], b[k : k + 128], **how) for k in range(0, 300, 128)]
+    assert np.array_equal(matmul(a, b, c, plan=Plan(promote=128), **how), ieee_sum([c, *parts]))
+    slow = matmul(
+        a, b, c, gpu=get("H100", inputs, "fp32", instruction).with_options(overflow="max"), plan=Plan(promote=128)
+    )
+    assert np.array_equal(slow, matmul(a, b, c, plan=Plan(promote=128), **how))
+
+
+def test_a_plan_changes_bits() -> None:
+    a, b = values("fp16", 16, 512), values("fp16", 512, 64)
+    results = [matmul(a, b, plan=p) for p in (None, Plan(split_k=2), Plan(accumulators=2), Plan(promote=64))]
+    assert len({r.tobytes() for r in results}) == 4
+
+
+def test_epilogue() -> None:
+    a, b, c = values("fp16", 9, 64), values("fp16", 64, 20), values("fp32", 9, 20)
+    product = matmul(a, b)
+    wanted = fplab.fma(np.float32(0.7), product, fplab.mul(np.float32(1.3), c, "fp32"), "fp32")
+    assert np.array_equal(matmul(a, b, c, alpha=0.7, beta=1.3), wanted)
+    outside = matmul(a, b, c, plan=Plan(c="epilogue"))
+    assert np.array_equal(outside, product + c)
+    assert not np.array_equal(outside, matmul(a, b, c))
+    assert np.array_equal(matmul(a, b, alpha=0.5), product * np.float32(0.5))
+
+
+def test_output_and_store() -> None:
+    a, b = values("fp16", 30, 512), values("fp16", 512, 70)
+    wide, half = matmul(a, b, store="fp16"), matmul(a, b, output="fp16")
+    assert np.array_equal(wide, fplab.quantize(matmul(a, b), "fp16"))
+    assert np.array_equal(half, fplab.quantize(half, "fp16"))
+    assert np.count_nonzero(wide != half) > 100  # rounding at every block is not rounding at the end
+    assert np.array_equal(matmul(a, b, store="bf16"), fplab.quantize(matmul(a, b), "bf16"))
+
+
+def test_out() -> None:
+    a, b, out = values("fp16", 4, 16), values("fp16", 16, 5), np.empty((4, 5), np.float32)
+    assert matmul(a, b, out=out) is out
+    assert np.array_equal(out, matmul(a, b))
+    with pytest.raises(LabError, match=re.escape("it must be a writable float32 array of shape (4, 5)")):
+        matmul(a, b, out=np.empty((5, 4), np.float32))
+
+
+def test_tf32_conversions() -> None:
+    x = np.array([[1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-10 - 2.0**-23]], np.float32)
+    eye = np.eye(3, dtype=np.float32)
+    down, up, two = 1.0, 1 + 2.0**-10, 1 + 2.0**-9
+    assert matmul(x, eye, inputs="tf32").tolist() == [[down, up, down]]
+    assert matmul(x, eye, inputs="tf32", conversion="rna").tolist() == [[up, two, up]]
+    assert matmul(x, eye, inputs="tf32", conversion="rne").tolist() == [[down, two, up]]
+
+
+def test_the_block_of_tf32_is_the_instructions() -> None:
+    """One instruction of k = 8 on Hopper is not two of k = 4."""
+    a, b, c = values("tf32", 50, 8), values("tf32", 8, 50), values("fp32", 50, 50) * np.float32(1e-4)
+    one, two = (matmul(a, b, c, inputs="tf32", instruction=i) for i in ("mma.k8", "mma.k4"))
+    assert np.count_nonzero(one != two) > 50
+    assert np.array_equal(two, matmul(a[:, 4:], b[4:], matmul(a[:, :4], b[:4], c, inputs="tf32"), inputs="tf32"))
+
+
+def test_int8() -> None:
+    a, b = RNG.integers(-128, 128, (70, 300)), RNG.integers(-128, 128, (300, 90))
+    c = RNG.integers(-(2**31), 2**31, (70, 90))
+    exact = a.astype(object) @ b.astype(object) + c.astype(object)
+    wrapped = matmul(a, b, c, inputs="int8")
+    assert wrapped.dtype == np.int32
+    assert np.array_equal(wrapped, ((exact + 2**31) % 2**32 - 2**31).astype(np.int64))
+    model = get("H100", "int8").with_options(saturate=True)
+    ends = (
+        matmul([[127] * 64], [[127]] * 64, [[2**31 - 1]], gpu=model),
+        matmul([[127] * 64], [[-128]] * 64, [[-(2**31)]], gpu=model),
+    )
+    assert [int(e[0, 0]) for e in ends] == [2**31 - 1, -(2**31)]
+    for record in (get("H100", "int8"), model):
+        assert np.array_equal(matmul(a, b, c, gpu=record), by_rows(a, b, c, gpu=record))
+
+
+def test_saturation_is_at_every_instruction() -> None:
+    model = get("H100", "int8").with_options(saturate=True)
+    a = np.array([[127] * 32 + [-128] * 32])
+    once = matmul(a, np.full((64, 1), 127), [[2**31 - 1]], gpu=model)
+    assert int(once[0, 0]) == 2**31 - 1 - 128 * 127 * 32
+
+
+def test_int8_wraps_as_the_library_does() -> None:
+    """131,072 products of (-128)**2 are 2**31."""
+    full = np.full((1, 131072), -128)
+    assert matmul(full, full.T, inputs="int8").tolist() == [[-(2**31)]]
+
+
+def test_fp64_is_a_chain_of_fused_multiply_adds() -> None:
+    a, b = RNG.standard_normal((3, 40)), RNG.standard_normal((40, 5))
+    d = matmul(a, b, inputs="fp64")
+    assert d.dtype == np.float64
+    for i in range(3):
+        for j in range(5):
+            total = Fraction(0)
+            for k in range(40):
+                total = Fraction(float(Fraction(a[i, k]) * Fraction(b[k, j]) + total))  # float() rounds to nearest
+            assert d[i, j] == float(total)
+    assert np.array_equal(d, by_rows(a, b, np.zeros((3, 5)), inputs="fp64"))
+    nan = matmul([[np.inf, np.inf]], [[1.0], [-1.0]], inputs="fp64")
+    assert nan.view(np.uint64)[0, 0] == 0x7FF8000000000000
+
+
+def test_memory() -> None:
+    """Beside operands and result at most twice as much again is held at any time."""
+    n = 512
+    a, b = values("bf16", n, n), values("bf16", n, n)
+    matmul(a, b, inputs="bf16")
+    tracemalloc.start()
+    try:
+        matmul(a, b, inputs="bf16")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak + a.nbytes + b.nbytes <= 3 * (3 * a.nbytes)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: matmul(np.ones((2, 3)), np.ones((4, 5))), "a has shape (2, 3) and b (4, 5): K is 3 in a and 4 in b."),
+        (lambda: matmul(np.ones(3), np.ones((3, 5))), "matrices (..., M, K) and (..., K, N) are needed."),
+        (
+            lambda: matmul(np.ones((2, 2, 3)), np.ones((3, 3, 5))),
+            "leading dimensions of a (2, 2, 3) and b (3, 3, 5) do not",
+        ),
+        (
+            lambda: matmul(np.ones((2, 3)), np.ones((3, 5)), np.ones((3, 5))),
+            "does not broadcast to the result's (2, 5)",
+        ),
+        (lambda: dot(np.ones((2, 3)), np.ones((2, 4))), "both must be (N, K), or (K,) for one row"),
+        (lambda: matmul([[1.0]], [[1 + 2.0**-20]], strict=True), "b: element 0 is"),
+        (lambda: matmul([[1.0]], [[1.0]], [[1e-9]], output="fp16", strict=True), "c: element 0 is"),
+        (
+            lambda: matmul([[0.5]], [[1]], inputs="int8"),
+            "a: element 0 is 0.5, which is no INT8; allowed: integers from -128",
+        ),
+        (
+            lambda: matmul([[1.0]], [[1.0]], inputs="tf32", conversion="rtz"),
+            "unknown conversion 'rtz'. Allowed: truncate, rna, rne",
+        ),
+        (lambda: matmul([[1.0]], [[1.0]], scale_a=[[1.0]]), "has no block scales; use inputs such as 'mxfp8_e4m3'"),
+        (lambda: matmul([[1.0]], [[1.0]], plan=Plan(promote=24)), "promote=24 is no multiple of 16"),
+        (lambda: Plan(split_k=0), "split_k=0 is not possible; allowed: 1 to"),
+        (lambda: matmul([[np.nan]], [[1.0]], gpu="B200", inputs="e2m1"), "a: element 0 is NaN, and e2m1 has none."),
+        (
+            lambda: matmul([[1.0]], [[1.0]], gpu="A100", inputs="e4m3"),
+            "fplab.tensorcore.matmul([[1.0]], [[1.0]], gpu='A100', inputs='e4m3'): A100 has no e4m3.",
+        ),
+    ],
+)
+def test_errors(call, message) -> None:
+    with pytest.raises(LabError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+def test_strict_takes_what_fits() -> None:
+    a = values("fp16", 3, 16)
+    assert np.array_equal(matmul(a, a.T, strict=True), matmul(a, a.T))

@@ -1,0 +1,114 @@
+"""The table of models: complete, found by any spelling, and clear about what does not exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from fplab.errors import LabError
+from fplab.tensorcore import GPUS, QUESTIONS, TABLE, get
+from fplab.tensorcore.models import OPTIONS, Status, input_name
+
+SPECIFIED = [  # gpu, inputs, output, instruction; L, F, kept bits, rounding, floor
+    ("V100", "fp16", "fp32", None, 4, 23, 23, "rtz", None),
+    ("V100", "fp16", "fp16", None, 4, 23, 10, "rne", -19),
+    ("T4", "fp16", "fp16", None, 8, 24, 10, "rne", -20),
+    ("A100", "bf16", "fp32", None, 8, 24, 23, "rtz", -132),
+    ("A30", "tf32", "fp32", None, 4, 24, 23, "rtz", -132),
+    ("Ada", "e4m3", "fp32", None, 16, 13, 13, "rtz", -132),
+    ("L40S", "e5m2", "fp16", None, 16, 13, 10, "rne", None),
+    ("H100", "fp16", "fp16", None, 16, 25, 10, "rne", -21),
+    ("H200", "tf32", "fp32", None, 8, 25, 23, "rtz", -133),
+    ("H200", "tf32", "fp32", "mma.k4", 4, 25, 23, "rtz", -133),
+    ("H100", "e4m3", "fp32", None, 32, 13, 13, "rtz", -133),
+    ("H100", "e4m3", "fp32", "mma", 16, 25, 23, "rtz", -133),
+    ("B200", "e4m3*e5m2", "fp32", None, 32, 25, 23, "rtz", -133),
+    ("RTXPRO6000", "e2m1", "fp16", None, 32, 25, 10, "rne", -133),
+    ("B200", "mxfp6_e3m2", "fp32", None, 32, 25, 23, "rtz", -133),
+    ("B200", "nvfp4", "fp32", None, 64, 35, 23, "rtz", -139),
+]
+
+
+@pytest.mark.parametrize("row", SPECIFIED, ids=lambda r: f"{r[0]}-{r[1]}-{r[2]}-{r[3]}")
+def test_parameters(row) -> None:
+    m = get(*row[:4])
+    assert (m.length, m.alignment_bits, m.kept_bits, m.rounding, m.floor) == row[4:]
+
+
+def test_every_model_is_found_by_its_own_name() -> None:
+    for model in TABLE:
+        assert get(model.gpu, input_name(model), model.output, f"{model.instruction}.k{model.k}") == model
+    assert len({m.name for m in TABLE}) == len(TABLE)
+
+
+def test_what_torch_uses_is_the_default() -> None:
+    assert [get(gpu).instruction for gpu in GPUS] == ["mma"] * 7 + ["wgmma"] * 2 + ["tcgen05", "mma"]
+
+
+def test_spelling() -> None:
+    assert get("rtx pro 6000") == get("RTXPRO6000")
+    assert get("h100", "half", "float32") == get("H100")
+    assert get("H100", ("e4m3", "e5m2")) == get("H100", "E4M3*E5M2")
+    model = get("H100")
+    assert get(model) is model
+
+
+def test_status() -> None:
+    assert get("A100").status is Status.DATA
+    assert get("A30").status is Status.LITERATURE
+    assert get("T4").status is Status.LITERATURE
+    assert get("H100", "e4m3", "fp16").status is Status.OPEN
+    assert get("H100", "e4m3", "fp32", "mma").status is Status.OPEN
+    assert get("H100", "tf32").status is Status.LITERATURE
+    assert get("H100", "tf32", instruction="mma.k4").status is Status.DATA
+    assert get("H100", "e4m3*e5m2").status is Status.LITERATURE
+
+
+def test_questions_name_the_options() -> None:
+    named = {option for q in QUESTIONS for option in q.options}
+    assert named == set(OPTIONS) - {"saturate"}
+    assert named <= {f.name for f in dataclasses.fields(get("H100"))}
+    default = get("H100")
+    assert all(getattr(default, name) == allowed[0] for name, allowed in OPTIONS.items())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (("H1000",), "unknown GPU 'H1000'. Allowed: V100, T4, A100, A2, A30, Ada, L40S, H100, H200, B200, RTXPRO6000. "
+                     "Did you mean 'H100'?"),
+        ((100,), "unknown GPU 100. Allowed: V100"),
+        (("A100", "e4m3"), "A100 has no e4m3. Allowed on A100: fp16, bf16, tf32, fp64, int8. "
+                           "GPUs that have it: Ada, L40S, H100, H200, B200, RTXPRO6000."),
+        (("T4", "bf16"), "T4 has no bf16. Allowed on T4: fp16, fp64, int8."),
+        (("H100", "fp17"), "unknown inputs 'fp17'. Allowed: fp16, bf16, tf32,"),
+        (("H100", "fp32"), "unknown inputs 'fp32'"),
+        (("H100", ("fp16", "bf16")), "H100 has no fp16 * bf16."),
+        (("B200", ("mxfp8_e4m3", "e4m3")), "mix block scales of different kinds"),
+        (("H100", "bf16", "fp16"), "H100 has no bf16 with output='fp16'. Allowed: fp32."),
+        (("H100", "fp16", "bf16"), "output='bf16' is no accumulator; allowed: fp32, fp16 (store='bf16' casts at"),
+        (("A100", "fp16", "fp32", "wgmma"), "A100 has no wgmma. Allowed on A100: mma."),
+        (("H100", "fp16", "fp32", "gmma"), "unknown instruction 'gmma'. Allowed: mma, wgmma, tcgen05. Did you mean"),
+        (("B200", "e4m3", "fp16", "tcgen05"), "B200 has no tcgen05 that takes e4m3 to fp16. Allowed: mma."),
+        (("H100", "fp16", "fp32", "mma.k4"), "instruction='mma.k4' does not exist here. Allowed: mma.k16, mma.k8."),
+    ],
+)  # fmt: skip
+def test_errors(call, message) -> None:
+    with pytest.raises(LabError) as caught:
+        get(*call)
+    assert message in str(caught.value)
+
+
+def test_option_errors() -> None:
+    with pytest.raises(LabError, match=r"unknown option 'flor_rule'.*Did you mean 'floor_rule'"):
+        get("H100").with_options(flor_rule="emax")
+    with pytest.raises(LabError, match="floor_rule='max' is not possible; allowed: 'emax', 'zero_terms'"):
+        get("H100").with_options(floor_rule="max")
+
+
+def test_records_import_without_numba() -> None:
+    script = "import sys; sys.modules['numba'] = None; import fplab.tensorcore.models, fplab.hardware.corpus"
+    subprocess.run([sys.executable, "-c", script], check=True)

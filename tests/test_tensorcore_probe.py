@@ -1,0 +1,109 @@
+"""From outputs alone: which model is in the box, and where two models part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tensorcore_cases import bits, distinct, exact_bits
+
+from fplab.errors import LabError
+from fplab.tensorcore import GPUS, Model, dot, get, probe, separate
+
+PROBED = [m for m in distinct() if not m.scale and m.a == m.b and m.a in ("fp16", "bf16", "tf32", "e4m3", "e5m2")]
+
+
+GENERATIONS = ("V100", "A100", "H100")
+FIELDS = ("kind", "length", "alignment_bits", "kept_bits", "rounding", "overflow", "negative_zeros", "zero_from_below")
+
+
+def box(model: Model):
+    """A black box with a model in it."""
+    return lambda a, b, c: dot(a, b, c, gpu=model)
+
+
+@pytest.mark.parametrize("model", PROBED, ids=lambda m: m.name)
+def test_every_model_is_recovered(model: Model) -> None:
+    found = probe(box(model), model.a, model.output)
+    assert model.name in found.equals
+    assert found.c_inside == (model.kind.value == "block")
+    assert len({k for block in found.blocks for k in block}) == 64
+    for field in FIELDS:
+        assert getattr(found.model, field) == getattr(model, field), field
+    assert "floor" in found.undecided or found.model.floor == model.floor
+    assert separate(model, found.model) is None  # what is undecided no output shows
+
+
+@pytest.mark.parametrize(
+    ("cell", "option"),
+    [
+        (("A100", "fp16", "fp16"), {"c_exponent": "true"}),
+        (("A100", "fp16", "fp16"), {"zero_from_below": "plus"}),
+        (("H100", "bf16", "fp32"), {"overflow": "max"}),
+        (("V100", "fp16", "fp32"), {"negative_zeros": "minus"}),
+    ],
+)
+def test_answers_to_open_questions_are_recovered(cell: tuple[str, str, str], option: dict[str, str]) -> None:
+    model = get(*cell).with_options(**option)
+    found = probe(box(model), model.a, model.output)
+    assert {name: getattr(found.model, name) for name in option} == option
+    assert get(*cell).name not in found.equals
+
+
+def test_functionally_equal_models() -> None:
+    """What is called by many names: H100, H200, B200 and RTX PRO 6000 are one arithmetic for FP16."""
+    found = probe(box(get("H200")))
+    assert {name.split()[0] for name in found.equals} == {"H100", "H200", "B200", "RTXPRO6000"}
+    assert separate(get("H100"), get("B200")) is None
+    assert separate(get("A100"), get("T4")) is None
+
+
+def test_interleaving_is_found() -> None:
+    found = probe(box(get("H100", "e4m3", "fp16", "mma")), "e4m3", "fp16")
+    assert found.blocks[0] == tuple(k for k in range(32) if k % 4 < 2)
+    assert found.blocks[1] == tuple(k for k in range(32) if k % 4 >= 2)
+    assert not found.c_inside
+
+
+def test_what_is_no_fused_block_is_refused() -> None:
+    def sequential(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        total = c.copy()
+        for k in range(a.shape[1]):
+            total = total + a[:, k] * b[:, k]
+        return total
+
+    with pytest.raises(LabError, match=r"fused block|known here"):
+        probe(sequential)
+    with pytest.raises(LabError, match="span too few exponents"):
+        probe(box(get("B200", "e2m1")), "e2m1")
+    with pytest.raises(LabError, match="inputs='int8' cannot be probed"):
+        probe(sequential, "int8")
+
+
+@pytest.mark.parametrize("pair", [(a, b) for a in (*GPUS[:3], "Ada", "H100") for b in GENERATIONS if a != b])
+def test_separations_are_real(pair: tuple[str, str]) -> None:
+    one, two = get(pair[0]), get(pair[1])
+    found = separate(one, two)
+    same = (one.length, one.alignment_bits) == (two.length, two.alignment_bits)
+    assert (found is None) == same
+    if found is None:
+        return
+    assert found.bits != found.other_bits
+    assert exact_bits(one, found.a, found.b, found.c) == found.bits
+    assert exact_bits(two, found.a, found.b, found.c) == found.other_bits
+    assert found.products <= 2
+    live = np.flatnonzero(found.a * found.b)
+    for n in live:  # no product can be left out
+        a = found.a.copy()
+        a[n] = 0
+        rows = [bits(dot(a, found.b, found.c, gpu=m)) for m in (one, two)]
+        assert rows[0] == rows[1]
+
+
+def test_separation_of_block_lengths() -> None:
+    """The same F in blocks of 16 and 8: it takes a second block."""
+    found = separate(get("H100", instruction="mma.k16"), get("H100", instruction="mma.k8"))
+    assert found is not None
+    assert found.a.size > 8
+    assert "or" in str(found)
+    with pytest.raises(LabError, match="INT8 and FP64"):
+        separate(get("H100", "int8"), get("H100"))
