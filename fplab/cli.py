@@ -8,19 +8,21 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .errors import LabError, unknown
+from .errors import LabError, integer, unknown
 
 if TYPE_CHECKING:
     from .experiments.runner import Finished
     from .experiments.table import Row
 
 Arguments = argparse.Namespace
+SUITE = "elementwise reductions products orders scalar mma wgmma (default: all)"
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 
 
@@ -59,9 +61,13 @@ def list_experiments(args: Arguments) -> int:
 def run(args: Arguments) -> int:
     """Run experiments, write their figures, print the table of claims."""
     from .experiments.figures import default_folder
+    from .experiments.recorder import known
     from .experiments.runner import run_experiments
+    from .storage import demand_writable
 
     out = args.out or default_folder(args.full)
+    known(args.names)  # what is wrong with the request is said before anything begins
+    demand_writable(out)
     done = run_experiments(args.names, full=args.full, out=out)
     print()
     return show([row for one in done for row in one.rows], after=times(done, out))
@@ -84,11 +90,15 @@ def times(done: Sequence[Finished], out: Path) -> list[str]:
 def figures(args: Arguments) -> int:
     """Draw figures without checking claims, or compare the data behind them with the manifest."""
     from .experiments.figures import default_folder
+    from .experiments.recorder import known
     from .experiments.runner import check_manifest, run_experiments
+    from .storage import demand_writable
 
     out = args.out or default_folder(args.full)
     if args.check:
         return show(check_manifest(out, args.names), ("experiment", "data", "evidence", "outcome"))
+    known(args.names)  # what is wrong with the request is said before anything begins
+    demand_writable(out)
     done = run_experiments(args.names, full=args.full, out=out, claims=False)
     rows = [row for one in done for row in one.rows]
     for path in [path for one in done for path in one.files]:
@@ -110,22 +120,26 @@ def show(rows: Sequence[Row], headings: Sequence[str] | None = None, after: Sequ
 
 
 def record(args: Arguments) -> int:
-    """Record what a device computes for the GPU cases of the experiments."""
+    """Record what a device computes: the GPU cases of the experiments, and the parts of the hardware suite."""
     from .experiments.progress import progress
-    from .experiments.recorder import known
+    from .experiments.recorder import known_to_record
     from .experiments.recorder import record as record_cases
     from .hardware.environment import torch_for
+    from .storage import demand_writable
 
-    known(args.names)  # what is wrong with the request is said before anything begins
+    known_to_record(args.names)  # what is wrong with the request is said before anything begins
     torch_for(args.device)
+    demand_writable(args.out)
     with progress(f"recording on {args.device}") as tick:
-        done = record_cases(args.out, args.device, args.names or None, not args.full, tick)
+        done = record_cases(args.out, args.device, args.names or None, not args.full, with_lines(tick))
     meta = done[0].record.meta
     print(f"{meta['device']}, driver {meta['driver'] or '-'}, torch {meta['torch']}, CUDA {meta['cuda'] or '-'}")
     wide = max(len(one.record.experiment) for one in done)
     for one in done:
         size = sum(size for _, size in one.files) / 1e6
         print(f"  {one.record.experiment:<{wide}}  {len(one.record.cases):3} cases recorded, {size:.2f} MB")
+        if lacking := one.record.meta.get("not here"):
+            print(f"  {'':<{wide}}  not on this device: {len(lacking)} cases, such as {next(iter(lacking.items()))[1]}")
         for step, message in one.record.failed.items():
             print(f"  {'':<{wide}}  failed on this device: {step}: {message}")
     print("files:", *(f"  {path}" for one in done for path, _ in one.files), sep="\n")
@@ -134,12 +148,32 @@ def record(args: Arguments) -> int:
     return 0 if any(one.record.cases for one in done) else 1
 
 
+def with_lines(tick: Callable[[float, str], None]) -> Callable[[float, str], None]:
+    """A tick that, where no bar is shown, also prints a line as each part begins: a log shows where a recording is."""
+    start, begun = time.perf_counter(), set()
+
+    def told(fraction: float, text: str) -> None:
+        part = text.split(":")[0]
+        if part not in begun and not sys.stderr.isatty():
+            begun.add(part)
+            at = time.perf_counter() - start
+            print(f"\nrecording {part} (at {at:.0f} s) ... ", end="", file=sys.stderr, flush=True)
+        tick(fraction, text)
+
+    return told
+
+
 def verify(args: Arguments) -> int:
-    """Compare records, and with --live the device that is present, with the lab's own bits."""
+    """Compare records, with --live the device that is present, with --corpus a public data set, with the lab's bits."""
     from .experiments.progress import progress
     from .experiments.recorder import verify as verify_records
     from .experiments.table import counts, failures
+    from .hardware.environment import check_device
 
+    if args.corpus:
+        return verify_corpus(args.corpus, args.json)
+    if args.live:
+        check_device(args.device)
     with progress("comparing bits") as tick:
         found = verify_records(args.folders, args.live, args.device, tick)
     rows = [one.row for one in found]
@@ -151,6 +185,22 @@ def verify(args: Arguments) -> int:
 
     print(json.dumps({"rows": [one.as_json() for one in found], "summary": counts(rows)}, indent=2))
     return int(bool(failures(rows)))
+
+
+def verify_corpus(folder: Path, as_json: bool) -> int:
+    """Compare every row of the data set "MATLAB Tensor & Matrix Core models" with the lab's models."""
+    from .hardware.corpus import verify as verify_cells
+
+    found = verify_cells(folder)
+    wrong, rows = sum(one.wrong for one in found), sum(one.rows for one in found)
+    if as_json:
+        import json
+
+        cells = [{"cell": one.cell.name, "rows": one.rows, "wrong": one.wrong} for one in found]
+        print(json.dumps({"cells": cells, "rows": rows, "wrong": wrong}, indent=2))
+    else:
+        print(*found, f"{rows - wrong:,} of {rows:,} recorded results, every bit", sep="\n")
+    return int(bool(wrong))
 
 
 # --- inspect, lab -----------------------------------------------------------------------------------------------
@@ -171,6 +221,7 @@ def lab(args: Arguments) -> int:
 
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabError('JupyterLab is not installed; pip install "fplab[lab]" or pip install jupyterlab.')
+    integer("--port", args.port, 1, 65535)
     try:
         return subprocess.call(lab_command(notebooks_folder(), args.port, not args.no_browser))
     except KeyboardInterrupt:
@@ -219,7 +270,9 @@ def _figures_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _record_arguments(parser: argparse.ArgumentParser) -> None:
-    _names(parser)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"experiments, or parts of the hardware suite: {SUITE}"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the records go")
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
     parser.add_argument("--full", action="store_true", help="the cases of the full size instead of the quick one")
@@ -229,6 +282,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: those in the package)")
     parser.add_argument("--live", action="store_true", help="also compute the cases on the device that is present, now")
     parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N or cpu")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="a copy of the data set MATLAB-tensor-core, instead")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -256,7 +310,10 @@ COMMANDS: tuple[Command, ...] = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are the lab's own."""
+    """An argument parser whose errors are the lab's own, and that takes no option for another's beginning."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs | {"allow_abbrev": False})
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise what argparse would have printed."""

@@ -15,6 +15,7 @@ import toy
 import fplab
 from fplab import cli, experiments
 from fplab.experiments.base import Check, Evidence, failed
+from fplab.hardware import suite
 
 SOURCE = Path(__file__).resolve().parent.parent
 
@@ -22,6 +23,7 @@ SOURCE = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def only_toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    monkeypatch.setattr(suite, "NAMES", ())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     toy.install()
@@ -202,3 +204,23 @@ def test_lab_listens_to_this_machine_alone() -> None:
     assert f"--ServerApp.root_dir={SOURCE / 'notebooks'}" in command
     assert "--no-browser" in command
     assert "--no-browser" not in cli.lab_command(SOURCE, 8888, browser=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["run", "formats", "--out", "/dev/null/x"], "fplab: cannot write to '/dev/null/x': Not a directory."),
+        (
+            ["verify", "--live", "--device", "banana"],
+            "device='banana' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'.",
+        ),
+        (["run", "--ful"], "unrecognized arguments: --ful"),
+        (["lab", "--port", "99999999"], "--port=99999999 is not possible; allowed: 1 to 65535."),
+        (["verify", "--corpus", "/dev/null/x"], "there is no folder '/dev/null/x' with recorded results."),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_begins(words, text, capsys):
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert text in said.err
+    assert not said.out

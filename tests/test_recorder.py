@@ -19,23 +19,28 @@ from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import recorder
 from fplab.experiments.base import Status
-from fplab.hardware import environment, records
+from fplab.hardware import environment, records, suite
 from fplab.hardware.cases import Arrays
 
+suite_names = suite.NAMES
 SOURCE = Path(__file__).resolve().parent.parent
 BLOCKER = """
 import sys
-class Blocked:
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in BLOCKED:
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Blocked())
+        return None if name.split(".")[0] in BLOCKED else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 
 
 @pytest.fixture(autouse=True)
 def only_toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    monkeypatch.setattr(suite, "NAMES", ())
     toy.install()
     yield
     del sys.modules["fplab.experiments.toy"]
@@ -216,7 +221,10 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
 
 
 def test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone(tmp_path: Path) -> None:
-    """Every real experiment's cases, with numba, matplotlib and all the rest of the environment missing."""
+    """Every real experiment's cases, and the hardware suite, with numba, matplotlib and all the rest missing.
+
+    Only what the CPU stands in for needs numba: there it says so.
+    """
     code = f"""
 BLOCKED = {{"numba", "llvmlite", "matplotlib", "tqdm", "ml_dtypes", "gfloat", "gmpy2", "scipy", "sklearn", "IPython"}}
 {BLOCKER}
@@ -232,9 +240,12 @@ sys.exit(status)
     )
     assert done.returncode == 0, done.stderr
     assert "This CPU stands in for a GPU" in done.stdout
-    kept = [records.read(path) for path in records.records_in(tmp_path)]
-    assert {one.experiment for one in kept} == set(real_names())
-    assert all(one.cases and not one.failed for one in kept), [one.failed for one in kept]
+    kept = {one.experiment: one for one in map(records.read, records.records_in(tmp_path))}
+    assert set(kept) == {*real_names(), *suite_names}
+    assert not any(one.failed for one in kept.values()), {name: one.failed for name, one in kept.items()}
+    assert all(one.cases or one.meta["not here"] for one in kept.values())
+    lacking = {reason for one in kept.values() for reason in one.meta.get("not here", {}).values()}
+    assert lacking == {"numba is missing, with which the CPU stands in for a Tensor Core."}
 
 
 def real_names() -> tuple[str, ...]:

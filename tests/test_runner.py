@@ -24,7 +24,7 @@ from fplab.experiments import figures, recorder, runner
 from fplab.experiments.base import Check, Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
-from fplab.hardware import environment, records
+from fplab.hardware import environment, records, suite
 
 TESTS = Path(__file__).resolve().parent
 
@@ -32,6 +32,7 @@ TESTS = Path(__file__).resolve().parent
 @pytest.fixture(autouse=True)
 def only_toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    monkeypatch.setattr(suite, "NAMES", ())
     monkeypatch.chdir(tmp_path)
     toy.install()
     yield

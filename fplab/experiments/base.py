@@ -102,10 +102,15 @@ class Experiment(Protocol):
 
 
 def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = True) -> Outcome:
-    """Compare two arrays of codes of one format; a failure shows the first difference as bits and as numbers."""
-    form = get(fmt)
+    """Compare two arrays of codes of one format; a failure shows the first difference as bits and as numbers.
+
+    ``fmt`` may also be "bits8" to "bits64": raw bits without a meaning, of which every one counts.
+    """
     if got.shape != want.shape:
         return failed(f"shapes differ: {got.shape} and {want.shape}")
+    if fmt.startswith("bits"):
+        return _same_raw_bits(got, want)
+    form = get(fmt)
     got, want = got.astype(np.uint64), want.astype(np.uint64)
     differ = got != want
     if nan_equal and form.has_nan and differ.any():
@@ -118,6 +123,15 @@ def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = Tru
         f"{int(differ.sum()):,} of {got.size:,} differ; first at {at}: "
         f"{a:0{form.bits}b} ({number(a, fmt)}) against {b:0{form.bits}b} ({number(b, fmt)})"
     )
+
+
+def _same_raw_bits(got: np.ndarray, want: np.ndarray) -> Outcome:
+    """Compare bits that are no numbers."""
+    differ = np.flatnonzero((got != want).ravel())
+    if not differ.size:
+        return passed(f"{got.size:,} results, every bit")
+    a, b = int(got.ravel()[differ[0]]), int(want.ravel()[differ[0]])
+    return failed(f"{differ.size:,} of {got.size:,} differ; first at {differ[0]}: {a:#x} against {b:#x}")
 
 
 def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:

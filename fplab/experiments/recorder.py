@@ -7,15 +7,24 @@ Recording needs numpy and torch alone, so that it runs from a bare source tree o
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import experiments
 from ..errors import LabError, unknown
-from ..hardware import environment, records
-from ..hardware.cases import Arrays, Case
+from ..hardware import environment, records, suite
+from ..hardware.cases import Arrays, Case, Emulate, NotHereError
+from ..hardware.profiling import kernel_names
 from ..hardware.records import Record, RecordedCase
 from . import load
 from .base import Evidence, Outcome, Status, Tick, absent, failed, passed, same_bits
@@ -23,6 +32,7 @@ from .figures import params_of, size_name
 from .table import STAND_IN, Row
 
 NO_RECORD = "no record for this hardware"
+KERNELS_UNTIL = 200  # seconds of a recording after which the names of kernels are no longer asked for
 
 
 def silent(fraction: float, text: str) -> None:
@@ -37,10 +47,30 @@ def known(names: Sequence[str] | None) -> list[str]:
     return [name for name in experiments.NAMES if not names or name in names]
 
 
+def recorded_names() -> tuple[str, ...]:
+    """All of which records are made: the experiments, and the parts of the hardware suite."""
+    return (*experiments.NAMES, *suite.NAMES)
+
+
+def known_to_record(names: Sequence[str] | None) -> list[str]:
+    """As :func:`known`, for experiments and parts of the hardware suite."""
+    every = recorded_names()
+    for name in names or ():
+        if name not in every:
+            raise unknown("experiment", name, every)
+    return [name for name in every if not names or name in names]
+
+
 def cases_of(name: str, size: str) -> tuple[Case, ...]:
-    """The GPU cases of an experiment at its "quick" or "full" size; their names must be unique."""
-    experiment = load(name)
-    cases = tuple(experiment.gpu_cases(params_of(experiment, size == "full")))
+    """The GPU cases of an experiment at its "quick" or "full" size, or of a part of the hardware suite.
+
+    Their names must be unique.
+    """
+    if name in suite.NAMES:
+        cases = suite.cases(name)
+    else:
+        experiment = load(name)
+        cases = tuple(experiment.gpu_cases(params_of(experiment, size == "full")))
     names = [case.name for case in cases]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise LabError(f"experiment {name!r} has several GPU cases called {', '.join(map(repr, twice))}.")
@@ -61,14 +91,16 @@ class Recording:
 def record(
     out: Path, device: str = "cuda", names: Sequence[str] | None = None, quick: bool = True, tick: Tick = silent
 ) -> list[Recording]:
-    """Compute the GPU cases of the experiments on a device and write a record of each experiment into ``out``.
+    """Compute GPU cases on a device and write a record of each experiment and part of the suite into ``out``.
 
-    A case that fails there is recorded as failed, with its message, and the others go on. ``device``: "cuda",
-    "cuda:N", or "cpu" as a stand-in. Raises :class:`LabError` where there is no such device.
+    ``names``: experiments and parts of :data:`fplab.hardware.suite.NAMES`; all unless given. A case that fails there is
+    recorded as failed, with its message, and the others go on; where one breaks the CUDA context, a new process does
+    the names that are left. ``device``: "cuda", "cuda:N", or "cpu" as a stand-in. Raises :class:`LabError` where there
+    is no such device.
     """
-    names = known(names)
-    where, size = environment.describe(device), size_name(not quick)
-    done = []
+    names = known_to_record(names)
+    where, size, start = environment.describe(device), size_name(not quick), time.perf_counter()
+    done: list[Recording] = []
     for i, name in enumerate(names):
 
         def part(fraction: float, text: str, i: int = i, name: str = name) -> None:
@@ -76,24 +108,110 @@ def record(
 
         one = record_one(name, where, size, device, part)
         done.append(Recording(one, tuple(records.save(out, one))))
-    return done
+        if i + 1 < len(names) and not usable(device):
+            tick((i + 1) / len(names), "the CUDA context is lost; a new process goes on")
+            return done + _elsewhere(out, device, names[i + 1 :], quick, where, size)
+    return done if device == "cpu" else _with_all_kernels(out, device, done, time.perf_counter() - start, tick)
+
+
+def _with_all_kernels(out: Path, device: str, done: list[Recording], spent: float, tick: Tick) -> list[Recording]:
+    """The recordings, written again with the names of kernels: last, since a profiler can take a process down."""
+    found, start = [], time.perf_counter()
+    for one in done:
+        name = one.record.experiment
+        in_time = spent + time.perf_counter() - start < KERNELS_UNTIL
+        if one.record.cases and in_time and (name not in suite.NAMES or name in suite.PROFILED) and usable(device):
+            tick(0.99, f"names of kernels: {name}")
+            record = with_kernels(one.record, device)
+            one = Recording(record, tuple(records.save(out, record)))
+        found.append(one)
+    return found
 
 
 def record_one(name: str, where: Mapping[str, Any], size: str, device: str, tick: Tick = silent) -> Record:
-    """The record of one experiment on a device that ``where`` describes."""
+    """The record of one experiment, or part of the suite, on a device that ``where`` describes."""
     meta = {**where, "experiment": name, "size": size}
     try:
         cases = cases_of(name, size)
     except Exception as error:
         return Record(meta, (), {"cases": _message(error)})
-    done, problems = [], {}
+    done, problems, not_here = [], {}, {}
     for i, case in enumerate(cases):
         tick(i / len(cases), case.name)
         try:
             done.append(compute(case, device))
+        except NotHereError as error:
+            not_here[case.name] = str(error)
+        except ModuleNotFoundError as error:
+            if device != "cpu" or error.name != "numba":
+                problems[case.name] = _message(error)
+            else:
+                not_here[case.name] = "numba is missing, with which the CPU stands in for a Tensor Core."
         except Exception as error:
             problems[case.name] = _message(error)
+            if not usable(device):
+                left = f"not run: {case.name!r} broke the CUDA context"
+                problems |= {other.name: left for other in cases[i + 1 :]}
+                break
+    if not_here:
+        meta["not here"] = not_here
+    if name in suite.NAMES:
+        meta["seeds"] = suite.GENERATOR
+        if usable(device):
+            tick(0.95, "times")
+            meta |= suite.measurements(name, device)
     return Record(meta, tuple(done), problems)
+
+
+def usable(device: str) -> bool:
+    """Whether the device still computes: an illegal access or instruction ends a process's use of a GPU."""
+    if device == "cpu":
+        return True
+    torch = environment.torch_for(device)
+    try:
+        torch.cuda.synchronize(device)
+        return bool(torch.ones(2, device=device).sum().item() == 2)
+    except (RuntimeError, AssertionError):  # the second where this torch has no CUDA
+        return False
+
+
+def with_kernels(one: Record, device: str) -> Record:
+    """The record with the names of the kernels that each of its cases ran, in ``meta["kernels"]``."""
+    cases = {case.name: case for case in cases_of(one.experiment, one.meta["size"])}
+    found: dict[str, Any] = {}
+    for done in one.cases:
+        given = {name: array.copy() for name, array in suite.few(one.experiment, done.inputs).items()}
+        try:
+            found[done.name] = kernel_names(partial(cases[done.name].compute, given, device), device)
+        except Exception as error:  # a profiler that does not work here costs no result
+            found["failed"] = _message(error)
+            break
+    return replace(one, meta={**one.meta, "kernels": found})
+
+
+def _elsewhere(
+    out: Path, device: str, names: Sequence[str], quick: bool, where: Mapping[str, Any], size: str
+) -> list[Recording]:
+    """Record in a new process, and read what it wrote."""
+    source = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-m", "fplab", "record", "--out", str(out), "--device", device, *names]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))}
+    ran = subprocess.run([*command, *([] if quick else ["--full"])], env=environ, capture_output=True, text=True)
+    done = []
+    for name in names:
+        meta = {**where, "experiment": name, "size": size}
+        stem = records.filename(meta).removesuffix(".npz")
+        files = [path for path in sorted(out.glob("*.npz")) if re.fullmatch(re.escape(stem) + r"(--\d+)?", path.stem)]
+        parts = [records.read(path) for path in files]
+        if not parts:
+            said = " ".join((ran.stderr or ran.stdout).split())[-300:]
+            one = Record(meta, (), {"process": f"the process that went on ended with {ran.returncode}: {said}"})
+            done.append(Recording(one, tuple(records.save(out, one))))
+            continue
+        cases = tuple(case for part in parts for case in part.cases)
+        one = Record(parts[0].meta, cases, parts[0].failed)
+        done.append(Recording(one, tuple((path, path.stat().st_size) for path in files)))
+    return done
 
 
 def compute(case: Case, device: str) -> RecordedCase:
@@ -118,25 +236,71 @@ def _message(error: Exception) -> str:
 
 
 def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
-    """What a device computed against what the lab says, bit by bit, from the inputs that the device had."""
+    """What a device computed against what the lab says, bit by bit, from the inputs that the device had.
+
+    Where something differs, the case's hypotheses are tried: which of them agrees is said, and where the case asks an
+    open question, agreement with one is an answer and disagreement with all is no failure.
+    """
     try:
-        wanted = case.emulate({name: array.copy() for name, array in done.inputs.items()}, meta)
-        return _same(done.outputs, wanted, done.formats)
+        wanted = _emulated(case.emulate, done, meta)
+        lacking = [name for name in done.formats if name not in wanted]
+        if lacking and not case.open:
+            return failed(f"the emulation has no output {lacking[0]!r}")
+        differing, results = _differing(done, wanted)
+        if not differing:
+            return passed(f"{results:,} results, every bit")
+        tried = {name: _tried(emulate, done, meta) for name, emulate in case.hypotheses.items()}
+        answers = {name: _answer(done.outputs[name], done.formats[name], name, tried) for name in differing}
     except Exception as error:
         return failed(f"the emulation raised {_message(error)}")
+    text = "; ".join(f"{name}{differing[name]}{answers[name][1]}" for name in differing)
+    if not case.open:
+        return failed(text)
+    if all(found for found, _ in answers.values()):
+        return passed(f"open question, answered: {case.open} {text}")
+    return absent(f"open: {case.open} {text}")
 
 
-def _same(got: Arrays, wanted: Arrays, formats: Mapping[str, str]) -> Outcome:
-    """Compare every output of a case; the first that differs decides."""
-    results = 0
-    for name, fmt in formats.items():
+def _emulated(emulate: Emulate, done: RecordedCase, meta: Mapping[str, Any]) -> Arrays:
+    return emulate({name: array.copy() for name, array in done.inputs.items()}, meta)
+
+
+def _differing(done: RecordedCase, wanted: Arrays) -> tuple[dict[str, str], int]:
+    """The outputs that differ from what is wanted or are not modelled, each with how, and how many were compared."""
+    differing, results = {}, 0
+    for name, fmt in done.formats.items():
         if name not in wanted:
-            return failed(f"the emulation has no output {name!r}")
-        outcome = same_bits(got[name], wanted[name], fmt)
+            differing[name] = ":"
+            continue
+        outcome = same_bits(done.outputs[name], wanted[name], fmt)
+        results += done.outputs[name].size
         if outcome.status is not Status.PASS:
-            return failed(f"{name} (device against lab): {outcome.detail}")
-        results += got[name].size
-    return passed(f"{results:,} results, every bit")
+            differing[name] = f" (device against lab): {outcome.detail}"
+    return differing, results
+
+
+def _tried(emulate: Emulate, done: RecordedCase, meta: Mapping[str, Any]) -> Arrays:
+    """What a hypothesis gives; nothing where it cannot be computed for this device."""
+    try:
+        return _emulated(emulate, done, meta)
+    except LabError:
+        return {}
+
+
+def _answer(got: np.ndarray, fmt: str, output: str, tried: Mapping[str, Arrays]) -> tuple[bool, str]:
+    """Whether a hypothesis agrees with an output in every bit, and which do, or which comes nearest."""
+    agree, nearest, fewest = [], "", got.size
+    for name, arrays in tried.items():
+        given = arrays.get(output)
+        if given is None or given.shape != got.shape:
+            continue
+        if same_bits(got, given, fmt).status is Status.PASS:
+            agree.append(name)
+        elif (wrong := int((got != given).sum())) < fewest:
+            fewest, nearest = wrong, f" nearest is {name!r}, {wrong:,} of {got.size:,} differ"
+    if agree:
+        return True, f" as {' and '.join(map(repr, agree))}"
+    return False, nearest
 
 
 def evidence_of(kind: str, live: bool) -> str:
@@ -180,13 +344,13 @@ def verify(
         if one.on_gpu and one.cases:
             covered.add(one.experiment)
         found += verify_record(one)
-    for name in experiments.NAMES:
+    for name in recorded_names():
         if name not in covered:
             row = Row(name, "every GPU case", Evidence.RECORDED_GPU.value, absent(NO_RECORD))
             found.append(Evidenced(row, ""))
     if live:
         found += verify_live(device, tick=lambda f, text: tick((len(paths) + f) / (len(paths) + 1), text))
-    order = {name: i for i, name in enumerate(experiments.NAMES)}
+    order = {name: i for i, name in enumerate(recorded_names())}
     return sorted(found, key=lambda e: order.get(e.row.experiment, -1))
 
 
@@ -197,7 +361,7 @@ def verify_record(one: Record, live: bool = False) -> list[Evidenced]:
     def row(case: str, outcome: Outcome) -> Evidenced:
         return Evidenced(Row(name, case, evidence, outcome), one.where)
 
-    if name not in experiments.NAMES:
+    if name not in recorded_names():
         return [row("every case", absent(f"there is no experiment {name!r} in this version ({one.where})"))]
     try:
         cases = {case.name: case for case in cases_of(name, one.meta["size"])}
@@ -215,7 +379,7 @@ def verify_live(
     device: str = "cuda", names: Sequence[str] | None = None, size: str = "quick", tick: Tick = silent
 ) -> Iterator[Evidenced]:
     """Compute the cases on a device that is present and compare; rows that say so where there is none."""
-    names = known(names)
+    names = known_to_record(names)
     try:
         where = environment.describe(device)
     except LabError as error:

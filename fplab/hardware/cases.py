@@ -7,13 +7,20 @@ runs from a bare source tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..errors import LabError
+
 Arrays = dict[str, np.ndarray]
 Meta = Mapping[str, Any]
+Emulate = Callable[[Arrays, Meta], Arrays]
+
+
+class NotHereError(LabError):
+    """What a ``compute`` raises on a device that lacks what the case needs: the case is passed over, not failed."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +31,26 @@ class Case:
     ``compute(inputs, device)``: does it with torch on ``device`` (a string such as "cuda") and returns the bits of
     the results as unsigned integers. ``emulate(inputs, meta)``: what the lab says those bits are; ``meta`` is the
     record's (``meta["torch"]`` is the torch version, on which some results depend). ``formats``: the format of each
-    output, so that a difference can be shown as numbers and two NaNs count as equal.
+    output, so that a difference can be shown as numbers and two NaNs count as equal; "bits8" to "bits64" are raw bits
+    of which every one counts.
+
+    ``open``: the question that hardware is asked here, where the lab has no settled answer. An output that differs
+    then, or that ``emulate`` does not give, is an open question and no failure. ``hypotheses``: possible answers by
+    name, each giving some of the outputs; comparing says which of them the device agrees with.
     """
 
     name: str
     inputs: Callable[[], Arrays]
     compute: Callable[[Arrays, str], Arrays]
-    emulate: Callable[[Arrays, Meta], Arrays]
+    emulate: Emulate
     formats: Mapping[str, str]
+    open: str = ""
+    hypotheses: Mapping[str, Emulate] = field(default_factory=dict)
+
+
+def unmodelled(inputs: Arrays, meta: Meta) -> Arrays:
+    """The ``emulate`` of a case of which the lab has no model: no outputs."""
+    return {}
 
 
 def philox_bits(key: int, n: int, dtype: type[np.unsignedinteger[Any]] = np.uint32) -> np.ndarray:

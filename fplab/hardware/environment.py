@@ -43,10 +43,15 @@ def versions() -> dict[str, str | None]:
     return {"fplab": __version__, **libraries, "python": platform.python_version()}
 
 
-def torch_for(device: str) -> ModuleType:
-    """torch, where it can compute on ``device`` ("cuda", "cuda:1", "cpu"); else an error that says what to do."""
+def check_device(device: str) -> None:
+    """An error for a word that names no device."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise LabError(f"device={device!r} is not possible; allowed: 'cuda', 'cuda:N', 'cpu'.")
+
+
+def torch_for(device: str) -> ModuleType:
+    """torch, where it can compute on ``device`` ("cuda", "cuda:1", "cpu"); else an error that says what to do."""
+    check_device(device)
     try:
         import torch
     except ImportError:

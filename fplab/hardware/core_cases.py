@@ -1,0 +1,76 @@
+"""Cases of Tensor Core products of given operands, for the experiments' claims.
+
+On a GPU torch multiplies them at a large shape, in which the few rows of A and B repeat: a library then walks over k in
+one chain more likely than it splits it, and whether an element's bits depend on its place shows (``moved``: at how many
+places an element differs from its first one). Which plan the library followed is asked as an open question. On a CPU
+the stand-in's model multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .cases import Arrays, Case, Meta, NotHereError
+from .environment import torch_for
+from .products import ONE_CHAIN, QUESTION, Plan, Product, core_product, hypotheses
+from .tensors import PRECISION, bits, flags_set, tensor
+from .tiles import Codes
+
+SIDE = 4096  # rows of A and of B as torch multiplies them
+
+
+def core_case(name: str, one: Product, operands: Callable[[], tuple[Codes, Codes]], plan: Plan = ONE_CHAIN) -> Case:
+    """Inputs ``a`` (M, K) and ``b`` (N, K), codes; outputs ``d`` (M, N) in ``one.output``, and ``moved``.
+
+    ``plan``: what the lab expects; the other plans that :mod:`.products` knows are its hypotheses.
+    """
+
+    def inputs() -> Arrays:
+        return dict(zip("ab", operands(), strict=True))
+
+    formats = {"d": one.output, "moved": "bits32"}
+    compute, emulate = partial(_compute, one, plan), partial(_emulate, one, plan)
+    return Case(name, inputs, compute, emulate, formats, open=QUESTION, hypotheses=hypotheses(one))
+
+
+def _emulate(one: Product, plan: Plan, given: Arrays, meta: Meta) -> Arrays:
+    """What the plan gives; no element moves."""
+    d = core_product(one, given["a"], given["b"], None, plan, meta)
+    return {"d": d, "moved": np.zeros(d.shape, np.uint32)}
+
+
+def _compute(one: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
+    """The product on a GPU; on a CPU the stand-in's."""
+    if device == "cpu":
+        return _emulate(one, plan, given, {"kind": "cpu"})
+    torch = torch_for(device)
+    if PRECISION in one.flags and torch.cuda.get_device_capability(device)[0] < 8:
+        raise NotHereError("this GPU has no TF32, which came with compute capability 8.0.")
+    return through_torch(one, given, device)
+
+
+def through_torch(one: Product, given: Arrays, device: str) -> Arrays:
+    """The product at its large shape: its first elements, and at how many places each of them differs."""
+    torch = torch_for(device)
+    small = [tensor(given[name], fmt, device) for name, fmt in zip("ab", one.inputs, strict=True)]
+    x, y = (part.repeat(-(-side // len(part)), 1) for part, side in zip(small, one.shape[:2], strict=True))
+    with flags_set(one.flags):
+        found = _product(one, x, y)
+    rows, columns = (len(part) for part in small)
+    words = found.view(getattr(torch, f"int{8 * found.element_size()}"))
+    tiles = words.reshape(len(x) // rows, rows, len(y) // columns, columns)
+    moved = (tiles != tiles[:1, :, :1]).sum(dim=(0, 2), dtype=torch.int32)
+    return {"d": bits(found[:rows, :columns]), "moved": bits(moved)}
+
+
+def _product(one: Product, x: Any, y: Any) -> Any:
+    """A @ B^T; where halves are to give FP32, without the cast at the end (torch 2.8 and later)."""
+    import torch
+
+    if one.output == "fp32" and one.inputs[0] != "fp32":
+        return torch.mm(x, y.t(), out_dtype=torch.float32)
+    return x @ y.t()

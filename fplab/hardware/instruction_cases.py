@@ -1,0 +1,126 @@
+"""Cases of single instructions: what ``mma.sync``, ``wgmma`` and instructions on single numbers give.
+
+They answer the questions that papers leave open (:data:`fplab.tensorcore.QUESTIONS`):
+
+* the floor of emax, or of each zero term: outputs ``tiny`` and ``zeros``, with the other rule as a hypothesis;
+* a subnormal FP16 c at exponent -14 or its own: ``subnormal``;
+* signs of zeros, (-0) + (-0), rounding to zero from below: ``zeros``;
+* payload and sign of NaNs: ``bits`` and ``special``, of which every bit is compared; overflow: ``large``, ``probes``;
+* FP8 by ``wgmma`` with c not zero, chained, and to FP16; FP8 to FP32 by ``mma.sync`` on Hopper: those instructions;
+* which k an instruction sums together: ``order``;
+* whether ``wgmma`` from registers, waiting after every step, equals ``wgmma`` from shared memory in one group: the
+  instructions "from shared memory".
+
+``layout`` needs no model: small integers show that the kernel puts every operand where the instruction wants it. Where
+it fails, the other outputs mean nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from . import operands, scalars, software, tiles
+from .cases import Arrays, Case, Meta, NotHereError, unmodelled
+from .cuda import launcher
+from .instructions import SCALARS, TABLE, Instruction, Scalar
+
+RAW = ("bits", "special")  # regimes in which the payload of a NaN counts
+FORMATS = {"fp32": "fp32", "fp16": "fp16", "fp64": "fp64", "int32": "bits32"}
+BITS = {"fp32": "bits32", "fp16": "bits16", "fp64": "bits64", "int32": "bits32"}
+OPTIONS: dict[str, dict[str, Any]] = {  # hypotheses: answers to open questions other than the model's own
+    "the floor is the exponent of zero terms": {"floor_rule": "zero_terms"},
+    "c has its true exponent": {"c_exponent": "true"},
+    "(-0) + (-0) is -0": {"negative_zeros": "minus"},
+    "negative sums round to +0": {"zero_from_below": "plus"},
+    "both zero signs": {"negative_zeros": "minus", "zero_from_below": "plus"},
+    "overflow gives the largest": {"overflow": "max"},
+    "zero terms have the floor, c its exponent": {"floor_rule": "zero_terms", "c_exponent": "true"},
+}
+
+
+def matrix_cases(family: str) -> tuple[Case, ...]:
+    """A case for each instruction of a family, "mma" or "wgmma", with an output a regime."""
+    return tuple(matrix_case(one, key) for key, one in enumerate(TABLE, start=1) if one.family == family)
+
+
+def matrix_case(one: Instruction, key: int) -> Case:
+    """One instruction: inputs ``REGIME.a``, ``.b``, ``.c``; an output for each regime and ``layout``."""
+    raw = () if one.a == "fp64" else RAW
+    found = {name: (BITS if name in raw else FORMATS)[one.output] for name in operands.regimes(one)}
+    plain = one.a in ("fp64", "int8") or one.template == "mma_volta"
+    return Case(
+        one.name,
+        partial(matrix_inputs, one, key),
+        partial(matrix_compute, one),
+        partial(matrix_emulate, one, {}),
+        {"layout": BITS[one.output], **found},
+        open="What do GPUs newer than Volta make of its instruction?" if one.template == "mma_volta" else "",
+        hypotheses={} if plain else {name: partial(matrix_emulate, one, o) for name, o in OPTIONS.items()},
+    )
+
+
+def matrix_inputs(one: Instruction, key: int) -> Arrays:
+    """The operands of every regime, and of the layout."""
+    found = {f"layout.{name}": codes for name, codes in tiles.layout_operands(one, key).items()}
+    for regime, triple in operands.triples(one, key).items():
+        found |= {f"{regime}.{name}": codes for name, codes in zip("abc", triple, strict=True)}
+    return found
+
+
+def matrix_compute(one: Instruction, given: Arrays, device: str) -> Arrays:
+    """All regimes on a device."""
+    device_launcher = launcher(device)
+    if not one.on(device_launcher.capability):
+        raise NotHereError(f"compute capability {device_launcher.capability} has no {one.name}.")
+    a, b, c = (given[f"layout.{name}"] for name in "abc")
+    found = {"layout": tiles.product(one, a, b, c, device, device_launcher)}
+    for regime in operands.regimes(one):
+        a, b, c = (given[f"{regime}.{name}"] for name in "abc")
+        found[regime] = tiles.dot_rows(one, a, b, c, device, device_launcher)
+    return found
+
+
+def matrix_emulate(one: Instruction, options: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
+    """What the model of the GPU of ``meta`` says; the layout's integers need no model."""
+    found = {"layout": tiles.layout_results(one, {name: given[f"layout.{name}"] for name in "abc"})}
+    gpu = software.gpu_of(meta)
+    for regime in operands.regimes(one):
+        a, b, c = (given[f"{regime}.{name}"] for name in "abc")
+        found[regime] = software.dot(one, a, b, c, gpu, **options)
+    return found
+
+
+# --- single numbers ---------------------------------------------------------------------------------------------
+
+
+def scalar_cases() -> tuple[Case, ...]:
+    """A case for each instruction on single numbers."""
+    return tuple(scalar_case(one, key) for key, one in enumerate(SCALARS, start=1))
+
+
+def scalar_case(one: Scalar, key: int) -> Case:
+    """One instruction: inputs ``x0``, ``x1``, ``x2`` as it has operands, output ``y``."""
+    modelled = "approx" not in one.opcode and "full" not in one.opcode
+
+    def inputs() -> Arrays:
+        return {f"x{i}": x for i, x in enumerate(scalars.operands(one, key))}
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        device_launcher = launcher(device)
+        if not one.on(device_launcher.capability):
+            raise NotHereError(f"compute capability {device_launcher.capability} has no {one.name}.")
+        return {"y": scalars.run(one, list(given.values()), device, device_launcher)}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        found = scalars.emulate(one, list(given.values()))
+        return {} if found is None else {"y": found}
+
+    def rounded(given: Arrays, meta: Meta) -> Arrays:
+        return {"y": scalars.correctly_rounded(one, list(given.values()))}
+
+    return Case(
+        one.name, inputs, compute, emulate if modelled else unmodelled, {"y": one.result_format},
+        open="" if modelled else "What does the approximation give?",
+        hypotheses={} if modelled else {"the correctly rounded result": rounded},
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""What the lab's models say about one instruction's rows, on codes; and which GPU's model a record asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError
+from .cases import Meta
+from .instructions import FP8, Instruction
+from .tiles import CODES, Codes
+
+STAND_IN = "H100"  # whose model a CPU record is made and compared with
+BY_CAPABILITY = {
+    "7.0": "V100", "7.5": "T4", "8.0": "A100", "8.6": "A2", "8.9": "Ada", "9.0": "H100", "10.0": "B200",
+    "12.0": "RTXPRO6000",
+}  # fmt: skip
+
+
+def gpu_of(meta: Meta) -> str:
+    """The GPU of the lab's table that made a record: by its name, else by its compute capability."""
+    from ..tensorcore.models import GPUS
+
+    if meta.get("kind") != "cuda":
+        return STAND_IN
+    said = re.sub(r"[\s_-]", "", str(meta["device"])).lower()
+    for name in sorted(GPUS, key=len, reverse=True):
+        if name.lower() in said and name != "Ada":
+            return name
+    if (found := BY_CAPABILITY.get(str(meta.get("capability")))) is None:
+        raise LabError(f"the lab has no model of {meta['device']} (compute capability {meta.get('capability')}).")
+    return found
+
+
+def model_of(one: Instruction, gpu: str, options: dict[str, Any]) -> Any:
+    """The record of an instruction on a GPU, with answers to open questions."""
+    from ..tensorcore import models
+
+    if one.a == "fp64":
+        model = models.get(gpu, "fp64")
+    elif gpu in ("H100", "H200", "B200") and one.family == "mma" and one.a in FP8:
+        model = dataclasses.replace(models.get(gpu, (one.a, one.b), one.output, "mma"), k=one.k)
+    else:
+        model = models.get(gpu, (one.a, one.b), one.output, f"{one.family}.k{one.k}")
+    return model.with_options(**options, **({"saturate": True} if one.saturate else {}))
+
+
+def dot(one: Instruction, a: Codes, b: Codes, c: Codes, gpu: str, **options: Any) -> Codes:
+    """Rows of codes through the lab's model: a, b (N, K) and c (N,) give d (N,).
+
+    ``options``: other answers to the model's open questions. ``mma.m8n8k4`` on FP16 is Volta's; newer GPUs have no such
+    unit and their compiler makes it a chain of FP32 multiply-adds.
+    """
+    if one.template == "mma_volta" and gpu != "V100":
+        return _multiply_adds(one, a, b, c)
+    from ..tensorcore import dot as rows
+
+    x, y, z = values(a, one.a), values(b, one.b), values(c, one.output)
+    with np.errstate(all="ignore"):
+        found = np.asarray(rows(x, y, z, model_of(one, gpu, options)))
+    return codes(found, one.output)
+
+
+def _multiply_adds(one: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+    """c + a0*b0, then a1*b1 and so on, each a fused multiply-add in FP32; the output format after every instruction."""
+    from .. import arithmetic
+
+    x, y, total = values(a, one.a), values(b, one.b), values(c, one.output)
+    with np.errstate(all="ignore"):
+        for k in range(a.shape[1]):
+            total = arithmetic.fma(x[:, k], y[:, k], total, "fp32")
+            if (k + 1) % one.k == 0:
+                total = values(codes(total, one.output), one.output)
+    return codes(total, one.output)
+
+
+def values(bits: Codes, fmt: str) -> np.ndarray:
+    """Codes as numbers; TF32 operands stay FP32, since it is the multiplier that cuts them."""
+    if fmt in ("fp32", "tf32"):
+        return bits.view(np.float32)
+    if fmt in ("fp64", "int8", "int32"):
+        return bits.view({"fp64": np.float64, "int8": np.int8, "int32": np.int32}[fmt])
+    from ..floats import decode
+
+    return np.asarray(decode(bits, fmt, np.float32))
+
+
+def codes(found: np.ndarray, fmt: str) -> Codes:
+    """Numbers as codes; a NaN of FP16 is 0x7FFF, the hardware's."""
+    if fmt != "fp16":
+        return found.view(CODES[fmt])
+    from ..floats import encode
+
+    result: Codes = np.asarray(encode(found, "fp16"))
+    result[np.isnan(found)] = 0x7FFF
+    return result

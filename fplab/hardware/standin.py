@@ -1,0 +1,54 @@
+"""A CPU in the place of a GPU: it does in software what a kernel would do with the memory of its arguments.
+
+So the whole recorder runs where there is no GPU, and what it records compares equal to the models, as it must: the
+stand-in is made of them. It shows that every line works, and nothing about hardware.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError
+from . import scalars, software
+from .cuda import Arguments
+from .instructions import SCALARS, TABLE, Capability, Instruction, Kernel, Scalar
+from .tiles import CODES, Codes
+
+GPU = "H100"  # the model that stands in
+
+
+class StandIn:
+    """A launcher for torch tensors in the CPU's memory."""
+
+    capability: Capability = (9, 0)
+
+    def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
+        """Compute what the kernel computes, into the tensor that it writes to."""
+        matrix = {one.kernel.name: one for one in TABLE}
+        scalar = {one.kernel.name: one for one in SCALARS}
+        if kernel.name in matrix:
+            _tiles(matrix[kernel.name], grid, *arguments)
+        elif kernel.name in scalar:
+            _elements(scalar[kernel.name], *arguments)
+        else:
+            raise LabError(f"the stand-in knows no kernel {kernel.name!r}.")
+
+
+def _tiles(one: Instruction, grid: int, a: Any, b: Any, c: Any, d: Any, steps: int) -> None:
+    """The kernels ``tiles``: every element of every tile is a dot row."""
+    k = steps * one.k
+    x = a.numpy().view(CODES[one.a]).reshape(grid, one.m, 1, k)
+    y = b.numpy().view(CODES[one.b]).reshape(grid, 1, one.n, k)
+    shape = (grid, one.m, one.n, k)
+    left, right = (np.broadcast_to(v, shape).reshape(-1, k) for v in (x, y))
+    out = d.numpy().view(CODES[one.output])
+    out[...] = software.dot(one, left, right, c.numpy().view(CODES[one.output]).reshape(-1), GPU).reshape(out.shape)
+
+
+def _elements(one: Scalar, a: Any, b: Any, c: Any, y: Any, n: int) -> None:
+    """The kernels ``elements``."""
+    given: list[Codes] = [t.numpy().view(one.source)[:n] for t in (a, b, c)[: one.operands]]
+    found = scalars.emulate(one, given)
+    y.numpy().view(one.result)[:n] = scalars.correctly_rounded(one, given) if found is None else found

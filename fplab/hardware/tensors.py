@@ -1,0 +1,74 @@
+"""Codes as torch tensors of a format and back, and torch's flags set for a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .environment import torch_for
+from .tiles import CODES, Codes, to_device, to_host
+
+TORCH = {
+    "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "int8": "int8", "int32": "int32",
+}  # fmt: skip
+PRECISION = "float32_matmul_precision"  # "highest" is IEEE, "high" is TF32
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def tensor(codes: Codes, fmt: str, device: str) -> Any:
+    """Codes as a tensor of their format on a device."""
+    torch = torch_for(device)
+    return to_device(codes.astype(CODES[fmt], copy=False), device).view(getattr(torch, TORCH[fmt]))
+
+
+def bits(found: Any) -> Codes:
+    """The bits of a tensor as unsigned integers."""
+    import torch
+
+    size = found.element_size()
+    return to_host(found.contiguous().view(getattr(torch, f"int{8 * size}")), _BITS[size])
+
+
+def on_device(device: str, *sizes: int, most: int = 64) -> tuple[int, ...]:
+    """Sizes of a product as they are; at most ``most`` on a CPU, which only stands in and is slow in half precision."""
+    return tuple(min(size, most) for size in sizes) if device == "cpu" else sizes
+
+
+@contextlib.contextmanager
+def flags_set(given: Mapping[str, Any]) -> Iterator[None]:
+    """Set flags of ``torch.backends`` ("cuda.matmul.allow_tf32"), or "float32_matmul_precision", and undo it."""
+    import torch
+
+    before = {}
+    try:
+        for name, value in given.items():
+            if name == PRECISION:
+                before[name] = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision(value)
+                continue
+            owner, attribute = _owner(name)
+            before[name] = getattr(owner, attribute)
+            setattr(owner, attribute, value)
+        yield
+    finally:
+        for name, value in before.items():
+            if name == PRECISION:
+                torch.set_float32_matmul_precision(value)
+            else:
+                owner, attribute = _owner(name)
+                setattr(owner, attribute, value)
+
+
+def _owner(name: str) -> tuple[Any, str]:
+    """The object that holds a flag, and the flag's own name."""
+    import torch
+
+    owner: Any = torch.backends
+    *path, attribute = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    return owner, attribute

@@ -1,0 +1,127 @@
+"""Many independent dot rows through one matrix instruction: d = sum of a*b, plus c, for codes a, b (N, K) and c (N,).
+
+A tile's B takes 8 rows as its columns, its A the same 8 rows again and again, and row r's result stands at (i, j) with
+i % 8 = j = r. It stands there m/8 times, and all copies must agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError
+from .cases import Arrays
+from .cuda import Launcher
+from .environment import torch_for
+from .instructions import Instruction
+
+CODES = {
+    "fp16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "fp32": np.uint32, "fp64": np.uint64,
+    "e4m3": np.uint8, "e5m2": np.uint8, "int8": np.uint8, "int32": np.uint32,
+}  # fmt: skip
+SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}  # torch takes these from numpy
+Codes = np.ndarray[Any, Any]
+
+
+def to_device(codes: Codes, device: str) -> Any:
+    """Codes as a tensor of signed integers of the same bits."""
+    torch = torch_for(device)
+    return torch.from_numpy(np.ascontiguousarray(codes).view(SIGNED[codes.itemsize])).to(device)
+
+
+def to_host(tensor: Any, dtype: Any) -> Codes:
+    """A tensor's bits as codes."""
+    found: Codes = tensor.cpu().contiguous().numpy().view(dtype)
+    return found
+
+
+def product(one: Instruction, a: Codes, b: Codes, c: Codes, device: str, launcher: Launcher) -> Codes:
+    """Whole tiles: a (T, m, K), b (T, n, K) (columns of B), c (T, m, n) give d (T, m, n), all codes."""
+    tiles, rows, k = a.shape
+    if a.dtype != CODES[one.a] or b.dtype != CODES[one.b] or c.dtype != CODES[one.output]:
+        raise LabError(f"{one.name} takes {one.a}, {one.b} and {one.output}; given {a.dtype}, {b.dtype}, {c.dtype}.")
+    if rows != one.m or b.shape != (tiles, one.n, k) or c.shape != (tiles, one.m, one.n) or k % one.k or k == 0:
+        raise LabError(f"{one.name} cannot take tiles of shapes {a.shape}, {b.shape} and {c.shape}.")
+    if k // one.k > one.max_steps:
+        raise LabError(f"{one.name} takes at most {one.max_steps * one.k} products here; given {k}.")
+    x, y, z = (to_device(v, device) for v in (a, b, c))
+    out = torch_for(device).full_like(z, -1)  # a pattern that no finite result has, should a lane not write
+    launcher.launch(one.kernel, tiles, one.threads, [x, y, z, out, k // one.k])
+    return to_host(out, c.dtype)
+
+
+def dot_rows(one: Instruction, a: Codes, b: Codes, c: Codes, device: str, launcher: Launcher) -> Codes:
+    """Rows: a, b (N, K) and c (N,) give d (N,), all codes; an error where copies of a row disagree."""
+    count, k = a.shape
+    groups = -(-count // one.n)
+    pad = groups * one.n - count
+    a, b, c = (np.concatenate([x, np.zeros((pad, *x.shape[1:]), x.dtype)]) for x in (a, b, c))
+    copies = one.m // one.n
+    x = np.tile(a.reshape(groups, one.n, k), (1, copies, 1))
+    z = np.zeros((groups, one.m, one.n), c.dtype)
+    row, column = np.arange(one.m), np.arange(one.m) % one.n
+    z[:, row, column] = np.tile(c.reshape(groups, one.n), (1, copies))
+    d = product(one, x, b.reshape(groups, one.n, k), z, device, launcher)
+    found = d[:, row, column].reshape(groups, copies, one.n)
+    if (found != found[:, :1]).any():
+        at = int(np.flatnonzero((found != found[:, :1]).any(axis=1).ravel())[0])
+        raise LabError(f"{one.name}: row {at} gives different bits in different rows of its tile.")
+    return np.ascontiguousarray(found[:, 0].reshape(-1)[:count])
+
+
+# --- the layout of fragments ------------------------------------------------------------------------------------
+
+
+def layout_operands(one: Instruction, key: int) -> Arrays:
+    """Tiles that show whether every element is where the kernel believes: small integers, exact in every format.
+
+    The first 8 tiles are random integers from -4 to 4 with such a C. Tile 8 + k has only column k of A and row k of B,
+    so that an element of A that meets the wrong element of B cannot hide in a sum.
+    """
+    raw = np.random.Philox(key=key).random_raw(8 * (one.m * one.k + one.n * one.k + one.m * one.n)) >> np.uint64(33)
+    values = (raw % np.uint64(9)).astype(np.int64) - 4
+    sizes = np.cumsum([8 * one.m * one.k, 8 * one.n * one.k])
+    a, b, c = (v.reshape(8, *s) for v, s in zip(np.split(values, sizes), _shapes(one), strict=True))
+    hot = np.eye(one.k, dtype=np.int64)[:, None, :]
+    rows, columns = np.arange(one.m)[None, :, None] % 4 + 1, np.arange(one.n)[None, :, None] % 3 + 1
+    a = np.concatenate([a, hot * rows])
+    b = np.concatenate([b, hot * columns])
+    c = np.concatenate([c, np.zeros((one.k, one.m, one.n), np.int64)])
+    return {"a": small_codes(a, one.a), "b": small_codes(b, one.b), "c": small_codes(c, one.output)}
+
+
+def _shapes(one: Instruction) -> tuple[tuple[int, int], ...]:
+    return (one.m, one.k), (one.n, one.k), (one.m, one.n)
+
+
+def layout_results(one: Instruction, given: Arrays) -> Codes:
+    """What those tiles give, in integers: no rounding can happen."""
+    a, b, c = (small_integers(given[n], f) for n, f in (("a", one.a), ("b", one.b), ("c", one.output)))
+    return small_codes(np.einsum("tmk,tnk->tmn", a, b) + c, one.output)
+
+
+def small_codes(values: np.ndarray, fmt: str) -> Codes:
+    """Integers of at most 11 bits as codes of a format that has them."""
+    if fmt in ("int8", "int32"):
+        return values.astype(np.int32).view(np.uint32).astype(CODES[fmt])
+    if fmt in ("fp64", "fp32", "tf32", "fp16"):
+        dtype = {"fp64": np.float64, "fp16": np.float16}.get(fmt, np.float32)
+        return values.astype(dtype).view(CODES[fmt])
+    if fmt == "bf16":
+        return (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    half = values.astype(np.float16).view(np.uint16)
+    if fmt == "e5m2":
+        return (half >> np.uint16(8)).astype(np.uint8)
+    sign, magnitude = (half >> np.uint16(8)) & np.uint16(0x80), (half & np.uint16(0x7FFF)) >> np.uint16(7)
+    return (sign + np.where(magnitude, magnitude - np.uint16(8 << 3), 0)).astype(np.uint8)  # biases 15 and 7
+
+
+def small_integers(codes: Codes, fmt: str) -> np.ndarray:
+    """Codes of small integers as int64: the reverse of :func:`small_codes`."""
+    every = np.arange(-4, 5) if fmt in ("e4m3", "e5m2", "int8") else np.arange(-2047, 2048)
+    table = small_codes(every, fmt)
+    order = np.argsort(table)
+    place = np.searchsorted(table[order], codes)
+    found: np.ndarray = every[order][place]
+    return found
