@@ -31,6 +31,7 @@ _WHERE = {
     "num_threads": "threads",
     "Overflow": "formats",
     "quantize": "floats",
+    "reveal_order": "reveal",
     "Rounding": "formats",
     "set_num_threads": "threads",
     "Specials": "formats",
@@ -45,7 +46,7 @@ __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
     "add", "classify", "convert", "decode", "div", "dot", "encode", "eq", "exact", "experiments", "fma", "formats",
     "hardware", "inspect", "inspection", "le", "lt", "mul", "neighbours", "num_threads", "plots", "quantize",
-    "set_num_threads", "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp",
+    "reveal_order", "set_num_threads", "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from .floats import convert, decode, encode, quantize
     from .formats import Format, Overflow, Rounding, Specials
     from .inspection import inspect
+    from .reveal import reveal_order
     from .spacing import classify, neighbours, ulp
     from .sums import dot, sum
     from .threads import num_threads, set_num_threads

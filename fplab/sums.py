@@ -33,6 +33,8 @@ from .kernels import kulisch
 from .kernels import sums as loops
 from .kernels.rounding import NO_NAN, Options
 from .plans import FP32, carrier_dtype, layout, options, seed_bits
+from .reveal import SumTree as SumTree
+from .reveal import reveal_order as reveal_order
 from .threads import split
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +76,8 @@ def sum(
     """Sum values of the format ``fmt`` along ``axis`` (None: all of them), rounding after every addition.
 
     ``x`` is rounded to ``fmt`` first, to nearest even. ``accumulate``: the accumulator's format, ``fmt`` unless given,
-    or "exact". A term enters its addition as it is, also where the accumulator is narrower.
+    or "exact". A term enters its addition as it is, also where the accumulator is narrower; pairwise and neumaier
+    hold every term in the accumulator first.
     ``running=True`` returns every partial sum, in the shape of ``x`` (sequential, kahan, neumaier).
     ``store``: a last cast of the result, to nearest even; of the exact sum, the one rounding, by ``rounding``.
     Stochastic rounding draws its words per row and in the order of the roundings, so that neither the threads nor
