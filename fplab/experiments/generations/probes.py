@@ -1,0 +1,121 @@
+"""Small sums that tell the generations of Tensor Cores apart, with what is known of each.
+
+Every probe is one accumulator c and a few products, so small or so large that alignment or truncation decides. The FP16
+probes and the effect on V100 are those of Fasi, Higham, Mikaitis and Pranesh (PeerJ CS 7:e330, 2021), extended to later
+GPUs by the models of Khattak and Mikaitis (arXiv 2512.07004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ... import exact
+
+Array = np.ndarray[Any, Any]
+GENERATIONS: dict[str, tuple[str, ...]] = {
+    "Volta": ("V100",),
+    "Turing, Ampere, Ada": ("T4", "A100", "Ada", "L40S"),
+    "Hopper, Blackwell": ("H100", "H200", "B200"),
+}
+GPUS: tuple[str, ...] = tuple(gpu for family in GENERATIONS.values() for gpu in family)
+FP8_GPUS: tuple[str, ...] = ("Ada", "H100", "B200")
+LENGTHS = dict(zip(GENERATIONS, (4, 8, 16), strict=True))  # products of one block
+TINY: dict[int, tuple[float, float]] = {  # FP16 factors of 2**-24, 2**-25 and 2**-26
+    -24: (2.0**-12, 2.0**-12),
+    -25: (2.0**-13, 2.0**-12),
+    -26: (2.0**-13, 2.0**-13),
+}
+
+
+def generation(gpu: str) -> str:
+    """The family of one of ``GPUS``."""
+    return next(name for name, family in GENERATIONS.items() if gpu in family)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One sum: c and ``products`` (factor, factor, how many), filled with zeros to ``k``.
+
+    ``known``: the FP32 bits that a GPU gives. ``exact``: the bits of the exact sum, rounded once to nearest even.
+    ``name`` is for text and ``label`` for figures.
+    """
+
+    name: str
+    label: str
+    c: float
+    products: tuple[tuple[float, float, int], ...]
+    k: int
+    inputs: str
+    known: Mapping[str, int]
+    exact: int
+
+    @property
+    def factors(self) -> tuple[Array, Array]:
+        """The rows of A and B: float32 (k,) each."""
+        pairs = [(a, b) for a, b, count in self.products for _ in range(count)]
+        pairs += [(0.0, 0.0)] * (self.k - len(pairs))
+        a, b = np.array(pairs, np.float32).T
+        return np.ascontiguousarray(a), np.ascontiguousarray(b)
+
+    @property
+    def sum(self) -> Fraction:
+        """The exact sum."""
+        return Fraction(self.c) + sum(count * Fraction(a) * Fraction(b) for a, b, count in self.products)
+
+
+def _families(volta: int, ampere: int, hopper: int) -> dict[str, int]:
+    """What is known of three families as what is known of each GPU."""
+    found = dict(zip(GENERATIONS, (volta, ampere, hopper), strict=True))
+    return {gpu: found[generation(gpu)] for gpu in GPUS}
+
+
+def _bits(*values: float) -> tuple[int, ...]:
+    return tuple(int(np.float32(v).view(np.uint32)) for v in values)
+
+
+def _tiny(name: str, label: str, c: float, exponent: int, known: Sequence[int]) -> Probe:
+    """c and 16 products of one power of two; ``known``: three families, then the exact sum."""
+    products = ((*TINY[exponent], 16),)
+    return Probe(name, label, c, products, 16, "fp16", _families(*known[:3]), known[3])
+
+
+FP16_PROBES: tuple[Probe, ...] = (
+    _tiny("c = 1, 16 products of 2^-24", r"$1 + 16 \times 2^{-24}$", 1.0, -24,
+          (0x3F800000, 0x3F800008, 0x3F800008, 0x3F800008)),
+    _tiny("c = 1, 16 products of 2^-25", r"$1 + 16 \times 2^{-25}$", 1.0, -25,
+          (0x3F800000, 0x3F800000, 0x3F800004, 0x3F800004)),
+    _tiny("c = 1, 16 products of 2^-26", r"$1 + 16 \times 2^{-26}$", 1.0, -26,
+          (0x3F800000, 0x3F800000, 0x3F800000, 0x3F800002)),
+    _tiny("c = 1 - 2^-24, 16 products of 2^-24", r"$(1 - 2^{-24}) + 16 \times 2^{-24}$", 1.0 - 2.0**-24, -24,
+          (0x3F800001, 0x3F800007, 0x3F800007, 0x3F800008)),
+    Probe("c = -1, one product 1 and 15 of 2^-24", r"$-1 + 1 + 15 \times 2^{-24}$", -1.0,
+          ((1.0, 1.0, 1), (*TINY[-24], 15)), 16, "fp16", _families(0x35400000, 0x35700000, 0x35700000), 0x35700000),
+    Probe("c = 2^-20, 8192^2 - 8192^2", r"$2^{-20} + 8192^2 - 8192^2$", 2.0**-20,
+          ((8192.0, 8192.0, 1), (8192.0, -8192.0, 1)), 16, "fp16", _families(0, 0, 0), 0x35800000),
+)  # fmt: skip
+FP8_PROBES: tuple[Probe, ...] = (
+    Probe("c = 1024, 32 products of 2^-4 (E4M3)", r"$1024 + 32 \times 2^{-4}$", 1024.0, ((0.25, 0.25, 32),), 32, "e4m3",
+          dict(zip(FP8_GPUS, _bits(1024, 1024, 1026), strict=True)), *_bits(1026)),
+    Probe("448^2 and 31 products of 1 (E4M3)", r"$448^2 + 31 \times 1$", 0.0, ((448.0, 448.0, 1), (1.0, 1.0, 31)), 32,
+          "e4m3", dict(zip(FP8_GPUS, _bits(200704, 200704, 200735), strict=True)), *_bits(200735)),
+)  # fmt: skip
+
+
+def rounded(value: Fraction) -> int:
+    """The FP32 bits of an exact number, to nearest even."""
+    return exact.round_to(exact.of(value), "fp32")[0]
+
+
+def results(probes: Sequence[Probe], gpus: Sequence[str]) -> Array:
+    """What the lab's models give: FP32 bits (probe, GPU)."""
+    from ... import tensorcore
+
+    a, b = (np.stack(side) for side in zip(*(p.factors for p in probes), strict=True))
+    c, inputs = np.array([p.c for p in probes], np.float32), probes[0].inputs
+    found = [np.asarray(tensorcore.dot(a, b, c, gpu=gpu, inputs=inputs)).view(np.uint32) for gpu in gpus]
+    return np.stack(found, axis=1)
