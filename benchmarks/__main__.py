@@ -9,8 +9,6 @@ import sys
 
 import benchmarks
 
-from .timing import ratios  # noqa: F401  (the shared helper must import)
-
 NAMES = [m.name for m in pkgutil.iter_modules(benchmarks.__path__) if not m.name.startswith("_") and m.name != "timing"]
 
 

@@ -73,9 +73,22 @@ def _from_torch(x: Any, name: str) -> Any:
 
 
 def _integers(array: np.ndarray[Any, Any], name: str) -> Floats:
+    wide = array.astype(np.float64)
     if array.size and max(int(array.max()), -int(array.min())) > EXACT_INTEGERS:
-        raise LabError(f"{name} has integers beyond 2**53, which float64 does not hold exactly; pass floats.")
-    return array.astype(np.float64)
+        inexact = [value for value in array.reshape(-1).tolist() if int(float(value)) != value]
+        if inexact:
+            raise LabError(f"{name} holds {inexact[0]}, an integer that float64 does not hold exactly; pass floats.")
+    return wide
+
+
+def widened(x: Floats) -> Floats:
+    """A float array as float64, a signalling NaN still signalling (a cast makes it quiet, and warns)."""
+    with np.errstate(invalid="ignore"):
+        wide = x.astype(np.float64, copy=False)
+    if x.dtype == np.float32 and (nan := np.isnan(x)).any():
+        quiet = x.view(np.uint32)[nan] & np.uint32(1 << 22)
+        wide.view(np.uint64)[nan] &= ~np.where(quiet, np.uint64(0), np.uint64(1 << 51))
+    return wide
 
 
 def broadcast(*operands: Values) -> tuple[list[Floats], tuple[int, ...]]:
@@ -88,7 +101,7 @@ def broadcast(*operands: Values) -> tuple[list[Floats], tuple[int, ...]]:
         raise LabError(f"operands of shapes {shapes} do not broadcast together.") from None
     flats: list[Floats] = []
     for v in operands:
-        flat: Floats = v.flat.astype(dtype) if v.flat.dtype != dtype else v.flat
+        flat: Floats = widened(v.flat) if dtype == np.float64 else v.flat
         if v.shape != shape:
             flat = np.ascontiguousarray(np.broadcast_to(flat.reshape(v.shape), shape)).reshape(-1)
         flats.append(flat)

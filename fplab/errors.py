@@ -22,13 +22,13 @@ class LabError(ValueError):
     call: str | None = None
 
 
-def unknown(kind: str, given: object, allowed: Iterable[str]) -> LabError:
-    """The error for a name that is not in a table, with the nearest name that is."""
+def unknown(kind: str, given: object, allowed: Iterable[str], aliases: Iterable[str] = ()) -> LabError:
+    """The error for a name that is not in a table, with the nearest name that is; ``aliases`` are names too."""
     names = list(allowed)
     text = f"unknown {kind} {given!r}. Allowed: {', '.join(names)}."
-    near = difflib.get_close_matches(str(given).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
-    if near:
-        text += f" Did you mean {next(n for n in names if n.lower() == near[0])!r}?"
+    known = {name.lower(): name for name in [*aliases, *names]}
+    if isinstance(given, str) and (near := difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)):
+        text += f" Did you mean {known[near[0]]!r}?"
     return LabError(text)
 
 

@@ -10,7 +10,8 @@ Common arguments:
 * ``rounding``: "rne", "rna", "rtz", "rtp", "rtn", "odd" or "stochastic" (which needs ``seed``).
 * ``overflow``: "inf", "saturate", "nan", or None for the format's own.
 * ``subnormals``: True keeps them; "flush_inputs" takes subnormal operands for zero, "flush_outputs" makes results
-  that are tiny after rounding zero, False does both.
+  that are tiny after rounding zero, False does both. An operand is subnormal in the format it comes from: in
+  ``quantize`` and ``encode`` its float32 or float64, in :func:`convert` ``src``, in arithmetic ``fmt``.
 * ``nan``: what a NaN becomes in a format without one: "zero", "max", or None for an error.
 * ``flags=True``: also returns uint8 IEEE flags: 16 invalid, 8 divide by zero, 4 overflow, 2 underflow, 1 inexact.
 * ``strict=True``: operands that the format cannot represent are an error; by default they are rounded to nearest first.
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Values, check_out, code_dtype, values
+from .arrays import Values, check_out, code_dtype, values, widened
 from .arrays import codes as read_codes
 from .errors import LabError, quotes_call
 from .formats import Format, Overflow, Rounding, get
@@ -190,7 +191,10 @@ def decode(codes: Any, fmt: str | Format, dtype: Any = None) -> Any:
     """
     form = get(fmt)
     flat, shape = read_codes(codes, form.bits)
-    to = np.dtype(carrier_dtype(form, narrow=True) if dtype is None else dtype)
+    try:
+        to = np.dtype(carrier_dtype(form, narrow=True) if dtype is None else dtype)
+    except TypeError:
+        raise LabError(f"dtype={dtype!r} is no dtype; allowed: float32, float64.") from None
     if to not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise LabError(f"dtype={to} cannot carry values; allowed: float32, float64.")
     if to == np.float32 and not form.fits_float32:
@@ -249,7 +253,7 @@ def demand_representable(operands: list[Values], fmt: Format) -> None:
     """strict=True: an error that names the first operand the format cannot represent."""
     for number, v in enumerate(operands):
         rounded = np.empty(v.flat.size, np.float64)
-        round_into(v.flat.astype(np.float64), rounded, fmt, options(fmt, nan="zero"), np.uint64(0))
+        round_into(widened(v.flat), rounded, fmt, options(fmt, nan="zero"), np.uint64(0))
         differ = rounded != v.flat
         differ &= ~np.isnan(v.flat) if fmt.has_nan else True
         if differ.any():

@@ -81,6 +81,19 @@ class Format:
     source: str = ""
 
     def __post_init__(self) -> None:
+        try:
+            self._settle()
+        except LabError as error:
+            widths = f"{self.name!r}, exponent_bits={self.exponent_bits!r}, fraction_bits={self.fraction_bits!r}"
+            raise LabError(f"fplab.Format({widths}, ...): {error}") from None
+
+    def _settle(self) -> None:
+        """Check every field and fill in the bias."""
+        if not isinstance(self.name, str) or not self.name:
+            raise LabError(f"name={self.name!r} is not a name.")
+        for field in ("signed", "zero"):
+            if not isinstance(getattr(self, field), bool):
+                raise LabError(f"{field}={getattr(self, field)!r} is neither True nor False.")
         integer("exponent_bits", self.exponent_bits, 1, 11, " (float64, which carries the values, has 11)")
         integer("fraction_bits", self.fraction_bits, 0, 52, " (float64, which carries the values, has 52)")
         if self.bias is None:
@@ -334,7 +347,7 @@ def get(fmt: str | Format) -> Format:
         return fmt
     found = _BY_NAME.get(fmt.strip().lower()) if isinstance(fmt, str) else None
     if found is None:
-        raise unknown("format", fmt, NAMES)
+        raise unknown("format", fmt, NAMES, aliases=_BY_NAME)
     return found
 
 

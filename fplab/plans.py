@@ -104,6 +104,8 @@ def float32_arithmetic(fmt: Format, opt: Options) -> fast32.Narrow | None:
     least = fmt.emin - fmt.fraction_bits
     if opt.mode != Rounding.RNE.code or fmt.significand_bits > 11 or not fmt.has_nan:
         return None
+    if fmt.has_infinity and opt.overflow != list(Overflow).index(Overflow.INF):
+        return None  # the loop would apply the policy to infinite operands too
     if 2 * fmt.emax + 2 > 127 or 2 * least < -149 or least - fmt.emax - 1 < -126:
         return None
     found = fast(fmt, opt)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import values
+from .arrays import values, widened
 from .errors import quotes_call
 from .floats import round_into, shaped
 from .formats import Format, get
@@ -26,16 +26,19 @@ def neighbours(x: Any, fmt: str | Format) -> tuple[Any, Any]:
     [0.99951171875, 1.0009765625]
     """
     form, v = get(fmt), values(x)
-    x64 = v.flat.astype(np.float64)
+    x64 = widened(v.flat)
     found = []
     for toward, mode in ((-np.inf, "rtn"), (np.inf, "rtp")):
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             start = np.nextafter(x64, toward)  # nothing of the format lies in between, unless it is this
         side = np.empty_like(x64)
         opt = options(form, mode, "inf" if form.has_infinity else "saturate", nan="zero")
         round_into(start, side, form, opt, np.uint64(0))
+        if form.signed and not form.zero:  # rounding keeps the sign of a number that is too small
+            side[np.abs(start) < form.smallest_subnormal] = np.copysign(form.smallest_subnormal, toward)
         if toward > 0:
-            side[(start > form.max) & (x64 <= np.inf)] = np.inf
+            side[start > form.max] = np.inf
+            side[start < form.min] = form.min
         else:
             side[start < form.min] = -np.inf if form.signed else np.nan
         side[np.isnan(x64)] = np.nan
@@ -53,7 +56,7 @@ def ulp(x: Any, fmt: str | Format) -> Any:
     0.0078125
     """
     form, v = get(fmt), values(x)
-    _, exponent = np.frexp(v.flat.astype(np.float64))
+    _, exponent = np.frexp(widened(v.flat))
     exponent = np.clip(exponent.astype(np.int64) - 1, form.emin, form.emax)
     exponent[v.flat == 0] = form.emin
     spacing = np.ldexp(1.0, exponent - form.fraction_bits)
@@ -66,7 +69,7 @@ def classify(x: Any, fmt: str | Format) -> Any:
     """The class of each x once rounded to a format: "zero", "subnormal", "normal", "infinite" or "nan"."""
     form, v = get(fmt), values(x)
     rounded = np.empty(v.flat.size, np.float64)
-    round_into(v.flat.astype(np.float64), rounded, form, options(form, nan="max"), np.uint64(0))
+    round_into(widened(v.flat), rounded, form, options(form, nan="max"), np.uint64(0))
     if not form.has_nan:
         rounded[np.isnan(v.flat)] = np.nan
     size = np.abs(rounded)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .errors import LabError
 
 PART = re.compile(r"\.part-(\d+)-.+")
 
@@ -30,6 +33,16 @@ def atomically(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def demand_writable(folder: Path) -> None:
+    """Make a folder, or raise a LabError before hours of work end at a folder that cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise LabError(f"cannot write to {str(folder)!r}: {error.strerror}. Name another folder.") from None
 
 
 def write_text(path: Path, text: str) -> None:

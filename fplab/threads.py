@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
-from .errors import integer
+from .errors import LabError, integer, quotes_call
 
 SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
+MOST = 1024
 _count: int | None = None
 
 
@@ -18,16 +19,18 @@ def num_threads() -> int:
     """How many threads kernels use: as set, else ``FPLAB_NUM_THREADS``, else the cores this process may use."""
     if _count is not None:
         return _count
-    named = os.environ.get("FPLAB_NUM_THREADS", "")
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
+    if named := os.environ.get("FPLAB_NUM_THREADS"):
+        if not named.isdecimal():
+            raise LabError(f"FPLAB_NUM_THREADS={named!r} is not a number; allowed: 1 to {MOST}.")
+        return integer("FPLAB_NUM_THREADS", int(named), 1, MOST)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@quotes_call
 def set_num_threads(n: int | None) -> None:
     """Use ``n`` threads (1 to 1024) from now on; None goes back to the default."""
     global _count
-    _count = None if n is None else integer("n", n, 1, 1024)
+    _count = None if n is None else integer("n", n, 1, MOST)
 
 
 @lru_cache(maxsize=4)

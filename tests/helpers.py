@@ -54,7 +54,8 @@ def random_floats(key: int, n: int, dtype: Any) -> Array:
 
 def policies(fmt: Format) -> list[Overflow]:
     """The overflow policies that a format can express."""
-    return [o for o in Overflow if (o is not Overflow.INF or fmt.has_infinity) and (o is not Overflow.NAN or fmt.has_nan)]
+    impossible = {Overflow.INF: not fmt.has_infinity, Overflow.NAN: not fmt.has_nan}
+    return [policy for policy in Overflow if not impossible.get(policy, False)]
 
 
 def combinations(fmt: Format) -> Iterator[tuple[Rounding, Overflow, bool | str]]:
@@ -121,7 +122,8 @@ def regimes(fmt: Format, dtype: Any, most: int = 1 << 30, key: int = 1) -> Array
     noise = (1 + raw(key, 64, np.uint64).astype(np.float64) / 2**64) * scale
     patterns = random_floats(key, 2048 if most > 512 else 32, dtype)
     with np.errstate(over="ignore", under="ignore"):
-        return np.concatenate([around(values[np.isfinite(values)], dtype), specials(dtype), noise.astype(dtype), patterns])
+        parts = [around(values[np.isfinite(values)], dtype), specials(dtype), noise.astype(dtype), patterns]
+    return np.concatenate(parts)
 
 
 def exact_next(fmt: Format, code: int) -> bool:
@@ -129,28 +131,29 @@ def exact_next(fmt: Format, code: int) -> bool:
     return code < fmt.max_code or fmt.emax < 1023
 
 
-def first_difference(actual: Array, expected: Array) -> str:
-    """Where two arrays of equal shape first differ, in bits; empty where they do not."""
-    a, b = (x.reshape(-1).view(f"u{x.dtype.itemsize}") if x.dtype.kind == "f" else x.reshape(-1) for x in (actual, expected))
-    differ = np.flatnonzero(a != b)
-    if not differ.size:
-        return ""
-    at = int(differ[0])
-    width = 2 * actual.dtype.itemsize
-    shown = [f"{x.reshape(-1)[at]!s} (0x{int(y[at]):0{width}x})" for x, y in ((actual, a), (expected, b))]
-    return f"{differ.size} of {a.size} differ, first at {at}: got {shown[0]}, expected {shown[1]}"
+def unsigned(x: Array) -> Array:
+    """An array's bits as unsigned integers, flat."""
+    flat = np.ascontiguousarray(x).reshape(-1)
+    return flat.view(f"u{flat.dtype.itemsize}") if flat.dtype.kind in "fib" else flat
+
+
+def shown(x: Array, at: int) -> str:
+    """One element and its bits."""
+    return f"{np.asarray(x).reshape(-1)[at]!s} (0x{int(unsigned(x)[at]):0{2 * x.dtype.itemsize}x})"
 
 
 def assert_same(actual: Any, expected: Any, what: object = "", *inputs: Array) -> None:
     """Equal dtype, shape and bits, or a message with the first difference and the inputs that led to it."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), what
-    text = first_difference(actual, expected)
-    if text:
-        a, b = (x.view(f"u{x.dtype.itemsize}") if x.dtype.kind == "f" else x for x in (actual, expected))
-        at = int(np.flatnonzero(a.reshape(-1) != b.reshape(-1))[0])
-        given = [f"{x.reshape(-1)[at]!r}" + (f" (0x{int(bits_of(x.reshape(-1))[at]):x})" if x.dtype.kind == "f" else "") for x in inputs]
-        raise AssertionError(f"{what}: {text}" + (f"; input {', '.join(given)}" if given else ""))
+    differ = unsigned(actual) != unsigned(expected)
+    if differ.any():
+        at = int(differ.argmax())
+        given = f" from {', '.join(shown(x, at) for x in inputs)}" if inputs else ""
+        raise AssertionError(
+            f"{what}: {differ.sum()} of {differ.size} differ, first at {at}: "
+            f"got {shown(actual, at)}, expected {shown(expected, at)}{given}"
+        )
 
 
 # --- the routes, called directly ------------------------------------------------------------------------------
@@ -171,7 +174,10 @@ def general_encode(x: Array, fmt: Format, opt: Any, seed: int = 0, start: int = 
     return codes, flags
 
 
-def fast_quantize(x: Array, fmt: Format, opt: Any, keys: tuple[Any, Any] = (np.uint32(0), np.uint32(0)), start: int = 0) -> Array | None:
+NO_KEYS = (np.uint32(0), np.uint32(0))
+
+
+def fast_quantize(x: Array, fmt: Format, opt: Any, keys: tuple[Any, Any] = NO_KEYS, start: int = 0) -> Array | None:
     """Values rounded by the fast kernel, or None where a format has none."""
     found = fast(fmt, opt) if x.dtype == np.float32 else None
     if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gfloat
@@ -94,7 +95,9 @@ def signalling(x: Array) -> Array:
     return bits_of(make_quiet(x)) != bits_of(x)
 
 
-def oracle(x: Array, fmt: Format, mode: Rounding, policy: Overflow, subnormals: Any, words: Array) -> tuple[Array, Array]:
+def oracle(
+    x: Array, fmt: Format, mode: Rounding, policy: Overflow, subnormals: Any, words: Array
+) -> tuple[Array, Array]:
     """Codes and flags from the fractions, one element after the other."""
     source = carrier(x.dtype)
     codes, flags = np.empty(x.size, np.uint64), np.empty(x.size, np.uint8)
@@ -137,8 +140,8 @@ def test_grid_and_kernels_agree(fmt: Format, dtype: type) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("fmt", TABLED, ids=fmt_id)
 def test_every_code_and_midpoint_to_nearest(fmt: Format, dtype: type) -> None:
-    """As above without leaving a code out, for the default options through the public functions."""
-    g, x = grid(fmt), regimes(fmt, dtype)
+    """As above without leaving out a code of at most 16 bits, to nearest, through the public functions."""
+    g, x = grid(fmt), regimes(fmt, dtype, 1 << 16 if fmt.bits <= 16 else 1 << 14)
     for policy in policies(fmt):
         codes, _ = g.round(x, choices(Rounding.RNE, policy, True))
         assert_same(fplab.encode(x, fmt, overflow=policy, nan="max").astype(np.uint64), codes, fmt, x)
@@ -165,34 +168,28 @@ def test_fractions_agree(fmt: Format) -> None:
                 assert_same(fast, general_quantize(x, fmt, opt, SEED), f"fast {what}", x)
 
 
-@st.composite
-def any_format(draw: st.DrawFn) -> Format:
-    """A record nobody has thought of."""
-    while True:
-        try:
-            return Format(
-                "drawn",
-                draw(st.integers(1, 9)),
-                draw(st.integers(0, 12)),
-                draw(st.one_of(st.none(), st.integers(-20, 300))),
-                draw(st.booleans()),
-                draw(st.booleans()),
-                draw(st.sampled_from(Specials)),
-            )
-        except LabError:
-            continue
+def possible(fields: tuple[Any, ...]) -> Format | None:
+    try:
+        return Format("drawn", *fields)
+    except LabError:
+        return None
+
+
+# Records nobody has thought of, the plain ones first.
+FIELDS = itertools.product(range(9, 0, -1), range(13), (None, 7, 100, -20), (True, False), (True, False), Specials)
+DRAWN = [f for f in map(possible, FIELDS) if f]
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_any_format_any_rounding(data: st.DataObject) -> None:
-    fmt, mode = data.draw(any_format()), data.draw(st.sampled_from(Rounding))
+    fmt, mode = data.draw(st.sampled_from(DRAWN)), data.draw(st.sampled_from(Rounding))
     policy, subnormals = data.draw(st.sampled_from(policies(fmt))), data.draw(st.sampled_from([True, False]))
     some = st.one_of(
         st.integers(0, 2**32 - 1).map(lambda b: np.array([b], np.uint32).view(np.float32)),
         st.integers(0, 2**64 - 1).map(lambda b: np.array([b], np.uint64).view(np.float64)),
         st.integers(0, fmt.max_code).map(lambda c: np.array([fmt.magnitude(c)])),
-        st.integers(0, 2 * fmt.max_code).map(lambda c: np.array([fmt.magnitude(c // 2) / 2 + fmt.magnitude((c + 1) // 2) / 2])),
+        st.integers(0, fmt.max_code - 1).map(lambda c: np.array([(fmt.magnitude(c) + fmt.magnitude(c + 1)) / 2])),
         st.floats(0.1, 4).map(lambda f: np.array([f * fmt.smallest_normal])),
         st.floats(0.1, 4).map(lambda f: np.array([f * fmt.smallest_subnormal], np.float32)),
     )
@@ -271,7 +268,7 @@ def mpfr(fmt: Format, mode: str) -> Any:
 @pytest.mark.parametrize("mode", MPFR_MODES)
 @pytest.mark.parametrize("name", ["fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3_ieee", "e3m4"])
 def test_mpfr(name: str, mode: str) -> None:
-    """Directed roundings too, and the inexact, overflow and underflow flags of a library with its own bignums."""
+    """Directed roundings too, and what is inexact, from a library with its own bignums."""
     fmt = get(name)
     x = regimes(fmt, np.float64, 200)
     x = np.concatenate([x[~np.isnan(x)][:: max(1, x.size // 3000)], regimes(fmt, np.float64, 8)[:200]])

@@ -106,7 +106,7 @@ def test_the_probability_is_exact_to_a_word(fmt: Format, dtype: type) -> None:
         words = [0, MASK] if turn is None else [0, turn - 1, MASK, *([turn] if turn < 2**32 else [])]
         for word in words:
             at = index_of(word, int(keys[0]), int(keys[1]))
-            for x in ([size, -size] if fmt.signed else [size]):
+            for x in [size, -size] if fmt.signed else [size]:
                 want, want_flags = exact.round_to(exact.from_float(x), fmt, SR, Overflow.SATURATE, word=word)
                 array = np.array([x], dtype)
                 codes, flags = general_encode(array, fmt, opt, seed, at)
@@ -119,7 +119,7 @@ def test_the_probability_is_exact_to_a_word(fmt: Format, dtype: type) -> None:
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3", "e2m1", "e8m0"])
 def test_public_function_draws_the_stream_of_its_seed(fmt: str) -> None:
-    x = np.abs((raw(3, 50_000).view(np.float32)))
+    x = np.abs(raw(3, 50_000).view(np.float32))
     x = x[np.isfinite(x)]
     want = general_quantize(x, get(fmt), opts(get(fmt), SR), seed=11)
     assert_same(fplab.quantize(x, fmt, "stochastic", seed=11), want, fmt, x)
@@ -189,7 +189,8 @@ def test_result_does_not_depend_on_threads_or_split(fmt: str) -> None:
             assert_same(fplab.quantize(x, fmt, "stochastic", seed=3), want, n, x)
     finally:
         fplab.set_num_threads(None)
-    parts = [general_quantize(x[i:j], get(fmt), opts(get(fmt), SR), 3, i) for i, j in ((0, 7), (7, 100_000), (100_000, x.size))]
+    cuts, opt = ((0, 7), (7, 100_000), (100_000, x.size)), opts(get(fmt), SR)
+    parts = [general_quantize(x[i:j], get(fmt), opt, 3, i) for i, j in cuts]
     assert_same(np.concatenate(parts), want, "in parts", x)
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
     ("errors", "formats", "storage", "threads"),
-    ("arrays", "exact", "exact_sums", "kernels"),
+    ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
     ("arithmetic", "floats", "inspection", "plans", "reveal", "spacing", "sums", "tensorcore"),
     ("hardware", "plots"),
     ("training",),

@@ -22,7 +22,7 @@ from .numerals import number_text, short
 from .rows import Row, bit_fields, look_up
 from .text import ROUNDING_WORDS, text_of
 
-__all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "inspect_value", "number_text", "short"]
+__all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "number_text", "short"]
 
 DEFAULT_FORMATS = ("fp32", "fp16", "bf16", "tf32", "e4m3", "e5m2")
 
@@ -45,6 +45,9 @@ class Inspection:
             "rounding": self.rounding.value,
             "formats": [row.to_dict() for row in self.rows],
         }
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         return text_of(self)
@@ -74,15 +77,14 @@ def inspect(
     >>> print(inspect("0.1", "fp16").rows[0].hex)
     0x2e66
     """
+    if not isinstance(formats, str | Format | Iterable):
+        raise LabError(f"formats={formats!r} names no format; allowed: a name, a record, or several.")
     records = tuple(get(f) for f in ([formats] if isinstance(formats, str | Format) else formats))
     if not records:
         raise LabError("no format was given; allowed: one or more names or records.")
     mode = _rounding(rounding)
     given = parse(value, records)
     return Inspection(given, mode, tuple(look_up(given, fmt, mode, overflow) for fmt in records))
-
-
-inspect_value = inspect
 
 
 def _rounding(mode: str | Rounding) -> Rounding:

@@ -55,6 +55,13 @@ def _cache_dir() -> str | None:
     return str(folder)
 
 
+def _name(function: Kernel) -> str:
+    """A name that tells a function from every other: where it is, and what it captures."""
+    captured = [cell.cell_contents for cell in function.__closure__ or ()]
+    parts = [getattr(value, "_uuid", None) or repr(value) for value in captured]
+    return "|".join([function.__module__, function.__qualname__, *parts])
+
+
 def jit(function: Kernel, *, inline: bool = False) -> Kernel:
     """numba's ``njit`` as every kernel here wants it: cached, without the GIL, IEEE division, never ``fastmath``.
 
@@ -68,10 +75,9 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
         )
     finally:
         numba_config.CACHE_DIR = before
-    if "<locals>" not in function.__qualname__:
-        # A cached closure is looked up by what it captures, and numba names a captured function by a random number:
-        # the closure would be compiled again in every process. With a name of its own the function is found again.
-        compiled._set_uuid(f"{function.__module__}.{function.__qualname__}")  # type: ignore[attr-defined]
+    # A cached closure is looked up by what it captures, and numba names a captured function by a random number: the
+    # closure would be compiled again in every process. With a name of its own the function is found again.
+    compiled._set_uuid(_name(function))  # type: ignore[attr-defined]
     return compiled
 
 

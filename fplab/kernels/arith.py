@@ -15,6 +15,7 @@ from . import jit
 from .rounding import (
     DIVZERO,
     FINITE,
+    IEEE,
     INF,
     INVALID,
     NO_NAN,
@@ -250,7 +251,8 @@ def _operand(code, src, fmt, to_fmt, daz):
     """A carrier's code rounded to an operand of ``fmt`` (a no-op where it is one), unpacked; whether NaN was lost."""
     kind, negative, m, e, payload = unpack(code, src)
     lost = 0
-    if kind != SNAN or fmt.specials == NONE:
+    infinity = kind == INF and fmt.specials == IEEE  # an operand like others, to which no overflow policy applies
+    if not infinity and (kind != SNAN or fmt.specials == NONE):
         narrow, flags = pack(kind, negative, m, e, False, payload, fmt, to_fmt, False, U0)
         lost = flags & NO_NAN  # the flags of an operation are its own, not those of rounding its operands
         kind, negative, m, e, payload = unpack(narrow, fmt)

@@ -145,12 +145,11 @@ def round_magnitude(m, e, sticky, negative, fmt, mode, ftz, want_flags, word):
     if up:
         code += U1
     flags = INEXACT if (above != U0 or low) else 0
-    if exponent < fmt.emin and (want_flags or ftz):
-        if _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word):
-            if ftz:
-                return U0, UNDERFLOW | INEXACT
-            if flags:
-                flags |= UNDERFLOW
+    if exponent < fmt.emin and (want_flags or ftz) and _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word):
+        if ftz:
+            return U0, UNDERFLOW | INEXACT
+        if flags:
+            flags |= UNDERFLOW
     return code, flags
 
 
