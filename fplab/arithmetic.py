@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import broadcast, values
+from .arrays import broadcast, narrow_result, values
 from .errors import LabError, quotes_call
 from .floats import PAST_CACHE, bits_of, demand_representable, destination, finish, head, refuse_nan, shaped
 from .formats import Format, Overflow, Rounding, get
@@ -52,7 +52,7 @@ def _operate(
     if strict:
         demand_representable(read, form)
     flats, shape = broadcast(*read)
-    dtype = carrier_dtype(form, all(v.narrow for v in read))
+    dtype = carrier_dtype(form, narrow_result(read))
     result = destination(out, shape, dtype, *flats)
     quick = float32_arithmetic(form, opt) if not flags and op <= arith.DIV else None
     if quick and dtype == np.float32 and flats[0].dtype == np.float32 and all(f.flags.aligned for f in flats):
@@ -227,7 +227,8 @@ def _compare(op: int, a: Any, b: Any, fmt: str | Format, subnormals: bool | str,
     offender = arith.compare(
         op, bits_of(flats[0]), bits_of(flats[1]), answer, raised, source, layout(form), options(form), opt.daz
     )
-    refuse_nan(offender, form)
+    if offender >= 0:
+        raise LabError(f"element {offender} is NaN, and {form.name} has none.")
     return (shaped(answer, shape), shaped(raised, shape)) if flags else shaped(answer, shape)
 
 

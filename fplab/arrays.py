@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ class Values:
     flat: Floats
     shape: tuple[int, ...]
     narrow: bool  # results come back as float32 where the format fits
+    weak: bool = False  # a Python number, which does not decide the dtype of a result, as in numpy
 
 
 def values(x: Any, name: str = "x") -> Values:
@@ -45,7 +47,7 @@ def values(x: Any, name: str = "x") -> Values:
             f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers"
             + ("; a float64 holds 53 of its bits: convert it yourself." if kind == "f" else ".")
         )
-    return Values(np.ascontiguousarray(array).reshape(-1), array.shape, narrow)
+    return Values(np.ascontiguousarray(array).reshape(-1), array.shape, narrow, type(x) in (int, float))
 
 
 def _as_array(x: Any, name: str) -> np.ndarray[Any, Any]:
@@ -91,9 +93,20 @@ def widened(x: Floats) -> Floats:
     return wide
 
 
+def narrow_result(operands: Sequence[Values]) -> bool:
+    """Whether an operation's result comes back as float32: what its arrays say, or its numbers where all are."""
+    return all(v.narrow for v in ([v for v in operands if not v.weak] or operands))
+
+
+def _as_float32(v: Values) -> bool:
+    """Whether an operand is float32, or a number that float32 holds."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return v.flat.dtype == np.float32 or (v.weak and float(v.flat[0]) == float(np.float32(v.flat[0])))
+
+
 def broadcast(*operands: Values) -> tuple[list[Floats], tuple[int, ...]]:
-    """The operands at one shape and one dtype (float64 if any is), flat."""
-    dtype = np.float32 if all(v.flat.dtype == np.float32 for v in operands) else np.float64
+    """The operands at one shape and one dtype (float32 if it holds all of them, else float64), flat."""
+    dtype = np.float32 if narrow_result(operands) and all(map(_as_float32, operands)) else np.float64
     try:
         shape = np.broadcast_shapes(*(v.shape for v in operands))
     except ValueError:
@@ -101,7 +114,7 @@ def broadcast(*operands: Values) -> tuple[list[Floats], tuple[int, ...]]:
         raise LabError(f"operands of shapes {shapes} do not broadcast together.") from None
     flats: list[Floats] = []
     for v in operands:
-        flat: Floats = widened(v.flat) if dtype == np.float64 else v.flat
+        flat: Floats = widened(v.flat) if dtype == np.float64 else v.flat.astype(np.float32, copy=False)
         if v.shape != shape:
             flat = np.ascontiguousarray(np.broadcast_to(flat.reshape(v.shape), shape)).reshape(-1)
         flats.append(flat)

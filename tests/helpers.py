@@ -34,6 +34,7 @@ CUSTOM = (
     Format("e5m13", 5, 13),
     Format("e3m28", 3, 28, specials=Specials.LAST),  # 32 bits, more precise than float32
     Format("e8m22", 8, 22),
+    Format("unsigned_e2m30", 2, 30, signed=False, specials=Specials.NONE),  # the most precise with arithmetic
 )
 EVERY = TABLE + CUSTOM
 TABLED = tuple(f for f in EVERY if covers(f))

@@ -145,6 +145,23 @@ def test_lists_float16_integers_and_scalars():
     assert fplab.quantize(np.array(0.1), "fp16").shape == ()
 
 
+def test_a_python_number_does_not_decide_the_dtype():
+    for number in (1, 1.0, 0.1, 1e300, float("nan")):
+        got = fplab.add(X, number, "fp16")
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, fplab.add(X, np.float64(number), "fp16").astype(np.float32))
+    assert fplab.add(X, np.float64(1), "fp16").dtype == np.float64
+    assert fplab.add(0.1, 0.2, "fp16").dtype == np.float64
+    assert fplab.add(1, 2, "fp16").dtype == np.float32
+    signalling = fplab.decode([0x7C01], "fp16")
+    assert fplab.add(signalling, 1.0, "fp16", flags=True)[1] == 16
+
+
+def test_comparing_a_nan_that_the_format_lacks():
+    with pytest.raises(LabError, match="element 0 is NaN, and e2m1 has none"):
+        fplab.eq([np.nan], 1, "e2m1")
+
+
 def test_empty_arrays_work_everywhere():
     for shape in ((0,), (3, 0, 2)):
         x = np.empty(shape, np.float32)

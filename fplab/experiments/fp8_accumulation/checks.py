@@ -211,7 +211,7 @@ CHECKS: tuple[Check, ...] = (
     Check("positive sums are too small, never too large", EXACT, truncation_shrinks),
     Check("errors of one sign grow with K, of both signs more slowly", EXACT, grows_with_k),
     Check("positive operands pass 2% between K = 1,024 and 2,048, and err by 7 to 9% at 4,096", EXACT, positive_passes),
-    Check("Compatible with DeepSeek-V3's 'nearly 2%' at K = 4096: the largest error over the r.m.s. result, 512x512 results",
+    Check("Compatible with DeepSeek-V3's 'nearly 2%' at K = 4096: largest error over r.m.s. result, 512x512",
           EXACT, nearly_two_percent),
     Check("no other definition gives it: over 100%, or below 0.5%; and positive operands over 5%", EXACT,
           no_other_definition),
