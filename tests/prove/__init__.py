@@ -1,0 +1,1 @@
+"""The exhaustive proofs behind ``make prove``: every float32 pattern, every pair of FP16, every pair of every FP8."""
