@@ -1,0 +1,314 @@
+"""The experiment ``partial_products``: exact integers, bounds by definition, checks that can fail, GPU cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fplab import exact, floats
+from fplab import exact_products as whole
+from fplab.experiments import partial_products as pp
+from fplab.experiments.base import Status
+from fplab.experiments.partial_products import accumulators, bounds, checks, exactly, network, operands
+from fplab.hardware.cases import Arrays
+from fplab.tensorcore import oracle
+
+UNIT = Fraction(2) ** whole.UNIT
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return pp.run(pp.QUICK, lambda share, text: None)
+
+
+def test_every_claim_holds(arrays: Arrays) -> None:
+    for check in pp.CHECKS:
+        outcome = check.check(arrays, pp.QUICK)
+        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+
+
+# --- every check can fail --------------------------------------------------------------------------------------------
+
+Change = Callable[[np.ndarray], Any]
+
+
+def _results(fmt: str, gpu: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Change the results of one accumulator."""
+
+    def apply(array: np.ndarray) -> None:
+        i = pp.index(fmt, gpu)
+        array[i] = change(array[i])
+
+    return apply
+
+
+def _set(place: Any, value: Any) -> Change:
+    def apply(array: np.ndarray) -> None:
+        array[place] = value
+
+    return apply
+
+
+def _copy(source: tuple[str, str], target: tuple[str, str]) -> Change:
+    """Give one accumulator the results of another."""
+
+    def apply(array: np.ndarray) -> None:
+        array[pp.index(*target)] = array[pp.index(*source)]
+
+    return apply
+
+
+MUTANTS: list[tuple[Any, str, Change]] = [
+    (checks.definition, "random: walked", _set((0, 0, 0, 0), 3.0)),
+    (checks.oracle, "positive: results", _results("fp32", "A100", lambda x: np.nextafter(x, np.float32(9)))),
+    (checks.libraries, "random: results", _results("fp16", "", lambda x: x * 2)),
+    (checks.libraries, "swamped: results", _results("fp32", "", lambda x: np.nextafter(x, np.float32(9)))),
+    (checks.all_gpus, "random: results", _results("fp16", "H100", lambda x: -x)),
+    (checks.bounds_hold, "positive: results", _results("fp32", "H100", lambda x: x * np.float32(1.001))),
+    (checks.bounds_hold, "random: results", _results("fp32", "", lambda x: x + 1)),
+    (checks.bounds_hold, "activations × gradients: results", _results("fp16", "V100", lambda x: x + 5)),
+    (checks.beforehand, "random: bound", _set((..., 8), 1)),
+    (checks.beforehand, "positive: results", _results("fp32", "V100", lambda x: x * np.float32(1.1))),
+    (checks.tight, "swamped: results", _results("fp32", "A100", lambda x: x * np.float32(1.001))),
+    (checks.published, "swamped: results", _copy(("fp32", ""), ("fp32", "V100"))),
+    (checks.published, "positive: results", _results("fp32", "H100", lambda x: x * np.float32(0.9))),
+    (checks.drift, "positive: results", _results("fp32", "H100", lambda x: x * np.float32(1.001))),
+    (checks.drift, "positive: results", _results("fp32", "", lambda x: x * np.float32(1.1))),
+    (checks.more_bits, "random: results", _copy(("fp32", "A100"), ("fp32", "V100"))),
+    (checks.more_bits, "random: results", _copy(("fp32", ""), ("fp32", "H100"))),
+    (checks.stored_once, "random: results", _results("fp32", "H100", lambda x: x * np.float32(1.5))),
+    (checks.lost_products, "weights × gradients: fates", _set((0, 0, 1), 1 << 20)),
+    (checks.cancellation, "ill-conditioned: results", _results("fp32", "", lambda x: x + 1)),
+]
+
+
+@pytest.mark.parametrize(("check", "name", "change"), MUTANTS, ids=lambda v: getattr(v, "__name__", None))
+def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
+    wrong = {**arrays, name: arrays[name].copy()}
+    change(wrong[name])
+    outcome = check(wrong, pp.QUICK)
+    assert outcome.status is Status.FAIL
+    assert outcome.detail
+
+
+def test_every_check_has_a_mutant() -> None:
+    assert {check.check for check in pp.CHECKS} == {mutant[0] for mutant in MUTANTS}
+
+
+def half_codes(shape: tuple[int, ...], seed: int, subnormal: bool = False) -> np.ndarray:
+    """Random finite FP16 codes of moderate size; also subnormal ones where asked for."""
+    rng = np.random.default_rng(seed)
+    exponent = rng.integers(0 if subnormal else 8, 18, shape).astype(np.uint16)
+    fraction, sign = (rng.integers(0, n, shape).astype(np.uint16) for n in (1024, 2))
+    return (sign << np.uint16(15)) | (exponent << np.uint16(10)) | fraction
+
+
+# --- chains and bounds -----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.sampled_from(accumulators.CORES), st.booleans())
+def test_walked_chains_and_their_bounds_are_the_oracles(seed: int, gpu: str, subnormal: bool) -> None:
+    """Alignment, last place and result of every block, and the bound from them, on Fractions."""
+    a, b = (operands.values(half_codes((1, 32), seed + i, subnormal)) for i in range(2))
+    models = [accumulators.Accumulator(fmt, gpu).model for fmt in ("fp16", "fp32")]
+    products, exponents = bounds.terms(a, b)
+    chains = bounds.walk(products, exponents, models)
+    sizes = np.array([16, 32])
+    got = whole.unpack(bounds.by_block(chains, exponents, models, sizes))
+    pairs = [[exact.from_float(v) for v in x[0].tolist()] for x in (a, b)]
+    for m, model in enumerate(models):
+        total, blocks = Fraction(0), oracle.instruction(*pairs, exact.Exact(False), model)
+        for j, block in enumerate(blocks):
+            assert block.result.value == Fraction(chains.totals[j + 1, m, 0])
+            if block.emax is not None:
+                assert block.emax == chains.tops[j, m, 0]
+                others = sum(t.counts and t.exponent < block.emax for t in block.terms)
+                place = Fraction(2) ** int(chains.places[j, m, 0])
+                rounding = place / 2 if model.rounding == "rne" else place - block.quantum
+                lost = others * block.quantum + (rounding if block.total and place > block.quantum else 0)
+                error = abs(sum((t.value for t in block.terms), Fraction(0)) - block.result.value)
+                assert error <= lost
+                total += lost
+            if (j + 1) * model.length in sizes:
+                assert got[m, 0, list(sizes).index((j + 1) * model.length)] * UNIT == total
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6))
+def test_bounds_hold_on_other_operands_with_subnormals(seed: int) -> None:
+    params = pp.Params(rows=2, log2_last=7)
+    pair = tuple(half_codes((2, 128), seed + i, True) for i in range(2))
+    arrays = {f"other: {part}": v for part, v in (pp.measured(*pair) | {"bound": _bound(pair)}).items()}
+    one = exactly.of_kind(arrays, "other")
+    assert one.lengths.tolist() == operands.sizes(params.log2_last).tolist()
+    for i, accumulator in enumerate(pp.ACCUMULATORS):
+        assert (one.errors[i] <= one.bound(i)).all(), accumulator.name
+        if accumulator.gpu and accumulator.fmt == "fp32":
+            assert (one.bound(i) <= one.beforehand(i)).all(), accumulator.name
+
+
+def _bound(pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return pp.bounded({"other": pair}, 4)["other: bound"]
+
+
+def test_a_subnormal_operand_needs_the_clamped_sum() -> None:
+    """2**-24 * 2**10 aligns at 2**-4, ten binades above its value: more of the others is cut than |a b| allows."""
+    a = np.full((1, 16), 2.0**-14 * (2 - 2.0**-10))
+    b = np.full((1, 16), 2.0**-14 * (2 - 2.0**-10))
+    a[0, 0], b[0, 0] = 2.0**-24, 2.0**10
+    pair = (operands.half(a), operands.half(b))
+    arrays = {f"other: {part}": v for part, v in (pp.measured(*pair) | {"bound": _bound(pair)}).items()}
+    one = exactly.of_kind(arrays, "other")
+    i = pp.index("fp32", "H100")
+    unclamped = 16 * bounds.rate(pp.ACCUMULATORS[i].model) * one.magnitude[0, 0, 0]
+    assert unclamped < one.errors[i][0, 0, 0] <= one.bound(i)[0, 0, 0] <= one.beforehand(i)[0, 0, 0]
+
+
+def test_rates_are_the_documented_constants() -> None:
+    got = [bounds.rate(accumulators.Accumulator("fp32", gpu).model) * 2**24 for gpu in accumulators.CORES]
+    assert got == [2, Fraction(9, 8), Fraction(19, 32)]
+
+
+def test_the_bound_one_by_one() -> None:
+    u = Fraction(1, 2**24)
+    assert bounds.one_by_one(10, 24, 1000) == 9 * u * 1000
+    stored = Fraction(1000, 2**11) + 10 * Fraction(2) ** (-25 - whole.UNIT)
+    assert bounds.one_by_one(10, 11, 1000) == stored + Fraction(9, 2**11) * (1000 + stored)
+
+
+# --- operands --------------------------------------------------------------------------------------------------------
+
+
+def test_every_stretch_of_the_climbing_operands_comes_back() -> None:
+    a, b = (operands.values(x) for x in operands.make("ill-conditioned", 3, 8))
+    for start, end in ((0, 16), (16, 32), (128, 256)):
+        middle = (start + end) // 2
+        first, second = (a[0, s] * b[1, s] for s in (slice(start, middle), slice(middle, end)))
+        left = np.sort(first) - np.sort(-second)
+        assert (left != 0).sum() <= 2  # the one that was changed may take another place in the order
+        assert abs(first.sum() + second.sum()) < 0.02
+
+
+def test_products_of_the_worst_case_lie_just_below_what_is_kept() -> None:
+    a, b = (operands.values(x) for x in operands.make("swamped", 2, 8))
+    assert a.shape == (3, 256)
+    for row, (gpu, exponents) in enumerate(operands.TARGETS.items()):
+        model = accumulators.Accumulator("fp32", gpu).model
+        assert len(exponents) == model.length
+        cut = np.trunc(np.ldexp(a[row] * b[0], model.alignment_bits))[1:]
+        blocks = cut[model.length - 1 :].reshape(-1, model.length).sum(axis=1)
+        assert (blocks < 2.0 ** (model.alignment_bits - 23)).all()
+    assert (b[0] == -b[1]).all()
+
+
+def test_real_operands_are_the_networks_own_products() -> None:
+    """The matrix products give what the convolution and its two gradients give, in float64 from the same tensors."""
+    torch = pytest.importorskip("torch")
+    t = network.tensors()
+    few = {name: torch.from_numpy(v[:8] if name[0] != "w" else v).double() for name, v in t.items()}
+    x3 = network.patches(t["x3"][:8]).reshape(-1, t["w3"][0].size).astype(np.float64)
+    forward = x3 @ t["w3"].reshape(len(t["w3"]), -1).T.astype(np.float64)
+    want = torch.nn.functional.conv2d(few["x3"], few["w3"], padding=1).permute(0, 2, 3, 1).reshape(forward.shape)
+    assert np.allclose(forward, want.numpy(), rtol=1e-12, atol=1e-14)
+    g3 = network.patches(t["g3"][:8])[..., ::-1, ::-1].reshape(-1, t["w3"].transpose(1, 0, 2, 3)[0].size)
+    backward = g3.astype(np.float64) @ t["w3"].transpose(1, 0, 2, 3).reshape(32, -1).T.astype(np.float64)
+    want = torch.nn.grad.conv2d_input(few["x3"].shape, few["w3"], few["g3"], padding=1)
+    assert np.allclose(backward, want.permute(0, 2, 3, 1).reshape(backward.shape).numpy(), rtol=1e-9, atol=1e-18)
+    x2 = network.patches(t["x2"][:8]).reshape(-1, t["x2"].shape[1] * 9).astype(np.float64)
+    g2 = t["g2"][:8].transpose(1, 0, 2, 3).reshape(t["g2"].shape[1], -1).astype(np.float64)
+    want = torch.nn.grad.conv2d_weight(few["x2"], (32, 16, 3, 3), few["g2"], padding=1).reshape(32, -1)
+    assert np.allclose(g2 @ x2, want.numpy(), rtol=1e-9, atol=1e-15)
+
+
+def test_the_loss_scale_brings_the_largest_gradient_below_one() -> None:
+    g = np.array([0.75e-3, -3e-7], np.float32)
+    assert 0.5 <= np.abs(g).max() * 2.0 ** network.loss_scale(g) < 1
+
+
+def test_drawn_rows_are_alive_and_as_many_as_asked_for() -> None:
+    x = np.zeros((6, 40), np.float32)
+    x[1:5, 3] = 1
+    x[0, 20] = 1  # beyond the shortest product
+    x[5, 3] = 2.0**-26  # zero in FP16
+    assert network.drawn(x, 2, 1).size == 2
+    assert network.drawn(x, 9, 1).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("kind", "k"), list(zip(network.REAL, (256, 512, 1024), strict=True)))
+def test_chosen_rows_are_rows_of_the_matrices(kind: str, k: int) -> None:
+    pair, whole_pair = network.chosen(kind, 3, 10), network.matrices(kind)
+    for x, everything in zip(pair, whole_pair, strict=True):
+        assert x.shape == (3, k)
+        assert all((everything[:, :k] == row).all(axis=1).any() for row in x)
+    codes = network.make(kind, 3, 10)
+    assert all((operands.values(c) == v.astype(np.float16)).all() for c, v in zip(codes, pair, strict=True))
+
+
+def test_fates_are_counted_by_place() -> None:
+    a = np.array([2.0**-10] + [1.0] * 31, np.float32)[None]
+    b = np.array([2.0**-16, 0, 2048] + [1.0] * 29, np.float32)[None]
+    got = accumulators.fates(a, b, "fp16", np.array([16, 32]))
+    assert got.tolist() == [[1, 1, 13, 1], [0, 0, 16, 0]]  # a zero, 2^-26, ones beside 2048 without effect, 2048
+    assert accumulators.fates(a, b, "fp32", np.array([16, 32])).tolist() == [[1, 0, 0, 15], [0, 0, 0, 16]]
+
+
+# --- outputs and devices ---------------------------------------------------------------------------------------------
+
+
+def test_made_up_arrays_are_the_same_every_time(arrays: Arrays) -> None:
+    again = pp.run(pp.QUICK, lambda share, text: None)
+    assert set(pp.DIGESTED) <= again.keys() == arrays.keys()
+    for name in pp.DIGESTED:
+        assert np.array_equal(again[name], arrays[name]), name
+
+
+def test_the_table_has_every_error_with_its_bound(arrays: Arrays) -> None:
+    rows = list(zip(*pp.table(arrays, pp.QUICK).values(), strict=True))
+    lengths = [arrays[f"{kind}: exact"].shape[2] for kind in pp.KINDS]
+    assert len(rows) == len(pp.ACCUMULATORS) * sum(lengths)
+    assert all(error <= bound and used <= 1 for *_, error, bound, used in rows)
+    last = [row for row in rows if row[:3] == ("swamped", 65536, "V100 FP32")]
+    assert last[0][5] > 0.99
+
+
+def test_running_sums_end_where_the_results_do(arrays: Arrays) -> None:
+    for kind in pp.TRACED:
+        trace = arrays[f"{kind}: trace"]
+        assert trace[0, -1] == 1 << pp.QUICK.log2_last
+        assert np.array_equal(trace[2:, -1], arrays[f"{kind}: results"][:, 0, 0, -1])
+
+
+def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
+    from fplab.plots.style import save, themed
+
+    for theme in ("light", "dark"):
+        with themed(theme):
+            figure = pp.plot(arrays, pp.QUICK)
+            assert len(figure.axes) == 12
+            save(figure, tmp_path / f"{theme}.svg", theme)
+
+
+def test_the_stand_in_gives_the_emulated_bits_of_every_case() -> None:
+    for case in pp.gpu_cases(pp.QUICK):
+        given = case.inputs()
+        got, want = case.compute(given, "cpu"), case.emulate(given, {"kind": "cpu"})
+        assert all(np.array_equal(got[name], want[name]) for name in case.formats), case.name
+        assert sum(x.nbytes for x in given.values()) <= 1 << 20
+
+
+def test_a_case_multiplies_what_the_experiment_multiplied(arrays: Arrays) -> None:
+    case = next(c for c in pp.gpu_cases(pp.QUICK) if c.name.startswith("positive, K = 65536"))
+    got = case.emulate(case.inputs(), {"kind": "cuda", "device": "NVIDIA A100-SXM4-80GB"})["d"]
+    assert np.array_equal(got.view(np.float32), arrays["positive: results"][pp.index("fp32", "A100"), ..., -1])
+    stored = next(c for c in pp.gpu_cases(pp.QUICK) if "stored as FP16" in c.name)
+    got = stored.emulate(stored.inputs(), {"kind": "cpu"})["d"]
+    sums = arrays["positive: results"][pp.index("fp32", "H100"), ..., 8]
+    assert np.array_equal(got, floats.encode(sums, "fp16"))
