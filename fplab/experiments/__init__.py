@@ -11,7 +11,15 @@ from .base import Experiment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES: tuple[str, ...] = ("formats", "underflow", "accumulate")
+NAMES: tuple[str, ...] = (
+    "formats",
+    "underflow",
+    "accumulate",
+    "partial_products",
+    "generations",
+    "fp8_accumulation",
+    "tf32",
+)
 
 
 def load(name: str) -> Experiment:
