@@ -19,6 +19,7 @@ NAMES: tuple[str, ...] = (
     "generations",
     "fp8_accumulation",
     "tf32",
+    "split",
 )
 
 

@@ -23,6 +23,7 @@ from .operands import FIRST, half
 Array = np.ndarray[Any, Any]
 REAL = ("weights × activations", "weights × gradients", "activations × gradients")
 IMAGES = 1024
+FEW = 128  # images whose places are rows of B, where K is not over the images
 EPOCHS = 8
 
 
@@ -76,8 +77,8 @@ def matrices(kind: str, seed: int = 0) -> tuple[Array, Array]:
         g = np.ldexp(t["g2"], loss_scale(t["g2"])).transpose(1, 0, 2, 3).reshape(t["g2"].shape[1], -1)
         return patches(t["x2"]).reshape(g.shape[1], -1).T, g
     if kind == "weights × activations":
-        return t["w3"].reshape(len(t["w3"]), -1), patches(t["x3"]).reshape(-1, t["w3"][0].size)
-    g = patches(np.ldexp(t["g3"], loss_scale(t["g3"])))[..., ::-1, ::-1]  # the filter goes backward
+        return t["w3"].reshape(len(t["w3"]), -1), patches(t["x3"][:FEW]).reshape(-1, t["w3"][0].size)
+    g = patches(np.ldexp(t["g3"][:FEW], loss_scale(t["g3"])))[..., ::-1, ::-1]  # the filter goes backward
     w = t["w3"].transpose(1, 0, 2, 3)
     return w.reshape(len(w), -1), g.reshape(-1, w[0].size)
 
