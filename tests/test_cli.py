@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,10 +92,8 @@ def test_start_up_imports_nothing_heavy() -> None:
         "import sys; from fplab import cli; cli.main([]); "
         "print(sorted({'numpy', 'numba', 'torch', 'matplotlib', 'tqdm'} & set(sys.modules)))"
     )
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    assert time.perf_counter() - start < 5
 
 
 def test_list_shows_the_question(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:

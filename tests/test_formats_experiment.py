@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -74,14 +73,6 @@ def test_digested_arrays_are_what_run_gives(arrays) -> None:
     assert set(atlas.DIGESTED) == set(arrays)
     again = atlas.run(PARAMS, lambda fraction, text: None)
     assert all(np.array_equal(arrays[name], again[name], equal_nan=False) for name in arrays)
-
-
-def test_quick_run_fits_its_budget(arrays) -> None:
-    start = time.perf_counter()
-    fresh = atlas.run(PARAMS, lambda fraction, text: None)
-    for check in atlas.CHECKS:
-        check.check(fresh, PARAMS)
-    assert time.perf_counter() - start < atlas.BUDGET <= 8
 
 
 def test_density_of_known_formats(arrays) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import time
 from fractions import Fraction
 
 import numpy as np
@@ -39,11 +38,9 @@ def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-de
     assert outcome.detail
 
 
-def test_the_quick_run_keeps_its_budget_and_reports_progress() -> None:
+def test_the_quick_run_reports_progress() -> None:
     ticks: list[float] = []
-    started = time.perf_counter()
     underflow.run(underflow.QUICK, lambda done, _text: ticks.append(done))
-    assert time.perf_counter() - started < underflow.BUDGET <= 8
     assert ticks == sorted(ticks)
     assert 0 < ticks[0] < 0.1 < 0.8 < ticks[-1] <= 1
 
