@@ -189,7 +189,9 @@ def test_any_format_any_rounding(data: st.DataObject) -> None:
         st.integers(0, 2**32 - 1).map(lambda b: np.array([b], np.uint32).view(np.float32)),
         st.integers(0, 2**64 - 1).map(lambda b: np.array([b], np.uint64).view(np.float64)),
         st.integers(0, fmt.max_code).map(lambda c: np.array([fmt.magnitude(c)])),
-        st.integers(0, fmt.max_code - 1).map(lambda c: np.array([(fmt.magnitude(c) + fmt.magnitude(c + 1)) / 2])),
+        st.integers(0, max(fmt.max_code - 1, 0)).map(
+            lambda c: np.array([(fmt.magnitude(c) + fmt.magnitude(c + 1)) / 2])
+        ),
         st.floats(0.1, 4).map(lambda f: np.array([f * fmt.smallest_normal])),
         st.floats(0.1, 4).map(lambda f: np.array([f * fmt.smallest_subnormal], np.float32)),
     )
