@@ -11,8 +11,9 @@ import pytest
 from helpers import EVERY, FLOATS, FLUSHES, Array, assert_same, fmt_id, policies, random_floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operations import BINARY, OPERATIONS, Table, exact_result, operand_codes, rounded, values_of
+from operations import operand_codes, values_of
 from prove.grid import grid
+from prove.operations import BINARY, OPERATIONS, Table, exact_result, rounded
 
 import fplab
 from fplab import exact

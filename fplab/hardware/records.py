@@ -30,6 +30,7 @@ FOLDER = Path(__file__).parent / "records"  # the records that are part of the p
 LIMIT = 12_000_000  # bytes of a file
 META, CHECKSUM = "fplab_meta", "fplab_sha256"
 REQUIRED = {"version": int, "experiment": str, "size": str, "kind": str, "device": str, "torch": str, "cases": list}
+# What reading a damaged archive raises; NotImplementedError is zipfile's word for a compression it does not know.
 DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, NotImplementedError)
 
 
