@@ -194,3 +194,17 @@ def test_an_edit_of_a_callee_in_another_file_is_noticed(tmp_path):
     assert changed != text
     callee.write_text(changed, encoding="utf-8")
     assert run() != "2.0"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "kernels").glob("[a-z]*.py")), ids=lambda p: p.stem)
+def test_a_cache_folder_is_named_by_every_kernel_file_it_rests_on(path):
+    from fplab import kernels
+
+    wanted, waiting = {PACKAGE / "kernels" / "__init__.py"}, [path]
+    while waiting:
+        file = waiting.pop()
+        wanted.add(file)
+        modules = {name.split(".")[2] for name, _ in imports(file) if name.startswith("fplab.kernels.")}
+        files = {file.with_name(f"{module}.py") for module in modules}
+        waiting += [f for f in files - wanted if f.exists()]
+    assert set(kernels.sources(path.stem)) == wanted

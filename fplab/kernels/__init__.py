@@ -1,14 +1,16 @@
 """Every compiled loop of the lab: arrays and integers in, arrays out, one file a domain.
 
 Compiled code is cached on disk. numba's own cache notices a change only in the file of the function itself, not in a
-function of another file that it calls, and would then run stale machine code. Here the cache folder is therefore
-named by a digest of *all* kernel files and of numba's version: any edit starts a fresh folder.
+function of another file that it calls, and would then run stale machine code. Here each file has a cache folder of its
+own, named by a digest of that file, of all kernel files that it imports, directly or not, and of numba's version: an
+edit starts a fresh folder for whatever it can change, and leaves the others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -31,18 +33,38 @@ def cache_root() -> Path:
     return Path(base) / "fplab"
 
 
-def digest() -> str:
-    """A digest of every kernel file's bytes and numba's version, which names the cache folder."""
+def sources(*names: str) -> list[Path]:
+    """The files of kernel modules and of every kernel module that they import, directly or not, and this one."""
+    here = Path(__file__).parent
+    found, waiting = {Path(__file__)}, [here / f"{name}.py" for name in names]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        text = path.read_text(encoding="utf-8")
+        for module, names in re.findall(r"^from \.(\w*) import ([^(\n]*)", text, re.MULTILINE):
+            waiting += [here / f"{word}.py" for word in ([module] if module else names.split(", "))]
+    return sorted(found)
+
+
+@lru_cache
+def digest(*names: str) -> str:
+    """A digest of the :func:`sources` of kernel modules and of numba's version, which names a cache folder."""
     sha = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sources(*names):
         sha.update(path.name.encode() + b"\0" + path.read_bytes())
     return sha.hexdigest()[:16]
 
 
-@lru_cache(maxsize=1)
-def _cache_dir() -> str | None:
-    """The cache folder, made if need be; None where nothing can be written (kernels then compile in memory)."""
-    folder = cache_root() / f"kernels-{digest()}"
+_announced = False
+
+
+@lru_cache
+def _cache_dir(names: tuple[str, ...]) -> str | None:
+    """The cache folder of what is made in these modules, made if need be; None where nothing can be written."""
+    global _announced
+    folder = cache_root() / f"{'+'.join(names)}-{digest(*names)}"
     fresh = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,8 +72,10 @@ def _cache_dir() -> str | None:
             pass
     except OSError:
         return None
-    if fresh:
-        print(f"fplab: compiling kernels as they are first used; kept for later runs in {folder}", file=sys.stderr)
+    if fresh and not _announced:
+        _announced = True
+        kept = f"kept for later runs in {folder.parent}"
+        print(f"fplab: compiling kernels as they are first used; {kept}", file=sys.stderr)
     return str(folder)
 
 
@@ -62,12 +86,19 @@ def _name(function: Kernel) -> str:
     return "|".join([function.__module__, function.__qualname__, *parts])
 
 
+def _home(function: Kernel) -> tuple[str, ...]:
+    """The kernel modules that a function is made in: its own, and those of the functions it captures."""
+    captured = [getattr(cell.cell_contents, "py_func", None) for cell in function.__closure__ or ()]
+    modules = {f.__module__.rpartition(".")[2] for f in [function, *captured] if f is not None}
+    return tuple(sorted(modules))
+
+
 def jit(function: Kernel, *, inline: bool = False) -> Kernel:
     """numba's ``njit`` as every kernel here wants it: cached, without the GIL, IEEE division, never ``fastmath``.
 
     ``inline=True`` has LLVM inline the function wherever it is called, which a loop needs in order to vectorise.
     """
-    folder = _cache_dir()
+    folder = _cache_dir(_home(function))
     before, numba_config.CACHE_DIR = numba_config.CACHE_DIR, folder or ""
     try:
         compiled: Kernel = numba.njit(cache=folder is not None, nogil=True, error_model="numpy", forceinline=inline)(

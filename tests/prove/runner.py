@@ -27,6 +27,7 @@ from .shares import Difference, Part, Share
 
 INTERRUPTED = 130
 LIBRARIES = ("numpy", "ml_dtypes", "torch", "gmpy2")
+KERNELS = ("arith", "convert", "fast32", "fast_arith", "kulisch", "rounding")
 SOURCES = ("arithmetic", "arrays", "exact", "floats", "formats", "plans", "threads")
 LINES_EVERY = 15.0  # seconds between lines of progress where there is no terminal
 
@@ -44,7 +45,7 @@ class Done:
 
 def digest() -> str:
     """A digest of all that a proof is about: the kernels, what calls them, the proofs themselves, the third parties."""
-    sha = hashlib.sha256(kernels.digest().encode())
+    sha = hashlib.sha256(kernels.digest(*KERNELS).encode())
     package = Path(fplab.__file__).parent
     for path in [*(package / f"{name}.py" for name in SOURCES), *sorted(Path(__file__).parent.glob("*.py"))]:
         sha.update(path.name.encode() + b"\0" + path.read_bytes())
