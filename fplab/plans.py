@@ -82,9 +82,8 @@ def fast(fmt: Format, opt: Options) -> Fast | None:
     lowest = -126 + 32 if opt.mode == Rounding.STOCHASTIC.code else -126
     if p <= 22 and fmt.emin - p + 1 >= lowest and fmt.emax <= 103 + p:
         magic = ((24 - p) << 23) + 0x400000
-        spec = fast32.Narrow(
-            _bits(fmt.smallest_normal), magic, (p - 1) << 23, p, largest, flip, over, stop, keep, NAN_BITS
-        )
+        drop, units = (p - 1) << 23, (2 * 127 + 32 + p - 1) << 23
+        spec = fast32.Narrow(_bits(fmt.smallest_normal), magic, drop, units, largest, flip, over, stop, keep, NAN_BITS)
         return fast32.NARROW[opt.mode], spec
     if fmt.specials is Specials.IEEE and fmt.emin == -126 and fmt.emax == 127 and 1 <= fmt.fraction_bits <= 22:
         return fast32.WIDE[opt.mode], fast32.Wide(23 - fmt.fraction_bits, largest, flip, over, stop, keep, NAN_BITS)

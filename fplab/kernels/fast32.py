@@ -16,6 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from . import inlined, jit
 from .memory import BLOCK, LINE, fence, stream
@@ -33,7 +36,7 @@ class Narrow(NamedTuple):
     emin: int  # of 2**emin
     magic: int  # added to an exponent's bits: 1.5 * 2**(e + 24 - p)
     ulp: int  # subtracted from an exponent's bits: 2**(e - p + 1)
-    kept: int  # significand bits, p
+    units: int  # an exponent's bits are subtracted from it: 2**32 / ulp
     largest: int
     flip: int  # the sign bit for rtn, which is rtp of the negated operand; else 0
     over: int  # what an infinite operand becomes, and an overflow that rounds away from zero
@@ -64,6 +67,23 @@ def as_float(bits):
 def as_bits(x):
     """The bits of a float32."""
     return np.float32(x).view(np.uint32)
+
+
+@intrinsic
+def _convert(_context, x):
+    """A float32 of 0 to 2**32 - 256 without its fraction, as uint32; numba's own conversion would not vectorise."""
+
+    def generate(_context, builder, _signature, args):
+        return builder.fptoui(args[0], ir.IntType(32))
+
+    return types.uint32(x), generate
+
+
+@inlined
+def to_uint32(x):
+    """A float32 from 0 to below 2**32 without its fraction, as uint32; for a NaN and for more, 2**32 - 256."""
+    most = np.float32(4294967040)
+    return _convert(x if x < most else most)
 
 
 @inlined
@@ -161,15 +181,13 @@ def _narrow_stochastic(b, p, word):
     _, y = _nearest(a, e, p)
     ulp = _ulp(e, p)
     y = np.float32(y - (ulp if y > as_float(a) else np.float32(0)))
-    # The part below the grid as a 32-bit fraction: the 24-bit significand, its integer digits shifted out on the left
-    # or, below emin, zeros shifted in. It rounds up when its sum with the word carries.
-    drop = np.int32(np.uint32(np.uint32(e - np.uint32(a & INFINITY)) >> np.uint32(23))) - np.int32(p.kept)
-    significand = np.uint32(np.uint32(np.uint32(a << np.uint32(8)) | SIGN))
-    left = np.uint32(max(-drop, np.int32(0)))
-    right = np.uint32(min(max(drop, np.int32(0)), np.int32(31)))
-    share = np.uint32(np.uint32(significand << left) >> right)
-    share = share if drop < 32 else np.uint32(0)
-    return _deliver(_step(y, ulp, np.uint32(share + word) < share), a, b, p, np.uint32(p.over))
+    # The part below the grid in units of 2**-32 ulp: both operations are exact, and the conversion cuts off the rest.
+    # It rounds up when its sum with the word carries, that is when word > ~share. Written so, or as a carry, LLVM makes
+    # of it an addition with overflow, which it does not vectorise; with both signs flipped the comparison is signed.
+    per_ulp = as_float(np.uint32(np.uint32(p.units) - e))
+    share = to_uint32(np.float32(np.float32(as_float(a) - y) * per_ulp))
+    up = np.int32(np.uint32(word ^ SIGN)) > np.int32(np.uint32(share ^ ABS))
+    return _deliver(_step(y, ulp, up), a, b, p, np.uint32(p.over))
 
 
 @inlined
