@@ -76,10 +76,35 @@ def test_one_block_against_the_oracle(data: st.DataObject) -> None:
 def test_open_options_against_the_oracle(model: Model, option: tuple[str, str], regime: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = model.with_options(**dict([option]))
-    k = int(rng.integers(1, 40))
+    k = model.k * int(rng.integers(1, 3))  # whole instructions, to which a matrix product is filled up
     a, b = (operand(f, (k,), regime, rng) for f in (model.a, model.b))
     c = operand(model.output, (1,), "tiny" if rng.random() < 0.5 else "sparse", rng)[0]
-    assert bits(dot(a, b, c, gpu=model)) == exact_bits(model, a, b, c)
+    wanted = exact_bits(model, a, b, c)
+    assert bits(dot(a, b, c, gpu=model)) == wanted
+    assert bits(matmul(a[None], b[:, None], c[None, None], gpu=model))[0, 0] == wanted
+
+
+@pytest.mark.parametrize(
+    "model", [*distinct(), get_model("B200", "nvfp4"), get_model("B200", "mxfp4")], ids=lambda m: m.name
+)
+def test_the_true_exponent_of_a_subnormal_accumulator(model: Model) -> None:
+    """The smallest products a format has, or of 2**-150, beside every subnormal c: its exponent decides the cut."""
+    true = model.with_options(c_exponent="true")
+    rng = np.random.default_rng(4)
+    form = get(model.output)
+    a, b = (operand(f, (24, model.k), "tiny", rng) for f in (model.a, model.b))
+    if get(model.a).emin == -126:
+        a, b = (np.asarray(fplab.quantize(np.ldexp(rng.standard_normal((24, model.k)), -75), model.a)) for _ in "ab")
+    codes = rng.integers(1, 1 << rng.integers(1, form.fraction_bits + 1, 24))
+    c = np.asarray(fplab.decode(codes, form), np.float32) * rng.choice([1, -1], 24).astype(np.float32)
+    pairs = [(2.0**-60, 2.0**-60)] if model.scale and model.scale[0] == "e8m0" else []
+    pairs *= model.k // model.scale[1] if model.scale else 0
+    scales = {f"scale_{x}": np.full((24, len(pairs)), 2.0**-60) for x in "ab"} if pairs else {}
+    wanted = [exact_bits(true, x, y, z, pairs) for x, y, z in zip(a, b, c, strict=True)]
+    assert list(bits(dot(a, b, c, gpu=true, **scales))) == wanted
+    for i in range(24):
+        one = {"scale_a": scales["scale_a"][i : i + 1], "scale_b": scales["scale_b"][i][:, None]} if pairs else {}
+        assert bits(matmul(a[i : i + 1], b[i][:, None], c[i : i + 1, None], gpu=true, **one))[0, 0] == wanted[i]
 
 
 HALF = [2.0**-12, 2.0**-20, -0.0, -0.0], [2.0**-13, 2.0**-23, 1.0, 1.0]  # a tie of FP16's smallest, and a crumb

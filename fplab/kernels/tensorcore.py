@@ -43,12 +43,19 @@ class Block(NamedTuple):
 
 @inlined
 def parts(bits, emin):
-    """A finite float32 as (negative, m, e): magnitude m * 2**(e - 23), e not below ``emin``."""
+    """A finite float32 as (negative, m, e): magnitude m * 2**(e - 23), e not below ``emin``.
+
+    With ``emin`` below float32's own -126, a subnormal has the exponent of its highest 1.
+    """
     field = np.int64((bits >> np.uint32(23)) & np.uint32(255))
     m = np.int64(bits & np.uint32(0x7FFFFF))
     if field:
         m |= 1 << 23
     e = max(field, 1) - 127
+    if field == 0 and emin < -126 and m:
+        normal = np.int64(leading_zeros(np.uint64(m))) - 40
+        m <<= normal
+        e -= normal
     if e < emin:
         m >>= min(emin - e, 63)
         e = np.int64(emin)

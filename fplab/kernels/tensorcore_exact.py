@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from . import inlined, jit
 from .tensorcore import ABSENT, cut, deliver, is_infinite, is_nan, parts
-from .tensorcore_fast import ABS, INFINITY, NEVER, _c_exponent, _float, _power64, _truncate
+from .tensorcore_fast import ABS, INFINITY, NEVER, _float, _power64, _truncate
 
 SPAN = 256  # columns worked on at a time
 GROUP = 16  # products of one exact sum in block-scaled FP4
@@ -154,6 +154,13 @@ def _group_sum(n):
 _sum16 = _group_sum(GROUP)
 
 
+@inlined
+def _true_exponent(bits, emin):
+    """The exponent of float32 bits, at least ``emin``; a float64 has none that is subnormal. NEVER for a zero."""
+    field = np.int32((np.float64(_float(bits)).view(np.int64) >> np.int64(52)) & np.int64(0x7FF))
+    return max(np.int32(field - np.int32(1023)), np.int32(emin)) if field else np.int32(NEVER)
+
+
 @jit
 def grouped_matmul(a, b, ma, ea, mb, eb, per, out, row0, row1, length, r):
     """The same for all columns, on values: ``out`` holds c and receives the results, as float32 bits.
@@ -169,7 +176,7 @@ def grouped_matmul(a, b, ma, ea, mb, eb, per, out, row0, row1, length, r):
         for i in range(row0, row1):
             for start in range(0, a.shape[1], length):
                 for j in range(width):
-                    top[j] = max(_c_exponent(out[np.uintp(i), np.uintp(left + j)], r.emin_c), np.int32(r.floor))
+                    top[j] = max(_true_exponent(out[np.uintp(i), np.uintp(left + j)], r.emin_c), np.int32(r.floor))
                 for g in range(length // GROUP):
                     n = (start + g * GROUP) // per
                     x, e = ma[i, n], ea[i, n]

@@ -32,7 +32,7 @@ def block_rule(model: Model) -> general.Block:
         zero_exponent=model.zero_exponent if zero_terms and model.zero_exponent is not None else general.ABSENT,
         emin_a=emin_a,
         emin_b=emin_b,
-        emin_c=d.emin if model.c_exponent == "clamped" else -126,
+        emin_c=emin_c(model),
         emin_d=d.emin,
         emax_d=d.emax,
         nan=nan_bits(model),
@@ -43,11 +43,17 @@ def block_rule(model: Model) -> general.Block:
     )
 
 
+def emin_c(model: Model) -> int:
+    """Where c's exponent is clamped: the format's least, or that of float32's smallest subnormal, which is nowhere."""
+    return model.result.emin if model.c_exponent == "clamped" else -149
+
+
 def is_fast(model: Model) -> bool:
     """Whether the fast kernels cover a model; they know only the default answers to the open questions."""
     usual = (model.floor_rule, model.negative_zeros, model.zero_from_below, model.overflow)
     return (
         usual == ("emax", "plus", "minus", "inf")
+        and (model.c_exponent == "clamped" or model.output == "fp16")  # whose subnormals are normal numbers of float32
         and model.length in fast.TO_FLOAT
         and model.alignment_bits <= 25
         and model.rounding == ("rtz" if model.output == "fp32" else "rne")
@@ -64,7 +70,7 @@ def fast_rule(model: Model, dtype: Any, period: int) -> fast.Rule:
         floor=fast.NEVER if model.floor is None else model.floor,
         emin_a=emin_a,
         emin_b=emin_b,
-        emin_c=model.format_d.emin if model.c_exponent == "clamped" else -126,
+        emin_c=emin_c(model),
         none=-32 if dtype == np.int8 else -1000,
         nan=nan_bits(model),
         period=period,
