@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tensorcore_cases import bits, distinct, exact_bits
 
 from fplab.errors import LabError
-from fplab.tensorcore import GPUS, Model, dot, get, probe, separate
+from fplab.tensorcore import GPUS, TABLE, Model, classes, dot, get, probe, separate
+from fplab.tensorcore.models import input_name
 
 PROBED = [m for m in distinct() if not m.scale and m.a == m.b and m.a in ("fp16", "bf16", "tf32", "e4m3", "e5m2")]
 
@@ -73,10 +76,66 @@ def test_what_is_no_fused_block_is_refused() -> None:
 
     with pytest.raises(LabError, match=r"fused block|known here"):
         probe(sequential)
-    with pytest.raises(LabError, match="span too few exponents"):
-        probe(box(get("B200", "e2m1")), "e2m1")
-    with pytest.raises(LabError, match="inputs='int8' cannot be probed"):
-        probe(sequential, "int8")
+    with pytest.raises(LabError, match="no arithmetic that is known here gives these outputs for 'int8'"):
+        probe(lambda a, b, c: sequential(a, b, c) + 1, "int8")
+    with pytest.raises(LabError, match="inputs='e2m1', output='fp64' is no cell of the table, nor like one"):
+        probe(sequential, "e2m1", "fp64")
+
+
+OTHERS = [group[0] for group in classes() if group[0] not in PROBED]
+
+
+@pytest.mark.parametrize("model", OTHERS, ids=lambda m: m.name)
+def test_every_other_class_of_the_table_is_recovered(model: Model) -> None:
+    """Mixed inputs, FP6 and FP4, block scales, INT8 and FP64: a member of the class comes out, and no other class."""
+    found = probe(scaled_box(model), input_name(model), model.output if model.output in ("fp16", "fp32") else "fp32")
+    assert model.name in found.equals
+    seen = {"kind", "length", "alignment_bits", "kept_bits", "rounding", "saturate"} - set(found.undecided)
+    assert {name: getattr(found.model, name) for name in seen} == {name: getattr(model, name) for name in seen}
+    assert {"kind", "length", "kept_bits", "rounding", "saturate"} <= seen
+    assert "alignment_bits" in seen or model.output == "fp16"  # whose 10 bits hide the crumbs of so narrow products
+
+
+def scaled_box(model: Model):
+    """A black box that takes block scales where its model has them."""
+    return lambda a, b, c, *s: dot(a, b, c, gpu=model, **dict(zip(("scale_a", "scale_b"), s, strict=False)))
+
+
+@pytest.mark.parametrize(
+    ("cell", "change", "inputs"),
+    [
+        (("B200", "nvfp4"), {"alignment_bits": 27}, "nvfp4"),
+        (("B200", "mxfp8_e4m3"), {"length": 64, "k": 64}, "mxfp8_e4m3"),
+        (("RTXPRO6000", ("e2m1", "e3m2")), {"alignment_bits": 23, "length": 8, "k": 8}, ("e2m1", "e3m2")),
+        (("T4", "int8"), {"saturate": True}, "int8"),
+    ],
+)
+def test_arithmetic_that_no_gpu_of_the_table_has(cell, change, inputs) -> None:
+    model = dataclasses.replace(get(*cell), **change)
+    found = probe(scaled_box(model), inputs)
+    assert {name: getattr(found.model, name) for name in change} == change
+    assert not found.equals
+
+
+def test_classes_are_what_separation_cannot_part() -> None:
+    assert sum(map(len, classes())) == len(TABLE)
+    groups = [g for g in classes() if (g[0].a, g[0].b) in (("fp16", "fp16"), ("e4m3", "e5m2")) and not g[0].scale]
+    halves = next(g for g in groups if get("H100") in g)
+    assert {m.gpu for m in halves} == {"H100", "H200", "B200", "RTXPRO6000"}
+    assert separate(halves[0], halves[-1]) is None
+    pairs = [(g[0], h[0]) for n, g in enumerate(groups) for h in groups[:n] if key(g[0]) == key(h[0])]
+    assert len(pairs) > 12
+    for x, y in [*pairs[::6], (get("A100", "bf16"), get("H100", "bf16"))]:
+        assert (separate(x, y) is None) == hidden(x, y)
+
+
+def key(m: Model) -> tuple[str, str, str]:
+    return m.a, m.b, m.output
+
+
+def hidden(x: Model, y: Model) -> bool:
+    """Whether only the floor or bits that the output cannot show tell two models apart."""
+    return all(getattr(x, n) == getattr(y, n) for n in ("kind", "length", "kept_bits", "alignment_bits"))
 
 
 @pytest.mark.parametrize("pair", [(a, b) for a in (*GPUS[:3], "Ada", "H100") for b in GENERATIONS if a != b])

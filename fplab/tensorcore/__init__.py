@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .models import GPUS, INPUTS, INSTRUCTIONS, QUESTIONS, TABLE, Model, get
+from .models import GPUS, INPUTS, INSTRUCTIONS, QUESTIONS, TABLE, Model, classes, get
 from .plan import Plan
 
 _WHERE = {
@@ -26,7 +26,7 @@ _WHERE = {
 
 __all__ = [
     "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Model", "Plan",
-    "dot", "get", "matmul", "probe", "separate", "trace",
+    "classes", "dot", "get", "matmul", "probe", "separate", "trace",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

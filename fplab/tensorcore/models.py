@@ -442,6 +442,20 @@ def get(
     raise LabError(f"instruction={instruction!r} does not exist here. Allowed: {exact}.")
 
 
+def classes() -> tuple[tuple[Model, ...], ...]:
+    """The table's models in classes that are one function: on the same rows of whole instructions, the same bits.
+
+    They differ only in GPU, instruction and status, in how many products an instruction takes where it changes no
+    block, and in which hardware is known to compute so.
+    """
+    found: dict[tuple[Any, ...], list[Model]] = {}
+    silent = {"gpu", "instruction", "status", "k", "zero_exponent"}
+    names = [f.name for f in dataclasses.fields(Model) if f.name not in silent]
+    for m in TABLE:
+        found.setdefault(tuple(getattr(m, name) for name in names), []).append(m)
+    return tuple(map(tuple, found.values()))
+
+
 def _shown(inputs: Inputs) -> str:
     return inputs if isinstance(inputs, str) else " * ".join(inputs)
 

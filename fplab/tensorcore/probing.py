@@ -15,11 +15,14 @@ import numpy as np
 
 from ..errors import LabError
 from ..formats import Format, get
-from . import models
+from . import elimination, models
 from .models import Kind, Model, Status
 
+MEASURED = {"fp16", "bf16", "tf32", "e4m3", "e5m2"}
+UNSEEN = ("overflow", "negative_zeros", "zero_from_below", "c_exponent")
+
 Array = np.ndarray[Any, Any]
-BlackBox = Callable[[Array, Array, Array], Any]
+BlackBox = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,12 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     ``inputs``, ``output``: the formats that it takes and gives. ``k``: the length of most rows, a multiple of the
     blocks that are looked for and longer than one; some rows have the length of the instruction found.
 
-    Raises LabError for a black box that is no chain of fused blocks, and for inputs whose products span too few
-    exponents to see its alignment (FP6 and FP4; INT8 and FP64 have none).
+    FP16, BF16, TF32 and FP8 are measured: every field comes from rows made to show it. The products of FP6 and FP4
+    span too few exponents for that, and INT8 and FP64 have no alignment: there :mod:`.elimination` compares the black
+    box with a family of records, and ``undecided`` names what those that are left differ in. Block-scaled inputs are
+    called as ``black_box(a, b, c, scale_a, scale_b)``; INT8 with int8 and int32 arrays, FP64 with float64.
+
+    Raises LabError for a black box that is no arithmetic known here.
 
     >>> from fplab.tensorcore import dot
     >>> found = probe(lambda a, b, c: dot(a, b, c, gpu="A100"))
@@ -81,8 +88,8 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     (8, 24, 'rtz')
     """
     a, b, scale, _ = models.input_key(inputs)
-    if scale or a in ("int8", "fp64") or b in ("int8", "fp64"):
-        raise LabError(f"inputs={inputs!r} cannot be probed; allowed: FP16, BF16, TF32 and FP8.")
+    if scale or not {a, b} <= MEASURED:
+        return _eliminated(black_box, inputs, output, k)
     bench = _Bench(black_box, get(a), get(b), get(output), k)
     first, alignment = _alignment(bench)
     blocks = _partition(bench, alignment, first)
@@ -107,10 +114,23 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     return Finding(model, blocks, inside, tuple(undecided), equals)
 
 
+def _eliminated(black_box: BlackBox, inputs: models.Inputs, output: str, k: int) -> Finding:
+    """What is left of a family of records, as a finding."""
+    left = elimination.eliminate(black_box, inputs, output, k)
+    model = left[0]
+    undecided = tuple(n for n in elimination.SEEN if any(getattr(m, n) != getattr(model, n) for m in left))
+    one = (*elimination.SEEN, "a", "b", "output", "scale")
+    equals = tuple(m.name for m in models.TABLE if any(all(getattr(m, n) == getattr(x, n) for n in one) for x in left))
+    per = {Kind.FMA: 1, Kind.INTEGER: model.k}.get(model.kind, model.length)
+    blocks = tuple(tuple(range(start, min(start + per, k))) for start in range(0, k, per))
+    unseen = () if model.kind in (Kind.INTEGER, Kind.FMA) else ("floor", *UNSEEN)
+    return Finding(model, blocks, model.kind is not Kind.WIDENED, (*undecided, *unseen), equals)
+
+
 def _same(m: Model, found: Model, undecided: list[str]) -> bool:
     """Whether a record of the table has the arithmetic found, as far as outputs show it."""
     names = ["a", "b", "output", "kind", "length", "alignment_bits", "kept_bits", "rounding"]
-    names += [n for n in ("floor", "overflow", "negative_zeros", "zero_from_below", "c_exponent") if n not in undecided]
+    names += [n for n in ("floor", *UNSEEN) if n not in undecided]
     return m.scale is None and all(getattr(m, n) == getattr(found, n) for n in names)
 
 

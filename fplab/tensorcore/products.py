@@ -28,6 +28,7 @@ from ..arrays import check_out
 from ..errors import LabError, quotes_call
 from ..floats import quantize
 from ..formats import get
+from ..threads import SMALLEST_SHARE
 from . import engine, models
 from .models import Inputs, Kind, Model
 from .operands import Array, Scales, nan_bits, read, read_c, read_scales
@@ -115,20 +116,50 @@ def matmul(
     enters = plan.c == "accumulator" or (plan.c is None and alpha == beta == 1)
     acc = read_c(c if enters else None, model, shape, strict)
     sa, sb = _matrix_scales(scale_a, scale_b, x, y, model)
-    lead = shape[:-2]
-    for index in np.ndindex(lead):
-        one, two = _batch(x, index, lead), _batch(y, index, lead)
-        pair = None if sa is None or sb is None else (_batch_scales(sa, index, lead), _batch_scales(sb, index, lead))
-        acc[index] = _product(model, one, two, np.ascontiguousarray(acc[index]), plan, pair)
+    _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
     result = carrier(acc)
     if not enters or alpha != 1:
-        result = _epilogue(result, None if enters else c, alpha, beta, model, shape)
+        result = epilogue(result, None if enters else c, alpha, beta, model, shape)
     result = np.asarray(stored(result, store))
     if out is None:
         return result
     given: Array = check_out(out, shape, result.dtype)
     given[...] = result
     return given
+
+
+def multiply(model: Model, x: Array, y: Array) -> Array:
+    """``x @ y`` from zero, in one chain, for operands that are values of the model's formats already (not looked at).
+
+    x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
+    The result (..., M, N) is in the format of the accumulator, not stored.
+    """
+    acc = read_c(None, model, _result_shape(x, y), False)
+    _fill(model, x, y, acc, ONE_CHAIN, None)
+    return carrier(acc)
+
+
+def _fill(model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tuple[Scales, Scales] | None) -> None:
+    """``acc += x @ y`` for every matrix of a batch that broadcasts; small matrices are dealt out over threads."""
+    lead = acc.shape[:-2]
+    indices = list(np.ndindex(lead))
+
+    def work(start: int, stop: int) -> None:
+        for index in indices[start:stop]:
+            one, two = _batch(x, index, lead), _batch(y, index, lead)
+            pair = (
+                None
+                if scales is None
+                else (_batch_scales(scales[0], index, lead), _batch_scales(scales[1], index, lead))
+            )
+            acc[index] = _product(model, one, two, np.ascontiguousarray(acc[index]), plan, pair)
+
+    (m, k), n = x.shape[-2:], y.shape[-1]
+    one_thread = k * max(m, 64) * max(n, 64) < 64 * SMALLEST_SHARE  # what the engine would not split itself
+    if one_thread and len(indices) > 1:
+        engine.share(work, len(indices), len(indices) * m * k * n)
+    else:
+        work(0, len(indices))
 
 
 def _result_shape(x: Array, y: Array) -> tuple[int, ...]:
@@ -233,7 +264,7 @@ def carrier(acc: Array) -> Array:
     return acc.view(np.float32) if acc.dtype == np.uint32 else acc
 
 
-def _epilogue(result: Array, c: Any, alpha: float, beta: float, model: Model, shape: tuple[int, ...]) -> Array:
+def epilogue(result: Array, c: Any, alpha: float, beta: float, model: Model, shape: tuple[int, ...]) -> Array:
     """``alpha * result + beta * c`` in the output format: beta * c rounded, then one fused multiply-add."""
     if model.kind is Kind.INTEGER:
         raise LabError("alpha and beta must be 1 for INT8; scale the int32 result yourself.")

@@ -30,7 +30,7 @@ class Separation:
     @property
     def products(self) -> int:
         """How many products are not zero."""
-        return int(np.count_nonzero(self.a * self.b))
+        return int(np.count_nonzero((self.a != 0) & (self.b != 0)))
 
     def __str__(self) -> str:
         factors = enumerate(zip(self.a.tolist(), self.b.tolist(), strict=True))
@@ -119,7 +119,7 @@ def _size(row: tuple[Array, Array, float]) -> tuple[int, int, int, int]:
     a, b, c = row
     fractions = np.frexp(np.array([*a, *b, c], np.float64))[0]
     digits = sum(float(x).as_integer_ratio()[0].bit_length() for x in fractions)
-    return int(np.count_nonzero(a * b)), a.size, int(c != 0), digits
+    return int(np.count_nonzero((a != 0) & (b != 0))), a.size, int(c != 0), digits
 
 
 def _shrink(model: Model, other: Model, a: Array, b: Array, c: float) -> tuple[Array, Array, float]:
@@ -143,7 +143,7 @@ def _shrink(model: Model, other: Model, a: Array, b: Array, c: float) -> tuple[A
 def _smaller(a: Array, b: Array, c: float) -> list[tuple[Array, Array, float]]:
     """Rows that are one change simpler."""
     found = [(a[: a.size // 2], b[: b.size // 2], c), (a[:-1], b[:-1], c)] if a.size > 1 else []
-    live = np.flatnonzero(a * b)
+    live = np.flatnonzero((a != 0) & (b != 0))  # their product may overflow
     parts: list[Array] = (
         [live[: live.size // 2], live[live.size // 2 :], *np.split(live, live.size)] if live.size else []
     )
