@@ -20,6 +20,9 @@ def import_time() -> float:
 
 def main() -> int:
     """Run them; exit status 2 for an unknown name."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"usage: python -m benchmarks [NAME ...]\n\nall of them, or those named: {', '.join(NAMES)}")
+        return 0
     wanted = sys.argv[1:] or NAMES
     if unknown := set(wanted) - set(NAMES):
         print(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}", file=sys.stderr)

@@ -28,7 +28,7 @@ import numpy as np
 from . import floats
 from .arrays import Values, broadcast, values
 from .errors import LabError, integer, quotes_call, unknown
-from .formats import Format, Overflow, Rounding, Specials, get
+from .formats import TABLE, Format, Overflow, Rounding, Specials, get
 from .kernels import kulisch
 from .kernels import sums as loops
 from .kernels.rounding import NO_NAN, Options
@@ -152,7 +152,12 @@ def _fused(order: str, products: str | None) -> bool:
 
 
 def _narrow_format(name: str, fmt: str | Format) -> Format:
-    form = get(fmt)
+    try:
+        form = get(fmt)
+    except LabError:
+        if name != "accumulate":
+            raise
+        raise unknown("accumulator", fmt, ["exact", *(f.name for f in TABLE if f.bits <= 32)]) from None
     if form.bits > 32:
         hint = ""
         if name == "accumulate":

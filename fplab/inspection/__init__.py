@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import LabError, quotes_call
+from ..errors import LabError, quotes_call, unknown
 from ..formats import Format, Overflow, Rounding, get
 from ..formats import rounding as rounding_of
 from .given import Given, parse
@@ -89,8 +89,12 @@ def inspect(
 
 def _rounding(mode: str | Rounding) -> Rounding:
     """The rounding, which must have one answer."""
-    found = rounding_of(mode)
+    names = [r.value for r in ROUNDING_WORDS]
+    try:
+        found = rounding_of(mode)
+    except LabError:
+        raise unknown("rounding", mode, names) from None
     if found is Rounding.STOCHASTIC:
-        allowed = ", ".join(r.value for r in ROUNDING_WORDS)
-        raise LabError(f"a stochastic rounding has two answers: the neighbours that inspect shows. Allowed: {allowed}.")
+        text = "a stochastic rounding has two answers: the neighbours that inspect shows"
+        raise LabError(f"{text}. Allowed: {', '.join(names)}.")
     return found

@@ -40,7 +40,8 @@ def heading(seen: Inspection) -> str:
         if len(digits) <= 60:
             ratio = f" = {digits}"
         elif value.value.denominator & (value.value.denominator - 1) == 0 and value.magnitude >= Fraction(1, 10**400):
-            ratio = f" = {binary_text(value.value)}"
+            product = binary_text(value.value)
+            ratio = f" = {product}" if len(product) <= 60 else ""
     return f"{seen.given.text}{ratio}: {seen.given.how}\nrounded {ROUNDING_WORDS[seen.rounding]}"
 
 
