@@ -1,0 +1,19 @@
+"""SGD, Adam and AdamW whose weights, states and every operation are in any format.
+
+::
+
+    AdamW(model.parameters(), lr=1e-3, weights="bf16", states="bf16", update="stochastic", seed=1)
+
+``update`` says how an update reaches a weight: by rounding to "nearest", by "stochastic" rounding (Gupta et al. 2015),
+with "kahan" compensation (Zamirai et al. 2020), or through an FP32 "master" copy (Micikevicius et al. 2018).
+
+``programs``: what each optimizer computes, as data; ``precision``: in which formats; ``arithmetic``: one operation.
+"""
+
+from __future__ import annotations
+
+from .optimizer import SGD, Adam, AdamW, LabOptimizer
+from .precision import Precision
+from .programs import RULES, Program, Rule, Step, written
+
+__all__ = ["RULES", "SGD", "Adam", "AdamW", "LabOptimizer", "Precision", "Program", "Rule", "Step", "written"]

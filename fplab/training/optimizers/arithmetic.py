@@ -1,0 +1,76 @@
+"""One operation on float32 arrays, rounded once into a format: what every line of an optimizer is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import LabError
+from ...formats import Format, Overflow, Specials, get, overflow
+from ...kernels import mixed
+from ...kernels.rounding import stream_keys
+from ...threads import split
+
+NO_KEYS = (np.uint32(0), np.uint32(0))
+OVER = {Overflow.INF: np.inf, Overflow.NAN: np.nan}
+
+
+@lru_cache
+def grid(fmt: Format) -> mixed.Grid:
+    """A format as the kernels see it, or an error if it cannot hold an optimizer's numbers."""
+    if not fmt.signed or not fmt.zero or not fmt.fits_float32:
+        why = "has no sign or no zero" if fmt.fits_float32 else "does not fit float32, in which values travel"
+        raise LabError(f"{fmt.name} cannot hold weights or states: it {why}.")
+    p, policy = fmt.significand_bits, overflow(None, fmt)
+    return mixed.Grid(
+        emin=_bits(fmt.smallest_normal),
+        top=_bits(2.0 ** (fmt.emax + 1)),
+        magic=((53 - p) << 52) + (1 << 51),
+        ulp=(p - 1) << 52,
+        largest=_bits(fmt.max),
+        over=_bits(OVER.get(policy, fmt.max)),
+        minus_zero=int(fmt.specials is not Specials.NEGATIVE_ZERO),
+    )
+
+
+def _bits(x: float) -> int:
+    return int(np.float64(x).view(np.int64))
+
+
+def rounded(
+    operation: str,
+    left: np.ndarray,
+    right: np.ndarray | float = 0.0,
+    fmt: str | Format = "fp32",
+    *,
+    seed: int | None = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """``left`` operation ``right`` ("add", "sub", "mul", "div", "sqrt", "hold") as exact numbers, rounded once.
+
+    ``left``: float32 (n,), contiguous; ``right``: the same, or a number, which is rounded to float32 first as torch
+    rounds a Python number beside a tensor. Rounds to nearest, ties to even, or with a ``seed`` stochastically: element
+    i of a seed draws the random word that :func:`fplab.quantize` gives it. ``out``: where to, an operand or not.
+
+    >>> rounded("add", np.float32([2048.0]), 1.0, "fp16")
+    array([2048.], dtype=float32)
+    """
+    form = get(fmt)
+    result = np.empty_like(left) if out is None else out
+    array = isinstance(right, np.ndarray)
+    loop, to, number = mixed.kernel(operation, array, seed is not None), grid(form), float(np.float32(_number(right)))
+    keys: Any = NO_KEYS if seed is None else stream_keys(np.uint64(seed), np.uint64(0))
+
+    def run(a: int, b: int) -> None:
+        loop(left[a:b], right[a:b] if isinstance(right, np.ndarray) else number, result[a:b], to, a, *keys)
+
+    split(run, left.size, unit=mixed.BLOCK)
+    if not form.has_nan and np.isnan(result).any():
+        raise LabError(f"the result of {operation} is NaN, and {form.name} has none; look for the first NaN gradient.")
+    return result
+
+
+def _number(right: np.ndarray | float) -> float:
+    return 0.0 if isinstance(right, np.ndarray) else right

@@ -1,0 +1,122 @@
+"""In which format each number of an optimizer is held, and the interpreter that runs a program in those formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import LabError, unknown
+from ...formats import Format, get
+from .arithmetic import grid, rounded
+from .programs import RULES, Program, Rule
+
+FP32 = get("fp32")
+OF_THE_WEIGHT = ("weight", "corrected", "summed", "moved", "compensation")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The formats of an optimizer.
+
+    ``weights``: of the parameters, and of Kahan's compensation. ``states``: by name. ``compute``: of everything else,
+    the update included. ``update``: the name of the :class:`~.programs.Rule` by which updates reach weights; with
+    "master" the weight that is updated is FP32, and the parameter is its rounded copy.
+    """
+
+    weights: Format
+    states: Mapping[str, Format]
+    compute: Format
+    update: str
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of that name."""
+        return RULES[self.update]
+
+    def of(self, name: str) -> Format:
+        """The format in which a step's result of this name is held."""
+        if name in OF_THE_WEIGHT:
+            return FP32 if self.update == "master" else self.weights
+        return self.states.get(name, self.compute)
+
+
+def precision(
+    weights: str | Format,
+    states: str | Format | Mapping[str, str | Format],
+    compute: str | Format | None,
+    update: str,
+    names: Iterable[str],
+) -> Precision:
+    """The user's choices as records, or an error that says what is allowed. ``names``: the optimizer's states.
+
+    ``states``: one format, or one by name (others FP32). ``compute``: None is the states' format where that is one of
+    16 bits or more, as torch computes on half tensors, else FP32, as a kernel that unpacks narrow states does.
+    """
+    if update not in RULES:
+        raise unknown("update", update, RULES)
+    if isinstance(states, Mapping):
+        if extra := set(states) - set(names):
+            raise unknown("state", min(extra), names)
+        by_name, usual = {name: get(states.get(name, FP32)) for name in names}, FP32
+    else:
+        usual = get(states)
+        by_name = dict.fromkeys(names, usual)
+    if compute is None:
+        compute = usual if usual.bits >= 16 else FP32
+    chosen = Precision(get(weights), by_name, get(compute), update)
+    for fmt in (chosen.weights, chosen.compute, *by_name.values()):
+        grid(fmt)  # refuses a format that cannot hold such numbers
+    return chosen
+
+
+Values = dict[str, Any]
+
+
+def execute(
+    program: Program,
+    values: Values,
+    fmt: Callable[[str], Format],
+    stochastic: Mapping[str, int] | None = None,
+    scratch: dict[str, np.ndarray] | None = None,
+) -> None:
+    """Run a program on ``values``: float32 (n,) arrays and numbers by name; every array made is put there.
+
+    A target that is there already is overwritten in place, except "gradient", which is the caller's. ``stochastic``:
+    the seeds of the targets that are rounded so. ``scratch``: arrays to use again for results of the same size.
+    """
+    for step in program:
+        left, right = values[step.left], values[step.right] if step.right else 0.0
+        out = values.get(step.target)
+        if out is None or step.target == "gradient":
+            out = scratch.get(step.target) if scratch is not None else None
+        if out is None:
+            out = np.empty_like(left)
+            if scratch is not None:
+                scratch[step.target] = out
+        seed = stochastic.get(step.target) if stochastic else None
+        values[step.target] = rounded(step.operation, left, right, fmt(step.target), seed=seed, out=out)
+
+
+def missing(program: Program, given: Iterable[str]) -> list[str]:
+    """The names that a program reads before anything gave them a value; a check of programs."""
+    known, lacking = set(given), []
+    for step in program:
+        lacking += [name for name in (step.left, step.right) if name and name not in known]
+        known.add(step.target)
+    return lacking
+
+
+def demand_float32(parameter: Any, index: int) -> None:
+    """An error for a parameter whose numbers do not travel as float32 on the CPU."""
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    if dtype != "float32":
+        held = {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, "fp32")
+        raise LabError(
+            f"parameter {index} is {dtype}; pass float32 parameters, in which values of every format travel, and say "
+            f'weights="{held}".'
+        )
+    if parameter.device.type != "cpu":
+        raise LabError(f"parameter {index} is on {parameter.device}; these optimizers compute on the CPU.")
