@@ -1,0 +1,249 @@
+"""Choosing the range of a tensor from data: a histogram of magnitudes, and four rules that read an amax off it.
+
+The algorithm is that of NVIDIA's pytorch-quantization toolkit (``calib/histogram.py``), with which H. Wu, P. Judd,
+X. Zhang, M. Isaev and P. Micikevicius, Integer Quantization for Deep Learning Inference (arXiv 2004.09602), was made:
+
+* the first batch fixes the width of a bin, max / bins; a later batch with a larger maximum adds bins of that width;
+* ``max``: the largest magnitude; ``percentile``: the left edge of the bin at which the cumulative share reaches it;
+* ``entropy``: the cut after at least 128 bins at which the clipped distribution and its quantised image are closest in
+  the Kullback-Leibler divergence, the last if several are; ``mse``: the bin centre that, as the end of the grid, gives
+  the least mean squared error of the bin centres.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError, integer, quotes_call, unknown
+from .affine import Array, floats
+from .grids import Grid, get
+
+BINS = 2048
+START = 128  # the least number of bins that entropy and mse keep
+CHUNK = 32  # candidates of the mse rule evaluated at a time
+
+
+class Histogram:
+    """Counts of magnitudes over batches. ``counts`` int64 and ``width``: bin i is ``[i, i + 1) * width``.
+
+    The last bin holds its upper edge too. Batches of zeros alone, before any other value, fix no width.
+
+    >>> seen = Histogram(bins=4)
+    >>> seen.collect([0.0, 1.0, -4.0]).collect([8.0]).counts.tolist()
+    [1, 1, 0, 1, 0, 0, 0, 1]
+    """
+
+    def __init__(self, bins: int = BINS) -> None:
+        self.first_bins = integer("bins", bins, 1, 2**24)
+        self.counts: Array = np.zeros(0, np.int64)
+        self.width = 0.0
+        self.zeros = 0  # seen before the width was known
+        self.least = self.most = 0.0  # the extremes of the values themselves, zero included
+        self.amax = 0.0
+        self._chosen: dict[tuple[str, Grid, int], float] = {}  # what the slow rules gave, until more is collected
+
+    @property
+    def total(self) -> int:
+        """How many values were collected."""
+        return int(self.counts.sum()) + self.zeros
+
+    @property
+    def edges(self) -> Array:
+        """The edges of the bins, float64 (bins + 1,)."""
+        return np.arange(len(self.counts) + 1) * self.width
+
+    @quotes_call
+    def collect(self, x: Any) -> Histogram:
+        """Count the magnitudes of a batch of any shape; NaN and infinity are errors. Returns itself."""
+        given = floats(x).ravel()
+        if not given.size:
+            return self
+        self._chosen.clear()
+        self.least, self.most = min(self.least, float(given.min())), max(self.most, float(given.max()))
+        magnitudes = np.abs(given).astype(np.float64)
+        top = float(magnitudes.max())
+        self.amax = max(self.amax, top)
+        if not self.width:
+            if top == 0:
+                self.zeros += magnitudes.size
+                return self
+            self.width = top / self.first_bins
+            self.counts = np.zeros(self.first_bins, np.int64)
+            self.counts[0], self.zeros = self.zeros, 0
+        self._grow(top)
+        self.counts += binned(magnitudes, self.edges)
+        return self
+
+    def _grow(self, top: float) -> None:
+        """Add bins until the last edge is at ``top`` or beyond."""
+        bins = max(len(self.counts), int(np.ceil(top / self.width)))
+        if bins > 2**24:
+            raise LabError(
+                f"a batch reaches {top!r}, {bins:,} bins of the width {self.width!r} that the first batch fixed; "
+                "collect a typical batch first."
+            )
+        while bins * self.width < top:  # the quotient or the product was rounded
+            bins += 1
+        self.counts = np.concatenate([self.counts, np.zeros(bins - len(self.counts), np.int64)])
+
+    def _some(self) -> None:
+        if not self.total:
+            raise LabError("the calibrator saw no data; call collect(batch) with activations first.")
+
+    @quotes_call
+    def max(self) -> float:
+        """The largest magnitude seen."""
+        self._some()
+        return self.amax
+
+    @quotes_call
+    def percentile(self, percentile: float = 99.99) -> float:
+        """The left edge of the bin in which the cumulative share reaches ``percentile`` per cent."""
+        self._some()
+        if not 0 <= percentile <= 100:
+            raise LabError(f"percentile={percentile!r} is not possible; allowed: 0 to 100.")
+        if not self.amax:
+            return 0.0
+        shares = np.cumsum(self.counts / self.counts.sum())
+        return float(self.edges[np.searchsorted(shares, percentile / 100)])
+
+    @quotes_call
+    def entropy(self, grid: str | Grid = "int8", start: int = START) -> float:
+        """The cut with the least divergence: the bins before it against their image in the levels of ``grid``."""
+        key = ("entropy", get(grid), start)
+        if key not in self._chosen:
+            cuts, found = self.divergences(grid, start)
+            last = len(found) - 1 - int(np.argmin(found[::-1])) if cuts.size else 0
+            self._chosen[key] = float(self.edges[cuts[last]]) if cuts.size else 0.0
+        return self._chosen[key]
+
+    def divergences(self, grid: str | Grid = "int8", start: int = START) -> tuple[Array, Array]:
+        """The cuts (numbers of bins kept) and the divergence at each, infinite where an empty bin takes the rest."""
+        self._candidates(start)
+        if not self.amax:
+            return np.zeros(0, np.int64), np.zeros(0)
+        levels = positive_levels(get(grid))
+        bins = self.counts.copy()
+        bins[:1] = bins[1:2] if len(bins) > 1 else bins[:1]  # the toolkit's rule: zeros do not count as mass at zero
+        cuts = np.arange(start, len(bins) + 1)
+        return cuts, all_divergences(bins, start, levels)
+
+    @quotes_call
+    def mse(self, grid: str | Grid = "int8", start: int = START) -> float:
+        """The bin centre that gives the least squared error as the largest value of ``grid``."""
+        key = ("mse", get(grid), start)
+        if key not in self._chosen:
+            candidates, errors = self.squared_errors(grid, start)
+            self._chosen[key] = float(candidates[int(np.argmin(errors))]) if candidates.size else 0.0
+        return self._chosen[key]
+
+    def squared_errors(self, grid: str | Grid = "int8", start: int = START) -> tuple[Array, Array]:
+        """The candidates of the mse rule (bin centres) and the mean squared error with each."""
+        self._candidates(start + 1)
+        if not self.amax:
+            return np.zeros(0), np.zeros(0)
+        high = positive_high(get(grid))
+        edges = self.edges
+        centres = (edges[1:] + edges[:-1]) / 2
+        used = np.flatnonzero(self.counts)
+        held, counts = centres[used], self.counts[used]
+        errors = []
+        for at in range(start, len(centres), CHUNK):
+            scale = high / centres[at : at + CHUNK, None]
+            again = np.minimum(np.rint(held * scale), high) / scale
+            errors.append(((again - held) ** 2 * counts).sum(axis=1) / len(centres))
+        return centres[start:], np.concatenate(errors)
+
+    def _candidates(self, start: int) -> None:
+        self._some()
+        if self.amax and len(self.counts) < start:
+            raise LabError(f"{len(self.counts)} bins leave no candidate from bin {start} on; use more bins.")
+
+
+def binned(magnitudes: Array, edges: Array) -> Array:
+    """How many magnitudes (none below the first edge or above the last) lie in each bin; int64.
+
+    The quotient gives a bin that is right or next to the right one; comparing with the edges settles it.
+    """
+    bins = len(edges) - 1
+    guess = np.minimum((magnitudes * (1 / edges[1])).astype(np.int64), bins - 1)
+    guess -= magnitudes < edges[guess]
+    guess += (magnitudes >= edges[guess + 1]) & (guess < bins - 1)
+    return np.bincount(guess, minlength=bins)
+
+
+def positive_high(grid: Grid) -> int:
+    """The largest code for magnitudes: of an unsigned grid all its codes serve, of a signed one half."""
+    return (1 << grid.bits - int(grid.signed)) - 1
+
+
+def positive_levels(grid: Grid) -> int:
+    """How many levels magnitudes have: 128 for INT8."""
+    return positive_high(grid) + 1
+
+
+def all_divergences(bins: Array, start: int, levels: int) -> Array:
+    """:func:`divergence` at every cut from ``start`` bins to all, compiled; float64."""
+    from ..kernels.calibration import divergences
+
+    found = np.empty(len(bins) + 1 - start)
+    divergences(bins, start, levels, found)
+    return found
+
+
+def divergence(bins: Array, cut: int, levels: int) -> float:
+    """KL(reference || quantised) of the first ``cut`` bins, what lies beyond being put into the last of them.
+
+    Quantised: the bins in ``levels`` groups of (almost) equal length, the count of each spread evenly over its
+    non-empty bins.
+    """
+    kept = bins[:cut]
+    group = np.arange(cut) * levels // cut
+    filled = kept > 0
+    mass = np.bincount(group, weights=kept, minlength=levels)
+    share = mass / np.maximum(np.bincount(group, weights=filled, minlength=levels), 1)
+    image = np.where(filled, share[group], 0.0)
+    reference = kept.astype(np.float64)
+    reference[-1] += bins[cut:].sum()
+    if not image.any():
+        return np.inf
+    p, q = reference / reference.sum(), image / image.sum()
+    some = p > 0
+    if (q[some] == 0).any():
+        return np.inf
+    return float(np.sum(p[some] * np.log(p[some] / q[some])))
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """A rule that reads the range off a histogram: ``amax(histogram, grid) -> float``."""
+
+    name: str
+    title: str
+    rule: str
+    percentile: float = 0.0
+
+    def amax(self, seen: Histogram, grid: str | Grid = "int8") -> float:
+        """The largest magnitude to represent."""
+        match self.rule:
+            case "max":
+                return seen.max()
+            case "percentile":
+                return seen.percentile(self.percentile)
+            case "entropy":
+                return seen.entropy(grid)
+            case "mse":
+                return seen.mse(grid)
+        raise unknown("calibration rule", self.rule, ["max", "percentile", "entropy", "mse"])
+
+
+# Wu et al. compare these: the maximum, the entropy rule and four percentiles; the toolkit has mse too.
+CALIBRATORS: tuple[Calibrator, ...] = (
+    Calibrator("max", "max", "max"),
+    *(Calibrator(f"p{p}", f"{p}%", "percentile", p) for p in (99.9, 99.99, 99.999, 99.9999)),
+    Calibrator("entropy", "entropy", "entropy"),
+    Calibrator("mse", "MSE", "mse"),
+)

@@ -1,0 +1,71 @@
+"""Which integers a code may be: a record each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError, integer, unknown
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The integers ``low`` to ``high``, of which zero is one; at most 8 bits wide.
+
+    >>> Grid("int3", -4, 3).bits
+    3
+    """
+
+    name: str
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        integer("low", self.low, -128, 0)
+        integer("high", self.high, 1, 255)
+        if self.low < 0 and self.high > 127:
+            raise LabError(f"grid {self.name!r} from {self.low} to {self.high} does not fit 8 bits.")
+
+    @property
+    def signed(self) -> bool:
+        """Whether codes have a sign."""
+        return self.low < 0
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return max(self.high.bit_length(), (-self.low - 1).bit_length() if self.low else 0) + int(self.signed)
+
+    @property
+    def dtype(self) -> type[np.integer[Any]]:
+        """The numpy dtype in which codes are held, one a byte."""
+        return np.int8 if self.signed else np.uint8
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are between the least and the largest code."""
+        return self.high - self.low
+
+
+GRIDS: tuple[Grid, ...] = (
+    Grid("int8", -127, 127),  # symmetric: -128 is not used, as in LLM.int8() and in NVIDIA's toolkits
+    Grid("int8_full", -128, 127),
+    Grid("uint8", 0, 255),
+    Grid("int4", -7, 7),
+    Grid("int4_full", -8, 7),
+    Grid("uint4", 0, 15),
+    Grid("int3", -3, 3),
+    Grid("uint3", 0, 7),
+)
+
+
+def get(grid: str | Grid) -> Grid:
+    """The grid of a name, or the record itself."""
+    if isinstance(grid, Grid):
+        return grid
+    for one in GRIDS:
+        if isinstance(grid, str) and one.name == grid.lower():
+            return one
+    raise unknown("integer grid", grid, [one.name for one in GRIDS])

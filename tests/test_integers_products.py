@@ -1,0 +1,193 @@
+"""Products of codes: against Python integers, torch._int_mm, the Tensor Core model; methods against Fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import fplab
+from fplab import integers
+from fplab.errors import LabError
+from fplab.hardware.cases import philox_bits
+from fplab.integers import METHODS, Method, grids, oracle
+from fplab.integers.products import INT32_MAX, in_half
+
+INT8 = grids.get("int8")
+
+
+def codes(key: int, *shape: int) -> np.ndarray:
+    return philox_bits(key, int(np.prod(shape)), np.uint8).view(np.int8).reshape(shape)
+
+
+def activations(key: int, rows: int, k: int, outliers: int) -> np.ndarray:
+    """Roughly normal FP32 values, the first ``outliers`` columns 16 times as large."""
+    raw = philox_bits(key, rows * k * 8, np.uint8).astype(np.float32).reshape(rows, k, 8)
+    x = (raw.sum(axis=2) - 1020) / np.float32(209)
+    x[:, :outliers] *= 16
+    return x
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (3, 5, 7), (17, 64, 8), (20, 2000, 9), (2, 0, 3)])
+def test_int_matmul_three_ways(m: int, k: int, n: int) -> None:
+    a, b = codes(1, m, k), codes(2, k, n)
+    found = integers.int_matmul(a, b)
+    assert found.dtype == np.int32
+    assert found.tolist() == (oracle.int_matmul(a.tolist(), b.tolist()) if k else [[0] * n] * m)
+    if k:
+        assert np.array_equal(found, torch._int_mm(torch.from_numpy(a), torch.from_numpy(b)).numpy())
+        assert np.array_equal(found, fplab.tensorcore.matmul(a, b, inputs="int8"))
+
+
+def test_the_largest_product_that_fits_is_exact() -> None:
+    """K = 131,071 times (-128)^2 is 2^31 - 2^14; 133,152 times 127^2 is the most of the symmetric grid."""
+    for value, k in ((-128, 131071), (127, INT32_MAX // 127**2)):
+        a = np.full((1, k), value, np.int8)
+        assert integers.int_matmul(a, a.T).item() == k * value * value
+
+
+def test_one_more_is_refused_where_torch_wraps() -> None:
+    a = np.full((1, 131072), -128, np.int8)
+    want = r"K=131072 products of magnitudes up to 128 and 128 can reach 2147483648, and INT32 ends at 2147483647; "
+    with pytest.raises(LabError, match=want + "split the product into parts of K <= 131071"):
+        integers.int_matmul(a, a.T)
+    assert torch._int_mm(torch.from_numpy(a), torch.from_numpy(a.T)).item() == -(2**31)
+    assert fplab.tensorcore.matmul(a, a.T, inputs="int8").item() == -(2**31)
+
+
+def test_the_refusal_depends_on_the_magnitudes_there_are() -> None:
+    a = np.ones((1, 200000), np.int8)
+    assert integers.int_matmul(a, a.T).item() == 200000
+
+
+def by_definition(x: np.ndarray, w: np.ndarray, method: Method, threshold: float, rows: str) -> list[list[Fraction]]:
+    """The product of one method, an element at a time."""
+    t, k, n = (*x.shape, w.shape[1])
+    apart = [method.decompose and any(abs(float(v)) >= threshold for v in x[:, i]) for i in range(k)]
+    kept = [i for i in range(k) if not apart[i]]
+
+    def scheme(values: list[float]) -> tuple[Fraction, int]:
+        if method.zero_point:
+            return oracle.affine(min(values), max(values), INT8)
+        return oracle.symmetric(max(map(abs, values)), INT8), 0
+
+    everything = x[:, kept].ravel().tolist()
+    sx = [scheme(x[i, kept].tolist() if method.inputs == "row" else everything) if kept else None for i in range(t)]
+    sw = [scheme(w[:, j].tolist() if method.weights == "column" else w.ravel().tolist()) for j in range(n)]
+    result = []
+    for i in range(t):
+        result.append([])
+        for j in range(n):
+            scale_w, zero_w = sw[j]
+            total = Fraction(0)
+            if kept:
+                scale_x, zero_x = sx[i]
+                terms = [
+                    (oracle.quantize(float(x[i, h]), float(scale_x), zero_x, INT8) - zero_x)
+                    * (oracle.quantize(float(w[h, j]), float(scale_w), zero_w, INT8) - zero_w)
+                    for h in kept
+                ]
+                total = oracle.scaled(sum(terms), float(scale_x), float(scale_w))
+            if any(apart):
+                taken = [float(w[h, j]) for h in range(k) if apart[h]]
+                if rows == "int8":
+                    taken = [
+                        float(
+                            oracle.dequantize(oracle.quantize(v, float(scale_w), zero_w, INT8), float(scale_w), zero_w)
+                        )
+                        for v in taken
+                    ]
+                half = oracle.in_half([float(x[i, h]) for h in range(k) if apart[h]], taken)
+                total = oracle.fp32(total + half)
+            result[-1].append(total)
+    return result
+
+
+@pytest.mark.parametrize("rows", ["fp16", "int8"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_every_method_is_its_definition(method: Method, rows: str) -> None:
+    for outliers, threshold in ((0, 6.0), (2, 6.0), (2, 0.0), (2, np.inf)):
+        x, w = activations(5, 4, 9, outliers), activations(6, 9, 5, 0) * np.float32(0.05)
+        x[1, 8] = 6  # the threshold itself is an outlier
+        found = integers.matmul(x, w, method, threshold, rows)
+        assert found.dtype == np.float32
+        want = by_definition(x, w, method, threshold, rows)
+        assert [[Fraction(float(v)) for v in row] for row in found] == want
+
+
+def test_decomposition_changes_nothing_without_outliers() -> None:
+    x, w = activations(8, 16, 32, 0).clip(-5.9, 5.9), activations(9, 32, 8, 0)
+    for plain, decomposed in (("vectorwise", "llm_int8"), ("rowwise", "rowwise_decomposed"),
+                              ("zeropoint_vectorwise", "zeropoint_llm_int8")):  # fmt: skip
+        assert np.array_equal(integers.matmul(x, w, plain), integers.matmul(x, w, decomposed))
+
+
+def test_decomposition_keeps_the_others_as_if_outliers_were_not_there() -> None:
+    """With the outlier rows of W zero, and W's columns' maxima elsewhere, X's outliers leave no trace."""
+    x, w = activations(8, 16, 32, 3), activations(9, 32, 8, 0)
+    w[:3] = 0
+    quiet = x.copy()
+    quiet[:, :3] = 0
+    apart = integers.outliers(x)
+    assert apart.tolist() == [True] * 3 + [False] * 29
+    assert np.array_equal(integers.matmul(x, w, "llm_int8"), integers.matmul(quiet, w, "llm_int8"))
+    assert not np.array_equal(integers.matmul(x, w, "vectorwise"), integers.matmul(quiet, w, "vectorwise"))
+
+
+def test_the_threshold_itself_is_an_outlier() -> None:
+    below = np.nextafter(np.float32(6), np.float32(0))
+    assert integers.outliers([[6.0, below, -6.0, 0.0]]).tolist() == [True, False, True, False]
+    assert integers.outliers(np.zeros((2, 3)), 0).all()
+
+
+def test_zero_points_multiplied_out_give_the_same_sum() -> None:
+    a, b, za, zb = codes(3, 6, 40).astype(int), codes(4, 40, 7).astype(int), 17, -90
+    spread = a @ b - za * b.sum(0) - zb * a.sum(1)[:, None] + 40 * za * zb
+    assert np.array_equal(integers.int_matmul(a - za, b - zb), spread)
+
+
+def test_errors_by_method_are_in_the_papers_order_with_outliers() -> None:
+    x, w = activations(13, 64, 128, 4), activations(14, 128, 64, 0) * np.float32(0.1)
+    exact = x.astype(np.float64) @ w
+    error = {m.name: np.linalg.norm(integers.matmul(x, w, m) - exact) / np.linalg.norm(exact) for m in METHODS}
+    assert error["llm_int8"] < error["vectorwise"] < error["absmax"]
+    assert error["zeropoint_llm_int8"] < error["zeropoint_vectorwise"] < error["zeropoint"]
+
+
+def test_the_papers_methods_are_all_there() -> None:
+    assert len({m.name for m in METHODS}) == len(METHODS) == 8
+    assert sum(m.decompose for m in METHODS) == 3
+
+
+def test_empty_products_are_zeros() -> None:
+    assert integers.matmul(np.zeros((2, 0)), np.zeros((0, 3))).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: integers.matmul(np.zeros((2, 3)), np.zeros((2, 3))), r"x has shape \(2, 3\) and w \(2, 3\)"),
+        (lambda: integers.matmul([[1.0]], [[1.0]], "vector"), r"unknown method 'vector'\..*Did you mean 'vectorwise'"),
+        (lambda: integers.matmul([[1.0]], [[1.0]], threshold=-1), "threshold=-1 is not possible"),
+        (lambda: integers.matmul([[1.0]], [[1.0]], outlier_weights="fp32"), "unknown outlier_weights 'fp32'"),
+        (lambda: integers.matmul([[1e6]], [[1.0]]), "an outlier of x is 1000000.0, beyond FP16's 65504"),
+        (lambda: integers.matmul([[np.nan]], [[1.0]]), "x: element 0 is nan"),
+        (lambda: integers.int_matmul([[1.0]], [[1]]), "a has dtype float64"),
+        (lambda: integers.int_matmul([[1]], [[1], [2]]), r"they must be \(M, K\) and \(K, N\)"),
+        (lambda: integers.matmul(np.ones((1, 40000)), np.ones((40000, 1)), "zeropoint"),
+         "K=40000 products of magnitudes up to 254 and 254"),
+    ],
+)  # fmt: skip
+def test_refusals(call, text: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(LabError, match=text):
+        call()
+
+
+def test_the_decomposed_part_rounds_as_said() -> None:
+    x, w = activations(15, 7, 6, 6) * np.float32(1.001), activations(16, 6, 5, 0)
+    found = in_half(x, w)
+    for i in range(7):
+        for j in range(5):
+            assert Fraction(float(found[i, j])) == oracle.in_half(x[i].tolist(), w[:, j].tolist())
