@@ -1,0 +1,53 @@
+"""The memory of a run: what fits, where, and at what precision. Exact integers, in bytes.
+
+``estimate(model, ...)`` counts by kind and rank; the modules below it hold one idea each: ``models`` (parameter
+tensors), ``recipes`` (precisions, optimizers), ``activations``, ``sharding``, ``pipeline``, ``communication``,
+``inference``, ``published`` (what others printed). With torch: ``modules``, ``networks``, ``tracing``, ``measuring``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .calculator import Estimate, Rank, estimate, smallest
+from .models import PRESETS, Model, Tensor, Transformer, preset
+from .options import Options
+from .recipes import OPTIMIZERS, PRECISIONS
+from .units import gb, gib
+
+if TYPE_CHECKING:
+    from .measuring import Tracker
+    from .networks import build
+    from .tracing import Saved, saved_by, trace
+
+_WITH_TORCH = {"measuring": ("Tracker",), "networks": ("build",), "tracing": ("Saved", "saved_by", "trace")}
+
+__all__ = [
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "PRESETS",
+    "Estimate",
+    "Model",
+    "Options",
+    "Rank",
+    "Saved",
+    "Tensor",
+    "Tracker",
+    "Transformer",
+    "build",
+    "estimate",
+    "gb",
+    "gib",
+    "preset",
+    "saved_by",
+    "smallest",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WITH_TORCH.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

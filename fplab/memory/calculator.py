@@ -1,0 +1,237 @@
+"""``estimate``: bytes by kind and rank of a model that is trained, or run, in a given way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ..errors import LabError, integer, quotes_call, unknown
+from . import inference, pipeline, stages
+from .communication import Traffic
+from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
+from .options import Options, check_transformer
+from .stages import KINDS, Stage
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NAMES = tuple(f.name for f in dataclasses.fields(Options))
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one rank holds, in bytes, exact. ``ranks``: how many ranks hold the same (of a stage, the fullest).
+
+    ``device`` and ``host``: by kind, on the GPU and in CPU memory. ``temporary``: what that kind consists of.
+    """
+
+    stage: int
+    layers: int
+    ranks: int
+    elements: int
+    device: Mapping[str, int]
+    host: Mapping[str, int]
+    temporary: Mapping[str, int]
+    traffic: tuple[Traffic, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Bytes on the device."""
+        return sum(self.device.values())
+
+    @property
+    def states(self) -> int:
+        """Bytes of the model states on the device: parameters, gradients, master weights, optimizer states."""
+        return sum(self.device.get(kind, 0) for kind in KINDS[:4])
+
+    @property
+    def sent(self) -> int:
+        """Bytes that it sends in one step to other ranks and over the link to CPU memory."""
+        return sum(one.sent for one in self.traffic)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The memory of a run. ``stages``: a :class:`Rank` for each pipeline stage, the fullest of its ranks.
+
+    ``parameters``: of the whole model. All bytes are exact integers of what the options and the formulas say.
+    """
+
+    model: Model
+    configuration: Transformer | None
+    options: Options
+    stages: tuple[Rank, ...]
+    activations: int | None = field(default=None, repr=False)  # traced, where the model is a module
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model; tied ones count once."""
+        return self.model.parameters
+
+    @property
+    def fullest(self) -> Rank:
+        """The rank that needs the most memory."""
+        return max(self.stages, key=lambda rank: rank.total)
+
+    @property
+    def total(self) -> int:
+        """Bytes that the fullest rank needs."""
+        return self.fullest.total
+
+    def rank(self, number: int) -> Rank:
+        """The rank of a number: tensor-parallel ranks are neighbours, then come data-parallel ones, then stages."""
+        o = self.options
+        integer("rank", number, 0, o.gpus - 1)
+        stage, place = divmod(number, o.data * o.tensor)
+        return rank_of(self, stage, place // o.tensor)
+
+    def table(self) -> str:
+        """The table that ``fplab memory`` prints."""
+        from .report import table
+
+        return table(self)
+
+    def to_json(self) -> str:
+        """Everything as JSON: options, bytes by kind of every stage, communication, what fits."""
+        from .report import as_json
+
+        return as_json(self)
+
+
+@quotes_call
+def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any = None, **options: Any) -> Estimate:
+    """Bytes by kind and rank.
+
+    ``model``: the name of a preset, a :class:`Transformer`, a torch module (on the meta device it costs nothing), a
+    :class:`Model` of tensors, or a number of parameters (model states alone). ``options``: the fields of
+    :class:`Options`. ``inputs``: for a module, the arguments of its forward pass, whose saved activations are then
+    traced on the meta device. Raises LabError for what cannot be run.
+
+    >>> estimate(7_500_000_000, gpus=64, zero=3).total
+    1875000000
+    >>> estimate("llama3-8b", gpus=8, zero=3, optimizer="adamw8bit").fullest.device["states"]
+    2038933520
+    """
+    if wrong := [name for name in options if name not in NAMES]:
+        raise unknown("option", wrong[0], NAMES)
+    o = Options(**options)
+    tensors, c = described(model)
+    traced = None
+    if c is None:
+        o = for_tensors(tensors, o, inputs is not None)
+        if inputs is not None:
+            from .tracing import traced_bytes
+
+            traced = traced_bytes(cast("nn.Module", model), inputs)
+    else:
+        c = c if o.flash is None else replace(c, flash=o.flash)
+        check_transformer(c, o)
+    shell = Estimate(tensors, c, o, (), traced)
+    return replace(shell, stages=tuple(rank_of(shell, stage) for stage in range(o.pipeline)))
+
+
+def described(model: Any) -> tuple[Model, Transformer | None]:
+    """The tensors of whatever was given, and its configuration where it has one."""
+    if isinstance(model, str):
+        model = preset(model)
+    if isinstance(model, Transformer):
+        return tensors_of(model), model
+    if isinstance(model, Model):
+        return model, None
+    if hasattr(model, "named_parameters"):
+        from .modules import from_module
+
+        return from_module(model), None
+    if isinstance(model, int) and not isinstance(model, bool):
+        integer("parameters", model, 1, LARGEST * LARGEST)
+        return Model(f"{model:,} parameters", (), ((Tensor("all", (model,)),),), ()), None
+    kinds = "a preset's name, a Transformer, a torch module, a Model, or a number of parameters"
+    raise LabError(f"model={model!r} is not possible; allowed: {kinds}.")
+
+
+def for_tensors(model: Model, o: Options, traced: bool) -> Options:
+    """The options for a model of which only tensors are known."""
+    if o.inference is not None:
+        raise LabError("inference needs a configuration, for the keys and values; give a preset or a Transformer.")
+    if traced and o.gpus != o.data:
+        raise LabError("inputs= traces a whole forward pass; with it, tensor and pipeline must be 1.")
+    if o.tensor > 1 and not any(t.split is not None for t in model.tensors):
+        raise LabError(
+            f"tensor={o.tensor} needs to know which axis of each tensor is divided; give a Transformer, "
+            "or a Model whose tensors have a split."
+        )
+    pipeline.check_schedule(o.schedule, len(model.layers), o.pipeline, o.micro_batches, o.chunks)
+    return o
+
+
+def rank_of(e: Estimate, index: int, data_rank: int | None = None) -> Rank:
+    """What a data-parallel rank of a stage holds; None: the fullest of them."""
+    o, c = e.options, e.configuration
+    stage = stages.stages(e.model, o.pipeline, o.tensor)[index]
+    if o.inference is not None:
+        assert c is not None
+        kinds, temporary = inference.inference(c, groups_on(e.model, stage, o), stage, o)
+        device = {**kinds, "temporary": sum(temporary.values())}
+        return Rank(index, stage.layers, o.data * o.tensor, stage.elements, device, {}, temporary)
+    if data_rank is None:
+        data_rank = fullest_shard(stage, o)
+    device, host = stages.states(stage, o, data_rank)
+    temporary = stages.temporary(c, stage, o)
+    device["activations"] = stages.saved(c, stage, o) if c is not None else (e.activations or 0)
+    device["temporary"] = sum(temporary.values())
+    if e.model.buffers:
+        device["buffers"] = e.model.buffers
+    traffic = stages.traffic(c, stage, o)
+    return Rank(index, stage.layers, o.data * o.tensor, stage.elements, device, host, temporary, traffic)
+
+
+def fullest_shard(stage: Stage, o: Options) -> int:
+    """The data-parallel rank that holds the most; the first, except where whole tensors are handed out."""
+    if o.partition != "tensors" or o.zero == 0:
+        return 0
+    return max(range(o.data), key=lambda rank: sum(stages.states(stage, o, rank)[0].values()))
+
+
+def groups_on(model: Model, stage: Stage, o: Options) -> list[tuple[Tensor, ...]]:
+    """The layers and ends of a stage, whole."""
+    first = sum(pipeline.stage_layers(len(model.layers), o.pipeline)[: stage.index])
+    found = [*model.layers[first : first + stage.layers]]
+    if stage.index == 0:
+        found.append(model.embedding)
+    if stage.index == o.pipeline - 1:
+        found.append((*model.head, *(model.embedding[:1] if model.tied and o.pipeline > 1 else ())))
+    return found
+
+
+def smallest(
+    model: Any, capacity: int, *, step: int | None = None, most: int = 2**20, **options: Any
+) -> Estimate | None:
+    """The estimate with the fewest GPUs of ``capacity`` bytes that hold the model; None where no number does.
+
+    Only data parallelism grows, so without ZeRO one number of GPUs fits or none does. ``step``: GPUs come in this many
+    (None: in whole replicas of ``tensor * pipeline``).
+
+    >>> smallest("llama3-8b", 80 * 10**9, zero=3, recompute="full").options.gpus
+    2
+    """
+    each = options.get("tensor", 1) * options.get("pipeline", 1)
+    step = each if step is None else step
+    if step % each:
+        raise LabError(f"step={step} is no multiple of tensor*pipeline = {each}.")
+    options.pop("gpus", None)
+    tensors, c = described(model)
+
+    def at(steps: int) -> Estimate:
+        return estimate(c if c is not None else tensors, gpus=steps * step, **options)
+
+    low, high = 0, 1
+    while at(high).total > capacity:  # more ranks, smaller shards: double, then bisect
+        low, high = high, 2 * high
+        if high * step > most or (options.get("zero", 0) == 0 and options.get("offload") != "chunks"):
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at(middle).total <= capacity else (middle, high)
+    return at(high)

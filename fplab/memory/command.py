@@ -1,0 +1,63 @@
+"""The command ``fplab memory``: from its arguments to a table, JSON and a figure."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError
+from .calculator import NAMES, Estimate, estimate
+from .models import Transformer, preset
+
+SHAPE = ("layers", "hidden", "heads", "vocabulary")
+
+
+def run(args: argparse.Namespace, figure: Callable[[Any, dict[str, Any]], Any] | None = None) -> int:
+    """Estimate what the arguments describe, print it and draw it; ``figure(model, options)`` draws another figure."""
+    given = {name: getattr(args, name) for name in NAMES if getattr(args, name, None) is not None}
+    model = chosen_model(args)
+    found = estimate(model, **given)
+    if args.out is not None:
+        draw(args.out, args.theme, (lambda: bars_of(found)) if figure is None else (lambda: figure(model, given)))
+    print(found.to_json() if args.json else found.table())
+    return 0
+
+
+def chosen_model(args: argparse.Namespace) -> Any:
+    """A preset, a number of parameters, or a transformer of the given shape."""
+    shape = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
+    ways = [args.preset is not None, args.parameters is not None, bool(shape)]
+    if sum(ways) != 1:
+        raise LabError("say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ...")
+    if args.preset is not None:
+        return preset(args.preset)
+    if args.parameters is not None:
+        return args.parameters
+    if lacking := [f"--{name}" for name in (*SHAPE, "sequence") if name not in shape and getattr(args, name) is None]:
+        raise LabError(f"a transformer needs {', '.join(lacking)} too.")
+    extra = {name: getattr(args, name) for name in ("kv_heads", "ffn") if getattr(args, name) is not None}
+    return Transformer("transformer", sequence=args.sequence, **shape, **extra)
+
+
+def bars_of(found: Estimate) -> Any:
+    """The figure of stacked bars."""
+    from ..plots.memory import figure_of
+    from .report import bars
+
+    return figure_of(*bars(found))
+
+
+def draw(out: Path, theme: str, figure: Callable[[], Any]) -> None:
+    """Write a figure as ``.svg`` or ``.png``."""
+    from ..plots.style import save, themed
+    from ..storage import atomically, demand_writable
+
+    if out.suffix.lower() not in (".svg", ".png"):
+        raise LabError(f"--out {str(out)!r} is no figure; allowed: a name that ends in .svg or .png.")
+    demand_writable(out.parent)
+    with themed(theme):
+        drawn = figure()
+        with atomically(out) as part:
+            save(drawn, part, theme)

@@ -1,0 +1,58 @@
+"""From any torch module to its tensors; on the meta device a module of any size costs nothing."""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+
+from ..errors import LabError
+from .models import Model, Tensor
+
+LAYER = re.compile(r"(?:^|\.)(\d+)\.")
+
+
+def from_module(module: nn.Module) -> Model:
+    """The parameters that are trained, grouped into layers, and the bytes of everything else the module registers.
+
+    A tensor whose dotted name holds a number belongs to the layer of that number ("h.3.mlp.weight" to layer 3), if
+    tensors of two layers or more share the name in front of it; tensors before the first layer are the embedding, the
+    others the head. A parameter that two places share counts once. Frozen parameters have no gradient and no state:
+    they count as buffers.
+    """
+    if not any(True for _ in module.parameters()):
+        raise LabError(f"{type(module).__name__} has no parameters; there is nothing to estimate.")
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    frozen = [p for p in module.parameters() if not p.requires_grad]
+    stack = _stack([name for name, _ in named])
+    embedding: list[Tensor] = []
+    layers: dict[str, list[Tensor]] = {}
+    head: list[Tensor] = []
+    for name, p in named:
+        linear = p.ndim == 2 and name.endswith("weight") and not _embeds(module, name)
+        tensor = Tensor(name, tuple(p.shape), None, linear)
+        prefix = LAYER.search(name)
+        if stack is not None and prefix is not None and name.startswith(stack):
+            layers.setdefault(prefix[1], []).append(tensor)
+        else:
+            (head if layers else embedding).append(tensor)
+    buffers = sum(t.numel() * t.element_size() for t in (*frozen, *module.buffers()))
+    groups = tuple(tuple(group) for group in layers.values())
+    if not groups:
+        groups, embedding = (tuple(embedding),), []
+    return Model(type(module).__name__, tuple(embedding), groups, tuple(head), False, buffers)
+
+
+def _stack(names: list[str]) -> str | None:
+    """What stands in front of the number in the names of layers: the prefix with the most tensors and two numbers."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if place := LAYER.search(name):
+            found.setdefault(name[: place.start(1)], []).append(place[1])
+    several = {prefix: numbers for prefix, numbers in found.items() if len(set(numbers)) > 1}
+    return max(several, key=lambda prefix: len(several[prefix]), default=None)
+
+
+def _embeds(module: nn.Module, name: str) -> bool:
+    """Whether a parameter belongs to an embedding."""
+    return isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Embedding)

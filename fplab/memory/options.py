@@ -1,0 +1,123 @@
+"""How a model is run: devices, sharding, batch, precision. A request that makes no sense is refused with the rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import LabError, integer, unknown
+from .activations import RECOMPUTE
+from .models import LARGEST, Transformer
+from .pipeline import check_schedule
+from .recipes import Optimizer, Precision, optimizer, precision
+from .sharding import PARTITIONS
+from .units import MIB
+
+OFFLOADS = ("none", "optimizer", "parameters", "chunks")
+INFERENCE = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int4": 0.5}
+POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
+
+
+@dataclass(frozen=True)
+class Options:
+    """One training (or inference) setting.
+
+    ``gpus``: all of them; data parallelism takes ``gpus / (tensor * pipeline)`` of them. ``zero``: 0 (plain data
+    parallelism, DDP) to 3. ``partition``: how ZeRO divides tensors ("flat", "rows", "tensors"; see
+    :mod:`fplab.memory.sharding`). ``tensor``, ``pipeline``: degrees; ``sequence_parallel``: Megatron's, along with
+    tensor parallelism. ``schedule``: "gpipe", "1f1b", "interleaved" with ``chunks`` model chunks on each stage.
+    ``micro_batch``: sequences in one forward pass on one data-parallel rank; ``micro_batches``: of them in one step.
+    ``sequence``: tokens (None: the model's). ``flash``: attention without s-by-s matrices (None: as the model says).
+    ``precision``, ``optimizer``: names or records of :mod:`fplab.memory.recipes`; ``block``: of 8-bit states;
+    ``step_counts``: count the 4 bytes a tensor that torch's Adam keeps. ``recompute``: "none", "selective", "full".
+    ``offload``: "optimizer" (states, master weights and gradients live in CPU memory, as in ZeRO-Offload), "parameters"
+    (weights too), "chunks" (PatrickStar: model states in chunks of ``chunk_elements``, as many of them on the GPU as
+    ``chunk_budget`` bytes hold). ``bucket``: bytes of a communication bucket; ``bucket_views``: gradients are views of
+    DDP's buckets rather than copies. ``inference``: None, or the weights' format "fp32" "fp16" "bf16" "int8" "int4".
+    """
+
+    gpus: int = 1
+    zero: int = 0
+    partition: str = "flat"
+    tensor: int = 1
+    pipeline: int = 1
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    chunks: int = 1
+    micro_batch: int = 1
+    micro_batches: int = 1
+    sequence: int | None = None
+    flash: bool | None = None
+    precision: str | Precision = "mixed"
+    optimizer: str | Optimizer = "adamw"
+    block: int = 256
+    step_counts: bool = False
+    recompute: str = "none"
+    offload: str = "none"
+    chunk_elements: int = 64 * MIB
+    chunk_budget: int = 0
+    bucket: int = 25 * MIB
+    bucket_views: bool = True
+    inference: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE:
+            integer(name, getattr(self, name), 1, LARGEST)
+        for name in ("chunk_budget", "bucket"):
+            integer(name, getattr(self, name), 0, LARGEST)
+        integer("zero", self.zero, 0, 3, ": 0 is plain data parallelism, 1 to 3 are ZeRO's stages")
+        if self.sequence is not None:
+            integer("sequence", self.sequence, 1, LARGEST)
+        precision(self.precision)
+        optimizer(self.optimizer)
+        for kind, name, allowed in (
+            ("partition", self.partition, PARTITIONS),
+            ("recomputation", self.recompute, RECOMPUTE),
+            ("offload", self.offload, OFFLOADS),
+        ):
+            if name not in allowed:
+                raise unknown(kind, name, allowed)
+        if self.inference is not None and self.inference not in INFERENCE:
+            raise unknown("inference format", self.inference, INFERENCE)
+        self._check_degrees()
+
+    def _check_degrees(self) -> None:
+        ranks = self.tensor * self.pipeline
+        if self.gpus % ranks:
+            raise LabError(
+                f"gpus={self.gpus} is no multiple of tensor*pipeline = {self.tensor}*{self.pipeline} = {ranks}; "
+                "data parallelism takes what is left, in whole replicas."
+            )
+        if self.sequence_parallel and self.tensor == 1:
+            raise LabError("sequence_parallel=True divides what tensor parallelism leaves whole; it needs tensor >= 2.")
+        if self.offload == "chunks" and self.zero not in (0, 3):
+            raise LabError(
+                f"offload='chunks' shards every model state, as ZeRO-3 does; zero={self.zero} is no part of it."
+            )
+
+    @property
+    def data(self) -> int:
+        """Data-parallel ranks."""
+        return self.gpus // (self.tensor * self.pipeline)
+
+
+def check_transformer(c: Transformer, o: Options) -> None:
+    """Whether a configuration can be divided as the options say."""
+    if o.pipeline > c.layers:
+        raise LabError(
+            f"pipeline={o.pipeline} stages are more than the {c.layers} layers of {c.name}; a stage needs one."
+        )
+    check_schedule(o.schedule, c.layers, o.pipeline, o.micro_batches, o.chunks)
+    for what, n in (("heads", c.heads), ("kv_heads", c.keys), ("ffn", c.width)):
+        if n % o.tensor:
+            fits = ", ".join(str(t) for t in _divisors(c) if t <= 1024)
+            raise LabError(f"tensor={o.tensor} does not divide {what}={n} of {c.name}; allowed: {fits}.")
+    length = c.sequence if o.sequence is None else o.sequence
+    if o.sequence_parallel and length % o.tensor:
+        raise LabError(f"sequence={length} does not divide among tensor={o.tensor} ranks, as sequence_parallel asks.")
+    if c.positions == "learned" and length > c.sequence:
+        raise LabError(f"sequence={length} is more than the {c.sequence} learned positions of {c.name}.")
+
+
+def _divisors(c: Transformer) -> list[int]:
+    """The degrees of tensor parallelism that divide a configuration."""
+    return [t for t in range(1, c.keys + 1) if not (c.heads % t or c.keys % t or c.width % t)]

@@ -1,0 +1,122 @@
+"""Records of precision and of optimizers: how many bytes each kind of model state takes.
+
+A recipe is a row of numbers. The ZeRO paper's 16 bytes a parameter (arXiv 1910.02054, section 3.1) are ``mixed`` with
+``adamw``: 2 of weights, 2 of gradients, 4 of FP32 master weights, 8 of moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import unknown
+from .units import divided_up
+
+SMALL = 4096  # elements below which an 8-bit optimizer keeps a tensor's states in FP32 (bitsandbytes: min_8bit_size)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes of one element of each kind.
+
+    ``weights``, ``gradients``: as the module holds them. ``master``: an FP32 copy of the weights that the optimizer
+    updates. ``accumulated``: an FP32 copy of the gradients beside those of the backward pass. ``state``: one optimizer
+    state. ``compute``: the weights while they multiply; where that is narrower than ``weights``, casts of them exist
+    for a while. ``activations``: one saved value.
+    """
+
+    name: str
+    does: str
+    weights: int
+    gradients: int
+    master: int
+    accumulated: int
+    state: int
+    compute: int
+    activations: int
+
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision("fp32", "everything in FP32", 4, 4, 0, 0, 4, 4, 4),
+        Precision("mixed", "16-bit weights and gradients, FP32 master weights and states", 2, 2, 4, 0, 4, 2, 2),
+        Precision("mixed+fp32grads", "mixed, and gradients accumulated in FP32", 2, 2, 4, 4, 4, 2, 2),
+        Precision("amp", "FP32 weights and gradients, cast to 16 bits where they multiply", 4, 4, 0, 0, 4, 2, 2),
+        Precision("bf16", "everything in BF16, no master weights", 2, 2, 0, 0, 2, 2, 2),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """``states``: how many state tensors of a weight's shape. ``bits``: 32 (as the precision says) or 8 (block-wise).
+
+    ``counts``: whether torch's implementation also keeps a float32 step count of 4 bytes for every tensor.
+    """
+
+    name: str
+    states: int
+    bits: int = 32
+    counts: bool = False
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    o.name: o
+    for o in (
+        Optimizer("sgd", 0),
+        Optimizer("momentum", 1),
+        Optimizer("adam", 2, counts=True),
+        Optimizer("adamw", 2, counts=True),
+        Optimizer("momentum8bit", 1, 8),
+        Optimizer("adamw8bit", 2, 8),
+    )
+}
+
+
+def precision(name: str | Precision) -> Precision:
+    """The precision of a name.
+
+    >>> precision("mixed").master
+    4
+    """
+    if isinstance(name, Precision):
+        return name
+    if not isinstance(name, str) or name.lower() not in PRECISIONS:
+        raise unknown("precision", name, PRECISIONS)
+    return PRECISIONS[name.lower()]
+
+
+def optimizer(name: str | Optimizer) -> Optimizer:
+    """The optimizer of a name."""
+    if isinstance(name, Optimizer):
+        return name
+    if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
+        raise unknown("optimizer", name, OPTIMIZERS)
+    return OPTIMIZERS[name.lower()]
+
+
+def state_bytes(sizes: Iterable[tuple[int, int]], rule: Optimizer, width: int = 4, block: int = 256) -> int:
+    """Bytes of the optimizer states of tensors. ``sizes``: (elements, how many such tensors).
+
+    An 8-bit state (Dettmers et al., arXiv 2110.02861, section 2; blocks as bitsandbytes lays them out) is a code of
+    one byte for each element and a float32 maximum for each block: for Adam ``2 n + 8 ceil(n / block)``. Tensors of
+    fewer than 4,096 elements keep FP32 states, for Adam ``8 n``.
+
+    >>> state_bytes([(2048, 1), (4096, 1)], OPTIMIZERS["adamw8bit"], block=2048)
+    24592
+    """
+    total, wide = 0, 4 if rule.bits == 8 else width
+    for n, many in sizes:
+        total += many * rule.states * (n + 4 * divided_up(n, block) if rule.bits == 8 and n >= SMALL else n * wide)
+    return total
+
+
+def bytes_per_parameter(how: str | Precision, rule: str | Optimizer) -> int:
+    """Model states per parameter where every state is as wide as the precision says (32-bit optimizers).
+
+    >>> bytes_per_parameter("mixed", "adamw")
+    16
+    """
+    p, o = precision(how), optimizer(rule)
+    return p.weights + p.gradients + p.master + p.accumulated + o.states * p.state

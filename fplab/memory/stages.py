@@ -1,0 +1,265 @@
+"""Bytes of one rank, kind by kind: the arithmetic behind :func:`fplab.memory.estimate`."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import activations, pipeline, recipes, sharding
+from .activations import Term
+from .communication import Traffic
+from .models import Model, Tensor, Transformer
+from .options import Options
+from .sharding import Shapes
+from .units import divided_up
+
+KINDS = ("parameters", "gradients", "master", "states", "activations", "temporary", "buffers", "kv cache")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The parameters of one pipeline stage on one tensor-parallel rank.
+
+    ``shapes``: (shape, how many) of all its tensors. ``units``: elements of each layer and of the ends, the pieces in
+    which ZeRO-3 gathers parameters.
+    """
+
+    index: int
+    layers: int
+    shapes: Shapes
+    units: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Parameters, before data parallelism divides them."""
+        return sharding.elements(sharding.flat(self.shapes, 1, 0))
+
+
+@functools.lru_cache(maxsize=256)
+def stages(model: Model, count: int, tensor: int) -> tuple[Stage, ...]:
+    """Cut a model into stages: the embedding on the first, the head on the last, which copies tied tensors."""
+    out, first = [], 0
+    for index, many in enumerate(pipeline.stage_layers(len(model.layers), count)):
+        groups = [*model.layers[first : first + many]]
+        if index == 0:
+            groups.insert(0, model.embedding)
+        if index == count - 1:
+            copies = model.embedding[:1] if model.tied and count > 1 else ()
+            groups.append((*model.head, *copies))
+        first += many
+        divided = {id(group): _divided(group, tensor) for group in groups}
+        shapes: Counter[tuple[int, ...]] = Counter()
+        for group in groups:
+            shapes.update(divided[id(group)][0])
+        units = tuple(divided[id(group)][1] for group in groups)
+        out.append(Stage(index, many, tuple(shapes.items()), units))
+    return tuple(out)
+
+
+def _divided(group: Iterable[Tensor], tensor: int) -> tuple[Counter[tuple[int, ...]], int]:
+    """The shapes of a group of tensors on one tensor-parallel rank, and how many elements they have."""
+    shares = [t.share(tensor) for t in group]
+    return Counter(t.shape for t in shares), sum(t.elements for t in shares)
+
+
+# --- model states -----------------------------------------------------------------------------------------------
+
+
+def states(stage: Stage, o: Options, rank: int = 0) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of the model states of a data-parallel rank: on the device, and in CPU memory."""
+    p, rule = recipes.precision(o.precision), recipes.optimizer(o.optimizer)
+    whole = sharding.flat(stage.shapes, 1, 0)
+    part = sharding.PARTITIONS[o.partition](stage.shapes, o.data, rank)
+    if o.offload == "chunks":
+        return chunked(stage, o)
+    n = [sharding.elements(part if o.zero >= least else whole) for least in (1, 2, 3)]
+    counts = 4 * sum(many for _, many in whole) if o.step_counts and rule.counts else 0
+    sizes = part if o.zero >= 1 else whole
+    device = {
+        "parameters": n[2] * p.weights,
+        "gradients": n[1] * (p.gradients + p.accumulated),
+        "master": n[0] * p.master,
+        "states": recipes.state_bytes(sizes, rule, p.state, o.block) + counts,
+    }
+    away = {"none": (), "optimizer": ("gradients", "master", "states"), "parameters": tuple(device)}[o.offload]
+    host = {kind: device.pop(kind) for kind in away}
+    return {**dict.fromkeys(KINDS[:4], 0), **device}, host
+
+
+def chunked(stage: Stage, o: Options) -> tuple[dict[str, int], dict[str, int]]:
+    """Model states in chunks (Fang et al., PatrickStar, arXiv 2108.05818): 16-bit weights, master weights, states.
+
+    Tensors are laid into chunks in order, none across a boundary, so the ends of chunks stay empty. A gradient takes
+    the place of its 16-bit weight, so gradients need no memory of their own. Every data-parallel rank holds one chunk
+    of each group of ``data`` chunks; as many chunks as ``chunk_budget`` bytes hold stay on the device, at least one.
+    """
+    p, rule = recipes.precision(o.precision), recipes.optimizer(o.optimizer)
+    count = divided_up(chunks_of(stage.shapes, o.chunk_elements), o.data)
+    kinds = {"parameters": p.weights, "master": p.master, "states": rule.states * (1 if rule.bits == 8 else p.state)}
+    room = max(o.chunk_budget, o.chunk_elements * p.weights)
+    device, host = dict.fromkeys(KINDS[:4], 0), dict.fromkeys(KINDS[:4], 0)
+    for kind, width in kinds.items():
+        one = width * o.chunk_elements
+        fit = min(count, room // one) if one else 0
+        room -= fit * one
+        device[kind], host[kind] = fit * one, (count - fit) * one
+    return device, host
+
+
+def chunks_of(shapes: Shapes, size: int) -> int:
+    """How many chunks of ``size`` elements hold these tensors, laid in order; a larger tensor takes whole chunks.
+
+    >>> chunks_of([((6,), 3), ((25,), 1)], 10)
+    6
+    """
+    done, room = 0, 0
+    for n, many in sharding.flat(shapes, 1, 0):
+        for _ in range(many):
+            if n > room:
+                done += divided_up(n, size)
+                room = divided_up(n, size) * size
+            room -= n
+    return done
+
+
+# --- activations ------------------------------------------------------------------------------------------------
+
+
+def saved(c: Transformer, stage: Stage, o: Options) -> int:
+    """Bytes of saved activations when a stage holds the most micro-batches."""
+    layer, ends = _terms(c, o)
+    held = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
+    per_layer = _total(activations.kept(layer, o.recompute), o)
+    total = sum(many * (stage.layers // o.chunks) * per_layer for many in held)
+    if stage.index == 0:
+        total += held[0] * _total(ends[0], o)
+    if stage.index == o.pipeline - 1:
+        total += held[-1] * _total(ends[1], o)
+    return total
+
+
+def _terms(c: Transformer, o: Options) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
+    return _all_terms(c, o.micro_batch, o.sequence or c.sequence, recipes.precision(o.precision).activations)
+
+
+@functools.lru_cache(maxsize=64)
+def _all_terms(
+    c: Transformer, batch: int, sequence: int, width: int
+) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
+    shape = (c, batch, sequence, width)
+    ends = activations.embedding_terms(*shape), activations.head_terms(*shape)
+    return activations.layer_terms(*shape), ends
+
+
+def _total(terms: Iterable[Term], o: Options) -> int:
+    return activations.total(terms, o.tensor, o.sequence_parallel)
+
+
+# --- what lives only for a moment -------------------------------------------------------------------------------
+
+
+def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]:
+    """Buffers beside the model states and the saved activations, by name.
+
+    Communication buckets, casts of the weights and gathered layers are there throughout; of the gradients of the logits
+    and of a layer that is computed again only the larger counts, since one is gone before the other comes.
+    """
+    p, n = recipes.precision(o.precision), stage.elements
+    out: dict[str, int] = {}
+    if o.offload == "chunks":
+        out["gathered chunks"] = o.data * o.chunk_elements * p.weights
+    elif (o.zero == 3 and o.data > 1) or o.offload == "parameters":
+        largest = max(stage.units)
+        out["gathered layer, next layer"] = 2 * largest * p.compute
+        out["gradients of a layer"] = largest * p.gradients
+    elif p.compute != p.weights:
+        out["16-bit casts of the weights"] = n * p.compute
+    if o.data > 1 and o.zero == 0 and not o.bucket_views:
+        out["DDP buckets"] = n * p.gradients
+    if (o.data > 1 and o.zero in (1, 2)) or o.offload == "optimizer":
+        out["buckets"] = 2 * min(o.bucket, n * p.gradients)
+    moments = _moments(c, stage, o) if c is not None else {}
+    if moments:
+        name = max(moments, key=lambda moment: moments[moment])
+        out[name] = moments[name]
+    return {name: size for name, size in out.items() if size}
+
+
+def _moments(c: Transformer, stage: Stage, o: Options) -> dict[str, int]:
+    layer, ends = _terms(c, o)
+    again = _total(layer, o) - _total(activations.kept(layer, o.recompute), o)
+    moments = {"a layer computed again": again}
+    if stage.index == o.pipeline - 1:
+        # torch's cross-entropy: the loss's gradient of the log-probabilities, and the logits' made from it
+        moments["gradients of the logits"] = 2 * _total([t for t in ends[1] if t.name == "logits"], o)
+    return moments
+
+
+# --- communication ----------------------------------------------------------------------------------------------
+
+
+def traffic(c: Transformer | None, stage: Stage, o: Options) -> tuple[Traffic, ...]:
+    """What a rank of this stage sends in one step."""
+    return (*_data_traffic(stage, o), *(_model_traffic(c, stage, o) if c is not None else ()))
+
+
+def _data_traffic(stage: Stage, o: Options) -> list[Traffic]:
+    """Gradients and parameters among data-parallel ranks, and over the link to CPU memory."""
+    p, n, data = recipes.precision(o.precision), stage.elements, o.data
+    padded, sharded = divided_up(n, data) * data, o.zero == 3 or o.offload == "chunks"
+    each = o.micro_batches if o.zero >= 2 or o.offload != "none" else 1
+    out = []
+    if data > 1 and not sharded and o.zero == 0:
+        out.append(Traffic("gradients", "all-reduce", data, padded, p.gradients))
+    elif data > 1:
+        out.append(Traffic("gradients", "reduce-scatter", data, padded, p.gradients, each))
+        out.append(Traffic("parameters", "all-gather", data, padded, p.compute, 2 * each if sharded else 1))
+    return out + _host_traffic(stage, o)
+
+
+def _host_traffic(stage: Stage, o: Options) -> list[Traffic]:
+    """Over the link to CPU memory: gradients of what is updated there, and the weights that come back.
+
+    Weights that live there are fetched for the forward and the backward pass of every micro-batch; with ZeRO-Offload
+    (Ren et al., arXiv 2101.06840, section 4.2) only the updated ones come back, once a step.
+    """
+    if o.offload == "none":
+        return []
+    p, n = recipes.precision(o.precision), divided_up(stage.elements, o.data)
+    updated, fetched = n, n if o.offload == "parameters" else 0
+    if o.offload == "chunks":
+        host = chunked(stage, o)[1]
+        updated = host["master"] // p.master if p.master else host["parameters"] // p.weights
+        fetched = host["parameters"] // p.weights
+    out = [
+        Traffic("gradients to CPU memory", "host", 1, updated, p.gradients, o.micro_batches),
+        Traffic("updated parameters from CPU memory", "host", 1, updated, p.compute),
+        Traffic("parameters from CPU memory", "host", 1, fetched, p.compute, 2 * o.micro_batches),
+    ]
+    return [one for one in out if one.elements]
+
+
+def _model_traffic(c: Transformer, stage: Stage, o: Options) -> list[Traffic]:
+    """Activations and their gradients among tensor-parallel ranks and between stages.
+
+    A layer needs four all-reduces of its s-by-b-by-h output (two forward, two backward; Shoeybi et al., Megatron-LM,
+    arXiv 1909.08053, section 3), two more where full recomputation runs it forward again. Sequence parallelism makes
+    each an all-gather and a reduce-scatter of the same volume.
+    """
+    width, length = recipes.precision(o.precision).activations, o.sequence or c.sequence
+    elements, m = length * o.micro_batch * c.hidden, o.micro_batches
+    out = []
+    if o.tensor > 1:
+        times = m * (stage.layers * (6 if o.recompute == "full" else 4))
+        times += m * ((stage.index == 0) + (stage.index == o.pipeline - 1))
+        for collective in ("all-gather", "reduce-scatter") if o.sequence_parallel else ("all-reduce",):
+            out.append(Traffic("activations of layers", collective, o.tensor, elements, width, times))
+    if o.pipeline > 1:
+        message = divided_up(elements, o.tensor) if o.sequence_parallel else elements
+        first, last = stage.index == 0, stage.index == o.pipeline - 1
+        for what, ends in (("activations to the next stage", last), ("gradients to the stage before", first)):
+            if times := m * (o.chunks - ends):
+                out.append(Traffic(what, "send", 2, message, width, times))
+    return out
