@@ -1,0 +1,340 @@
+"""Collectives as data: who sends which part to whom, in which step, and what an addition rounds to.
+
+A :class:`Collective` is a list of steps, a step a set of messages that travel at once. :func:`execute` runs any of them
+as it stands there, a buffer a rank; :func:`reduce_fast` computes the same sums without the buffers, for thousands of
+ranks.
+
+Rounding is a :class:`Wire`: what travels is rounded to its format at every hop; what is added to it stays in FP32
+until it is sent on, or is rounded in place with ``add="wire"``. NCCL and MPI add in the format of the tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import formats
+from ..arithmetic import add as rounded_add
+from ..errors import LabError, integer, unknown
+from ..floats import quantize
+
+Array = np.ndarray[Any, Any]
+Values = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Message:
+    """``source`` sends one chunk of its buffer to ``target``, which adds it to its own or replaces its own by it.
+
+    ``stream``: which random words a stochastic rounding draws; no two messages of one element share one.
+    ``own_stream``: where two ranks exchange sums and must end with the same bits, the target rounds its own as it sends
+    it, with this stream; None: it adds to what it has.
+    """
+
+    source: int
+    target: int
+    chunk: int
+    adds: bool
+    stream: int
+    own_stream: int | None = None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective operation: ``steps`` of messages over buffers of ``chunks`` parts, on ``ranks`` ranks.
+
+    ``owners``: for each chunk, the ranks that have its sum first (for reductions).
+    """
+
+    name: str
+    ranks: int
+    chunks: int
+    steps: tuple[tuple[Message, ...], ...]
+    owners: tuple[tuple[int, ...], ...] = ()
+
+    def sent(self, elements: int) -> list[int]:
+        """How many of ``elements`` elements each rank sends, in all."""
+        sizes = [b - a for a, b in bounds(elements, self.chunks)]
+        counts = [0] * self.ranks
+        for message in (m for step in self.steps for m in step):
+            counts[message.source] += sizes[message.chunk]
+        return counts
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What travels: the format of a message, its rounding, and whether additions are in FP32 or in that format.
+
+    ``seed`` is needed for stochastic rounding.
+    """
+
+    format: str = "fp32"
+    rounding: str = "rne"
+    add: str = "fp32"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.add not in ("fp32", "wire"):
+            raise unknown("addition", self.add, ["fp32", "wire"])
+        if self.add == "wire" and self.rounding == "stochastic":
+            raise LabError('add="wire" rounds to nearest; with rounding="stochastic" use add="fp32".')
+        formats.get(self.format)
+        formats.rounding(self.rounding)
+
+    def round(self, x: Array, stream: int) -> Array:
+        """``x`` as it arrives, float32; element i draws random word i of the stream."""
+        if formats.get(self.format).name == "fp32":
+            return np.asarray(x, np.float32)
+        seed = None if self.seed is None else (self.seed * 2**32 + stream) % 2**64
+        return np.asarray(quantize(x, self.format, self.rounding, seed=seed), np.float32)
+
+    def plus(self, x: Array, y: Array) -> Array:
+        """``x + y`` at the receiver."""
+        if self.add == "wire" and formats.get(self.format).name != "fp32":
+            return np.asarray(rounded_add(x, y, self.format), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(x + y, np.float32)
+
+
+def bounds(elements: int, chunks: int) -> list[tuple[int, int]]:
+    """Where each chunk begins and ends: as even as can be, the longer ones first."""
+    size, longer = divmod(elements, chunks)
+    edges = [i * size + min(i, longer) for i in range(chunks + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def execute(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Array:
+    """Run every message. ``buffers`` float32 (ranks, n), one row a rank; returns the buffers afterwards.
+
+    Messages of one step read what was there before the step. A reduction's sums are rounded once more to the wire's
+    format where they are complete, so that all ranks end with the same bits.
+    """
+    state = np.array(buffers, np.float32)
+    if state.ndim != 2 or state.shape[0] != collective.ranks:
+        raise LabError(
+            f"buffers have shape {state.shape}; {collective.name} on {collective.ranks} ranks needs a row each."
+        )
+    parts = bounds(state.shape[1], collective.chunks)
+    done: dict[int, int] = {}
+    for number, step in enumerate(collective.steps):
+        for m in step:
+            if m.adds:
+                done[m.chunk] = number
+    for number, step in enumerate(collective.steps):
+        before = state.copy()
+        for m in step:
+            part = slice(*parts[m.chunk])
+            arrived = wire.round(before[m.source], m.stream)[part]
+            own = state[m.target] if m.own_stream is None else wire.round(state[m.target], m.own_stream)
+            state[m.target, part] = wire.plus(own[part], arrived) if m.adds else arrived
+        for chunk, owners in enumerate(collective.owners):
+            if done.get(chunk) == number:
+                part = slice(*parts[chunk])
+                for owner in owners:
+                    state[owner, part] = wire.round(state[owner], _last(collective))[part]
+    return state
+
+
+def _last(collective: Collective) -> int:
+    """The stream of the rounding that completes a sum: one that no message has."""
+    return 1 + max((m.stream for step in collective.steps for m in step), default=0)
+
+
+# --- the algorithms -------------------------------------------------------------------------------------------------
+
+
+def broadcast(ranks: int) -> Collective:
+    """From rank 0 along a binomial tree: ceil(log2 ranks) steps."""
+    steps, reach = [], 1
+    while reach < ranks:
+        pairs = [(r, r + reach) for r in range(min(reach, ranks - reach))]
+        steps.append(tuple(Message(s, t, 0, False, 0) for s, t in pairs))
+        reach *= 2
+    return Collective("broadcast", _ranks(ranks), 1, tuple(steps))
+
+
+def reduce(ranks: int) -> Collective:
+    """To rank 0 along a binomial tree: in step s, rank r takes the sum of rank r + 2**s."""
+    steps, reach, stream = [], 1, 0
+    while reach < _ranks(ranks):
+        sources = range(reach, ranks, 2 * reach)
+        steps.append(tuple(Message(s, s - reach, 0, True, stream + s) for s in sources))
+        reach, stream = 2 * reach, stream + ranks
+    return Collective("reduce", ranks, 1, tuple(steps), ((0,),))
+
+
+def reduce_scatter(ranks: int) -> Collective:
+    """Around a ring: chunk c starts at rank c, every rank adds its own, and its sum is complete at rank c - 1."""
+    steps = tuple(
+        tuple(Message(r, (r + 1) % ranks, (r - s) % ranks, True, s) for r in range(ranks))
+        for s in range(_ranks(ranks) - 1)
+    )
+    return Collective("reduce-scatter", ranks, ranks, steps, tuple(((c - 1) % ranks,) for c in range(ranks)))
+
+
+def all_gather(ranks: int) -> Collective:
+    """Around a ring: the rank before c hands chunk c on, as reduce-scatter left it."""
+    steps = tuple(
+        tuple(Message(r, (r + 1) % ranks, (r + 1 - s) % ranks, False, ranks) for r in range(ranks))
+        for s in range(_ranks(ranks) - 1)
+    )
+    return Collective("all-gather", ranks, ranks, steps)
+
+
+def all_reduce(ranks: int, algorithm: str = "ring") -> Collective:
+    """The sum on every rank: "ring" (reduce-scatter, all-gather), "tree" (reduce, broadcast), "doubling" or "direct".
+
+    "doubling": in step s, ranks r and r xor 2**s exchange sums; ranks beyond the last power of two fold into it first.
+    "direct": every rank sends chunk c straight to rank c, which adds them in the order of the ranks, in FP32 unless
+    ``Wire.add`` says otherwise, and sends the sum back: one rounding of each addend and one of the sum.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    _ranks(ranks)
+    if algorithm == "ring":
+        one, two = reduce_scatter(ranks), all_gather(ranks)
+        return Collective("all-reduce (ring)", ranks, ranks, one.steps + two.steps, one.owners)
+    if algorithm == "tree":
+        one, two = reduce(ranks), broadcast(ranks)
+        return Collective("all-reduce (tree)", ranks, 1, one.steps + two.steps, one.owners)
+    steps = _doubling(ranks) if algorithm == "doubling" else _direct(ranks)
+    chunks = 1 if algorithm == "doubling" else ranks
+    core = range(1 << (ranks.bit_length() - 1))
+    owners = (tuple(core),) if algorithm == "doubling" else tuple((c,) for c in range(ranks))
+    return Collective(f"all-reduce ({algorithm})", ranks, chunks, steps, owners)
+
+
+ALGORITHMS = ("ring", "tree", "doubling", "direct")
+
+
+def _doubling(ranks: int) -> tuple[tuple[Message, ...], ...]:
+    """Recursive doubling."""
+    core = 1 << (ranks.bit_length() - 1)
+    extra = range(core, ranks)
+    steps: list[tuple[Message, ...]] = []
+    if extra:
+        steps.append(tuple(Message(r, r - core, 0, True, r) for r in extra))
+    reach, stream = 1, ranks
+    while reach < core:
+        # Groups of ranks have equal sums by now, and must round them alike: the stream is the group's.
+        group = [stream + r // reach for r in range(core)]
+        steps.append(tuple(Message(r, r ^ reach, 0, True, group[r], group[r ^ reach]) for r in range(core)))
+        reach, stream = 2 * reach, stream + ranks
+    if extra:
+        steps.append(tuple(Message(r - core, r, 0, False, stream) for r in extra))
+    return tuple(steps)
+
+
+def _direct(ranks: int) -> tuple[tuple[Message, ...], ...]:
+    """Everyone to the owner of each chunk, and the sums back."""
+    there = tuple(Message(s, c, c, True, s) for c in range(ranks) for s in range(ranks) if s != c)
+    back = tuple(Message(c, t, c, False, ranks) for c in range(ranks) for t in range(ranks) if t != c)
+    return (there, back) if ranks > 1 else ()
+
+
+def _ranks(ranks: int) -> int:
+    return integer("ranks", ranks, 1, 2**20)
+
+
+# --- the same sums, fast --------------------------------------------------------------------------------------------
+
+
+def reduce_fast(
+    values: Values | Array, elements: int, ranks: int, algorithm: str = "ring", wire: Wire = Wire()
+) -> Array:
+    """The sum that :func:`all_reduce` leaves on rank 0, float32 (elements,), a rank's vector at a time.
+
+    ``values``: an array (ranks, elements), or a function that gives, for an int64 array of ranks, one an element, the
+    float32 values of those ranks there: so a thousand ranks need not exist at once.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    source = _source(values, elements, _ranks(ranks))
+    if algorithm == "ring":
+        return _ring(source, elements, ranks, wire)
+    if algorithm == "direct":
+        return _straight(source, elements, ranks, wire)
+    return _tree(source, elements, ranks, wire, algorithm == "doubling")
+
+
+def _source(values: Values | Array, elements: int, ranks: int) -> Values:
+    if callable(values):
+        return values
+    array = np.asarray(values, np.float32)
+    if array.shape != (ranks, elements):
+        raise LabError(f"values have shape {array.shape}; allowed: ({ranks}, {elements}), or a function of the ranks.")
+    column = np.arange(elements)
+    return lambda rank: array[rank, column]
+
+
+def chunk_of(elements: int, chunks: int) -> Array:
+    """The chunk of every element, int64."""
+    return np.repeat(np.arange(chunks), [b - a for a, b in bounds(elements, chunks)])
+
+
+def _ring(source: Values, elements: int, ranks: int, wire: Wire) -> Array:
+    """Chunk c is a chain over the ranks c, c + 1, ...: each hop is one vector operation over all chunks."""
+    chunk = chunk_of(elements, ranks)
+    total = source(chunk)
+    for hop in range(ranks - 1):
+        total = wire.plus(source((chunk + hop + 1) % ranks), wire.round(total, hop))
+    if ranks == 1:
+        return np.asarray(total, np.float32)
+    return wire.round(wire.round(total, ranks + 1), ranks)  # complete at its owner, then handed on
+
+
+def _straight(source: Values, elements: int, ranks: int, wire: Wire) -> Array:
+    """Owner c starts from its own chunk and adds the others in the order of their ranks."""
+    chunk = chunk_of(elements, ranks)
+    total = source(chunk)
+    for rank in range(ranks):
+        arrived = wire.round(source(np.full(elements, rank)), rank)
+        total = np.where(chunk == rank, total, wire.plus(total, arrived))
+    if ranks == 1:
+        return np.asarray(total, np.float32)
+    done = wire.round(total, ranks + 1)
+    return np.where(chunk == 0, done, wire.round(done, ranks))
+
+
+def _tree(source: Values, elements: int, ranks: int, wire: Wire, doubling: bool) -> Array:
+    """A binary tree, depth first, so that only a vector a level is held at once."""
+    whole = np.ones(elements, np.int64)
+    core = 1 << (ranks.bit_length() - 1) if doubling else ranks
+
+    def leaf(rank: int) -> Array:
+        own = source(whole * rank)
+        if doubling and rank + core < ranks:
+            own = wire.plus(own, wire.round(source(whole * (rank + core)), rank + core))
+        return own
+
+    def subtree(first: int, level: int) -> Array:
+        """The sum that rank ``first`` has after ``level`` steps."""
+        if level == 0:
+            return leaf(first)
+        half = 1 << (level - 1)
+        left = subtree(first, level - 1)
+        if first + half >= core:
+            return left
+        right = subtree(first + half, level - 1)
+        if doubling:
+            streams = (ranks * level + (first + offset) // half for offset in (0, half))
+            left, right = (wire.round(x, stream) for x, stream in zip((left, right), streams, strict=True))
+            return wire.plus(left, right)
+        return wire.plus(left, wire.round(right, ranks * (level - 1) + first + half))
+
+    levels = (core - 1).bit_length()
+    total = subtree(0, levels)
+    if ranks == 1:
+        return np.asarray(total, np.float32)
+    return wire.round(total, _last(all_reduce(ranks, "doubling" if doubling else "tree")))
+
+
+def steps_of(collective: Collective) -> Iterator[tuple[int, Message]]:
+    """Every message with the number of its step."""
+    for number, step in enumerate(collective.steps):
+        for message in step:
+            yield number, message

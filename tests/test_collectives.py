@@ -1,0 +1,153 @@
+"""Collectives: every message executed, and the same sums fast; volumes; what low precision does to them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import fplab
+from fplab.errors import LabError
+from fplab.parallel import collectives as c
+from fplab.parallel.collectives import ALGORITHMS, Wire
+
+WIRES = (
+    Wire(), Wire("bf16"), Wire("fp16", add="wire"), Wire("e4m3"), Wire("bf16", "stochastic", seed=3),
+    Wire("e5m2", "rtz"), Wire("e4m3", add="wire"),
+)  # fmt: skip
+
+
+def buffers(ranks: int, n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((ranks, n)).astype(np.float32)
+
+
+def same(x: np.ndarray, y: np.ndarray) -> bool:
+    return np.array_equal(np.asarray(x, np.float32).view(np.uint32), np.asarray(y, np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=str)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8, 9, 16])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_fast_is_what_the_messages_do_and_all_ranks_agree(algorithm: str, ranks: int, wire: Wire) -> None:
+    x = buffers(ranks, 19, ranks)
+    after = c.execute(c.all_reduce(ranks, algorithm), x, wire)
+    assert all(same(row, after[0]) for row in after)
+    assert same(c.reduce_fast(x, 19, ranks, algorithm, wire), after[0])
+    assert same(c.reduce_fast(lambda rank: x[rank, np.arange(19)], 19, ranks, algorithm, wire), after[0])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 8, 13])
+def test_on_integers_every_sum_is_exact(algorithm: str, ranks: int) -> None:
+    """Whatever the order: a lost, doubled or misplaced message would show."""
+    x = np.float32(2.0) ** np.arange(ranks)[:, None] * np.arange(1, 12, dtype=np.float32)
+    after = c.execute(c.all_reduce(ranks, algorithm), x)
+    assert same(after, np.broadcast_to((2.0**ranks - 1) * np.arange(1, 12), after.shape))
+
+
+def test_a_ring_is_a_chain_for_each_chunk_that_begins_at_its_own_rank() -> None:
+    """i_c, i_(c+1), ... in turn: 2**24, 1 and 1 tell the orders apart in FP32."""
+    x = np.zeros((3, 3), np.float32)
+    x[0], x[1], x[2] = 2.0**24, 1.0, 1.0
+    assert list(c.execute(c.all_reduce(3), x)[0]) == [2.0**24, 2.0**24 + 2, 2.0**24]
+    orders = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    wanted = [np.float32(np.float32(x[a, 0] + x[b, 0]) + x[d, 0]) for a, b, d in orders]
+    assert list(c.execute(c.all_reduce(3), x)[0]) == wanted
+
+
+def test_roundings_are_counted() -> None:
+    """Around a ring each addend but the last is rounded on the way: n - 1 chances to vanish; directly one sum."""
+    x = np.full((9, 9), 2.0**-9, np.float32)
+    x[0] = 1.0
+    wire = Wire("bf16", add="wire")
+    ring, direct = (c.execute(c.all_reduce(9, a), x, wire)[0] for a in ("ring", "direct"))
+    assert ring[0] == 1.0  # chunk 0 begins at rank 0 with the 1: every 2**-9 is lost beside it
+    assert ring[1] == 1.015625  # chunk 1 adds the eight small ones first
+    assert direct[0] == 1.0
+    assert c.execute(c.all_reduce(9, "direct"), x, Wire("bf16"))[0][0] == 1.015625  # an FP32 accumulator keeps them
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 12])
+def test_volumes_are_the_published_ones(ranks: int) -> None:
+    """Per rank: reduce-scatter and all-gather (n-1)/n of the data, a ring all-reduce twice that."""
+    n = 24 * ranks
+    part = n * (ranks - 1) // ranks
+    assert c.reduce_scatter(ranks).sent(n) == [part] * ranks
+    assert c.all_gather(ranks).sent(n) == [part] * ranks
+    assert c.all_reduce(ranks).sent(n) == [2 * part] * ranks
+    assert sum(c.broadcast(ranks).sent(n)) == sum(c.reduce(ranks).sent(n)) == (ranks - 1) * n
+    assert len(c.all_reduce(ranks).steps) == 2 * (ranks - 1)
+    assert len(c.broadcast(ranks).steps) == (ranks - 1).bit_length()
+
+
+def test_each_does_what_its_name_says() -> None:
+    x = buffers(5, 10)
+    assert same(c.execute(c.broadcast(5), x), np.broadcast_to(x[0], x.shape))
+    assert same(c.execute(c.reduce(5), x)[0], c.reduce_fast(x, 10, 5, "tree"))
+    scattered = c.execute(c.reduce_scatter(5), x)
+    gathered = c.execute(c.all_gather(5), scattered)
+    for chunk, (start, end) in enumerate(c.bounds(10, 5)):
+        owner = (chunk - 1) % 5
+        assert all(same(row[start:end], scattered[owner, start:end]) for row in gathered)
+    assert same(gathered[0], c.reduce_fast(x, 10, 5, "ring"))
+
+
+def test_uneven_chunks_cover_everything_once() -> None:
+    assert c.bounds(10, 4) == [(0, 3), (3, 6), (6, 8), (8, 10)]
+    assert list(c.chunk_of(10, 4)) == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
+    assert c.bounds(2, 4) == [(0, 1), (1, 2), (2, 2), (2, 2)]
+
+
+def test_stochastic_messages_draw_different_words_and_are_fair() -> None:
+    x = np.full((4, 4096), 1 + 2.0**-9, np.float32)  # half of a BF16 place above 1
+    wire = Wire("bf16", "stochastic", seed=1)
+    sums = c.reduce_fast(x, 4096, 4, "ring", wire)
+    assert same(sums, c.reduce_fast(x, 4096, 4, "ring", wire))
+    assert not same(sums, c.reduce_fast(x, 4096, 4, "ring", Wire("bf16", "stochastic", seed=2)))
+    mean = float(sums.astype(np.float64).mean())
+    spread = float(sums.astype(np.float64).std())
+    assert abs(mean - 4 * (1 + 2.0**-9)) < 5 * spread / 64
+    streams = [(m.chunk, m.stream) for s in c.all_reduce(4).steps for m in s if m.adds]
+    assert len(set(streams)) == len(streams)
+
+
+def test_a_sum_that_overflows_in_the_wire_is_finite_before_it() -> None:
+    x = np.full((4, 4), 3e4, np.float32)
+    assert np.isinf(c.execute(c.all_reduce(4), x, Wire("fp16"))).all()
+    assert same(c.execute(c.all_reduce(4), x / 4, Wire("fp16")), np.full((4, 4), 3e4))
+
+
+def test_thousands_of_ranks_against_a_plain_chain() -> None:
+    """Ring order of one chunk, element by element in Python."""
+    ranks, n = 300, 7
+    x = buffers(ranks, n, 5)
+    fast = c.reduce_fast(x, n, ranks, "ring", Wire("bf16"))
+    for chunk in range(n):  # fewer elements than ranks: a chunk is one element
+        total = Fraction(float(x[chunk, chunk]))
+        for hop in range(1, ranks):
+            sent = float(fplab.quantize(float(total), "bf16"))
+            total = Fraction(float(np.float32(np.float32(sent) + x[(chunk + hop) % ranks, chunk])))
+        assert float(fast[chunk]) == float(fplab.quantize(float(total), "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: c.all_reduce(0), "ranks=0 is not possible; allowed: 1 to"),
+        (
+            lambda: c.all_reduce(4, "rnig"),
+            "unknown algorithm 'rnig'. Allowed: ring, tree, doubling, direct. Did",
+        ),
+        (lambda: Wire("bf61"), "unknown format 'bf61'"),
+        (lambda: Wire(add="fp61"), "unknown addition 'fp61'. Allowed: fp32, wire."),
+        (lambda: Wire("bf16", "stochastic", "wire", 1), 'add="wire" rounds to nearest'),
+        (lambda: c.execute(c.all_reduce(3), buffers(2, 4)), r"buffers have shape (2, 4); all-reduce (ring) on 3 ranks"),
+        (lambda: c.reduce_fast(buffers(2, 4), 4, 3), "values have shape (2, 4); allowed: (3, 4), or a function"),
+        (lambda: c.reduce_fast(buffers(2, 4), 4, 2, "bush"), "unknown algorithm 'bush'"),
+    ],
+)
+def test_refusals(call, message: str) -> None:
+    with pytest.raises(LabError) as refused:
+        call()
+    assert message in str(refused.value)
