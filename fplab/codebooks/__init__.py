@@ -6,7 +6,7 @@ A :class:`Codebook` is a record of up to 256 values in [-1, 1]; one algorithm ta
 >>> from fplab import codebooks
 >>> q = codebooks.quantize_blockwise([0.5, -1.0, 3.0], codebooks.dynamic())
 >>> codebooks.dequantize_blockwise(q)
-array([ 0.49804688, -0.99257815,  3.        ], dtype=float32)
+array([ 0.48984373, -0.99609375,  3.        ], dtype=float32)
 
 ``books``: the records; ``tree``: the dynamic tree bit by bit; ``rules``: ties, midpoints, libraries; ``thresholds``:
 a quantiser as numbers; ``blockwise``: the fast way; ``oracle``: the slow one.

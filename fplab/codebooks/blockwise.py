@@ -79,7 +79,7 @@ def quantize_blockwise(
     >>> from fplab import codebooks
     >>> q = quantize_blockwise([1.0, -2.0, 0.5, 0.001], codebooks.dynamic(), block=2)
     >>> q.codes, q.absmax
-    (array([220,   0, 255, 146], dtype=uint8), array([2. , 0.5], dtype=float32))
+    (array([219,   0, 255, 144], dtype=uint8), array([2. , 0.5], dtype=float32))
     """
     if not isinstance(code, Codebook):
         raise LabError(f"code={code!r} is no Codebook; pass fplab.codebooks.dynamic(), or make one.")
@@ -177,7 +177,8 @@ def dequantize_blockwise(quantized: Quantized, *, out: Array | None = None) -> A
 
     >>> from fplab import codebooks
     >>> dequantize_blockwise(quantize_blockwise([1.0, -2.0, 0.5, 0.001], codebooks.dynamic(), block=2))
-    array([ 0.9921875, -1.9859375,  0.5      ,  0.0009875], dtype=float32)
+    array([ 1.0015625e+00, -1.9859375e+00,  5.0000000e-01,  9.2187501e-04],
+          dtype=float32)
     """
     from ..kernels.codebooks import dequantize
 

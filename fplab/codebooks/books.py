@@ -221,7 +221,7 @@ def nf4() -> Codebook:
     gives the published 16 values bit for bit.
 
     >>> nf4().values[[0, 1, 7, 8, 15]]
-    array([-1.        , -0.6961928 ,  0.        ,  0.0795803 ,  1.        ],
+    array([-1.       , -0.6961928,  0.       ,  0.0795803,  1.       ],
           dtype=float32)
     """
     quantile_of = NormalDist().inv_cdf

@@ -181,8 +181,9 @@ QUANTIZE = {
 def between(x, values, thresholds, last, word):
     """The rank of ``x`` rounded stochastically: up from the value below with the share of the gap that lies below.
 
-    ``thresholds``: the largest float32 below each value but the first, as :func:`searched` wants them. The share is computed in float64, rounding
-    once for each of its three operations, and compared with the word as a fraction of 2**32.
+    ``thresholds``: the largest float32 below each value but the first, as :func:`searched` wants them. The share is
+    computed in float64, rounding once for each of its three operations, and compared with the word as a fraction of
+    2**32.
     """
     rank = searched(x, thresholds)
     if rank >= last:

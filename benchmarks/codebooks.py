@@ -1,0 +1,85 @@
+"""Block-wise quantisation of 2^24 float32 against a copy of them, and 8-bit Adam against torch's own.
+
+``python -m benchmarks codebooks``
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+import fplab
+from fplab import codebooks
+from fplab.training import Adam8bit
+
+from .timing import aligned, ratios, table
+
+N = 1 << 24
+QUANTISE, DEQUANTISE, FUSED = 3.0, 1.5, 4.0
+
+
+def blockwise_table(cores: int) -> str:
+    """Every codebook and some block sizes against the copy."""
+    out, codes = aligned(N), aligned(N, np.uint8)
+    x = aligned(N)
+    x[:] = np.random.default_rng(0).standard_normal(N, np.float32)
+    positive = np.abs(x)
+    cells = [(codebooks.dynamic(), x, block) for block in (64, 256, 2048, 4096)]
+    cells += [
+        (codebooks.dynamic(signed=False), positive, 2048),
+        (codebooks.linear(), x, 2048),
+        (codebooks.nf4(), x, 64),
+    ]
+    work: dict[str, Callable[[], object]] = {}
+    for book, given, block in cells:
+        name = f"{book.name}, blocks of {block}"
+        held = codebooks.quantize_blockwise(given, book, block)
+        work[f"{name} q"] = lambda given=given, book=book, block=block: codebooks.quantize_blockwise(
+            given, book, block, out=codes
+        )
+        work[f"{name} d"] = lambda held=held: codebooks.dequantize_blockwise(held, out=out)
+    found = ratios(lambda: np.copyto(out, x), work)
+    rows = []
+    for book, _, block in cells:
+        name = f"{book.name}, blocks of {block}"
+        rows.append((name, f"{found[f'{name} q']:.2f}", f"{found[f'{name} d']:.2f}"))
+    head = ("times a copy", f"quantise (goal {QUANTISE:g})", f"dequantise (goal {DEQUANTISE:g})")
+    return table(f"Block-wise, 2^24 float32 into a given out, {cores} cores; np.copyto = 1", head, rows)
+
+
+def adam(make: Callable[..., torch.optim.Optimizer], **options: object) -> Callable[[], object]:
+    """One step on 2^24 parameters."""
+    torch.manual_seed(0)
+    p = torch.nn.Parameter(torch.randn(N))
+    p.grad = torch.randn(N) * 0.01
+    return make([p], lr=1e-3, **options).step
+
+
+def adam_table(cores: int) -> str:
+    """A step with 8-bit states against torch's."""
+    torch.set_num_threads(cores)
+    work = {
+        "torch foreach": adam(torch.optim.Adam, foreach=True),
+        "torch fused": adam(torch.optim.Adam, fused=True),
+        "8-bit, blocks of 2048": adam(Adam8bit),
+        "8-bit, blocks of 256": adam(Adam8bit, block=256),
+        "8-bit, stochastic": adam(Adam8bit, rounding="stochastic"),
+        "32-bit states, the same kernel": adam(Adam8bit, state_bits=32),
+    }
+    found = ratios(work["torch foreach"], work, rounds=7)
+    rows = [(name, f"{r:.2f}", f"{r / found['torch fused']:.2f}") for name, r in found.items()]
+    head = ("an Adam step, 2^24 parameters", "of foreach (goal 1)", f"of fused (goal {FUSED:g})")
+    return table(f"Adam on {cores} cores", head, rows)
+
+
+def main() -> None:
+    """Print both tables."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    fplab.set_num_threads(cores)
+    for part in (blockwise_table, adam_table):
+        print(part(cores), flush=True)
+        print()
+    fplab.set_num_threads(None)

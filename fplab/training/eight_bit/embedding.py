@@ -1,0 +1,46 @@
+"""The stable embedding: what the paper does to the one layer whose 8-bit states were not enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .base import STATE_BITS
+
+
+class StableEmbedding(nn.Embedding):
+    """An embedding initialised Xavier-uniformly, followed by a layer norm, with 32-bit optimizer states.
+
+    Arguments as :class:`torch.nn.Embedding`. The layer norm comes before position embeddings are added, and is computed
+    in float32. 8-bit optimizers find the mark on its weight; copies of the module keep it.
+
+    Source: Dettmers et al., arXiv 2110.02861, section 2.3: gradients of rare tokens make embeddings the layer with the
+    largest updates, and a normalised output keeps their variance.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(num_embeddings, embedding_dim, *args, **kwargs)
+        self.norm = nn.LayerNorm(embedding_dim)
+        self._mark()
+
+    def reset_parameters(self) -> None:
+        """Xavier uniform: within sqrt(6 / (rows + columns)); the padding row is zero."""
+        nn.init.xavier_uniform_(self.weight)
+        self._fill_padding_idx_with_zero()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._mark()
+
+    def _mark(self) -> None:
+        setattr(self.weight, STATE_BITS, 32)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The normalised rows of ``tokens``, in the weight's dtype."""
+        rows = super().forward(tokens)
+        with torch.autocast(rows.device.type, enabled=False):
+            scale, shift = self.norm.weight.float(), self.norm.bias.float()
+            normal = nn.functional.layer_norm(rows.float(), self.norm.normalized_shape, scale, shift, self.norm.eps)
+        return normal.to(rows.dtype)

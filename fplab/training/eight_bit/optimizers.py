@@ -1,0 +1,220 @@
+"""Adam, AdamW, momentum SGD, Lion and Adagrad with 8-bit states.
+
+Defaults are the published ones; where bitsandbytes' implementations differ from each other, an option says so:
+
+* ``sign="kept"``: its CUDA kernel moves a negative first state that would become 0 to the value below; "nearest" does
+  not. (A positive one may become 0 in both.)
+* ``decay``: "gradient" adds the weight to the gradient, as ``torch.optim.Adam``; "before" shrinks the weight before the
+  update, as ``torch.optim.AdamW`` and bitsandbytes' torch backend; "after", as its CUDA kernel, for Adam too.
+* ``rounding="stochastic"``: states are rounded up or down by chance, on average to what they are.
+* ``bad_gradients``: "skip" leaves a weight whose gradient is NaN or infinite and zeroes its states, as the CUDA kernel;
+  "error" stops with the parameter and the element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...codebooks import Codebook
+from ...kernels.optim8 import Numbers
+from .base import EightBit, States
+
+Code = str | tuple[Codebook, Codebook]
+
+
+def made(
+    group: dict[str, Any],
+    *,
+    beta1: float = 0.0,
+    beta2: float = 0.0,
+    step: float = 0.0,
+    eps: float = 0.0,
+) -> Numbers:
+    """The numbers of a step as float32; weight decay goes where the group says."""
+    shrink = 1 - group["lr"] * group["weight_decay"]
+    before, after = (shrink if group["decay"] == place else 1.0 for place in ("before", "after"))
+    wide = (beta1, 1 - np.float32(beta1), beta2, 1 - np.float32(beta2), step, eps, before, after, group["weight_decay"])
+    return Numbers(*map(np.float32, wide))
+
+
+class Adam8bit(EightBit):
+    """Adam with 8-bit states: a drop-in for ``torch.optim.Adam``.
+
+    ``lr``, ``betas``, ``eps``, ``weight_decay``: as torch's. ``block``: elements that share a scale, None for the whole
+    tensor (2048 in the paper; 256 in bitsandbytes since 0.44). ``code``: "dynamic", "linear", or the codebooks of the
+    first (signed) and second (unsigned) state. ``min_8bit_size``: smaller tensors keep 32-bit states. The other
+    options: see the module.
+
+    The update, each operation in float32 (Dettmers et al., arXiv 2110.02861, and its CUDA kernel)::
+
+        m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g g
+        p = p - lr sqrt(1 - beta2^t) / (1 - beta1^t) * (m / (sqrt(v) + eps sqrt(1 - beta2^t)))
+
+    It uses the new states before they are quantised.
+    """
+
+    kind = States("adam", True, True)
+    decay: ClassVar[str] = "gradient"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        block: int | None = 2048,
+        code: Code = "dynamic",
+        min_8bit_size: int = 4096,
+        state_bits: int = 8,
+        sign: str = "kept",
+        decay: str | None = None,
+        rounding: str = "nearest",
+        seed: int = 0,
+        bad_gradients: str = "skip",
+    ) -> None:
+        numbers = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        super().__init__(
+            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
+            decay=decay or self.decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
+        )  # fmt: skip
+
+    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
+        """Adam's, with the corrections of both averages."""
+        beta1, beta2 = group["betas"]
+        root = math.sqrt(1 - beta2**step)
+        size = -group["lr"] * root / (1 - beta1**step)
+        return made(group, beta1=beta1, beta2=beta2, step=size, eps=root * group["eps"])
+
+
+class AdamW8bit(Adam8bit):
+    """:class:`Adam8bit` with decoupled weight decay, 0.01 by default: ``p *= 1 - lr weight_decay`` comes first."""
+
+    decay = "before"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
+
+
+class SGD8bit(EightBit):
+    """Momentum SGD with an 8-bit velocity: ``m = momentum m + g``, ``p = p - lr m``.
+
+    ``momentum`` has no default: without one there is no state to store. Other options as :class:`Adam8bit`.
+    """
+
+    kind = States("momentum", True, False)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float,
+        weight_decay: float = 0.0,
+        *,
+        block: int | None = 2048,
+        code: Code = "dynamic",
+        min_8bit_size: int = 4096,
+        state_bits: int = 8,
+        sign: str = "kept",
+        decay: str = "gradient",
+        rounding: str = "nearest",
+        seed: int = 0,
+        bad_gradients: str = "skip",
+    ) -> None:
+        numbers = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(
+            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
+            decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
+        )  # fmt: skip
+
+    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
+        """The momentum and the learning rate."""
+        return made(group, beta1=group["momentum"], step=-group["lr"])
+
+
+class Lion8bit(EightBit):
+    """Lion with an 8-bit average: ``p = p - lr sign(beta1 m + (1 - beta1) g)``, ``m = beta2 m + (1 - beta2) g``.
+
+    Weight decay is decoupled, before the update. Source: X. Chen et al., Symbolic Discovery of Optimization Algorithms
+    (arXiv 2302.06675). Options as :class:`Adam8bit`.
+    """
+
+    kind = States("lion", True, False)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        block: int | None = 2048,
+        code: Code = "dynamic",
+        min_8bit_size: int = 4096,
+        state_bits: int = 8,
+        sign: str = "kept",
+        decay: str = "before",
+        rounding: str = "nearest",
+        seed: int = 0,
+        bad_gradients: str = "skip",
+    ) -> None:
+        numbers = {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay}
+        super().__init__(
+            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
+            decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
+        )  # fmt: skip
+
+    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
+        """Both averages' weights and the learning rate."""
+        beta1, beta2 = group["betas"]
+        return made(group, beta1=beta1, beta2=beta2, step=-group["lr"])
+
+
+class Adagrad8bit(EightBit):
+    """Adagrad with an 8-bit sum of squares: ``v = v + g g``, ``p = p - lr g / (sqrt(v) + eps)``.
+
+    The state is never negative and takes the unsigned codebook (bitsandbytes uses the signed one). It only grows, and
+    rounding to nearest lets it stand still: a square below half the gap above ``v`` is lost. Options as
+    :class:`Adam8bit`.
+    """
+
+    kind = States("adagrad", False, True)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+        *,
+        block: int | None = 2048,
+        code: Code = "dynamic",
+        min_8bit_size: int = 4096,
+        state_bits: int = 8,
+        decay: str = "gradient",
+        rounding: str = "nearest",
+        seed: int = 0,
+        bad_gradients: str = "skip",
+    ) -> None:
+        numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(
+            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits,
+            sign="nearest", decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
+        )  # fmt: skip
+
+    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
+        """The learning rate and epsilon."""
+        return made(group, step=-group["lr"], eps=group["eps"])

@@ -1,0 +1,444 @@
+"""8-bit optimizers: every bit against the definition, on odd shapes and dtypes; states, saving, refusals."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fplab import codebooks, num_threads, set_num_threads
+from fplab.codebooks import rules
+from fplab.errors import LabError
+from fplab.training import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit
+from fplab.training.eight_bit import oracle
+
+f32 = np.float32
+CLASSES = {"adam": Adam8bit, "momentum": SGD8bit, "lion": Lion8bit, "adagrad": Adagrad8bit}
+
+
+class Slow:
+    """One tensor under an oracle: the same options as the optimizer, the states as ranks and scales."""
+
+    def __init__(self, name: str, p: np.ndarray, lr: float, decay: str, share: float, block: int, whole: bool,
+                 sign: str, code: Any = None, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 ) -> None:  # fmt: skip
+        self.name, self.p, self.block, self.whole, self.betas, self.eps = name, p, block, whole, betas, eps
+        self.h: dict[str, Any] = {"lr": lr, "decay": decay, "share": share}
+        self.books = code or (codebooks.dynamic(), codebooks.dynamic(signed=False))
+        self.rules = (rules.SIGN if sign == "kept" else rules.EVEN, rules.EVEN)
+        self.t = 0
+        self.exact = [[f32(0)] * p.size, [f32(0)] * p.size]
+        blocks = -(-p.size // block)
+        self.held = [(np.zeros(p.size, np.uint8), np.zeros(blocks, f32)) for _ in range(2)]
+
+    def numbers(self) -> None:
+        beta1, beta2 = self.betas
+        self.t += 1
+        lr = self.h["lr"]
+        self.h |= {"beta1": f32(beta1), "beta2": f32(beta2), "size": f32(-lr), "eps": f32(self.eps)}
+        if self.name == "adam":
+            root = math.sqrt(1 - beta2**self.t)
+            self.h |= {"size": f32(-lr * root / (1 - beta1**self.t)), "eps": f32(root * self.eps)}
+
+    def step(self, g: np.ndarray) -> None:
+        self.numbers()
+        states = self.exact
+        if not self.whole:
+            states = [oracle.load(*h, b, self.block) for h, b in zip(self.held, self.books, strict=True)]
+        self.p, *new = oracle.step(self.name, self.p, g, *states, self.h)
+        self.exact = new
+        if not self.whole:
+            kept = zip(new, self.books, self.rules, strict=True)
+            self.held = [oracle.save(s, b, self.block, r) for s, b, r in kept]
+
+
+def bits(x: Any) -> np.ndarray:
+    return np.asarray(x, f32).reshape(-1).view(np.uint32)
+
+
+def compare(name: str, optimizer: Any, p: torch.Tensor, slow: Slow) -> None:
+    state = optimizer.state[p]
+    used = {"adam": (0, 1), "momentum": (0,), "lion": (0,), "adagrad": (1,)}[name]
+    for number in used:
+        held = state[f"state{number + 1}"].numpy().reshape(-1)
+        if slow.whole:
+            np.testing.assert_array_equal(bits(held), bits(slow.exact[number]))
+        else:
+            np.testing.assert_array_equal(held, slow.held[number][0].reshape(-1))
+            np.testing.assert_array_equal(bits(state[f"absmax{number + 1}"].numpy()), bits(slow.held[number][1]))
+
+
+def gradients(rng: np.random.Generator, shape: tuple[int, ...], t: int) -> np.ndarray:
+    """Gradients over many decades, with zeros, and now and then one that is not finite."""
+    n = math.prod(shape)
+    flat = rng.standard_normal(n) * 10.0 ** rng.integers(-6, 1, n)
+    flat[rng.random(n) < 0.1] = 0
+    if t % 3 == 1 and flat.size > 3:
+        flat[:3] = [np.nan, np.inf, -np.inf]
+    return flat.reshape(shape).astype(f32)
+
+
+OPTIONS = [
+    ("adam", {"lr": 1e-3, "betas": (0.9, 0.999)}, {}),
+    ("adam", {"lr": 1e-2, "betas": (0.8, 0.95), "weight_decay": 0.1, "decay": "gradient", "eps": 1e-6}, {}),
+    ("adam", {"lr": 1e-2, "weight_decay": 0.3, "decay": "before", "sign": "nearest"}, {}),
+    ("adam", {"lr": 1e-2, "weight_decay": 0.3, "decay": "after", "block": 100}, {}),
+    ("adam", {"lr": 1e-2, "code": "linear", "block": None}, {}),
+    ("momentum", {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}, {}),
+    ("lion", {"lr": 1e-3, "weight_decay": 0.1}, {}),
+    ("adagrad", {"lr": 1e-2, "weight_decay": 0.0}, {}),
+]
+
+
+def slow_for(name: str, p: np.ndarray, options: dict[str, Any], whole: bool) -> Slow:
+    decay = options.get("decay", "before" if name == "lion" else "gradient")
+    code = (codebooks.linear(), codebooks.linear(signed=False)) if options.get("code") == "linear" else None
+    betas = {"momentum": (options.get("momentum", 0.0), 0.0), "lion": (0.9, 0.99)}.get(name, (0.9, 0.999))
+    eps = 1e-10 if name == "adagrad" else 1e-8
+    block = options.get("block", 64) or p.size
+    return Slow(name, p, options["lr"], decay, options.get("weight_decay", 0.0), block, whole,
+                options.get("sign", "kept"), code, options.get("betas", betas), options.get("eps", eps))  # fmt: skip
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["8-bit", "32-bit"])
+@pytest.mark.parametrize(("name", "options", "_"), OPTIONS, ids=lambda v: str(v)[:60])
+def test_every_bit_over_many_steps_is_the_definitions(name, options, _, whole) -> None:  # type: ignore[no-untyped-def]
+    """149 elements in blocks of 64: the last block is partial; one block's gradients are all zero."""
+    rng = np.random.default_rng(1)
+    start = rng.standard_normal(149).astype(f32)
+    p = nn.Parameter(torch.from_numpy(start.copy()))
+    given = {"block": 64, **options, "min_8bit_size": 1000 if whole else 0}
+    optimizer = CLASSES[name]([p], **given)
+    slow = slow_for(name, start, options, whole)
+    for t in range(8):
+        g = gradients(rng, (149,), t)
+        g[64:128] = 0 if t < 3 else g[64:128]
+        p.grad = torch.from_numpy(g)
+        optimizer.step()
+        slow.step(g)
+        np.testing.assert_array_equal(bits(p.detach().numpy()), bits(slow.p), err_msg=f"step {t}")
+        compare(name, optimizer, p, slow)
+    assert not np.array_equal(start, slow.p)
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (0,), (64,), (65,), (3, 5, 7)])
+def test_odd_shapes(shape) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(2)
+    start = rng.standard_normal(shape).astype(f32)
+    p = nn.Parameter(torch.from_numpy(np.array(start)))
+    optimizer = Adam8bit([p], block=64, min_8bit_size=0)
+    slow = Slow("adam", start.reshape(-1), 1e-3, "gradient", 0.0, 64, False, "kept")
+    for t in range(3):
+        g = gradients(rng, shape, 0 * t)
+        p.grad = torch.from_numpy(np.array(g))
+        optimizer.step()
+        if start.size:
+            slow.step(g.reshape(-1))
+    np.testing.assert_array_equal(bits(p.detach().numpy()), bits(slow.p))
+    assert optimizer.state[p]["state1"].shape == p.shape
+
+
+def test_a_parameter_that_is_not_contiguous_is_updated_in_its_own_order() -> None:
+    rng = np.random.default_rng(3)
+    base = torch.from_numpy(rng.standard_normal((20, 30)).astype(f32))
+    p = nn.Parameter(base.t())
+    assert not p.is_contiguous()
+    same = nn.Parameter(base.t().contiguous())
+    g = torch.from_numpy(rng.standard_normal((30, 20)).astype(f32))
+    for q in (p, same):
+        optimizer = Adam8bit([q], block=64, min_8bit_size=0)
+        for _ in range(3):
+            q.grad = g
+            optimizer.step()
+    np.testing.assert_array_equal(p.detach().numpy(), same.detach().numpy())
+    np.testing.assert_array_equal(p.detach().numpy(), base.t().numpy())  # in place, in the storage that was there
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_16_bit_parameter_is_updated_in_float32_and_rounded_once(dtype) -> None:  # type: ignore[no-untyped-def]
+    import fplab
+
+    rng = np.random.default_rng(4)
+    fmt = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    p = nn.Parameter(torch.from_numpy(rng.standard_normal(100).astype(f32)).to(dtype))
+    slow = Slow("adam", p.detach().float().numpy().copy(), 1e-2, "gradient", 0.0, 64, False, "kept")
+    optimizer = Adam8bit([p], lr=1e-2, block=64, min_8bit_size=0)
+    for _ in range(4):
+        p.grad = torch.from_numpy(rng.standard_normal(100).astype(f32)).to(dtype)
+        optimizer.step()
+        slow.step(p.grad.float().numpy())
+        slow.p = fplab.quantize(slow.p, fmt)
+        np.testing.assert_array_equal(bits(p.detach().float().numpy()), bits(slow.p))
+        compare("adam", optimizer, p, slow)
+
+
+def test_stochastic_states_use_words_of_their_own_and_the_definition() -> None:
+    from fplab.codebooks import oracle as books
+    from fplab.kernels.rounding import element_word
+    from fplab.training.eight_bit.base import mixed
+
+    rng = np.random.default_rng(5)
+    p = nn.Parameter(torch.zeros(100))
+    optimizer = Adam8bit([p], block=64, min_8bit_size=0, rounding="stochastic", seed=9)
+    p.grad = torch.from_numpy(rng.standard_normal(100).astype(f32))
+    optimizer.step()
+    g = p.grad.numpy()
+    one = f32(1)
+    new = ((one - f32(0.9)) * g, (one - f32(0.999)) * g * g)
+    for number, (state, book) in enumerate(zip(new, optimizer.codes, strict=True), 1):
+        words = [int(element_word(i, np.uint64(mixed(9, 1, 0, number)))) for i in range(100)]
+        want = books.stochastic(state, book, 64, words)
+        np.testing.assert_array_equal(optimizer.state[p][f"state{number}"].numpy(), want)
+    assert len({mixed(*parts) for parts in np.ndindex(4, 4, 4, 3)}) == 192
+
+
+def test_searched_codebooks_give_the_definitions_bits_too() -> None:
+    """256 values so close together that two thresholds share every bucket: the kernel bisects."""
+    tiny = np.linspace(0.5, 0.5001, 120)
+    close = codebooks.Codebook("close", np.concatenate([-tiny[::-1], [0], tiny, [1]]))
+    rng = np.random.default_rng(6)
+    start = rng.standard_normal(200).astype(f32)
+    p = nn.Parameter(torch.from_numpy(start.copy()))
+    optimizer = SGD8bit([p], 0.1, 0.9, block=64, min_8bit_size=0, code=(close, codebooks.dynamic(False)))
+    slow = Slow("momentum", start, 0.1, "gradient", 0.0, 64, False, "kept", (close, codebooks.dynamic(False)),
+                (0.9, 0.0))  # fmt: skip
+    for t in range(4):
+        g = gradients(rng, (200,), t)
+        p.grad = torch.from_numpy(g)
+        optimizer.step()
+        slow.step(g)
+    np.testing.assert_array_equal(bits(p.detach().numpy()), bits(slow.p))
+    compare("momentum", optimizer, p, slow)
+
+
+def test_results_do_not_depend_on_the_thread_count() -> None:
+    found = []
+    before = num_threads()
+    for threads in (1, 2, 3):
+        set_num_threads(threads)
+        torch.manual_seed(0)
+        p = nn.Parameter(torch.randn(200_001))
+        optimizer = AdamW8bit([p], rounding="stochastic")
+        for _ in range(2):
+            p.grad = torch.sin(p.detach() * 37)
+            optimizer.step()
+        found.append((p.detach().numpy().copy(), optimizer.state[p]["state2"].numpy().copy()))
+    set_num_threads(before)
+    for got in found[1:]:
+        for a, b in zip(got, found[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+# --- near torch's own --------------------------------------------------------------------------------------------
+
+
+def test_with_32_bit_states_it_is_torchs_adam_up_to_rounding() -> None:
+    torch.manual_seed(0)
+    a, b = (nn.Parameter(torch.linspace(-1, 1, 500)) for _ in range(2))
+    mine, theirs = AdamW8bit([a], state_bits=32, weight_decay=0.1), torch.optim.AdamW([b], weight_decay=0.1)
+    for _ in range(20):
+        a.grad = b.grad = torch.randn(500)
+        mine.step()
+        theirs.step()
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_8_bit_states_follow_32_bit_ones() -> None:
+    torch.manual_seed(0)
+    a, b = (nn.Parameter(torch.zeros(5000)) for _ in range(2))
+    eight, whole = Adam8bit([a]), Adam8bit([b], state_bits=32)
+    for _ in range(20):
+        a.grad = b.grad = torch.randn(5000) + 0.5
+        eight.step()
+        whole.step()
+    assert 0 < (a - b).abs().max() < 0.2 * b.abs().max()
+
+
+# --- states ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "block"), [(4096, 2048), (4097, 2048), (10_000, 256), (4096, 1), (5000, None)])
+def test_state_bytes_are_two_a_parameter_and_eight_a_block(n, block) -> None:  # type: ignore[no-untyped-def]
+    p = nn.Parameter(torch.zeros(n))
+    p.grad = torch.ones(n)
+    optimizer = Adam8bit([p], block=block)
+    optimizer.step()
+    assert optimizer.state_bytes() == 2 * n + 8 * -(-n // (block or n))
+
+
+def test_small_tensors_keep_eight_bytes_a_parameter() -> None:
+    p, q = nn.Parameter(torch.zeros(4095)), nn.Parameter(torch.zeros(4096))
+    p.grad, q.grad = torch.ones(4095), torch.ones(4096)
+    optimizer = Adam8bit([p, q])
+    optimizer.step()
+    assert optimizer.state[p]["state1"].dtype == torch.float32
+    assert optimizer.state_bytes() == 8 * 4095 + 2 * 4096 + 8 * 2
+
+
+def test_one_state_takes_one_byte() -> None:
+    p = nn.Parameter(torch.zeros(4096))
+    p.grad = torch.ones(4096)
+    for make in (lambda: SGD8bit([p], 0.1, 0.9), lambda: Lion8bit([p]), lambda: Adagrad8bit([p])):
+        optimizer = make()
+        optimizer.step()
+        assert optimizer.state_bytes() == 4096 + 4 * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_state_dict_goes_through_a_file_and_the_run_goes_on_to_the_same_bits(dtype) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    slopes = torch.randn(6, 5000).to(dtype)
+
+    def make() -> tuple[nn.Parameter, Adam8bit]:
+        p = nn.Parameter(torch.linspace(-1, 1, 5000).to(dtype))
+        return p, Adam8bit([p], lr=1e-2, rounding="stochastic", seed=3)
+
+    p, optimizer = make()
+    for t, g in enumerate(slopes):
+        if t == 3:
+            file = io.BytesIO()
+            torch.save({"p": p.detach().clone(), "o": optimizer.state_dict()}, file)
+        p.grad = g
+        optimizer.step()
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    q, again = make()
+    with torch.no_grad():
+        q.copy_(saved["p"])
+    again.load_state_dict(saved["o"])
+    assert again.state[q]["state1"].dtype == torch.uint8
+    assert again.state[q]["absmax1"].dtype == torch.float32
+    for g in slopes[3:]:
+        q.grad = g
+        again.step()
+    np.testing.assert_array_equal(q.detach().float().numpy(), p.detach().float().numpy())
+    for name in ("state1", "absmax1", "state2", "absmax2"):
+        assert torch.equal(again.state[q][name], optimizer.state[p][name])
+
+
+def test_a_copy_of_the_optimizer_steps_like_it() -> None:
+    p = nn.Parameter(torch.zeros(4096))
+    optimizer = Adam8bit([p], code="linear")
+    twin = copy.deepcopy(optimizer)
+    (q,) = twin.param_groups[0]["params"]
+    p.grad = q.grad = torch.linspace(-1, 1, 4096)
+    optimizer.step()
+    twin.step()
+    assert torch.equal(p, q)
+    assert not torch.equal(p, torch.zeros(4096))
+
+
+def test_it_lives_in_an_ordinary_loop() -> None:
+    """A closure, a scheduler, groups with their own settings, and parameters without a gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+    model[0].bias.requires_grad_(False)
+    groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "state_bits": 32}]
+    optimizer = AdamW8bit(groups, lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
+    x = torch.randn(256, 64)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        return loss
+
+    losses = []
+    for _ in range(30):
+        losses.append(optimizer.step(closure).item())
+        schedule.step()
+    assert losses[-1] < 0.6 * losses[0]
+    assert optimizer.state[model[0].weight]["state1"].dtype == torch.uint8
+    assert optimizer.state[model[2].weight]["state1"].dtype == torch.float32
+    assert model[0].bias not in optimizer.state
+
+
+# --- what each published variant does -----------------------------------------------------------------------------
+
+
+def test_the_sign_rule_keeps_small_negative_states_from_becoming_zero() -> None:
+    g = torch.zeros(64)
+    g[0], g[1], g[2] = 1.0, -1e-9, 1e-9
+    found = {}
+    for sign in ("kept", "nearest"):
+        p = nn.Parameter(torch.zeros(64))
+        optimizer = Adam8bit([p], min_8bit_size=0, sign=sign)
+        p.grad = g.clone()
+        optimizer.step()
+        found[sign] = optimizer.state[p]["state1"].numpy()[:3].tolist()
+    assert found == {"kept": [255, 126, 127], "nearest": [255, 127, 127]}
+
+
+def test_the_place_of_weight_decay() -> None:
+    found = {}
+    for decay in ("gradient", "before", "after"):
+        p = nn.Parameter(torch.full((1,), 2.0))
+        optimizer = SGD8bit([p], 0.5, 0.0, weight_decay=0.5, decay=decay, min_8bit_size=0)
+        p.grad = torch.full((1,), 1.0)
+        optimizer.step()
+        found[decay] = p.item()
+    assert found == {"gradient": 2 - 0.5 * (1 + 0.5 * 2), "before": 2 * 0.75 - 0.5, "after": (2 - 0.5) * 0.75}
+
+
+def test_a_bad_gradient_is_skipped_or_an_error() -> None:
+    p = nn.Parameter(torch.ones(4))
+    optimizer = Adam8bit([p], min_8bit_size=0)
+    p.grad = torch.tensor([1.0, math.nan, math.inf, 1.0])
+    optimizer.step()
+    assert p[1] == p[2] == 1
+    assert p[0] == p[3] < 1
+    strict = Adam8bit([p], bad_gradients="error")
+    with pytest.raises(LabError, match=r"element 1 of the gradient of parameter 0 is nan\."):
+        strict.step()
+    assert p not in strict.state
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_a_state_dict_of_another_block_size_or_codebook_is_refused() -> None:
+    p = nn.Parameter(torch.zeros(8))
+    saved = Adam8bit([p], block=256).state_dict()
+    with pytest.raises(LabError, match=r"blocks of 256, this optimizer of 2048 .* make it with block=256\."):
+        Adam8bit([p]).load_state_dict(saved)
+    with pytest.raises(LabError, match=r"the state_dict was made with other codebooks; make the optimizer with"):
+        Adam8bit([p], code="linear", block=256).load_state_dict(saved)
+
+
+P = nn.Parameter(torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Adam8bit([P], block=0), r"block=0 is not possible; allowed: 1 to"),
+        (lambda: Adam8bit([P], lr=-1.0), r"lr=-1\.0; allowed: 0 and more\."),
+        (lambda: Adam8bit([P], betas=(0.9, 1.0)), r"betas=\(0\.9, 1\.0\); each is allowed from 0 to below 1\."),
+        (lambda: SGD8bit([P], 0.1, 1.5), r"momentum=1\.5; allowed: from 0 to below 1\."),
+        (lambda: Adam8bit([P], code="dynamc"), r"unknown code 'dynamc'\. Allowed: dynamic, linear\. Did you mean"),
+        (lambda: Adam8bit([P], code=codebooks.nf4()), r"code is two Codebooks"),
+        (lambda: Adam8bit([P], code=(codebooks.dynamic(False),) * 2), r"dynamic unsigned 8-bit has no negative values"),
+        (lambda: Adam8bit([P], sign="keep"), r"unknown sign 'keep'\. Allowed: kept, nearest\. Did you mean 'kept'"),
+        (lambda: Adam8bit([P], decay="befor"), r"unknown decay 'befor'.* Did you mean 'before'"),
+        (lambda: Adam8bit([P], state_bits=16), r"state_bits=16 is not possible; allowed: 8, 32\."),
+        (lambda: Adam8bit([P], rounding="up"), r"unknown rounding 'up'\. Allowed: nearest, stochastic\."),
+        (lambda: Adam8bit([nn.Parameter(P.double())]), r"a parameter is float64 on 'cpu'; 8-bit optimizers take float"),
+    ],
+)
+def test_what_is_refused_is_said(make, text) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(LabError, match=text):
+        make()
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = nn.Embedding(10, 4, sparse=True)
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(LabError, match="a gradient is sparse, which 8-bit states do not take; use sparse=False"):
+        Adam8bit(table.parameters()).step()

@@ -1,0 +1,185 @@
+"""The experiment on 8-bit Adam: its runs, its claims, its GPU cases; and the stable embedding."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fplab import experiments
+from fplab.experiments import eight_bit_adam as experiment
+from fplab.experiments.base import Status, same_bits
+from fplab.experiments.eight_bit_adam import checks, data
+from fplab.hardware.cases import Arrays
+from fplab.training import Adam8bit, StableEmbedding
+
+SMALL = data.Params(width=32, layers=1, context=16, batch=4, steps=24, rates=(3e-3,), seeds=(0,), trace=250, copies=255)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return experiment.run(SMALL, lambda _done, _text: None)
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    assert experiments.load("eight_bit_adam") is experiment
+
+
+@pytest.mark.parametrize("check", experiment.CHECKS, ids=lambda c: c.claim)
+def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check.check(arrays, SMALL)
+    if outcome.status is Status.ABSENT:
+        assert outcome.detail == "bitsandbytes is not installed"
+        pytest.skip(outcome.detail)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail
+
+
+def test_what_counts_as_unstable() -> None:
+    """Twenty steps, so the last two count."""
+    losses = np.full((8, 2, 1, 20), 2.0)
+    losses[0, 1, 0, -2:] = 2.6  # 32-bit itself, half a nat above its best rate
+    losses[1, 0, 0, -2:] = 2.4
+    losses[2, 0, 0, -2:] = 2.6
+    losses[3, 0, 0, 5:] = np.nan
+    losses[4, 1, 0, -2:] = 3.0
+    found = data.unstable(losses)[:, :, 0]
+    assert found.tolist()[:5] == [[False, True], [False, False], [True, False], [True, False], [False, False]]
+    assert data.finals(losses)[2, 0, 0] == 2.6
+
+
+def test_the_held_state_in_closed_form(arrays: Arrays) -> None:
+    """Float32 decays as 0.999^t from 1 - 0.999^50; the nearest code, once it stands, is carried up by the scale."""
+    exact, nearest, stochastic = arrays["traces"]
+    t = np.arange(data.HOLD, SMALL.trace)
+    peak = 1 - data.BETA2**data.HOLD
+    np.testing.assert_allclose(exact[data.HOLD :], peak * data.BETA2 ** (t + 1 - data.HOLD), rtol=1e-3)
+    assert abs(stochastic[-1] / exact[-1] - 1) < 0.05
+    scale = 4 * (1 - data.BETA2 ** np.arange(1, SMALL.trace + 1))
+    codes = (nearest / scale)[-100:]
+    assert codes.max() / codes.min() < 1.001
+    assert nearest[-1] > 2 * exact[-1]
+
+
+def test_the_trace_is_the_same_every_time(arrays: Arrays) -> None:
+    np.testing.assert_array_equal(data.traces(SMALL), arrays["traces"])
+
+
+def test_a_run_that_diverges_is_cut_off_and_counted(arrays: Arrays) -> None:
+    losses = arrays["losses"][data.NAMES.index("linear"), 0, 0]
+    assert data.unstable(arrays["losses"])[data.NAMES.index("linear")].all()
+    assert losses[0] == pytest.approx(math.log(96), abs=0.2)
+
+
+def test_checks_can_fail(arrays: Arrays) -> None:
+    assert checks.check_bytes({**arrays, "state_bytes": arrays["state_bytes"] + 1}, SMALL).status is Status.FAIL
+    assert checks.check_held({**arrays, "traces": arrays["traces"][[1, 0, 2]]}, SMALL).status is Status.FAIL
+    same = np.repeat(arrays["losses"][:1], 8, axis=0)
+    assert checks.check_linear({**arrays, "losses": same}, SMALL).status is Status.FAIL
+    apart = same.copy()
+    apart[3] += 0.3
+    assert checks.check_as_good({**arrays, "losses": apart}, SMALL).status is Status.FAIL
+
+
+CASES = experiment.gpu_cases(SMALL)
+
+
+def test_the_trajectory_on_the_cpu_equals_the_kernels_bit_for_bit() -> None:
+    case = CASES[0]
+    inputs = case.inputs()
+    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {})
+    for name, fmt in case.formats.items():
+        outcome = same_bits(results[name], wanted[name], fmt)
+        assert outcome.status is Status.PASS, (name, outcome.detail)
+    assert len(np.unique(results["codes1"])) > 50
+    assert (results["weights"][0] != results["weights"][-1]).mean() > 0.9
+
+
+def test_torchs_square_root_is_an_open_question_because_the_cpus_is_not_rounded_right() -> None:
+    case = CASES[1]
+    inputs = case.inputs()
+    want = np.sqrt(inputs["x"].view(np.float32)).view(np.uint32)
+    np.testing.assert_array_equal(case.emulate(inputs, {})["root"], want)
+    theirs = case.compute(inputs, "cpu")["root"]
+    assert np.abs(theirs.astype(np.int64) - want.astype(np.int64)).max() <= 1
+    assert "correctly rounded?" in case.open
+
+
+def test_cases_need_numpy_and_torch_alone() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
+        "from fplab.experiments import eight_bit_adam as e\n"
+        "for case in e.gpu_cases(e.QUICK): case.compute(case.inputs(), 'cpu')\n"
+        "print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "done"
+
+
+def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
+    table = experiment.table(arrays, SMALL)
+    assert {len(column) for column in table.values()} == {8}
+    assert table["unstable"][:2] == [False, True]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from fplab.plots.style import save, themed
+
+    with themed(theme):
+        figure = experiment.plot(arrays, SMALL)
+    save(figure, tmp_path / "x.svg", theme)
+    assert (tmp_path / "x.svg").stat().st_size > 30_000
+
+
+# --- the stable embedding ----------------------------------------------------------------------------------------
+
+
+def test_a_stable_embedding_is_xavier_uniform_and_normalised() -> None:
+    torch.manual_seed(0)
+    table = StableEmbedding(500, 64, padding_idx=3)
+    bound = math.sqrt(6 / (500 + 64))
+    assert table.weight.abs().max() <= bound
+    assert table.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert not table.weight[3].any()
+    rows = table(torch.tensor([[0, 5], [7, 499]]))
+    assert rows.shape == (2, 2, 64)
+    torch.testing.assert_close(rows.mean(-1), torch.zeros(2, 2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rows.var(-1, unbiased=False), torch.ones(2, 2), atol=1e-2, rtol=0)
+
+
+def test_its_norm_is_computed_in_float32_and_cast_back() -> None:
+    torch.manual_seed(0)
+    table = StableEmbedding(10, 8).bfloat16()
+    got = table(torch.arange(10))
+    want = nn.functional.layer_norm(table.weight.float(), (8,)).bfloat16()
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("through", ["itself", "deepcopy", "pickle", "dtype"])
+def test_its_states_stay_in_32_bits_wherever_it_goes(through: str) -> None:
+    table = StableEmbedding(128, 64)
+    if through == "deepcopy":
+        table = copy.deepcopy(table)
+    elif through == "pickle":
+        file = io.BytesIO()
+        torch.save(table, file)
+        file.seek(0)
+        table = torch.load(file, weights_only=False)
+    elif through == "dtype":
+        table = table.to(torch.bfloat16)
+    plain = nn.Embedding(128, 64)
+    optimizer = Adam8bit([*table.parameters(), *plain.parameters()])
+    (table(torch.arange(128)).float().sum() + plain(torch.arange(128)).sum()).backward()
+    optimizer.step()
+    assert optimizer.state[table.weight]["state1"].dtype == torch.float32
+    assert optimizer.state[plain.weight]["state1"].dtype == torch.uint8

@@ -1,0 +1,160 @@
+"""The experiment on codebooks and blocks: its numbers, its claims, its GPU cases, and that its checks can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from fplab import codebooks, experiments
+from fplab.experiments import quantisation_error as experiment
+from fplab.experiments.base import Status, same_bits
+from fplab.experiments.quantisation_error import checks, data
+from fplab.hardware.cases import Arrays
+
+SMALL = data.Params(steps=4, heavy=1 << 14, sample=64)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return experiment.run(SMALL, lambda _done, _text: None)
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    assert experiments.load("quantisation_error") is experiment
+
+
+@pytest.mark.parametrize("check", experiment.CHECKS, ids=lambda c: c.claim)
+def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check.check(arrays, SMALL)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail
+
+
+def test_errors_against_fractions() -> None:
+    x = np.array([1.0, -0.3, 0.0, 0.02, 0.5, 4e-8, -0.011], np.float32)
+    book = codebooks.dynamic()
+    got = data.errors(x, book, 4, [5, 2])
+    total, relative, lost = Fraction(0), Fraction(0), 0
+    for block in (x[:4], x[4:5], x[5:]):
+        most = Fraction(float(np.abs(block).max()))
+        for v in map(Fraction, block.tolist()):
+            q = min((Fraction(float(c)) for c in book.values), key=lambda c: abs(c - v / most))
+            total += abs(q * most - v)
+            relative += abs(q * most - v) / abs(v) if v else 0
+            lost += bool(v and not q)
+    assert got.absolute == pytest.approx(float(total / 7), rel=1e-5)
+    assert got.relative == pytest.approx(float(relative / 6), rel=1e-5)
+    assert got.lost == lost / 6
+    assert data.errors(np.float32([1, 1e-8]), book, None).lost == 0.5
+
+
+def test_scaled_blocks_reach_one_and_stop_at_tensors() -> None:
+    x = np.array([1, -2, 4, 8, 0, 0, 3], np.float32)
+    assert data.scaled(x, 2, [3, 4]).tolist() == [0.5, -1, 1, 1, 0, 0, 1]
+    assert data.scaled(x, None, [3, 4]).tolist() == [0.25, -0.5, 1, 1, 0, 0, 0.375]
+
+
+def test_heavy_tails_are_students_t() -> None:
+    """The distribution function of t with two degrees of freedom is 1/2 + t / (2 sqrt(2 + t^2))."""
+    t = np.sort(data.heavy_tails(20_000).astype(np.float64))
+    places = 0.5 + t / (2 * np.sqrt(2 + t * t))
+    assert np.abs(places - (np.arange(t.size) + 0.5) / t.size).max() < 0.015
+
+
+def test_real_tensors_are_all_there(arrays: Arrays) -> None:
+    total = int(arrays["sizes"].sum())
+    assert all(arrays[kind].size == total for kind in data.KINDS[2:])
+    assert (arrays["sizes"] >= data.SMALLEST).all()
+    assert (arrays["v"] >= 0).all()
+    assert (arrays["m"] < 0).any()
+
+
+def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
+    copy = np.array(arrays[name])
+    change(copy)
+    return {**arrays, name: copy}
+
+
+def test_checks_can_fail(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    def worse(table: np.ndarray) -> None:
+        table[0, 0, 3, 0] += 1e-6
+
+    outcome = checks.check_published(broken(arrays, "errors", worse), SMALL)
+    assert outcome.status is Status.FAIL
+    assert "dynamic, block 2048: 0.00970" in outcome.detail
+    for check in (checks.check_trade, checks.check_states):
+        upside_down = broken(arrays, "errors", lambda table: table.__imul__(-1))
+        assert check({**upside_down, "errors": arrays["errors"][:, ::-1]}, SMALL).status is Status.FAIL
+    right = codebooks.quantize_blockwise
+
+    def off_by_one(x, code, *args, **options):  # type: ignore[no-untyped-def]
+        q = right(x, code, *args, **options)
+        q.codes.reshape(-1)[0] ^= 1
+        return q
+
+    monkeypatch.setattr(codebooks, "quantize_blockwise", off_by_one)
+    for check in (checks.check_oracle, checks.check_torch, checks.check_gaps):
+        assert check(arrays, SMALL).status is Status.FAIL, check.__name__
+
+
+CASES = experiment.gpu_cases(SMALL)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case) -> None:  # type: ignore[no-untyped-def]
+    inputs = case.inputs()
+    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {})
+    assert results.keys() == wanted.keys() == case.formats.keys()
+    for name, fmt in case.formats.items():
+        outcome = same_bits(results[name], wanted[name], fmt)
+        assert outcome.status is Status.PASS, (name, outcome.detail)
+    assert len(np.unique(results["codes"])) > 100
+
+
+def test_cases_need_numpy_and_torch_alone() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
+        "from fplab.experiments import quantisation_error as e\n"
+        "for case in e.gpu_cases(e.QUICK): case.compute(case.inputs(), 'cpu')\n"
+        "print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "done"
+
+
+def test_the_table_has_a_row_for_every_number(arrays: Arrays) -> None:
+    table = experiment.table(arrays, SMALL)
+    assert {len(column) for column in table.values()} == {6 * 4 * 6}
+    at = table["codebook"].index("dynamic unsigned")
+    assert (table["data"][at], table["block"][at]) == ("v", 64)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from fplab.plots.style import save, themed
+
+    with themed(theme):
+        figure = experiment.plot(arrays, SMALL)
+    save(figure, tmp_path / "x.svg", theme)
+    assert (tmp_path / "x.svg").stat().st_size > 50_000
+    titles = [ax.get_title(loc="left") for ax in figure.get_axes()]
+    assert {"Codebooks: up to 256 values in [-1, 1]", "Heavy tails: relative error"} <= set(titles)
+
+
+def test_number_lines_show_every_value() -> None:
+    from matplotlib.figure import Figure
+
+    from fplab import formats
+    from fplab.plots.codebooks import number_lines, values_of
+
+    assert values_of(formats.get("e2m1")).tolist() == [-1, -2 / 3, -0.5, -1 / 3, -0.25, -1 / 6, -1 / 12, 0,
+                                                       1 / 12, 1 / 6, 0.25, 1 / 3, 0.5, 2 / 3, 1]  # fmt: skip
+    ax = Figure().subplots()
+    number_lines(ax, {"NF4": codebooks.nf4()}, [0], logarithmic=True)
+    strokes = ax.get_lines()[0].get_xdata()
+    assert sorted(set(np.asarray(strokes).tolist())) == codebooks.nf4().values[8:].astype(float).tolist()
