@@ -1,0 +1,212 @@
+"""The experiment on loss scaling: its chain of FP16 tensors, its runs, its claims, its GPU cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fplab
+from fplab import experiments
+from fplab.experiments import loss_scaling
+from fplab.experiments.base import Status, same_bits
+from fplab.experiments.loss_scaling import checks, data
+from fplab.hardware.cases import Arrays
+from fplab.training.chain import Chain
+from fplab.training.scalers import DynamicScaler, StaticScaler
+
+SMALL = dataclasses.replace(data.QUICK, every=8)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return loss_scaling.run(SMALL, lambda _done, _text: None)
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    assert experiments.load("loss_scaling") is loss_scaling
+
+
+@pytest.mark.parametrize("check", loss_scaling.CHECKS, ids=lambda c: c.claim)
+def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check.check(arrays, SMALL)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail
+
+
+# --- the chain -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_torchs_own_network() -> None:
+    """In FP32, with torch's default initialisation and the same generator: every output and gradient, every bit."""
+    torch.manual_seed(3)
+    layers = [nn.Linear(5, 4), nn.Linear(4, 2)]
+    chain = Chain((5, 4, 2), seed=3, half=False)
+    x = torch.rand(6, 5)
+    want = layers[1](torch.tanh(layers[0](x)))
+    want.square().mean().backward()
+    got = chain(x)
+    got.square().mean().backward()
+    assert torch.equal(got, want)
+    gradients = [p.grad.flatten() for layer in layers for p in (layer.weight, layer.bias) if p.grad is not None]
+    assert chain.flat.grad is not None
+    assert torch.equal(chain.flat.grad, torch.cat(gradients))
+
+
+def test_everything_stored_is_an_fp16_value_and_rounded_as_the_kernels_round() -> None:
+    chain = Chain((6, 5, 3))
+    chain.kept = {}
+    x = torch.rand(4, 6)
+    out = chain(x)
+    (out.square().sum() * 2.0**-18).backward()
+    assert set(chain.kept) == {"layer 1", "tanh 1", "layer 2", "weights"}
+    for values in (out.detach(), *chain.kept.values()):
+        assert np.array_equal(fplab.quantize(values.numpy(), "fp16"), values.numpy())
+    natural = 2 * out.detach().numpy() * np.float32(2.0**-18)
+    assert np.array_equal(chain.kept["layer 2"].numpy(), fplab.quantize(natural, "fp16"))
+    assert chain.flat.grad is not None
+    assert torch.equal(chain.flat.grad, chain.kept["weights"])
+
+
+def test_a_chain_by_hand_with_every_rounding_spelled_out() -> None:
+    """Forward and backward of a 2-1-1 chain, each stored value rounded by the lab; tanh's last FP32 bit is torch's."""
+
+    def h(x: object) -> np.ndarray:
+        return np.asarray(fplab.quantize(x, "fp16"), np.float32).reshape(-1)
+
+    chain = Chain((2, 1, 1), seed=5)
+    w1, b1, w2, b2 = (h(p.detach().numpy()) for p in chain.flat.detach().split(chain.lengths))
+    x = np.float32([0.25, -0.75])
+    active = h(np.tanh(h((x * w1).sum() + b1)))
+    out = h(active * w2 + b2)
+    got = chain(torch.from_numpy(x)[None])
+    got.backward(torch.tensor([[3.0e-5]]))
+    upstream = h(np.float32(3.0e-5))
+    inner = h(h(upstream * w2) * (1 - active * active))
+    want = np.concatenate([h(inner * x), h(inner), h(upstream * active), h(upstream)])
+    assert chain.flat.grad is not None
+    gradient = chain.flat.grad.numpy()
+    assert abs(got.item() - float(out[0])) <= fplab.ulp(out[0], "fp16")
+    assert (np.abs(gradient - want) <= fplab.ulp(want, "fp16")).all()
+    assert gradient[-1] == upstream[0] != np.float32(3.0e-5)
+
+
+# --- the runs --------------------------------------------------------------------------------------------------------
+
+
+def test_densities_are_densities_and_the_losses_are_torchs_defaults() -> None:
+    inputs = data.densities("train")
+    assert torch.allclose(inputs.sum(1), torch.ones(len(inputs)))
+    job, reader = data.autoencoder(SMALL), data.classifier(SMALL)
+    x, y = torch.rand(3, 64), torch.rand(3, 64)
+    assert torch.equal(job.loss(x, y), nn.MSELoss()(x, y))
+    labels = torch.tensor([1, 2, 3])
+    assert torch.equal(reader.loss(x[:, :10], labels), nn.CrossEntropyLoss()(x[:, :10], labels))
+    assert job.sizes == (64, 48, 40, 32, 24, 16, 8, 16, 24, 32, 40, 48, 64)
+    tests = data.densities("test")
+    assert abs(job.score(lambda x: tests.mean(0).expand_as(x))) < 1e-6  # the mean image explains nothing
+
+
+def test_a_run_repeats_to_the_bit() -> None:
+    few = dataclasses.replace(SMALL, steps=(6, 6))
+    job = data.autoencoder(few)
+    one, again = (data.train(job, few, 0, DynamicScaler(growth_interval=2), half=True) for _ in range(2))
+    assert one.losses.tobytes() == again.losses.tobytes()
+    assert one.scales.tolist() == [2.0**16, 2.0**16, 2.0**17, 2.0**17, 2.0**18, 2.0**18]
+
+
+def test_a_power_of_two_changes_nothing_where_nothing_underflows() -> None:
+    few = dataclasses.replace(SMALL, steps=(5, 5))
+    job = data.classifier(few)
+    low, high = (data.train(job, few, 1, StaticScaler(2.0**e), half=True) for e in (12, 14))
+    np.testing.assert_allclose(low.losses, high.losses, rtol=1e-4)
+    assert not low.zeros.any()
+
+
+def test_h100_products_train_the_same_within_fp16() -> None:
+    """The products in an H100's bits differ from this machine's in the last bit of FP16 at most now and then."""
+    few = dataclasses.replace(SMALL, steps=(3, 3), encoder=(64, 16, 8))
+    job = data.autoencoder(few)
+    here = data.train(job, few, 0, StaticScaler(2.0**10), half=True)
+    there = data.train(job, dataclasses.replace(few, gpu="H100"), 0, StaticScaler(2.0**10), half=True)
+    np.testing.assert_allclose(here.losses, there.losses, rtol=2e-3)
+
+
+def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
+    copy = arrays[name].copy()
+    change(copy)
+    return arrays | {name: copy}
+
+
+def test_checks_can_fail(arrays: Arrays) -> None:
+    wrong = [
+        (checks.check_first_step, broken(arrays, "autoencoder_first", lambda x: x[0].__setitem__((0, 0), 0.0))),
+        (checks.check_first_step, broken(arrays, "classifier_first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
+        (checks.check_fails_unscaled, broken(arrays, "autoencoder_score", lambda x: x.__setitem__(0, 0.1))),
+        (checks.check_fails_unscaled, broken(arrays, "autoencoder_score", lambda x: x.__setitem__(-2, 0.05))),
+        (checks.check_needs_none, broken(arrays, "classifier_score", lambda x: x.__setitem__(0, 0.8))),
+        (checks.check_overflows, broken(arrays, "classifier_skipped", lambda x: x.__setitem__(-1, 0.9))),
+        (checks.check_window, broken(arrays, "autoencoder_score", lambda x: x[1:-2].__imul__(0.5))),
+        (checks.check_shrinking, broken(arrays, "autoencoder_zeros", lambda x: x.__setitem__(0, x[0, ::-1]))),
+        (checks.check_machine, broken(arrays, "autoencoder_trace", lambda x: x.__setitem__(40, 3.0))),
+        (checks.check_machine, broken(arrays, "classifier_overflows", lambda x: x.__setitem__(2, True))),
+    ]
+    for check, changed in wrong:
+        assert check(changed, SMALL).status is Status.FAIL, check
+
+
+CASES = loss_scaling.gpu_cases(SMALL)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case) -> None:  # type: ignore[no-untyped-def]
+    inputs = case.inputs()
+    assert all(x.dtype.kind == "u" for x in inputs.values())
+    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {})
+    assert results.keys() == wanted.keys() == case.formats.keys()
+    for name, fmt in case.formats.items():
+        outcome = same_bits(results[name], wanted[name], fmt)
+        assert outcome.status is Status.PASS, outcome.detail
+
+
+def test_gpu_cases_see_every_outcome() -> None:
+    machine, unscale = (case.compute(case.inputs(), "cpu") for case in CASES)
+    before = CASES[0].inputs()["scale"].view(np.float32)
+    after = machine["scale"].view(np.float32)
+    assert all(((after > before).any(), (after < before).any(), (after == before).any()))
+    assert np.isfinite(after).all()
+    assert 0 < unscale["found"].mean() < 1
+
+
+def test_cases_need_numpy_and_torch_alone() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
+        "from fplab.experiments import loss_scaling\n"
+        "for case in loss_scaling.gpu_cases(loss_scaling.QUICK): case.compute(case.inputs(), 'cpu')\n"
+        "print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "done"
+
+
+def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
+    table = loss_scaling.table(arrays, SMALL)
+    assert {len(column) for column in table.values()} == {2 * (4 + 2)}
+    assert table["loss_scale"][:6] == ["2^0", "2^8", "2^16", "2^24", "dynamic", "FP32"]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from fplab.plots.style import save, themed
+
+    with themed(theme):
+        figure = loss_scaling.plot(arrays, SMALL)
+    save(figure, tmp_path / "loss_scaling.svg", theme)
+    titles = [ax.get_title(loc="left") for ax in figure.get_axes()]
+    assert {"The autoencoder needs a scale", "The dynamic scale of the classifier"} <= set(titles)

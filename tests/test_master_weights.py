@@ -1,0 +1,165 @@
+"""The experiment on 16-bit weights: its runs, its claims, its GPU cases, and that its checks can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fplab
+from fplab import experiments, formats
+from fplab.experiments import master_weights
+from fplab.experiments.base import Status, same_bits
+from fplab.experiments.master_weights import cases, checks, data
+from fplab.hardware.cases import Arrays
+
+SMALL = data.Params(rates=(2.0**-4, 2.0**-6), width=32, seeds=1, sample=512)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return master_weights.run(SMALL, lambda _done, _text: None)
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    assert experiments.load("master_weights") is master_weights
+
+
+@pytest.mark.parametrize("check", master_weights.CHECKS, ids=lambda c: c.claim)
+def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check.check(arrays, SMALL)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail
+
+
+def test_every_update_is_counted_and_added_up() -> None:
+    """A ledger by hand: two parameters of one layer, two steps, every one counted."""
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
+    ledger = data.Ledger(parameters, 1)
+    for _ in range(2):
+        ledger(parameters[0], np.float32([1, 2]), np.float32([0.5, 0]), np.float32([1, 2]))
+        ledger(parameters[1], np.float32([3]), np.float32([0.25]), np.float32([-4]))
+    assert [t.tolist() for t in ledger.total] == [[1.0, 0.0], [0.5]]
+    assert [p.tolist() for p in ledger.peak] == [[1.0, 2.0], [4.0]]
+    assert ledger.by_layer().tolist() == [[[1, 2]], [[1, 2]]]
+
+
+def test_a_run_repeats_to_the_bit_and_seeds_differ() -> None:
+    few = data.Params(rates=(2.0**-4,), distance=0.5, width=16)
+    variant = data.Variant("bf16", "stochastic")
+    one, again, other = (data.one_run(few, variant, few.rates[0], seed) for seed in (0, 0, 1))
+    assert one.losses.tobytes() == again.losses.tobytes() != other.losses.tobytes()
+    assert one.pairs.tobytes() == again.pairs.tobytes()
+
+
+@pytest.mark.parametrize("fmt", data.HALVES)
+def test_survival_is_what_the_kernels_do_to_every_significand(fmt: str) -> None:
+    form = formats.get(fmt)
+    weights = np.arange(2**form.fraction_bits, 2**form.significand_bits, dtype=np.float64) * 2.0**-form.fraction_bits
+    edges = data.ratio_edges(fmt)
+    for i in (0, 8, 11, 13, 16, 32):
+        lost = fplab.quantize(weights + weights / edges[i], fmt) == weights  # the sum needs fewer than 53 bits or so
+        assert lost.mean() == pytest.approx(data.survival(fmt)[i], abs=2.0**-form.fraction_bits)
+
+
+def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
+    copy = arrays[name].copy()
+    change(copy)
+    return arrays | {name: copy}
+
+
+def test_checks_can_fail(arrays: Arrays) -> None:
+    def swap_one(pairs: np.ndarray) -> None:
+        w, _, after = pairs
+        at = int(np.flatnonzero(after == w)[0])
+        after[at] = fplab.neighbours(np.float32(w[at]), "bf16")[1]
+
+    def cases_that_fail() -> list[tuple[object, Arrays]]:
+        wrong = broken(arrays, "pairs_bf16_nearest", swap_one)
+        return [
+            (checks.check_criterion, wrong),
+            (checks.check_oracle, broken(arrays, "pairs_bf16_nearest", lambda x: x[2].__setitem__(0, x[2][0] * 2))),
+            (checks.check_libraries, broken(arrays, "pairs_fp16_nearest", lambda x: x[2].__setitem__(0, 0.125))),
+            (checks.check_rule, broken(arrays, "pairs_fp16_nearest", lambda x: x[2].__setitem__(slice(None), x[0]))),
+            (checks.check_survival, broken(arrays, "survival", lambda x: x.__imul__(0.9))),
+            (checks.check_unbiased, arrays | {"pairs_bf16_stochastic": arrays["pairs_bf16_nearest"]}),
+            (checks.check_drift, broken(arrays, "drift", lambda x: x.__iadd__(0.3))),
+            (checks.check_more_is_lost, broken(arrays, "lost", lambda x: x.__imul__(-1))),
+            (checks.check_training, broken(arrays, "final", lambda x: x.__setitem__(4, x[4] * 1.05))),
+            (checks.check_baseline, broken(arrays, "top1", lambda x: x.__imul__(0.9))),
+        ]
+
+    for check, changed in cases_that_fail():
+        assert check(changed, SMALL).status is Status.FAIL, check  # type: ignore[operator]
+
+
+CASES = master_weights.gpu_cases(SMALL)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case) -> None:  # type: ignore[no-untyped-def]
+    inputs = case.inputs()
+    assert all(x.dtype.kind == "u" for x in inputs.values())
+    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {})
+    assert results.keys() == wanted.keys() == case.formats.keys()
+    for name, fmt in case.formats.items():
+        outcome = same_bits(results[name], wanted[name], fmt)
+        assert outcome.status is Status.PASS, outcome.detail
+
+
+@pytest.mark.parametrize("fmt", data.HALVES)
+def test_gpu_cases_reach_the_criterion(fmt: str) -> None:
+    """Kept, lost and ties; and a second compensated sum that the first one's loss has changed."""
+    w, u = (fplab.decode(c, fmt).astype(np.float64) for c in cases.operands(fmt, 2048))
+    lost = checks.lost_by_criterion(w, u, fmt)
+    assert 0.2 < lost.mean() < 0.8
+    assert (np.abs(u) == fplab.ulp(w, fmt) / 2).sum() > 50
+    results = CASES[0].compute(CASES[0].inputs(), "cpu")
+    corrected = fplab.decode(results[f"{fmt}_corrected"], fmt)
+    given = fplab.decode(CASES[0].inputs()[f"{fmt}_update"], fmt)
+    assert (corrected != given).mean() > 0.3
+
+
+def test_torchs_update_of_a_half_weight_is_rounded_twice() -> None:
+    """w - lr * g in FP32 and then in the format, which now and then is not the nearest half number."""
+    inputs = CASES[2].inputs() | cases.sgd_inputs(data.Params(sample=1 << 19))
+    results = CASES[2].compute(inputs, "cpu")
+    apart = 0
+    for fmt in data.HALVES:
+        w, g = (fplab.decode(inputs[f"{fmt}_{n}"], fmt).astype(np.float64) for n in ("weight", "update"))
+        exactly = fplab.encode(w + g * np.float64(np.float32(-cases.LR)), fmt)
+        apart += int((exactly != results[fmt]).sum())
+    assert 0 < apart < 200
+
+
+def test_cases_need_numpy_and_torch_alone() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
+        "from fplab.experiments import master_weights\n"
+        "for case in master_weights.gpu_cases(master_weights.QUICK): case.compute(case.inputs(), 'cpu')\n"
+        "print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "done"
+
+
+def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
+    table = master_weights.table(arrays, SMALL)
+    assert {len(column) for column in table.values()} == {9 * 2}
+    assert (table["weights"][0], table["update"][-1], table["steps"][1]) == ("fp32", "master", 384)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from fplab.plots.style import save, themed
+
+    with themed(theme):
+        figure = master_weights.plot(arrays, SMALL)
+    save(figure, tmp_path / "master_weights.svg", theme)
+    titles = [ax.get_title(loc="left") for ax in figure.get_axes()]
+    assert {"FP16: the criterion", "BF16, nearest: lost updates", "The price of a smaller step"} <= set(titles)
