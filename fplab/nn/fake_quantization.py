@@ -1,0 +1,177 @@
+"""Quantise and at once dequantise, with the straight-through gradient: how a network is trained for integers.
+
+Forward, in FP32: ``(clip(rint(x * (1 / scale)) + zero_point) - zero_point) * scale``, the zero point after the
+rounding. Backward: the gradient passes where the code was inside the grid before clipping, and is zero elsewhere. Bits
+and gradients are those of ``torch.fake_quantize_per_tensor_affine`` and ``torch.fake_quantize_per_channel_affine``,
+with two differences: a NaN is an error (torch makes it the least code), and what is 2^63 steps away or more, infinity
+too, saturates at its own end of the grid (torch's per-channel CPU kernel makes it the least code at both ends).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import LabError, quotes_call
+from ..integers import Affine, Grid
+from ..integers.affine import SMALLEST_SCALE
+from ..integers.grids import get
+
+
+class _FakeQuantize(torch.autograd.Function):
+    """Steps on the grid; the gradient straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        steps = torch.round(x * torch.reciprocal(scale))
+        ctx.save_for_backward((low <= steps) & (steps <= high))
+        return _values(steps, scale, low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (inside,) = ctx.saved_tensors
+        return grads[0] * inside, None, None, None
+
+
+class _LearnedStep(torch.autograd.Function):
+    """The same, with a gradient for the scale too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        exact = x * torch.reciprocal(scale)
+        steps = torch.round(exact)
+        inside = (low <= steps) & (steps <= high)
+        # d(clip(rint(x / s)) * s) / ds with a straight-through rint: rint(v) - v inside, the end of the grid outside.
+        slope = torch.where(inside, steps - exact, torch.minimum(torch.maximum(steps, low), high))
+        ctx.save_for_backward(inside, slope)
+        ctx.shape = scale.shape
+        return _values(steps, scale, low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        inside, slope = ctx.saved_tensors
+        return grads[0] * inside, (grads[0] * slope).sum_to_size(ctx.shape), None, None
+
+
+def _values(steps: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Clipped steps times the scale; adding zero makes -0 the +0 that integers have."""
+    return (torch.minimum(torch.maximum(steps, low), high) + 0.0) * scale
+
+
+def _refuse(x: Tensor) -> None:
+    if x.dtype is not torch.float32:
+        raise LabError(
+            f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation is defined in float32: x.float()."
+        )
+    if torch.isnan(x).any():
+        at = int(torch.isnan(x).flatten().nonzero()[0])
+        raise LabError(f"element {at} of x is NaN, which no integer stands for; look for where it arose.")
+
+
+def _along(values: Tensor, x: Tensor, axis: int | None, name: str) -> Tensor:
+    """A tensor of one element, or of one a channel, shaped so that it broadcasts against ``x``."""
+    if axis is None:
+        if values.numel() != 1:
+            raise LabError(f"{name} has {values.numel()} elements; without axis= it is one number.")
+        return values.reshape(())
+    if not -x.ndim <= axis < x.ndim:
+        raise LabError(f"axis={axis} of a tensor of {x.ndim} dimensions; allowed: {-x.ndim} to {x.ndim - 1}.")
+    if values.numel() != x.shape[axis]:
+        raise LabError(f"{name} has {values.numel()} elements, and axis {axis} of x has {x.shape[axis]} channels.")
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def _ends(zero: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """The grid seen from the zero point: the least and the largest number of steps."""
+    return (grid.low - zero).float(), (grid.high - zero).float()
+
+
+@quotes_call
+def fake_quantize(
+    x: Tensor,
+    scale: float | Tensor,
+    zero_point: int | Tensor = 0,
+    grid: str | Grid = "int8",
+    axis: int | None = None,
+) -> Tensor:
+    """The values of ``x`` (float32, any shape) as integers of ``grid``; gradients pass straight through.
+
+    ``scale`` (float32, positive) and ``zero_point`` (integers of the grid): one number, or with ``axis`` one for each
+    index of that axis.
+
+    >>> fake_quantize(torch.tensor([0.26, 0.24, 99.0]), 0.5).tolist()
+    [0.5, 0.0, 63.5]
+    """
+    _refuse(x)
+    form = get(grid)
+    step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
+    zero = torch.as_tensor(zero_point, device=x.device)
+    if zero.is_floating_point() or ((zero < form.low) | (zero > form.high)).any():
+        raise LabError(f"zero points are integers of the grid {form.name}, {form.low} to {form.high}.")
+    if not ((step >= float(SMALLEST_SCALE)) & step.isfinite()).all():
+        raise LabError(f"scale must be positive and finite, at least 2^-126; the least given is {float(step.min())!r}.")
+    zero = _along(zero, x, axis if zero.numel() > 1 else None, "zero_point")
+    result: Tensor = _FakeQuantize.apply(x, _along(step, x, axis, "scale"), *_ends(zero, form))
+    return result
+
+
+class FakeQuantize(nn.Module):
+    """:func:`fake_quantize` with a fixed range, as a module; ``how`` as :mod:`fplab.integers` gives it.
+
+    >>> from fplab import integers
+    >>> FakeQuantize(integers.symmetric(3.5, "int4"))(torch.tensor([0.75, 9.0])).tolist()
+    [1.0, 3.5]
+    """
+
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, how: Affine) -> None:
+        super().__init__()
+        self.grid = how.grid
+        self.register_buffer("scale", torch.from_numpy(how.scale.copy()))
+        low, high = _ends(torch.from_numpy(how.zero_point.copy()), how.grid)
+        self.register_buffer("low", low)
+        self.register_buffer("high", high)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values of ``x`` on the grid; scale and zero point broadcast to it."""
+        _refuse(x)
+        result: Tensor = _FakeQuantize.apply(x, self.scale, self.low, self.high)
+        return result
+
+
+class LearnedStep(nn.Module):
+    """Fake quantisation whose scale is a parameter: learned step size quantisation.
+
+    After S. Esser et al., Learned Step Size Quantization (arXiv 1902.08153), equations 1 to 3 and section 2.2: the
+    scale's gradient is ``rint(v) - v`` inside the grid (v = x / scale) and the end of the grid outside, multiplied by
+    ``1 / sqrt(n * high)`` for n elements a scale, so that scales and weights move at comparable relative rates. The
+    zero point of ``how`` stays. A scale is kept at 2^-126 or more.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, how: Affine) -> None:
+        super().__init__()
+        self.grid = how.grid
+        self.scale = nn.Parameter(torch.from_numpy(how.scale.copy()))
+        low, high = _ends(torch.from_numpy(how.zero_point.copy()), how.grid)
+        self.register_buffer("low", low)
+        self.register_buffer("high", high)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values of ``x`` on the grid."""
+        _refuse(x)
+        each = x.numel() / self.scale.numel()
+        factor = (each * self.grid.high) ** -0.5
+        step = self.scale.clamp(min=float(SMALLEST_SCALE))
+        step = step.detach() + (step - step.detach()) * factor  # the value of the scale, the gradient of factor * scale
+        result: Tensor = _LearnedStep.apply(x, step, self.low, self.high)
+        return result

@@ -1,0 +1,217 @@
+"""Linear layers that compute in integers, for inference with any torch model.
+
+``int8_linears(model)`` gives a copy of a model whose ``nn.Linear`` layers multiply INT8 codes with ``torch._int_mm`` by
+a method of LLM.int8()'s Table 1; ``int4_linears(model)`` one whose weights are INT4 in groups. The bits of an
+:class:`Int8Linear` without bias are those of :func:`fplab.integers.matmul`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import LabError, quotes_call
+from ..integers import Method, quantize, quantize_groups, scheme, symmetric
+from ..integers.affine import SMALLEST_SCALE
+from ..integers.products import THRESHOLD, demand_choice, demand_int32, method_of
+
+LOW, HIGH = -127, 127
+CUDA_ROWS, CUDA_MULTIPLE = 32, 8  # torch._int_mm on CUDA wants more than 16 rows, and multiples of 8 elsewhere
+
+
+def int_mm(a: Tensor, b: Tensor, pad: bool | None = None) -> Tensor:
+    """``torch._int_mm`` of int8 (M, K) and (K, N) of any size: padded with zeros where the device (CUDA) demands it."""
+    if not (a.is_cuda if pad is None else pad):
+        return torch._int_mm(a, b)
+    (m, k), n = a.shape, b.shape[1]
+    more_m = max(CUDA_ROWS - m, 0)
+    more_k, more_n = -k % CUDA_MULTIPLE, -n % CUDA_MULTIPLE
+    return torch._int_mm(nn.functional.pad(a, (0, more_k, 0, more_m)), nn.functional.pad(b, (0, more_n, 0, more_k)))[
+        :m, :n
+    ]
+
+
+class Int8Linear(nn.Module):
+    """A linear layer in INT8: (..., K) float32 in, (..., N) float32 out. For inference: it has no gradient.
+
+    ``linear``: the layer it stands for, which is left as it is. ``method``: of :data:`fplab.integers.METHODS`.
+    ``threshold`` and ``outlier_weights``: as in :func:`fplab.integers.matmul`. ``amax``: a calibrated largest input,
+    which fixes the inputs' scale instead of taking it from each batch (methods with one symmetric constant for X).
+
+    Raises LabError for a layer so wide that its INT32 sums could overflow, and for inputs with NaN or infinity.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    rows16: Tensor | None
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        method: str | Method = "llm_int8",
+        threshold: float = THRESHOLD,
+        outlier_weights: str = "fp16",
+        amax: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.method, self.threshold = method_of(method), threshold
+        demand_choice(outlier_weights)
+        width = HIGH - LOW if self.method.zero_point else HIGH
+        demand_int32(linear.in_features, width, width)
+        if amax is not None and (self.method.inputs != "tensor" or self.method.zero_point):
+            raise LabError(f'amax fixes the one scale of method "absmax"; {self.method.name} has others.')
+        self.amax = amax
+        w = linear.weight.detach().cpu().numpy().T
+        how = scheme(w, "int8", self.method.weights, self.method.zero_point)
+        self._keep("codes", torch.from_numpy(np.ascontiguousarray(quantize(w, how))), linear)
+        self._keep("scale", torch.from_numpy(np.atleast_2d(how.scale)), linear)
+        self._keep("zero_point", torch.from_numpy(np.atleast_2d(how.zero_point)), linear)
+        keeps = self.method.decompose and outlier_weights == "fp16"
+        self._keep("rows16", linear.weight.detach().T.half().contiguous() if keeps else None, linear)
+        self._keep("bias", None if linear.bias is None else linear.bias.detach().clone(), linear)
+
+    def _keep(self, name: str, value: Tensor | None, like: nn.Linear) -> None:
+        self.register_buffer(name, None if value is None else value.to(like.weight.device))
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """The product in integers, scaled back, and the bias."""
+        flat = x.reshape(-1, x.shape[-1]).float()
+        if not torch.isfinite(flat).all():
+            raise LabError("the inputs of an Int8Linear hold NaN or infinity, which no integer stands for.")
+        result = flat.new_zeros(flat.shape[0], self.codes.shape[1])
+        if flat.numel():
+            apart = (flat.abs() >= self.threshold).any(0) if self.method.decompose else None
+            if apart is None or not apart.any():
+                result = self._quantised(flat, self.codes)
+            else:
+                if not apart.all():
+                    result = self._quantised(flat[:, ~apart], self.codes[~apart])
+                result = result + self._decomposed(flat, apart)
+        if self.bias is not None:
+            result = result + self.bias
+        return result.reshape(*x.shape[:-1], self.codes.shape[1])
+
+    def _scheme(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and zero point of inputs, (T, 1) or (1, 1). Divisors are tensors: CUDA multiplies by 1 / a number."""
+        if self.amax is not None:
+            how = symmetric(np.float32(self.amax), "int8")
+            return x.new_full((1, 1), float(how.scale)), torch.zeros(1, 1, dtype=torch.int32, device=x.device)
+        over = x if self.method.inputs == "row" else x.reshape(1, -1)
+        if not self.method.zero_point:
+            amax = over.abs().amax(1, keepdim=True)
+            scale = (amax / torch.full_like(amax, HIGH)).clamp(min=float(SMALLEST_SCALE))
+            return scale, torch.zeros_like(scale, dtype=torch.int32)
+        low, high = over.amin(1, keepdim=True).clamp(max=0), over.amax(1, keepdim=True).clamp(min=0)
+        scale = ((high - low) / torch.full_like(low, HIGH - LOW)).clamp(min=float(SMALLEST_SCALE))
+        return scale, (LOW - torch.round(low / scale)).clamp(LOW, HIGH).int()
+
+    def _quantised(self, x: Tensor, codes: Tensor) -> Tensor:
+        """The part in INT8. With zero points, (a - za)(b - zb) is multiplied out: the product itself stays INT8."""
+        scale, zero = self._scheme(x)
+        steps = torch.round(x * torch.reciprocal(scale))
+        own = (torch.minimum(torch.maximum(steps, (LOW - zero).float()), (HIGH - zero).float()).int() + zero).to(
+            torch.int8
+        )
+        total = int_mm(own, codes)
+        if self.method.zero_point:
+            rows, columns = own.sum(1, keepdim=True, dtype=torch.int32), codes.sum(0, keepdim=True, dtype=torch.int32)
+            total = total - zero * columns - self.zero_point * rows + x.shape[1] * zero * self.zero_point
+        return total.float() * (scale * self.scale)
+
+    def _decomposed(self, x: Tensor, apart: Tensor) -> Tensor:
+        """The part in FP16: a dimension after another into FP64 sums, so that the bits depend on no device."""
+        a = x[:, apart].half().double()
+        if not torch.isfinite(a).all():
+            raise LabError(f"an outlier is {float(x.abs().max())!r}, beyond FP16's 65504.")
+        b = self.rows16[apart] if self.rows16 is not None else (self.codes[apart].int() - self.zero_point) * self.scale
+        b = b.half().double()
+        total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64, device=a.device)
+        for k in range(a.shape[1]):
+            total += a[:, k, None] * b[k]
+        return total.float()
+
+    def extra_repr(self) -> str:
+        """The sizes and the method, for ``print(model)``."""
+        return f"{self.codes.shape[0]}, {self.codes.shape[1]}, method={self.method.name!r}, threshold={self.threshold}"
+
+
+class Int4Linear(nn.Module):
+    """A linear layer whose weights are INT4 in groups along the inputs; the product itself is FP32.
+
+    ``group``: weights of one output that share a scale (128). ``zero_point``: groups with zero points on 16 codes;
+    otherwise symmetric, on the 15 codes from -7 to 7. Weights are unpacked at every call: what this saves is memory.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, group: int = 128, zero_point: bool = False) -> None:
+        super().__init__()
+        w = linear.weight.detach().cpu().numpy()
+        groups = quantize_groups(w, group, "int4_full" if zero_point else "int4", zero_point)
+        self.k, self.group, self.bytes = groups.k, groups.group, groups.bytes
+        device = linear.weight.device
+        for name in ("packed", "scale", "zero_point"):
+            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(getattr(groups, name))).to(device))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
+
+    def weight(self) -> Tensor:
+        """The weights (N, K) that the codes stand for, float32."""
+        both = torch.stack([self.packed & 15, self.packed >> 4], -1).flatten(1)[:, : self.k]
+        codes = (both ^ 8).int() - 8
+        scale, zero = (v.repeat_interleave(self.group, 1)[:, : self.k] for v in (self.scale, self.zero_point))
+        return (codes - zero).float() * scale
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., K) in, (..., N) out."""
+        return nn.functional.linear(x, self.weight().to(x.dtype), self.bias)
+
+    def extra_repr(self) -> str:
+        """The sizes, for ``print(model)``."""
+        return f"{self.k}, {self.packed.shape[0]}, group={self.group}"
+
+
+@quotes_call
+def int8_linears(
+    model: nn.Module,
+    method: str | Method = "llm_int8",
+    threshold: float = THRESHOLD,
+    outlier_weights: str = "fp16",
+    skip: Collection[str] = (),
+) -> nn.Module:
+    """A copy of a model whose ``nn.Linear`` layers are :class:`Int8Linear`, those named in ``skip`` excepted.
+
+    >>> int8_linears(nn.Sequential(nn.Linear(4, 2)), "vectorwise")[0]
+    Int8Linear(4, 2, method='vectorwise', threshold=6.0)
+    """
+    return _replaced(model, lambda linear: Int8Linear(linear, method, threshold, outlier_weights), skip)
+
+
+@quotes_call
+def int4_linears(model: nn.Module, group: int = 128, zero_point: bool = False, skip: Collection[str] = ()) -> nn.Module:
+    """A copy of a model whose ``nn.Linear`` layers are :class:`Int4Linear`, those named in ``skip`` excepted."""
+    return _replaced(model, lambda linear: Int4Linear(linear, group, zero_point), skip)
+
+
+def _replaced(model: nn.Module, make: Callable[[nn.Linear], nn.Module], skip: Collection[str]) -> nn.Module:
+    """A copy of a model with its linear layers made anew."""
+    linears = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+    if missing := [name for name in skip if name not in linears]:
+        raise LabError(f"skip names {missing}, but the linear layers are {linears}.")
+    if linears == [""]:
+        return make(model)  # type: ignore[arg-type]
+    result = copy.deepcopy(model)
+    for name in linears:
+        if name not in skip:
+            result.set_submodule(name, make(result.get_submodule(name)))  # type: ignore[arg-type]
+    return result

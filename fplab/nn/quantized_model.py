@@ -1,0 +1,142 @@
+"""Any model with integer weights and inputs in its layers: calibrated, fake-quantised, and trained further as it is.
+
+::
+
+    seen = observe(model, batches)                      # histograms of every layer's inputs
+    how = Quantization(weights="int4", inputs="uint4", along="channel", calibrator="p99.99")
+    quantised = fake_quantized(model, seen, how)        # post-training quantisation
+    train(quantised, ...)                               # quantisation-aware training: the same loop
+
+A layer is a convolution or a linear one; its bias and its sums stay in FP32, as INT32 sums of codes do on a device.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import LabError, quotes_call, unknown
+from ..integers import CALIBRATORS, Affine, Grid, Histogram, affine, symmetric
+from ..integers.calibration import BINS, Calibrator
+from ..integers.grids import get
+from .fake_quantization import FakeQuantize, LearnedStep
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+WEIGHTS_ALONG = ("tensor", "channel")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a model is quantised. ``weights``, ``inputs``: grids by name. ``along``: of weights, "tensor" or "channel".
+
+    ``calibrator``: by name, of :data:`fplab.integers.CALIBRATORS`; it sets the inputs' ranges, and those of weights if
+    ``calibrate_weights`` (otherwise their largest magnitude does). ``zero_point``: inputs with a zero point, whose
+    range is what was seen, cut at the calibrated magnitude on both sides. ``learned``: scales are parameters.
+    """
+
+    weights: str = "int8"
+    inputs: str = "int8"
+    along: str = "channel"
+    calibrator: str = "max"
+    calibrate_weights: bool = False
+    zero_point: bool = False
+    learned: bool = False
+
+
+def calibrator_of(name: str) -> Calibrator:
+    """The calibration rule of a name."""
+    for one in CALIBRATORS:
+        if one.name == name:
+            return one
+    raise unknown("calibrator", name, [one.name for one in CALIBRATORS])
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that can be quantised, by name."""
+    found: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
+    if not found:
+        raise LabError(f"{type(model).__name__} has no layer to quantise; linear layers and convolutions are.")
+    return found
+
+
+@quotes_call
+def observe(model: nn.Module, batches: Iterable[Tensor], bins: int = BINS) -> dict[str, Histogram]:
+    """Run a model over batches of its inputs; a :class:`~fplab.integers.Histogram` of each layer's inputs, by name."""
+    seen = {name: Histogram(bins) for name in layers_of(model)}
+
+    def keep(histogram: Histogram) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda _module, inputs: (histogram.collect(inputs[0].detach().cpu().numpy()), None)[1]
+
+    handles = [layer.register_forward_pre_hook(keep(seen[name])) for name, layer in layers_of(model).items()]
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                model(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+class QuantizedLayer(nn.Module):
+    """A layer whose weight and input pass through quantisers; its parameters stay in full precision below them."""
+
+    def __init__(self, layer: nn.Module, weights: nn.Module, inputs: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.weights, self.inputs = layer, weights, inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's own function of quantised values."""
+        weight = self.weights(self.layer.weight)
+        result: Tensor = torch.func.functional_call(self.layer, {"weight": weight}, (self.inputs(x),))
+        return result
+
+
+def weight_scheme(weight: np.ndarray, grid: str | Grid, along: str, calibrator: Calibrator | None) -> Affine:
+    """The symmetric scheme of a weight (outputs first): by its largest magnitudes, or by a calibrator's."""
+    if along not in WEIGHTS_ALONG:
+        raise unknown("granularity", along, WEIGHTS_ALONG)
+    rows = weight.reshape(len(weight), -1) if along == "channel" else weight.reshape(1, -1)
+    if calibrator is None:
+        amax = np.abs(rows).max(axis=1)
+    else:
+        amax = np.array([calibrator.amax(Histogram().collect(row), grid) for row in rows], np.float32)
+    return symmetric(amax.reshape(-1, *[1] * (weight.ndim - 1)) if along == "channel" else amax[0], grid)
+
+
+def input_scheme(seen: Histogram, grid: str | Grid, calibrator: Calibrator, zero_point: bool) -> Affine:
+    """The scheme of inputs, one for the tensor, from what was seen of them."""
+    form = get(grid)
+    amax = calibrator.amax(seen, form)
+    if zero_point:
+        return affine(np.float32(max(seen.least, -amax)), np.float32(min(seen.most, amax)), form)
+    if not form.signed and seen.least < 0:
+        raise LabError(f"inputs reach {seen.least!r}, and grid {form.name} has no sign; use a signed grid.")
+    return symmetric(np.float32(amax), form)
+
+
+@quotes_call
+def fake_quantized(model: nn.Module, seen: Mapping[str, Histogram], how: Quantization) -> nn.Module:
+    """A copy of a model with its layers quantised as ``how`` says, from the histograms of :func:`observe`.
+
+    The copy can be evaluated, which is post-training quantisation, or trained: gradients pass straight through.
+    """
+    rule = calibrator_of(how.calibrator)
+    result, make = copy.deepcopy(model), LearnedStep if how.learned else FakeQuantize
+    for name, layer in layers_of(model).items():
+        if name not in seen:
+            raise LabError(f"there is no histogram of layer {name!r}; observe(model, batches) makes them all.")
+        weight: Any = layer.weight
+        own = weight_scheme(weight.detach().numpy(), how.weights, how.along, rule if how.calibrate_weights else None)
+        entering = input_scheme(seen[name], how.inputs, rule, how.zero_point)
+        replaced = QuantizedLayer(result.get_submodule(name), make(own), make(entering))
+        if name == "":
+            return replaced
+        result.set_submodule(name, replaced)
+    return result
