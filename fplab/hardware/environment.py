@@ -64,9 +64,13 @@ def torch_for(device: str) -> ModuleType:
 
 
 def warm_up() -> None:
-    """Import torch where it is installed, which takes seconds, before something else is timed."""
+    """Import torch where it is installed, which takes seconds, before something else is timed.
+
+    The first optimizer that is made imports torch's compiler, as long again.
+    """
     with contextlib.suppress(LabError):
-        torch_for("cpu")
+        torch = torch_for("cpu")
+        torch.optim.SGD([torch.zeros(1)])
 
 
 def describe(device: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def losses(ax: Axes, arrays: Arrays) -> None:
     """The training loss of every step."""
     ax.plot(arrays["losses"], color=current().muted, linewidth=1.2)
     ax.set_yscale("log")
-    ax.set_xlim(0, arrays["steps"][-1])
+    ax.set_xlim(0, 1.02 * arrays["steps"][-1])
     ax.tick_params(labelbottom=False)
     ax.set_ylabel("loss")
     ax.set_title("As the loss falls, so do the gradients")
@@ -120,7 +120,7 @@ def by_layer(ax: Axes, arrays: Arrays) -> None:
     share = 100 * arrays["layer_underflows"] / np.maximum(arrays["activation_sizes"], 1)
     for i, name in enumerate(LAYERS):
         ax.plot(arrays["steps"], share[:, i], **look(i).marked, markersize=3.5, linewidth=1.4, label=name)
-    ax.set_xlim(0, arrays["steps"][-1])
+    ax.set_xlim(0, 1.02 * arrays["steps"][-1])
     ax.set_ylim(0, None)
     ax.set_xlabel("training step")
     ax.set_ylabel("rounded to zero by FP16,\nof the non-zero gradients (%)")
