@@ -41,6 +41,6 @@ def test_its_commands_and_files_exist():
     for target in re.findall(r"(?:`|\$ )make (\w+)", TEXT):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     known = {command.name for command in COMMANDS}
-    assert set(re.findall(r"\bfplab (list|run|figures|record|verify|inspect|lab)\b", TEXT)) <= known
+    assert set(re.findall(r"\bfplab (list|run|figures|record|verify|memory|inspect|lab)\b", TEXT)) <= known
     for path in re.findall(r"\]\((figures/[^)]+)\)", TEXT):
         assert (ROOT / path).is_file(), path

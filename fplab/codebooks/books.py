@@ -50,6 +50,9 @@ class Codebook:
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "codes", codes)
 
+    def __repr__(self) -> str:
+        return f"Codebook({self.name!r}, {self.values.size} values from {self.values[0]:g} to {self.values[-1]:g})"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Codebook) and self._identity == other._identity
 
