@@ -40,17 +40,48 @@ _WHERE = {
     "sum": "sums",
     "ulp": "spacing",
 }
-_MODULES = ("exact", "experiments", "formats", "hardware", "inspection", "plots", "sums", "tensorcore", "training")
+_MODULES = (
+    "codebooks",
+    "exact",
+    "experiments",
+    "formats",
+    "hardware",
+    "inspection",
+    "integers",
+    "memory",
+    "nn",
+    "parallel",
+    "plots",
+    "sums",
+    "tensorcore",
+    "training",
+)
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "add", "classify", "convert", "decode", "div", "dot", "encode", "eq", "exact", "experiments", "fma", "formats",
-    "hardware", "inspect", "inspection", "le", "lt", "mul", "neighbours", "num_threads", "plots", "quantize",
-    "reveal_order", "set_num_threads", "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp",
+    "add", "classify", "codebooks", "convert", "decode", "div", "dot", "encode", "eq", "exact", "experiments",
+    "fma", "formats", "hardware", "inspect", "inspection", "integers", "le", "lt", "memory", "mul", "neighbours",
+    "nn", "num_threads", "parallel", "plots", "quantize", "reveal_order", "set_num_threads", "sqrt", "sub", "sum",
+    "sums", "tensorcore", "training", "ulp",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from . import exact, experiments, formats, hardware, inspection, plots, sums, tensorcore, training
+    from . import (
+        codebooks,
+        exact,
+        experiments,
+        formats,
+        hardware,
+        inspection,
+        integers,
+        memory,
+        nn,
+        parallel,
+        plots,
+        sums,
+        tensorcore,
+        training,
+    )
     from .arithmetic import add, div, eq, fma, le, lt, mul, sqrt, sub
     from .errors import LabError
     from .floats import convert, decode, encode, quantize

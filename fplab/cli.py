@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -203,7 +204,20 @@ def verify_corpus(folder: Path, as_json: bool) -> int:
     return int(bool(wrong))
 
 
-# --- inspect, lab -----------------------------------------------------------------------------------------------
+# --- memory, inspect, lab ---------------------------------------------------------------------------------------
+
+
+def memory(args: Arguments) -> int:
+    """Count the bytes that training or running a model takes on each GPU, and say which GPUs hold it."""
+    from .memory.command import run as run_memory
+
+    if not args.accuracy:
+        return run_memory(args)
+    from .experiments.memory_measured.joined import bytes_and_accuracy
+
+    if args.out is None or args.precision or args.inference:
+        raise LabError("--accuracy draws all precisions that were trained: give --out, no --precision, no --inference.")
+    return run_memory(args, lambda model, options: bytes_and_accuracy(model, **options))
 
 
 def inspect(args: Arguments) -> int:
@@ -298,12 +312,53 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
 
 
+def _memory_arguments(parser: argparse.ArgumentParser) -> None:
+    def group(title: str, *rows: tuple[str, type, str, str]) -> None:
+        part = parser.add_argument_group(title)
+        for name, kind, metavar, text in rows:
+            part.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+
+    group(
+        "the model",
+        ("preset", str, "NAME", "gpt2, gpt2-xl, gpt3, bloom-176b, llama3-8b, llama3-70b or llama3-405b"),
+        ("parameters", int, "N", "a number of parameters instead: model states alone"),
+        *((name, int, "N", "of a transformer") for name in ("layers", "hidden", "heads", "vocabulary")),
+        *((name, int, "N", "of a transformer (default: as heads, 4 hidden)") for name in ("kv-heads", "ffn")),
+    )
+    group(
+        "how it is run",
+        ("gpus", int, "N", "all of them (default: 1)"),
+        ("zero", int, "0-3", "ZeRO's stage (default: 0, plain data parallelism)"),
+        ("partition", str, "HOW", "how ZeRO divides tensors: flat (default), rows or tensors"),
+        ("tensor", int, "N", "degree of tensor parallelism"),
+        ("pipeline", int, "N", "pipeline stages"),
+        ("schedule", str, "NAME", "gpipe, 1f1b (default) or interleaved"),
+        ("chunks", int, "N", "model chunks on each stage of an interleaved schedule"),
+        ("micro-batch", int, "N", "sequences in one forward pass (default: 1)"),
+        ("micro-batches", int, "N", "of them in one step (default: 1)"),
+        ("sequence", int, "N", "tokens of a sequence (default: the model's context)"),
+        ("precision", str, "NAME", "fp32, mixed (default), mixed+fp32grads, amp or bf16"),
+        ("optimizer", str, "NAME", "sgd, momentum, adam, adamw (default), momentum8bit or adamw8bit"),
+        ("block", int, "N", "elements that share a scale in 8-bit states (default: 256)"),
+        ("recompute", str, "HOW", "activations that are computed again: none (default), selective or full"),
+        ("offload", str, "WHAT", "to CPU memory: none (default), optimizer, parameters or chunks"),
+        ("inference", str, "FORMAT", "no training: weights in fp32, fp16, bf16, int8 or int4, and keys and values"),
+    )
+    parser.add_argument("--sequence-parallel", action="store_true", default=None, help="along with tensor parallelism")
+    parser.add_argument("--flash", action=argparse.BooleanOptionalAction, help="attention without s-by-s matrices")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also draw it, as FILE.svg or FILE.png")
+    parser.add_argument("--accuracy", action="store_true", help="draw every precision's bytes and what training lost")
+    parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of the figure")
+
+
 COMMANDS: tuple[Command, ...] = (
     Command("list", "show the experiments and what they ask", "", _no_arguments, list_experiments),
     Command("run", "run experiments: figures and a table of checked claims", "formats", _run_arguments, run),
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
+    Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
     Command("lab", "open JupyterLab on the notebooks", "", _lab_arguments, lab),
 )
@@ -371,6 +426,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except LabError as error:
         text = str(error)
+        if error.call and text.startswith(error.call):  # a Python call: quote the command that was typed instead
+            text = f"fplab {shlex.join(argv or sys.argv[1:])}{text.removeprefix(error.call)}"
         print(text if text.startswith("fplab") else f"fplab: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -57,7 +57,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, inspect, lab. "
+        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, memory, inspect, lab. "
                   "Did you mean 'run'?"),
         (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
         (["run", "--fast"], "fplab: unrecognized arguments: --fast. See fplab --help."),
@@ -66,7 +66,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["verify", "nowhere"], "fplab: there is no folder 'nowhere' with records; fplab record --out DIR makes one."),
         (["figures", "--check", "--out", "nowhere"], "fplab: there is no 'nowhere/MANIFEST.json' to check against"),
         (["inspect", "0.1", "--format", "fp61"], "unknown format 'fp61'. Allowed: "),
-        (["inspect", "one tenth"], "fplab.inspect('one tenth', "),
+        (["inspect", "one tenth"], "fplab inspect 'one tenth': cannot read 'one tenth' as a value; allowed: a number;"),
+        (["inspect", "0.1", "--rounding", "near"], "unknown rounding 'near'. Allowed: rne, rna, rtz, rtp, rtn, odd. "),
         (["--nonsense"], "fplab: unrecognized arguments: --nonsense."),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fplab.memory import Model, Tensor, Transformer, estimate, preset, sharding, smallest, stages
+from fplab.memory.activations import Term
 from fplab.memory.communication import sent
 from fplab.memory.models import tensors_of
 from fplab.memory.options import Options
@@ -57,6 +58,9 @@ def test_ranks_differ_only_where_the_partition_does() -> None:
     states = [whole.rank(r).device["states"] for r in range(3)]
     assert sum(states) == 8 * SMALL.parameters
     assert whole.fullest.device["states"] == max(states)
+    grid = estimate(SMALL, gpus=6, tensor=2, zero=3, partition="rows")  # tensor-parallel ranks are neighbours
+    parts = [grid.rank(r).device["states"] for r in range(6)]
+    assert parts[0] == parts[1] > parts[4] == parts[5]
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -277,3 +281,27 @@ def test_the_table_says_what_fits() -> None:
     assert lines[-2].startswith("80 GB   fits ")
     assert max(map(len, lines)) <= 140
     assert Fraction(e.total, GB) > 24
+
+
+def test_what_each_tensor_parallel_rank_holds_counted_by_hand() -> None:
+    """Column-parallel biases are divided; the biases behind a row-parallel product, and the norms, are everyone's."""
+    c = Transformer("hand", 1, 8, 2, 10, 4)
+    half = 10 // 2 * 8 + 4 * 8  # words, positions
+    half += 2 * 2 * 8  # two norms
+    half += 3 * (4 * 8 + 4) + 8 * 4 + 8  # queries, keys, values; projection
+    half += 16 * 8 + 16 + 8 * 16 + 8  # up; down
+    half += 2 * 8  # last norm
+    assert estimate(c, gpus=2, tensor=2).fullest.elements == half
+
+
+def test_logits_of_a_padded_vocabulary_are_divided_upwards() -> None:
+    c = Transformer("odd", 2, 64, 4, 101, 32)
+    rank = estimate(c, gpus=2, tensor=2).fullest
+    assert rank.temporary["gradients of the logits"] == 2 * 4 * (32 * 101 // 2)
+    assert Term("odd", 7, 2, tensor=True).bytes(2) == 8
+
+
+def test_two_buckets_are_in_use_and_no_larger_than_the_gradients() -> None:
+    small = estimate(SMALL, gpus=2, zero=1).fullest
+    assert small.temporary["buckets"] == 2 * 2 * SMALL.parameters
+    assert estimate("gpt2", gpus=2, zero=2, bucket=10**6).fullest.temporary["buckets"] == 2 * 10**6

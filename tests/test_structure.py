@@ -18,9 +18,9 @@ PACKAGE = ROOT / "fplab"
 LAYERS = (
     ("errors", "formats", "storage", "threads"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
-    ("arithmetic", "floats", "inspection", "plans", "reveal", "spacing", "sums", "tensorcore"),
+    ("arithmetic", "codebooks", "floats", "inspection", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
     ("hardware", "nn", "plots"),
-    ("training",),
+    ("memory", "parallel", "training"),
     ("experiments",),
     ("cli", "__main__"),
 )
@@ -77,7 +77,8 @@ def drawn_on_demand(path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("library", "homes"), [("torch", {"hardware", "nn", "training"}), ("matplotlib", {"plots"}), ("sklearn", set())]
+    ("library", "homes"),
+    [("torch", {"hardware", "memory", "nn", "parallel", "training"}), ("matplotlib", {"plots"}), ("sklearn", set())],
 )
 def test_heavy_libraries_are_imported_at_home_only(library, homes):
     found = {

@@ -146,7 +146,7 @@ def described(model: Any) -> tuple[Model, Transformer | None]:
         return from_module(model), None
     if isinstance(model, int) and not isinstance(model, bool):
         integer("parameters", model, 1, LARGEST * LARGEST)
-        return Model(f"{model:,} parameters", (), ((Tensor("all", (model,)),),), ()), None
+        return Model(f"{model:,} parameters", (), ((Tensor("all", (model,)),),), (), states_only=True), None
     kinds = "a preset's name, a Transformer, a torch module, a Model, or a number of parameters"
     raise LabError(f"model={model!r} is not possible; allowed: {kinds}.")
 
@@ -178,7 +178,7 @@ def rank_of(e: Estimate, index: int, data_rank: int | None = None) -> Rank:
     if data_rank is None:
         data_rank = fullest_shard(stage, o)
     device, host = stages.states(stage, o, data_rank)
-    temporary = stages.temporary(c, stage, o)
+    temporary = {} if e.model.states_only else stages.temporary(c, stage, o)
     device["activations"] = stages.saved(c, stage, o) if c is not None else (e.activations or 0)
     device["temporary"] = sum(temporary.values())
     if e.model.buffers:
@@ -214,7 +214,7 @@ def smallest(
     (None: in whole replicas of ``tensor * pipeline``).
 
     >>> smallest("llama3-8b", 80 * 10**9, zero=3, recompute="full").options.gpus
-    2
+    3
     """
     each = options.get("tensor", 1) * options.get("pipeline", 1)
     step = each if step is None else step

@@ -48,7 +48,8 @@ class Model:
 
     ``embedding`` lies on the first pipeline stage and ``head`` on the last. ``tied``: the output projection is the
     first tensor of ``embedding``; a last stage that is not also the first keeps a copy of it. ``buffers``: bytes that
-    a module registers beside its parameters.
+    a module registers beside its parameters. ``states_only``: nothing is known but a number of parameters, so that
+    only model states are counted.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Model:
     head: tuple[Tensor, ...]
     tied: bool = False
     buffers: int = 0
+    states_only: bool = False
 
     @functools.cached_property
     def parameters(self) -> int:

@@ -1,0 +1,104 @@
+"""The experiment on checkpointing: its claims, its GPU case, and that its checks can fail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fplab import experiments
+from fplab.experiments import checkpointing
+from fplab.experiments.base import Status
+from fplab.experiments.checkpointing import checks, steps
+from fplab.hardware.cases import Arrays
+
+SMALL = steps.Params(layers=4, hidden=32, vocabulary=64, sequence=32, repeats=1)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return checkpointing.run(SMALL, lambda _done, _text: None)
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    assert experiments.load("checkpointing") is checkpointing
+
+
+@pytest.mark.parametrize("check", checkpointing.CHECKS, ids=lambda c: c.claim[:50])
+def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check.check(arrays, SMALL)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "at", "by", "text"),
+    [
+        (0, "differ", (1, 2), 1, "bf16, segments of 1: 1 bytes of the gradients differ"),
+        (1, "without_random: fp32", (0,), -(10**9), ""),
+        (2, "saved", (0, 3), 1, "fp32, segments of 2: "),
+        (3, "peak", (1, 1), -1, "bf16, selective: "),
+        (4, "peak", (0, 2), 10**9, "2 layers, "),
+    ],
+)
+def test_the_checks_can_fail(number, name, at, by, text, arrays) -> None:  # type: ignore[no-untyped-def]
+    changed = arrays[name].copy()
+    changed[at] += by
+    outcome = checkpointing.CHECKS[number].check(arrays | {name: changed}, SMALL)
+    assert outcome.status is Status.FAIL
+    assert text in outcome.detail
+
+
+def test_a_step_in_segments_computes_what_a_plain_one_does() -> None:
+    inputs = steps.tokens_of(SMALL)
+    with torch.random.fork_rng(devices=[]):
+        losses = []
+        for way in SMALL.ways:
+            torch.manual_seed(1)
+            losses.append(steps.network_of(SMALL, way)(*inputs).item())
+    assert len(set(losses)) == 1
+
+
+def test_segments_cover_every_layer_once() -> None:
+    module = steps.network_of(SMALL, "segments of 2")
+    seen: list[int] = []
+    for i, layer in enumerate(module.layers[0].inner):  # type: ignore[index, union-attr]
+        layer.register_forward_pre_hook(lambda *_, i=i: seen.append(i))
+    loss = module(*steps.tokens_of(SMALL))
+    assert seen == [0, 1, 2, 3]
+    loss.backward()
+    assert seen[4:] == [2, 3, 0, 1]
+
+
+def test_the_formula_finds_the_depth_from_which_longer_segments_pay() -> None:
+    """Every layer by itself up to about two layers for each input's worth of activations; later longer segments."""
+    best = {depth: steps.best_segment(steps.Params(layers=depth)) for depth in (8, 16, 32, 64, 256, 1024)}
+    assert best == {8: 1, 16: 1, 32: 1, 64: 2, 256: 4, 1024: 8}
+    for depth in (64, 256, 1024):
+        assert checks.rule(steps.Params(layers=depth)) * 2 >= best[depth] ** 2 / 4
+    assert [checks.sqrt_segment(steps.Params(layers=depth)) for depth in (16, 64, 256)] == [4, 8, 16]
+
+
+def test_the_gpu_case_on_the_cpu() -> None:
+    (case,) = checkpointing.gpu_cases(SMALL)
+    inputs = case.inputs()
+    result = case.compute(inputs, "cpu")["differ"]
+    np.testing.assert_array_equal(result, case.emulate(inputs, {})["differ"])
+    assert result.shape == (2, len(SMALL.ways))
+
+
+def test_the_history_is_what_the_peak_says(arrays: Arrays) -> None:
+    for way in steps.shown(SMALL):
+        assert arrays[f"history: {way}"].max() == arrays["peak"][0, SMALL.ways.index(way)]
+
+
+def test_the_table_and_the_figure(arrays: Arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from fplab.plots.style import save, themed
+
+    table = checkpointing.table(arrays, SMALL)
+    assert {len(column) for column in table.values()} == {2 * len(SMALL.ways)}
+    for theme in ("light", "dark"):
+        with themed(theme):
+            figure = checkpointing.plot(arrays, SMALL)
+        save(figure, tmp_path / f"{theme}.svg", theme)
+        assert (tmp_path / f"{theme}.svg").stat().st_size > 50_000

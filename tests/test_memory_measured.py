@@ -1,0 +1,150 @@
+"""The experiment on measured memory: its claims, its GPU cases, and that its checks can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fplab import experiments
+from fplab.experiments import memory_measured
+from fplab.experiments.base import Status, same_bits
+from fplab.experiments.memory_measured import checks, measure
+from fplab.hardware.cases import Arrays
+from fplab.memory.gap import explained, predicted
+from fplab.memory.measuring import Trainer, measured_step
+from fplab.memory.networks import build
+from fplab.memory.tracing import Saved, trace
+
+QUICK = memory_measured.QUICK
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    return memory_measured.run(QUICK, lambda _done, _text: None)
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    assert experiments.load("memory_measured") is memory_measured
+
+
+@pytest.mark.parametrize("check", memory_measured.CHECKS, ids=lambda c: c.claim[:50])
+def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check.check(arrays, QUICK)
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail
+
+
+def broken(arrays: Arrays, name: str, at: tuple[int, ...], by: int) -> Arrays:
+    changed = arrays[name].copy()
+    changed[at] += by
+    return arrays | {name: changed}
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "at", "by", "text"),
+    [
+        (checks.check_states, "held", (3, 2), 4, "mixed: master hold "),
+        (checks.check_activations, "activations", (7,), -1, "amp, selective: "),
+        (checks.check_terms, "terms", (6, 5), 2, "amp: copies "),
+        (checks.check_terms, "traced", (0,), 1, "fp32: the terms add up to "),
+        (checks.check_peak, "peak", (0,), 10**6, "worst fp32"),
+        (checks.check_mixed, "activations", (3,), 10**7, "activations "),
+        (checks.check_shares, "shares", (0, 1, 1), 8, "convolutional net, FP32, AdamW, batch 8: weights "),
+        (checks.check_shares, "shares", (1, 1, 3), 2_300_000, "transformer at batch 2: "),
+        (checks.check_claimed_gradients, "shares", (1, 2, 1), 1_200_000, ""),
+        (checks.check_published, "published", (0, 4), 2**34, "8B, FSDP 8 109%"),
+    ],
+)
+def test_the_checks_can_fail(check, name, at, by, text, arrays) -> None:  # type: ignore[no-untyped-def]
+    outcome = check(broken(arrays, name, at, by), QUICK)
+    assert outcome.status is Status.FAIL, outcome.detail
+    assert text in outcome.detail
+
+
+def test_8_bit_states_are_two_bytes_a_parameter_and_their_scales(arrays: Arrays) -> None:
+    """Counted tensor by tensor: codes, scales in blocks of 256, and FP32 where a tensor is small."""
+    row = [r.name for r in measure.RECIPES].index("bf16, adamw8bit")
+    network = build(QUICK.model, "meta")
+    sizes = [p.numel() for p in network.parameters()]
+    wanted = sum(8 * n if n < 4096 else 2 * n + 8 * -(-n // 256) for n in sizes)
+    assert arrays["held"][row, 3] == wanted
+    assert any(n < 4096 for n in sizes)
+    assert any(n >= 4096 for n in sizes)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_whole_step_can_be_measured_on_the_meta_device(precision: str) -> None:
+    c = QUICK.model
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    inputs = measure.tokens_of(c, 2)
+    make = measure.make_optimizer("adamw")
+    real = measured_step(Trainer(build(c, dtype=dtype), precision, make), *inputs)
+    meta = [tensor.to("meta") for tensor in inputs]
+    shapes = measured_step(Trainer(build(c, "meta", dtype), precision, make), *meta)
+    for kind in measure.HELD:
+        assert shapes.kinds[kind] == real.kinds[kind]
+    if precision == "fp32":
+        assert shapes == real
+
+
+def test_mixed_precision_trains_master_weights() -> None:
+    trainer = Trainer(build(QUICK.model, dtype=torch.bfloat16), "mixed", measure.make_optimizer("adamw"))
+    before = [master.clone() for master in trainer.master]
+    trainer.module(*measure.tokens_of(QUICK.model, 2)).backward()
+    trainer.update()
+    for master, was, weight in zip(trainer.master, before, trainer.weights, strict=True):
+        assert not torch.equal(master, was)
+        assert torch.equal(weight, master.to(torch.bfloat16))
+        assert weight.grad is None
+        assert master.grad is None
+
+
+def test_what_no_rule_knows_is_a_copy_or_missing() -> None:
+    c = QUICK.model
+    saved = trace(build(c, "meta"), *measure.tokens_of(c, QUICK.batch), device="cpu")
+    plain = explained(c, QUICK.batch, c.sequence, 4, saved)
+    assert plain["missing"] == plain["copies"] == 0
+    more = explained(c, QUICK.batch, c.sequence, 4, (*saved, Saved("x", (7, 11), "float32", 308)))
+    assert more["copies"] == 308
+    biggest = max(saved, key=lambda one: one.bytes)
+    less = explained(c, QUICK.batch, c.sequence, 4, [one for one in saved if one is not biggest])
+    assert less["missing"] == biggest.bytes
+    assert predicted(c, QUICK.batch, c.sequence, "fp32", "none")["copies"] == 0
+
+
+@pytest.mark.parametrize("case", memory_measured.gpu_cases(QUICK), ids=lambda c: c.name)
+def test_gpu_cases_on_the_cpu_equal_the_lab(case) -> None:  # type: ignore[no-untyped-def]
+    inputs = case.inputs()
+    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {"torch": torch.__version__})
+    outcome = same_bits(results["bytes"], wanted["bytes"], "bits64")
+    assert outcome.status is Status.PASS, outcome.detail
+
+
+def test_the_table_has_a_row_for_every_recipe_and_published_run(arrays: Arrays) -> None:
+    table = memory_measured.table(arrays, QUICK)
+    assert {len(column) for column in table.values()} == {len(measure.RECIPES) + 8}
+    assert table["parameters, measured"][0] == 4 * QUICK.model.parameters
+    assert table["peak, measured"][-1] == round(82.5 * 2**30)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from fplab.plots.style import save, themed
+
+    with themed(theme):
+        figure = memory_measured.plot(arrays, QUICK)
+    save(figure, tmp_path / "memory.svg", theme)
+    assert (tmp_path / "memory.svg").stat().st_size > 50_000
+
+
+def test_tokens_are_told_from_widths_at_both_sizes() -> None:
+    """Weights and activations are told apart by shape, which needs batch times sequence to equal no width."""
+    for params in (QUICK, memory_measured.Params()):
+        c = params.model
+        tokens = params.batch * c.sequence
+        assert tokens not in {c.hidden, c.width, c.vocabulary, c.sequence}
+        assert dataclasses.asdict(params)["layers"] == c.layers
+        assert np.log2(params.hidden) % 1 == 0
