@@ -1,0 +1,359 @@
+"""The experiment's claims, each against an exact result, a library's own bits, or torch's dispatcher."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+
+import fplab
+
+from ... import exact, formats
+from ...hardware.cases import Arrays
+from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from .cases import torch_half
+from .data import FORMATS, INSIDE_ONLY, LIMITS, NEITHER, RANGE, Params, codes, entering, ways
+from .data import verdicts as judge
+from .operations import NAMES, OPERATIONS, Listed
+
+BY_NAME: dict[str, Listed] = {op.name: op for op in OPERATIONS}
+EXPECTED = {  # what the claims say of FP16; mean and variance go with how small a channel's values are
+    RANGE: ("exp", "pow", "sum", "softmax"),
+    INSIDE_ONLY: ("norm", "layer norm", "cross-entropy"),
+    NEITHER: ("log",),
+}
+
+
+def sample(arrays: Arrays, op: Listed, fmt: str, rows: int, k: int = 0) -> np.ndarray:
+    """A few rows of the operation's real values times 2^k, in the format; long rows are cut."""
+    return np.ascontiguousarray(entering(arrays, op, fmt, k)[:rows, :512])
+
+
+# --- the emulation is right -----------------------------------------------------------------------------------------
+
+
+def check_functions(arrays: Arrays, params: Params) -> Outcome:
+    """exp and log of every code against MPFR."""
+    try:
+        import gmpy2
+    except ImportError:
+        return absent("gmpy2 is not installed")
+    done = 0
+    for fmt, name in itertools.product(FORMATS, ("exp", "log")):
+        form, x = formats.get(fmt), codes(fmt)
+        x = x[x > 0] if name == "log" else x
+        p, emax, emin = form.significand_bits, form.emax, form.emin
+        context = gmpy2.context(precision=p, emax=emax + 1, emin=emin - p + 2, subnormalize=True)
+        with context:
+            want = np.array([float(getattr(gmpy2, name)(gmpy2.mpfr(v))) for v in x.tolist()], np.float32)
+        got = BY_NAME[name].run(x.reshape(-1, 1), fmt).ravel()
+        outcome = same_bits(got.view(np.uint32), want.view(np.uint32), "fp32")
+        if outcome.status is not Status.PASS:
+            return failed(f"{name} in {fmt}: {outcome.detail}")
+        done += x.size
+    return passed(f"{done:,} results, every bit")
+
+
+def check_chains(arrays: Arrays, params: Params) -> Outcome:
+    """Sum, mean, variance, norm and layer norm of two rows, step by step on Fractions."""
+    done = 0
+    for fmt, name in itertools.product(FORMATS, CHAINS):
+        x = sample(arrays, BY_NAME[name], fmt, 2)[:, :96]
+        got = fplab.encode(BY_NAME[name].run(x, fmt), fmt)
+        for row, codes_ in zip(x, got, strict=True):
+            want = CHAINS[name](Steps(fmt), fplab.encode(row, fmt).tolist())
+            outcome = same_bits(np.asarray(codes_), np.array(want, codes_.dtype), fmt)
+            if outcome.status is not Status.PASS:
+                return failed(f"{name} in {fmt}: {outcome.detail}")
+            done += codes_.size
+    return passed(f"{done:,} results of {len(CHAINS)} operations, every step a Fraction rounded once")
+
+
+class Steps:
+    """Elementary operations on codes of one format, by the oracle on Fractions."""
+
+    def __init__(self, fmt: str) -> None:
+        self.fmt = fmt
+
+    def two(self, name: str, a: int, b: int) -> int:
+        """a + b, a - b, a * b or a / b."""
+        return exact.round_to(getattr(exact, name)(*(exact.decode(x, self.fmt) for x in (a, b)))[0], self.fmt)[0]
+
+    def number(self, x: float | Fraction) -> int:
+        """A number of the formula."""
+        return exact.round_to(exact.from_float(float(x)), self.fmt)[0]
+
+    def root(self, a: int) -> int:
+        """The square root."""
+        root, _ = exact.sqrt_to(exact.decode(a, self.fmt), formats.get(self.fmt), formats.Rounding.RNE)
+        return exact.round_to(root, self.fmt)[0]
+
+    def sum(self, terms: list[int]) -> int:
+        """One term after the other."""
+        running = terms[0]
+        for term in terms[1:]:
+            running = self.two("add", running, term)
+        return running
+
+    def mean(self, terms: list[int]) -> int:
+        """The sum by the length."""
+        return self.two("div", self.sum(terms), self.number(len(terms)))
+
+    def distances(self, terms: list[int]) -> list[int]:
+        """From the mean."""
+        middle = self.mean(terms)
+        return [self.two("sub", x, middle) for x in terms]
+
+    def squares(self, terms: list[int]) -> list[int]:
+        """Each by itself."""
+        return [self.two("mul", x, x) for x in terms]
+
+
+def _layer_norm(do: Steps, row: list[int]) -> list[int]:
+    distances = do.distances(row)
+    spread = do.root(do.two("add", do.mean(do.squares(distances)), do.number(1e-5)))
+    return [do.two("div", x, spread) for x in distances]
+
+
+CHAINS = {
+    "sum": lambda do, row: [do.sum(row)],
+    "mean": lambda do, row: [do.mean(row)],
+    "variance": lambda do, row: [do.mean(do.squares(do.distances(row)))],
+    "norm": lambda do, row: [do.root(do.sum(do.squares(row)))],
+    "layer norm": _layer_norm,
+}
+
+
+def check_torch_steps(arrays: Arrays, params: Params) -> Outcome:
+    """The same chains, and the cube, by torch's half tensors, one elementary operation at a time."""
+    import torch
+
+    done = 0
+    for fmt, name in itertools.product(FORMATS, ("pow", *CHAINS)):
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[fmt]
+        for k in (-4, 0, 8):  # overflow among them
+            x = sample(arrays, BY_NAME[name], fmt, 16, k)
+            want = torch_steps(name, torch.from_numpy(x).to(dtype)).view(torch.int16).numpy().view(np.uint16)
+            with np.errstate(all="ignore"):
+                got = fplab.encode(BY_NAME[name].run(x, fmt), fmt)
+            outcome = same_bits(got, want, fmt)
+            if outcome.status is not Status.PASS:
+                return failed(f"{name} in {fmt} at 2^{k}: {outcome.detail}")
+            done += got.size
+    return passed(f"{done:,} results, every bit")
+
+
+def torch_steps(name: str, x):  # type: ignore[no-untyped-def]
+    """An operation as elementary torch operations on half tensors, each of which torch rounds once."""
+
+    def total(t):  # type: ignore[no-untyped-def]
+        running = t[:, 0].clone()
+        for j in range(1, t.shape[1]):
+            running = running + t[:, j]
+        return running.unsqueeze(1)
+
+    def mean(t):  # type: ignore[no-untyped-def]
+        return total(t) / t.new_tensor(float(t.shape[1]))
+
+    if name == "pow":
+        return x * x * x
+    if name == "sum":
+        return total(x)
+    if name == "norm":
+        return total(x * x).sqrt()
+    if name == "mean":
+        return mean(x)
+    distance = x - mean(x)
+    spread = mean(distance * distance)
+    return spread if name == "variance" else distance / (spread + x.new_tensor(1e-5)).sqrt()
+
+
+# --- what torch's kernels do ----------------------------------------------------------------------------------------
+
+
+def units_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How many codes of a 16-bit format lie between two codes; two NaN are none apart."""
+    first, second = (np.where(x & 0x8000, -1, 1) * (x & 0x7FFF).astype(np.int64) for x in (a, b))
+    return np.asarray(np.abs(first - second))
+
+
+def check_kernels(arrays: Arrays, params: Params) -> Outcome:
+    """torch's half kernels give the FP32-inside result or its neighbour; two of them have checks of their own."""
+    texts = []
+    for op in OPERATIONS:
+        if op.name in ("pow", "cross-entropy"):
+            continue
+        near = far = same = count = 0
+        for fmt in FORMATS:
+            x = sample(arrays, op, fmt, 16)
+            theirs = torch_half(op, x, fmt)
+            steps, inside, _ = (fplab.encode(v, fmt) for v in ways(op, x, fmt))
+            apart = units_apart(inside, theirs)
+            same, count = same + int((apart == 0).sum()), count + apart.size
+            near, far = max(near, int(apart.max())), max(far, int(units_apart(steps, theirs).max()))
+        if near > 1:
+            return failed(f"{op.name}: torch's result is {near} codes from FP32 inside, rounded once")
+        texts.append(f"{op.name} {same / count:.0%}" + (f" (steps: {far} codes off)" if far > 1 else ""))
+    return passed("same bits: " + ", ".join(texts) + "; the rest one code off")
+
+
+def check_cube(arrays: Arrays, params: Params) -> Outcome:
+    """torch's x**3 on every code: FP32 inside in FP16, two rounded products in BF16."""
+    op, done = BY_NAME["pow"], 0
+    apart: list[int] = []
+    for fmt, inside in (("fp16", True), ("bf16", False)):
+        x = codes(fmt).reshape(-1, 1)
+        theirs = torch_half(op, x, fmt)
+        with np.errstate(all="ignore"):
+            steps, once, _ = (fplab.encode(v, fmt) for v in ways(op, x, fmt))
+        outcome = same_bits(theirs, once if inside else steps, fmt)
+        if outcome.status is not Status.PASS:
+            return failed(f"{fmt}: {outcome.detail}")
+        done, apart = done + x.size, [*apart, int((once != steps).sum())]
+    return passed(f"{done:,} results, every bit; the two ways differ in {apart[0]:,} (FP16) and {apart[1]:,} (BF16)")
+
+
+def narrow_loss(x: np.ndarray, fmt: str) -> np.ndarray:
+    """Cross-entropy whose sum of exponentials, and its logarithm, are held in the half format: codes.
+
+    The sum is FP32's; it and its logarithm are rounded, then logit - maximum - logarithm is FP32's and rounded once.
+    """
+    shifted = fplab.sub(x, x.max(axis=-1, keepdims=True), "fp32")
+    held = fplab.quantize(BY_NAME["sum"].run(BY_NAME["exp"].run(shifted, "fp32"), "fp32"), fmt)
+    logarithm = BY_NAME["log"].run(held, fmt)
+    likelihood = fplab.quantize(fplab.sub(shifted[:, :1], logarithm, "fp32"), fmt)
+    return np.asarray(fplab.encode(-likelihood, fmt))
+
+
+def check_loss_kernel(arrays: Arrays, params: Params) -> Outcome:
+    """torch's CPU log-softmax holds two of its numbers in the half format, and small losses become zero."""
+    op, done, zeros, kept = BY_NAME["cross-entropy"], 0, 0, 0
+    for fmt, k in itertools.product(FORMATS, (-4, -2, 0, 1)):
+        x = sample(arrays, op, fmt, 10**6, k)
+        theirs = torch_half(op, x, fmt)
+        outcome = same_bits(theirs & 0x7FFF, narrow_loss(x, fmt) & 0x7FFF, fmt)  # -0 where the loss is 0
+        if outcome.status is not Status.PASS:
+            return failed(f"{fmt} at 2^{k}: {outcome.detail}")
+        inside = ways(op, x, fmt)[1]
+        lost = (theirs & 0x7FFF == 0) & (inside > 0)
+        done, zeros, kept = done + x.shape[0], zeros + int(lost.sum()), kept + int((inside > 0).sum())
+    return verdict(zeros > 0, f"{done:,} losses, every bit; {zeros} of {kept} are zero that FP32 inside would keep")
+
+
+# --- the range ------------------------------------------------------------------------------------------------------
+
+
+def check_limits(arrays: Arrays, params: Params) -> Outcome:
+    """The ends of the ranges, from the formats alone."""
+    for fmt, row in zip(FORMATS, arrays["limits"], strict=True):
+        form, found = formats.get(fmt), dict(zip(LIMITS, row, strict=True))
+        edge = form.max + 0.5 * 2.0 ** (form.emax - form.fraction_bits)  # what rounds to infinity
+        least = form.smallest_subnormal / 2  # what rounds to zero
+        low, high, cube, small, ones, result, distance = found.values()
+        within = (
+            np.exp(high) < edge <= np.exp(_next(high, fmt)),
+            np.exp(low) > least >= np.exp(-_next(-low, fmt)),
+            cube**3 < edge * (1 + 2.0**-form.fraction_bits)
+            and _next(cube, fmt) ** 3 > edge * (1 - 2.0**-form.fraction_bits),
+            ones == 2.0**form.significand_bits,
+            result == form.max and distance**2 < edge <= _next(distance, fmt) ** 2,
+            small > 0,
+        )
+        if not all(within):
+            return failed(f"{fmt}: {found}")
+    low, high = arrays["limits"][0, :2]
+    return passed(
+        f"FP16: exp is zero below {low:.4g} and infinite above {high:.4g}; a sum of ones stops at 2048 (BF16: 256)"
+    )
+
+
+def _next(x: float, fmt: str) -> float:
+    """The next larger value of the format."""
+    return float(fplab.neighbours(np.float64(x), fmt)[1])
+
+
+def check_needs(arrays: Arrays, params: Params) -> Outcome:
+    """What each operation needs in FP16, from its fates."""
+    found = {v.name: v for v in judge(arrays)}
+    wrong = [f"{n}: {found[n].needs}" for need, names in EXPECTED.items() for n in names if found[n].needs != need]
+    text = "; ".join(
+        f"{v.name}: {v.needs} (steps {v.every_step:.3g} u, inside {v.inside:.2g} u, lost {v.lost_inside:.0%})"
+        for v in found.values()
+    )
+    return verdict(not wrong, f"not as claimed: {wrong}" if wrong else text)
+
+
+def check_inside_is_enough(arrays: Arrays, params: Params) -> Outcome:
+    """With FP32 inside, a half result on the real values costs one rounding more than the FP32 result.
+
+    FP32 itself is not exact: log(1 + t) of a small t has lost most of t by then, so small losses are off in every way.
+    """
+    here, texts, most = arrays["scales"] == 0, [], 0.0
+    for f, fmt in enumerate(FORMATS):
+        unit = 2.0 ** -formats.get(fmt).significand_bits
+        _, inside, result = (arrays["median"][:, f, way][:, here].ravel() / unit for way in range(3))
+        most = max(most, float(np.nanmax(inside - result)))
+        worst = int(np.nanargmax(result))
+        texts.append(f"{fmt}: {np.nanmax(inside - result):.2f} (FP32 itself: {result[worst]:.2g}, {NAMES[worst]})")
+    return verdict(most <= 1.0, f"median errors, in half-ulps, more than FP32's at most: {'; '.join(texts)}")
+
+
+def check_bf16(arrays: Arrays, params: Params) -> Outcome:
+    """BF16 loses nothing to its range in sums and squares, and more to its precision."""
+    names = [NAMES.index(n) for n in ("pow", "sum", "mean", "variance", "norm")]
+    here = np.abs(arrays["scales"]) <= 6
+    lost = np.maximum(arrays["overflow"], arrays["zero"])[names, 1][:, 0][:, here]
+    half, brain = (arrays["median"][NAMES.index("sum"), f, 0][arrays["scales"] == 0][0] for f in (0, 1))
+    return verdict(
+        lost.max() == 0 and brain > half > 0,
+        f"{lost.max():.0%} lost within 2^±6; a sum rounded at every step is {brain:.1%} off (FP16 {half:.2%})",
+    )
+
+
+# --- the list -------------------------------------------------------------------------------------------------------
+
+
+def check_membership(arrays: Arrays, params: Params) -> Outcome:
+    """Which of the ten are on torch's list, by its dispatcher."""
+    import torch
+
+    names = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    there = {n.removeprefix("aten::") for n in names}
+    by_torch = [any(m in there for m in op.members) for op in OPERATIONS]
+    ours = [v.listed for v in judge(arrays)]
+    off = [op.name for op, on in zip(OPERATIONS, by_torch, strict=True) if not on]
+    return verdict(ours == by_torch and off == ["mean", "variance"], f"all but {' and '.join(off)}")
+
+
+def check_support(arrays: Arrays, params: Params) -> Outcome:
+    """Does the evidence support the list? For its FP32 results in part."""
+    found = judge(arrays)
+    needed = [v.name for v in found if v.listed and v.needs == RANGE]
+    spared = [v.name for v in found if v.listed and v.needs == INSIDE_ONLY]
+    not_needed = [v.name for v in found if v.listed and v.needs == NEITHER]
+    missing = [v.name for v in found if not v.listed and v.needs == RANGE]
+    text = (
+        f"an FP32 result is needed by {', '.join(needed)}; FP32 inside would do for {', '.join(spared)}; "
+        f"neither shows for {', '.join(not_needed)}; needed and not listed: {', '.join(missing) or 'none'}"
+    )
+    return verdict(bool(needed) and bool(spared) and not_needed == ["log"], text)
+
+
+EXACT, LIBRARY = Evidence.EXACT, Evidence.LIBRARY
+CHECKS = (
+    Check("exp and log of every FP16 and BF16 number are correctly rounded (MPFR)", LIBRARY, check_functions),
+    Check("Sums, means, variances, norms, layer norms round at every step (Fractions)", EXACT, check_chains),
+    Check("They are torch's half tensors' bits, one elementary operation at a time", LIBRARY, check_torch_steps),
+    Check("torch's half kernels on the CPU compute in FP32 and round about once, but for two", LIBRARY, check_kernels),
+    Check("torch's x^3 rounds once in FP16 and at every step in BF16, on the CPU", LIBRARY, check_cube),
+    Check("torch's log-softmax in half, on the CPU, rounds the sum and its log: small losses become 0",
+          LIBRARY, check_loss_kernel),
+    Check("The formats alone say where exp, x^3 and sums leave their range", EXACT, check_limits),
+    Check("FP16 needs a wider result of exp, pow, sum, softmax, FP32 inside norm, layer norm, cross-entropy",
+          EXACT, check_needs),
+    Check("With FP32 inside, a half result on real values is one rounding off FP32's", EXACT, check_inside_is_enough),
+    Check("BF16 trades it: no overflow within 2^±6, and sums that stop at 256", EXACT, check_bf16),
+    Check("CUDA's autocast lists eight of the ten", LIBRARY, check_membership),
+    Check("The evidence supports the list where results leave the range, and for log not at all", EXACT, check_support),
+)  # fmt: skip
