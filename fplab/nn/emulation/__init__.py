@@ -1,0 +1,13 @@
+"""Any torch model in a GPU's bits: every matrix product that torch runs is computed by that GPU's Tensor Core model.
+
+``settings``: what is asked for. ``modes``: how torch's operations are caught, also after the block. ``operations``:
+which of them are products. ``dense``, ``convolution``, ``attention``: each of them as products of two matrices.
+``multiply``: one such product. ``report``: what ran.
+"""
+
+from __future__ import annotations
+
+from .context import Emulation, emulate
+from .report import Report, Row
+
+__all__ = ["Emulation", "Report", "Row", "emulate"]

@@ -1,0 +1,82 @@
+"""Scaled dot-product attention in products, forward and backward, by the formulas of FlashAttention-2.
+
+Dao 2023 (arXiv 2307.08691), with whole rows instead of tiles: S = scale * Q K^T in FP32, P = exp(S - max) rounded to
+the operand's format, O = P V divided by the row sums of P at the end. Backward: P = exp(S - L) with the log of the sums
+L, dV = P^T dO, dP = dO V^T, dS = P * (dP - sum(dO * O)), dQ = scale * dS K, dK = scale * dS^T Q.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ...errors import LabError
+from .multiply import Products
+
+Tensor = torch.Tensor
+Marked = Callable[[Tensor], bool]
+
+
+def forward(
+    products: Products, marked: Marked, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
+    is_causal: bool = False, *, attn_mask: Tensor | None = None, scale: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output (B, H, L, E) in q's dtype and the log of the row sums (B, H, L), from q, k, v (B, H, L or S, E)."""
+    if dropout_p:
+        raise LabError(f"attention with dropout_p={dropout_p} inside one kernel is not emulated; allowed: 0.")
+    scores = _scores(products, q, _heads(k, q), is_causal, attn_mask, scale)
+    top = scores.amax(-1, keepdim=True)
+    top = torch.where(top.isneginf(), 0, top)  # a row with nothing to attend to gives zeros, as torch's kernel does
+    weights = (scores - top).exp()
+    sums = weights.sum(-1, keepdim=True)
+    mixed = products(weights, _heads(v, q), q.dtype) / torch.where(sums == 0, 1, sums)
+    return products.stored(mixed, q.dtype), (top + sums.log()).squeeze(-1)
+
+
+def backward(
+    products: Products, marked: Marked, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
+    logsumexp: Tensor, dropout_p: float, is_causal: bool, *, attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, k and v."""
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    keys, held = _heads(k, q), _heads(v, q)
+    scores = _scores(products, q, keys, is_causal, attn_mask, scale)
+    weights = (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(0.0)
+    grad_v = products(weights.transpose(-1, -2), gradient, q.dtype, (False, True))
+    by_weight = products(gradient, held.transpose(-1, -2), q.dtype, (True, False))
+    wide = scores.dtype
+    mean = (gradient.to(wide) * out.to(wide)).sum(-1, keepdim=True)
+    by_score = weights * (by_weight - mean)
+    grad_q = products(by_score, keys, q.dtype, (True, False)) * factor
+    grad_k = products(by_score.transpose(-1, -2), q, q.dtype, (True, False)) * factor
+    grads = grad_q, _summed(grad_k, k), _summed(grad_v, v)
+    return tuple(products.stored(g, q.dtype) for g in grads)  # type: ignore[return-value]
+
+
+def _scores(
+    products: Products, q: Tensor, k: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None
+) -> Tensor:
+    """``scale * q k^T`` with the mask, FP32."""
+    scores = products(q, k.transpose(-1, -2), q.dtype)
+    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if is_causal:
+        future = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.to(scores.dtype)
+
+
+def _heads(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values with each head repeated for the queries that share it (grouped-query attention)."""
+    repeats = q.shape[1] // x.shape[1]
+    return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
+
+
+def _summed(gradient: Tensor, x: Tensor) -> Tensor:
+    """The gradient of keys or values summed over the queries that share a head."""
+    repeats = gradient.shape[1] // x.shape[1]
+    return gradient if repeats == 1 else gradient.unflatten(1, (x.shape[1], repeats)).sum(2)

@@ -1,0 +1,148 @@
+"""The block: ``with emulate("H100"): ...``."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+from ...errors import LabError, quotes_call
+from ...tensorcore.models import Model
+from . import operations
+from .calls import Calls, functions_seen
+from .modes import NO_COMPILER, Mode, Origin, demand_eager
+from .report import Log, Report
+from .settings import Scaling, Settings
+
+
+class Emulation:
+    """What :func:`emulate` returns: a context manager, and :meth:`report` in and after the block."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.log = settings, Log()
+        self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
+        self._blocks: list[tuple[Mode, ExitStack]] = []
+        self._layers: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._classes: Counter[str] = Counter()
+
+    def __enter__(self) -> Emulation:
+        demand_eager()
+        mode, undo = Mode(self), ExitStack()
+        try:
+            _refuse_compiled(undo)
+            undo.callback(modules.register_module_forward_pre_hook(self._enter_layer).remove)
+            undo.callback(modules.register_module_forward_hook(self._leave_layer, always_call=True).remove)
+            undo.enter_context(Calls(mode))
+            undo.enter_context(functions_seen(mode))
+            undo.enter_context(mode)
+        except BaseException:
+            undo.close()
+            raise
+        self._blocks.append((mode, undo))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        mode, undo = self._blocks.pop()
+        undo.close()
+        mode.link()
+
+    def report(self) -> Report:
+        """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
+        return self.log.report()
+
+    def here(self) -> Origin:
+        """The layer that is running, and how many products it has had."""
+        return Origin(*self._layers[-1])
+
+    def next_product(self) -> Origin:
+        """The number of a new product of the layer that is running."""
+        here = self.here()
+        self._layers[-1][1] += 1
+        return here
+
+    def _enter_layer(self, layer: nn.Module, args: Any) -> None:
+        if layer not in self._names:
+            kind = type(layer).__name__
+            self._classes[kind] += 1
+            self._names[layer] = f"{kind} {self._classes[kind]}"
+        self._layers.append([self._names[layer], 0])
+
+    def _leave_layer(self, layer: nn.Module, args: Any, output: Any) -> None:
+        if len(self._layers) > 1:
+            self._layers.pop()
+
+
+@quotes_call
+def emulate(
+    gpu: str | Model = "H100",
+    inputs: str = "fp16",
+    accumulate: str = "fp32",
+    *,
+    gradients: str | None = None,
+    store: str | None = None,
+    scaling: Scaling | None = None,
+    allow: Iterable[str] = (),
+    instruction: str | None = None,
+    conversion: str = "truncate",
+) -> Emulation:
+    """Compute every matrix product of torch on the CPU in a GPU's bits, forward and backward, within a ``with`` block.
+
+    A ``backward()`` after the block still computes what the block recorded in those bits: a plain backward pass, one
+    through ``torch.utils.checkpoint``, and second derivatives. Everything that is not a product stays torch's own.
+
+    ``gpu``: a name or a :class:`~fplab.tensorcore.Model`. ``inputs``: what FP32 operands are rounded to: "fp16",
+    "bf16", "tf32", "e4m3", "e5m2" (Blackwell also "e3m2", "e2m3", "e2m1"). FP16, BF16 and FP64 tensors take the unit of
+    their own dtype, as on a GPU, unless ``inputs`` has 8 bits or fewer. ``gradients``: the format of the incoming
+    gradient in backward products; None is ``inputs``. ``accumulate``: "fp32" or "fp16", the unit's output.
+    A result has the operands' dtype and is rounded to it once, at the end; ``store`` names a format to which it is
+    rounded before. A bias is added in FP32 in between, as in cuBLASLt's epilogue (an open question, see
+    :meth:`Emulation.report`). ``instruction``, ``conversion``: as in :func:`fplab.tensorcore.matmul`.
+
+    ``scaling``: for FP8; ``scale(role, tensor)`` gives the power of two by which an operand is multiplied before it
+    saturates into its format, and the product is divided by both. A role is such as "Linear 2 forward 0 a": layer (by
+    class, in order of first call), pass, number of the product in it, operand. With it, and with ``gradients``, a
+    checkpoint asks again for the same roles when it recomputes.
+
+    ``allow``: products that may run unemulated ("linalg_qr", "mylib::op"); any other raises LabError where it is met.
+    torch.compile is refused. One block is for one thread.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(4, 2)
+    >>> with emulate("H100") as run:
+    ...     loss = layer(torch.ones(3, 4)).sum()
+    >>> loss.backward()
+    >>> [(row.layer, row.phase, row.operation) for row in run.report().rows]
+    [('Linear 1', 'forward', 'addmm'), ('Linear 1', 'backward', 'mm')]
+    """
+    return Emulation(
+        Settings(
+            gpu, inputs, accumulate, gradients or inputs, store, scaling, operations.allowed_names(allow), instruction,
+            conversion,
+        )
+    )  # fmt: skip
+
+
+class _Refusing:
+    """A compiler backend that is asked for its name at every call of a compiled function, and refuses."""
+
+    @property
+    def compiler_name(self) -> str:
+        raise LabError(NO_COMPILER)
+
+    def __call__(self, *args: Any) -> Any:
+        raise LabError(NO_COMPILER)
+
+
+def _refuse_compiled(undo: ExitStack) -> None:
+    """Calls of compiled functions raise; torch itself would run them uncompiled or, if a cache says so, as they are."""
+    if "torch._dynamo" in sys.modules:  # else nothing is compiled yet, and what the block compiles meets demand_eager
+        undo.enter_context(torch.compiler.set_stance("default", force_backend=_Refusing()))

@@ -1,0 +1,180 @@
+"""Convolutions of any number of dimensions as products over patches (im2col), and both their gradients.
+
+Which product cuDNN makes of a convolution, and its order of k, is not documented. Here every one of the three is one
+product with k in a named order (:data:`fplab.nn.emulation.report.QUESTIONS`):
+
+* forward: patches (image and place, channel and kernel place) by weights; k is channel, then kernel place;
+* gradient of the input, and a transposed convolution: the same over the gradient, with zeros between its elements
+  where the stride is more than 1, by the flipped kernel; k is output channel, then place;
+* gradient of the weights: patches by the gradient; k is image, then output place.
+
+The bias is added in the epilogue, as for matrices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import LabError
+from .multiply import Products
+
+Tensor = torch.Tensor
+Ints = Sequence[int]
+Marked = Callable[[Tensor], bool]
+
+
+class Geometry(NamedTuple):
+    """How a kernel walks over its input; each sequence has one entry a dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def of(cls, dims: int, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geometry:
+        """With a single number spread over all dimensions, as torch allows."""
+        a, b, c = (tuple(x) * dims if len(x) == 1 else tuple(x) for x in (stride, padding, dilation))
+        return cls(a, b, c, groups)
+
+
+def forward(
+    products: Products, marked: Marked, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Ints, padding: Ints,
+    dilation: Ints, transposed: bool, output_padding: Ints, groups: int,
+) -> Tensor:  # fmt: skip
+    """torch's convolution: x (N, C, ...), weight (C_out, C / groups, ...), transposed (C, C_out / groups, ...)."""
+    if x.dtype != weight.dtype:
+        raise LabError(f"a convolution of {x.dtype} by {weight.dtype}: torch takes tensors of one dtype; cast one.")
+    dims = weight.dim() - 2
+    geometry = Geometry.of(dims, stride, padding, dilation, groups)
+    flags = marked(x), marked(weight)
+    if transposed:
+        extra = tuple(output_padding) * (dims if len(output_padding) == 1 else 1)
+        sizes = _transposed_sizes(x, weight, geometry, extra)
+        result = _spread_product(products, x, weight, geometry, sizes, flags)
+    else:
+        result = _patch_product(products, x, weight, geometry, flags)
+    if bias is not None:
+        shaped = bias.reshape(groups, 1, -1)
+        result = products.with_addend(result, shaped, 1.0, 1.0)
+    kernel = tuple(weight.shape[2:])
+    places = sizes if transposed else _places(x.shape[2:], kernel, geometry)
+    return products.stored(_as_images(result, x.shape[0], places), x.dtype)
+
+
+def backward(
+    products: Products, marked: Marked, gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Ints | None,
+    stride: Ints, padding: Ints, dilation: Ints, transposed: bool, output_padding: Ints, groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of input, weight and bias, those that ``output_mask`` asks for."""
+    geometry = Geometry.of(weight.dim() - 2, stride, padding, dilation, groups)
+    grads: list[Tensor | None] = [None, None, None]
+    if output_mask[0]:
+        sizes, flags = tuple(x.shape[2:]), (True, False)
+        if transposed:
+            flat = _patch_product(products, gradient, weight, geometry, flags)
+        else:
+            flat = _spread_product(products, gradient, weight, geometry, sizes, flags)
+        grads[0] = products.stored(_as_images(flat, x.shape[0], sizes), x.dtype)
+    if output_mask[1]:
+        over, by, flags = (gradient, x, (True, False)) if transposed else (x, gradient, (False, True))
+        grads[1] = products.stored(_weight_product(products, over, by, weight, geometry, flags), weight.dtype)
+    if output_mask[2]:
+        grads[2] = gradient.sum(dim=[0, *range(2, gradient.dim())])
+    return grads[0], grads[1], grads[2]
+
+
+def _places(sizes: Ints, kernel: Ints, g: Geometry) -> tuple[int, ...]:
+    """How many places a kernel has in each dimension."""
+    spans = zip(sizes, kernel, g.stride, g.padding, g.dilation, strict=True)
+    found = tuple((size + 2 * pad - step * (k - 1) - 1) // stride + 1 for size, k, stride, pad, step in spans)
+    if any(n < 1 for n in found):
+        raise LabError(f"a kernel of {tuple(kernel)} with dilation {g.dilation} does not fit into {tuple(sizes)}.")
+    return found
+
+
+def _transposed_sizes(x: Tensor, weight: Tensor, g: Geometry, extra: Ints) -> tuple[int, ...]:
+    """The size of a transposed convolution's result in each dimension."""
+    spans = zip(x.shape[2:], weight.shape[2:], g.stride, g.padding, g.dilation, extra, strict=True)
+    return tuple((n - 1) * stride - 2 * pad + step * (k - 1) + 1 + more for n, k, stride, pad, step, more in spans)
+
+
+def _patches(x: Tensor, kernel: Ints, places: Ints, g: Geometry) -> Tensor:
+    """(groups, N * places, C / groups * kernel) of a padded input (N, C, ...)."""
+    n, channels, dims = x.shape[0], x.shape[1], len(kernel)
+    x = x.contiguous()
+    lead, inner = x.stride()[:2], x.stride()[2:]
+    windows = x.as_strided(
+        (n, channels, *places, *kernel),
+        (*lead, *(s * t for s, t in zip(inner, g.stride, strict=True)),
+         *(s * t for s, t in zip(inner, g.dilation, strict=True))),
+    )  # fmt: skip
+    grouped = windows.reshape(n, g.groups, channels // g.groups, *places, *kernel)
+    order = (1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))
+    return grouped.permute(order).reshape(g.groups, n * math.prod(places), -1)
+
+
+def _padded(x: Tensor, before: Ints, after: Ints) -> Tensor:
+    """Zeros added around the spatial dimensions; a negative number cuts."""
+    amounts = [pad for pair in zip(reversed(before), reversed(after), strict=True) for pad in pair]
+    return torch.nn.functional.pad(x, amounts) if any(amounts) else x
+
+
+def _patch_product(products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[bool, bool]) -> Tensor:
+    """(groups, N * places, C_out / groups): a convolution as a product."""
+    kernel = tuple(weight.shape[2:])
+    places = _places(x.shape[2:], kernel, g)
+    patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
+    columns = weight.reshape(g.groups, weight.shape[0] // g.groups, -1).transpose(1, 2)
+    return products(patches, columns, x.dtype, flags)
+
+
+def _spread_product(
+    products: Products, x: Tensor, weight: Tensor, g: Geometry, sizes: Ints, flags: tuple[bool, bool]
+) -> Tensor:
+    """(groups, N * places, C_out / groups) of a transposed convolution whose result has ``sizes``."""
+    kernel, dims = tuple(weight.shape[2:]), weight.dim() - 2
+    spread = _with_gaps(x, g.stride)
+    before = [step * (k - 1) - pad for step, k, pad in zip(g.dilation, kernel, g.padding, strict=True)]
+    ends = zip(sizes, spread.shape[2:], before, g.dilation, kernel, strict=True)
+    after = [size + step * (k - 1) - n - left for size, n, left, step, k in ends]
+    plain = Geometry((1,) * dims, (0,) * dims, g.dilation, g.groups)
+    patches = _patches(_padded(spread, before, after), kernel, sizes, plain)
+    flipped = weight.flip(list(range(2, 2 + dims)))
+    inner = weight.shape[0] // g.groups
+    columns = flipped.reshape(g.groups, inner, weight.shape[1], -1).transpose(2, 3)  # group, in, place, out
+    return products(patches, columns.reshape(g.groups, -1, weight.shape[1]), x.dtype, flags)
+
+
+def _with_gaps(x: Tensor, stride: Ints) -> Tensor:
+    """``stride - 1`` zeros between the elements of each spatial dimension."""
+    if all(s == 1 for s in stride):
+        return x
+    sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], stride, strict=True)]
+    spread = x.new_zeros((*x.shape[:2], *sizes))
+    places: Any = (..., *(slice(None, None, s) for s in stride))
+    spread[places] = x
+    return spread
+
+
+def _weight_product(
+    products: Products, x: Tensor, by: Tensor, weight: Tensor, g: Geometry, flags: tuple[bool, bool]
+) -> Tensor:
+    """The gradient of the weights: k is image and place. ``x``: what the kernel walks over, ``by``: where it stands."""
+    kernel, places = tuple(weight.shape[2:]), tuple(by.shape[2:])
+    patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
+    channels = by.shape[1] // g.groups
+    rows = by.transpose(0, 1).reshape(g.groups, channels, -1)
+    return products(rows, patches, x.dtype, (flags[1], flags[0])).reshape(weight.shape)
+
+
+def _as_images(flat: Tensor, n: int, places: Ints) -> Tensor:
+    """(groups, N * places, C) as (N, groups * C, ...)."""
+    groups, _, channels = flat.shape
+    images = flat.reshape(groups, n, math.prod(places), channels).permute(1, 0, 3, 2)
+    return images.reshape(n, groups * channels, *places)

@@ -1,0 +1,82 @@
+"""Products of matrices and vectors: mm, bmm, mv, dot, and those with an addend.
+
+Each takes the pass's products, which operands are gradients (``marked``), and torch's own arguments. A bias or addend
+is added as a GPU's library does in its epilogue: in the accumulator's format (FP32), to the finished sum and before it
+is stored, so that an FP16 result is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...errors import LabError
+from .multiply import Products
+
+Marked = Callable[[torch.Tensor], bool]
+Tensor = torch.Tensor
+
+
+def _checked(name: str, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> None:
+    """What torch itself would refuse, and what no Tensor Core takes."""
+    if a.dim() != b.dim() or a.dim() not in dims or a.shape[:-2] != b.shape[:-2]:
+        raise LabError(f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)} does not exist.")
+    if a.dtype != b.dtype:
+        raise LabError(f"{name} of {a.dtype} and {b.dtype}: torch multiplies tensors of one dtype; cast one of them.")
+    if not a.dtype.is_floating_point:
+        raise LabError(f"{name} of {a.dtype} has no Tensor Core model here; allowed: floating-point tensors.")
+    if not (a.layout == b.layout == torch.strided):
+        raise LabError(f"{name} of sparse tensors is not emulated; make them dense with to_dense().")
+
+
+def _product(products: Products, marked: Marked, a: Tensor, b: Tensor) -> Tensor:
+    return products(a, b, a.dtype, (marked(a), marked(b)))
+
+
+def mm(products: Products, marked: Marked, a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    """``a @ b`` for mm (M, K) (K, N) and bmm (B, M, K) (B, K, N)."""
+    _checked(products.operation, a, b, (2, 3))
+    return products.stored(_product(products, marked, a, b), out_dtype or a.dtype)
+
+
+def mv(products: Products, marked: Marked, a: Tensor, x: Tensor) -> Tensor:
+    """A matrix (M, K) by a vector (K,)."""
+    return mm(products, marked, a, x.unsqueeze(-1)).squeeze(-1)
+
+
+def dot(products: Products, marked: Marked, x: Tensor, y: Tensor) -> Tensor:
+    """Two vectors (K,): a number."""
+    if x.dim() != 1 or y.dim() != 1:
+        raise LabError(f"dot of tensors of shapes {tuple(x.shape)} and {tuple(y.shape)} does not exist.")
+    return mm(products, marked, x.unsqueeze(0), y.unsqueeze(-1)).reshape(())
+
+
+def addmm(
+    products: Products, marked: Marked, c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, *,
+    beta: float = 1, alpha: float = 1,
+) -> Tensor:  # fmt: skip
+    """``beta * c + alpha * (a @ b)`` for addmm and baddbmm; ``c`` broadcasts."""
+    _checked(products.operation, a, b, (2, 3))
+    total = products.with_addend(_product(products, marked, a, b), c, float(alpha), float(beta))
+    return products.stored(total, out_dtype or a.dtype)
+
+
+def addmv(
+    products: Products, marked: Marked, c: Tensor, a: Tensor, x: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """``beta * c + alpha * (a @ x)`` for a vector x."""
+    column = c.unsqueeze(-1) if c.dim() else c
+    return addmm(products, marked, column, a, x.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
+
+
+def addbmm(
+    products: Products, marked: Marked, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """``beta * c`` plus the sum of a batch of products, one addmm after another as on a GPU, each stored."""
+    _checked("addbmm", a, b, (3,))
+    total = c.expand(a.shape[1], b.shape[2])
+    for i in range(a.shape[0]):
+        one, other = a[i], b[i]
+        total = addmm(products, marked, total, one, other, beta=beta if i == 0 else 1, alpha=alpha)
+    return total if a.shape[0] else total * beta

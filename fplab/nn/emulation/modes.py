@@ -1,0 +1,281 @@
+"""How torch's operations are caught, inside the block and in the backward pass after it.
+
+A :class:`Mode` is a ``TorchDispatchMode``: it sees every operation below autograd, autocast and ``torch.func``, with
+plain tensors. Each operation that autograd records gets a node of the graph, and only when its turn comes in a
+backward pass are the products of that node computed, perhaps long after the block. So every node that was recorded
+inside is given two hooks, which put a mode around the node's own work. The engine restores its thread's modes after
+each node, whatever it raises, so that nothing is left behind. A checkpoint recomputes inside the work of a node
+that needs a tensor, hence in the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch.overrides import _pop_mode as _pop_calls
+from torch.overrides import _push_mode as _push_calls
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from ...errors import LabError
+from . import operations
+from .calls import Calls
+from .multiply import Products
+
+if TYPE_CHECKING:
+    from .context import Emulation
+
+_LOCAL = threading.local()
+_HOOKED = "fplab emulation"  # key of a node's metadata
+NO_COMPILER = (
+    "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its own, whose products cannot be "
+    "emulated. Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
+)
+
+# Nodes whose backward multiplies no matrices. They need a mode only where a checkpoint may recompute inside them.
+_PLAIN_NAMES = """
+    Abs Add Addcdiv Addcmul Alias AsStrided AvgPool2D Cat Clamp ClampMin Clone Copy CopySlices Detach Div Elu Embedding
+    Exp Expand Gather Gelu HardSigmoid HardSwish HardTanh Index IndexSelect LeakyRelu Log LogSoftmax Logsumexp
+    MaskedFill MaxPool2DWithIndices Mean MseLoss Mul NativeBatchNorm NativeDropout NativeGroupNorm NativeLayerNorm Neg
+    NllLoss NllLoss2D Permute Pow Relu ReshapeAlias Rsqrt Select Sigmoid Silu Slice Softmax Softplus Split Sqrt Squeeze
+    Stack Sub Sum T Tanh ToCopy Transpose Unbind UnsafeView Unsqueeze View Where
+"""
+_PLAIN = frozenset(["torch::autograd::AccumulateGrad", *(f"{name}Backward" for name in _PLAIN_NAMES.split())])
+
+
+class _Result(NamedTuple):
+    """What an operation gave: whose it is, and whether its node saves tensors through hooks, as under a checkpoint."""
+
+    tensor: torch.Tensor
+    origin: Origin
+    saved_elsewhere: bool
+
+
+class Origin(NamedTuple):
+    """The product that a node belongs to: its layer, and its number there."""
+
+    layer: str
+    number: int
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """While one mode works, those below it let operations through."""
+    before = getattr(_LOCAL, "busy", False)
+    _LOCAL.busy = True
+    try:
+        yield
+    finally:
+        _LOCAL.busy = before
+
+
+class Mode(TorchDispatchMode):
+    """Computes products in the bits of an emulation; ``origin``: the node whose backward this is, None in the block."""
+
+    def __init__(self, run: Emulation, origin: Origin | None = None, gradients: Sequence[Any] = ()) -> None:
+        super().__init__()
+        self.run, self.origin, self._products = run, origin, 0
+        self._new: list[_Result] = []  # they get their node when the operation returns
+        self._first = torch._C._autograd._get_sequence_nr()  # of the nodes that this mode sees
+        self._gradients: dict[int, torch.Tensor] = {}  # by address: what flowed into the node, and what comes of it
+        self._opaque = False
+        if run.settings.splits:
+            self._note(gradients)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would load its compiler for every block; a compiled call is refused here anyway
+
+    # --- operations ---------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():  # what is looked up on the way is no call of the model's
+            return self._operation(func, types, args, kwargs or {})
+
+    def _operation(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(_LOCAL, "busy", False):
+            return func(*args, **kwargs)
+        if types and any(t is not torch.nn.Parameter and t is not torch.Tensor for t in types):
+            return NotImplemented  # a tensor of another kind takes itself apart first, into operations that come back
+        self.link()
+        if operations.composed(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        handler = operations.handler(func)
+        with _alone():
+            if handler is not None and not _abstract(args):
+                origin = self._origin()
+                result = self._product(handler, func, args, kwargs)
+            else:
+                self._permit(func)
+                origin = self.run.here()
+                result = func(*args, **kwargs)
+        self._keep(result, origin)
+        if self._gradients and self._marked_any(args):
+            self._note(result if isinstance(result, (tuple, list)) else (result,))
+        return result
+
+    def _origin(self) -> Origin:
+        return self.run.next_product() if self.origin is None else self.origin
+
+    def _product(self, handler: operations.Handler, func: Any, args: Any, kwargs: Any) -> Any:
+        """An emulated operation, also in its in-place form, into ``out`` or with a dtype for the result."""
+        demand_eager()
+        name = operations.base_name(func)
+        products = self._pass(name)
+        out = kwargs.get("out")
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        if func._overloadname.startswith("dtype"):
+            args, rest = args[:-1], rest | {"out_dtype": args[-1]}
+        result = handler(products, self._marker(), *args, **rest)
+        if operations.name_of(func) != name:
+            return args[0].copy_(result)
+        if out is not None:
+            return out.resize_(result.shape).copy_(result)
+        return result
+
+    def _pass(self, operation: str) -> Products:
+        """Where the products of one operation belong."""
+        settings, log = self.run.settings, self.run.log
+        if self.origin is None:
+            here = self.run.here()
+            phase = "forward" if torch._C._current_autograd_node() is None else "backward"
+            return Products(settings, log, here.layer, phase, str(here.number - 1), operation)
+        number = f"{self.origin.number}.{self._products}"
+        self._products += 1
+        return Products(settings, log, self.origin.layer, "backward", number, operation)
+
+    def _permit(self, func: Any) -> None:
+        """An error for a product that is not emulated, unless it was allowed."""
+        why = operations.refusal(func)
+        if why is None:
+            return
+        name = operations.name_of(func)
+        base = operations.base_name(func)
+        if not {name, base} & self.run.settings.allow:
+            raise LabError(
+                f"{name} is not emulated ({why}). Its result would have torch's bits, not the {self.run.gpu}'s; "
+                f"allow=[{base!r}] lets it run all the same, and report() then lists it."
+            )
+        phase = "forward" if torch._C._current_autograd_node() is None else "backward"
+        self.run.log.allowed(self.run.here().layer, phase, base)
+
+    # --- gradients among the operands ---------------------------------------------------------------------------
+
+    def _note(self, tensors: Sequence[Any]) -> None:
+        """Remember gradients by their memory; they are kept alive so that no other tensor takes their place."""
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            try:
+                self._gradients[tensor.untyped_storage().data_ptr()] = tensor
+            except (NotImplementedError, RuntimeError):
+                self._opaque = True
+
+    def _marked_any(self, args: Any) -> bool:
+        return any(isinstance(x, torch.Tensor) and self._is_gradient(x) for x in args)
+
+    def _is_gradient(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._gradients
+
+    def _marker(self) -> Any:
+        """Which operands of the next product are gradients, as a function."""
+        if not self.run.settings.splits:
+            return lambda tensor: False
+        if self._opaque:
+            raise LabError("gradients= and scaling= cannot tell gradients from weights inside torch.func transforms.")
+        node = torch._C._current_autograd_node()
+        if self.origin is not None or node is None:
+            return self._is_gradient
+        saved = _saved(node)  # a node that had no hooks yet: the last one of the block, run at once
+        return lambda tensor: tensor.untyped_storage().data_ptr() not in saved
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def _keep(self, result: Any, origin: Origin) -> None:
+        """Results whose node is not there yet: autograd adds it when the operation returns."""
+        found = result if isinstance(result, (tuple, list)) else (result,)
+        elsewhere = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        self._new = [_Result(tensor, origin, elsewhere) for tensor in found if isinstance(tensor, torch.Tensor)]
+
+    def link(self) -> None:
+        """Hook the nodes of the last operation's results."""
+        for tensor, origin, elsewhere in self._new:
+            if tensor.requires_grad:
+                self._hook(tensor.grad_fn, origin, elsewhere)
+        self._new = []
+
+    def link_function(self, result: Any) -> None:
+        """Hook the node of a Function, whose forward ran without gradients."""
+        self._keep(result, self.run.here())
+        self.link()
+
+    def link_graph(self, result: Any) -> None:
+        """Hook every node behind the results of a call, back to those that were there before the block."""
+        found = result if isinstance(result, (tuple, list)) else (result,)
+        waiting: list[Any] = [tensor.grad_fn for tensor in found if isinstance(tensor, torch.Tensor)]
+        origin, seen = self.run.here(), set[Any]()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen or node._sequence_nr() < self._first:
+                continue
+            seen.add(node)
+            self._hook(node, origin, False)
+            waiting += [before for before, _ in node.next_functions]
+
+    def _hook(self, node: Any, origin: Origin, elsewhere: bool) -> None:
+        """Put a mode around a node's backward, once."""
+        if (
+            node is None
+            or node.name().endswith("AccumulateGrad")
+            or (not elsewhere and node.name().rstrip("0123456789") in _PLAIN)
+        ):
+            return
+        if _HOOKED not in node.metadata:
+            node.metadata[_HOOKED] = True
+            recorded = _Recorded(self.run, origin)
+            node.register_prehook(recorded.before)
+            node.register_hook(recorded.after)
+
+
+class _Recorded:
+    """The hooks of one node."""
+
+    def __init__(self, run: Emulation, origin: Origin) -> None:
+        self.run, self.origin = run, origin
+        self.mode: Mode | None = None
+
+    def before(self, gradients: Sequence[Any]) -> None:
+        self.mode = Mode(self.run, self.origin, gradients)
+        _push_mode(self.mode)
+        _push_calls(Calls(self.mode))
+
+    def after(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        if self.mode is None:
+            return  # the node was already running when it was hooked, inside the block
+        _pop_calls()
+        _pop_mode()
+        self.mode.link()  # what create_graph recorded, for a second derivative
+        self.mode = None
+
+
+def demand_eager() -> None:
+    """An error inside a compiled function."""
+    if torch.compiler.is_compiling() or get_eval_frame_callback() is not None:
+        raise LabError(NO_COMPILER)
+
+
+def _saved(node: Any) -> set[int]:
+    """The addresses of what a node saved in the forward pass."""
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    tensors = [getattr(node, name) for name in names]
+    return {t.untyped_storage().data_ptr() for t in tensors if isinstance(t, torch.Tensor)}
+
+
+def _abstract(args: Any) -> bool:
+    """Whether an operand has a shape but no values."""
+    return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in args)

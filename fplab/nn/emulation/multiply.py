@@ -1,0 +1,100 @@
+"""One product of two matrices in a GPU's bits: operands rounded to the unit's formats, the sum, what follows it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import LabError
+from ...floats import quantize
+from ...formats import Rounding, get
+from ...tensorcore import products as tensorcore
+from ...tensorcore.models import Model
+from ...tensorcore.operands import CONVERSIONS, rounded
+from .. import bits
+from .report import Log, Shape
+from .settings import OWN, Settings
+
+Array = np.ndarray[Any, Any]
+FORWARD = (False, False)
+
+
+class Products:
+    """The products of one operation: computes them, counts them, and gives each operand its role for the scaling.
+
+    ``where``: "Linear 1 forward 0", the layer, the pass and the number of the product in it.
+    """
+
+    def __init__(self, settings: Settings, log: Log, layer: str, phase: str, number: str, operation: str) -> None:
+        self.settings, self.log = settings, log
+        self.layer, self.phase, self.number, self.operation = layer, phase, number, operation
+        self.done = 0
+        self.model: Model | None = None
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, gradient: tuple[bool, bool] = FORWARD
+    ) -> torch.Tensor:
+        """``a @ b`` (..., M, K) by (..., K, N), not yet stored: float32 (float64 for FP64) values of the accumulator.
+
+        ``dtype``: of the tensors that torch was asked to multiply; ``gradient``: which of them is a gradient.
+        """
+        formats = self.settings.formats(dtype, gradient)
+        model = self.model = self.settings.model(*formats)
+        part = f".{self.done}" if self.done else ""
+        role = f"{self.layer} {self.phase} {self.number}{part}"
+        x, shift_x = self._operand(a, formats[0], f"{role} a")
+        y, shift_y = self._operand(b, formats[1], f"{role} b")
+        result = tensorcore.multiply(model, x, y)
+        if shift_x + shift_y:
+            result = np.ldexp(result, -(shift_x + shift_y))
+        shape = Shape(math.prod(result.shape[:-2]), x.shape[-2], x.shape[-1], y.shape[-1])
+        self.log.product(self.layer, self.phase, self.operation, model, shape)
+        self.done += 1
+        return torch.from_numpy(result)
+
+    def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Array, int]:
+        """An operand in its unit's format as a contiguous array, and the exponent of the scale it carries."""
+        if tensor.device.type != "cpu":
+            raise LabError(f"a product of tensors on {tensor.device}; emulation runs on the CPU: move the model there.")
+        plain = tensor.detach()
+        own = OWN.get(plain.dtype) == fmt
+        wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
+        array: Array = plain.to(wide).contiguous().numpy()
+        if own:
+            return array, 0
+        form = get(fmt)
+        if form.bits > 8:
+            rounding = CONVERSIONS[self.settings.conversion] if fmt == "tf32" else Rounding.RNE
+            return rounded(array.reshape(-1), form, rounding).reshape(array.shape), 0
+        shift = self._scale(role, plain)
+        if shift:
+            array = np.ldexp(array, shift)
+        return np.asarray(quantize(array, fmt, overflow="saturate")), shift
+
+    def _scale(self, role: str, tensor: torch.Tensor) -> int:
+        """The exponent of the power of two that the scaling chooses for an operand."""
+        if self.settings.scaling is None:
+            return 0
+        scale = float(self.settings.scaling.scale(role, tensor))
+        mantissa, exponent = math.frexp(scale)
+        if mantissa != 0.5 or not math.isfinite(scale):
+            raise LabError(f"the scaling gave {scale!r} for {role!r}; a power of two is needed, so that it is exact.")
+        return exponent - 1
+
+    def with_addend(self, result: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float) -> torch.Tensor:
+        """``alpha * result + beta * c`` in the accumulator's format, one fused multiply-add, before the store."""
+        if alpha == 1 and (c is None or beta == 0):
+            return result
+        assert self.model is not None
+        addend = None if c is None or beta == 0 else bits.values(c)
+        shape = tuple(result.shape)
+        return torch.from_numpy(tensorcore.epilogue(result.numpy(), addend, alpha, beta, self.model, shape))
+
+    def stored(self, result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The accumulator's values rounded once to the dtype of the result, or first to ``store`` where that is set."""
+        if self.settings.store is not None:
+            result = torch.from_numpy(np.asarray(quantize(result.numpy(), self.settings.store)))
+        return result.to(dtype)

@@ -1,0 +1,103 @@
+"""What an emulation is asked for, checked once, and which Tensor Core model each pair of operands goes to."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+
+from ... import formats
+from ...errors import LabError, unknown
+from ...tensorcore import models
+from ...tensorcore.models import Kind, Model
+from ...tensorcore.operands import CONVERSIONS
+
+OWN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}  # dtypes that have a unit of their own
+
+
+class Scaling(Protocol):
+    """Per-tensor scaling of FP8 operands, such as :class:`fplab.training.scalers.AmaxScaling`."""
+
+    def scale(self, role: str, tensor: torch.Tensor) -> float:
+        """The power of two by which the operand of this role is multiplied before it is rounded."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of :func:`fplab.nn.emulate`."""
+
+    gpu: str | Model
+    inputs: str
+    accumulate: str
+    gradients: str
+    store: str | None
+    scaling: Scaling | None
+    allow: frozenset[str]
+    instruction: str | None
+    conversion: str
+
+    def __post_init__(self) -> None:
+        if self.conversion not in CONVERSIONS:
+            raise unknown("conversion", self.conversion, CONVERSIONS)
+        if self.store is not None:
+            formats.get(self.store)
+        if self.scaling is not None and not callable(getattr(self.scaling, "scale", None)):
+            raise LabError(f"scaling={self.scaling!r} has no method scale(role, tensor) that returns a power of two.")
+        for pair in ((self.inputs, self.inputs), (self.gradients, self.inputs), (self.inputs, self.gradients)):
+            self._checked(self.model(*pair))
+
+    def _checked(self, model: Model) -> None:
+        if model.kind is Kind.INTEGER or model.scale is not None:
+            raise LabError(
+                f"inputs={self.inputs!r} cannot be emulated under a model: its operands need scales or are integers. "
+                "Allowed: fp16, bf16, tf32, fp64, e4m3, e5m2, and on Blackwell e3m2, e2m3, e2m1."
+            )
+        half = formats.get(model.a).bits <= 8
+        if self.scaling is not None and not half:
+            raise LabError(f"scaling is for FP8 and narrower; inputs={self.inputs!r} needs none.")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether operands are rounded to 8 bits or fewer, whatever dtype they arrive in."""
+        return formats.get(self.inputs).bits <= 8
+
+    @property
+    def splits(self) -> bool:
+        """Whether it matters which operand of a backward product is the gradient."""
+        return self.gradients != self.inputs or self.scaling is not None
+
+    def formats(self, dtype: torch.dtype, gradient: tuple[bool, bool]) -> tuple[str, str]:
+        """The formats of both operands of a product of tensors of one dtype.
+
+        FP16, BF16 and FP64 tensors take the unit of their own dtype, as on a GPU, unless ``inputs`` is narrower than
+        they are, FP8; ``inputs`` says what FP32 tensors are rounded to.
+        """
+        if dtype == torch.float64 or (dtype in OWN and not self.narrow):
+            return OWN[dtype], OWN[dtype]
+        a, b = (self.gradients if given else self.inputs for given in gradient)
+        return a, b
+
+    def model(self, a: str, b: str) -> Model:
+        """The Tensor Core model of two formats."""
+        if isinstance(self.gpu, Model):
+            return _retargeted(self.gpu, a, b)
+        return _model(self.gpu, a, b, self.accumulate, self.instruction)
+
+
+@lru_cache(maxsize=256)
+def _model(gpu: str, a: str, b: str, accumulate: str, instruction: str | None) -> Model:
+    if a == b == "fp64":
+        return models.get(gpu, "fp64", None, "mma")
+    return models.get(gpu, (a, b), accumulate, instruction)
+
+
+def _retargeted(model: Model, a: str, b: str) -> Model:
+    """A given model with other formats of operands: the GPU's own cell for them, with the same options."""
+    if (model.a, model.b) == (a, b):
+        return model
+    cell = _model(model.gpu, a, b, model.output if model.output in ("fp16", "fp32") else "fp32", None)
+    options: dict[str, Any] = {name: getattr(model, name) for name in models.OPTIONS}
+    return dataclasses.replace(cell, **options)

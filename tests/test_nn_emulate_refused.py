@@ -1,0 +1,191 @@
+"""What ``fplab.nn.emulate`` refuses: products left unemulated, other libraries' operations, the compiler."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from emulated import random
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
+
+from fplab.errors import LabError
+from fplab.nn import emulate
+from fplab.nn.emulation import operations
+
+X, W, G = random(40, 72), random(72, 24, seed=1), random(40, 24, seed=2)
+APPLY = torch.autograd.Function.__dict__["apply"]
+
+
+def leaf(t: torch.Tensor) -> torch.Tensor:
+    return t.clone().requires_grad_()
+
+
+UNEMULATED = {
+    "linalg_qr": lambda: torch.linalg.qr(X),
+    "_cdist_forward": lambda: torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist"),
+    "_euclidean_dist": lambda: torch.cdist(X, X),
+    "_trilinear": lambda: functional.bilinear(X, X, random(2, 72, 72)),
+    "linalg_inv_ex": lambda: torch.linalg.inv(X[:, :40]),
+    "_linalg_svd": lambda: torch.linalg.svd(X),
+    "_int_mm": lambda: torch._int_mm(torch.ones(32, 32, dtype=torch.int8), torch.ones(32, 32, dtype=torch.int8)),
+    "linalg_cholesky_ex": lambda: torch.linalg.cholesky(torch.eye(3)),
+    "_linalg_solve_ex": lambda: torch.linalg.solve(torch.eye(40), X),
+    "linalg_matrix_exp": lambda: torch.matrix_exp(torch.eye(3)),
+    "conv_tbc": lambda: torch.conv_tbc(random(5, 2, 3), random(2, 3, 4), random(4)),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("name", UNEMULATED)
+def test_a_product_left_unemulated_raises_unless_it_is_allowed(name: str, inference: bool) -> None:
+    run, text = UNEMULATED[name], f"{name} is not emulated (.*). Its result would have torch's bits, not the H100's; "
+    with torch.inference_mode(inference):
+        with emulate("H100"), pytest.raises(LabError, match=text + re.escape(f"allow=['{name}'] lets it run")):
+            run()
+        with emulate("H100", allow=[name]) as lab:
+            run()
+    assert lab.report().unemulated == (name,)
+    assert "torch's own (allowed)" in str(lab.report())
+
+
+def test_an_unemulated_product_in_the_backward_pass_after_the_block_raises_and_leaves_nothing_behind() -> None:
+    class Solves(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *g: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.inv(g[0])
+
+    x = random(3, 3, grad=True)
+    with emulate("H100"):
+        y = Solves.apply(x)
+    with pytest.raises(LabError, match="linalg_inv_ex is not emulated"):
+        y.backward(torch.eye(3))
+    assert _len_torch_dispatch_stack() == 0
+    assert torch.equal(torch.mm(X, W), X @ W)
+
+
+def test_a_second_backward_raises_torch_s_error_and_leaves_nothing_behind() -> None:
+    x, w = leaf(X), leaf(W)
+    with emulate("H100"):
+        y = x @ w
+    y.backward(G)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward(G)
+    assert _len_torch_dispatch_stack() == 0
+
+
+def test_an_error_in_the_block_puts_everything_back() -> None:
+    with pytest.raises(ZeroDivisionError), emulate("H100"):
+        raise ZeroDivisionError
+    assert _len_torch_dispatch_stack() == 0
+    assert torch._C._get_mkldnn_enabled()
+    assert torch.autograd.Function.__dict__["apply"] is APPLY
+    net = nn.Linear(72, 24)
+    assert torch.equal(net(X), functional.linear(X, net.weight, net.bias))
+
+
+def test_an_operation_that_is_not_torch_s_own_must_be_allowed() -> None:
+    library = torch.library.Library("fplab_test", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CPU")
+    try:
+        with emulate("H100"), pytest.raises(LabError, match="fplab_test::twice is not emulated"):
+            torch.ops.fplab_test.twice(X)
+        with emulate("H100", allow=["fplab_test::twice"]) as run:
+            assert torch.equal(torch.ops.fplab_test.twice(X), X * 2)
+        assert run.report().unemulated == ("fplab_test::twice",)
+    finally:
+        library._destroy()
+
+
+def test_meta_tensors_pass() -> None:
+    with emulate("H100"):
+        assert torch.mm(X.to("meta"), W.to("meta")).shape == (40, 24)
+
+
+COMPILED = """
+import sys
+import torch
+from fplab.errors import LabError
+from fplab.nn import emulate
+x = torch.ones(2, 2)
+def tried(f):
+    try:
+        f()
+        print("no error")
+    except LabError as error:
+        print(str(error)[:78])
+def called_in_a_block(f):
+    def call():
+        with emulate("H100"):
+            f(x)
+    return call
+with emulate("H100"):
+    x @ x
+print("torch._dynamo" in sys.modules)
+tried(called_in_a_block(lambda x: torch.compile(lambda a: a @ a + 1, backend="eager")(x)))
+product, plain = (torch.compile(f, backend="eager") for f in (lambda a: a @ a, lambda a: a + 1))
+tried(called_in_a_block(product))
+product(x), plain(x)
+tried(called_in_a_block(product))
+tried(called_in_a_block(plain))
+tried(torch.compile(called_in_a_block(lambda a: a @ a), backend="eager"))
+print(torch.equal(product(x), x @ x))
+with emulate("H100"):
+    x @ x
+"""
+
+
+def test_torch_compile_is_refused_cached_or_not() -> None:
+    """A fresh process: the compiler's caches and the moment it is first loaded are part of the question."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    refused = "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its ow"
+    assert done.stdout.splitlines() == ["False", *[refused] * 5, "True"]
+
+
+# --- every operation of torch -------------------------------------------------------------------------------------
+
+SOUNDS_LIKE_A_PRODUCT = re.compile(
+    r"mm|mv|matmul|conv|linear|lstm|gru|rnn|attention|cdist|euclidean|dot|einsum|linalg|lu_|svd|chol|solve|inverse|"
+    r"matri|multi_head|trilinear|attn|transformer|eig|lstsq|pinv|householder|ormqr|orgqr|geqrf|bilinear|qr$|gemm"
+)
+NO_PRODUCT = re.compile(
+    r"upsample|logspace|linspace|interp|mish|silu|gelu|elu|max_pool|batch_norm|gamma|symmetric|_weight_norm|norm$|"
+    r"relu_$|comm|dimm|immediate|summ|conver|flatten_weight|pack|prepack|reorder|cross$|vander|vecdot_|_pow_|"
+    r"check_errors|embedding|mask_left|cummin|cummax|cumm|bilinear2d|trilinear3d|transform_bias|convert|"
+    r"glu_|hamming|slice_inverse|linalg__powsum|jagged_dummy|_thnn_fused_|_foreach_m|mkldnn_adaptive|mkldnn_max|choose_qparams|quantize_weight|quantize_linear|weight_to_int4"
+)
+
+
+def test_every_operation_that_sounds_like_a_product_is_emulated_composed_or_refused() -> None:
+    """torch's whole registry: an upgrade that adds a product fails here."""
+    found = set()
+    for full in torch._C._dispatch_get_all_op_names():
+        space, _, name = full.partition("::")
+        base = name.partition(".")[0]
+        if space != "aten" or not SOUNDS_LIKE_A_PRODUCT.search(base) or NO_PRODUCT.search(base):
+            continue
+        if torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd"):
+            continue
+        if base.removesuffix("_") not in operations.EMULATED and base not in operations.REFUSED:
+            found.add(base)
+    assert not found, f"neither emulated, composed nor refused: {' '.join(sorted(found))}"
+
+
+def test_what_torch_counts_as_floating_point_work_is_known() -> None:
+    from torch.utils.flop_counter import flop_registry
+
+    for packet in flop_registry:
+        name = getattr(packet, "__name__", str(packet))
+        if "flex_attention" not in str(packet):  # a higher-order operation: torch refuses it under any mode
+            assert name in operations.EMULATED or name in operations.REFUSED, name
