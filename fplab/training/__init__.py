@@ -11,25 +11,62 @@ from typing import TYPE_CHECKING, Any
 from .data import Digits, digits
 
 if TYPE_CHECKING:
+    from .eight_bit import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit, StableEmbedding
     from .loop import Momentum, OutputGradients, Recipe, Run, Snapshot, batches, train
     from .network import accuracy, digits_net, layers, tensors
+    from .optimizers import SGD, Adam, AdamW
+    from .policies import Policy
+    from .runs import Fit, fit
+    from .scalers import AmaxScaling, ApexScaler, DynamicScaler, KerasScaler, StaticScaler
+    from .stops import StoppedError
+    from .tasks import CHARACTERS, DIGITS, DIGITS_MLP, Task, characters
 
 _WITH_TORCH = {
+    "eight_bit": ("Adagrad8bit", "Adam8bit", "AdamW8bit", "Lion8bit", "SGD8bit", "StableEmbedding"),
     "loop": ("Momentum", "OutputGradients", "Recipe", "Run", "Snapshot", "batches", "train"),
     "network": ("accuracy", "digits_net", "layers", "tensors"),
+    "optimizers": ("SGD", "Adam", "AdamW"),
+    "policies": ("Policy",),
+    "runs": ("Fit", "fit"),
+    "scalers": ("AmaxScaling", "ApexScaler", "DynamicScaler", "KerasScaler", "StaticScaler"),
+    "stops": ("StoppedError",),
+    "tasks": ("CHARACTERS", "DIGITS", "DIGITS_MLP", "Task", "characters"),
 }
 
 __all__ = [
+    "CHARACTERS",
+    "DIGITS",
+    "DIGITS_MLP",
+    "SGD",
+    "Adagrad8bit",
+    "Adam",
+    "Adam8bit",
+    "AdamW",
+    "AdamW8bit",
+    "AmaxScaling",
+    "ApexScaler",
     "Digits",
+    "DynamicScaler",
+    "Fit",
+    "KerasScaler",
+    "Lion8bit",
     "Momentum",
     "OutputGradients",
+    "Policy",
     "Recipe",
     "Run",
+    "SGD8bit",
     "Snapshot",
+    "StableEmbedding",
+    "StaticScaler",
+    "StoppedError",
+    "Task",
     "accuracy",
     "batches",
+    "characters",
     "digits",
     "digits_net",
+    "fit",
     "layers",
     "tensors",
     "train",

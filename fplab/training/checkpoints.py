@@ -1,0 +1,122 @@
+"""The state of a training run in one file: whole or not there, without pickle, and only for the run it belongs to.
+
+A file is an ``.npz`` archive. Its entry ``state`` is JSON: the configuration, and the run's state with every tensor
+replaced by the name of the archive's array that holds its raw bytes; so FP16 NaNs, signed zeros and formats that
+NumPy lacks come back bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import LabError
+from ..storage import atomically, sweep
+
+VERSION = 1
+Configuration = Mapping[str, Any]
+
+
+def save(path: Path, configuration: Configuration, state: Any) -> None:
+    """Write a checkpoint, atomically: a process killed at any moment leaves the old file or the new one.
+
+    ``configuration``: what the run is, as JSON values. ``state``: dictionaries (keys: strings, integers), lists,
+    tuples, tensors of any dtype, NumPy arrays, numbers, strings, booleans and None, nested as one likes.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps({"version": VERSION, "configuration": configuration, "state": _taken(state, arrays)})
+    sweep(path.parent)
+    with atomically(path) as part, part.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})
+
+
+def load(path: Path, configuration: Configuration) -> Any:
+    """The state in a checkpoint of exactly this configuration.
+
+    Raises :class:`LabError` for a file that is damaged, that is no checkpoint, or that another run wrote; the text
+    names every setting in which they differ.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        held = json.loads(arrays.pop("state").tobytes())
+        version, theirs = held["version"], held["configuration"]
+        state = _given(held["state"], arrays)
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, OSError) as error:
+        raise LabError(
+            f"{str(path)!r} is no checkpoint of a training run, or is damaged ({type(error).__name__}: {error}); "
+            "delete it, and the run begins at step 0."
+        ) from None
+    if version != VERSION:
+        raise LabError(f"{str(path)!r} has layout {version!r}; this release reads {VERSION}. Delete it to begin again.")
+    _demand_same(path, theirs, json.loads(json.dumps(configuration)))
+    return state
+
+
+def _demand_same(path: Path, theirs: Configuration, ours: Configuration) -> None:
+    """Refuse the state of another run: going on from it would give a mixture of two."""
+    names = sorted({*theirs, *ours})
+    absent = object()
+    differ = [n for n in names if theirs.get(n, absent) != ours.get(n, absent)]
+    if differ:
+        said = "; ".join(f"{n} is {theirs.get(n)!r} in the file and {ours.get(n)!r} here" for n in differ)
+        raise LabError(f"{str(path)!r} is a checkpoint of another run: {said}. Name another file, or delete it.")
+
+
+# --- state as JSON and arrays -----------------------------------------------------------------------------------
+
+
+def _taken(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON; what it holds of tensors and arrays goes into ``arrays``, as bytes."""
+    if isinstance(value, Tensor):
+        name = f"array{len(arrays)}"
+        data = value.detach().cpu().contiguous()
+        arrays[name] = data.reshape(-1).view(torch.uint8).numpy().copy()
+        return {"tensor": name, "dtype": str(data.dtype).removeprefix("torch."), "shape": list(data.shape)}
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, Mapping):
+        return {"items": [[_key(k), _taken(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_taken(v, arrays) for v in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise LabError(
+        f"a checkpoint cannot hold a {type(value).__name__}; allowed: tensors, arrays, dict, list, tuple, numbers, "
+        "strings, booleans and None."
+    )
+
+
+def _key(key: Any) -> str | int:
+    """A dictionary's key; JSON's own objects would turn integers into text."""
+    if isinstance(key, str | int):
+        return key
+    raise LabError(f"a checkpoint cannot hold a dictionary with the key {key!r}; allowed: strings and integers.")
+
+
+def _given(held: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value that :func:`_taken` took apart."""
+    ((kind, value), *rest) = held.items()
+    if kind == "tensor":
+        described = dict(rest)
+        made = torch.empty(described["shape"], dtype=getattr(torch, described["dtype"]))
+        if made.numel():
+            made.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(arrays[value]))
+        return made
+    if kind == "array":
+        return arrays[value]
+    if kind == "items":
+        return {key: _given(v, arrays) for key, v in value}
+    if kind in ("list", "tuple"):
+        items = [_given(v, arrays) for v in value]
+        return items if kind == "list" else tuple(items)
+    return value
