@@ -1,0 +1,398 @@
+"""``watch``: what a training run would need of its number formats, seen while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...errors import LabError, integer, unknown
+from ...formats import Format
+from .advice import Limits
+from .comparing import compare
+from .events import NonFinite
+from .hooks import ROOT, ForwardHooks, optimizer_hooks, scaler_hooks
+from .losses import Losses, Lost, merged
+from .parts import Parameter, Parts, other_states, parameters_of, states_of
+from .report import Report, make_report
+from .tables import REACH, Array, Fates, Key, Tables, candidate, histogram
+from .tensors import bits
+from .trail import Trail
+
+FORMATS: tuple[str, ...] = ("fp16", "bf16", "e4m3", "e5m2")
+GRADIENTS = ("activation gradients", "weight gradients")
+ORDER = ("activations", *GRADIENTS, "updates", "weights")
+INFINITY = 0x7F800000
+
+
+class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as seen)
+    """See every tensor of a training loop, and say which number formats the run would stand.
+
+    >>> with fplab.nn.watch(model, optimizer) as seen:  # doctest: +SKIP
+    ...     for batch in data:
+    ...         ...  # any loop: closures, accumulation, a GradScaler, autocast
+    >>> print(seen.report())  # doctest: +SKIP
+
+    ``model``: any module. ``optimizer``: what updates its parameters, torch's or any object with ``step``. ``scaler``:
+    a loss scaler with ``scale``, ``step`` and ``get_scale``; torch's GradScaler is noticed by itself. ``formats``: the
+    candidates. ``every``: every how manieth step is counted, the first among them; infinities and NaN are looked for in
+    every one. ``keep``:
+    of how many steps, evenly spaced, a digest of every tensor is kept for :meth:`compare`.
+
+    Kinds: "activations" (what a module returns), "activation gradients" and "weight gradients" (divided by the loss
+    scale; the second as the optimizer gets them), "updates" (w after the step minus w before, in FP32), "weights"
+    (after the step), and "state NAME" for each state of the optimizer. What emulates formats by hooks is seen if it
+    was there before the block.
+
+    Memory does not grow with the number of steps: 29 kB for each kind and layer, ``keep`` times about 250 bytes for
+    each tensor of a step, and some FP32 copies of the parameters and the states. Tensors on another device are copied
+    to the CPU, which takes longer. Leaving the block removes every hook. Raises :class:`LabError` for a model without
+    parameters, an optimizer that owns none of them, a watch inside a watch, and a report of a run without a step.
+    """
+
+    compare = staticmethod(compare)
+    _open: watch | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        *,
+        scaler: Any = None,
+        formats: Iterable[str | Format] = FORMATS,
+        every: int = 8,
+        keep: int = 64,
+    ) -> None:
+        self._model, self._optimizer, self._scaler = model, optimizer, scaler
+        self.every, self.keep = integer("every", every, 1, 2**31), integer("keep", keep, 0, 2**20)
+        self.formats = tuple(candidate(f) for f in formats)
+        if not self.formats:
+            raise LabError("formats=() names no candidate; allowed: one or more, such as ('fp16', 'bf16').")
+        self._parameters = _checked(model, optimizer, scaler)
+        self._cache: dict[tuple[str, ...], Parts] = {}
+        self._all = self._parts(self._parameters)
+        self.name = type(model).__name__
+        self.steps = self.skipped = 0
+        self.first: NonFinite | None = None  # the first tensor that went infinite or NaN
+        self.first_kept: NonFinite | None = None  # the first in a step that no loss scaler skipped
+        self.scales: tuple[float, float] | None = None  # the least and the greatest loss scale seen
+        self.unread: set[str] = set()  # tensors whose values cannot be read
+        self._tables, self._losses, self._trail = Tables(self.formats), Losses(self.formats), Trail(self.keep)
+        self._largest: dict[tuple[str, str], tuple[int, int]] = {}  # while all is finite: the step, and bits
+        self._counting = False
+        self._before: tuple[Parts, Array] | None = None
+        self._gradients: tuple[Parts, Array] | None = None
+        self._states: dict[str, tuple[Parts, Array]] = {}
+
+    # --- the block ----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> watch:
+        if watch._open is not None:
+            raise LabError(
+                f"a watch (on {watch._open.name}) is open already: one watch sees every step. Leave its block first, "
+                "or watch a module that holds both models."
+            )
+        if self.steps or self._counting:
+            raise LabError("this watch has seen a run; make a new one for the next: watch(model, optimizer).")
+        watch._open = self
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, watch, "_open", None)
+            self._forward = ForwardHooks(self._model, self)
+            stack.callback(self._forward.remove)
+            stack.enter_context(optimizer_hooks(self._optimizer, self))
+            stack.enter_context(scaler_hooks(self._scaler, self))
+            self._stack = stack.pop_all()
+        self._begin()
+        self._see_parts("initial weights", self._all, self._all.join(_weight, "weights"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+        self._trail.drop(self.steps)
+        self._before = self._gradients = None
+        self._states = {}
+
+    # --- what the hooks say -----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin a step."""
+        self._counting = self.steps % self.every == 0
+        self._depth, self._closure = 0, False
+        self._scale, self._pending = 1.0, []  # type: float, list[NonFinite]
+        self._before = self._gradients = None
+        self._states = {}
+        self._trail.begin(self.steps)
+        self._forward.new_step()
+
+    def _end(self, skipped: bool) -> None:
+        """End a step, which a loss scaler may have skipped."""
+        for event in self._pending:
+            ended = event._replace(skipped=skipped)
+            self.first = self.first or ended
+            if not skipped:
+                self.first_kept = self.first_kept or ended
+        self.steps += 1
+        self.skipped += skipped
+        self._begin()
+
+    def see(self, kind: str, layer: str, tensor: str, value: torch.Tensor) -> None:
+        """A tensor of the forward or backward pass, or a state."""
+        found = bits(value)
+        if found is None or not found.size:
+            if found is None:
+                self.unread.add(f"{kind} of {tensor}")
+            return
+        self._scanned(kind, layer, tensor, self._tables.scan(found), found)
+        if self._counting and kind not in ("input", "loss"):
+            shift = 0
+            if kind in GRADIENTS and self._scale != 1:
+                found, shift = _unscaled(found, self._scale)
+            self._tables.add(kind, layer, found, shift)
+
+    def scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+        """A scaler has scaled the loss: gradients are larger from here on."""
+        self._scale = float(scaler.get_scale())
+        low, high = self.scales or (self._scale, self._scale)
+        self.scales = min(low, self._scale), max(high, self._scale)
+        for name, value in (("the loss", loss), ("the scaled loss", scaled)):
+            if isinstance(value, torch.Tensor):
+                self.see("loss", "loss", name, value)
+
+    def before_update(self, closure: bool) -> None:
+        """The optimizer begins a step; with a closure the gradients are still to come."""
+        self._depth += 1
+        if self._depth > 1:  # a class that calls the step of its base class
+            return
+        self._closure = closure
+        moving = self._moving(closure)
+        if not closure:
+            self._take_gradients(moving)
+        if self._counting:
+            parts = self._parts(moving)
+            self._before = parts, parts.join(_weight, "before")
+            self._states = self._joined_states(moving, "before")
+
+    def after_update(self) -> None:
+        """The optimizer has stepped."""
+        self._depth -= 1
+        if self._depth:
+            return
+        if self._closure:
+            self._take_gradients(self._moving(False))
+        self._take_updates()
+        self._take_states()
+        weights = self._all.join(_weight, "weights")
+        self._see_parts("weights", self._all, weights, count=True)
+        found_inf = getattr(self._optimizer, "found_inf", None)  # given to a fused optimizer, which skips by itself
+        self._end(skipped=isinstance(found_inf, torch.Tensor) and bool(found_inf.item()))
+
+    def skip_update(self, optimizer: Any) -> None:
+        """A scaler did not let the optimizer step."""
+        if optimizer is self._optimizer:
+            gradients = self._parts(self._moving(False))
+            self._see_parts("weight gradients", gradients, gradients.join(_gradient, "gradients"))
+            self._end(skipped=True)
+
+    def _parts(self, parameters: Sequence[Parameter]) -> Parts:
+        """Where these parameters lie side by side; the same ones as in the last step are the same object."""
+        names = tuple([p.name for p in parameters])
+        found = self._cache.get(names)
+        if found is None:
+            if len(self._cache) > 16:
+                self._cache.clear()
+            found = self._cache[names] = Parts(parameters)
+        return found
+
+    # --- the parameters of a step -----------------------------------------------------------------------------------
+
+    def _moving(self, closure: bool) -> list[Parameter]:
+        """The parameters that this step may move: the optimizer's, with a gradient, or one to come."""
+        owned = _owned(self._optimizer)
+        return [
+            p for p in self._parameters
+            if (owned is None or id(p.tensor) in owned)
+            and (p.tensor.requires_grad if closure else p.tensor.grad is not None)
+        ]  # fmt: skip
+
+    def _take_gradients(self, moving: list[Parameter]) -> None:
+        parts = self._parts(moving)
+        values = parts.join(_gradient, "gradients")
+        held = getattr(self._optimizer, "grad_scale", None)  # given to a fused optimizer, which unscales by itself
+        if isinstance(held, torch.Tensor):
+            values = values / np.float32(held.item())
+        self._gradients = parts, values
+        self._see_parts("weight gradients", parts, values, count=True)
+
+    def _take_updates(self) -> None:
+        if self._before is None or self._gradients is None:
+            return
+        parts, before = self._before
+        moves = parts.difference(parts.join(_weight, "after"), before, "moves")
+        self._see_parts("updates", parts, moves, count=True)
+        pushed, gradients = self._gradients
+        pushes = gradients if pushed is parts else None
+        self._losses.add("weights", parts.layers, before, moves, parts.layer_offsets, pushes)
+
+    def _joined_states(self, moving: list[Parameter], use: str) -> dict[str, tuple[Parts, Array]]:
+        """The optimizer's states side by side, by name."""
+        found = {}
+        for key, tensors in states_of(self._optimizer, moving).items():
+            parts = self._parts([p for p in moving if p.name in tensors])
+            found[key] = parts, parts.join(lambda p, tensors=tensors: tensors[p.name], f"{use} {key}")  # type: ignore[misc]
+        return found
+
+    def _take_states(self) -> None:
+        if not self._counting:
+            return
+        earlier = self._states
+        for key, (parts, values) in self._joined_states(self._moving(False), "after").items():
+            kind = f"state {key}"
+            self._see_parts(kind, parts, values, count=True)
+            before = earlier.get(key)
+            if before is not None and before[0] is parts:
+                moves = parts.difference(values, before[1], "moves")
+                self._losses.add(kind, parts.layers, before[1], moves, parts.layer_offsets)
+        for key, tensor in other_states(self._optimizer):
+            self.see(f"state {key}", "optimizer", "optimizer", tensor)
+
+    def _see_parts(self, kind: str, parts: Parts, values: Array, count: bool = False) -> None:
+        """Look at a tensor of each parameter, float32 (n,) side by side."""
+        found = values.view(np.uint32)
+        scanned = self._tables.scan_parts(found, parts.offsets)
+        if self._trail.open or (self.first is None and scanned.size) or (scanned[:, 0] >= INFINITY).any():
+            for i, p in enumerate(parts.parameters):
+                if parts.offsets[i] < parts.offsets[i + 1]:
+                    part = found[parts.offsets[i] : parts.offsets[i + 1]]
+                    self._scanned(kind, p.layer, p.name, scanned[i].tolist(), part)
+        if count and self._counting:
+            self._tables.add_parts(kind, parts.layers, found, parts.layer_offsets)
+
+    def _scanned(self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array) -> None:
+        """A tensor has been read: keep its print, and notice what is not finite."""
+        self._trail.add(kind, tensor, scanned, found)
+        if scanned[0] < INFINITY:
+            if self.first is None:
+                self._largest[kind, tensor] = self.steps, scanned[0]
+        elif self.first_kept is None and not self._pending:
+            broken = (found & 0x7FFFFFFF) >= INFINITY
+            nan = int(((found & 0x7FFFFFFF) > INFINITY).sum())
+            was = self._largest.get((kind, tensor))
+            before = (was[0], float(np.uint32(was[1]).view(np.float32))) if was else None
+            self._pending.append(NonFinite(
+                self.steps, kind, layer, tensor, int(broken.sum()) - nan, nan, found.size, int(np.argmax(broken)),
+                before, self._scale,
+            ))  # fmt: skip
+
+    # --- what was seen ----------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds counted, in the order of a step."""
+        found = {kind for kind, _ in self._tables}
+        states = sorted(found - set(ORDER))
+        return tuple(kind for kind in ORDER if kind in found) + tuple(states)
+
+    def layers(self, kind: str | None = None) -> tuple[str, ...]:
+        """The layers counted (of a kind), in the order of the model."""
+        found = {layer for k, layer in self._tables if kind in (None, k)}
+        names = dict.fromkeys([name or ROOT for name, _ in self._model.named_modules()])
+        return tuple(name for name in names if name in found) + tuple(sorted(found - set(names)))
+
+    def _table(self, kind: str, layer: str | None) -> Array:
+        """The counts of a kind ("gradients" are both kinds of them), of one layer or all."""
+        kinds = GRADIENTS if kind == "gradients" else (kind,)
+        if not set(kinds) & set(self.kinds):
+            raise unknown("kind", kind, (*self.kinds, "gradients"))
+        keys: list[Key] = [(k, name) for k, name in self._tables if k in kinds and layer in (None, name)]
+        if not keys:
+            raise unknown("layer", layer, [name for k in kinds for name in self.layers(k)])
+        return self._tables.merged(keys)
+
+    def histogram(self, kind: str, layer: str | None = None) -> tuple[Array, Array]:
+        """Binades e and how many values are from 2**e to below 2**(e+1) in size, int64 both; gradients unscaled.
+
+        Zeros, infinities and NaN are in no binade.
+        """
+        return histogram(self._table(kind, layer))
+
+    def fates(self, fmt: str | Format, kind: str, layer: str | None = None, log2_scale: int = 0) -> Fates:
+        """How many values a candidate format, at a scale of 2**log2_scale, would make what; exact counts."""
+        scale = integer("log2_scale", log2_scale, -REACH, REACH)
+        return self._tables.fates(self._table(kind, layer), candidate(fmt), scale)
+
+    def lost(self, layer: str | None = None, kind: str = "weights") -> Lost:
+        """How many changes of the weights (or of "state NAME") each candidate format would lose; exact counts.
+
+        A change u of w is lost where the format rounds w + u back to what it holds for w.
+        """
+        layers = [name for name in self.layers() if (kind, name) in self._losses and layer in (None, name)]
+        if not layers:
+            raise unknown("layer", layer, [name for name in self.layers() if (kind, name) in self._losses])
+        return merged([self._losses.get(kind, name) for name in layers])
+
+    def report(self, tolerance: float = 0.001, lost: float = 0.05) -> Report:
+        """The table, the figure and the recommendation.
+
+        ``tolerance``: which share of a layer's non-zero values a format may round to zero; none may overflow. ``lost``:
+        which share of the changes of weights or states it may lose.
+        """
+        if not self.steps:
+            raise LabError(
+                "no step was taken inside the block: the optimizer's step() was never called there. Put the training "
+                "loop inside the block, and give watch the optimizer that the loop steps."
+            )
+        for name, share in (("tolerance", tolerance), ("lost", lost)):
+            if not 0 <= share < 1:
+                raise LabError(f"{name}={share!r} is no share; allowed: 0 <= {name} < 1.")
+        return make_report(self, Limits(tolerance, lost))
+
+
+def _weight(p: Parameter) -> torch.Tensor:
+    return p.tensor
+
+
+def _gradient(p: Parameter) -> torch.Tensor:
+    return p.tensor.grad if p.tensor.grad is not None else torch.zeros_like(p.tensor)
+
+
+def _unscaled(found: Array, scale: float) -> tuple[Array, int]:
+    """Bits and the shift by which they count as divided by a scale: exact for a power of two."""
+    mantissa, exponent = math.frexp(scale)
+    if mantissa == 0.5 and abs(exponent - 1) <= REACH:
+        return found, exponent - 1
+    with np.errstate(all="ignore"):
+        return (found.view(np.float32) * np.float32(1 / scale)).view(np.uint32), 0
+
+
+def _owned(optimizer: Any) -> set[int] | None:
+    """The parameters in an optimizer's groups, by identity; None where it does not say."""
+    groups = getattr(optimizer, "param_groups", None)
+    return None if groups is None else {id(p) for group in groups for p in group["params"]}
+
+
+def _checked(model: Any, optimizer: Any, scaler: Any) -> tuple[Parameter, ...]:
+    """The model's parameters, or an error that says what does not fit."""
+    if not isinstance(model, nn.Module):
+        raise LabError(f"model is a {type(model).__name__}; it must be a torch.nn.Module.")
+    if type(model).__name__ == "OptimizedModule":
+        raise LabError("model is compiled, and torch.compile leaves hooks out; watch the module before compiling it.")
+    if not callable(getattr(optimizer, "step", None)):
+        raise LabError(f"optimizer is a {type(optimizer).__name__} without step(); pass what updates the parameters.")
+    parameters = parameters_of(model)
+    if not parameters:
+        raise LabError(f"{type(model).__name__} has no parameters; there is no training to watch.")
+    owned = _owned(optimizer)
+    if owned is not None and not owned & {id(p.tensor) for p in parameters}:
+        raise LabError(
+            f"{type(optimizer).__name__} owns none of the {len(parameters)} parameters of {type(model).__name__}; make "
+            "it from this model's parameters(), after the model was built, copied or loaded."
+        )
+    if missing := [name for name in ("scale", "step", "get_scale") if scaler is not None and not hasattr(scaler, name)]:
+        raise LabError(f"scaler is a {type(scaler).__name__} without {missing[0]}(); pass a loss scaler, or None.")
+    return parameters

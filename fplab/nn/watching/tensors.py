@@ -1,0 +1,62 @@
+"""torch's tensors as the bits of float32, whatever they are, and the tensors inside whatever a module returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray[Any, Any]
+_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The floating-point tensors in nested tuples, lists, mappings and dataclasses, in order."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() or value.is_complex():
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name, None))
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor's values as a flat dense tensor without history; None where it has none that can be read."""
+    if tensor.device.type == "meta" or tensor.is_nested or _wrapped(tensor):
+        return None
+    plain = tensor.detach()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    return plain.reshape(-1)
+
+
+def bits(tensor: torch.Tensor) -> Array | None:
+    """A tensor's values as float32 bits, uint32 (n,), a view where it is float32 and contiguous; None as :func:`flat`.
+
+    16- and 8-bit floats are exact. float64 is rounded to odd, which keeps every value on its side of every edge of a
+    format with at most 21 fraction bits.
+    """
+    values = flat(tensor)
+    if values is None:
+        return None
+    if values.device.type != "cpu":
+        values = values.cpu()
+    if values.dtype is torch.float32:
+        found: Array = values.resolve_neg().numpy().view(np.uint32)
+        return found
+    if values.dtype is torch.float64:
+        from ...floats import quantize
+
+        return np.asarray(quantize(values.resolve_neg().numpy(), "fp32", "odd"), np.float32).view(np.uint32)
+    return values.float().numpy().view(np.uint32)

@@ -1,0 +1,96 @@
+"""A watch that is misused says what is wrong, and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fplab.errors import LabError
+from fplab.nn import watch
+
+
+def mlp() -> nn.Sequential:
+    model = nn.Sequential()
+    for name, module in (("one", nn.Linear(6, 8)), ("act", nn.ReLU()), ("two", nn.Linear(8, 4))):
+        model.add_module(name, module)
+    return model
+
+
+def loop(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def test_a_report_without_a_step():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as seen:
+        model(torch.randn(5, 6)).sum().backward()
+    with pytest.raises(
+        LabError, match=r"no step was taken inside the block: the optimizer's step\(\) was never called"
+    ):
+        seen.report()
+    with pytest.raises(LabError, match="saw no step, so there is nothing to compare"):
+        watch.compare(seen, seen)
+
+
+def test_an_optimizer_of_another_model():
+    with pytest.raises(LabError, match=r"SGD owns none of the 4 parameters of Sequential; make it from this model's"):
+        watch(mlp(), torch.optim.SGD(mlp().parameters(), 0.1))
+
+
+def test_a_watch_inside_a_watch_and_one_used_twice():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as seen:
+        with pytest.raises(LabError, match=r"a watch \(on Sequential\) is open already: one watch sees every step"):
+            watch(model, optimizer).__enter__()
+        loop(model, optimizer, 1)
+    with pytest.raises(LabError, match="this watch has seen a run; make a new one"):
+        seen.__enter__()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"model": 3}, "model is a int; it must be a torch.nn.Module"),
+        ({"model": nn.ReLU()}, "ReLU has no parameters; there is no training to watch"),
+        ({"optimizer": [1]}, r"optimizer is a list without step\(\); pass what updates the parameters"),
+        ({"scaler": object()}, r"scaler is a object without scale\(\); pass a loss scaler, or None"),
+        ({"every": 0}, "every=0 is not possible; allowed: 1 to"),
+        ({"keep": -1}, "keep=-1 is not possible; allowed: 0 to"),
+        ({"formats": ()}, r"formats=\(\) names no candidate"),
+        ({"formats": ("fp15",)}, r"unknown format 'fp15'\. Allowed: .* Did you mean 'fp16'\?"),
+    ],
+)
+def test_arguments_that_do_not_fit(given, text):
+    model = mlp()
+    arguments = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)} | given
+    with pytest.raises(LabError, match=text):
+        watch(**arguments)
+
+
+def test_a_compiled_model_is_refused():
+    model = mlp()
+    with pytest.raises(LabError, match=r"torch\.compile leaves hooks out; watch the module before compiling it"):
+        watch(torch.compile(model, backend="eager"), torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_questions_that_do_not_fit():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as seen:
+        loop(model, optimizer)
+    with pytest.raises(LabError, match=r"unknown kind 'weight'\. Allowed: .*weights.* Did you mean 'weights'\?"):
+        seen.fates("fp16", "weight")
+    with pytest.raises(LabError, match=r"unknown layer 'act'\. Allowed: one, two\."):
+        seen.fates("fp16", "weights", "act")
+    with pytest.raises(LabError, match=r"unknown layer 'act'\. Allowed: one, two\."):
+        seen.lost("act")
+    with pytest.raises(LabError, match="log2_scale=65 is not possible; allowed: -64 to 64"):
+        seen.fates("fp16", "weights", log2_scale=65)
+    with pytest.raises(LabError, match="tolerance=1 is no share; allowed: 0 <= tolerance < 1"):
+        seen.report(tolerance=1)
