@@ -1,0 +1,79 @@
+"""What "within the normal variation" means: an equivalence test on paired differences.
+
+Normal variation is how much FP32 differs from itself: ``sigma``, the standard deviation of FP32's top-1 over seeds.
+A policy is compared with FP32 seed by seed, the same initial weights and batches in both, so that most of that
+variation cancels; of the differences d the mean and its 95% confidence interval (Student's t) are taken. The policy is
+
+* ``within``, if the whole interval lies inside ±2 sigma, the band that holds 95% of FP32's own runs;
+* ``outside``, if the whole interval lies outside the band, or a run did not come to its end;
+* ``undecided`` otherwise: there are too few seeds to tell.
+
+So little data can never show equality (as it would, were the question whether a difference is significant).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+BAND = 2.0
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A policy against FP32: mean paired difference of top-1, its interval, the band, and what follows."""
+
+    mean: float
+    low: float
+    high: float
+    band: float
+    verdict: str
+
+
+def compared(policy: np.ndarray, fp32: np.ndarray, baseline: np.ndarray) -> Compared:
+    """``policy``, ``fp32``: top-1 by seed (n,), n at least 2; ``baseline``: of FP32 over all its seeds (m,)."""
+    band = BAND * float(np.std(baseline, ddof=1))
+    if not np.isfinite(policy).all():
+        return Compared(math.nan, math.nan, math.nan, band, "outside")
+    differences = policy - fp32
+    n = len(differences)
+    mean = float(differences.mean())
+    reach = quantile((1 + CONFIDENCE) / 2, n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    low, high = mean - reach, mean + reach
+    return Compared(mean, low, high, band, _verdict(low, high, band))
+
+
+def _verdict(low: float, high: float, band: float) -> str:
+    """What an interval says of a band around 0."""
+    if -band <= low and high <= band:
+        return "within"
+    return "outside" if low > band or high < -band else "undecided"
+
+
+def distribution(t: float, df: int) -> float:
+    """Student's t distribution function with a whole number of degrees of freedom.
+
+    The finite sums of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    angle, odd = math.atan2(t, math.sqrt(df)), df % 2
+    cosine = math.cos(angle)
+    term, total = (cosine if odd else 1.0), 0.0
+    for k in range(2 + odd, df + 1, 2):  # the powers of the cosine up to df - 2
+        total += term
+        term *= cosine * cosine * (k - 1) / k
+    area = math.sin(angle) * total
+    if odd:
+        area = (angle + area) * 2 / math.pi
+    return (1 + area) / 2
+
+
+def quantile(p: float, df: int) -> float:
+    """The t of which the distribution function is p, for p of one half and more, by halving."""
+    low, high = 0.0, 1e6
+    while high - low > 1e-12 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if distribution(middle, df) < p else (low, middle)
+    return (low + high) / 2
