@@ -36,7 +36,7 @@ lint: $(VENV)/.installed ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## ruff, mypy and the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lab: $(VENV)/.installed ## JupyterLab on the notebooks
 	@$(BIN)/python -m fplab lab

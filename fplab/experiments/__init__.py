@@ -14,12 +14,28 @@ if TYPE_CHECKING:
 NAMES: tuple[str, ...] = (
     "formats",
     "underflow",
+    "master_weights",
+    "loss_scaling",
     "accumulate",
     "partial_products",
     "generations",
     "fp8_accumulation",
     "tf32",
     "split",
+    "formats_in_training",
+    "sensitive_operations",
+    "gpu_generations",
+    "torch_bits",
+    "trajectory",
+    "memory_measured",
+    "checkpointing",
+    "collectives",
+    "schedules",
+    "data_parallel",
+    "quantisation_error",
+    "eight_bit_adam",
+    "llm_int8",
+    "calibration",
 )
 
 

@@ -249,7 +249,7 @@ def reduce_fast(
     """The sum that :func:`all_reduce` leaves on rank 0, float32 (elements,), a rank's vector at a time.
 
     ``values``: an array (ranks, elements), or a function that gives, for an int64 array of ranks, one an element, the
-    float32 values of those ranks there: so a thousand ranks need not exist at once.
+    float32 values of those ranks there: so a thousand ranks need not exist at once. The array of ranks is used again.
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
@@ -278,10 +278,12 @@ def chunk_of(elements: int, chunks: int) -> Array:
 
 def _ring(source: Values, elements: int, ranks: int, wire: Wire) -> Array:
     """Chunk c is a chain over the ranks c, c + 1, ...: each hop is one vector operation over all chunks."""
-    chunk = chunk_of(elements, ranks)
-    total = source(chunk)
+    rank, parts = chunk_of(elements, ranks), bounds(elements, ranks)
+    total = source(rank)
     for hop in range(ranks - 1):
-        total = wire.plus(source((chunk + hop + 1) % ranks), wire.round(total, hop))
+        rank += 1
+        rank[slice(*parts[ranks - 1 - hop])] = 0  # the one chunk that has come to the end of the ring
+        total = wire.plus(source(rank), wire.round(total, hop))
     if ranks == 1:
         return np.asarray(total, np.float32)
     return wire.round(wire.round(total, ranks + 1), ranks)  # complete at its owner, then handed on
@@ -302,13 +304,17 @@ def _straight(source: Values, elements: int, ranks: int, wire: Wire) -> Array:
 
 def _tree(source: Values, elements: int, ranks: int, wire: Wire, doubling: bool) -> Array:
     """A binary tree, depth first, so that only a vector a level is held at once."""
-    whole = np.ones(elements, np.int64)
+    everywhere = np.zeros(elements, np.int64)
     core = 1 << (ranks.bit_length() - 1) if doubling else ranks
 
+    def values_of(rank: int) -> Array:
+        everywhere.fill(rank)
+        return source(everywhere)
+
     def leaf(rank: int) -> Array:
-        own = source(whole * rank)
+        own = values_of(rank)
         if doubling and rank + core < ranks:
-            own = wire.plus(own, wire.round(source(whole * (rank + core)), rank + core))
+            own = wire.plus(own, wire.round(values_of(rank + core), rank + core))
         return own
 
     def subtree(first: int, level: int) -> Array:
@@ -331,6 +337,18 @@ def _tree(source: Values, elements: int, ranks: int, wire: Wire, doubling: bool)
     if ranks == 1:
         return np.asarray(total, np.float32)
     return wire.round(total, _last(all_reduce(ranks, "doubling" if doubling else "tree")))
+
+
+def contributions(collective: Collective, given: Array) -> list[Array]:
+    """Which ranks' values are in every chunk, at first and after each step: int64 (ranks, chunks), bit r for rank r.
+
+    ``given``: those at first. Found by running the messages on powers of two, whose sums say which were added.
+    """
+    frames = [np.asarray(given, np.float32)]
+    for count in range(1, len(collective.steps) + 1):
+        part = Collective(collective.name, collective.ranks, collective.chunks, collective.steps[:count])
+        frames.append(execute(part, frames[0]))
+    return [frame.astype(np.int64) for frame in frames]
 
 
 def steps_of(collective: Collective) -> Iterator[tuple[int, Message]]:

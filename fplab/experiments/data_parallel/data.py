@@ -1,0 +1,78 @@
+"""The experiment's data: real runs, and the same sums in one process."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...hardware.cases import Arrays
+from ..base import Tick
+
+KINDS = ("parameters", "gradients", "states")
+STAGES = {"ddp": 0, "parameter-server": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}
+PARTITIONS = {"zero-redundancy": "tensors", "fully-shard": "rows"}
+
+
+@dataclass(frozen=True)
+class Params:
+    """``strategies``, one after the other, on ``ranks`` processes, for ``steps`` steps of ``batch`` images."""
+
+    strategies: tuple[str, ...] = (*STAGES,)
+    ranks: int = 4
+    steps: int = 5
+    batch: int = 32
+
+
+QUICK = Params(strategies=("ddp", "parameter-server", "zero1", "zero2", "zero3"), ranks=2, steps=2)
+
+
+def run(params: Params, tick: Tick) -> Arrays:
+    """Run the processes, then the references.
+
+    ``held``, ``estimated``: int64 (strategy, rank, kind), bytes, padding apart (``padding``, bytes a rank);
+    ``sent``, ``said``: the messages of a step in bytes, as sent by rank 0 and as calculated; ``same_order``, ``whole``:
+    how many weights differ from one process's; ``distance``: the largest such difference, of both.
+    """
+    from ... import parallel
+    from ...parallel import reference
+
+    tick(0.02, f"{params.ranks} processes")
+    how = {"steps": params.steps, "batch": params.batch}
+    with ThreadPoolExecutor(1) as waiting:  # while the processes start, this one trains on the whole batch
+        started = waiting.submit(parallel.launch, params.strategies, params.ranks, **how)
+        plain = reference.whole(parallel.Setting(params.strategies, params.ranks, **how))
+        results = started.result()
+    tick(0.8, "one process")
+    return gathered([results[name] for name in params.strategies], *plain)
+
+
+def gathered(results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Arrays:
+    """The arrays of all results, beside the ``plain`` weights and losses of training on the whole batch."""
+    from ... import memory
+    from ...parallel import reference
+    from ...parallel.task import Network
+
+    rows: dict[str, list[Any]] = {
+        name: [] for name in ("held", "estimated", "padding", "sent", "said", "same_order", "whole", "distance")
+    }
+    for one in results:
+        how = {"zero": STAGES[one.strategy], "partition": PARTITIONS.get(one.strategy, "flat"), "precision": "fp32"}
+        wanted = memory.estimate(Network(one.setting).model(), gpus=one.setting.ranks, **how)
+        padding = [[rank.notes.get("padding", {}).get(kind, 0) for kind in KINDS] for rank in one.ranks]
+        held = [[rank.held[kind] for kind in KINDS] for rank in one.ranks]
+        rows["held"].append(np.array(held) - np.array(padding))
+        rows["padding"].append(padding)
+        rows["estimated"].append([[wanted.rank(r).device[kind] for kind in KINDS] for r in range(len(one.ranks))])
+        sent = sum(m.elements * m.width * m.times for m in one.ranks[0].messages)
+        rows["sent"].append(sent // one.setting.steps)
+        rows["said"].append(sum(t.message * t.times for t in wanted.fullest.traffic))
+        ordered, _ = reference.same_sums(one)
+        rows["same_order"].append(int((ordered.view(np.uint32) != one.flat.view(np.uint32)).sum()))
+        rows["whole"].append(int((plain.view(np.uint32) != one.flat.view(np.uint32)).sum()))
+        rows["distance"].append([np.abs(ordered - one.flat).max(), np.abs(plain - one.flat).max()])
+    arrays = {name: np.array(values) for name, values in rows.items()}
+    return {**arrays, "losses": np.stack([one.losses for one in results]), "plain_losses": losses,
+            "weights": np.array(plain.size)}  # fmt: skip

@@ -1,0 +1,69 @@
+"""The order in which gloo adds, found by probing it, and the same sums to the bit.
+
+Found with torch 2.13 on 2, 3, 4, 5 and 8 processes in FP32, FP16 and BF16, by sums of one M, one -M and ones (see
+:mod:`fplab.reveal`), for ``all_reduce``, ``reduce`` and ``reduce_scatter_tensor`` alike: a ring against the order of
+the ranks. The buffer is cut into as many chunks as there are ranks; the sum of chunk c begins at rank c - 1 and goes
+down: ((x[c-1] + x[c-2]) + x[c-3]) + ... + x[c]. Every addition is in the format of the tensor. So two ranks give
+x[0] + x[1], which no order can change, and from three ranks on an element's bits depend on its place in the buffer.
+
+A chunk is two segments, rounded up to whole elements (more of them where a segment would be larger than 1 MiB): the
+first chunks are full and the last one is short, or empty. gloo has no FP8 ("Invalid scalar type").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import formats
+from ..arithmetic import add
+from ..errors import LabError, integer, unknown
+
+Array = np.ndarray[Any, Any]
+SEGMENT = 1 << 20  # bytes
+WIDTHS = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+def chunks(elements: int, ranks: int, width: int = 4) -> Array:
+    """The chunk of every element of a buffer, int64 (elements,); ``width``: bytes of an element.
+
+    >>> chunks(9, 4).tolist()
+    [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    """
+    segments = max(_up(elements * width, SEGMENT // width * width), 2 * ranks)
+    segments = _up(segments, ranks) * ranks
+    each = _up(_up(elements * width, segments), width) * (segments // ranks)
+    return np.arange(elements) // max(each, 1)
+
+
+def order(chunk: int, ranks: int) -> list[int]:
+    """The ranks in the order in which a chunk's sum takes them.
+
+    >>> order(0, 4), order(3, 4)
+    ([3, 2, 1, 0], [2, 1, 0, 3])
+    """
+    return [(chunk - 1 - hop) % ranks for hop in range(ranks)]
+
+
+def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
+    """The sum that gloo leaves on every rank, float32 (elements,), of ``buffers`` (ranks, elements) in ``fmt``."""
+    name = formats.get(fmt).name
+    if name not in WIDTHS:
+        raise unknown("format of gloo", fmt, WIDTHS)
+    values = np.asarray(buffers, np.float32)
+    if values.ndim != 2:
+        raise LabError(f"buffers have shape {values.shape}; allowed: a row for each rank.")
+    ranks, elements = values.shape
+    integer("ranks", ranks, 1, 2**20)
+    at, column = chunks(elements, ranks, WIDTHS[name]), np.arange(elements)
+    total = values[(at - 1) % ranks, column]
+    for hop in range(1, ranks):
+        own = values[(at - 1 - hop) % ranks, column]
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = total + own if name == "fp32" else np.asarray(add(total, own, name), np.float32)
+    return np.asarray(total, np.float32)
+
+
+def _up(count: int, parts: int) -> int:
+    return -(-count // parts)

@@ -1,0 +1,146 @@
+"""Starting real runs: processes under torchrun on this machine, with a limit, none of which outlives the call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError, integer, quotes_call
+from .settings import Result, Setting, read
+
+LIMIT = 120.0  # seconds
+GRACE = 3.0  # seconds that processes have to end before they are killed
+
+
+@quotes_call
+def launch(
+    strategies: Sequence[str] | str, ranks: int = 2, *, port: int | None = None, limit: float = LIMIT, **settings: Any
+) -> dict[str, Result]:
+    """Train with each strategy on ``ranks`` processes of this machine; results by strategy.
+
+    ``port``: where the processes meet on 127.0.0.1 (None: one that is free). ``limit``: seconds until all are killed.
+    ``settings``: other fields of :class:`fplab.parallel.Setting`. Raises LabError for a setting that cannot be run, a
+    port in use, a process that died (with its rank) or failed (with its error), and for a run beyond the limit; in
+    each case no process is left.
+    """
+    names = (strategies,) if isinstance(strategies, str) else tuple(strategies)
+    asked = Setting(names, ranks, **settings)
+    if port is not None:
+        check_port(port)
+    with tempfile.TemporaryDirectory(prefix="fplab-") as name:
+        folder = Path(name)
+        finish(command(asked, folder, port=port), folder, limit)
+        return {s: Result(s, asked, tuple(read(folder, s, rank) for rank in range(ranks))) for s in names}
+
+
+def command(asked: Setting, folder: Path, processes: int | None = None, port: int | None = None) -> list[str]:
+    """The command line of torchrun."""
+    meet = ["--standalone"] if port is None else ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    count = asked.ranks if processes is None else processes
+    start = [sys.executable, "-m", "torch.distributed.run", *meet, "--local-addr=127.0.0.1"]
+    return [*start, f"--nproc-per-node={count}", "--max-restarts=0", "--monitor-interval=0.1",
+            "-m", "fplab.parallel.run", "--setting", asked.as_json(), "--folder", str(folder)]  # fmt: skip
+
+
+def check_port(port: int) -> None:
+    """Whether nothing listens on a port of 127.0.0.1 yet."""
+    integer("port", port, 1, 65535)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise LabError(
+                f"port={port} cannot be taken ({error.strerror}); another run may use it. "
+                "Give another, or none, and a free one is found."
+            ) from None
+
+
+def environment() -> dict[str, str]:
+    """One thread a process, this package on the path, gloo on the loopback interface."""
+    root = str(Path(__file__).parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    if Path("/sys/class/net/lo").exists():
+        found.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return found
+
+
+def finish(arguments: Sequence[str], folder: Path, limit: float) -> None:
+    """Run torchrun to its end; a failure or a run beyond ``limit`` seconds is an error, and nothing is left running."""
+    with open(folder / "log", "w+", encoding="utf-8") as output, started(arguments, folder, output) as process:
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise LabError(
+                f"the run did not end within limit={limit:g} seconds; all of its processes were killed."
+            ) from None
+        if process.returncode:
+            output.seek(0)
+            raise LabError(reason(folder, output.read()))
+
+
+@contextlib.contextmanager
+def started(arguments: Sequence[str], folder: Path, output: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """torchrun as a process group of its own; whatever happens, it and the processes it started end here."""
+    process = subprocess.Popen(
+        arguments, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment(),
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _end(process)
+        _end_workers(folder)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask torchrun to end, which ends its processes first; then insist."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end_workers(folder: Path) -> None:
+    """Kill the processes that wrote down their numbers and still run this folder's work."""
+    for path in folder.glob("pid.*"):
+        number = int(path.read_text(encoding="utf-8"))
+        if runs_here(number, folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+
+def runs_here(number: int, folder: Path) -> bool:
+    """Whether a process is alive and has this folder in its command line (numbers are used again)."""
+    try:
+        return str(folder).encode() in Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def reason(folder: Path, log: str) -> str:
+    """Why a run failed, in one sentence: a process's own error, or how it ended."""
+    for path in sorted(folder.glob("error.*")):
+        return path.read_text(encoding="utf-8")
+    if "EADDRINUSE" in log or "address already in use" in log.lower():
+        return "the port is in use; give another, or none, and a free one is found."
+    died = re.search(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", log, re.DOTALL)
+    if died and int(died[2]) < 0:
+        name = signal.Signals(-int(died[2])).name
+        return f"rank {died[1]} died ({name}); the other processes were ended. Nothing of this run is kept."
+    lines = [line for line in log.splitlines() if re.search(r"^(\[rank\d+\]: )?\w*(Error|Exception)\b", line)]
+    rank = f"rank {died[1]}" if died else "a process"
+    return f"{rank} failed: {lines[-1] if lines else 'no message'}"

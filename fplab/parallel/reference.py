@@ -1,0 +1,234 @@
+"""The same training in one process: on the whole batch, and in the very order in which the processes add.
+
+What data parallelism does to bits is the order of additions alone: each rank's share gives its gradients, and the
+shares' gradients are added in some order. A :class:`Layout` says which elements travel in one message and where they
+lie in it, and with it :mod:`fplab.parallel.gloo` gives every sum. So a run on several ranks equals a run in one
+process, to the bit; the run on the whole batch, whose matrix products add over all of it, differs in the last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, relu
+
+from ..training.loop import one_thread
+from . import gloo
+from .model_parallel import COLUMN, ROW
+from .settings import Result, Setting
+from .task import Network
+from .wires import adamw
+
+Array = np.ndarray[Any, Any]
+Layout = Sequence[Array]  # a message each: for every element its place in the flat gradient, or -1 for padding
+
+
+def whole(setting: Setting) -> tuple[Array, Array]:
+    """Plain training on the whole batch: the weights at the end, float32, and the losses, float64 (steps,)."""
+    return _train(setting, lambda model, x, y: _gradients(model, x, y)[:2])
+
+
+def shares(setting: Setting, add: Callable[[Array, int], Array]) -> tuple[Array, Array]:
+    """Each rank's share of the batch by itself, gradients over ``ranks``, then ``add((ranks, n), step)``."""
+    step = [0]
+
+    def gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
+        n = setting.ranks
+        parts = [_gradients(model, a, b) for a, b in zip(x.chunk(n), y.chunk(n), strict=True)]
+        total = add(np.stack([g / np.float32(n) for g, _ in parts]), step[0])
+        step[0] += 1
+        return total, float(np.mean([loss for _, loss in parts]))
+
+    return _train(setting, gradient)
+
+
+def micro_batches(setting: Setting) -> tuple[Array, Array]:
+    """Gradients of micro-batches accumulated in their order, then divided by their number: what a pipeline does."""
+
+    def gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
+        m = setting.micro_batches
+        parts = [_gradients(model, a, b) for a, b in zip(x.chunk(m), y.chunk(m), strict=True)]
+        total = parts[0][0]
+        for g, _ in parts[1:]:
+            total = total + g
+        losses = torch.tensor([loss for _, loss in parts], dtype=torch.float32)
+        return total / np.float32(m), float(losses.mean())
+
+    return _train(setting, gradient)
+
+
+def split_products(setting: Setting) -> tuple[Array, Array]:
+    """The layers divided as tensor parallelism does, their partial products added as gloo does.
+
+    Its forward passes are those of the processes to the bit. Weights differ in their last bits after one step, in the
+    gradients of weights: the same products of the same blocks, which ``torch.distributed.tensor`` seems to hand to the
+    matrix library in another form. No order of additions among ranks explains it, so it is an open question here.
+    """
+
+    def gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
+        loss = cross_entropy(_divided(model, x, setting.ranks), y)
+        return _backward(model, loss)
+
+    return _train(setting, gradient)
+
+
+def _divided(model: nn.Module, x: Tensor, ranks: int) -> Tensor:
+    """A forward pass in which every pair of layers is ``ranks`` pairs of blocks."""
+    for column, row in zip(COLUMN, ROW, strict=True):
+        one, two = model.get_submodule(column), model.get_submodule(row)
+        assert isinstance(one, nn.Linear)
+        assert isinstance(two, nn.Linear)
+        weights = [w.contiguous() for w in two.weight.chunk(ranks, 1)]
+        blocks = zip(_Copies.apply(x, ranks), one.weight.chunk(ranks), one.bias.chunk(ranks), weights, strict=True)
+        biases = [two.bias, *[None] * (ranks - 1)]
+        parts = [linear(relu(linear(y, w, b)), v, d) for (y, w, b, v), d in zip(blocks, biases, strict=True)]
+        x = _Sum.apply(*parts)
+        x = relu(x) if row != ROW[-1] else x
+    return x
+
+
+def _summed(parts: Sequence[Tensor]) -> Tensor:
+    """The sum that gloo makes of a tensor of each rank."""
+    return torch.from_numpy(gloo.all_reduce(np.stack([p.detach().numpy().ravel() for p in parts]))).view(parts[0].shape)
+
+
+class _Sum(torch.autograd.Function):
+    """An all-reduce: the sum in the forward pass, the gradient to every rank in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        ctx.ranks = len(parts)
+        return _summed(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return tuple(gradient for _ in range(ctx.ranks))
+
+
+class _Copies(torch.autograd.Function):
+    """The other way round: what every rank has is copied, its gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> tuple[Tensor, ...]:
+        return tuple(x.clone() for _ in range(ranks))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _summed(gradients), None
+
+
+def _gradients(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
+    return _backward(model, cross_entropy(model(x), y))
+
+
+def _backward(model: nn.Module, loss: Tensor) -> tuple[Array, float]:
+    model.zero_grad()
+    loss.backward()
+    flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return flat.numpy(), float(loss.detach())
+
+
+def _train(setting: Setting, gradient: Callable[..., tuple[Array, float]]) -> tuple[Array, Array]:
+    """AdamW on the gradients that ``gradient(model, inputs, targets)`` gives; flat arrays in the order of names."""
+    network, losses = Network(setting), []
+    with one_thread():
+        model = network.model()
+        weights = list(model.parameters())
+        optimizer = adamw(weights, setting.lr)
+        for batch in network.batches():
+            flat, loss = gradient(model, *batch)
+            losses.append(loss)
+            pieces = torch.from_numpy(flat).split([p.numel() for p in weights])
+            for p, g in zip(weights, pieces, strict=True):
+                p.grad = g.view(p.shape)
+            optimizer.step()
+    named = sorted(model.named_parameters())
+    return np.concatenate([p.detach().numpy().ravel() for _, p in named]), np.array(losses)
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def places(setting: Setting) -> dict[str, Array]:
+    """For every tensor of the network, by name, the places of its elements in the flat gradient, in its shape."""
+    found, start = {}, 0
+    for name, p in Network(setting).model().named_parameters():
+        found[name] = np.arange(start, start + p.numel()).reshape(tuple(p.shape))
+        start += p.numel()
+    return found
+
+
+def _layers(at: dict[str, Array]) -> list[list[str]]:
+    """The names of each layer's tensors."""
+    layers = dict.fromkeys(name.split(".")[0] for name in at)
+    return [[name for name in at if name.split(".")[0] == layer] for layer in layers]
+
+
+def flat_layers(setting: Setting) -> Layout:
+    """Each layer end to end, padded to a multiple of the ranks: :mod:`fplab.parallel.zero`."""
+    at = places(setting)
+    messages = [np.concatenate([at[name].ravel() for name in names]) for names in _layers(at)]
+    return [np.pad(m, (0, -len(m) % setting.ranks), constant_values=-1) for m in messages]
+
+
+def row_layers(setting: Setting) -> Layout:
+    """Each layer as ``fully_shard`` sends it: rank by rank, the rows of each tensor, padded to equal numbers."""
+    at, n, messages = places(setting), setting.ranks, []
+    for names in _layers(at):
+        parts = []
+        for rank in range(n):
+            for name in names:
+                rows = at[name].reshape(len(at[name]), -1)
+                each = -(-len(rows) // n)
+                rows = np.pad(rows, ((0, each * n - len(rows)), (0, 0)), constant_values=-1)
+                parts.append(rows[rank * each : (rank + 1) * each].ravel())
+        messages.append(np.concatenate(parts))
+    return messages
+
+
+def buckets(result: Result) -> list[Layout]:
+    """DDP's buckets in each step, as the run wrote them down."""
+    at = places(result.setting)
+    said = [np.concatenate([at[name].ravel() for name in bucket]) for bucket in result.ranks[0].notes["buckets"]]
+    each = len(said) // result.setting.steps
+    return [said[step * each : (step + 1) * each] for step in range(result.setting.steps)]
+
+
+def by_gloo(layout: Layout | list[Layout]) -> Callable[[Array, int], Array]:
+    """What adds shares' gradients as gloo does, messages laid out as given (a layout for all steps, or one a step)."""
+
+    def add(parts: Array, step: int) -> Array:
+        out = np.zeros(parts.shape[1], np.float32)
+        chosen: Any = layout if isinstance(layout[0], np.ndarray) else layout[step]
+        for message in chosen:
+            sums = gloo.all_reduce(np.where(message >= 0, parts[:, message], np.float32(0)))
+            out[message[message >= 0]] = sums[message >= 0]
+        return out
+
+    return add
+
+
+def in_order(parts: Array, step: int) -> Array:
+    """What a parameter server adds: rank 0, rank 1, and so on."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return np.asarray(total)
+
+
+def same_sums(result: Result) -> tuple[Array, Array]:
+    """The run in one process that adds in the order of a strategy's run: weights and losses."""
+    s, name = result.setting, result.strategy
+    if name == "parameter-server":
+        return shares(s, in_order)
+    if name in ("ddp", "zero-redundancy"):
+        return shares(s, by_gloo(buckets(result)))
+    if name == "fully-shard":
+        return shares(s, by_gloo(row_layers(s)))
+    if name == "tensor":
+        return split_products(s)
+    return micro_batches(s) if name in ("gpipe", "1f1b", "interleaved") else shares(s, by_gloo(flat_layers(s)))

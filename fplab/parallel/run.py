@@ -1,0 +1,117 @@
+"""One process of a real run: ``torchrun`` starts it, on one node or on several.
+
+On one node :func:`fplab.parallel.launch` starts it. By hand, on four processes of one node::
+
+    torchrun --standalone --nproc-per-node 4 -m fplab.parallel.run --strategy zero3 --ranks 4 --folder runs
+
+On two nodes the same command runs on each, with the address of the first and a folder that both can write::
+
+    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint node0:29500 \\
+        -m fplab.parallel.run --strategy zero3 --ranks 4 --folder /shared/runs
+
+Set GLOO_SOCKET_IFNAME to the network interface that joins the nodes. Processes talk through gloo, on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError
+from .settings import STRATEGIES, RankResult, Setting, setting
+
+PATIENCE = 20  # seconds that a process waits for the others
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; an error goes to a file beside the results, for the one who started this, and to the terminal."""
+    given = parse(arguments)
+    rank = int(os.environ.get("RANK", "0"))
+    folder = Path(given.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"pid.{rank}").write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        asked = setting(given.setting) if given.setting else Setting(tuple(given.strategy), given.ranks)
+        check_world(asked.ranks)
+        work(asked, folder)
+    except LabError as error:
+        (folder / f"error.{rank}").write_text(str(error), encoding="utf-8")
+        print(f"fplab: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line: ``--setting`` takes everything as JSON, the others are for hands."""
+    parser = argparse.ArgumentParser("fplab.parallel.run", description="One process of a parallel training run.")
+    parser.add_argument("--strategy", nargs="+", default=["ddp"], metavar="NAME", help=", ".join(STRATEGIES[:-1]))
+    parser.add_argument("--ranks", type=int, default=2, help="how many processes there are")
+    parser.add_argument("--setting", help="a whole setting as JSON, instead of the two above")
+    parser.add_argument("--folder", required=True, help="where results go")
+    return parser.parse_args(arguments)
+
+
+def check_world(ranks: int) -> None:
+    """Whether torchrun started as many processes as the setting says."""
+    world = os.environ.get("WORLD_SIZE")
+    if world is None:
+        raise LabError(f"no WORLD_SIZE: start this with torchrun --nproc-per-node {ranks} -m fplab.parallel.run ...")
+    if int(world) != ranks:
+        raise LabError(
+            f"the world has {world} processes and the setting says ranks={ranks}; "
+            f"start it with torchrun --nproc-per-node {ranks}, or on several nodes with {ranks} processes in all."
+        )
+
+
+def strategies() -> dict[str, Callable[..., RankResult]]:
+    """What trains, by name."""
+    from . import data_parallel, model_parallel, zero
+
+    return {
+        "ddp": data_parallel.ddp,
+        "parameter-server": data_parallel.parameter_server,
+        "zero-redundancy": data_parallel.zero_redundancy,
+        "fully-shard": data_parallel.fully_shard,
+        "tensor": model_parallel.tensor,
+        **{f"zero{stage}": partial(zero.zero, stage=stage) for stage in (1, 2, 3)},
+        **{name: partial(model_parallel.pipeline, schedule=name) for name in ("gpipe", "1f1b", "interleaved")},
+    }
+
+
+def work(asked: Setting, folder: Path) -> None:
+    """Join the others and train, one strategy after the other."""
+    import torch
+    import torch.distributed as dist
+
+    from .task import Network
+    from .wires import Log
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # torch's own, of its own names
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE))
+    try:
+        if asked.dies == dist.get_rank():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if asked.dies is not None:
+            dist.barrier()
+        known: dict[str, Any] = strategies()
+        for name in asked.strategies:
+            if name == "hang":  # for tests: a process that neither ends nor answers
+                time.sleep(3600)
+            log = Log(asked)
+            known[name](log, Network(asked)).write(folder, name)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""What a real run is asked, and what its processes leave behind: plain files that the one who started them reads.
+
+No torch here: a :class:`Setting` goes to the processes as JSON; every process writes ``STRATEGY.RANK.npz`` (weights by
+name, losses) and ``STRATEGY.RANK.json`` (bytes, messages, notes).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabError, integer, unknown
+
+Array = np.ndarray[Any, Any]
+
+STRATEGIES = (
+    "ddp",
+    "parameter-server",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero-redundancy",
+    "fully-shard",
+    "tensor",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "hang",
+)
+HIDDEN, WIDTH = 3, 32  # of the perceptron that is trained: 64-32-32-32-10, 4,522 parameters
+LAYERS = HIDDEN + 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A training run: ``ranks`` processes train the digits for ``steps`` steps with AdamW, ``batch`` images a step.
+
+    ``strategies``: one after the other, each from the same weights. ``micro_batches``: of the pipelines. ``dies``: the
+    rank that kills itself before the first step, to see what becomes of the others.
+    """
+
+    strategies: tuple[str, ...]
+    ranks: int = 2
+    steps: int = 3
+    batch: int = 32
+    micro_batches: int = 4
+    seed: int = 0
+    lr: float = 0.01
+    dies: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategies", tuple(self.strategies))
+        for name in self.strategies:
+            if name not in STRATEGIES:
+                raise unknown("strategy", name, STRATEGIES[:-1])
+        integer("ranks", self.ranks, 1, 64)
+        integer("steps", self.steps, 1, 10_000)
+        integer("batch", self.batch, 1, 1438)
+        integer("micro_batches", self.micro_batches, 1, 1438)
+        if self.dies is not None:
+            integer("dies", self.dies, 0, self.ranks - 1)
+        for name in self.strategies:
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        """Whether the network and the batch can be divided as a strategy does."""
+        parts = {**dict.fromkeys(("gpipe", "1f1b", "interleaved"), self.micro_batches), "tensor": 1}
+        share = parts.get(name, self.ranks)
+        if self.batch % share:
+            raise LabError(f"batch={self.batch} does not divide into {share} equal parts, as {name} needs.")
+        if name == "tensor" and WIDTH % self.ranks:
+            raise LabError(f"ranks={self.ranks} does not divide the layers' width of {WIDTH}, as tensor needs.")
+        stages = {"gpipe": self.ranks, "1f1b": self.ranks, "interleaved": 2 * self.ranks}.get(name, 1)
+        if LAYERS % stages:
+            raise LabError(f"{name} on ranks={self.ranks} makes {stages} stages of {LAYERS} layers; allowed: 1, 2, 4.")
+        if name == "interleaved" and self.micro_batches % self.ranks:
+            raise LabError(f"interleaved takes micro-batches in groups of {self.ranks}; got {self.micro_batches}.")
+
+    def as_json(self) -> str:
+        """For a command line."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+def setting(text: str) -> Setting:
+    """A setting from its JSON."""
+    return Setting(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A collective as it was called: ``elements`` of ``width`` bytes are the whole message, ``times``: how often."""
+
+    collective: str
+    elements: int
+    width: int
+    times: int
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one process says. ``weights``: by name, those it ends with; ``losses``: float32 (steps,), of its own share.
+
+    ``held``: bytes by kind, of the tensors it holds when a step's gradients are complete. ``messages``: of all steps.
+    ``notes``: what a strategy adds (buckets, in-flight micro-batches).
+    """
+
+    rank: int
+    weights: Mapping[str, Array]
+    losses: Array
+    held: Mapping[str, int]
+    messages: tuple[Sent, ...]
+    notes: Mapping[str, Any]
+
+    def write(self, folder: Path, strategy: str) -> None:
+        """Leave the files."""
+        stem = folder / f"{strategy}.{self.rank}"
+        arrays: dict[str, Any] = {"losses": self.losses, **{f"w:{name}": w for name, w in self.weights.items()}}
+        with open(f"{stem}.npz", "wb") as file:
+            np.savez(file, **arrays)
+        said = {"held": self.held, "messages": [dataclasses.astuple(m) for m in self.messages], "notes": self.notes}
+        Path(f"{stem}.json").write_text(json.dumps(said), encoding="utf-8")
+
+
+def read(folder: Path, strategy: str, rank: int) -> RankResult:
+    """The files of one process."""
+    stem = folder / f"{strategy}.{rank}"
+    said = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
+    with np.load(f"{stem}.npz", allow_pickle=False) as file:
+        weights = {name[2:]: file[name] for name in file.files if name.startswith("w:")}
+        losses = file["losses"]
+    messages = tuple(Sent(*m) for m in said["messages"])
+    return RankResult(rank, weights, losses, said["held"], messages, said["notes"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """All processes of one strategy, in the order of their ranks."""
+
+    strategy: str
+    setting: Setting
+    ranks: tuple[RankResult, ...]
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The whole network's weights, by name; where several ranks have a tensor, they are checked to be the same."""
+        found: dict[str, Array] = {}
+        for one in self.ranks:
+            for name, w in one.weights.items():
+                if name in found and found[name].tobytes() != w.tobytes():
+                    raise LabError(f"{self.strategy}: rank {one.rank} ends with another {name!r} than a rank before.")
+                found[name] = w
+        return dict(sorted(found.items()))
+
+    @property
+    def flat(self) -> Array:
+        """All weights end to end, float32."""
+        return np.concatenate([w.ravel() for w in self.weights.values()])
+
+    @property
+    def losses(self) -> Array:
+        """The loss of the whole batch in each step, float64: the mean over the ranks that computed one."""
+        said = [one.losses.astype(np.float64) for one in self.ranks if len(one.losses)]
+        return np.asarray(np.mean(said, axis=0))
+
+
+def grouped(messages: Iterable[tuple[str, int, int]]) -> tuple[Sent, ...]:
+    """Messages counted, in the order in which each was first sent."""
+    counts: dict[tuple[str, int, int], int] = {}
+    for one in messages:
+        counts[one] = counts.get(one, 0) + 1
+    return tuple(Sent(*key, times) for key, times in counts.items())

@@ -1,0 +1,221 @@
+"""Real runs of 2 and 4 processes: bytes against the calculator, bits against one process, and what can go wrong."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fplab import memory, parallel
+from fplab.errors import LabError
+from fplab.memory.models import Model, Tensor
+from fplab.parallel import reference, schedules
+from fplab.parallel.launching import command, environment, finish, runs_here
+from fplab.parallel.settings import Result, Setting
+from fplab.parallel.task import Network
+
+NAMES = ("ddp", "parameter-server", "zero1", "zero2", "zero3", "zero-redundancy", "fully-shard", "tensor", "gpipe",
+         "1f1b")  # fmt: skip
+EVERY = [(n, 2) for n in (*NAMES, "interleaved")] + [(n, 4) for n in NAMES]
+EXACT = [(name, ranks) for name, ranks in EVERY if name != "tensor"]
+ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[tuple[str, int], Result]:
+    """Every strategy once, on 2 and on 4 processes."""
+    found = {(name, 2): one for name, one in parallel.launch((*NAMES, "interleaved"), 2).items()}
+    return found | {(name, 4): one for name, one in parallel.launch(NAMES, 4).items()}
+
+
+@pytest.mark.parametrize(("name", "ranks"), EXACT)
+def test_weights_and_losses_are_those_of_one_process_to_the_bit(runs, name: str, ranks: int) -> None:
+    one = runs[name, ranks]
+    weights, losses = reference.same_sums(one)
+    assert np.array_equal(one.flat.view(np.uint32), weights.view(np.uint32))
+    assert list(one.losses) == list(losses)
+
+
+@pytest.mark.parametrize(("name", "ranks"), EVERY)
+def test_the_whole_batch_in_one_process_differs_in_the_last_bits_only(runs, name: str, ranks: int) -> None:
+    one = runs[name, ranks]
+    weights, losses = reference.whole(one.setting)
+    far = np.abs(one.flat - weights)
+    assert 0 < far.max() < 1e-6
+    assert np.allclose(one.losses, losses, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_tensor_parallel_forward_passes_are_sums_of_blocks_to_the_bit(runs, ranks: int) -> None:
+    one = runs["tensor", ranks]
+    weights, losses = reference.same_sums(one)
+    assert one.losses[0] == losses[0]
+    assert np.abs(one.flat - weights).max() < 1e-6
+
+
+def test_order_matters_from_four_ranks_on(runs) -> None:
+    """Two addends have one sum; four are added by a parameter server and by gloo in different orders."""
+    two, four = ([runs[name, n].flat for name in ("ddp", "parameter-server", "zero3")] for n in (2, 4))
+    assert all(np.array_equal(two[0], other) for other in two)
+    assert not np.array_equal(four[0], four[1])
+    assert not np.array_equal(four[0], four[2])  # other messages, so other chunks
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ZERO)
+def test_bytes_of_every_rank_are_the_calculators(runs, name: str, ranks: int) -> None:
+    partition = {"zero-redundancy": "tensors", "fully-shard": "rows"}.get(name, "flat")
+    model = Network(runs[name, ranks].setting).model()
+    wanted = memory.estimate(model, gpus=ranks, zero=ZERO[name], partition=partition, precision="fp32")
+    for rank in runs[name, ranks].ranks:
+        padding = rank.notes.get("padding", {})
+        device = wanted.rank(rank.rank).device
+        for kind, held in rank.held.items():
+            assert held - padding.get(kind, 0) == device[kind], (rank.rank, kind)
+
+
+def test_uneven_shards_are_there_to_see(runs) -> None:
+    """ZeroRedundancyOptimizer hands out whole tensors; the flat pieces are equal, rows nearly."""
+
+    def states(name: str) -> list[int]:
+        return [r.held["states"] for r in runs[name, 4].ranks]
+
+    assert states("zero1") == [9048] * 4
+    assert states("zero-redundancy") == [16384, 8192, 8192, 3408]
+    assert states("fully-shard") == [9176, 9176, 9176, 8648]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_parameter_server_has_the_states_alone(runs, ranks: int) -> None:
+    assert [r.held["states"] for r in runs["parameter-server", ranks].ranks] == [36176] + [0] * (ranks - 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bytes_of_tensor_parallel_ranks(runs, ranks: int) -> None:
+    """Columns divide weight and bias, rows the weight alone."""
+    split = {"0.weight": 0, "0.bias": 0, "2.weight": 1, "4.weight": 0, "4.bias": 0, "6.weight": 1}
+    named = Network(runs["tensor", ranks].setting).model().named_parameters()
+    tensors = tuple(Tensor(name, tuple(p.shape), split.get(name)) for name, p in named)
+    wanted = memory.estimate(Model("perceptron", (), (tensors,), ()), gpus=ranks, tensor=ranks, precision="fp32")
+    for rank in runs["tensor", ranks].ranks:
+        assert all(held == wanted.fullest.device[kind] for kind, held in rank.held.items())
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("gpipe", 2), ("1f1b", 2), ("gpipe", 4), ("1f1b", 4)])
+def test_a_stage_holds_its_layers_and_the_micro_batches_of_the_timeline(runs, name: str, ranks: int) -> None:
+    one = runs[name, ranks]
+    wanted = memory.estimate(
+        Network(one.setting).model(), gpus=ranks, pipeline=ranks, precision="fp32", micro_batches=4
+    )
+    flights = schedules.timeline(name, ranks, one.setting.micro_batches).in_flight()
+    for rank in one.ranks:
+        assert all(held == wanted.stages[rank.rank].device[kind] for kind, held in rank.held.items())
+        assert rank.notes["in_flight"] == flights[rank.rank]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3"])
+def test_messages_are_the_calculators(runs, name: str, ranks: int) -> None:
+    """Each collective's bytes in a step, padding included: two messages of the model's size, three for stage 3."""
+    one = runs[name, ranks]
+    wanted = memory.estimate(Network(one.setting).model(), gpus=ranks, zero=ZERO[name], precision="fp32")
+    for rank in one.ranks:
+        sent: dict[str, int] = {}
+        for m in rank.messages:
+            sent[m.collective] = sent.get(m.collective, 0) + m.elements * m.width * m.times
+        if name == "ddp":  # a bucket has no padding, and the ring's pieces are then uneven
+            sent["all-reduce"] += -one.flat.size % ranks * 4 * one.setting.steps
+        traffic = {t.collective: t.message * t.times for t in wanted.fullest.traffic}
+        assert sent == {kind: size * one.setting.steps for kind, size in traffic.items()}
+
+
+def test_fully_shard_sends_what_stage_3_sends_and_pads_rows(runs) -> None:
+    ours, torchs = ([(m.collective, m.times) for m in runs[n, 4].ranks[0].messages] for n in ("zero3", "fully-shard"))
+    assert ours == torchs
+    assert {m.elements for m in runs["fully-shard", 4].ranks[0].messages} == {2080, 1056, 396}
+    assert {m.elements for m in runs["zero3", 4].ranks[0].messages} == {2080, 1056, 332}
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def left_over(folder: Path) -> list[int]:
+    """Processes of a run that are still alive."""
+    return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and runs_here(int(p.name), folder)]
+
+
+def fails(arguments: list[str], folder: Path, limit: float = 60) -> tuple[str, float]:
+    """The error of a run that fails, and the seconds it took; nothing is left running."""
+    start = time.monotonic()
+    with pytest.raises(LabError) as failed:
+        finish(arguments, folder, limit)
+    took = time.monotonic() - start
+    assert left_over(folder) == []
+    return str(failed.value), took
+
+
+def test_a_rank_that_dies_is_named_within_30_seconds(tmp_path: Path) -> None:
+    text, took = fails(command(Setting(("ddp",), 2, dies=1), tmp_path), tmp_path)
+    assert text == "rank 1 died (SIGKILL); the other processes were ended. Nothing of this run is kept."
+    assert took < 30
+
+
+def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
+    text, took = fails(command(Setting(("ddp",), 4), tmp_path, processes=2), tmp_path)
+    assert text.startswith("the world has 2 processes and the setting says ranks=4; start it with torchrun")
+    assert took < 30
+
+
+def test_a_run_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
+    text, took = fails(command(Setting(("hang",), 2), tmp_path), tmp_path, limit=6)
+    assert text == "the run did not end within limit=6 seconds; all of its processes were killed."
+    assert took < 30
+
+
+def test_a_port_in_use_is_refused_at_once() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        start = time.monotonic()
+        with pytest.raises(LabError, match=rf"port={port} cannot be taken \(Address already in use\)") as refused:
+            parallel.launch("ddp", 2, port=port)
+        assert time.monotonic() - start < 5
+    assert str(refused.value).startswith("fplab.parallel.launch('ddp', 2, port=")
+
+
+def test_without_torchrun_it_says_how_to_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fplab.parallel.run", "--strategy", "zero3", "--ranks", "4", "--folder", str(tmp_path)],
+        capture_output=True, text=True, env={k: v for k, v in environment().items() if k != "WORLD_SIZE"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "fplab: no WORLD_SIZE: start this with torchrun --nproc-per-node 4 -m fplab.parallel.run ..."
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: parallel.launch("zero4"), "unknown strategy 'zero4'. Allowed: ddp,"),
+        (lambda: parallel.launch("ddp", 0), "ranks=0 is not possible; allowed: 1 to 64."),
+        (lambda: parallel.launch("ddp", 3), "batch=32 does not divide into 3 equal parts, as ddp needs."),
+        (lambda: parallel.launch("tensor", 3), "ranks=3 does not divide the layers' width of 32"),
+        (lambda: parallel.launch("gpipe", 8), "gpipe on ranks=8 makes 8 stages of 4 layers; allowed: 1, 2, 4."),
+        (lambda: parallel.launch("interleaved", 2, micro_batches=1), "interleaved takes micro-batches in groups of 2"),
+        (lambda: parallel.launch("ddp", 2, port=0), "port=0 is not possible; allowed: 1 to 65535."),
+    ],
+)
+def test_refusals(call, message: str) -> None:
+    with pytest.raises(LabError) as refused:
+        call()
+    assert message in str(refused.value)
