@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import formats
-from ..arithmetic import add as rounded_add
 from ..errors import LabError, integer, unknown
-from ..floats import quantize
 
 Array = np.ndarray[Any, Any]
 Values = Callable[[Array], Array]
@@ -89,13 +87,17 @@ class Wire:
         """``x`` as it arrives, float32; element i draws random word i of the stream."""
         if formats.get(self.format).name == "fp32":
             return np.asarray(x, np.float32)
+        from ..floats import quantize  # numba, where something is rounded; the recorder has no need of it
+
         seed = None if self.seed is None else (self.seed * 2**32 + stream) % 2**64
         return np.asarray(quantize(x, self.format, self.rounding, seed=seed), np.float32)
 
     def plus(self, x: Array, y: Array) -> Array:
         """``x + y`` at the receiver."""
         if self.add == "wire" and formats.get(self.format).name != "fp32":
-            return np.asarray(rounded_add(x, y, self.format), np.float32)
+            from ..arithmetic import add
+
+            return np.asarray(add(x, y, self.format), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(x + y, np.float32)
 

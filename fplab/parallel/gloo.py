@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from .. import formats
-from ..arithmetic import add
 from ..errors import LabError, integer, unknown
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +45,13 @@ def order(chunk: int, ranks: int) -> list[int]:
     return [(chunk - 1 - hop) % ranks for hop in range(ranks)]
 
 
+def _rounded(x: Array, y: Array, name: str) -> Array:
+    """A sum in a format."""
+    from ..arithmetic import add  # numba, where something is added; the recorder has no need of it
+
+    return np.asarray(add(x, y, name), np.float32)
+
+
 def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
     """The sum that gloo leaves on every rank, float32 (elements,), of ``buffers`` (ranks, elements) in ``fmt``."""
     name = formats.get(fmt).name
@@ -61,7 +67,7 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
     for hop in range(1, ranks):
         own = values[(at - 1 - hop) % ranks, column]
         with np.errstate(over="ignore", invalid="ignore"):
-            total = total + own if name == "fp32" else np.asarray(add(total, own, name), np.float32)
+            total = total + own if name == "fp32" else _rounded(total, own, name)
     return np.asarray(total, np.float32)
 
 

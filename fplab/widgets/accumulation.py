@@ -1,0 +1,158 @@
+"""The accumulation explorer: one term added again and again, in a format and an order, against the exact sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .. import floats, formats, spacing, sums
+from ..errors import LabError, integer, quotes_call, unknown
+from ..inspection.given import parse
+from ..inspection.numerals import short, signed
+from ..language import Text
+from .drawing import BLUE, ORANGE, Svg, facts, note, panel, say, title
+from .shell import Board, Control
+
+MOST = 4096
+POINTS, FEWER = 64, 32  # of the curve; fewer where every point is a sum of its own
+WIDTH, HEIGHT, LEFT = 820, 260, 76
+FORMATS = tuple(f.name for f in formats.TABLE if f.signed and f.zero and f.bits <= 32)
+
+
+@dataclass(frozen=True)
+class State:
+    """``term``: added ``n`` times, as text, rounded to ``format`` first. ``order``: of :func:`fplab.sum`."""
+
+    term: str = "0.1"
+    n: int = 4096
+    format: str = "fp16"
+    accumulate: str = "fp16"
+    order: str = "sequential"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """``counts``: after how many terms, int64; ``computed``: float64; ``exact``: the sums of the rounded terms."""
+
+    counts: np.ndarray
+    computed: np.ndarray
+    term: Fraction
+    stalls: int | None
+
+    @property
+    def exact(self) -> list[Fraction]:
+        """The exact sums."""
+        return [self.term * int(n) for n in self.counts]
+
+
+def curve(state: State) -> Curve:
+    """The sums after up to 64 numbers of terms, and the first term that changes nothing (in sequential order)."""
+    n = integer("n", state.n, 1, MOST)
+    if state.order not in sums.ORDERS:
+        raise unknown("order", state.order, sums.ORDERS)
+    value = parse(state.term).value
+    if value.kind != "finite":
+        raise LabError(f"term={state.term!r} is no finite number.")
+    term = np.float64(floats.quantize(float(value.value), state.format))
+    if not np.isfinite(term):
+        raise LabError(f"term={state.term!r} is beyond {state.format}, whose largest value is "
+                       f"{formats.get(state.format).max:g}.")  # fmt: skip
+    terms = np.full(n, term, np.float64)
+    points = POINTS if state.order in sums.RUNNING else FEWER
+    counts = np.unique(np.linspace(1, n, min(n, points)).round().astype(np.int64))
+    options: dict[str, Any] = {"order": state.order, "accumulate": state.accumulate}
+    if state.order in sums.RUNNING:
+        running = np.asarray(sums.sum(terms, state.format, running=True, **options), np.float64)
+        computed = running[counts - 1]
+    else:
+        computed = np.array([float(sums.sum(terms[:k], state.format, **options)) for k in counts.tolist()])
+    stalls = None
+    if state.order == "sequential" and term:
+        same = np.flatnonzero(np.diff(running) == 0)
+        stalls = int(same[0]) + 1 if same.size else None
+    return Curve(counts, computed, Fraction(float(term)), stalls)
+
+
+def render(state: State) -> str:
+    """The running sum and the exact one, where it stalls, and the error at the end."""
+    found = curve(state)
+    end, wanted = float(found.computed[-1]), found.exact[-1]
+    lines = [(say("term in the format", "格式中的项"), short(found.term, 12)),
+             (say("computed", "计算结果"), repr(end)), (say("exact", "精确"), short(wanted, 12))]  # fmt: skip
+    if np.isfinite(end):
+        error = Fraction(end) - wanted
+        relative = f" ({signed(100 * error / abs(wanted), 3)} %)" if wanted else ""
+        lines.append((say("error", "误差"), signed(error) + relative))
+    lines.append((say("stalls", "停滞"), _stall(found, state)))
+    return panel(title(f"{state.n:,} × {state.term}: {state.format}, {state.accumulate} {state.order}"),
+                 _plot(found, state), facts(lines),
+                 note(say("Dashed: exact. Solid: computed.", "虚线：精确。实线：计算结果。")))  # fmt: skip
+
+
+def _stall(found: Curve, state: State) -> str:
+    """Where the running sum stops, and why there."""
+    if found.stalls is None:
+        return say("nowhere within these terms", "在这些项内没有停滞")
+    at = float(sums.sum(np.full(found.stalls, float(found.term)), state.format, accumulate=state.accumulate))
+    if not np.isfinite(at):
+        return say(f"after {found.stalls:,} terms the sum overflows", f"{found.stalls:,} 项之后溢出")
+    most = formats.get(state.accumulate).max
+    if abs(at) >= most:
+        return say(
+            f"after {found.stalls:,} terms at the largest value, {at:g}", f"{found.stalls:,} 项之后停在最大值 {at:g}"
+        )
+    ulp = float(spacing.ulp(at, state.accumulate))
+    return say(f"after {found.stalls:,} terms at {at:g}, where the spacing is {ulp:g} and the term at most half of it",
+               f"{found.stalls:,} 项之后停在 {at:g}，此处间距 {ulp:g}，项不超过其一半")  # fmt: skip
+
+
+def _plot(found: Curve, state: State) -> str:
+    exact = [float(x) for x in found.exact]
+    finite = [*exact, *found.computed[np.isfinite(found.computed)].tolist(), 0.0]
+    low, high = min(finite), max(finite)
+    span = high - low or 1.0
+    drawing = Svg(WIDTH, HEIGHT + 50)
+
+    def at(n: int, y: float) -> tuple[float, float]:
+        return LEFT + n / state.n * (WIDTH - LEFT - 110), 16 + (high - y) / span * HEIGHT
+
+    drawing.line(*at(0, low), *at(state.n, low), stroke_opacity=0.5)
+    drawing.line(*at(0, low), *at(0, high), stroke_opacity=0.5)
+    counts = found.counts.tolist()
+    drawing.path([at(0, 0), *(at(n, y) for n, y in zip(counts, exact, strict=True))], stroke=ORANGE, stroke_width=2,
+                 stroke_dasharray="7 4", class_="exact")  # fmt: skip
+    kept = [(n, float(y)) for n, y in zip(counts, found.computed, strict=True) if np.isfinite(y)]
+    drawing.path([at(0, 0), *(at(n, y) for n, y in kept)], stroke=BLUE, stroke_width=2.5, class_="computed")
+    for n, y in kept[:: max(len(kept) // 12, 1)]:
+        x, height = at(n, y)
+        drawing.add("circle", cx=x, cy=height, r=3.5, fill=BLUE, class_="sum", data_n=n, data_sum=repr(y))
+    names = [(exact[-1], say("exact", "精确")), *((y, say("computed", "计算")) for _, y in kept[-1:])]
+    for y, name in names:
+        x, height = at(state.n, y)
+        lower = 12 if len(names) == 2 and y == min(v for v, _ in names) and name != say("exact", "精确") else -2
+        drawing.text(x + 8, height + lower, name, size=12)
+    drawing.text(LEFT - 8, 24, f"{high:.5g}", "end", 11)
+    drawing.text(LEFT - 8, 18 + HEIGHT, f"{low:.5g}", "end", 11)
+    drawing.text(at(state.n, low)[0], HEIGHT + 36, f"{state.n:,} {say('terms', '项')}", "end", 11)
+    return drawing.done(f"sum {float(found.computed[-1])!r}, exact {exact[-1]!r}")
+
+
+CONTROLS = (
+    Control("term", Text("term", "项")),
+    Control("n", Text("number of terms", "项数"), low=1, high=MOST),
+    Control("format", Text("format", "格式"), options=FORMATS),
+    Control("accumulate", Text("accumulator", "累加器"), options=FORMATS),
+    Control("order", Text("order", "顺序"), options=tuple(sums.ORDERS)),
+)
+
+
+@quotes_call
+def widget(term: str = "0.1", n: int = 4096, format: str = "fp16", accumulate: str = "fp16",
+           order: str = "sequential") -> Board:  # fmt: skip
+    """The accumulation explorer. Raises LabError for what :func:`fplab.sum` refuses."""
+    state = State(term, n, format, accumulate, order)
+    curve(state)
+    return Board(state, render, CONTROLS)

@@ -1,0 +1,168 @@
+"""The format designer: exponent bits, fraction bits and specials, and what range, precision and density they give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import formats
+from ..errors import quotes_call
+from ..formats import Format, Specials
+from ..language import Text
+from .drawing import BLUE, GREY, ORANGE, Svg, beside, bit_strip, facts, note, panel, say, title, two_to
+from .shell import Action, Board, Control, change
+
+WIDTH = 880
+MOST_TICKS = 300
+SPECIALS = {s.value: s for s in Specials}
+
+
+@dataclass(frozen=True)
+class State:
+    """The fields of a format, and a format of the table to hold beside it."""
+
+    exponent_bits: int = 4
+    fraction_bits: int = 3
+    specials: str = "last"
+    beside: str = "fp16"
+
+
+def designed(state: State) -> Format:
+    """The record; LabError for what is impossible."""
+    name = f"e{state.exponent_bits}m{state.fraction_bits}"
+    return Format(name, state.exponent_bits, state.fraction_bits, specials=SPECIALS[state.specials])
+
+
+def twins(form: Format) -> tuple[str, ...]:
+    """The formats of the table that have the same values."""
+    same = ("exponent_bits", "fraction_bits", "bias", "signed", "zero", "specials")
+    return tuple(f.name for f in formats.TABLE if all(getattr(f, x) == getattr(form, x) for x in same))
+
+
+def render(state: State) -> str:
+    """Layout, numbers, the values around zero, and the values in each binade, beside a known format's."""
+    form, other = designed(state), formats.get(state.beside)
+    found = twins(form)
+    known = say(f" (the table's {', '.join(found)})", f"（即表中的 {'、'.join(found)}）") if found else ""
+    strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), f"{form.name}: {form.bits} bits")
+    return panel(
+        title(f"{form.name}, {form.bits} bits{known}"),
+        strip,
+        beside(title(form.name) + facts(_numbers(form)), title(other.name) + facts(_numbers(other))),
+        title(say("Values from zero up, to scale", "从零开始的值，按比例")),
+        ruler(form),
+        title(say("Values in each power of two", "每个二的幂区间内的值的个数")),
+        density((form, other)),
+        note(say("Thin ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade.",
+                 "短刻度：次正规数。柱越宽，范围越大；越高，每个区间的值越多。")),
+    )  # fmt: skip
+
+
+def _widths(form: Format) -> list[tuple[str, int]]:
+    widths = [("sign", int(form.signed)), ("exponent", form.exponent_bits), ("fraction", form.fraction_bits)]
+    return [(name, width) for name, width in widths if width]
+
+
+def _numbers(form: Format) -> list[tuple[str, str]]:
+    """Range, precision and counts."""
+    decades = math.log10(form.max) - math.log10(form.smallest_subnormal)
+    special = [say("infinity", "无穷")] * form.has_infinity + ["NaN"] * form.has_nan
+    return [
+        (say("largest", "最大"), f"{form.max:.9g}"),
+        (say("smallest normal", "最小正规数"), f"{form.smallest_normal:.9g} = {two_to(form.emin)}"),
+        (say("smallest", "最小正数"), f"{form.smallest_subnormal:.9g}"),
+        (say("ulp of 1", "1 的 ulp"), f"{form.eps:.9g} = {two_to(form.machep)}"),
+        (say("ulp of the largest", "最大值的 ulp"), f"{math.ldexp(1.0, form.emax - form.fraction_bits):.9g}"),
+        (say("range", "范围"), say(f"{decades:.1f} decades", f"{decades:.1f} 个十倍程")),
+        (say("values", "值的个数"), f"{form.distinct_values:,}"),
+        (say("specials", "特殊值"), ", ".join(special) or say("none", "无")),
+    ]
+
+
+def near_zero(form: Format) -> np.ndarray:
+    """The non-negative values that the ruler shows: all, or the lowest 300, float64."""
+    return np.array([form.magnitude(code) for code in range(min(form.max_code + 1, MOST_TICKS))])
+
+
+def ruler(form: Format) -> str:
+    """The non-negative values as ticks on a linear scale."""
+    values = near_zero(form)
+    drawing = Svg(WIDTH, 62)
+    drawing.line(20, 36, WIDTH - 30, 36)
+    for value in values.tolist():
+        x = 20 + value / values[-1] * (WIDTH - 50)
+        subnormal = value < form.smallest_normal
+        drawing.line(x, 26 if subnormal else 14, x, 36, stroke=ORANGE if subnormal else BLUE,
+                     class_="subnormal" if subnormal else "normal", data_value=repr(value))  # fmt: skip
+    drawing.text(20, 54, "0", "middle", 11)
+    shown = say("largest", "最大") if values.size == form.max_code + 1 else say("and so on", "以此类推")
+    drawing.text(WIDTH - 30, 54, f"{values[-1]:.6g} ({shown})", "end", 11)
+    return drawing.done(f"{form.name}: {values.size} values from 0 to {values[-1]:.6g}")
+
+
+def per_binade(form: Format) -> dict[int, int]:
+    """How many positive values each power of two holds, by its exponent."""
+    lowest = form.emin - form.fraction_bits if form.zero else form.emin
+    found = {e: 1 << (e - lowest) for e in range(lowest, form.emin)}
+    for exponent in range(form.emin, form.emax + 1):
+        found[exponent] = 1 << form.fraction_bits
+    top = (form.max_code & ((1 << form.fraction_bits) - 1)) + 1  # the highest binade may end early
+    return found | {form.emax: top}
+
+
+def density(chosen: tuple[Format, Format]) -> str:
+    """log2 of the number of values in each binade, one row a format."""
+    tallies = [per_binade(f) for f in chosen]
+    first, last = min(min(t) for t in tallies), max(max(t) for t in tallies)
+    step, drawing = (WIDTH - 90) / (last - first + 1), Svg(WIDTH, 176)
+    tallest = max(math.log2(max(t.values())) for t in tallies) + 1
+    for row, (form, tally) in enumerate(zip(chosen, tallies, strict=True)):
+        foot = 76.0 + row * 72
+        for exponent, n in tally.items():
+            tall = (math.log2(n) + 1) / tallest * 58
+            x = 74 + (exponent - first) * step
+            drawing.rect(x, foot - tall, max(step - 0.6, 0.5), tall, BLUE if row == 0 else GREY, fill_opacity=0.7,
+                         class_=f"density-{row}", data_n=n, data_binade=exponent)  # fmt: skip
+        drawing.text(68, foot - 4, form.name, "end", 12, font_weight="bold")
+        drawing.line(74, foot, WIDTH - 10, foot, stroke_opacity=0.5)
+    every = max(1, 2 ** math.ceil(math.log2(max((last - first) / 16, 1))))
+    for exponent in range(first, last + 1):
+        if exponent % every == 0:
+            drawing.text(74 + (exponent - first + 0.5) * step, 168, two_to(exponent), "middle", 11)
+    return drawing.done(
+        "; ".join(f"{f.name}: binades {min(t)} to {max(t)}" for f, t in zip(chosen, tallies, strict=True))
+    )
+
+
+def like(name: str) -> State:
+    """The state that designs a format of the table."""
+    form = formats.get(name)
+    return State(form.exponent_bits, form.fraction_bits, form.specials.value)
+
+
+CONTROLS = (
+    Control("exponent_bits", Text("exponent bits", "指数位"), low=1, high=11),
+    Control("fraction_bits", Text("fraction bits", "尾数位"), low=0, high=23),
+    Control("specials", Text("specials", "特殊值"), options=tuple(SPECIALS)),
+    Control("beside", Text("beside", "对照"), options=tuple(f.name for f in formats.TABLE)),
+)
+
+
+def _button(name: str) -> Action:
+    """A button that designs a format of the table."""
+    return Action(Text(name, name), lambda state: change(like(name), "beside", state.beside))
+
+
+ACTIONS = tuple(map(_button, ("fp16", "bf16", "e4m3", "e5m2", "e2m1")))
+
+
+@quotes_call
+def widget(exponent_bits: int = 4, fraction_bits: int = 3, specials: str = "last", beside: str = "fp16") -> Board:
+    """The format designer. ``specials``: ieee, last, negative_zero or none; what cannot be is told in the picture."""
+    if specials not in SPECIALS:
+        from ..errors import unknown
+
+        raise unknown("specials", specials, SPECIALS)
+    return Board(State(exponent_bits, fraction_bits, specials, formats.get(beside).name), render, CONTROLS, ACTIONS)

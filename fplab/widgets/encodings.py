@@ -1,0 +1,268 @@
+"""What the bit editor can edit: floating-point formats, integers with a scale, and codebooks, behind one face."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+
+from .. import codebooks, exact, integers
+from ..codebooks import tree
+from ..codebooks.books import Codebook
+from ..errors import LabError, unknown
+from ..exact import Exact
+from ..formats import TABLE, Format
+from ..inspection import rows
+from ..language import Text
+from .drawing import say, two_to
+
+CLASSES = {
+    "normal": Text("normal", "正规数"),
+    "subnormal": Text("subnormal", "次正规数"),
+    "zero": Text("zero", "零"),
+    "infinite": Text("infinite", "无穷"),
+    "quiet NaN": Text("quiet NaN", "静默 NaN"),
+    "signalling NaN": Text("signalling NaN", "信号 NaN"),
+}
+Fields = tuple[tuple[str, str], ...]
+
+
+class Encoding(Protocol):
+    """A way to read a code of ``bits`` bits. ``scale``: what one unit of it is worth (1 for floats)."""
+
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        ...
+
+    @property
+    def scaled(self) -> bool:
+        """Whether its values count in units of a scale."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        ...
+
+    def fields(self, code: int) -> Fields:
+        """The digits by field."""
+        ...
+
+    def value(self, code: int, scale: float) -> Exact:
+        """What the code means, exact."""
+        ...
+
+    def nearest(self, x: Exact, scale: float) -> int:
+        """The code of the value nearest to x; LabError where there is none."""
+        ...
+
+    def neighbour(self, code: int, up: bool) -> int | None:
+        """The code of the next value; None at an end."""
+        ...
+
+    def kind(self, code: int) -> str:
+        """Its class, in a word or two."""
+        ...
+
+    def formula(self, code: int) -> str:
+        """How the bits make the value."""
+        ...
+
+
+@dataclass(frozen=True)
+class FloatCodes:
+    """A floating-point format; conversions round to nearest even, by the format's own overflow policy."""
+
+    format: Format
+    scaled = False
+
+    @property
+    def name(self) -> str:
+        """The format's name."""
+        return self.format.name
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return self.format.bits
+
+    def fields(self, code: int) -> Fields:
+        """Sign, exponent, fraction."""
+        return rows.bit_fields(code, self.format)
+
+    def value(self, code: int, scale: float) -> Exact:
+        """The oracle's decoding."""
+        return exact.decode(code, self.format)
+
+    def nearest(self, x: Exact, scale: float) -> int:
+        """The oracle's rounding."""
+        return exact.round_to(x, self.format)[0]
+
+    def neighbour(self, code: int, up: bool) -> int | None:
+        """The next value of the format, infinities included; both zeros are one value."""
+        found = rows.neighbours(code, self.format)[int(up)]
+        return None if found is None else exact.round_to(found, self.format)[0]
+
+    def kind(self, code: int) -> str:
+        """The class that IEEE 754 gives it."""
+        return str(CLASSES[rows.classify(exact.decode(code, self.format), self.format)])
+
+    def formula(self, code: int) -> str:
+        """Sign, power of two and significand."""
+        form = self.format
+        x = exact.decode(code, form)
+        if x.kind != "finite":
+            return say("exponent and fraction name no number", "指数与尾数的这一组合不表示数")
+        magnitude = code & ~form.sign_mask
+        field, fraction = magnitude >> form.fraction_bits, magnitude & ((1 << form.fraction_bits) - 1)
+        hidden = int(field != 0 or not form.zero)
+        exponent = max(field, int(form.zero)) - int(form.zero) + form.emin
+        sign = "−" if code & form.sign_mask else ""
+        digits = f".{fraction:0{form.fraction_bits}b}" if form.fraction_bits else ""
+        return f"{sign}{hidden}{digits}₂ × {two_to(exponent)}"
+
+
+@dataclass(frozen=True)
+class IntegerCodes:
+    """Integers times a scale, negative ones in two's complement: ``fplab.integers`` with zero point 0."""
+
+    name: str
+    grid: str
+    scaled = True
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return integers.grids.get(self.grid).bits
+
+    def integer(self, code: int) -> int:
+        """The integer of a bit pattern."""
+        low = integers.grids.get(self.grid).low
+        return code - (1 << self.bits) if low < 0 and code >> (self.bits - 1) else code
+
+    def _how(self, scale: float) -> integers.Affine:
+        grid = integers.grids.get(self.grid)
+        return integers.Affine(np.float32(scale), np.int32(0), grid)  # type: ignore[arg-type]
+
+    def fields(self, code: int) -> Fields:
+        """One field; the top bit of a signed integer weighs negative."""
+        digits = f"{code:0{self.bits}b}"
+        signed = integers.grids.get(self.grid).signed
+        return (("sign", digits[0]), ("integer", digits[1:])) if signed else (("integer", digits),)
+
+    def value(self, code: int, scale: float) -> Exact:
+        """Integer times scale, in FP32."""
+        return exact.from_float(float(integers.dequantize(self.integer(code), self._how(scale))))
+
+    def nearest(self, x: Exact, scale: float) -> int:
+        """Rounded and clipped, as ``fplab.integers.quantize`` does."""
+        code = int(integers.quantize(as_float(x, self.name), self._how(scale)))
+        return code & ((1 << self.bits) - 1)
+
+    def neighbour(self, code: int, up: bool) -> int | None:
+        """The next integer."""
+        grid = integers.grids.get(self.grid)
+        after = self.integer(code) + (1 if up else -1)
+        return after & ((1 << self.bits) - 1) if grid.low <= after <= grid.high else None
+
+    def kind(self, code: int) -> str:
+        """Its integer."""
+        return say(f"integer {self.integer(code)}", f"整数 {self.integer(code)}")
+
+    def formula(self, code: int) -> str:
+        """The weights of the bits that are set."""
+        top, signed = self.bits - 1, integers.grids.get(self.grid).signed
+        weights = [-(1 << i) if signed and i == top else 1 << i for i in range(top, -1, -1) if code >> i & 1]
+        return f"({' + '.join(map(str, weights)) or '0'}) × {say('scale', '比例')}"
+
+
+@dataclass(frozen=True)
+class BookCodes:
+    """A codebook: the code looks up a value in [-1, 1], which counts in units of the block's largest magnitude."""
+
+    name: str
+    book: Codebook
+    scaled = True
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return self.book.bits
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the bits of a code say more than a place in a table."""
+        return self.name == "dynamic_tree"
+
+    def fields(self, code: int) -> Fields:
+        """The fields of the dynamic tree, or one index."""
+        digits = f"{code:0{self.bits}b}"
+        if not self.is_tree:
+            return (("index", digits),)
+        zeros, width = (seen := tree.fields(code, self.bits)).zeros, seen.width
+        parts = (("sign", digits[0]), ("zeros", digits[1 : 1 + zeros]), ("indicator", digits[1 + zeros : 2 + zeros]))
+        return tuple(part for part in (*parts, ("fraction", digits[2 + zeros :] if width > 0 else "")) if part[1])
+
+    def value(self, code: int, scale: float) -> Exact:
+        """Table value times scale, in FP32."""
+        packed = codebooks.Quantized(np.array([code], np.uint8), np.array([scale], np.float32), self.book, 1)
+        return exact.from_float(float(codebooks.dequantize_blockwise(packed)[0]))
+
+    def nearest(self, x: Exact, scale: float) -> int:
+        """The nearest value, as in a block whose largest magnitude is the scale; what lies beyond is clipped to it."""
+        most = Fraction(float(np.float32(scale)))
+        inside = max(-most, min(most, Fraction(as_float(x, self.name))))
+        block = np.array([float(inside), float(most)])
+        return int(codebooks.quantize_blockwise(block, self.book, 2).codes[0])
+
+    def neighbour(self, code: int, up: bool) -> int | None:
+        """The code of the next value in the order of values."""
+        order = np.unique(self.book.table)
+        rank = int(np.searchsorted(order, self.book.table[code])) + (1 if up else -1)
+        return int(np.flatnonzero(self.book.table == order[rank])[0]) if 0 <= rank < order.size else None
+
+    def kind(self, code: int) -> str:
+        """Its place among the values."""
+        order = np.unique(self.book.table)
+        rank = int(np.searchsorted(order, self.book.table[code])) + 1
+        return say(f"value {rank} of {order.size}", f"{order.size} 个值中的第 {rank} 个")
+
+    def formula(self, code: int) -> str:
+        """The tree's decade and fraction, or the looked-up value."""
+        largest = say("largest magnitude", "块内最大值")
+        if not self.is_tree:
+            return f"{say('table', '表')}[{code}] = {float(self.book.table[code])!r} × {largest}"
+        seen = tree.fields(code, self.bits)
+        if seen.width < 0:
+            return say("no indicator: zero", "没有指示位：零")
+        share = f" × {seen.fraction}/{2**seen.width - 1}" if seen.width else ""
+        return f"{'−' if seen.negative else ''}10^−{seen.zeros}{share} × {largest}"
+
+
+def as_float(x: Exact, name: str) -> float:
+    """A finite number as a float, clipped to FP32's range; integers and codebooks have nothing else."""
+    if x.kind != "finite":
+        raise LabError(f"{name} has neither NaN nor infinity.")
+    most = 3.4028234663852886e38
+    return float(max(-Fraction(most), min(Fraction(most), x.value)))
+
+
+@functools.cache
+def encodings() -> dict[str, Encoding]:
+    """All encodings by name: the formats of the table, INT8 and INT4, dynamic tree, dynamic and NF4."""
+    found: list[Encoding] = [FloatCodes(form) for form in TABLE]
+    found += [IntegerCodes(name, f"{name}_full") for name in ("int8", "int4")] + [IntegerCodes("uint8", "uint8")]
+    found += [BookCodes("dynamic_tree", codebooks.dynamic_tree()), BookCodes("dynamic", codebooks.dynamic())]
+    found += [BookCodes("nf4", codebooks.nf4())]
+    return {one.name: one for one in found}
+
+
+def get(name: str) -> Encoding:
+    """The encoding of a name."""
+    if name not in encodings():
+        raise unknown("encoding", name, encodings())
+    return encodings()[name]

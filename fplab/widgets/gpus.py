@@ -1,0 +1,133 @@
+"""One product on every GPU that has it: the bits each gives, and which of them agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .. import tensorcore
+from ..errors import LabError, quotes_call
+from ..language import Text
+from ..tensorcore import GPUS, models
+from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, title
+from .shell import Board, Control
+from .stepper import INPUTS, PRESETS, numbers
+
+FIRST = "three generations"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
+
+
+@dataclass(frozen=True)
+class State:
+    """The row as in the stepper: texts of numbers."""
+
+    a: str = PRESETS[FIRST][0]
+    b: str = PRESETS[FIRST][1]
+    c: str = PRESETS[FIRST][2]
+    inputs: str = "fp16"
+    output: str = "fp32"
+    preset: str = FIRST
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A GPU's result; ``bits``: as FP32, None where it has no such instruction."""
+
+    gpu: str
+    name: str
+    value: float
+    bits: int | None
+
+
+def answers(state: State) -> list[Answer]:
+    """Every GPU's result of the row, by ``tensorcore.dot``."""
+    a, b, c = numbers(state.a, "a"), numbers(state.b, "b"), numbers(state.c, "c")
+    if len(a) != len(b) or not a or len(c) != 1:
+        raise LabError(f"a has {len(a)} numbers, b {len(b)}, c {len(c)}; a and b need the same, c one.")
+    found = []
+    for gpu in GPUS:
+        try:
+            model = models.get(gpu, state.inputs, state.output)
+        except LabError:
+            found.append(Answer(gpu, "", float("nan"), None))
+            continue
+        value = np.float32(tensorcore.dot(np.array([a]), np.array([b]), np.array(c), gpu=model)[0])
+        found.append(Answer(gpu, model.name, float(value), int(value.view(np.uint32))))
+    return found
+
+
+def exact(state: State) -> Fraction | None:
+    """The sum of the operands as the format holds them, exact; None where it is no number."""
+    model = next(m for m in models.TABLE if m.a == m.b == state.inputs and m.scale is None)
+    return tensorcore.trace(numbers(state.a, "a"), numbers(state.b, "b"), numbers(state.c, "c")[0], gpu=model).exact
+
+
+def render(state: State) -> str:
+    """A row a GPU: bits, value and error; GPUs with one letter gave the same bits."""
+    found, wanted = answers(state), exact(state)
+    groups = list(dict.fromkeys(one.bits for one in found if one.bits is not None))
+    drawing = Svg(860, 34 + 26 * len(found))
+    finite = [Fraction(one.value) for one in found if one.bits is not None and np.isfinite(one.value)]
+    worst = max((abs(x - wanted) for x in finite), default=Fraction(0)) if wanted is not None else Fraction(0)
+    for x, head in ((142, say("bits", "位")), (240, say("value", "值")), (410, say("error", "误差"))):
+        drawing.text(x, 16, head, size=12, opacity=0.8)
+    for row, one in enumerate(found):
+        _row(drawing, 40 + 26 * row, one, groups, wanted, worst)
+    several = "one answer" if len(groups) == 1 else f"{len(groups)} different answers"
+    count = say(several, f"{len(groups)} 种答案")
+    total = say("none", "无") if wanted is None else repr(float(wanted))
+    return panel(title(f"{state.inputs} → {state.output}: {count}"), drawing.done(_spoken(found)),
+                 facts([(say("exact sum", "精确和"), total)]),
+                 note(say("The same letter: the same bits.", "字母相同：位相同。")))  # fmt: skip
+
+
+def _row(drawing: Svg, y: float, one: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
+    drawing.text(4, y, one.gpu, size=13, font_weight="bold")
+    if one.bits is None:
+        drawing.text(142, y, say("has no such product", "没有这种乘积"), size=12, opacity=0.8)
+        return
+    group = groups.index(one.bits)
+    drawing.rect(116, y - 13, 18, 18, COLOURS[group % len(COLOURS)], fill_opacity=0.45)
+    drawing.text(125, y, chr(ord("A") + group), "middle", 12, class_="group")
+    drawing.text(142, y, f"{one.bits:08x}", size=13, font_family="ui-monospace,monospace", class_="bits",
+                 data_gpu=one.gpu)  # fmt: skip
+    drawing.text(240, y, f"{one.value:.10g}", size=13)
+    if wanted is not None and np.isfinite(one.value):
+        error = Fraction(one.value) - wanted
+        drawing.text(410, y, f"{float(error):+.4g}" if error else "0", size=13)
+        drawing.rect(520, y - 11, float(abs(error) / worst) * 320 if worst else 0, 13, COLOURS[group % len(COLOURS)],
+                     fill_opacity=0.6)  # fmt: skip
+
+
+def _spoken(found: list[Answer]) -> str:
+    return ", ".join(f"{one.gpu} {'none' if one.bits is None else format(one.bits, '08x')}" for one in found)
+
+
+def changed(state: State, field: str, value: Any) -> State:
+    """Another value of a field; a preset fills the row."""
+    if field == "preset" and value in PRESETS:
+        a, b, c = PRESETS[value]
+        return replace(state, a=a, b=b, c=c, preset=value)
+    after = replace(state, **{field: value})
+    return replace(after, preset="") if field in "abc" else after
+
+
+CONTROLS = (
+    Control("preset", Text("example", "例子"), options=("", *PRESETS)),
+    Control("inputs", Text("inputs", "输入"), options=INPUTS),
+    Control("output", Text("output", "输出"), options=("fp32", "fp16")),
+    Control("a", Text("a", "a"), wide=True),
+    Control("b", Text("b", "b"), wide=True),
+    Control("c", Text("c", "c")),
+)
+
+
+@quotes_call
+def widget(inputs: str = "fp16", output: str = "fp32") -> Board:
+    """The comparison of GPUs. Raises LabError for inputs that no GPU here has."""
+    state = State(inputs=inputs, output=output)
+    answers(state)
+    return Board(state, render, CONTROLS, (), changed)

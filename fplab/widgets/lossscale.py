@@ -1,0 +1,172 @@
+"""The loss-scale state machine, step by step: good steps make the scale grow, overflows halve it and skip the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import LabError, quotes_call, unknown
+from ..language import Text
+from ..training.scalers import machine
+from ..training.scalers.machine import Machine, Tracked
+from .drawing import BLUE, ORANGE, Svg, facts, note, panel, power, say, title
+from .shell import Action, Board, Control
+
+MACHINES = {"torch": machine.TORCH, "keras": machine.KERAS, "apex": machine.APEX}
+MOST = 400
+WIDTH, HEIGHT, LEFT = 860, 190, 70
+
+
+@dataclass(frozen=True)
+class State:
+    """``library``: whose constants; ``interval``: good steps before growth (theirs is 2000; a few show it sooner).
+
+    ``events``: what each step met, "g" for finite gradients and "o" for an overflow.
+    """
+
+    library: str = "torch"
+    interval: int = 4
+    events: str = ""
+
+
+def machine_of(state: State) -> Machine:
+    """The machine, with the state's interval."""
+    if state.library not in MACHINES:
+        raise unknown("library", state.library, MACHINES)
+    return replace(MACHINES[state.library], growth_interval=state.interval)
+
+
+def history(state: State) -> list[Tracked]:
+    """What the scaler remembers before the first step and after each."""
+    how = machine_of(state)
+    found = [how.start()]
+    for event in state.events:
+        found.append(how.after(found[-1], event == "o"))
+    return found
+
+
+def stepped(state: State, events: str) -> State:
+    """The state after more steps."""
+    if len(state.events) + len(events) > MOST:
+        raise LabError(f"{MOST} steps are drawn at most; start again.")
+    return replace(state, events=state.events + events)
+
+
+def undone(state: State) -> State:
+    """The state one step earlier."""
+    return replace(state, events=state.events[:-1])
+
+
+def until_growth(state: State) -> State:
+    """Good steps until the scale has changed, or as many as growth takes."""
+    now = history(state)[-1]
+    return stepped(state, "g" * (state.interval - now.good_steps))
+
+
+def render(state: State) -> str:
+    """The machine's two rules, the scale over the steps, and what the last step did."""
+    tracked, how = history(state), machine_of(state)
+    now = tracked[-1]
+    lines = [
+        (say("scale", "缩放因子"), f"{now.scale:,.6g} = {power(now.scale)}" if now.scale else "0"),
+        (say("good steps", "连续正常步"), f"{now.good_steps} / {how.growth_interval}"),
+        (say("last step", "上一步"), _last(state, tracked)),
+        (say("steps", "步数"), f"{len(state.events)}, {say('skipped', '跳过')} {state.events.count('o')}"),
+    ]
+    return panel(title(f"{state.library}"), _diagram(state, how), _plot(state, tracked), facts(lines),
+                 note(say("○ good step, ✕ overflow: the update is skipped, ▲ the scale grew.",
+                          "○ 正常步，✕ 溢出：跳过更新，▲ 缩放因子增大。")))  # fmt: skip
+
+
+def _last(state: State, tracked: list[Tracked]) -> str:
+    if not state.events:
+        return say("none yet", "尚无")
+    before, after = tracked[-2].scale, tracked[-1].scale
+    factor = f"× {after / before:g}"
+    if state.events[-1] == "o":
+        kept = say("at its lowest", "已在下限") if before == after else factor
+        return say(f"gradients not finite: step skipped, scale {kept}", f"梯度非有限：跳过该步，缩放 {kept}")
+    if after != before:
+        return say(f"weights updated, scale {factor}", f"权重已更新，缩放 {factor}")
+    return say("weights updated, scale kept", "权重已更新，缩放不变")
+
+
+def _diagram(state: State, how: Machine) -> str:
+    """The two states a scaler is in, and what leads from one to the other."""
+    drawing, last = Svg(WIDTH, 76), state.events[-1:] or "g"
+    for x, name, is_now in ((40, say("count good steps", "累计正常步"), last == "g"),
+                            (560, say("back off, skip the step", "回退并跳过该步"), last == "o")):  # fmt: skip
+        drawing.rect(x, 20, 200, 34, BLUE if x == 40 else ORANGE, fill_opacity=0.35 if is_now else 0.08, rx=8,
+                     stroke="currentColor", stroke_width=2.5 if is_now else 1)  # fmt: skip
+        drawing.text(x + 100, 42, ("▶ " if is_now else "") + name, "middle", 13)
+    drawing.line(244, 30, 552, 30)
+    drawing.text(398, 24, say("overflow", "溢出") + f": × {how.backoff_factor:g} →", "middle", 12)
+    drawing.line(244, 46, 552, 46)
+    drawing.text(398, 62, "← " + say("finite gradients", "梯度有限"), "middle", 12)
+    grow = say(
+        f"after {how.growth_interval}: × {how.growth_factor:g}", f"{how.growth_interval} 步后：× {how.growth_factor:g}"
+    )
+    drawing.text(140, 72, "↻ " + grow, "middle", 12)
+    return drawing.done(f"{state.library}: {'overflow' if last == 'o' else 'good'}")
+
+
+def _plot(state: State, tracked: list[Tracked]) -> str:
+    """log2 of the scale after each step."""
+    logs = [math.log2(t.scale) if 0 < t.scale < math.inf else None for t in tracked]
+    known = [v for v in logs if v is not None]
+    low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
+    drawing = Svg(WIDTH, HEIGHT + 36)
+    step = (WIDTH - LEFT - 20) / max(len(logs) - 1, 24)
+
+    def at(i: int, value: float) -> tuple[float, float]:
+        return LEFT + i * step, 12 + (high - value) / (high - low) * HEIGHT
+
+    for exponent in range(low, high + 1, max(1, (high - low) // 8)):
+        y = at(0, exponent)[1]
+        drawing.line(LEFT, y, WIDTH - 10, y, stroke_opacity=0.18)
+        drawing.text(LEFT - 8, y + 4, power(2.0**exponent), "end", 11)
+    points: list[tuple[float, float]] = []
+    for i, value in enumerate(logs):
+        if value is not None:  # a scale holds until the step's end, then jumps
+            points += [(at(i, value)[0], points[-1][1]), at(i, value)] if points else [at(i, value)]
+    drawing.path(points, stroke=BLUE, stroke_width=2)
+    for i, event in enumerate(state.events, 1):
+        value = logs[i]
+        if value is None:
+            continue
+        x, y = at(i, value)
+        grew = tracked[i].scale > tracked[i - 1].scale
+        mark = "✕" if event == "o" else "▲" if grew else "○"
+        drawing.text(x, y + 5, mark, "middle", 14, class_="event", data_scale=repr(tracked[i].scale),
+                     fill=ORANGE if event == "o" else "currentColor")  # fmt: skip
+    drawing.text(WIDTH - 10, HEIGHT + 30, say("steps →", "步 →"), "end", 11)
+    return drawing.done(f"scales: {', '.join(f'{t.scale:g}' for t in tracked[-8:])}")
+
+
+def changed(state: State, field: str, value: Any) -> State:
+    """Another library or interval; the events stay, and are answered by the new rules."""
+    after: State = replace(state, **{field: value})
+    machine_of(after)
+    return after
+
+
+CONTROLS = (
+    Control("library", Text("constants of", "常数取自"), options=tuple(MACHINES)),
+    Control("interval", Text("growth interval", "增长间隔"), low=1, high=20),
+)
+ACTIONS = (
+    Action(Text("○ good step", "○ 正常步"), lambda s: stepped(s, "g")),
+    Action(Text("✕ overflow", "✕ 溢出"), lambda s: stepped(s, "o")),
+    Action(Text("▲ until growth", "▲ 直到增长"), until_growth),
+    Action(Text("undo", "撤销"), undone),
+    Action(Text("start again", "重新开始"), lambda s: replace(s, events="")),
+)
+
+
+@quotes_call
+def widget(library: str = "torch", interval: int = 4) -> Board:
+    """The loss-scale machine of "torch", "keras" or "apex". Raises LabError for another library."""
+    state = State(library, interval)
+    machine_of(state)
+    return Board(state, render, CONTROLS, ACTIONS, changed)

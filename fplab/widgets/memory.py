@@ -1,0 +1,129 @@
+"""The memory and ZeRO calculator: where the bytes of a training run go on the fullest rank, kind by kind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from .. import memory
+from ..errors import quotes_call
+from ..language import Text
+from ..memory import Estimate
+from ..memory.activations import RECOMPUTE
+from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, table, title
+from .shell import Board, Control
+
+KINDS = {
+    "parameters": Text("parameters", "参数"),
+    "gradients": Text("gradients", "梯度"),
+    "master": Text("master weights", "主权重"),
+    "states": Text("optimizer states", "优化器状态"),
+    "activations": Text("activations", "激活值"),
+    "temporary": Text("temporary", "临时"),
+    "buffers": Text("buffers", "缓冲"),
+}
+COLOURS = dict(zip(KINDS, (BLUE, ORANGE, PURPLE, GREEN, RED, GREY, GREY), strict=True))
+CARDS = {"": 0, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141, "192 GB": 192}
+WIDTH, LEFT = 880, 70
+
+
+@dataclass(frozen=True)
+class State:
+    """The options of :func:`fplab.memory.estimate` that are moved, and ``card``: the memory of a GPU to hold it to."""
+
+    model: str = "llama3-8b"
+    gpus: int = 8
+    zero: int = 3
+    tensor: int = 1
+    pipeline: int = 1
+    micro_batch: int = 1
+    precision: str = "mixed"
+    optimizer: str = "adamw"
+    recompute: str = "none"
+    card: str = "80 GB"
+
+
+def estimated(state: State, zero: int | None = None) -> Estimate:
+    """The estimate of a state, or of the same with another stage of ZeRO."""
+    options = asdict(state)
+    model, _ = options.pop("model"), options.pop("card")
+    if zero is not None:
+        options["zero"] = zero
+    return memory.estimate(model, **options)
+
+
+def render(state: State) -> str:
+    """A bar for each stage of ZeRO, that which was chosen marked, and its bytes by kind."""
+    found = [estimated(state, zero) for zero in range(4)]
+    chosen = found[state.zero]
+    rank = chosen.fullest
+    capacity = CARDS[state.card] * 10**9
+    fits = ""
+    if capacity:
+        fits = say("✓ fits", "✓ 放得下") if chosen.total <= capacity else say("✗ does not fit", "✗ 放不下")
+    rows = [(str(KINDS.get(kind, kind)), f"{n:,}", f"{n / 1e9:,.2f}") for kind, n in rank.device.items()]
+    rows.append((say("total", "合计"), f"{rank.total:,}", f"{rank.total / 1e9:,.2f}"))
+    lines = [
+        (say("parameters", "参数量"), f"{chosen.parameters:,}"),
+        (say("data-parallel ranks", "数据并行数"), f"{chosen.options.data}"),
+        (say("sent by a rank in a step", "每步每卡发送"), f"{rank.sent / 1e9:,.2f} GB"),
+        *([(state.card, fits)] if fits else []),
+    ]
+    head = say("fullest rank", "占用最多的一张卡")
+    return panel(
+        title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {rank.total / 1e9:,.2f} GB ({head}) {fits}"),
+        bars(found, state.zero, capacity),
+        table([say("kind", "种类"), say("bytes", "字节"), "GB"], rows),
+        facts(lines),
+        note(say("GB: 10⁹ bytes. Computed, not measured.", "GB：10⁹ 字节。为计算值，非实测。")),
+    )
+
+
+def bars(found: list[Estimate], chosen: int, capacity: int) -> str:
+    """Stacked bars of the fullest rank, with the names written into every part that has room."""
+    longest = max(*(e.total for e in found), capacity, 1)
+    drawing = Svg(WIDTH, 40 * len(found) + 30)
+    wide = WIDTH - LEFT - 96
+    for row, e in enumerate(found):
+        x, y = float(LEFT), 14 + 40.0 * row
+        drawing.text(LEFT - 8, y + 18, ("▶ " if row == chosen else "") + f"ZeRO-{row}", "end", 12,
+                     font_weight="bold" if row == chosen else "normal")  # fmt: skip
+        for kind, n in e.fullest.device.items():
+            width = n / longest * wide
+            drawing.rect(x, y, width, 26, COLOURS.get(kind, GREY), fill_opacity=0.55, stroke="currentColor",
+                         stroke_opacity=0.5, class_="part", data_kind=kind, data_bytes=n, data_zero=row)  # fmt: skip
+            if kind in ("master", "temporary"):
+                drawing.hatch(x, y, width, 26)
+            name = str(KINDS.get(kind, kind))
+            if width > 7.5 * len(name) * (1.7 if ord(name[0]) > 255 else 1):
+                drawing.text(x + width / 2, y + 17, name, "middle", 11)
+            x += width
+        line = LEFT + capacity / longest * wide
+        beside = line + 6 if capacity and x - 4 < line < x + 64 else x + 6  # not across the line of the capacity
+        drawing.text(beside, y + 18, f"{e.total / 1e9:,.1f} GB", size=12)
+    if capacity:
+        x = LEFT + capacity / longest * wide
+        drawing.line(x, 6, x, 40 * len(found) + 12, stroke_width=2, stroke_dasharray="6 3")
+        drawing.text(x, 40 * len(found) + 26, f"{capacity / 1e9:g} GB", "middle", 12)
+    return drawing.done("; ".join(f"ZeRO-{i}: {e.total / 1e9:.1f} GB" for i, e in enumerate(found)))
+
+
+CONTROLS = (
+    Control("model", Text("model", "模型"), options=tuple(memory.PRESETS)),
+    Control("gpus", Text("GPUs", "GPU 数"), options=tuple(2**i for i in range(13))),
+    Control("zero", Text("ZeRO", "ZeRO"), low=0, high=3),
+    Control("tensor", Text("tensor parallel", "张量并行"), options=(1, 2, 4, 8)),
+    Control("pipeline", Text("pipeline stages", "流水线级数"), options=(1, 2, 4, 8, 16)),
+    Control("micro_batch", Text("sequences", "序列数"), low=1, high=16),
+    Control("precision", Text("precision", "精度"), options=tuple(memory.PRECISIONS)),
+    Control("optimizer", Text("optimizer", "优化器"), options=tuple(memory.OPTIMIZERS)),
+    Control("recompute", Text("recompute", "重计算"), options=tuple(RECOMPUTE)),
+    Control("card", Text("a GPU of", "单卡显存"), options=tuple(CARDS)),
+)
+
+
+@quotes_call
+def widget(model: str = "llama3-8b", gpus: int = 8, zero: int = 3) -> Board:
+    """The memory calculator. Raises LabError for what cannot be run; later wishes are refused in the picture."""
+    state = State(model, gpus, zero)
+    estimated(state)
+    return Board(state, render, CONTROLS)

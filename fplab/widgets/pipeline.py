@@ -1,0 +1,103 @@
+"""The pipeline timeline: which stage works on which micro-batch when, where it waits, and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import LabError, integer, quotes_call
+from ..language import Text
+from ..parallel import schedules
+from ..parallel.schedules import Timeline
+from .drawing import BLUE, ORANGE, Svg, facts, note, panel, say, title
+from .shell import Board, Control
+
+WIDTH, LEFT, ROW = 920, 70, 30
+MOST_STAGES, MOST_BATCHES = 8, 32
+
+
+@dataclass(frozen=True)
+class State:
+    """A schedule. ``backward``: its time in units of a forward pass."""
+
+    schedule: str = "1f1b"
+    stages: int = 4
+    micro_batches: int = 8
+    chunks: int = 1
+    backward: int = 2
+
+
+def timeline(state: State) -> Timeline:
+    """The timeline that is drawn; LabError for what cannot be scheduled, or is too long to draw."""
+    integer("stages", state.stages, 1, MOST_STAGES, " in a drawing")
+    integer("micro_batches", state.micro_batches, 1, MOST_BATCHES, " in a drawing")
+    if state.schedule == "interleaved" and state.chunks == 1:
+        raise LabError("interleaved needs chunks of 2 or more; with one it is 1f1b.")
+    return schedules.timeline(state.schedule, state.stages, state.micro_batches, state.chunks, 1, state.backward)
+
+
+def render(state: State) -> str:
+    """A row a stage: forward passes, backward passes (hatched), and the gaps; the bubble counted."""
+    found = timeline(state)
+    held = found.in_flight()
+    unit = say("model chunks", "模型分块") if state.chunks > 1 else say("micro-batches", "微批")
+    lines = [
+        (say("time", "时间"), f"{float(found.span):g} ({say('without waiting', '无等待时')} {float(found.ideal):g})"),
+        (say("bubble / ideal", "气泡 / 理想"), f"{found.bubble} = {float(found.bubble):.1%}"),
+        (say("waiting / whole", "等待 / 总时间"), f"{found.idle()} = {float(found.idle()):.1%}"),
+        (say("held at once", "同时保存"), f"{', '.join(map(str, held))} {unit}"),
+    ]
+    told = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting.",
+                    "无线：前向。斜线：反向。数字为微批编号；空白为等待。"))  # fmt: skip
+    head = f"{state.schedule}, {state.stages} × {state.micro_batches}" + (f" × {state.chunks}" * (state.chunks > 1))
+    return panel(title(head), draw(found), facts(lines), told)
+
+
+def draw(found: Timeline) -> str:
+    """All passes to scale."""
+    drawing = Svg(WIDTH, ROW * found.stages + 34)
+    scale = (WIDTH - LEFT - 10) / float(found.span)
+    for stage in range(found.stages):
+        y = 6 + stage * ROW
+        drawing.text(LEFT - 8, y + 17, f"{say('stage', '级')} {stage}", "end", 12)
+        drawing.rect(LEFT, y, WIDTH - LEFT - 10, ROW - 6, "currentColor", fill_opacity=0.05)
+    for slot in found.slots:
+        x, width, y = LEFT + float(slot.start) * scale, float(slot.end - slot.start) * scale, 6 + slot.stage * ROW
+        forward = slot.kind == "F"
+        drawing.rect(x, y, width, ROW - 6, BLUE if forward else ORANGE, fill_opacity=0.3 + 0.5 * (slot.chunk % 2 == 0),
+                     stroke="currentColor", stroke_opacity=0.5, class_=f"slot {slot.kind}", data_stage=slot.stage,
+                     data_start=str(slot.start), data_end=str(slot.end), data_batch=slot.micro_batch)  # fmt: skip
+        if not forward and width > 5:
+            drawing.hatch(x, y, width, ROW - 6, max(width / 2, 5))
+        if width > 9:
+            drawing.text(x + width / 2, y + 16, slot.micro_batch, "middle", 11 if width > 15 else 8)
+    drawing.text(LEFT, ROW * found.stages + 22, "0", "middle", 11)
+    drawing.text(WIDTH - 10, ROW * found.stages + 22, f"{float(found.span):g}", "end", 11)
+    return drawing.done(
+        f"{found.name}: {found.stages} stages, {found.micro_batches} micro-batches, bubble {found.bubble}"
+    )
+
+
+def changed(state: State, field: str, value: object) -> State:
+    """Another value of a field; chunks follow the schedule, which has them or has not."""
+    values = {name: getattr(state, name) for name in ("schedule", "stages", "micro_batches", "chunks", "backward")}
+    values[field] = value
+    if field == "schedule":
+        values["chunks"] = max(values["chunks"], 2) if value == "interleaved" else 1
+    return State(**values)
+
+
+CONTROLS = (
+    Control("schedule", Text("schedule", "调度"), options=schedules.NAMES),
+    Control("stages", Text("stages", "级数"), low=1, high=MOST_STAGES),
+    Control("micro_batches", Text("micro-batches", "微批数"), low=1, high=MOST_BATCHES),
+    Control("chunks", Text("chunks a stage", "每级分块"), low=1, high=3),
+    Control("backward", Text("backward / forward", "反向 / 前向"), low=1, high=4),
+)
+
+
+@quotes_call
+def widget(schedule: str = "1f1b", stages: int = 4, micro_batches: int = 8, chunks: int = 1) -> Board:
+    """The pipeline timeline. Raises LabError for a schedule that cannot be."""
+    state = State(schedule, stages, micro_batches, chunks)
+    timeline(state)
+    return Board(state, render, CONTROLS, (), changed)

@@ -1,0 +1,166 @@
+"""The rounding number line: drag x between representable values and see where each of the seven roundings sends it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from .. import exact, formats
+from ..errors import LabError, integer, quotes_call
+from ..exact import Exact
+from ..formats import Format, Rounding
+from ..inspection import numerals, rows
+from ..inspection.given import parse
+from ..inspection.rows import spacing
+from ..language import Text
+from .drawing import BLUE, GREY, MONO, ORANGE, Svg, note, panel, say, title
+from .shell import Board, Control
+
+PARTS = 16  # positions of x within a gap
+GAPS = 4
+NAMES = {
+    Rounding.RNE: Text("to nearest, ties to even", "最近，平局取偶"),
+    Rounding.RNA: Text("to nearest, ties away", "最近，平局远离零"),
+    Rounding.RTZ: Text("toward zero", "向零"),
+    Rounding.RTP: Text("toward +∞", "向 +∞"),
+    Rounding.RTN: Text("toward −∞", "向 −∞"),
+    Rounding.ODD: Text("inexact: to odd", "不精确时取奇"),
+    Rounding.STOCHASTIC: Text("up or down by distance", "按距离随机"),
+}
+LEFT, WIDTH, ROW = 190, 900, 30
+
+
+@dataclass(frozen=True)
+class State:
+    """A window of four gaps of a format; ``base``: its first value, as text; ``place``: x in 16ths of a gap."""
+
+    format: str = "e4m3"
+    base: str = "1"
+    place: int = 24
+
+
+def window(state: State) -> list[Exact]:
+    """The five neighbouring values that are drawn."""
+    form = formats.get(state.format)
+    value = parse(state.base).value
+    if value.kind != "finite":
+        raise LabError(f"base={state.base!r} is no finite number; the line begins at a number.")
+    code, _ = exact.round_to(value, form, "rtn", "saturate")
+    found = [exact.decode(code, form)]
+    while len(found) < GAPS + 1:
+        after = rows.neighbours(exact.round_to(found[-1], form)[0], form)[1]
+        if after is None or after.kind != "finite":  # beyond the top: the window moves down instead
+            before = rows.neighbours(exact.round_to(found[0], form)[0], form)[0]
+            if before is None or before.kind != "finite":
+                raise LabError(f"{form.name} has too few values for a line of {GAPS} gaps.")
+            found.insert(0, before)
+        else:
+            found.append(after)
+    return found
+
+
+def x_of(state: State) -> Fraction:
+    """The value of x, exact: between its neighbours in the window."""
+    place = integer("place", state.place, 0, GAPS * PARTS)
+    ends = [v.value for v in window(state)]
+    gap = min(place // PARTS, GAPS - 1)
+    return ends[gap] + (ends[gap + 1] - ends[gap]) * Fraction(place - gap * PARTS, PARTS)
+
+
+def results(state: State) -> dict[Rounding, tuple[tuple[int, Fraction], ...]]:
+    """For each rounding the codes it can give, with their probabilities: one of 1, but for stochastic."""
+    form, x = formats.get(state.format), x_of(state)
+    found: dict[Rounding, tuple[tuple[int, Fraction], ...]] = {}
+    for mode in Rounding:
+        if mode is Rounding.STOCHASTIC:
+            found[mode] = stochastic(x, form)
+        else:
+            found[mode] = ((exact.round_to(exact.of(x), form, mode)[0], Fraction(1)),)
+    return found
+
+
+def stochastic(x: Fraction, form: Format) -> tuple[tuple[int, Fraction], ...]:
+    """Both neighbours of x, each with the probability of the distance to the other."""
+    low, high = (exact.round_to(exact.of(x), form, mode)[0] for mode in ("rtn", "rtp"))
+    a, b = (exact.decode(code, form).value for code in (low, high))
+    if a == b:
+        return ((low, Fraction(1)),)
+    up = (x - a) / (b - a)
+    return ((low, 1 - up), (high, up))
+
+
+def render(state: State) -> str:
+    """The line with x, and below it an arrow for each rounding."""
+    form, values, x = formats.get(state.format), window(state), x_of(state)
+    low, high = values[0].value, values[-1].value
+    drawing = Svg(WIDTH, 84 + 7 * ROW)
+
+    def at(value: Fraction) -> float:
+        return LEFT + 20 + float((value - low) / (high - low)) * (WIDTH - LEFT - 130)
+
+    drawing.line(at(low) - 8, 44, at(high) + 8, 44)
+    for value in values:
+        code = exact.round_to(value, form)[0]
+        drawing.line(at(value.value), 36, at(value.value), 52 + 7 * ROW, stroke_opacity=0.35)
+        drawing.text(at(value.value), 30, numerals.short(value.value, 8), "middle", 12, class_="tick")
+        drawing.text(at(value.value), 14, rows.bit_fields(code, form)[-1][1], "middle", 10, font_family=MONO)
+    for a, b in itertools.pairwise(values):
+        middle = at((a.value + b.value) / 2)
+        drawing.line(middle, 40, middle, 48, stroke=GREY, stroke_dasharray="2 2")
+    drawing.line(at(x), 40, at(x), 52 + 7 * ROW, stroke=ORANGE, stroke_dasharray="4 3", stroke_width=1.5)
+    drawing.add("circle", cx=at(x), cy=44, r=5, fill=ORANGE)
+    drawing.text(at(x) + 7, 60, "x", size=13, font_weight="bold")
+    for row, (mode, found) in enumerate(results(state).items()):
+        y = 78.0 + row * ROW
+        drawing.text(LEFT, y + 4, f"{mode.value}  {NAMES[mode]}", "end", 12)
+        for code, share in found:
+            _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
+    ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))
+    where = say(f"x = {numerals.short(x, 17)}; spacing here {ulp}", f"x = {numerals.short(x, 17)}；此处间距 {ulp}")
+    told = note(say("Above the values: the last field's bits; a dashed tick is a tie.",
+                    "数值上方是最后一个字段的位；虚线刻度是平局点。"))  # fmt: skip
+    return panel(title(f"{form.name}: {where}"), drawing.done(_spoken(state)), told)
+
+
+def _arrow(drawing: Svg, start: float, end: float, y: float, mode: Rounding, code: int, share: Fraction) -> None:
+    """From x to a result; the thickness is the probability."""
+    width = 1 + 2 * float(share)
+    if start != end:
+        drawing.line(start, y, end, y, stroke=BLUE, stroke_width=width)
+    drawing.add("circle", cx=end, cy=y, r=3 + 2 * float(share), fill=BLUE, class_="result", data_mode=mode.value,
+                data_code=code, data_share=str(share))  # fmt: skip
+    if share != 1:
+        drawing.text(end, y - 8, str(share), "middle", 11)
+
+
+def _spoken(state: State) -> str:
+    form = formats.get(state.format)
+    told = []
+    for mode, found in results(state).items():
+        ends = " or ".join(numerals.short(exact.decode(code, form).value, 8) for code, _ in found)
+        told.append(f"{mode.value} {ends}")
+    return f"{form.name}, x = {numerals.short(x_of(state), 17)}: " + ", ".join(told)
+
+
+def changed(state: State, field: str, value: Any) -> State:
+    """Another value of a field; a base that cannot be read is refused before it is taken."""
+    after = replace(state, **{field: value})
+    window(after)
+    return after
+
+
+CONTROLS = (
+    Control("format", Text("format", "格式"), options=tuple(f.name for f in formats.TABLE if f.zero and f.bits <= 32)),
+    Control("base", Text("line begins at", "数轴起点")),
+    Control("place", Text("x", "x"), low=0, high=GAPS * PARTS),
+)
+
+
+@quotes_call
+def widget(format: str = "e4m3", base: str = "1", place: int = 24) -> Board:
+    """The number line. ``base``: where it begins; ``place``: x in 16ths of a gap, 0 to 64."""
+    state = State(formats.get(format).name, base, place)
+    x_of(state)
+    return Board(state, render, CONTROLS, (), changed)

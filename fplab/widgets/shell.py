@@ -1,0 +1,169 @@
+"""The shell around a picture: native inputs and buttons that change a state, and the picture drawn anew.
+
+A widget is a frozen state, ``render(state) -> str`` and lists of :class:`Control` and :class:`Action`, all pure; this
+is the only module that touches ipywidgets. Every input is reached with Tab and moved with the arrow keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import LabError
+from ..language import Text
+from .drawing import refusal
+
+State = Any
+HINT = (
+    "the widgets need ipywidgets; install fplab with its lab extra, fplab[lab], or use render(state) for the picture."
+)
+
+
+@dataclass(frozen=True)
+class Control:
+    """An input for one field of a state.
+
+    ``options``: names to choose from. ``low``, ``high``, ``step``: a slider. Neither: a line of text, taken on Enter.
+    ``flag``: a tick.
+    """
+
+    field: str
+    label: Text
+    options: tuple[Any, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    step: float = 1
+    flag: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """A button: ``after(state)`` is the state that it leads to."""
+
+    label: Text
+    after: Callable[[State], State]
+    hint: Text | None = None
+
+
+def change(state: State, field: str, value: Any) -> State:
+    """The state with another value of one field."""
+    return dataclasses.replace(state, **{field: value})
+
+
+def picture(render: Callable[[State], str], state: State) -> str:
+    """The picture of a state, or what is wrong with it in words."""
+    try:
+        return render(state)
+    except LabError as error:
+        return refusal(error)
+
+
+class Board:
+    """A widget at work: ``state``, the ipywidgets ``inputs`` by field, ``buttons``, and the ``view`` of the picture.
+
+    Shown by a notebook where it is a cell's last line. ``move(state)`` goes to a state from code.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        render: Callable[[State], str],
+        controls: Sequence[Control] = (),
+        actions: Sequence[Action] = (),
+        changed: Callable[[State, str, Any], State] = change,
+    ) -> None:
+        widgets = library()
+        self.state, self.render, self.changed = state, render, changed
+        self.controls, self.actions = tuple(controls), tuple(actions)
+        self._quiet = False
+        self.view = widgets.HTML()
+        self.inputs = {c.field: self._input(c) for c in self.controls}
+        self.buttons = [self._button(a) for a in self.actions]
+        wrap = widgets.Layout(flex_flow="row wrap")
+        rows = [widgets.HBox(list(found), layout=wrap) for found in (self.inputs.values(), self.buttons) if found]
+        self.box = widgets.VBox([*rows, self.view])
+        self.move(state)
+
+    def _input(self, c: Control) -> Any:
+        """The ipywidget of a control."""
+        widgets = library()
+        value = getattr(self.state, c.field)
+        shared = {
+            "description": str(c.label),
+            "value": value,
+            "style": {"description_width": "initial"},
+            "layout": widgets.Layout(width="min(46em, 98%)" if c.wide else "auto", margin="2px 14px 2px 2px"),
+        }
+        if c.options:
+            found = widgets.Dropdown(options=c.options, **shared)
+        elif c.flag:
+            found = widgets.Checkbox(indent=False, **shared)
+        elif c.low is not None:
+            whole = isinstance(value, int) and c.step == int(c.step)
+            kind = widgets.IntSlider if whole else widgets.FloatSlider
+            found = kind(min=c.low, max=c.high, step=c.step, **shared)
+        else:
+            found = widgets.Text(continuous_update=False, **shared)
+        found.observe(lambda event, field=c.field: self._moved(field, event["new"]), "value")
+        return found
+
+    def _button(self, action: Action) -> Any:
+        widgets = library()
+        found = widgets.Button(
+            description=str(action.label),
+            tooltip=str(action.hint or action.label),
+            layout=widgets.Layout(width="auto"),
+        )
+        found.on_click(lambda _: self.attempt(action.after))
+        return found
+
+    def _moved(self, field: str, value: Any) -> None:
+        if not self._quiet:
+            self.attempt(lambda state: self.changed(state, field, value))
+
+    def attempt(self, step: Callable[[State], State]) -> None:
+        """Go to the state that a step leads to; a step that is refused leaves the state, and says why."""
+        try:
+            after = step(self.state)
+        except LabError as error:
+            self._follow()
+            self.view.value = refusal(error) + picture(self.render, self.state)
+            return
+        self.move(after)
+
+    def move(self, state: State) -> None:
+        """Show a state: the inputs follow, the picture is drawn."""
+        self.state = state
+        self._follow()
+        self.view.value = picture(self.render, state)
+
+    def _follow(self) -> None:
+        """Bring inputs and labels in line with the state and the language, without calling back."""
+        self._quiet = True
+        try:
+            for c in self.controls:
+                found, value = self.inputs[c.field], getattr(self.state, c.field)
+                found.description = str(c.label)
+                if found.value != value:
+                    found.value = value
+            for action, button in zip(self.actions, self.buttons, strict=True):
+                button.description = str(action.label)
+        finally:
+            self._quiet = False
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(self.box)
+
+
+def library() -> Any:
+    """The module ipywidgets, or an error that says how to get it."""
+    try:
+        import ipywidgets
+    except ImportError:
+        raise LabError(HINT) from None
+    return ipywidgets

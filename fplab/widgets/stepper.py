@@ -1,0 +1,313 @@
+"""The Tensor Core stepper: one row of a product, block by block, with every bit that alignment and rounding lose."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from ..errors import LabError, quotes_call
+from ..language import Text
+from ..tensorcore import GPUS, tracing
+from ..tensorcore.tracing import Step, Term, Trace
+from . import evidence
+from .drawing import BLUE, GREEN, MONO, ORANGE, Svg, facts, note, panel, power, say, title, two_to
+from .shell import Action, Board, Control, change
+
+CELL, ROW, LEFT, RIGHT = 15, 20, 190, 250
+BELOW, MOST_TERMS = 10, 64
+INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
+PRESETS: dict[str, tuple[str, str, str]] = {
+    "1 + 4 × 2^-24": ("2^-12 2^-12 2^-12 2^-12", "2^-12 2^-12 2^-12 2^-12", "1"),
+    "16 × 2^-24 + 1": (" ".join(["2^-12"] * 16), " ".join(["2^-12"] * 16), "1"),
+    "three generations": ("2^-12 " * 5 + "2^-12", "2^-12 2^-12" + " 2^-13" * 4, "1"),
+    "cancellation": ("1024 1024 0.5 0.25", "1024 -1024 0.001 0.001", "0"),
+    "far apart": ("1000 3 0.1 0.0007", "1000 0.3 0.1 0.0009", "0.125"),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """``a``, ``b``: the row's factors as text, apart by spaces or commas, "2^-12" allowed; ``c``: the accumulator.
+
+    ``step``: which block is drawn. ``row``: the recorded row that was loaded last.
+    """
+
+    a: str = PRESETS["1 + 4 × 2^-24"][0]
+    b: str = PRESETS["1 + 4 × 2^-24"][1]
+    c: str = "1"
+    gpu: str = "V100"
+    inputs: str = "fp16"
+    output: str = "fp32"
+    step: int = 0
+    preset: str = "1 + 4 × 2^-24"
+    row: int = -1
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """The numbers of a text."""
+    words = [w for w in re.split(r"[\s,;]+", text.strip()) if w]
+    if len(words) > MOST_TERMS:
+        raise LabError(f"{name} has {len(words)} numbers; allowed: up to {MOST_TERMS}.")
+    return [_number(word, name) for word in words]
+
+
+def _number(word: str, name: str) -> float:
+    """A decimal or hexadecimal number, or a power such as -2^-12."""
+    try:
+        if match := re.fullmatch(r"([+-]?)2(?:\^|\*\*)\(?([+-]?\d{1,4})\)?", word):
+            return math.ldexp(-1.0 if match[1] == "-" else 1.0, int(match[2]))
+        return float.fromhex(word) if "0x" in word.lower() else float(word)
+    except (ValueError, OverflowError):
+        raise LabError(f"{name} holds {word!r}, which is no number; allowed: 0.1, -3, 1e-4, 2^-12, 0x1.8p3.") from None
+
+
+def traced(state: State) -> Trace:
+    """The trace of the row; LabError for texts, lengths and GPUs that cannot be."""
+    return _traced(state.a, state.b, state.c, state.gpu, state.inputs, state.output)
+
+
+@functools.lru_cache(maxsize=32)
+def _traced(a: str, b: str, c: str, gpu: str, inputs: str, output: str) -> Trace:
+    x, y, z = numbers(a, "a"), numbers(b, "b"), numbers(c, "c")
+    if len(x) != len(y) or not x:
+        raise LabError(f"a has {len(x)} numbers and b {len(y)}; both need the same number of them, at least one.")
+    if len(z) != 1:
+        raise LabError(f"c has {len(z)} numbers; it is one.")
+    return tracing.trace(x, y, z[0], gpu, inputs, output)
+
+
+def changed(state: State, field: str, value: str) -> State:
+    """Another value of a field; a preset fills a, b and c, an edit of the row starts at its first block."""
+    if field == "preset":
+        if value not in PRESETS:
+            return replace(state, preset=value)
+        a, b, c = PRESETS[value]
+        return replace(state, a=a, b=b, c=c, preset=value, step=0)
+    after: State = change(state, field, value)
+    return replace(after, step=0, preset="" if field in "abc" else state.preset)
+
+
+def moved(state: State, by: int) -> State:
+    """Another step of the same row, the first and the last being ends."""
+    last = len(traced(state).steps) - 1
+    return replace(state, step=min(max(state.step + by, 0), last))
+
+
+def recorded(state: State) -> State:
+    """The next recorded row of this GPU's instruction; LabError where there is no record."""
+    model = traced(replace(state, a="0", b="0", c="0")).model
+    found = evidence.rows_of(model)
+    if not found:
+        raise LabError(f"there is no record of {model.name} here; {evidence.CORPUS_VARIABLE} may name a data set.")
+    rows = found[0]
+    at = (state.row + 1) % rows.d.size
+    a, b = (" ".join(f"{v!r}" for v in x[at].view(np.float32).tolist()) for x in (rows.a, rows.b))
+    return replace(state, a=a, b=b, c=repr(float(rows.c[at].view(np.float32))), step=0, preset="", row=at)
+
+
+def render(state: State) -> str:
+    """The step as bits on one binary scale, what was lost, the result, and the recorded bits."""
+    trace = traced(state)
+    number = min(state.step, len(trace.steps) - 1)
+    step = trace.steps[number]
+    head = title(f"{trace.model.name}: {say('step', '第')} {number + 1} / {len(trace.steps)}"
+                 + say("", " 步") + f" ({_what(step)})")  # fmt: skip
+    drawing = draw_step(step, trace) if step.emax is not None and step.quantum else note(_unaligned(step))
+    return panel(head, drawing, facts(_lines(step, trace)), facts(_results(state, trace)))
+
+
+def _what(step: Step) -> str:
+    return say("block", "一个块") if step.what == "block" else say("c is added", "加上 c")
+
+
+def _unaligned(step: Step) -> str:
+    if math.isfinite(step.result):
+        return say("Nothing is aligned in this step.", "这一步没有对齐。")
+    return say("Special operands decide this step.", "特殊操作数决定了这一步。")
+
+
+def _lines(step: Step, trace: Trace) -> list[tuple[str, str]]:
+    """The step in words."""
+    emax = "" if step.emax is None else f"{two_to(step.emax)}, "
+    cut = f"{emax}{say('cut below', '截断位置')} {power(step.quantum)}" if step.quantum else "–"
+    total = f"{step.units:,} × {power(step.quantum)} = {float(step.total)!r}" if step.quantum else "–"
+    mode = {"rtz": say("toward zero", "向零舍入"), "rne": say("to nearest even", "舍入到最近偶数")}
+    return [
+        (say("aligned to", "对齐到"), cut),
+        (say("lost by alignment", "对齐丢失"), _loss(step.lost_to_truncation)),
+        (say("sum of what is left", "剩余部分之和"), total),
+        (say("rounded", "舍入"), f"{mode[trace.model.rounding]} → {trace.model.result.name}"),
+        (say("lost by rounding", "舍入丢失"), _loss(step.lost_to_rounding)),
+        (say("result of the step", "这一步的结果"), f"{step.result!r}  (0x{step.bits:08x})"),
+    ]
+
+
+def _loss(x: Fraction) -> str:
+    if not x:
+        return say("nothing", "无")
+    short, digits = power(x), f"{float(x):.6g}"
+    return digits if short == digits else f"{short} = {digits}"
+
+
+def _results(state: State, trace: Trace) -> list[tuple[str, str]]:
+    """The row's result, the exact sum, and what hardware gave."""
+    lines = [(say("end of the row", "整行的结果"), f"{trace.result!r}  (0x{trace.bits:08x})")]
+    if trace.exact is not None:
+        lines.append((say("exact sum", "精确和"), f"{float(trace.exact)!r}"))
+    return [*lines, (say("recorded hardware", "硬件记录"), hardware(state, trace))]
+
+
+def hardware(state: State, trace: Trace) -> str:
+    """The recorded bits of this very row, and whether the model gives them; or that there is no record."""
+    model = trace.model
+    row = [np.asarray(numbers(text, name), np.float32) for text, name in ((state.a, "a"), (state.b, "b"))]
+    found = evidence.look_up(model, row[0], row[1], numbers(state.c, "c")[0])
+    if found is None:
+        return say("no record of this row", "没有这一行的记录")
+    same = say("✓ the same bits", "✓ 位完全相同") if found.bits == trace.bits else say("✗ OTHER BITS", "✗ 位不同")
+    return f"0x{found.bits:08x}  {same}  ({found.source})"
+
+
+# --- the drawing -------------------------------------------------------------------------------------------------
+
+
+def draw_step(step: Step, trace: Trace) -> str:
+    """A column a power of two, a row a term; below the line the sum of what is left, and the result."""
+    terms = [term for term in step.terms if term.value]
+    low = _top(step.quantum)
+    result = Fraction(step.result) if math.isfinite(step.result) else Fraction(0)
+    kept = _last_place(result, trace) if result else low
+    values = [*(t.value for t in terms), step.total]
+    top = max(max((_top(v) for v in values if v), default=low), step.emax or low)
+    bottom = max(low - BELOW, min(low, *(_last(v) for v in values if v))) if any(values) else low
+    cell = max(6.0, min(CELL, 620 / (top - bottom + 1)))
+    width = LEFT + (top - bottom + 2) * cell + RIGHT
+    drawing = Svg(width, 34 + (len(terms) + 2) * ROW + 34)
+
+    def x_of(place: int) -> float:
+        return LEFT + (top - place) * cell
+
+    y = 24.0
+    for term in terms:
+        _bits(drawing, y, term.value, low, bottom, x_of, cell, GREEN if term.k < 0 else BLUE)
+        _words(drawing, y, _name(term), _fate(term, low), width, term.value < 0)
+        y += ROW
+    edge = x_of(low) + cell
+    drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
+    drawing.text(edge + 3, 13, say("cut", "截断"), size=11)
+    drawing.line(LEFT - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
+    y += 8
+    change_ = f", {float(-step.lost_to_rounding):+.3g}" if step.lost_to_rounding else ""
+    sums = ((step.total, say("sum", "和"), f"{step.units:,} × {two_to(low)}"),
+            (result, say("result", "结果"), f"{step.result:.9g}{change_}"))  # fmt: skip
+    for value, name, end in sums:
+        _bits(drawing, y, value, kept, bottom, x_of, cell, "currentColor")
+        _words(drawing, y, name, end, width, value < 0, bold=True)
+        y += ROW
+    for place in range(bottom, top + 1):
+        if place % 4 == 0:
+            drawing.text(x_of(place) + cell / 2, y + 16, two_to(place), "middle", 11, opacity=0.8)
+    return drawing.done(_spoken(step, trace, terms))
+
+
+def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
+    fates = "; ".join(f"{_name(t)}: {_fate(t, _top(step.quantum))}" for t in terms)
+    return f"{trace.model.name}: {fates}; result {step.result!r}"
+
+
+def _bits(drawing: Svg, y: float, value: Fraction, low: int, bottom: int, x_of: object, cell: float, fill: str) -> None:
+    """A value's digits; those below ``low`` struck out."""
+    assert callable(x_of)
+    for place, digit in _digits(value, bottom):
+        x, lost = x_of(place), place < low
+        opacity = 0.12 if digit == "0" else 0.35 if fill == "currentColor" else 0.5
+        drawing.rect(x + 0.5, y, cell - 1, ROW - 4, ORANGE if lost else fill, fill_opacity=opacity,
+                     stroke="currentColor", stroke_opacity=0.3, class_="lost" if lost else "kept")  # fmt: skip
+        if cell >= 9:
+            drawing.text(x + cell / 2, y + 12.5, digit, "middle", 11, font_family=MONO, class_="bit")
+        if lost:
+            drawing.line(x + 0.5, y + ROW - 4, x + cell - 0.5, y, class_="strike")
+    if value and _last(value) < bottom <= _top(value):
+        drawing.text(x_of(bottom) + cell + 2, y + 12, "…")
+
+
+def _words(drawing: Svg, y: float, name: str, end: str, width: float, negative: bool, bold: bool = False) -> None:
+    weight = "bold" if bold else "normal"
+    drawing.text(LEFT - 8, y + 12.5, f"{name}{'  −' if negative else ''}", "end", 12, font_weight=weight)
+    drawing.text(width - RIGHT + 6, y + 12.5, end, size=12)
+
+
+def _top(value: Fraction) -> int:
+    """The place of the highest 1."""
+    place = abs(value.numerator).bit_length() - value.denominator.bit_length()
+    return place if Fraction(2) ** place <= abs(value) else place - 1
+
+
+def _last(value: Fraction) -> int:
+    """The place of the lowest 1."""
+    return (value.numerator & -value.numerator).bit_length() - value.denominator.bit_length()
+
+
+def _last_place(result: Fraction, trace: Trace) -> int:
+    """The place of the last bit that the result's format keeps."""
+    form = trace.model.result
+    return max(_top(result), form.emin) - min(form.fraction_bits, trace.model.kept_bits)
+
+
+def _digits(value: Fraction, bottom: int) -> Iterator[tuple[int, str]]:
+    """Places and digits of a magnitude from its highest 1 to its lowest, none below ``bottom``."""
+    if not value or _top(value) < bottom:
+        return
+    top, last = _top(value), max(_last(value), bottom)
+    scaled = int(abs(value) / Fraction(2) ** last)
+    for place in range(top, last - 1, -1):
+        yield place, str(scaled >> (place - last) & 1)
+
+
+def _factor(x: float) -> str:
+    """A factor to five digits; small powers of two as such."""
+    return power(x) if abs(x) < 0.01 and math.isfinite(x) and math.frexp(x)[0] in (0.5, -0.5) else f"{x:.5g}"
+
+
+def _name(term: Term) -> str:
+    return "c" if term.k < 0 else f"k={term.k}: {_factor(term.a)} × {_factor(term.b)}"
+
+
+def _fate(term: Term, low: int) -> str:
+    """What became of a term, in words."""
+    shift = f"{say('shift', '移位')} {term.shift}"
+    if not term.lost:
+        return f"{shift}: {say('kept whole', '完整保留')}"
+    if not term.units:
+        return f"{shift}: {say('lost', '全部丢失')} ({two_to(_top(term.value))} < {two_to(low)})"
+    bits = say(f"{term.bits_lost} bit{'s' * (term.bits_lost != 1)} lost", f"丢失 {term.bits_lost} 位")
+    return f"{shift}: {bits}"
+
+
+CONTROLS = (
+    Control("preset", Text("example", "例子"), options=("", *PRESETS)),
+    Control("gpu", Text("GPU", "GPU"), options=GPUS),
+    Control("inputs", Text("inputs", "输入"), options=INPUTS),
+    Control("output", Text("output", "输出"), options=("fp32", "fp16")),
+    Control("a", Text("a", "a"), wide=True),
+    Control("b", Text("b", "b"), wide=True),
+    Control("c", Text("c", "c")),
+)
+ACTIONS = (
+    Action(Text("◀ step", "◀ 上一步"), lambda s: moved(s, -1)),
+    Action(Text("step ▶", "下一步 ▶"), lambda s: moved(s, 1)),
+    Action(Text("a recorded row", "一行硬件记录"), recorded),
+)
+
+
+@quotes_call
+def widget(gpu: str = "V100", inputs: str = "fp16", output: str = "fp32") -> Board:
+    """The Tensor Core stepper. Raises LabError for a GPU that does not exist or has no such inputs."""
+    state = State(gpu=traced(State(gpu=gpu, inputs=inputs, output=output)).model.gpu, inputs=inputs, output=output)
+    return Board(state, render, CONTROLS, ACTIONS, changed)

@@ -1,0 +1,304 @@
+"""The bit editor, the shell and the rules that every widget keeps: pure pictures, kind refusals, both languages."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from pictures import all_states, bits_shown, parse, text_of
+
+import fplab
+from fplab import codebooks, exact, integers, language
+from fplab.codebooks import tree
+from fplab.errors import LabError
+from fplab.formats import TABLE
+from fplab.widgets import NAMES, bits, drawing, encodings, shell
+
+ALL = tuple(encodings.encodings())
+
+
+@pytest.fixture(autouse=True)
+def english():
+    before = language.lang()
+    language.lang("en")
+    yield
+    language.lang(before)
+
+
+# --- every widget -----------------------------------------------------------------------------------------------
+
+
+def test_the_index_names_the_widgets():
+    for name in NAMES:
+        assert getattr(fplab.widgets, name) is importlib.import_module(f"fplab.widgets.{name}")
+    with pytest.raises(AttributeError, match="has no attribute 'slider'"):
+        fplab.widgets.slider  # noqa: B018
+
+
+def test_pictures_need_no_ipywidgets():
+    code = (
+        "import sys; sys.modules['ipywidgets'] = None; import fplab\n"
+        "for name in ('bits', 'rounding', 'designer'):\n"
+        "    widget = getattr(fplab.widgets, name); assert '<svg' in widget.render(widget.State())\n"
+        "try: fplab.widgets.bits.widget()\n"
+        "except fplab.LabError as error: print(error)\n"
+        "print('matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "the widgets need ipywidgets; install fplab with its lab extra" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_a_picture_is_well_formed_spoken_and_repeatable(name, tongue):
+    language.lang(tongue)
+    for state in all_states(name):
+        picture = shell.picture(getattr(fplab.widgets, name).render, state)
+        assert picture == shell.picture(getattr(fplab.widgets, name).render, state)
+        for svg in parse(picture).iter("svg"):
+            assert svg.get("role") == "img"
+            assert svg.get("aria-label")
+        has_chinese = any("\u4e00" <= c <= "\u9fff" for c in picture)
+        assert has_chinese == (tongue == "zh")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_black_or_white(name):
+    """Text and lines take the page's colour, so that a picture is legible on any page."""
+    for state in all_states(name):
+        for element in parse(shell.picture(getattr(fplab.widgets, name).render, state)).iter():
+            for attribute in ("fill", "stroke"):
+                colour = element.get(attribute, "none")
+                fixed = {getattr(drawing, c) for c in ("BLUE", "ORANGE", "GREEN", "PURPLE", "RED", "GREY")}
+                assert colour in {"none", "currentColor", *fixed, *drawing.FILLS.values()}
+            if element.tag == "text":
+                assert element.get("fill") in (None, "currentColor") or element.text in "✕▲○"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_widget_opens_and_shows_its_state(name):
+    module = getattr(fplab.widgets, name)
+    board = module.widget()
+    assert board.view.value == module.render(board.state)
+    assert board.box.children[-1] is board.view
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "bits"])
+def test_every_input_moves_the_state(name):
+    module = getattr(fplab.widgets, name)
+    for control in module.CONTROLS:
+        board = module.widget()
+        board_input = board.inputs[control.field]
+        before = board.view.value
+        if control.options:
+            board_input.value = next(o for o in reversed(control.options) if o != board_input.value)
+        elif control.low is not None:
+            board_input.value = control.low if board_input.value != control.low else control.high
+        else:
+            board_input.value = "2 2 2 2" if control.field in "ab" else "2"
+        assert getattr(board.state, control.field) == board_input.value
+        assert board.view.value != before
+        assert "Traceback" not in board.view.value
+
+
+def test_labels_follow_the_language():
+    board = fplab.widgets.lossscale.widget()
+    assert board.buttons[0].description == "○ good step"
+    language.lang("zh")
+    board.buttons[0].click()
+    assert board.buttons[0].description == "○ 正常步"
+    assert board.state.events == "g"
+
+
+def test_a_refused_wish_is_told_and_leaves_the_state():
+    board = fplab.widgets.pipeline.widget()
+    board.inputs["schedule"].value = "interleaved"
+    board.inputs["micro_batches"].value = 7
+    assert 'role="alert"' in board.view.value
+    assert "micro_batches=7 is no multiple of it" in board.view.value
+    stepping = fplab.widgets.stepper.widget("A100")
+    before = stepping.state
+    stepping.buttons[2].click()
+    if "Not possible" in stepping.view.value:  # where no record is present
+        assert "there is no record of A100 mma.k16 fp16-&gt;fp32 here" in stepping.view.value
+        assert stepping.state == before
+
+
+def test_a_wrong_name_is_an_error_that_says_what_is_allowed():
+    with pytest.raises(LabError, match=r"unknown encoding 'fp17'.*Did you mean 'fp16'"):
+        bits.widget("0.1", "fp17")
+    with pytest.raises(LabError, match="cannot read 'one' as a value"):
+        bits.widget("one")
+    with pytest.raises(LabError, match="unknown library 'tensorflow'"):
+        fplab.widgets.lossscale.widget("tensorflow")
+    with pytest.raises(LabError, match=r"unknown GPU 'H10'.*Did you mean 'H100'"):
+        fplab.widgets.stepper.widget("H10")
+    with pytest.raises(LabError, match="unknown codebook 'nf5'"):
+        fplab.widgets.blockwise.widget("nf5")
+
+
+def test_what_a_user_typed_is_escaped():
+    state = bits.typed(bits.State(), 0, "<script>")
+    assert "<script>" not in bits.render(state)
+    assert "cannot read '<script>' as a value" in text_of(bits.render(state))
+
+
+def test_the_shell_shows_and_follows():
+    board = shell.Board(fplab.widgets.pipeline.State(), fplab.widgets.pipeline.render,
+                        [shell.Control("stages", language.Text("a", "b"), low=1, high=9)])  # fmt: skip
+    board.move(fplab.widgets.pipeline.State(stages=6))
+    assert board.inputs["stages"].value == 6
+
+
+# --- the encodings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if encodings.get(n).bits <= 8])
+def test_every_code_reads_as_fplab_reads_it(name):
+    one = encodings.get(name)
+    for code in range(1 << one.bits):
+        value = one.value(code, 1.0)
+        assert "".join(digits for _, digits in one.fields(code)) == f"{code:0{one.bits}b}"
+        if name in {f.name for f in TABLE}:
+            assert value == exact.decode(code, name)
+        elif name in ("int8", "int4"):
+            assert value.value == (code + (1 << one.bits - 1)) % (1 << one.bits) - (1 << one.bits - 1)
+        elif name == "uint8":
+            assert value.value == code
+        elif name == "dynamic_tree":
+            assert float(value.value) == np.float32(float(tree.decode(code)))
+        else:
+            assert float(value.value) == {"nf4": codebooks.nf4, "dynamic": codebooks.dynamic}[name]().table[code]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_code_is_nearest_to_its_own_value(name):
+    one = encodings.get(name)
+    step = max(1, (1 << one.bits) // 997)
+    for code in range(0, 1 << one.bits, step):
+        value = one.value(code, 0.5)
+        if value.kind == "finite":
+            assert one.value(one.nearest(value, 0.5), 0.5).value == value.value
+        assert one.kind(code)
+        assert one.formula(code)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if encodings.get(n).bits <= 8])
+def test_steps_visit_every_value_once_in_order(name):
+    one = encodings.get(name)
+    finite = {v.value for c in range(1 << one.bits) if (v := one.value(c, 1.0)).kind == "finite"}
+    code = next(c for c in range(1 << one.bits) if (v := one.value(c, 1.0)).kind == "finite" and v.value == min(finite))
+    seen = []
+    while code is not None and one.value(code, 1.0).kind == "finite":
+        seen.append(one.value(code, 1.0).value)
+        if len(seen) > 1:
+            down = one.neighbour(code, False)
+            assert down is not None
+            assert one.value(down, 1.0).value == seen[-2]
+        code = one.neighbour(code, True)
+    assert seen == sorted(finite)
+
+
+def test_integers_and_codebooks_count_in_their_scale():
+    how = integers.Affine(np.float32(0.05), np.int32(0), integers.grids.get("int8_full"))
+    for x in (0.1, -0.33, 99.0, -99.0, 0.125):
+        code = encodings.get("int8").nearest(exact.from_float(x), 0.05)
+        assert code == int(integers.quantize(x, how)) % 256
+    nf4 = encodings.get("nf4")
+    assert nf4.nearest(exact.from_float(7.0), 2.0) == 15  # clipped to the block's largest
+    assert nf4.value(15, 2.0).value == 2
+    with pytest.raises(LabError, match="nf4 has neither NaN nor infinity"):
+        nf4.nearest(exact.NAN, 1.0)
+
+
+# --- the editor -------------------------------------------------------------------------------------------------
+
+
+def test_toggle_type_step():
+    state = bits.typed(bits.State(), 0, "0.1")
+    assert state.codes == (0x2E66, 0x3DCD)
+    state = bits.toggled(state, 0, 15)
+    assert state.codes == (0xAE66, 0xBDCD)
+    state = bits.stepped(state, 0, True)
+    assert state.codes[0] == 0xAE65
+    state = bits.toggled(state, 1, 0)
+    assert (state.source, state.codes[1]) == (1, 0xBDCC)
+    assert state.codes[0] == exact.round_to(exact.decode(0xBDCC, "bf16"), "fp16")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("0x3c00", 0x3C00), ("0b11", 3), ("1/3", 0x3555), ("0x1.8p3", 0x4A00), ("inf", 0x7C00), ("bf16:0x3f80", 0x3C00),
+     ("65520", 0x7C00), ("-0", 0x8000)],
+)  # fmt: skip
+def test_what_can_be_typed(text, code):
+    assert bits.typed(bits.State(), 0, text).codes[0] == code
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("0x12345", "0x12345 is not a code of fp16; allowed: 0x0 to 0xffff"), ("abc", "cannot read 'abc' as a value"),
+     ("1/0", "divides by zero"), ("", "cannot read")],
+)  # fmt: skip
+def test_what_cannot_be_typed_is_told_and_changes_nothing(text, message):
+    before = bits.State()
+    state = bits.typed(before, 0, text)
+    assert state.codes == before.codes
+    assert message in text_of(bits.render(state))
+
+
+def test_an_end_is_told():
+    top = bits.typed(bits.State("e2m1", "int4", (0, 0)), 0, "6")
+    assert "there is no further value" in bits.stepped(top, 0, True).problem
+    assert bits.stepped(top, 0, True).codes == top.codes
+    assert bits.stepped(bits.stepped(top, 0, False), 0, True).problem == ""
+
+
+def test_a_value_that_the_other_side_cannot_hold():
+    state = bits.typed(bits.State("fp16", "e2m1", (0, 0)), 0, "nan")
+    assert state.codes[1] is None
+    assert "cannot hold this value" in text_of(bits.render(state))
+    assert bits.chosen(state, 1, "bf16").codes[1] == exact.round_to(exact.NAN, "bf16")[0]
+    assert bits.toggled(state, 1, 0).codes == (exact.round_to(exact.of(Fraction(1, 2)), "fp16")[0], 1)
+
+
+def test_scale():
+    state = bits.scaled(bits.typed(bits.State("int8", "fp32", (0, 0)), 0, "5"), "0.5")
+    assert state.codes[0] == 5
+    assert state.value(1).value == Fraction(5, 2)
+    for bad in ("0", "-1", "x", "inf", "nan"):
+        assert "is not possible; allowed: 1e-30 to 1e30" in bits.scaled(state, bad).problem
+
+
+@pytest.mark.parametrize("left", ["fp16", "int8", "dynamic_tree", "nf4", "fp64", "e8m0"])
+def test_what_is_drawn_is_what_is_held(left):
+    state = bits.typed(bits.State(left, "fp32", (0, 0)), 0, "0.3")
+    shown = bits_shown(bits.render(state))
+    digits = "".join(f"{c:0{state.encoding(i).bits}b}" for i, c in enumerate(state.codes))
+    assert shown == digits
+    assert bits.exact_text(state.value(0)) in text_of(bits.render(state))
+
+
+def test_the_editor_follows_buttons_and_texts():
+    editor = bits.widget("1", "e4m3", "int8")
+    assert [b.description for b in editor.toggles[0]] == list("00111000")
+    editor.toggles[0][-1].value = True
+    assert editor.state.codes[0] == 0x39
+    assert editor.texts[0].value == "1.125"
+    editor.texts[1].value = "3"
+    assert (editor.state.codes[1], editor.state.source) == (3, 1)
+    assert [b.value for b in editor.toggles[1]] == [False] * 6 + [True, True]
+    editor.steps[1][1].click()
+    assert editor.state.codes[1] == 4
+    editor.names[0].value = "fp16"
+    assert len(editor.toggles[0]) == 16
+    assert editor.state.codes[0] == 0x4400
+    editor.scale.value = "0.25"
+    assert editor.state.value(1).value == 1
+    editor.texts[0].value = "what"
+    assert "cannot read 'what'" in text_of(editor.view.value)
