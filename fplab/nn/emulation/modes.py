@@ -229,11 +229,8 @@ class Mode(TorchDispatchMode):
 
     def _hook(self, node: Any, origin: Origin, elsewhere: bool) -> None:
         """Put a mode around a node's backward, once."""
-        if (
-            node is None
-            or node.name().endswith("AccumulateGrad")
-            or (not elsewhere and node.name().rstrip("0123456789") in _PLAIN)
-        ):
+        kind = type(node).__name__  # not node.name(): a user's Function may have stored a ctx.name
+        if node is None or kind == "AccumulateGrad" or (not elsewhere and kind.rstrip("0123456789") in _PLAIN):
             return
         if _HOOKED not in node.metadata:
             node.metadata[_HOOKED] = True
