@@ -337,7 +337,7 @@ def test_scaling_is_asked_for_each_operand_by_its_role() -> None:
     roles = [role for role, _ in scaling.asked[:half]]
     assert len(set(roles)) == len(roles) == 10
     assert roles[:4] == ["Linear 1 forward 0 a", "Linear 1 forward 0 b", "Linear 2 forward 0 a", "Linear 2 forward 0 b"]
-    assert roles[4:6] == ["Linear 2 backward 0.0 a", "Linear 2 backward 0.0 b"]
+    assert roles[4:6] == ["Linear 2 backward 0.0 a gradient", "Linear 2 backward 0.0 b"]
     assert scaling.asked[4][1] == (4, 8)
 
 
@@ -357,7 +357,7 @@ def test_a_backward_in_the_block_asks_for_the_same_roles(call: str) -> None:
             y.backward(G)
         asked.append(scaling.asked)
     assert asked[0] == asked[1]
-    assert [role for role, _ in asked[0]][2:] == [" backward 0.0 a", " backward 0.0 b"]
+    assert [role for role, _ in asked[0]][2:] == [" backward 0.0 a gradient", " backward 0.0 b"]
 
 
 def test_scaled_operands_are_rounded_and_the_product_is_scaled_back() -> None:

@@ -109,8 +109,8 @@ def emulate(
 
     ``scaling``: for FP8; ``scale(role, tensor)`` gives the power of two by which an operand is multiplied before it
     saturates into its format, and the product is divided by both. A role is such as "Linear 2 forward 0 a": layer (by
-    class, in order of first call), pass, number of the product in it, operand. With it, and with ``gradients``, a
-    checkpoint asks again for the same roles when it recomputes.
+    class, in order of first call), pass, number of the product in it, operand, and " gradient" after one that is. With
+    it, and with ``gradients``, a checkpoint asks again for the same roles when it recomputes.
 
     ``allow``: products that may run unemulated ("linalg_qr", "mylib::op"); any other raises LabError where it is met.
     torch.compile is refused. One block is for one thread.

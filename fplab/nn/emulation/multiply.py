@@ -45,8 +45,9 @@ class Products:
         model = self.model = self.settings.model(*formats)
         part = f".{self.done}" if self.done else ""
         role = f"{self.layer} {self.phase} {self.number}{part}"
-        x, shift_x = self._operand(a, formats[0], f"{role} a")
-        y, shift_y = self._operand(b, formats[1], f"{role} b")
+        roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
+        x, shift_x = self._operand(a, formats[0], roles[0])
+        y, shift_y = self._operand(b, formats[1], roles[1])
         result = tensorcore.multiply(model, x, y)
         if shift_x + shift_y:
             result = np.ldexp(result, -(shift_x + shift_y))
