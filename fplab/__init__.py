@@ -24,6 +24,7 @@ _WHERE = {
     "Format": "formats",
     "inspect": "inspection",
     "LabError": "errors",
+    "lang": "language",
     "le": "arithmetic",
     "lt": "arithmetic",
     "mul": "arithmetic",
@@ -43,6 +44,7 @@ _WHERE = {
 _MODULES = (
     "codebooks",
     "exact",
+    "exercises",
     "experiments",
     "formats",
     "hardware",
@@ -55,20 +57,22 @@ _MODULES = (
     "sums",
     "tensorcore",
     "training",
+    "widgets",
 )
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "add", "classify", "codebooks", "convert", "decode", "div", "dot", "encode", "eq", "exact", "experiments",
-    "fma", "formats", "hardware", "inspect", "inspection", "integers", "le", "lt", "memory", "mul", "neighbours",
-    "nn", "num_threads", "parallel", "plots", "quantize", "reveal_order", "set_num_threads", "sqrt", "sub", "sum",
-    "sums", "tensorcore", "training", "ulp",
+    "add", "classify", "codebooks", "convert", "decode", "div", "dot", "encode", "eq", "exact", "exercises",
+    "experiments", "fma", "formats", "hardware", "inspect", "inspection", "integers", "lang", "le", "lt", "memory",
+    "mul", "neighbours", "nn", "num_threads", "parallel", "plots", "quantize", "reveal_order", "set_num_threads",
+    "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp", "widgets",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from . import (
         codebooks,
         exact,
+        exercises,
         experiments,
         formats,
         hardware,
@@ -81,12 +85,14 @@ if TYPE_CHECKING:
         sums,
         tensorcore,
         training,
+        widgets,
     )
     from .arithmetic import add, div, eq, fma, le, lt, mul, sqrt, sub
     from .errors import LabError
     from .floats import convert, decode, encode, quantize
     from .formats import Format, Overflow, Rounding, Specials
     from .inspection import inspect
+    from .language import lang
     from .reveal import reveal_order
     from .spacing import classify, neighbours, ulp
     from .sums import dot, sum

@@ -229,6 +229,13 @@ def inspect(args: Arguments) -> int:
     return 0
 
 
+def exercise(args: Arguments) -> int:
+    """List the exercises of the course, check answers in a file, show a statement, a solution or the progress."""
+    from .exercises.command import run as run_exercise
+
+    return run_exercise(args)
+
+
 def lab(args: Arguments) -> int:
     """Open JupyterLab on the notebooks."""
     import importlib.util
@@ -307,6 +314,27 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overflow", help="inf, saturate or nan (default: the format's own)")
 
 
+def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+
+    def action(name: str, does: str) -> argparse.ArgumentParser:
+        one = actions.add_parser(name, prog=f"fplab exercise {name}", description=does, help=does)
+        one.add_argument("--lang", choices=("en", "zh"), help="English or Chinese (default: FPLAB_LANG, or English)")
+        return one
+
+    action("list", "Print every exercise by chapter, with what was solved.")
+    one = action("check", "Check the answers of a file; the exit status is 1 where one is wrong.")
+    one.add_argument("file", type=Path, metavar="FILE", help="Python: functions and values named as the exercises are")
+    one.add_argument("names", nargs="*", metavar="NAME", help="check these alone")
+    one.add_argument("--limit", type=float, default=5, metavar="S", help="seconds that a call may take (default: 5)")
+    one = action("show", "Print what an exercise asks.")
+    one.add_argument("name", metavar="NAME")
+    one.add_argument("--hint", action="store_true", help="with a hint")
+    action("solution", "Print a reference solution.").add_argument("name", metavar="NAME")
+    one = action("progress", "Print how much was solved, or write it as CSV.")
+    one.add_argument("--csv", type=Path, metavar="FILE", help="a row an exercise, for a teacher")
+
+
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8888, help="default: 8888")
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
@@ -360,6 +388,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
+    Command("exercise", "check answers to exercises", "check answers.py", _exercise_arguments, exercise),
     Command("lab", "open JupyterLab on the notebooks", "", _lab_arguments, lab),
 )
 

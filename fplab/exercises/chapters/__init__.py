@@ -1,0 +1,31 @@
+"""The exercises, a file a chapter; importing this package fills the registry."""
+
+from __future__ import annotations
+
+from . import (
+    arithmetic,
+    bits,
+    blocks,
+    integers,
+    memory,
+    optimizers,
+    products,
+    rounding,
+    sums,
+    training,
+    underflow,
+)
+
+__all__ = [
+    "arithmetic",
+    "bits",
+    "blocks",
+    "integers",
+    "memory",
+    "optimizers",
+    "products",
+    "rounding",
+    "sums",
+    "training",
+    "underflow",
+]

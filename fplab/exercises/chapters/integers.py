@@ -1,0 +1,292 @@
+"""Chapter 10: INT8, INT4 and 8-bit optimizers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from ...language import Text
+from ..base import Chapter, Exercise, Implement, Mutant, register
+from ..kinds import Floats, Integers, Lists, Options, Ratios
+
+CHAPTER = Chapter(10, "integers", Text("INT8, INT4 and 8-bit optimizers", "INT8、INT4 与 8 位优化器"))
+CODES = Integers(0, 255, bits=8, edges=(0b0001_1001, 0b0000_0010, 0b1001_1001, 64, 65, 127, 128, 129))
+BLOCK_VALUES = Floats("fp32", finite=True, low=2.0**-12, high=64.0)
+
+
+def quantize_int8(x, scale):  # type: ignore[no-untyped-def]
+    """To nearest, ties to even, and clipped to a range without -128."""
+    return max(-127, min(127, round(x / scale)))
+
+
+def tree_decode(code):  # type: ignore[no-untyped-def]
+    """Sign; zeros that say a power of ten; an indicator 1; a fraction of what is left."""
+    rest = code & 127
+    if rest == 0:
+        return Fraction(0)
+    width = rest.bit_length() - 1
+    zeros = 6 - width
+    share = Fraction(rest - (1 << width), (1 << width) - 1) if width else Fraction(1)
+    return (-share if code >> 7 else share) / 10**zeros
+
+
+def _tree(divisor: int = 1, shift: int = 0, signed: bool = True, zero: bool = True):  # type: ignore[no-untyped-def]
+    """A decoder with one thing wrong."""
+
+    def decode(code):  # type: ignore[no-untyped-def]
+        rest = code & 127
+        if rest == 0:
+            return Fraction(0) if zero else Fraction(1, 10**7)
+        width = rest.bit_length() - 1
+        most = (1 << width) - divisor
+        share = Fraction(rest - (1 << width), most) if width and most else Fraction(1)
+        return (-share if code >> 7 and signed else share) / Fraction(10) ** (6 - width + shift)
+
+    return decode
+
+
+def blockwise(xs, block):  # type: ignore[no-untyped-def]
+    """Each block in units of its own largest magnitude, on 127 steps."""
+    codes = []
+    for start in range(0, len(xs), block):
+        part = xs[start : start + block]
+        most = max(abs(Fraction(x)) for x in part)
+        codes += [round(Fraction(x) / most * 127) if most else 0 for x in part]
+    return codes
+
+
+def _blocks(*, whole: bool = False, short: bool = True, guard: bool = True, cut: bool = False):  # type: ignore[no-untyped-def]
+    """Block-wise quantisation with one thing wrong."""
+
+    def quantize(xs, block):  # type: ignore[no-untyped-def]
+        block = max(1, len(xs)) if whole else block
+        codes: list[int] = []
+        for start in range(0, len(xs) if short else len(xs) // block * block, block):
+            part = xs[start : start + block]
+            most = max(abs(Fraction(x)) for x in part)
+            step = math.trunc if cut else round
+            codes += [step(Fraction(x) / most * 127) if most or not guard else 0 for x in part]
+        return codes
+
+    return quantize
+
+
+def pack_int4(codes):  # type: ignore[no-untyped-def]
+    """Two's complement in four bits; the first of two is the low half."""
+    if len(codes) % 2:
+        codes = [*codes, 0]
+    return [(low & 15) | (high & 15) << 4 for low, high in zip(codes[::2], codes[1::2], strict=True)]
+
+
+def _high_first(codes: list[int]) -> list[int]:
+    codes = [*codes, 0] if len(codes) % 2 else codes
+    return [(high & 15) | (low & 15) << 4 for low, high in zip(codes[::2], codes[1::2], strict=True)]
+
+
+def _unmasked(codes: list[int]) -> list[int]:
+    codes = [*codes, 0] if len(codes) % 2 else codes
+    return [(low | high << 4) & 255 for low, high in zip(codes[::2], codes[1::2], strict=True)]
+
+
+def _pairs_only(codes: list[int]) -> list[int]:
+    return [(low & 15) | (high & 15) << 4 for low, high in zip(codes[::2], codes[1::2], strict=False)]
+
+
+def state_bytes(n, block):  # type: ignore[no-untyped-def]
+    """Two states, a byte an element, and an FP32 scale for each block begun."""
+    return 2 * (n + 4 * -(-n // block))
+
+
+register(
+    Exercise(
+        "state_bytes",
+        CHAPTER,
+        1,
+        Text("Bytes of 8-bit Adam", "8 位 Adam 的字节数"),
+        Text(
+            "Write state_bytes(n, block): the bytes of Adam's two states for n parameters, "
+            "one byte an element, and an FP32 scale for each "
+            "block of each state; the last block may be shorter.",
+            "编写 state_bytes(n, block)：n 个参数的 Adam 两个状态的字节数，每元素一字节，每个状态的每个块有"
+            "一个 FP32 缩放；最后一块可以较短。",
+        ),
+        Text("-(-n // block) rounds a quotient up.", "-(-n // block) 使商向上取整。"),
+        Text("2 · (n + 4 · ⌈n / block⌉).", "2 · (n + 4 · ⌈n / block⌉)。"),
+        Implement(
+            state_bytes,
+            {"n": Integers(0, 10**6, edges=(2047, 2048, 2049)), "block": Integers(1, 4096)},
+            Integers(0, 10**9),
+        ),
+        (
+            Mutant(
+                lambda n, block: 2 * (n + 4 * (n // block)),
+                Text("A last, shorter block has a scale, too.", "最后较短的块也有缩放。"),
+                "n ",
+            ),
+            Mutant(lambda n, block: n + 4 * -(-n // block), Text("Adam has two states.", "Adam 有两个状态。"), "n "),
+            Mutant(lambda n, block: 2 * n, Text("The scales are bytes, too.", "缩放也占字节。"), "n "),
+            Mutant(
+                lambda n, block: 2 * (n + -(-n // block)),
+                Text("A scale in FP32 takes four bytes.", "一个 FP32 缩放占四个字节。"),
+                "n ",
+            ),
+        ),
+        "Dettmers et al. 2022, arXiv 2110.02861",
+    ),
+    Exercise(
+        "quantize_int8",
+        CHAPTER,
+        1,
+        Text("Quantize to INT8", "量化到 INT8"),
+        Text(
+            "Write quantize_int8(x, scale), scale a power of two: x / scale rounded to nearest, "
+            "ties to even, clipped to −127 … 127.",
+            "编写 quantize_int8(x, scale)，scale 是 2 的幂：x / scale 向最近舍入，平局取偶，并限制在 −127 … 127。",
+        ),
+        Text("Python's round() takes ties to even.", "Python 的 round() 平局取偶。"),
+        Text(
+            "Round, then clip; −128 is left out so that the grid is symmetric.", "先舍入再限制；不用 −128，使网格对称。"
+        ),
+        Implement(
+            quantize_int8,
+            {
+                "x": Floats("fp32", finite=True, low=2.0**-10, high=1024.0, edges=(0.5, 1.5, 2.5, 127.5, 128.0, 200.0)),
+                "scale": Options((1.0, 0.5, 0.25, 2.0)),
+            },
+            Integers(-127, 127),
+        ),
+        (
+            Mutant(lambda x, s: max(-127, min(127, int(x / s))), Text("int() truncates.", "int() 是截断。"), "got"),
+            Mutant(
+                lambda x, s: max(-128, min(127, round(x / s))),
+                Text("The symmetric grid has no −128.", "对称网格没有 −128。"),
+                "-128",
+            ),
+            Mutant(
+                lambda x, s: (round(x / s) + 128) % 256 - 128,
+                Text("What is too large wraps round; it must be clipped.", "过大的值回绕了；应当限制。"),
+                "got",
+            ),
+            Mutant(
+                lambda x, s: max(-127, min(127, math.floor(x / s + 0.5))),
+                Text("floor(v + 0.5) rounds ties up.", "floor(v + 0.5) 使平局向上。"),
+                "0.5",
+            ),
+        ),
+    ),
+    Exercise(
+        "tree_decode",
+        CHAPTER,
+        2,
+        Text("Decode a dynamic tree", "解码动态树"),
+        Text(
+            "Write tree_decode(code), 8 bits, as a Fraction: sign bit; k zeros, which say 10^-k; "
+            "an indicator 1; n bits that are left say "
+            "f / (2^n − 1). With n = 0 the value is 10^-k; without an indicator it is 0.",
+            "编写 tree_decode(code)（8 位），返回 Fraction：符号位；k 个零表示 10^-k；指示位 "
+            "1；剩下的 n 位表示 f / (2^n − 1)。n = 0 时值为 10^-k；没有指示位时为 0。",
+        ),
+        Text("(code & 127).bit_length() finds the indicator.", "(code & 127).bit_length() 能找到指示位。"),
+        Text("0 001 1001: two zeros and 9 of 15: 9/15 · 10^-2.", "0 001 1001：两个零，15 分之 9：9/15 · 10^-2。"),
+        Implement(tree_decode, {"code": CODES}, Ratios()),
+        (
+            Mutant(
+                _tree(divisor=0),
+                Text("The fraction is f / (2^n − 1), so that all ones are 1.", "小数是 f / (2^n − 1)，全 1 即为 1。"),
+                "code",
+            ),
+            Mutant(
+                _tree(shift=1),
+                Text(
+                    "k zeros before the indicator say 10^-k; the indicator does not count.",
+                    "指示位之前的 k 个零表示 10^-k；指示位不计。",
+                ),
+                "code",
+            ),
+            Mutant(_tree(signed=False), Text("The first bit is the sign.", "第一位是符号。"), "1000000"),
+            Mutant(_tree(zero=False), Text("Without an indicator the value is 0.", "没有指示位时值为 0。"), "0000000"),
+        ),
+        "Dettmers et al. 2022, arXiv 2110.02861, 1.3",
+    ),
+    Exercise(
+        "pack_int4",
+        CHAPTER,
+        2,
+        Text("Two codes a byte", "一字节两个编码"),
+        Text(
+            "Write pack_int4(codes): codes from −8 to 7 in two's complement, two a byte, the "
+            "first in the low half; a last odd one beside 0. "
+            "Return a list of integers 0 … 255.",
+            "编写 pack_int4(codes)：−8 到 7 的编码用补码表示，每字节两个，第一个在低半字节；"
+            "最后多出的一个与 0 配对。返回 0 … 255 的整数列表。",
+        ),
+        Text("x & 15 is the two's complement of four bits.", "x & 15 就是四位补码。"),
+        Text("byte = (first & 15) | (second & 15) << 4.", "byte = (first & 15) | (second & 15) << 4。"),
+        Implement(pack_int4, {"codes": Lists(Integers(-8, 7), 0, 7)}, Lists(Integers(0, 255, bits=8), 0, 4)),
+        (
+            Mutant(
+                _high_first, Text("The first code belongs into the low half.", "第一个编码应放在低半字节。"), "0001"
+            ),
+            Mutant(
+                _unmasked,
+                Text(
+                    "A negative low code fills the high half with ones: mask it.",
+                    "负的低编码会把高半字节填满 1：需要掩码。",
+                ),
+                "-1",
+            ),
+            Mutant(
+                _pairs_only,
+                Text("The last of an odd number of codes is dropped.", "奇数个编码时最后一个丢失了。"),
+                "[]",
+            ),
+        ),
+    ),
+    Exercise(
+        "blockwise",
+        CHAPTER,
+        3,
+        Text("Block-wise quantisation", "分块量化"),
+        Text(
+            "Write blockwise(xs, block): every block of consecutive numbers is divided by its "
+            "own largest magnitude and multiplied by 127, exactly, "
+            "and rounded to nearest, ties to even. A block of zeros gives zeros; the last block "
+            "may be shorter. Return the integers.",
+            "编写 blockwise(xs, block)：每个连续的块除以自身的最大绝对值再乘以 127，精确计算后向最近舍入，"
+            "平局取偶。全零的块得到零；最后一块可以较短。返回整数列表。",
+        ),
+        Text("Fractions make the quotient exact.", "用 Fraction 使商精确。"),
+        Text(
+            "A block's own maximum is its scale: an outlier spoils its block alone.",
+            "块自身的最大值是其缩放：离群值只影响它所在的块。",
+        ),
+        Implement(
+            blockwise,
+            {"xs": Lists(BLOCK_VALUES, 0, 9), "block": Integers(1, 4)},
+            Lists(Integers(-127, 127), 0, 9),
+            cases=(((1.0, 64.0, 1.0, 1.0), 2), ((0.0, 0.0, 1.0), 2), ((1.0, 0.25, 2.0), 2)),
+        ),
+        (
+            Mutant(
+                _blocks(whole=True),
+                Text(
+                    "One scale for all: an outlier takes every other number's codes.",
+                    "全体共用一个缩放：离群值夺走了其他数的编码。",
+                ),
+                "xs",
+            ),
+            Mutant(_blocks(short=False), Text("The last, shorter block is dropped.", "最后较短的块丢失了。"), "xs"),
+            Mutant(
+                _blocks(guard=False),
+                Text("A block of zeros must not be divided by 0.", "全零的块不能除以 0。"),
+                "ZeroDivisionError",
+            ),
+            Mutant(
+                _blocks(cut=True),
+                Text("The codes are truncated, not rounded to nearest.", "编码是截断的，没有向最近舍入。"),
+                "xs",
+            ),
+        ),
+        "Dettmers et al. 2022, arXiv 2110.02861, 2.1",
+    ),
+)

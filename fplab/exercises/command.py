@@ -1,0 +1,98 @@
+"""What ``fplab exercise`` prints."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..errors import LabError
+from ..language import Text, lang
+from . import progress
+from .base import LEVELS, exercise, registry
+from .files import answers
+from .show import padded, width_of
+
+Arguments = argparse.Namespace
+MARKS = Text("✓ solved, · tried", "✓ 已通过，· 已尝试")
+HINT = Text("Hint: {hint}", "提示：{hint}")
+SCORE = Text("{right} of {all} solved", "已通过 {right} / {all}")
+KEPT = Text("kept in {path}", "保存在 {path}")
+WRITTEN = Text("{n} rows in {path}", "{n} 行写入 {path}")
+
+
+def list_all(args: Arguments) -> int:
+    """Print every exercise by chapter, with what was solved."""
+    done, found = progress.load(), registry()
+    wide = max(map(len, found))
+    titles = max(width_of(str(one.title)) for one in found.values())
+    chapter = 0
+    for one in found.values():
+        if one.chapter.number != chapter:
+            chapter = one.chapter.number
+            print(f"\n{chapter}. {one.chapter.title}")
+        entry = done.get(one.name)
+        mark = " " if entry is None else "✓" if entry["first_passed"] else "·"
+        print(f"  {mark} {one.name:<{wide}}  {padded(str(one.title), titles)}  {LEVELS[one.level - 1]}")
+    print(f"\n{_score()}  ({MARKS})")
+    return 0
+
+
+def _score() -> Text:
+    rows = progress.rows()
+    return SCORE.fill(right=sum(row["passed"] == "yes" for row in rows), all=len(rows))
+
+
+def check_file(args: Arguments) -> int:
+    """Check the answers of a file; the status is 1 where one is wrong."""
+    if not 0 < args.limit <= 3600:
+        raise LabError(f"--limit={args.limit:g} is no number of seconds; allowed: above 0, to 3600.")
+    wanted = [exercise(name).name for name in args.names]
+    found = answers(args.file, args.limit)
+    if missing := [name for name in wanted if name not in found]:
+        raise LabError(f"{str(args.file)!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
+    reports = [exercise(name).check(found[name], limit=args.limit) for name in wanted or found]
+    print(*reports, sep="\n\n")
+    return int(not all(reports))
+
+
+def show_one(args: Arguments) -> int:
+    """Print what an exercise asks."""
+    one = exercise(args.name)
+    print(one)
+    if args.hint:
+        print(f"\n{HINT.fill(hint=one.hint)}")
+    return 0
+
+
+def show_solution(args: Arguments) -> int:
+    """Print a reference solution."""
+    print(exercise(args.name).solution())
+    return 0
+
+
+def show_progress(args: Arguments) -> int:
+    """Print what was solved, or write it as CSV."""
+    if args.csv is None:
+        print(f"{_score()}; {KEPT.fill(path=progress.path())}")
+        return 0
+    try:
+        progress.export(args.csv)
+    except OSError as error:
+        raise LabError(f"cannot write {str(args.csv)!r}: {error.strerror}.") from None
+    print(WRITTEN.fill(n=len(progress.rows()), path=args.csv))
+    return 0
+
+
+ACTIONS = {
+    "list": list_all,
+    "check": check_file,
+    "show": show_one,
+    "solution": show_solution,
+    "progress": show_progress,
+}
+
+
+def run(args: Arguments) -> int:
+    """Do one action, in the language asked for."""
+    if args.lang:
+        lang(args.lang)
+    return ACTIONS[args.action](args)

@@ -1,0 +1,116 @@
+"""What has been solved, kept in one local file and nowhere else; a teacher gets it as CSV.
+
+The file is JSON, ``progress.json`` in ``FPLAB_PROGRESS_DIR`` or the user's data folder, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..language import Text
+from ..storage import write_text
+
+COLUMNS = ("exercise", "chapter", "level", "title", "passed", "attempts", "first_attempt", "first_passed")
+Entry = dict[str, Any]
+
+
+def path() -> Path:
+    """Where progress is kept."""
+    own = os.environ.get("FPLAB_PROGRESS_DIR")
+    if own:
+        return Path(own) / "progress.json"
+    base = os.environ.get("XDG_DATA_HOME") or os.environ.get("APPDATA") or Path.home() / ".local" / "share"
+    return Path(base) / "fplab" / "progress.json"
+
+
+def load() -> dict[str, Entry]:
+    """Every exercise that was tried; a file that cannot be read counts as none."""
+    try:
+        data = json.loads(path().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    rows = data.get("exercises", {}) if isinstance(data, dict) else {}
+    return {str(name): row for name, row in rows.items() if _sound(row)} if isinstance(rows, dict) else {}
+
+
+def _sound(row: Any) -> bool:
+    """Whether an entry is what this module writes."""
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("attempts"), int)
+        and isinstance(row.get("first_attempt"), str)
+        and isinstance(row.get("first_passed"), str | None)
+    )
+
+
+def remember(name: str, passed: bool) -> Text | None:
+    """Note one attempt. A file that cannot be written does not stop a lesson: the note that comes back says so."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    entries = load()
+    entry = entries.setdefault(name, {"attempts": 0, "first_attempt": now, "first_passed": None})
+    entry["attempts"] += 1
+    if passed and entry["first_passed"] is None:
+        entry["first_passed"] = now
+    try:
+        if not entries.keys() - {name}:
+            _set_aside()
+        write_text(path(), json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        text = Text("(progress is not kept: {why})", "（进度未保存：{why}）")
+        return text.fill(why=f"{path()}: {error.strerror}")
+    return None
+
+
+def _set_aside() -> None:
+    """A file that exists and cannot be read as progress is kept under another name before a new one is begun."""
+    file = path()
+    if not file.exists():
+        return
+    try:
+        readable = isinstance(json.loads(file.read_text(encoding="utf-8")), dict)
+    except ValueError:
+        readable = False
+    if not readable:
+        file.replace(file.with_suffix(".damaged.json"))
+
+
+def rows() -> list[dict[str, Any]]:
+    """A row for every exercise there is, tried or not."""
+    from .base import registry
+
+    entries = load()
+    return [_row(one, entries.get(one.name, {})) for one in registry().values()]
+
+
+def _row(exercise: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "exercise": exercise.name,
+        "chapter": exercise.chapter.number,
+        "level": exercise.level,
+        "title": str(exercise.title),
+        "passed": "yes" if entry.get("first_passed") else "no",
+        "attempts": entry.get("attempts", 0),
+        "first_attempt": entry.get("first_attempt", ""),
+        "first_passed": entry.get("first_passed") or "",
+    }
+
+
+def csv_text() -> str:
+    """The rows as CSV; times are UTC in ISO 8601."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows())
+    return out.getvalue()
+
+
+def export(file: Path) -> None:
+    """Write the CSV, with the mark by which spreadsheets know UTF-8."""
+    write_text(file, "\ufeff" + csv_text())

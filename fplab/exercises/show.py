@@ -1,0 +1,217 @@
+"""A report as text and as HTML: the counterexample as bit strips with their fields, what was expected, what came."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..inspection.notebook import FILLS
+from ..language import Text
+from .base import LEVELS, Exercise, Implement
+from .shown import Shown
+
+if TYPE_CHECKING:
+    from .checker import Report
+
+Line = tuple[str, Shown]
+WIDTH = 96
+
+PASSED = Text("passed", "通过")
+NOT_YET = Text("not yet", "尚未通过")
+TRIED = Text("{n} inputs, every bit", "{n} 个输入，每一位都对")
+RIGHT = Text("that is right", "回答正确")
+SMALLEST = Text("the smallest input on which it fails", "使它出错的最小输入")
+FAILING = Text("an input on which it fails", "使它出错的输入")
+EXPECTED, GOT = Text("expected", "应为"), Text("got", "得到")
+WANTED = Text("wanted", "要求")
+YOURS = Text("yours", "你的")
+PRINTED = Text("printed", "打印")
+MISTAKE, RULE, HINT = Text("Mistake", "错误"), Text("Rule", "规则"), Text("Hint", "提示")
+NOT_THIS = Text("that is not it", "答案不对")
+
+
+def width_of(text: str) -> int:
+    """Columns of a text in a terminal: Chinese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def padded(text: str, width: int) -> str:
+    """A text filled with spaces to so many columns."""
+    return text + " " * max(0, width - width_of(text))
+
+
+def headline(report: Report) -> str:
+    """The first line: which exercise, and how it ended."""
+    verdict = PASSED if report.passed else NOT_YET
+    about = TRIED.fill(n=report.tried) if isinstance(report.exercise.task, Implement) else RIGHT
+    return f"{report.exercise.title} [{report.exercise.name}]: {verdict}" + (f" ({about})" if report.passed else "")
+
+
+def lines(report: Report) -> Iterator[Line]:
+    """The labelled values of a counterexample, or of what was found."""
+    failure = report.failure
+    if failure is None:
+        return
+    for name, many in failure.arguments:
+        for i, shown in enumerate(many):
+            yield (name or str(YOURS)) if i == 0 else "", shown
+    is_find = any(not name for name, _ in failure.arguments)
+    for label, many in ((WANTED if is_find else EXPECTED, failure.expected), (GOT, failure.got)):
+        for i, shown in enumerate(many):
+            yield str(label) if i == 0 else "", shown
+
+
+def remarks(report: Report) -> list[tuple[str, str]]:
+    """What is said below: what was printed, the mistake, the rule, a hint."""
+    failure, exercise = report.failure, report.exercise
+    if failure is None or report.passed:
+        return []
+    found: list[tuple[str, str]] = []
+    if failure.printed.strip():
+        found.append((str(PRINTED), failure.printed.strip()))
+    if failure.mistake:
+        found.append((str(MISTAKE), str(failure.mistake)))
+    return [*found, (str(RULE), str(exercise.rule)), (str(HINT), str(exercise.hint))]
+
+
+def caption(report: Report) -> str:
+    """What stands above the values."""
+    failure = report.failure
+    if failure is None or report.passed:
+        return ""
+    if not isinstance(report.exercise.task, Implement):
+        return str(failure.says or NOT_THIS)
+    if not failure.arguments:
+        return str(failure.says)
+    above = FAILING if failure.how == "late" else SMALLEST
+    return f"{above}:" + (f" {failure.says}" if failure.says else "")
+
+
+def legend(shown: Shown) -> str:
+    """The letters of the fields, as wide as the fields: ``s eeeee ffffffffff``."""
+    letters = {"sign": "s", "exponent": "e", "fraction": "f"}
+    return " ".join(letters.get(name, " ") * len(digits) for name, digits in shown.fields)
+
+
+def marks(one: Shown, other: Shown) -> str:
+    """Carets below the bits in which two codes of one format differ."""
+    if [len(d) for _, d in one.fields] != [len(d) for _, d in other.fields]:
+        return ""
+    return "".join("^" if a != b else " " for a, b in zip(one.strip, other.strip, strict=True)).rstrip()
+
+
+def text_of(report: Report) -> str:
+    """The whole report as text."""
+    parts = [headline(report)]
+    if above := caption(report):
+        parts.append(above)
+    parts += _table(list(lines(report)), report)
+    for label, text in remarks(report):
+        first = f"{label}: "
+        parts.append(
+            textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=" " * width_of(first))
+            if width_of(text) == len(text)
+            else first + text
+        )
+    if report.note:
+        parts.append(str(report.note))
+    return "\n".join(parts)
+
+
+def _table(rows: list[Line], report: Report) -> list[str]:
+    """Rows of label, value and bits; the fields' letters stand above where the format changes, carets below."""
+    if not rows:
+        return []
+    labels = max(width_of(label) for label, _ in rows)
+    values = max([width_of(shown.text) for _, shown in rows if shown.fields], default=0)
+    parts: list[str] = []
+    before = ("", "")
+    for label, shown in rows:
+        fields = legend(shown)
+        if fields.strip() and (fields, shown.of) != before:
+            parts.append(" " * (labels + values + 6) + f"{fields}   {shown.of}")
+        if shown.fields:
+            before = (fields, shown.of)
+        text = padded(shown.text, values) if shown.fields else shown.text
+        parts.append(f"  {padded(label, labels)}  {text}  {shown.strip}".rstrip())
+    failure = report.failure
+    pair = failure is not None and len(failure.expected) == len(failure.got) == 1
+    if failure and pair and (under := marks(failure.expected[0], failure.got[0])):
+        parts.append(" " * (labels + values + 6) + under)
+    return parts
+
+
+# --- HTML ------------------------------------------------------------------------------------------------------
+
+RULE_LINE = "1px solid rgba(128,128,128,.4)"
+MONO = "font-family:ui-monospace,monospace;white-space:pre"
+
+
+def _strip_html(shown: Shown, other: Shown | None) -> str:
+    """Bits by field, tinted and named in a title; bits that differ from another's are underlined and bold."""
+    same = other is not None and [len(d) for _, d in other.fields] == [len(d) for _, d in shown.fields]
+    parts = []
+    for i, (name, digits) in enumerate(shown.fields):
+        against = other.fields[i][1] if same and other is not None else digits
+        cells = "".join(f"<b><u>{a}</u></b>" if a != b else a for a, b in zip(digits, against, strict=True))
+        fill = FILLS.get(name, "rgba(128,128,128,.2)")
+        parts.append(f'<span title="{html.escape(name)}" style="background:{fill};padding:1px 2px">{cells}</span>')
+    return " ".join(parts)
+
+
+def html_of(report: Report) -> str:
+    """The report as one fragment in the page's own colours; a sign stands beside every colour."""
+    sign, colour = ("✓", "#2e7d32") if report.passed else ("✗", "#c62828")
+    parts = [
+        f'<div style="border-left:4px solid {colour};padding:.3em .8em;line-height:1.5;max-width:62em">'
+        f'<div><b><span style="color:{colour}">{sign}</span> {html.escape(headline(report))}</b></div>'
+    ]
+    if above := caption(report):
+        parts.append(f'<div style="white-space:pre-wrap">{html.escape(above)}</div>')
+    if rows := list(lines(report)):
+        parts.append(_rows_html(rows, report))
+    for label, text in remarks(report):
+        parts.append(f'<div style="white-space:pre-wrap"><b>{html.escape(label)}</b> {html.escape(text)}</div>')
+    if report.note:
+        parts.append(f"<div>{html.escape(str(report.note))}</div>")
+    return "".join(parts) + "</div>"
+
+
+def _rows_html(rows: list[Line], report: Report) -> str:
+    """The labelled values as a table, the fields' letters in a row of their own."""
+    failure = report.failure
+    pair = failure is not None and len(failure.expected) == len(failure.got) == 1
+    expected = failure.expected[0] if failure is not None and pair else None
+    cell = f"padding:1px .8em 1px 0;text-align:left;{MONO}"
+    body, before = [], ""
+    for i, (label, shown) in enumerate(rows):
+        fields = legend(shown)
+        if fields.strip() and fields + shown.of != before:
+            body.append(
+                f'<tr><td></td><td></td><td style="{cell};opacity:.75">{_legend_html(shown)}  {shown.of}</td></tr>'
+            )
+        before = fields + shown.of if shown.fields else before
+        strip = _strip_html(shown, expected if i == len(rows) - 1 else None)
+        body.append(
+            f'<tr><th scope="row" style="{cell};font-weight:normal;opacity:.75">{html.escape(label)}</th>'
+            f'<td style="{cell}">{html.escape(shown.text)}</td><td style="{cell}">{strip}</td></tr>'
+        )
+    return f'<table style="border:0;border-collapse:collapse;margin:.3em 0;background:none">{"".join(body)}</table>'
+
+
+def _legend_html(shown: Shown) -> str:
+    return " ".join(f'<span style="padding:1px 2px">{letters}</span>' for letters in legend(shown).split(" "))
+
+
+def statement_html(exercise: Exercise) -> str:
+    """An exercise's statement for a notebook."""
+    paragraphs = "".join(f"<p style='margin:.3em 0'>{html.escape(p)}</p>" for p in str(exercise.statement).split("\n"))
+    about = f"{exercise.chapter.number}. {exercise.chapter.title} · {LEVELS[exercise.level - 1]}"
+    return (
+        f'<div style="line-height:1.5;max-width:62em"><b>{html.escape(str(exercise.title))}</b> '
+        f'<span style="opacity:.75">{html.escape(about)}</span>{paragraphs}'
+        f'<code style="color:inherit;background:none">{html.escape(exercise.signature)}</code></div>'
+    )

@@ -1,0 +1,100 @@
+"""``fplab exercise``, as a learner and a teacher meet it."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+import fplab
+from fplab import cli
+
+GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "kept"))
+    fplab.lang("en")
+    yield
+    fplab.lang("en")
+
+
+def answers(tmp_path, text):
+    file = tmp_path / "answers.py"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_list_shows_every_exercise_and_what_is_solved(tmp_path, capsys):
+    assert cli.main(["exercise", "check", answers(tmp_path, GOOD + "absorbed = 1\n")]) == 1
+    capsys.readouterr()
+    assert cli.main(["exercise", "list"]) == 0
+    text = capsys.readouterr().out
+    assert "2. Rounding" in text
+    assert "  ✓ rne " in text
+    assert "  · absorbed " in text
+    assert "    v100_block " in text
+    assert f"2 of {len(fplab.exercises.names())} solved" in text
+
+
+def test_check_passes_and_fails(tmp_path, capsys):
+    assert cli.main(["exercise", "check", answers(tmp_path, GOOD)]) == 0
+    text = capsys.readouterr().out
+    assert "[rne]: passed" in text
+    assert "[largest_e4m3]: passed" in text
+    file = answers(tmp_path, GOOD.replace("round(x / 2**n)", "x >> n"))
+    assert cli.main(["exercise", "check", file]) == 1
+    assert "Mistake: This is truncation" in capsys.readouterr().out
+    assert cli.main(["exercise", "check", file, "largest_e4m3"]) == 0
+    assert "rne" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def rne(x, n)\n", "is not Python: expected ':' (line 1)."),
+        ("1 / 0\n", "does not run: it raises ZeroDivisionError"),
+        ("x = 1\n", "answers no exercise. Name a function or a value as the exercise is named"),
+        ("while True: pass\n", "does not run: it was still running after 0.2 s"),
+    ],
+)
+def test_files_that_cannot_be_checked(tmp_path, capsys, text, message):
+    assert cli.main(["exercise", "check", "--limit", "0.2", answers(tmp_path, text)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_requests_that_cannot_be_honoured(tmp_path, capsys):
+    for words, message in (
+        (["check", str(tmp_path / "none.py")], "cannot read"),
+        (["check", answers(tmp_path, GOOD), "absorbed"], "has no answer to absorbed. It has: largest_e4m3, rne."),
+        (["show", "rnn"], "unknown exercise 'rnn'"),
+        (["check", answers(tmp_path, GOOD), "--limit", "-1"], "--limit=-1 is no number of seconds"),
+        (["progress", "--csv", str(tmp_path)], "cannot write"),
+        ([], "the following arguments are required: ACTION"),
+    ):
+        assert cli.main(["exercise", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_show_and_solution(capsys):
+    assert cli.main(["exercise", "show", "rne", "--hint"]) == 0
+    text = capsys.readouterr().out
+    assert "    def rne(x, n):" in text
+    assert "Hint: Compare x mod 2^n" in text
+    assert cli.main(["exercise", "show", "rne", "--lang", "zh"]) == 0
+    assert "平局取偶" in capsys.readouterr().out
+    assert cli.main(["exercise", "solution", "rne", "--lang", "en"]) == 0
+    assert "quotient % 2 == 1" in capsys.readouterr().out
+
+
+def test_progress_as_csv(tmp_path, capsys):
+    cli.main(["exercise", "check", answers(tmp_path, GOOD)])
+    file = tmp_path / "progress.csv"
+    assert cli.main(["exercise", "progress", "--csv", str(file)]) == 0
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = {row["exercise"]: row["passed"] for row in csv.DictReader(lines)}
+    assert rows["rne"] == rows["largest_e4m3"] == "yes"
+    assert rows["absorbed"] == "no"
+    assert cli.main(["exercise", "progress"]) == 0
+    assert "2 of " in capsys.readouterr().out

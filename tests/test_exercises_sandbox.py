@@ -1,0 +1,206 @@
+"""Bad answers are reported kindly: exceptions, wrong types, endless loops, a progress file in any state."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import sys
+import threading
+import time
+
+import pytest
+
+import fplab
+from fplab.exercises import exercise, progress
+from fplab.language import Text
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "kept"))
+    fplab.lang("en")
+    yield
+    fplab.lang("en")
+
+
+def check(answer, name="rne", **options):
+    return exercise(name).check(answer, remember=False, **options)
+
+
+def test_an_exception_names_its_line_and_no_traceback():
+    def answer(x, n):
+        return x / (n - n)
+
+    report = check(answer)
+    assert report.failure.how == "raised"
+    assert "it raises ZeroDivisionError: division by zero" in str(report)
+    assert "return x / (n - n)" in str(report)
+    assert "Traceback" not in str(report)
+    assert report.failure.values == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda x, n: None, "an integer is wanted, not None"),
+        (lambda x, n: "1", "an integer is wanted, not '1' (str)"),
+        (lambda x, n: True, "an integer is wanted, not True (bool)"),
+        (lambda x, n: 0.5, "an integer is wanted, not 0.5 (float)"),
+        (lambda x, n: [x], "an integer is wanted, not [0] (list)"),
+        (lambda x: x, "takes 1 positional argument but 2 were given"),
+        (lambda x, n: sys.exit(3), "it raises SystemExit: 3"),
+        (5, "a function is wanted (def rne(x, n):), not 5"),
+        (None, "a function is wanted (def rne(x, n):), not None"),
+    ],
+)
+def test_wrong_types_are_said_kindly(answer, text):
+    report = check(answer)
+    assert not report.passed
+    assert text in str(report)
+
+
+def test_wrong_types_of_values():
+    assert "a string of 16 binary digits is wanted, not '101' (str)" in str(check("101", "predict_bits"))
+    assert "one number is wanted, not 'x' (str)" in str(check("x", "largest_e4m3"))
+    assert "a tuple (a, b, c) is wanted, not 3 (int)" in str(check(3, "a100_or_h100"))
+    assert "one of 'a', 'b', 'c', 'd' is wanted" in str(check("e", "bf16_or_fp16"))
+
+
+def test_an_endless_loop_is_stopped_and_said():
+    def answer(x, n):
+        while x:
+            pass
+        return rne(x, n)
+
+    rne = exercise("rne").task.reference
+    start = time.perf_counter()
+    report = check(answer, limit=0.2)
+    assert time.perf_counter() - start < 4
+    assert report.failure.how == "late"
+    assert "still running after 0.2 s, and was stopped" in str(report)
+    assert report.failure.values == (1, 0)
+    assert not [t for t in threading.enumerate() if t.name == "fplab answer" and t.is_alive()]
+
+
+def test_a_loop_that_swallows_exceptions_is_stopped_too():
+    def answer(x, n):
+        while True:
+            with contextlib.suppress(Exception):
+                sum(range(100))
+
+    assert check(answer, limit=0.2).failure.how == "late"
+
+
+def test_it_works_outside_of_the_main_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(check(lambda x, n: x >> n)))
+    thread.start()
+    thread.join()
+    assert found[0].failure.values == (3, 1)
+
+
+def test_what_is_printed_stays_inside_until_it_helps(capsys):
+    def answer(x, n):
+        print("half of", x)
+        return x >> n
+
+    report = check(answer)
+    assert capsys.readouterr().out == ""
+    assert "printed: half of 3" in str(report)
+    assert check(lambda x, n: print("noise") or exercise("rne").task.reference(x, n)).passed
+    print("heard")
+    assert capsys.readouterr().out == "heard\n"
+
+
+def test_arguments_are_the_answers_own():
+    def answer(xs, block):
+        result = exercise("blockwise").task.reference(list(xs), block)
+        xs.clear()
+        return result
+
+    assert check(answer, "blockwise").passed
+
+
+def test_an_answer_that_changes_its_mind_is_noticed():
+    calls = []
+
+    def answer(x, n):
+        calls.append(x)
+        return -1 if len(calls) == 1 else exercise("rne").task.reference(x, n)
+
+    assert "different results for the same input" in str(check(answer))
+
+
+def test_a_limit_is_a_number_of_seconds():
+    with pytest.raises(fplab.LabError, match=r"limit=-1 is no number of seconds; allowed: above 0, to 3600\."):
+        check(lambda x, n: 0, limit=-1)
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_kept_and_exported():
+    one = exercise("largest_e4m3")
+    one.check(480)
+    one.check(448)
+    one.check(240)
+    entry = progress.load()["largest_e4m3"]
+    assert entry["attempts"] == 3
+    assert entry["first_passed"] >= entry["first_attempt"]
+    rows = {row["exercise"]: row for row in csv.DictReader(io.StringIO(progress.csv_text()))}
+    assert set(rows) == set(fplab.exercises.names())
+    assert rows["largest_e4m3"]["passed"] == "yes"
+    assert rows["largest_e4m3"]["attempts"] == "3"
+    assert rows["rne"] | {"title": ""} == {
+        "exercise": "rne", "chapter": "2", "level": "1", "title": "", "passed": "no", "attempts": "0",
+        "first_attempt": "", "first_passed": "",
+    }  # fmt: skip
+    assert not list(progress.path().parent.glob(".part-*"))
+
+
+def test_a_damaged_file_is_set_aside():
+    progress.path().parent.mkdir(parents=True)
+    progress.path().write_text("{ not json", encoding="utf-8")
+    assert exercise("largest_e4m3").check(448).passed
+    assert set(progress.load()) == {"largest_e4m3"}
+    assert progress.path().with_suffix(".damaged.json").read_text(encoding="utf-8") == "{ not json"
+
+
+@pytest.mark.parametrize("text", ["[]", '{"exercises": []}', '{"exercises": {"rne": {"attempts": "x"}}}'])
+def test_a_file_of_another_shape_counts_as_none(text):
+    progress.path().parent.mkdir(parents=True)
+    progress.path().write_text(text, encoding="utf-8")
+    assert progress.load() == {}
+    assert exercise("largest_e4m3").check(448).passed
+    assert json.loads(progress.path().read_text(encoding="utf-8"))["exercises"]["largest_e4m3"]["attempts"] == 1
+
+
+def test_progress_that_cannot_be_kept_does_not_stop_a_lesson(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "file"))
+    report = exercise("largest_e4m3").check(448)
+    assert report.passed
+    assert "(progress is not kept: " in str(report)
+
+
+# --- the language ------------------------------------------------------------------------------------------------
+
+
+def test_reports_follow_the_language():
+    report = check(lambda x, n: x >> n)
+    assert "expected" in str(report)
+    fplab.lang("zh")
+    assert "应为" in str(report)
+    assert "规则" in str(report)
+    assert "这是截断" in str(report)
+
+
+def test_the_language_is_chosen_by_name():
+    assert fplab.lang("中文") == fplab.lang() == "zh"
+    assert fplab.lang("EN") == "en"
+    with pytest.raises(fplab.LabError, match=r"unknown language 'fr'\. Allowed: en, zh\."):
+        fplab.lang("fr")
+    assert fplab.lang() == "en"
+    assert Text("{a} of {b}", "{b} 的 {a}").fill(a=Text("one", "一"), b=2) == Text("one of 2", "2 的 一")
