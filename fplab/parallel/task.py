@@ -38,4 +38,4 @@ class Network:
         """Forward and backward pass over this rank's share of a batch; the share's mean loss."""
         loss = cross_entropy(model(log.part(batch.inputs)), log.part(batch.targets))
         loss.backward()
-        return float(loss)
+        return float(loss.detach())
