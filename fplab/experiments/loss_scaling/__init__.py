@@ -26,7 +26,7 @@ __all__ = ["BUDGET", "CHECKS", "DIGESTED", "QUESTION", "QUICK", "TITLE", "Params
 
 TITLE = "Loss scaling"
 QUESTION = "At which loss scales does FP16 training work, and how does a dynamic scale find them?"
-BUDGET = 6.0
+BUDGET = 8.0
 DIGESTED = ()
 
 

@@ -27,7 +27,7 @@ __all__ = ["BUDGET", "CHECKS", "DIGESTED", "QUESTION", "QUICK", "TITLE", "Params
 
 TITLE = "Sensitive operations"
 QUESTION = "Which operations fail in half precision, what mends them, and does that support autocast's list?"
-BUDGET = 6.0
+BUDGET = 8.0
 DIGESTED = ("limits",)
 
 
