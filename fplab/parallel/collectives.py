@@ -11,7 +11,7 @@ until it is sent on, or is rounded in place with ``add="wire"``. NCCL and MPI ad
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -351,10 +351,3 @@ def contributions(collective: Collective, given: Array) -> list[Array]:
         part = Collective(collective.name, collective.ranks, collective.chunks, collective.steps[:count])
         frames.append(execute(part, frames[0]))
     return [frame.astype(np.int64) for frame in frames]
-
-
-def steps_of(collective: Collective) -> Iterator[tuple[int, Message]]:
-    """Every message with the number of its step."""
-    for number, step in enumerate(collective.steps):
-        for message in step:
-            yield number, message

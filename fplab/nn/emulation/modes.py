@@ -44,7 +44,7 @@ _PLAIN_NAMES = """
     NllLoss NllLoss2D Permute Pow Relu ReshapeAlias Rsqrt Select Sigmoid Silu Slice Softmax Softplus Split Sqrt Squeeze
     Stack Sub Sum T Tanh ToCopy Transpose Unbind UnsafeView Unsqueeze View Where
 """
-_PLAIN = frozenset(["torch::autograd::AccumulateGrad", *(f"{name}Backward" for name in _PLAIN_NAMES.split())])
+_PLAIN = frozenset(f"{name}Backward" for name in _PLAIN_NAMES.split())
 
 
 class _Result(NamedTuple):
