@@ -43,6 +43,7 @@ _WHERE = {
 }
 _MODULES = (
     "codebooks",
+    "course",
     "exact",
     "exercises",
     "experiments",
@@ -62,7 +63,7 @@ _MODULES = (
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "add", "classify", "codebooks", "convert", "decode", "div", "dot", "encode", "eq", "exact", "exercises",
+    "add", "classify", "codebooks", "convert", "course", "decode", "div", "dot", "encode", "eq", "exact", "exercises",
     "experiments", "fma", "formats", "hardware", "inspect", "inspection", "integers", "lang", "le", "lt", "memory",
     "mul", "neighbours", "nn", "num_threads", "parallel", "plots", "quantize", "reveal_order", "set_num_threads",
     "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp", "widgets",
@@ -71,6 +72,7 @@ __all__ = [
 if TYPE_CHECKING:
     from . import (
         codebooks,
+        course,
         exact,
         exercises,
         experiments,

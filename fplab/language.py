@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from .errors import LabError, unknown
 LANGUAGES = {"en": "English", "zh": "中文"}
 _ALSO = {"english": "en", "中文": "zh", "chinese": "zh", "zh-cn": "zh", "zh_cn": "zh"}
 _chosen: list[str] = []  # empty until a language is chosen or first asked for
+_followers: list[Callable[[], None]] = []
 
 
 def _named(language: object) -> str:
@@ -37,14 +40,47 @@ def lang(language: str | None = None) -> str:
     >>> lang("English")
     'en'
     """
-    if language is not None:
-        _chosen[:] = [_named(language)]
+    if language is not None and [name := _named(language)] != _chosen:
+        _chosen[:] = [name]
+        for follow in _followers:
+            follow()
     if not _chosen:
         try:
             _chosen.append(_named(os.environ.get("FPLAB_LANG") or "en"))
         except LabError:
             _chosen.append("en")  # a variable meant for another program must not stop this one
     return _chosen[0]
+
+
+def follow(change: Callable[[], None]) -> None:
+    """Call ``change`` whenever another language is chosen: what is on the screen already is then drawn anew."""
+    _followers.append(change)
+
+
+@contextlib.contextmanager
+def speaking(language: str) -> Iterator[None]:
+    """Speak a language inside the block; nobody who follows the choice is told."""
+    before = list(_chosen)
+    _chosen[:] = [_named(language)]
+    try:
+        yield
+    finally:
+        _chosen[:] = before
+
+
+def in_each(render: Callable[[], str]) -> str:
+    """What ``render`` gives in every language, as HTML of which a page shows the chosen one.
+
+    The classes are those of the course's prose. Without a page's style the second language is hidden.
+
+    >>> in_each(lambda: str(Text("sum", "和")))
+    '<div class="fplab-en">sum</div><div class="fplab-zh" lang="zh" hidden>和</div>'
+    """
+    parts = []
+    for language, attributes in {"en": "", "zh": ' lang="zh" hidden'}.items():
+        with speaking(language):
+            parts.append(f'<div class="fplab-{language}"{attributes}>{render()}</div>')
+    return "".join(parts)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ LAYERS = (
     ("hardware", "nn", "plots"),
     ("memory", "parallel", "training"),
     ("experiments",),
-    ("exercises", "widgets"),
+    ("course", "exercises", "pages", "widgets"),
     ("cli", "__main__"),
 )
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LabError, unknown
-from ..language import Text
+from ..language import Text, in_each
 from .kind import Kind
 from .kinds import Codes
 from .shown import Shown
@@ -149,7 +149,7 @@ class Exercise:
     def _repr_html_(self) -> str:
         from .show import statement_html
 
-        return statement_html(self)
+        return in_each(lambda: statement_html(self))
 
 
 @dataclass(frozen=True)

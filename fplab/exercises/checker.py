@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError
-from ..language import Text
+from ..language import Text, in_each
 from . import progress, shrink
 from .base import Exercise, Find, Implement, Judgement, Mutant, Predict
 from .kind import Many, Words
@@ -68,7 +68,7 @@ class Report:
     def _repr_html_(self) -> str:
         from .show import html_of
 
-        return html_of(self)
+        return in_each(lambda: html_of(self))
 
     def __bool__(self) -> bool:
         return self.passed

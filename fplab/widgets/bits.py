@@ -10,7 +10,6 @@ from ..errors import LabError
 from ..exact import Exact
 from ..inspection import numerals
 from ..inspection.given import parse
-from ..language import Text
 from . import encodings
 from .drawing import beside, bit_strip, facts, note, panel, refusal, say, title
 from .encodings import Encoding
@@ -161,12 +160,12 @@ class Editor:
     """The bit editor at work: ``state``; ``names``, ``texts`` and ``toggles`` of both sides; ``view``."""
 
     def __init__(self, state: State) -> None:
-        from .shell import library
+        from .shell import library, redraw_with
 
         self._widgets, self._quiet, self.state = library(), False, state
         w = self._widgets
         self.view = w.HTML()
-        self.scale = w.Text(str(state.scale), description=say("scale", "比例"), continuous_update=False)
+        self.scale = w.Text(str(state.scale), continuous_update=False)
         self.scale.observe(lambda event: self.attempt(scaled(self.state, event["new"])), "value")
         self.names: list[Any] = []
         self.texts: list[Any] = []
@@ -176,17 +175,14 @@ class Editor:
         lines = [part for side in (0, 1) for part in (self._tools(side), self.rows[side])]
         self.box = w.VBox([*lines, self.scale, self.view])
         self.move(state)
+        redraw_with(self)
 
     def _tools(self, side: int) -> Any:
         """The inputs of a side: its encoding, a value, steps."""
         w = self._widgets
-        name = w.Dropdown(options=tuple(encodings.encodings()), value=self.state.names[side],
-                          description=str(Text("left", "左") if side == 0 else Text("right", "右")))  # fmt: skip
-        text = w.Text(placeholder=say("value or code: 0.1, 1/3, 0x2e66", "数值或编码：0.1、1/3、0x2e66"),
-                      description=say("value", "值"), continuous_update=False)  # fmt: skip
-        down, up = (w.Button(description=d, tooltip=t, layout=w.Layout(width="auto"))
-                    for d, t in (("▼", say("next value below", "下一个较小的值")),
-                                 ("▲", say("next value above", "下一个较大的值"))))  # fmt: skip
+        name = w.Dropdown(options=tuple(encodings.encodings()), value=self.state.names[side])
+        text = w.Text(continuous_update=False)
+        down, up = (w.Button(description=sign, layout=w.Layout(width="auto")) for sign in "▼▲")
         name.observe(lambda event: self.attempt(chosen(self.state, side, event["new"])), "value")
         text.observe(lambda event: self.attempt(typed(self.state, side, event["new"])), "value")
         down.on_click(lambda _: self.attempt(stepped(self.state, side, False)))
@@ -196,6 +192,18 @@ class Editor:
         self.steps.append((down, up))
         return w.HBox([name, text, down, up], layout=w.Layout(flex_flow="row wrap"))
 
+    def _label(self) -> None:
+        """Every input's words, in the current language."""
+        for side, name in enumerate((say("left", "左"), say("right", "右"))):
+            self.names[side].description, self.texts[side].description = name, say("value", "值")
+            self.texts[side].placeholder = say("value or code: 0.1, 1/3, 0x2e66", "数值或编码：0.1、1/3、0x2e66")
+            below, above = self.steps[side]
+            below.tooltip, above.tooltip = (
+                say("next value below", "下一个较小的值"),
+                say("next value above", "下一个较大的值"),
+            )
+        self.scale.description = say("scale", "比例")
+
     def attempt(self, state: State) -> None:
         """Show a state that an input led to, unless the input is only following."""
         if not self._quiet:
@@ -204,6 +212,7 @@ class Editor:
     def move(self, state: State) -> None:
         """Show a state: inputs and bits follow, the picture is drawn."""
         self.state, self._quiet = state, True
+        self._label()
         try:
             for side in (0, 1):
                 self.names[side].value = state.names[side]

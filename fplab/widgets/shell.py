@@ -7,18 +7,22 @@ is the only module that touches ipywidgets. Every input is reached with Tab and 
 from __future__ import annotations
 
 import dataclasses
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LabError
-from ..language import Text
-from .drawing import refusal
+from ..language import Text, follow, in_each
+from .drawing import note, refusal
 
 State = Any
 HINT = (
     "the widgets need ipywidgets; install fplab with its lab extra, fplab[lab], or use render(state) for the picture."
 )
+STATIC = "FPLAB_STATIC"  # set where a page is made that no kernel stands behind: boards show their picture alone
+LIVE = Text("Live in JupyterLab: there, this can be moved.", "可在 JupyterLab 中操作：在那里可以动手改变它。")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,14 @@ def picture(render: Callable[[State], str], state: State) -> str:
         return refusal(error)
 
 
+_SHOWN: weakref.WeakSet[Any] = weakref.WeakSet()  # every widget there is, to be drawn anew in another language
+
+
+def redraw_with(widget: Any) -> None:
+    """Have a widget, as long as there is one, move to its own state again when the language changes."""
+    _SHOWN.add(widget)
+
+
 class Board:
     """A widget at work: ``state``, the ipywidgets ``inputs`` by field, ``buttons``, and the ``view`` of the picture.
 
@@ -86,6 +98,7 @@ class Board:
         rows = [widgets.HBox(list(found), layout=wrap) for found in (self.inputs.values(), self.buttons) if found]
         self.box = widgets.VBox([*rows, self.view])
         self.move(state)
+        redraw_with(self)
 
     def _input(self, c: Control) -> Any:
         """The ipywidget of a control."""
@@ -150,14 +163,18 @@ class Board:
                 if found.value != value:
                     found.value = value
             for action, button in zip(self.actions, self.buttons, strict=True):
-                button.description = str(action.label)
+                button.description, button.tooltip = str(action.label), str(action.hint or action.label)
         finally:
             self._quiet = False
 
-    def _ipython_display_(self) -> None:
-        from IPython.display import display
+    def still(self) -> str:
+        """The picture alone as HTML, in every language."""
+        return in_each(lambda: picture(self.render, self.state) + note(f"▶ {LIVE}"))
 
-        display(self.box)
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display
+
+        display(HTML(self.still()) if os.environ.get(STATIC) else self.box)
 
 
 def library() -> Any:
@@ -167,3 +184,11 @@ def library() -> Any:
     except ImportError:
         raise LabError(HINT) from None
     return ipywidgets
+
+
+def _redraw() -> None:
+    for widget in list(_SHOWN):
+        widget.move(widget.state)
+
+
+follow(_redraw)

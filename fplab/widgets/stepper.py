@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import LabError, quotes_call
 from ..language import Text
-from ..tensorcore import GPUS, tracing
+from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Term, Trace
 from . import evidence
 from .drawing import BLUE, GREEN, MONO, ORANGE, Svg, facts, note, panel, power, say, title, two_to
@@ -35,7 +35,8 @@ PRESETS: dict[str, tuple[str, str, str]] = {
 class State:
     """``a``, ``b``: the row's factors as text, apart by spaces or commas, "2^-12" allowed; ``c``: the accumulator.
 
-    ``step``: which block is drawn. ``row``: the recorded row that was loaded last.
+    ``step``: which block is drawn. ``row``: the recorded row that was loaded last. ``instruction``: as in
+    :func:`fplab.tensorcore.get`; "" is the one that torch's products use.
     """
 
     a: str = PRESETS["1 + 4 × 2^-24"][0]
@@ -47,6 +48,12 @@ class State:
     step: int = 0
     preset: str = "1 + 4 × 2^-24"
     row: int = -1
+    instruction: str = ""
+
+
+def named(model: models.Model) -> str:
+    """A model's instruction, with its k where a GPU has several."""
+    return f"mma.k{model.k}" if model.instruction == "mma" else model.instruction
 
 
 def numbers(text: str, name: str) -> list[float]:
@@ -69,17 +76,17 @@ def _number(word: str, name: str) -> float:
 
 def traced(state: State) -> Trace:
     """The trace of the row; LabError for texts, lengths and GPUs that cannot be."""
-    return _traced(state.a, state.b, state.c, state.gpu, state.inputs, state.output)
+    return _traced(state.a, state.b, state.c, state.gpu, state.inputs, state.output, state.instruction)
 
 
 @functools.lru_cache(maxsize=32)
-def _traced(a: str, b: str, c: str, gpu: str, inputs: str, output: str) -> Trace:
+def _traced(a: str, b: str, c: str, gpu: str, inputs: str, output: str, instruction: str) -> Trace:
     x, y, z = numbers(a, "a"), numbers(b, "b"), numbers(c, "c")
     if len(x) != len(y) or not x:
         raise LabError(f"a has {len(x)} numbers and b {len(y)}; both need the same number of them, at least one.")
     if len(z) != 1:
         raise LabError(f"c has {len(z)} numbers; it is one.")
-    return tracing.trace(x, y, z[0], gpu, inputs, output)
+    return tracing.trace(x, y, z[0], gpu, inputs, output, instruction or None)
 
 
 def changed(state: State, field: str, value: str) -> State:
@@ -90,6 +97,8 @@ def changed(state: State, field: str, value: str) -> State:
         a, b, c = PRESETS[value]
         return replace(state, a=a, b=b, c=c, preset=value, step=0)
     after: State = change(state, field, value)
+    if field in ("gpu", "inputs"):
+        after = replace(after, instruction="")  # another GPU may not have it, nor other inputs
     return replace(after, step=0, preset="" if field in "abc" else state.preset)
 
 
@@ -100,12 +109,26 @@ def moved(state: State, by: int) -> State:
 
 
 def recorded(state: State) -> State:
-    """The next recorded row of this GPU's instruction; LabError where there is no record."""
+    """The next recorded row of this GPU's product; LabError where there is no record.
+
+    The instruction that is chosen comes first, then the GPU's others with the same inputs and output: what was recorded
+    is often not the instruction that torch's products use, and the state then says which one it is.
+    """
     model = traced(replace(state, a="0", b="0", c="0")).model
-    found = evidence.rows_of(model)
-    if not found:
-        raise LabError(f"there is no record of {model.name} here; {evidence.CORPUS_VARIABLE} may name a data set.")
-    rows = found[0]
+    same = [m for m in models.TABLE if (m.gpu, m.a, m.b, m.output, m.scale) == _cell(model)]
+    names = [(state.instruction, model), *((named(m), m) for m in same if m != model)]
+    for instruction, one in names:
+        if found := evidence.rows_of(one):
+            return _loaded(replace(state, instruction=instruction), found[0])
+    raise LabError(f"there is no record of {model.name} here; {evidence.CORPUS_VARIABLE} may name a data set.")
+
+
+def _cell(model: models.Model) -> tuple[str, str, str, str, tuple[str, int] | None]:
+    return model.gpu, model.a, model.b, model.output, model.scale
+
+
+def _loaded(state: State, rows: evidence.Rows) -> State:
+    """The state with the next row of a record."""
     at = (state.row + 1) % rows.d.size
     a, b = (" ".join(f"{v!r}" for v in x[at].view(np.float32).tolist()) for x in (rows.a, rows.b))
     return replace(state, a=a, b=b, c=repr(float(rows.c[at].view(np.float32))), step=0, preset="", row=at)
@@ -290,11 +313,13 @@ def _fate(term: Term, low: int) -> str:
     return f"{shift}: {bits}"
 
 
+CHOICES = ("", *dict.fromkeys(named(m) for m in sorted(models.TABLE, key=lambda m: m.k) if m.a in INPUTS))
 CONTROLS = (
     Control("preset", Text("example", "例子"), options=("", *PRESETS)),
     Control("gpu", Text("GPU", "GPU"), options=GPUS),
     Control("inputs", Text("inputs", "输入"), options=INPUTS),
     Control("output", Text("output", "输出"), options=("fp32", "fp16")),
+    Control("instruction", Text("instruction", "指令"), options=CHOICES),
     Control("a", Text("a", "a"), wide=True),
     Control("b", Text("b", "b"), wide=True),
     Control("c", Text("c", "c")),

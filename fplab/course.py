@@ -1,0 +1,235 @@
+"""What a chapter of the course begins with and shows: the language, a figure, claims with their evidence, hardware.
+
+>>> import fplab
+>>> fplab.course.start()  # doctest: +SKIP
+>>> fplab.course.figure("underflow")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import LabError
+from .language import LANGUAGES, Text, follow, in_each, lang
+from .widgets.drawing import escaped, note, panel, table
+
+if TYPE_CHECKING:
+    from .experiments.table import Row
+    from .tensorcore.models import Model
+
+SIGNS = {"pass": "✓", "FAIL": "✗", "absent": "–"}  # a dash: neither yes nor no
+
+# --- the language -----------------------------------------------------------------------------------------------
+
+
+def style() -> str:
+    """The style sheet that shows the prose of the chosen language and hides the other."""
+    rules = []
+    for language in LANGUAGES:
+        shown = "block" if language == lang() else "none"
+        rules.append(f".fplab-{language}{{display:{shown}!important}}")
+    return f"<style>{''.join(rules)}</style>"
+
+
+class Selector:
+    """A pair of buttons that choose the language, of the prose, the widgets and the exercises alike."""
+
+    def __init__(self) -> None:
+        from .widgets.shell import library
+
+        widgets = library()
+        options = [(name, language) for language, name in LANGUAGES.items()]
+        self.buttons = widgets.ToggleButtons(options=options, value=lang(), style={"button_width": "auto"})
+        self.buttons.observe(lambda event: lang(event["new"]), "value")
+        self.style = widgets.HTML(style())
+        self.box = widgets.HBox([self.buttons, self.style])
+        follow(self.redraw)
+
+    def redraw(self) -> None:
+        """Follow a choice that was made elsewhere, such as ``fplab.lang("zh")``."""
+        self.buttons.value, self.style.value = lang(), style()
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(self.box)
+
+
+def start() -> Selector:
+    """The first line of a chapter: shows the language selector. ``fplab.lang("zh")`` does the same from code."""
+    return Selector()
+
+
+# --- figures and claims -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A generated figure, as a notebook shows it."""
+
+    name: str
+    path: Path
+
+    def _repr_html_(self) -> str:
+        from . import experiments
+
+        data = base64.b64encode(self.path.read_bytes()).decode("ascii")
+        experiment = experiments.load(self.name)
+        spoken = html.escape(f"{experiment.TITLE}: {experiment.QUESTION}")
+        made = Text(
+            f"Drawn by the experiment {self.name}: fplab run {self.name} draws it anew, with its data as CSV.",
+            f"由实验 {self.name} 绘制：fplab run {self.name} 会重新绘制，并附上 CSV 数据。",
+        )
+        image = (
+            f'<img alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
+            'style="width:100%;max-width:68em;background:white;border-radius:4px"/>'
+        )
+        return image + in_each(lambda: note(str(made)))
+
+
+def folders() -> tuple[Path, ...]:
+    """Where figures may lie: below or beside the working folder, or in the source tree."""
+    return Path("figures"), Path("../figures"), Path(__file__).resolve().parent.parent / "figures"
+
+
+def figure(name: str) -> Picture:
+    """The figure of an experiment as ``fplab run`` left it; :func:`fplab.experiments.show` runs it instead.
+
+    Raises LabError for an unknown experiment, and where no figure was drawn yet.
+    """
+    from . import experiments
+
+    experiments.load(name)
+    for folder in folders():
+        if (path := folder / f"{name}.svg").is_file():
+            return Picture(name, path)
+    raise LabError(f"there is no figure of {name!r} in any folder 'figures' here; fplab run {name} draws it.")
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of an experiment, each with its evidence and its outcome."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        from .experiments.table import render
+
+        return render(self.rows)
+
+    def _repr_html_(self) -> str:
+        return in_each(self._table)
+
+    def _table(self) -> str:
+        head = [str(Text("claim", "论断")), str(Text("evidence", "证据")), str(Text("outcome", "结果"))]
+        cells = "text-align:left;vertical-align:top;padding:.25em .8em .25em 0;white-space:normal"
+        lines = ["".join(f'<th scope="col" style="{cells}">{escaped(h)}</th>' for h in head)]
+        for row in self.rows:
+            outcome = row.outcome.status.value
+            shown = f"{SIGNS[outcome]} {outcome}" + (f": {row.outcome.detail}" if row.outcome.detail else "")
+            texts = (row.claim, row.evidence, shown)
+            lines.append("".join(f'<td style="{cells}">{escaped(text)}</td>' for text in texts))
+        return f'<table style="max-width:70em">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
+
+
+@functools.lru_cache(maxsize=4)
+def evidence(name: str) -> Claims:
+    """The claims of an experiment, checked now: its quick size is run (seconds), and every GPU record is compared."""
+    from . import experiments
+    from .experiments.runner import check_claims, gpu_records, gpu_rows
+
+    experiment, silent = experiments.load(name), lambda fraction, text: None
+    arrays = experiment.run(experiment.QUICK, silent)
+    rows = check_claims(name, experiment, arrays, experiment.QUICK, silent)
+    return Claims((*rows, *gpu_rows(name, "quick", gpu_records()[0], silent)))
+
+
+# --- hardware ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What hardware was recorded to compute, against the lab's bits: (GPU, instruction, source, rows, rows alike)."""
+
+    rows: tuple[tuple[str, str, str, int, int], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(" | ".join(map(str, row)) for row in (self._head(), *self._lines()))
+
+    def _repr_html_(self) -> str:
+        return in_each(lambda: panel(table(self._head(), self._lines()), note(str(self._means()))))
+
+    @staticmethod
+    def _head() -> list[str]:
+        heads = (("GPU", "GPU"), ("instruction", "指令"), ("recorded by", "记录来源"), ("rows", "行数"))
+        return [*(str(Text(*both)) for both in heads), str(Text("same bits", "逐位相同"))]
+
+    def _lines(self) -> list[list[str]]:
+        none = Text("no record here", "此处没有记录")
+        return [
+            [gpu, cell, source or str(none), f"{n:,}" if n else "–", self._share(n, same)]
+            for gpu, cell, source, n, same in self.rows
+        ]
+
+    @staticmethod
+    def _share(rows: int, same: int) -> str:
+        return "–" if not rows else f"✓ {same:,}" if same == rows else f"✗ {same:,}"
+
+    def _means(self) -> Text:
+        if any(n for *_, n, _ in self.rows):
+            return Text(
+                "Each row is one result that a GPU gave; the lab computes it anew and compares every bit.",
+                "每一行是 GPU 给出的一个结果；实验室重新计算并比较每一位。",
+            )
+        return Text(
+            "No hardware result is recorded here. On a machine with a GPU: fplab record --out DIR. "
+            "FPLAB_CORPUS names the folder of a copy of the public data set MATLAB-tensor-core.",
+            "此处没有硬件结果的记录。在有 GPU 的机器上运行：fplab record --out DIR。"
+            "也可以用 FPLAB_CORPUS 指明公开数据集 MATLAB-tensor-core 副本所在的文件夹。",
+        )
+
+
+def hardware(gpus: str | Sequence[str], inputs: str = "fp16", output: str = "fp32") -> Recorded:
+    """What these GPUs were recorded to give for one kind of product, compared with the lab's bits.
+
+    Looks in the package's own records and in the data set that ``FPLAB_CORPUS`` names.
+
+    >>> hardware("V100").rows[0][:2]
+    ('V100', 'mma fp16 -> fp32')
+    """
+    from .tensorcore import models
+
+    found = []
+    for gpu in [gpus] if isinstance(gpus, str) else gpus:
+        wanted = models.get(gpu, inputs, output)
+        cells = [m for m in models.TABLE if (m.gpu, m.a, m.b, m.output) == (wanted.gpu, wanted.a, wanted.b, output)]
+        compared = [row for m in cells if m.scale == wanted.scale for row in _compared(m)]
+        found += compared or [(wanted.gpu, _cell(wanted), "", 0, 0)]
+    return Recorded(tuple(found))
+
+
+def _cell(model: Model) -> str:
+    """An instruction with its formats."""
+    inputs = model.a if model.a == model.b else f"{model.a} × {model.b}"
+    return f"{model.instruction} {inputs} -> {model.output}"
+
+
+def _compared(model: Model) -> list[tuple[str, str, str, int, int]]:
+    """Every record of one instruction, recomputed."""
+    import numpy as np
+
+    from .tensorcore import dot
+    from .widgets.evidence import rows_of
+
+    found: list[tuple[str, str, str, int, int]] = []
+    for rows in rows_of(model):
+        a, b, c = (x.view(np.float32) for x in (rows.a, rows.b, rows.c))
+        got: Any = np.asarray(dot(a, b, c, gpu=model)).view(np.uint32)
+        found.append((model.gpu, _cell(model), rows.source, rows.d.size, int((got == rows.d).sum())))
+    return found

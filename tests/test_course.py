@@ -1,0 +1,135 @@
+"""What a chapter begins with: the language selector, committed figures, claims with evidence, recorded hardware."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fplab
+from fplab import course, language
+from fplab.errors import LabError
+from fplab.widgets import bits, evidence, lossscale
+
+
+@pytest.fixture(autouse=True)
+def _english():
+    fplab.lang("en")
+    yield
+    fplab.lang("en")
+
+
+def test_the_selector_and_the_code_choose_the_same_language():
+    selector = course.start()
+    assert ".fplab-zh{display:none!important}" in selector.style.value
+    selector.buttons.value = "zh"
+    assert fplab.lang() == "zh"
+    assert ".fplab-en{display:none!important}" in selector.style.value
+    assert ".fplab-zh{display:block!important}" in selector.style.value
+    fplab.lang("en")
+    assert selector.buttons.value == "en"
+    assert ".fplab-en{display:block!important}" in selector.style.value
+
+
+def test_widgets_on_the_screen_are_drawn_anew_in_another_language():
+    board, editor = lossscale.widget(), bits.widget()
+    english = board.view.value
+    fplab.lang("zh")
+    assert board.view.value != english
+    assert board.buttons[0].description == board.actions[0].label.zh
+    assert board.buttons[0].tooltip == (board.actions[0].hint or board.actions[0].label).zh
+    assert editor.names[0].description == "左"
+    fplab.lang("en")
+    assert board.view.value == english
+    assert editor.names[0].description == "left"
+
+
+def test_speaking_leaves_the_choice_and_its_followers_alone():
+    told = []
+    language.follow(lambda: told.append(fplab.lang()))
+    try:
+        both = language.in_each(lambda: fplab.lang())
+        assert told == []
+        assert fplab.lang() == "en"
+        fplab.lang("zh")
+        fplab.lang("zh")  # no change: nobody is told twice
+        assert told == ["zh"]
+    finally:
+        language._followers.pop()
+    assert both == '<div class="fplab-en">en</div><div class="fplab-zh" lang="zh" hidden>zh</div>'
+
+
+def test_exercises_show_both_languages():
+    one = fplab.exercises.exercise("rne")
+    for shown in (one, one.check(lambda x, n: x >> n, remember=False)):
+        page = shown._repr_html_()
+        english, chinese = page.split('<div class="fplab-zh"')
+        assert one.title.en in english
+        assert one.title.zh in chinese
+        assert one.title.en not in chinese
+
+
+def test_a_figure_is_the_file_that_was_drawn():
+    shown = course.figure("underflow")
+    data = re.search(r'base64,([^"]+)"', shown._repr_html_())
+    assert base64.b64decode(data[1]) == Path("figures/underflow.svg").read_bytes()
+    assert "fplab run underflow" in shown._repr_html_()
+
+
+def test_a_figure_that_is_not_there_says_how_to_draw_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(course, "folders", lambda: (tmp_path,))
+    with pytest.raises(LabError, match=r"no figure of 'underflow'.*fplab run underflow draws it"):
+        course.figure("underflow")
+    with pytest.raises(LabError, match="Did you mean 'underflow'"):
+        course.figure("underflows")
+
+
+def test_claims_are_those_of_the_experiment():
+    claims = course.evidence("formats")
+    experiment = fplab.experiments.load("formats")
+    assert [row.claim for row in claims.rows][: len(experiment.CHECKS)] == [c.claim for c in experiment.CHECKS]
+    page = claims._repr_html_()
+    assert all(row.outcome.status.value in page for row in claims.rows)
+    assert "论断" in page
+    assert all(word in str(claims) for word in experiment.CHECKS[0].claim.split())
+
+
+def test_hardware_without_a_record_says_so(monkeypatch):
+    monkeypatch.delenv(evidence.CORPUS_VARIABLE, raising=False)
+    monkeypatch.setattr(evidence, "rows_of", lambda model: ())
+    found = course.hardware(["V100", "h100"])
+    assert found.rows == (("V100", "mma fp16 -> fp32", "", 0, 0), ("H100", "wgmma fp16 -> fp32", "", 0, 0))
+    assert "no record here" in str(found)
+    assert "fplab record" in found._repr_html_()
+
+
+def test_hardware_counts_the_rows_that_differ(monkeypatch):
+    one, zero = np.ones((3, 4), np.float32).view(np.uint32), np.zeros(3, np.uint32)
+    four = np.full(3, 4, np.float32).view(np.uint32)
+    wrong = four.copy()
+    wrong[1] ^= 1
+    monkeypatch.setattr(evidence, "rows_of", lambda model: (evidence.Rows(one, one, zero, wrong, "a GPU"),))
+    found = course.hardware("V100")
+    assert found.rows == (("V100", "mma fp16 -> fp32", "a GPU", 3, 2),)
+    assert "✗ 2" in str(found)
+
+
+def test_hardware_of_the_public_data_set(monkeypatch):
+    corpus = Path(__file__).parent.parent.parent / "shared" / "tensor-core-corpus"
+    if not corpus.is_dir():
+        pytest.skip("the recorded data set is not here")
+    monkeypatch.setenv(evidence.CORPUS_VARIABLE, str(corpus))
+    (row,) = course.hardware("V100").rows
+    assert row == ("V100", "mma fp16 -> fp32", "MATLAB-tensor-core", 1000, 1000)
+
+
+def test_the_figures_are_found_from_the_notebooks(monkeypatch, tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy("figures/formats.svg", tmp_path / "figures")
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert course.figure("formats").path.resolve() == (tmp_path / "figures" / "formats.svg").resolve()
