@@ -1,0 +1,83 @@
+"""``fplab lab``: a real JupyterLab, on this machine alone, with its token, on a free port, ended without a trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fplab import lab
+from fplab.errors import LabError
+
+pytest.importorskip("jupyterlab")
+SOURCE = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def taken():
+    """A port that somebody listens to."""
+    with socket.socket() as other:
+        other.bind((lab.HOST, 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_the_command_listens_to_this_machine_alone_and_holds_no_token():
+    command = lab.command(SOURCE / "notebooks", 8899, browser=False)
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--ServerApp.ip=127.0.0.1" in command
+    assert f"--ServerApp.root_dir={SOURCE / 'notebooks'}" in command
+    assert "--no-browser" in command
+    assert "--no-browser" not in lab.command(SOURCE, 8888, browser=True)
+    assert not any("token" in word for word in command)
+
+
+def test_a_port_in_use_is_passed_over(taken):
+    assert taken < lab.free_port(taken) < taken + lab.PORTS
+
+
+def test_no_free_port_is_said(monkeypatch, taken):
+    monkeypatch.setattr(lab, "PORTS", 1)
+    with pytest.raises(LabError, match=rf"^ports {taken} to {taken} are all in use; --port N names another"):
+        lab.free_port(taken)
+
+
+def test_a_server_that_ends_at_once_is_reported(monkeypatch, capsys):
+    monkeypatch.setattr(lab, "command", lambda *given: [sys.executable, "-c", "raise SystemExit('no such option')"])
+    with pytest.raises(LabError, match=r"^JupyterLab ended with status 1: no such option$"):
+        lab.serve(SOURCE / "notebooks", 18888, browser=False)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals and 127.0.0.2 as on Linux")
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_the_lab_is_served_with_its_token_and_ends_with_its_command(taken, tmp_path, ending):
+    environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
+    words = [sys.executable, "-m", "fplab", "lab", "--no-browser", "--port", str(taken)]
+    with subprocess.Popen(
+        words, cwd=SOURCE, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        first, second = process.stdout.readline(), process.stdout.readline()
+        assert f"Port {taken} is in use; this is port" in first
+        found = re.fullmatch(r"JupyterLab: (http://127\.0\.0\.1:(\d+)/lab/tree/00_start\.ipynb)\?token=(\w+)\n", second)
+        assert found, second
+        page, port, token = found.groups()
+        with urllib.request.urlopen(f"{page}?token={token}", timeout=30) as answer:
+            assert b"jupyter-config-data" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents", timeout=30)
+        with pytest.raises(OSError, match="refused"):  # bound to every address, it would answer here, too
+            socket.create_connection(("127.0.0.2", int(port)), timeout=5)
+        os.killpg(process.pid, ending) if ending == signal.SIGINT else process.terminate()
+        assert process.wait(30) == 0
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((lab.HOST, int(port)), timeout=5)
