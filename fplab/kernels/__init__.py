@@ -86,6 +86,17 @@ def _name(function: Kernel) -> str:
     return "|".join([function.__module__, function.__qualname__, *parts])
 
 
+def _distinct(function: Kernel, name: str) -> None:
+    """Give a closure a name that no other closure has, in this process or in another.
+
+    numba names machine code by the function's name, its types and a counter of the process. A closure that comes from
+    the cache and one that is compiled now, of the same maker, can have all three in common: linked together, one of
+    them calls itself instead of the other.
+    """
+    if function.__closure__:
+        function.__qualname__ += "_" + hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
 def _home(function: Kernel) -> tuple[str, ...]:
     """The kernel modules that a function is made in: its own, and those of the functions it captures."""
     captured = [getattr(cell.cell_contents, "py_func", None) for cell in function.__closure__ or ()]
@@ -98,7 +109,8 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
 
     ``inline=True`` has LLVM inline the function wherever it is called, which a loop needs in order to vectorise.
     """
-    folder = _cache_dir(_home(function))
+    folder, name = _cache_dir(_home(function)), _name(function)
+    _distinct(function, name)
     before, numba_config.CACHE_DIR = numba_config.CACHE_DIR, folder or ""
     try:
         compiled: Kernel = numba.njit(cache=folder is not None, nogil=True, error_model="numpy", forceinline=inline)(
@@ -108,7 +120,7 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
         numba_config.CACHE_DIR = before
     # A cached closure is looked up by what it captures, and numba names a captured function by a random number: the
     # closure would be compiled again in every process. With a name of its own the function is found again.
-    compiled._set_uuid(_name(function))  # type: ignore[attr-defined]
+    compiled._set_uuid(name)  # type: ignore[attr-defined]
     return compiled
 
 
