@@ -301,15 +301,21 @@ def _expand(row: _Row) -> Iterable[Model]:
                         rounding="rne" if row.output in ("fp16", "fp64") else "rtz",
                         floor=row.floor,
                         k=k,
-                        status=Status.DATA if gpu in row.data and _recorded(gpu, a, b, k) else row.otherwise,
+                        status=Status.DATA
+                        if gpu in row.data and _recorded(gpu, instruction, a, b, k)
+                        else row.otherwise,
                         scale=row.scale,
                         zero_exponent=row.zero_exponent,
                     )
 
 
-def _recorded(gpu: str, a: str, b: str, k: int) -> bool:
-    """Whether recorded results cover this instruction: not the mixed FP8 pairs, nor a TF32 block of 8."""
-    return a == b and not (a == "tf32" and k == 8 and gpu in _HOPPER_ON)
+def _recorded(gpu: str, instruction: str, a: str, b: str, k: int) -> bool:
+    """Whether recorded results cover this instruction.
+
+    They are of ``mma``, but for FP8 to FP32 on Hopper; the mixed FP8 pairs and a TF32 block of 8 are not among them.
+    """
+    made = instruction == "mma" or a in _FP8
+    return made and a == b and not (a == "tf32" and k == 8 and gpu in _HOPPER_ON)
 
 
 TABLE: tuple[Model, ...] = tuple(model for row in _TABLE for model in _expand(row))
