@@ -45,7 +45,7 @@ def words(text: str) -> str:
 
 def test_there_are_at_least_thirty_over_all_chapters():
     assert len(EXERCISES) >= 30
-    assert {one.chapter.number for one in EXERCISES.values()} == set(range(1, 12))
+    assert {one.chapter.number for one in EXERCISES.values()} == set(range(1, 13))
     assert {one.level for one in EXERCISES.values()} == {1, 2, 3}
     assert {type(one.task) for one in EXERCISES.values()} == {Implement, Predict, Find}
 
@@ -146,6 +146,15 @@ def test_texts_are_complete_in_both_languages(name):
     assert name in one.signature
     for shown in (str(one), one._repr_html_(), str(one.solution())):
         assert name in shown
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_showing_an_exercise_does_not_tell_its_answer(name):
+    """A console shows ``repr``, a notebook keeps it beside the HTML."""
+    one = exercise(name)
+    assert repr(one) == str(one)
+    for mutant in one.mutants:
+        assert not mutant.says.en or mutant.says.en not in repr(one)
 
 
 @pytest.mark.parametrize("name", EXERCISES)

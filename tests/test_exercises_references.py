@@ -146,6 +146,10 @@ def test_predictions_are_what_the_lab_computes():
         total = grown
     assert right("harmonic_stop", k)
     assert total == 7.0859375
+    weight = 1.0
+    for _ in range(100):
+        weight = float(fplab.add(weight, np.float64(0.003), "bf16"))
+    assert right("stalled_weight", weight)
     d = tensorcore.dot([2.0**-12] * 4, [2.0**-12] * 4, 1 - 2.0**-24, gpu="V100")
     assert right("v100_predict", code_of(float(d), "fp32"))
     assert right("fp8_accumulator", tensorcore.dot([0.25] * 32, [0.25] * 32, 1024, gpu="H100", inputs="e4m3"))

@@ -146,6 +146,8 @@ class Exercise:
         paragraphs = [textwrap.fill(part, 96) for part in str(self.statement).split("\n")]
         return "\n".join([f"{self.title}  [{self.name}]", about, "", *paragraphs, "", f"    {self.signature}"])
 
+    __repr__ = __str__  # a record's own would show the solution
+
     def _repr_html_(self) -> str:
         from .show import statement_html
 

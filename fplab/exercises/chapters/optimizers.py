@@ -57,6 +57,54 @@ def _update_in_half(w: float, updates: list[float]) -> float:
 
 register(
     Exercise(
+        "stalled_weight",
+        CHAPTER,
+        1,
+        Text("A weight that stands still", "停滞的权重"),
+        Text(
+            "A BF16 weight is 1. Each of 100 steps adds 0.003 to it, and BF16 rounds the sum to nearest, ties to even. "
+            "What is the weight after the last step?",
+            "一个 BF16 权重为 1。100 步中每一步加上 0.003，和向最近舍入到 BF16，平局取偶。最后一步之后权重是多少？",
+        ),
+        Text(
+            "How far is the next BF16 number above 1, and is 0.003 more than half of that?",
+            "1 上方的下一个 BF16 数有多远？0.003 超过这个距离的一半吗？",
+        ),
+        Text(
+            "Above 1, BF16 numbers lie 2^-7 apart. An update below half of that, 2^-8 = 0.0039, leaves no trace.",
+            "在 1 之上，BF16 的间距为 2^-7。小于间距一半（2^-8 = 0.0039）的更新不留痕迹。",
+        ),
+        Predict(
+            1.0,
+            Floats("bf16"),
+            Text("1: every step rounds 1.003 back to 1", "1：每一步都把 1.003 舍入回 1"),
+        ),
+        (
+            Mutant(
+                1.296875,
+                Text(
+                    "That is the whole sum rounded once: what an FP32 master copy would give.",
+                    "那是把总和只舍入一次的结果，也就是 FP32 主副本会给出的值。",
+                ),
+                "1.296875",
+            ),
+            Mutant(
+                1.3,
+                Text("1.3 is the exact sum, and no BF16 number.", "1.3 是精确的和，它不是 BF16 的数。"),
+                "no value of bf16",
+            ),
+            Mutant(
+                1.78125,
+                Text(
+                    "There every update is rounded up to a whole spacing; it rounds to the nearer end.",
+                    "那是每次更新都向上凑成一个间距；实际上舍入取较近的一端。",
+                ),
+                "1.78125",
+            ),
+        ),
+        "Micikevicius et al. 2018, arXiv 1710.03740, 3.1",
+    ),
+    Exercise(
         "vanishing_variance",
         CHAPTER,
         2,
