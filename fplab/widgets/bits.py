@@ -138,7 +138,7 @@ def _side(state: State, side: int) -> str:
 
 def exact_text(x: Exact) -> str:
     """Every digit, and as a binary fraction where that says more."""
-    text = numerals.number_text(x)
+    text = numerals.shown(x)
     if x.kind == "finite" and x.value.denominator > 1:
         text += f" = {numerals.binary_text(x.value)}"
     return text
@@ -242,9 +242,9 @@ class Editor:
             button.description, button.tooltip = str(int(button.value)), f"{name}, bit {bit}"
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
+        from .shell import show
 
-        display(self.box)
+        show(self.box, lambda: render(self.state))
 
 
 def widget(value: str = "0.1", left: str = "fp16", right: str = "bf16", scale: float = 1.0) -> Editor:

@@ -111,7 +111,8 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
         drawing.line(x, y_of(again), x + step, y_of(again), stroke_width=2.2, class_="back", data_value=repr(again))
         if outlier:
             arrow = " ▲" if value > most else " ▼" if value < -most else ""
-            drawing.text(x + step + 2, 18 if value >= 0 else HEIGHT + 8, f"{value:g}{arrow}", size=12)
+            beside, anchor = (x + step + 2, "start") if x < WIDTH - 80 else (x - 2, "end")
+            drawing.text(beside, 18 if value >= 0 else HEIGHT + 8, f"{value:g}{arrow}", anchor, 12)
     drawing.line(LEFT, y_of(0), WIDTH - 10, y_of(0), stroke_opacity=0.6)
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)

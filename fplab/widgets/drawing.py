@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from ..errors import LabError
+from ..inspection.words import FIELDS
 from ..language import Text
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
@@ -194,10 +195,7 @@ def bit_strip(fields: Sequence[tuple[str, str]], spoken: str, cell: int = 16) ->
     return drawing.done(spoken)
 
 
-FIELD_NAMES = {
-    "sign": Text("sign", "符号"),
-    "exponent": Text("exponent", "指数"),
-    "fraction": Text("fraction", "尾数"),
+FIELD_NAMES = FIELDS | {
     "zeros": Text("zeros", "零"),
     "indicator": Text("indicator", "指示"),
     "integer": Text("integer", "整数"),

@@ -16,17 +16,9 @@ from ..errors import LabError, unknown
 from ..exact import Exact
 from ..formats import TABLE, Format
 from ..inspection import rows
-from ..language import Text
+from ..inspection.words import CLASSES
 from .drawing import say, two_to
 
-CLASSES = {
-    "normal": Text("normal", "正规数"),
-    "subnormal": Text("subnormal", "次正规数"),
-    "zero": Text("zero", "零"),
-    "infinite": Text("infinite", "无穷"),
-    "quiet NaN": Text("quiet NaN", "静默 NaN"),
-    "signalling NaN": Text("signalling NaN", "信号 NaN"),
-}
 Fields = tuple[tuple[str, str], ...]
 
 

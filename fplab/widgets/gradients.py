@@ -115,11 +115,13 @@ def histogram(binade: np.ndarray, fate: np.ndarray, low: int, emin: int, high: i
 
 
 def _edges(drawing: Svg, edges: tuple[tuple[int, str], ...], first: int, step: float) -> None:
-    """The format's limits as labelled lines."""
-    for exponent, name in edges:
+    """The format's limits as labelled lines; the first two, which are close in narrow formats, away from each other."""
+    room = LEFT + 50.0  # where the first label must end at the earliest to stay inside, and the next may begin
+    for (exponent, name), anchor in zip(edges, ("end", "start", "end"), strict=True):
         x = LEFT + (exponent - first) * step
         drawing.line(x, 14, x, HEIGHT + 40, stroke=GREY, stroke_dasharray="5 3")
-        drawing.text(x, HEIGHT + 54, f"{name} {two_to(exponent)}", "middle", 11)
+        room = max(x, room)
+        drawing.text(room, HEIGHT + 54, f"{name} {two_to(exponent)}", anchor, 11, class_="edge")
 
 
 def collect() -> dict[str, np.ndarray]:

@@ -67,7 +67,7 @@ def draw(found: Timeline) -> str:
                      stroke="currentColor", stroke_opacity=0.5, class_=f"slot {slot.kind}", data_stage=slot.stage,
                      data_start=str(slot.start), data_end=str(slot.end), data_batch=slot.micro_batch)  # fmt: skip
         if not forward and width > 5:
-            drawing.hatch(x, y, width, ROW - 6, max(width / 2, 5))
+            drawing.hatch(x, y, width, ROW - 6, min(max(width / 2, 5), 24))
         if width > 9:
             drawing.text(x + width / 2, y + 16, slot.micro_batch, "middle", 11 if width > 15 else 8)
     drawing.text(LEFT, ROW * found.stages + 22, "0", "middle", 11)

@@ -29,7 +29,7 @@ NAMES = {
     Rounding.ODD: Text("inexact: to odd", "不精确时取奇"),
     Rounding.STOCHASTIC: Text("up or down by distance", "按距离随机"),
 }
-LEFT, WIDTH, ROW = 190, 900, 30
+LEFT, WIDTH, ROW = 215, 900, 30
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def render(state: State) -> str:
         drawing.text(at(value.value), 14, rows.bit_fields(code, form)[-1][1], "middle", 10, font_family=MONO)
     for a, b in itertools.pairwise(values):
         middle = at((a.value + b.value) / 2)
-        drawing.line(middle, 40, middle, 48, stroke=GREY, stroke_dasharray="2 2")
+        drawing.line(middle, 33, middle, 55, stroke=GREY, stroke_dasharray="3 2", stroke_width=1.5)
     drawing.line(at(x), 40, at(x), 52 + 7 * ROW, stroke=ORANGE, stroke_dasharray="4 3", stroke_width=1.5)
     drawing.add("circle", cx=at(x), cy=44, r=5, fill=ORANGE)
     drawing.text(at(x) + 7, 60, "x", size=13, font_weight="bold")

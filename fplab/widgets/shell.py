@@ -104,11 +104,14 @@ class Board:
         """The ipywidget of a control."""
         widgets = library()
         value = getattr(self.state, c.field)
+        width = (
+            "min(46em, 98%)" if c.wide else "auto" if c.low is None else "min(32em, 98%)"
+        )  # a slider has none itself
         shared = {
             "description": str(c.label),
             "value": value,
             "style": {"description_width": "initial"},
-            "layout": widgets.Layout(width="min(46em, 98%)" if c.wide else "auto", margin="2px 14px 2px 2px"),
+            "layout": widgets.Layout(width=width, margin="2px 14px 2px 2px"),
         }
         if c.options:
             found = widgets.Dropdown(options=c.options, **shared)
@@ -167,14 +170,15 @@ class Board:
         finally:
             self._quiet = False
 
-    def still(self) -> str:
-        """The picture alone as HTML, in every language."""
-        return in_each(lambda: picture(self.render, self.state) + note(f"▶ {LIVE}"))
-
     def _ipython_display_(self) -> None:
-        from IPython.display import HTML, display
+        show(self.box, lambda: picture(self.render, self.state))
 
-        display(HTML(self.still()) if os.environ.get(STATIC) else self.box)
+
+def show(box: Any, draw: Callable[[], str]) -> None:
+    """Show a box of inputs; where a page is made, what ``draw`` gives, in every language."""
+    from IPython.display import HTML, display
+
+    display(HTML(in_each(lambda: draw() + note(f"▶ {LIVE}"))) if os.environ.get(STATIC) else box)
 
 
 def library() -> Any:

@@ -1,0 +1,35 @@
+"""What a widget writes stays inside its picture, at the ends of what can be moved."""
+
+from __future__ import annotations
+
+import pytest
+from pictures import parse
+
+from fplab.widgets import blockwise, pipeline
+
+LETTER = 8.0  # the width of a letter of size 12, or more
+
+
+def texts(picture: str):
+    """The texts of a drawing with where each begins and ends."""
+    for e in parse(picture).iter():
+        if e.tag.endswith("text"):
+            x, wide = float(e.get("x")), LETTER * len(e.text or "")
+            start = {"start": x, "middle": x - wide / 2, "end": x - wide}[e.get("text-anchor") or "start"]
+            yield e.text, start, start + wide
+
+
+@pytest.mark.parametrize("place", [0, 1, 40, 58, 60, 63])
+@pytest.mark.parametrize("outlier", [-64.0, -4.5, 0.0, 64.0])
+def test_the_outlier_is_told_inside_the_picture(place, outlier):
+    picture = blockwise.render(blockwise.State(place=place, outlier=outlier))
+    told = [(start, end) for text, start, end in texts(picture) if text and text.startswith(f"{outlier:g}")]
+    assert told
+    assert all(start >= 0 and end <= blockwise.WIDTH for start, end in told)
+
+
+def test_a_long_backward_pass_is_hatched_throughout():
+    found = list(parse(pipeline.render(pipeline.State("gpipe", 1, 1))).iter())
+    (slot,) = [e for e in found if "B" in (e.get("class") or "").split()]
+    (hatching,) = [e for e in found if e.tag.endswith("path")]
+    assert hatching.get("d").count("M") >= float(slot.get("width")) / 24
