@@ -1,0 +1,55 @@
+"""What the source documents of the course say on mixed-precision training: each claim true, loose or wrong, tried.
+
+``claims.toml`` holds the statements and what to think of them; a function of ``bits``, ``training``, ``optimizers``,
+``quantisation``, ``memory`` or ``parallel`` takes each apart and tries it; the verdict is computed from what they find.
+
+>>> get("bf16-finer").verdict
+<Verdict.WRONG: 'WRONG'>
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import tomllib
+from pathlib import Path
+
+from ..errors import unknown
+from ..language import Text
+from .base import TRIES, Claim, Part, Verdict
+from .show import Overview, Tried, markdown
+
+__all__ = ["TRIES", "Claim", "Part", "Verdict", "claims", "get", "markdown", "overview", "tried"]
+
+HERE = Path(__file__).parent
+MODULES = ("bits", "training", "optimizers", "quantisation", "memory", "parallel")
+
+
+@functools.cache
+def claims() -> tuple[Claim, ...]:
+    """Every claim, in the order of the course."""
+    for module in MODULES:
+        importlib.import_module(f".{module}", __name__)
+    rows = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
+    return tuple(
+        Claim(r["name"], r["chapter"], r["source"], Text(r["en"], r["zh"]), Text(r["why_en"], r["why_zh"]))
+        for r in rows
+    )
+
+
+def get(name: str) -> Claim:
+    """The claim of a name."""
+    found = {claim.name: claim for claim in claims()}
+    if name not in found:
+        raise unknown("claim", name, list(found))
+    return found[name]
+
+
+def tried(name: str) -> Tried:
+    """A claim taken apart: what each part says, what the lab finds, and the verdict."""
+    return Tried(get(name))
+
+
+def overview() -> Overview:
+    """Every claim with its verdict, computed now."""
+    return Overview(claims())

@@ -1,0 +1,136 @@
+"""What a claim is, and how its verdict comes about: computed from its parts, never written down.
+
+A source says something; taken apart, it says one thing or several (:class:`Part`), and each is held against what the
+lab finds. A claim is worth what its weakest part is worth.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..language import Text
+
+
+class Verdict(enum.Enum):
+    """What a claim is worth. The order is from good to bad."""
+
+    TRUE = "TRUE"  # holds as it is said
+    LOOSE = "LOOSE"  # holds in size only, or under a condition that is not said
+    WRONG = "WRONG"  # does not hold
+    UNTRIED = "UNTRIED"  # there is nothing here to try it with
+
+    @property
+    def sign(self) -> str:
+        """A mark that says the same without a colour."""
+        return {"TRUE": "✓", "LOOSE": "≈", "WRONG": "✗", "UNTRIED": "?"}[self.value]
+
+    @property
+    def word(self) -> Text:
+        """The verdict in words."""
+        return Text(self.value, {"TRUE": "正确", "LOOSE": "不严谨", "WRONG": "错误", "UNTRIED": "未检验"}[self.value])
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order, 0 for TRUE."""
+        return list(Verdict).index(self)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that a claim says. ``claimed``: what it says of it; ``found``: what the lab finds.
+
+    ``verdict``: UNTRIED where there is nothing to try it with, such as a GPU; None for what the claim leaves unsaid and
+    the lab adds. Neither counts.
+    """
+
+    about: Text
+    claimed: Text
+    found: Text
+    verdict: Verdict | None
+
+
+def text(given: str | Text) -> Text:
+    """A text that is the same in both languages, such as a number."""
+    return given if isinstance(given, Text) else Text(given, given)
+
+
+def part(en: str, zh: str, claimed: str | Text, found: str | Text, holds: bool, loosely: bool = False) -> Part:
+    """A part with its verdict: TRUE where it ``holds`` as said, LOOSE where it does ``loosely``, else WRONG."""
+    verdict = Verdict.TRUE if holds else Verdict.LOOSE if loosely else Verdict.WRONG
+    return Part(Text(en, zh), text(claimed), text(found), verdict)
+
+
+NO_RECORD = Text("no record of a GPU here", "此处没有 GPU 的记录")
+UNSAID = Text("not said", "没有提到")
+
+
+def untried(en: str, zh: str, claimed: str | Text, found: str | Text = NO_RECORD) -> Part:
+    """A part that cannot be tried here, and what is missing."""
+    return Part(Text(en, zh), text(claimed), text(found), Verdict.UNTRIED)
+
+
+def beside(en: str, zh: str, found: str | Text) -> Part:
+    """What a claim leaves unsaid, and the lab finds."""
+    return Part(Text(en, zh), UNSAID, text(found), None)
+
+
+def equal(en: str, zh: str, claimed: object, found: object) -> Part:
+    """A part that holds where two things are the same."""
+    return part(en, zh, shown(claimed), shown(found), claimed == found)
+
+
+def shown(x: object) -> str:
+    """A value as a short text."""
+    if isinstance(x, tuple | list):
+        return "/".join(shown(one) for one in x)
+    return (
+        f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else f"{x:.6g}" if isinstance(x, float) else str(x)
+    )
+
+
+Try = Callable[[], tuple[Part, ...]]
+TRIES: dict[str, Try] = {}  # by a claim's name
+
+
+def tries(name: str) -> Callable[[Try], Try]:
+    """Say of a function that it tries the claim of this name."""
+
+    def register(function: Try) -> Try:
+        TRIES[name] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the source documents.
+
+    ``name``; ``chapter``: of the course; ``source``: the documents, D1 to D5; ``statement``: in our own words; ``why``:
+    what to think of it.
+    """
+
+    name: str
+    chapter: int
+    source: str
+    statement: Text
+    why: Text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Everything that it says, each tried once in a session."""
+        return _tried(self.name)
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the weakest part; UNTRIED where no part could be tried."""
+        found = [v for one in self.parts if (v := one.verdict) is not None and v is not Verdict.UNTRIED]
+        return max(found, key=lambda verdict: verdict.rank, default=Verdict.UNTRIED)
+
+
+@functools.cache
+def _tried(name: str) -> tuple[Part, ...]:
+    return TRIES[name]()

@@ -1,0 +1,281 @@
+"""Claims about formats: what they hold, how far they reach, how finely they tell numbers apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..floats import quantize
+from ..formats import get
+from ..integers import absmax, dequantize, symmetric
+from ..integers import quantize as to_integers
+from ..language import Text
+from ..tensorcore import models
+from .base import Part, beside, equal, part, tries
+
+YEARS = {"V100": 2017, "T4": 2018, "A100": 2020, "Ada": 2022, "H100": 2022, "B200": 2024}  # of the architectures
+
+
+def fields(name: str) -> tuple[int, int, int]:
+    """Bits of sign, exponent and fraction."""
+    form = get(name)
+    return int(form.signed), form.exponent_bits, form.fraction_bits
+
+
+@tries("fields")
+def layouts() -> tuple[Part, ...]:
+    """The fields of four formats, and which GPUs have TF32."""
+    wanted = {"fp32": (1, 8, 23), "fp16": (1, 5, 10), "bf16": (1, 8, 7), "tf32": (1, 8, 10)}
+    parts = [
+        equal(f"{n.upper()}: sign/exponent/fraction", f"{n.upper()}：符号/指数/尾数", w, fields(n))
+        for n, w in wanted.items()
+    ]
+    without = [gpu for gpu in ("V100", "T4") if not has(gpu, "tf32")]
+    with_it = [gpu for gpu in ("A100", "Ada", "H100", "B200") if has(gpu, "tf32")]
+    return (
+        *parts,
+        equal("TF32: bits in all", "TF32：总位数", 19, get("tf32").bits),
+        part(
+            "GPUs that multiply in TF32",
+            "能以 TF32 相乘的 GPU",
+            Text("Ampere and later", "Ampere 及以后"),
+            ", ".join(with_it),
+            len(without) == 2 and len(with_it) == 4,
+        ),
+    )
+
+
+def has(gpu: str, inputs: str) -> bool:
+    """Whether a GPU's Tensor Cores take a format."""
+    return any(m.gpu == gpu and m.a == inputs for m in models.TABLE)
+
+
+def ends(name: str) -> tuple[float, float]:
+    """The smallest normal and the largest number."""
+    form = get(name)
+    return float(form.smallest_normal), float(form.max)
+
+
+def powers(name: str) -> str:
+    """Those ends, as text."""
+    low, high = ends(name)
+    return f"{low:.2g} … {high:.3g}"
+
+
+def decades(name: str) -> tuple[int, int]:
+    """The powers of ten at the two ends."""
+    low, high = ends(name)
+    return math.floor(math.log10(low)), math.floor(math.log10(high))
+
+
+@tries("ranges")
+def ranges() -> tuple[Part, ...]:
+    """Powers of ten at the ends of each range."""
+    wide = [
+        part(f"{n.upper()}: normal numbers", f"{n.upper()}：正规数", "1e-38 … 1e38", powers(n), decades(n) == (-38, 38))
+        for n in ("fp32", "bf16", "tf32")
+    ]
+    low, high = ends("fp16")
+    tiny = float(get("fp16").smallest_subnormal)
+    found = Text(
+        f"{low:.2g} … {high:,.0f}; subnormal from {tiny:.1g}", f"{low:.2g} … {high:,.0f}；次正规数从 {tiny:.1g} 起"
+    )
+    near = abs(math.log10(low) + 5) < 1 and abs(math.log10(high) - 5) < 1
+    return (*wide, part("FP16: its numbers", "FP16：能表示的数", "1e-5 … 1e5", found, (low, high) == (1e-5, 1e5), near))
+
+
+def digits(name: str) -> int:
+    """Significand bits of a normal number."""
+    return get(name).significand_bits
+
+
+def octaves(name: str) -> int:
+    """Binades of normal numbers."""
+    form = get(name)
+    return form.emax - form.emin + 1
+
+
+@tries("bf16-finer")
+def bf16_higher() -> tuple[Part, ...]:
+    """BF16 against FP16, the wrong way round."""
+    return (
+        part(
+            "binades: BF16 against FP16",
+            "二进指数段：BF16 与 FP16",
+            Text("fewer", "更少"),
+            f"{octaves('bf16')} : {octaves('fp16')}",
+            octaves("bf16") < octaves("fp16"),
+        ),
+        part(
+            "significand bits: BF16 against FP16",
+            "有效数位数：BF16 与 FP16",
+            Text("more", "更多"),
+            f"{digits('bf16')} : {digits('fp16')}",
+            digits("bf16") > digits("fp16"),
+        ),
+    )
+
+
+@tries("fp16-below")
+def fp16_lower() -> tuple[Part, ...]:
+    """FP16 below BF16 in both: one holds, and not slightly; the other does not."""
+    wider = octaves("bf16") / octaves("fp16")
+    return (
+        part(
+            "range: FP16 against BF16",
+            "范围：FP16 与 BF16",
+            Text("slightly lower", "略低"),
+            Text(
+                f"{octaves('fp16')} binades, BF16 {wider:.1f} times as many",
+                f"{octaves('fp16')} 段，BF16 是其 {wider:.1f} 倍",
+            ),
+            1 < wider < 1.5,
+            wider > 1,
+        ),
+        part(
+            "precision: FP16 against BF16",
+            "精度：FP16 与 BF16",
+            Text("slightly lower", "略低"),
+            Text(f"{digits('fp16')} bits, BF16 {digits('bf16')}", f"{digits('fp16')} 位，BF16 {digits('bf16')} 位"),
+            digits("fp16") < digits("bf16"),
+        ),
+    )
+
+
+@tries("bf16-loses-3")
+def three_bits() -> tuple[Part, ...]:
+    """The difference of the significands."""
+    return (equal("significand bits, FP16 − BF16", "有效数位数，FP16 − BF16", 3, digits("fp16") - digits("bf16")),)
+
+
+@tries("bf16-like-fp32")
+def like_fp32() -> tuple[Part, ...]:
+    """BF16 beside FP32."""
+    same = get("bf16").emin == get("fp32").emin and get("bf16").emax == get("fp32").emax
+    error = abs(float(quantize(0.1, "bf16")) / 0.1 - 1) / abs(float(np.float32(0.1)) / 0.1 - 1)
+    return (
+        part("range", "范围", Text("close", "接近"), f"{powers('bf16')} : {powers('fp32')}", same),
+        part(
+            "precision (significand bits; the error at 0.1)",
+            "精度（有效数位数；0.1 处的误差）",
+            Text("close", "接近"),
+            Text(
+                f"{digits('bf16')} : {digits('fp32')}; {error:,.0f} times the error",
+                f"{digits('bf16')} : {digits('fp32')}；误差是其 {error:,.0f} 倍",
+            ),
+            digits("fp32") - digits("bf16") <= 1,
+        ),
+    )
+
+
+@tries("int8-bytes")
+def int8_bytes() -> tuple[Part, ...]:
+    """The width of INT8, and how many values it has."""
+    info = np.iinfo(np.int8)
+    return (
+        part(
+            "size",
+            "大小",
+            Text("8 bytes", "8 字节"),
+            Text("8 bits, 1 byte", "8 位，即 1 字节"),
+            np.dtype(np.int8).itemsize == 8,
+        ),
+        equal("values", "取值个数", 2**8, int(info.max) - int(info.min) + 1),
+    )
+
+
+@tries("sizes")
+def sizes() -> tuple[Part, ...]:
+    """Bytes of each number format."""
+    wanted = {"fp32": 4, "fp16": 2, "bf16": 2}
+    parts = [equal(f"{n.upper()}: bytes", f"{n.upper()}：字节数", w, get(n).bits // 8) for n, w in wanted.items()]
+    return (*parts, equal("INT8: bytes", "INT8：字节数", 1, np.dtype(np.int8).itemsize))
+
+
+@tries("int8-values")
+def int8_values() -> tuple[Part, ...]:
+    """The values of a signed byte."""
+    info = np.iinfo(np.int8)
+    found = f"[{minus(info.min)}, {info.max}]"
+    return (
+        part("signed INT8, first form", "有符号 INT8，第一种说法", "[0, 255]", found, (info.min, info.max) == (0, 255)),
+        part(
+            "signed INT8, second form",
+            "有符号 INT8，第二种说法",
+            "[−128, 127]",
+            found,
+            (info.min, info.max) == (-128, 127),
+        ),
+    )
+
+
+@tries("fp16-exponents")
+def fp16_exponents() -> tuple[Part, ...]:
+    """The exponents of normal FP16 numbers, read as an open interval and as a closed one."""
+    form = get("fp16")
+    inside = (form.emin, form.emax)
+    near = abs(form.emin + 15) <= 1 and abs(form.emax - 15) <= 1
+    found = f"{minus(form.emin)} … {form.emax}"
+    holds = inside in ((-15, 15), (-14, 14))
+    return (
+        part("exponents of normal numbers", "正规数的指数", "(−15, 15)", found, holds, near),
+        beside("smallest subnormal", "最小的次正规数", f"2^{minus(round(math.log2(form.smallest_subnormal)))}"),
+    )
+
+
+def minus(x: int) -> str:
+    """A whole number with a true minus sign."""
+    return str(x).replace("-", "−")
+
+
+@tries("int4-training")
+def int4_training() -> tuple[Part, ...]:
+    """A hundred small steps on weights that are kept in INT4, and on weights that are only stored in it at the end."""
+    weights = np.linspace(-1, 1, 15).astype(np.float32)
+    how = symmetric(absmax(weights), "int4")
+    step, kept, master = np.float32(0.001), weights, weights.copy()
+    for _ in range(100):
+        kept = np.asarray(dequantize(to_integers(kept - step, how), how), np.float32)
+        master = master - step
+    moved, wanted = float(np.mean(weights - kept)), float(np.mean(weights - master))
+    return (
+        part(
+            "weights updated in INT4 (100 steps of 0.001) move by",
+            "直接在 INT4 中更新权重（100 步，每步 0.001），移动",
+            f"{wanted:.3f}",
+            f"{moved:.3f}",
+            abs(moved - wanted) < 0.05,
+        ),
+    )
+
+
+@tries("generations")
+def generations() -> tuple[Part, ...]:
+    """The first GPUs whose Tensor Cores take FP16 and TF32, and FP16 where there is no Tensor Core at all."""
+    first = {name: min((YEARS[g], g) for g in YEARS if has(g, name))[1] for name in ("fp16", "tf32")}
+    here = float(quantize(0.1, "fp16")) == float(np.float16(0.1))
+    return (
+        part(
+            "FP16 in Tensor Cores: first GPU",
+            "Tensor Core 的 FP16：最早的 GPU",
+            "Volta",
+            first["fp16"],
+            first["fp16"] == "V100",
+        ),
+        part(
+            "TF32 in Tensor Cores: first GPU",
+            "Tensor Core 的 TF32：最早的 GPU",
+            "Ampere",
+            first["tf32"],
+            first["tf32"] == "A100",
+        ),
+        part(
+            "FP16 without a Tensor Core",
+            "没有 Tensor Core 时的 FP16",
+            Text("not possible", "不可用"),
+            Text("this CPU computes in it", "本机 CPU 即可计算"),
+            not here,
+            True,
+        ),
+    )

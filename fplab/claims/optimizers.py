@@ -1,0 +1,153 @@
+"""Claims about master weights and optimizers: what an update loses, what holds a state, what decay means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..arithmetic import add
+from ..floats import quantize
+from ..language import Text
+from ..widgets.gradients import sample
+from .base import Part, part, tries
+from .training import fp16, share
+
+
+@tries("master-copy")
+def master_copy() -> tuple[Part, ...]:
+    """Four thousand updates of 2^-12 on a weight of 1."""
+    half, single = np.float32(1), np.float32(1)
+    for _ in range(4096):
+        half, single = np.float32(add(half, 2**-12, "fp16")), np.float32(single + np.float32(2**-12))
+    return (
+        part(
+            "1 + 4096 updates of 2^-12 in FP16",
+            "FP16 中 1 加 4096 次 2^-12",
+            Text("lost", "丢失"),
+            f"{half:g}",
+            half == 1,
+        ),
+        part(
+            "the same on an FP32 copy, read in FP16",
+            "同上，更新 FP32 副本，再读作 FP16",
+            "2",
+            f"{float(fp16(single)):g}",
+            float(fp16(single)) == 2,
+        ),
+    )
+
+
+@tries("all-but-master")
+def all_but_master() -> tuple[Part, ...]:
+    """Adam's first step on recorded weight gradients, its states rounded to FP16."""
+    g = sample("weight").astype(np.float64)
+    m, v, eps = fp16(0.1 * g) == 0, fp16(0.001 * g * g) == 0, float(quantize(1e-8, "fp16"))
+    return (
+        part(
+            "momentum in FP16: zero after a step",
+            "FP16 的动量：一步之后为零",
+            Text("none", "没有"),
+            share(m),
+            not m.any(),
+            bool(m.mean() < 0.05),
+        ),
+        part(
+            "variance in FP16: zero after a step",
+            "FP16 的方差：一步之后为零",
+            Text("none", "没有"),
+            share(v),
+            not v.any(),
+            bool(v.mean() < 0.05),
+        ),
+        part("Adam's eps, 1e-8, in FP16", "Adam 的 eps（1e-8）在 FP16 中", "1e-8", f"{eps:g}", eps > 0),
+    )
+
+
+@tries("amp-loop")
+def amp_loop() -> tuple[Part, ...]:
+    """What has which dtype in the loop of the paper, and in torch's autocast."""
+    import torch
+
+    layer = torch.nn.Linear(4, 4)
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = layer(torch.ones(2, 4))
+    out.float().square().mean().backward()
+    assert layer.weight.grad is not None
+    optimizer = torch.optim.Adam(layer.parameters())
+    optimizer.step()
+    states = {s.dtype for s in optimizer.state[layer.weight].values() if s.dim()}
+    said = [
+        ("activations", "激活值", torch.float16, out.dtype),
+        ("parameters", "参数", torch.float16, layer.weight.dtype),
+        ("gradients of parameters", "参数的梯度", torch.float16, layer.weight.grad.dtype),
+        ("momentum and variance", "动量与方差", torch.float32, states.pop()),
+    ]
+    return tuple(
+        part(f"autocast: {en}", f"autocast：{zh}", short(want), short(got), want == got, got == torch.float32)
+        for en, zh, want, got in said
+    )
+
+
+def short(dtype: Any) -> str:
+    """A dtype's name as the formats are called."""
+    return str(dtype).removeprefix("torch.").replace("float", "FP")
+
+
+def one_step(made: Callable[..., Any], decay: float, decoupled: bool = False) -> float:
+    """A weight of 2 with gradient 0.5 after one step of a torch optimizer, in FP64."""
+    import torch
+
+    p = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    p.grad = torch.tensor([0.5], dtype=torch.float64)
+    made([p], lr=0.1, weight_decay=0.0 if decoupled else decay).step()
+    return float(p.detach()[0] - (0.1 * decay * 2.0 if decoupled else 0.0))
+
+
+@tries("adam-written-out")
+def adam_written_out() -> tuple[Part, ...]:
+    """Three steps of the formulas in FP64, beside torch's AdamW, compared once rounded to FP32."""
+    import torch
+
+    p = torch.nn.Parameter(torch.tensor([2.0, -0.3], dtype=torch.float64))
+    optimizer = torch.optim.AdamW([p], lr=0.1, weight_decay=0.01)
+    w, m, v = np.array([2.0, -0.3]), np.zeros(2), np.zeros(2)
+    for t in range(1, 4):
+        g = np.array([0.5, -1e-3]) * t
+        p.grad = torch.from_numpy(g)
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        w = w - 0.1 * 0.01 * w
+        w = w - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    got = p.detach().numpy()
+    return (
+        part(
+            "two weights after three steps: torch, the formulas",
+            "三步之后的两个权重：torch、公式",
+            str(got.astype(np.float32)),
+            str(w.astype(np.float32)),
+            bool((got.astype(np.float32) == w.astype(np.float32)).all()),
+        ),
+    )
+
+
+@tries("decay-is-l2")
+def decay_is_l2() -> tuple[Part, ...]:
+    """One step with the decay in the gradient, and with the decay beside it."""
+    import torch
+
+    parts = []
+    for name, made in (("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam)):
+        l2, decoupled = one_step(made, 0.1), one_step(made, 0.1, decoupled=True)
+        parts.append(
+            part(
+                f"{name}: L2 term, decoupled decay",
+                f"{name}：L2 项、解耦衰减",
+                Text("the same", "相同"),
+                f"{l2:.6f}, {decoupled:.6f}",
+                abs(l2 - decoupled) < 1e-9,
+                True,
+            )
+        )
+    return tuple(parts)

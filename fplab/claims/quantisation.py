@@ -1,0 +1,401 @@
+"""Claims about INT8 and INT4, calibration, and the storage of 8-bit optimizers."""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+from statistics import NormalDist
+
+import numpy as np
+
+from .. import codebooks, integers, memory
+from ..codebooks import tree
+from ..language import Text
+from ..tensorcore import models
+from .base import Part, beside, equal, part, tries, untried
+from .training import rows_of
+
+BILLION = 10**9
+
+# Milliseconds a token of BLOOM-176B as Hugging Face's page on its integration of bitsandbytes prints them, at batch
+# sizes 1, 8 and 32: BF16 on 8 A100 of 80 GB and LLM.int8() on 4; BF16 on 14 A100 of 40 GB and LLM.int8() on 5.
+BLOOM_TIMES = (((239, 32, 9.9), (282, 37.5, 10.2)), ((285, 36.5, 10.4), (367, 46.4)))
+
+
+@functools.cache
+def normal(size: int = 1 << 16) -> np.ndarray:
+    """Normal numbers, float32, the same every time."""
+    words = np.random.Philox(key=2026).random_raw(2 * size)
+    u, w = ((words[i::2] >> np.uint64(11)) * 2.0**-53 + 2.0**-54 for i in (0, 1))
+    return np.asarray(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * w), np.float32)
+
+
+@tries("llm-int8-slower")
+def llm_int8_slower() -> tuple[Part, ...]:
+    """The published times."""
+    slower = [int8 / bf16 - 1 for pair in BLOOM_TIMES for bf16, int8 in zip(*pair, strict=False)]
+    inside = [0.15 <= s <= 0.23 for s in slower]
+    found = ", ".join(f"{s:.0%}" for s in slower)
+    return (
+        part("by the published times, slower by", "按公布的耗时，慢", "15% … 23%", found, all(inside), any(inside)),
+        untried("on a GPU of yours", "在自己的 GPU 上", "15% … 23%"),
+    )
+
+
+@tries("int4-on-turing")
+def int4_on_turing() -> tuple[Part, ...]:
+    """Accuracy of a calibrated network in INT4; whether the lab has a record of INT4 products."""
+    native = [m.gpu for m in models.TABLE if m.a == "int4"]
+    rows = [r for r in rows_of("calibration") if r["bits"] == "4"]
+    where = (
+        Text("no model of INT4 instructions here", "此处没有 INT4 指令的模型") if not native else Text(*[native[0]] * 2)
+    )
+    parts = [
+        untried(
+            "native in Turing's Tensor Cores, and faster",
+            "Turing 的 Tensor Core 原生支持且更快",
+            Text("yes", "是"),
+            where,
+        )
+    ]
+    if not rows:
+        return (*parts, untried("accuracy lost", "损失的准确率", "1%"))
+    lost = [100 * (float(r["right_fp32"]) - float(r["right"])) for r in rows]
+    found = Text(
+        f"{min(lost):.1f} to {max(lost):.0f} points, by the rule of calibration",
+        f"{min(lost):.1f} 到 {max(lost):.0f} 个百分点，取决于校准规则",
+    )
+    typical = float(np.median(lost))
+    return (
+        *parts,
+        part(
+            "accuracy lost, digits, 14 ways to calibrate",
+            "损失的准确率，数字识别，14 种校准方式",
+            Text("about 1 point", "约 1 个百分点"),
+            found,
+            max(lost) < 1.5,
+            typical < 1.5,
+        ),
+        part(
+            "the same, median", "同上，中位数", Text("about 1 point", "约 1 个百分点"), f"{typical:.1f}", typical < 1.5
+        ),
+    )
+
+
+@tries("percentile-calibration")
+def percentile_calibration() -> tuple[Part, ...]:
+    """The 99.999th percentile of a large tensor with outliers, and of a small one."""
+    large = np.append(normal(1 << 18), np.full(2, 40, np.float32))
+    clipped = [integers.Histogram().collect(x) for x in (large, normal()[:10_000])]
+    (big, small), ends = [h.percentile(99.999) for h in clipped], [h.max() for h in clipped]
+    return (
+        part(
+            "262,146 values, two of them 40: range",
+            "262,146 个值，其中两个为 40：范围",
+            Text("cuts the outliers off", "截掉离群值"),
+            f"{big:.2f} : {ends[0]:.0f}",
+            big < 8,
+        ),
+        part(
+            "10,000 values: range, maximum",
+            "10,000 个值：范围、最大值",
+            Text("cuts something off", "有所截断"),
+            Text(f"{small:.2f} : {ends[1]:.2f}, a bin apart", f"{small:.2f} : {ends[1]:.2f}，相差一格"),
+            small < ends[1] * (1 - 2 / integers.calibration.BINS),
+            True,
+        ),
+    )
+
+
+@tries("straight-through")
+def straight_through() -> tuple[Part, ...]:
+    """The gradient that passes fake quantisation; and the accuracy that one epoch brought back, where it was drawn."""
+    import torch
+
+    from ..nn import fake_quantize
+
+    x = torch.tensor([-9.0, -0.3, 0.2, 0.9, 9.0], requires_grad=True)
+    fake_quantize(x, 1 / 7, grid="int4").sum().backward()
+    assert x.grad is not None
+    return (
+        part(
+            "gradient inside and outside of the range",
+            "范围内外的梯度",
+            "0 1 1 1 0",
+            " ".join(f"{g:g}" for g in x.grad),
+            x.grad.tolist() == [0, 1, 1, 1, 0],
+        ),
+    )
+
+
+# --- 8-bit optimizers -------------------------------------------------------------------------------------------
+
+
+@tries("eight-bit-step")
+def eight_bit_step() -> tuple[Part, ...]:
+    """The first two steps of 8-bit Adam's momentum, by hand."""
+    import torch
+
+    from ..training import Adam8bit
+
+    g, p = normal(4096), torch.nn.Parameter(torch.zeros(4096))
+    optimizer, book = Adam8bit([p], block=2048), codebooks.dynamic()
+    one, tenth, state = np.float32(0.9), 1 - np.float32(0.9), np.zeros(4096, np.float32)
+    for _ in range(2):
+        p.grad = torch.from_numpy(g.copy())
+        optimizer.step()
+        quantised = codebooks.quantize_blockwise(state * one + tenth * g, book, 2048, codebooks.rules.SIGN)
+        state = codebooks.dequantize_blockwise(quantised)
+    same = bool((optimizer.state[p]["state1"].numpy() == quantised.codes).all())
+    bytes_ = sum(s.nbytes for name, s in optimizer.state[p].items() if name.startswith("state"))
+    return (
+        part(
+            "dequantise, 32-bit update, quantise: 4,096 codes after two steps",
+            "反量化、32 位更新、再量化：两步之后的 4,096 个编码",
+            Text("the optimizer's", "与优化器相同"),
+            Text("every bit", "逐位相同") if same else Text("others", "不同"),
+            same,
+        ),
+        equal("bytes of the codes, two states of 4,096", "编码的字节数，两个状态各 4,096 个", 2 * 4096, bytes_),
+    )
+
+
+@tries("three-quarters")
+def three_quarters() -> tuple[Part, ...]:
+    """Bytes of Adam's states for a billion parameters."""
+    wide = memory.estimate(BILLION, precision="fp32", optimizer="adam").fullest.device["states"]
+    narrow = memory.estimate(BILLION, precision="fp32", optimizer="adamw8bit", block=2048).fullest.device["states"]
+    saved = 1 - narrow / wide
+    return (
+        equal("GB of two FP32 states", "两个 FP32 状态的 GB 数", 8, wide // BILLION),
+        part(
+            "removed by 8 bits, blocks of 2048",
+            "改用 8 位（块大小 2048）后减少",
+            "75%",
+            f"{saved:.2%}",
+            f"{saved:.0%}" == "75%",
+        ),
+    )
+
+
+@tries("blockwise")
+def blockwise() -> tuple[Part, ...]:
+    """Blocks of 2048, an outlier in one of them, and what becomes of each block's maximum."""
+    x, book = normal(), codebooks.dynamic()
+    plain = codebooks.quantize_blockwise(x, book)
+    y = x.copy()
+    y[5] = 1000
+    second = slice(2048, 4096)
+    alone = bool((codebooks.quantize_blockwise(x[second], book).codes == plain.codes[second]).all())
+    changed = np.flatnonzero(codebooks.quantize_blockwise(y, book).codes != plain.codes)
+    whole = codebooks.quantize_blockwise(y, book, None)
+    error = [
+        float(np.abs(codebooks.dequantize_blockwise(q) - y)[2048:].mean())
+        for q in (codebooks.quantize_blockwise(y, book), whole)
+    ]
+    return (
+        equal("elements of a block", "每块的元素数", 2048, plain.block),
+        part(
+            "large values: beyond 3 standard deviations",
+            "大值：超过 3 个标准差",
+            "< 1%",
+            f"{2 * NormalDist().cdf(-3):.2%}",
+            2 * NormalDist().cdf(-3) < 0.01,
+        ),
+        part(
+            "codes that an outlier changes lie in",
+            "离群值改变的编码位于",
+            Text("its block", "它所在的块"),
+            f"0 … {changed.max()}",
+            int(changed.max()) < 2048,
+        ),
+        part(
+            "mean error elsewhere: blocks, one scale",
+            "其他位置的平均误差：分块、单一比例",
+            Text("blocks smaller", "分块更小"),
+            f"{error[0]:.2g} : {error[1]:.2g}",
+            error[0] < error[1] / 2,
+        ),
+        part(
+            "blocks in parallel: codes of a block quantised alone",
+            "各块可并行：单独量化一块所得的编码",
+            Text("the same", "相同"),
+            Text("2,048 the same", "2,048 个相同") if alone else Text("others", "不同"),
+            alone,
+        ),
+    )
+
+
+@tries("block-maximum")
+def block_maximum() -> tuple[Part, ...]:
+    """A block whose maximum is positive, and one whose maximum is negative."""
+    found = [
+        float(codebooks.dequantize_blockwise(codebooks.quantize_blockwise([0.1, m], codebooks.dynamic()))[1])
+        for m in (3, -3)
+    ]
+    return (
+        part("maximum 3 comes back as", "最大值 3 还原为", "3", f"{found[0]:g}", found[0] == 3),
+        part(
+            "maximum −3 comes back as",
+            "最大值 −3 还原为",
+            "−3",
+            f"−{-found[1]:.4f}",
+            found[1] == -3,
+            abs(found[1] + 3) < 0.03,
+        ),
+    )
+
+
+@tries("tree")
+def dynamic_tree() -> tuple[Part, ...]:
+    """A code of the dynamic tree, bit by bit."""
+    code = 0b0_001_1001
+    seen = tree.fields(code)
+    zero = sum(tree.decode(c) == 0 for c in range(256))
+    return (
+        equal("0 001 1001: zeros before the indicator", "0 001 1001：指示位之前的零", 2, seen.zeros),
+        part(
+            "its last four bits 1001",
+            "末四位 1001",
+            "9/15",
+            f"{seen.fraction}/{2**seen.width - 1}",
+            (seen.fraction, seen.width) == (9, 4),
+        ),
+        equal("its value", "它的值", Fraction(9, 15) / 100, seen.value),
+        beside("codes that read as 0", "读作 0 的编码", f"{zero} / 256"),
+    )
+
+
+@tries("dynamic-map")
+def dynamic_map() -> tuple[Part, ...]:
+    """How many values of each map lie in each decade, and whether the unsigned one has a negative value."""
+    signed, unsigned = (by_decade(codebooks.dynamic(signed=s)) for s in (True, False))
+    negative = int((codebooks.dynamic(signed=False).values < 0).sum())
+    one_more = all(u == 2 * s for u, s in zip(unsigned, signed, strict=True))
+    return (
+        part(
+            "values in each decade from 1 down, second state",
+            "第二个状态，从 1 往下每个十进段的值数",
+            Text("the same number of fraction bits in all", "小数位数处处相同"),
+            ", ".join(map(str, unsigned)),
+            len(set(unsigned)) == 1,
+            one_more,
+        ),
+        part(
+            "second state: negative values",
+            "第二个状态：负值",
+            Text("no sign", "没有符号位"),
+            str(negative),
+            negative == 0,
+        ),
+        part("decades that the map spans", "所覆盖的十进段数", "≥ 5", str(len(unsigned)), len(unsigned) >= 5),
+    )
+
+
+def by_decade(book: codebooks.Codebook) -> list[int]:
+    """How many positive values lie between 0.1 and 1, 0.01 and 0.1, and so on, 1 itself apart."""
+    values = book.values[(book.values > 0) & (book.values < 1)].astype(np.float64)
+    decade = np.floor(np.log10(values)).astype(int)
+    return [int((decade == d).sum()) for d in range(-1, decade.min() - 1, -1)]
+
+
+@tries("stable-embedding")
+def stable_embedding() -> tuple[Part, ...]:
+    """The initialisation, the output, and the gradients of an embedding on real text."""
+    import torch
+
+    from ..training import CHARACTERS, StableEmbedding
+
+    torch.manual_seed(0)
+    plain, stable = torch.nn.Embedding(5000, 256), StableEmbedding(5000, 256)
+    narrow, wide, spread = (float(x.detach().std()) for x in (stable.weight, plain.weight, stable(torch.arange(64))))
+    model = CHARACTERS.model(0)
+    CHARACTERS.loss(model, next(iter(CHARACTERS.batches(0, 1)))).backward()
+    rows = next(m for m in model.modules() if isinstance(m, torch.nn.Embedding)).weight.grad
+    assert rows is not None
+    sizes = rows.abs().amax(1)
+    sizes = sizes[sizes > 0]
+    top, ratio = float(sizes.max()), float(sizes.max() / sizes.median())
+    found = Text(f"largest {top:.2g}; {ratio:.0f} times the median row", f"最大 {top:.2g}；是中位行的 {ratio:.0f} 倍")
+    return (
+        part(
+            "initial weights: plain, stable (standard deviation)",
+            "初始权重：普通、稳定（标准差）",
+            Text("smaller", "更小"),
+            f"{wide:.2f} : {narrow:.3f}",
+            narrow < wide / 10,
+        ),
+        part("its output (standard deviation)", "其输出（标准差）", "1", f"{spread:.2f}", 0.95 < spread < 1.05),
+        part(
+            "gradients of the embedding beyond 65504",
+            "嵌入梯度超过 65504",
+            Text("often", "经常"),
+            found,
+            top > 65504,
+            ratio > 3,
+        ),
+        untried(
+            "that it helps FP32 training too",
+            "对 FP32 训练也有帮助",
+            Text("yes", "是"),
+            Text("no run of the size it speaks of", "没有相应规模的训练"),
+        ),
+    )
+
+
+@tries("table-and-search")
+def table_and_search() -> tuple[Part, ...]:
+    """The search among midpoints against every distance; and what random rounding is for: the mean of many."""
+    x, book = normal()[:2048], codebooks.dynamic()
+    scaled = x / np.abs(x).max()
+    values = book.values.astype(np.float64)
+    search = np.searchsorted((values[1:] + values[:-1]) / 2, scaled.astype(np.float64))
+    every = np.abs(values[:, None] - scaled.astype(np.float64)).argmin(0)
+    between = np.full(20_000, 0.5 * (values[200] + values[201]) * 0.999, np.float32)
+    between[0] = 1
+    nearest = codebooks.quantize_blockwise(between, book, None)
+    random = codebooks.quantize_blockwise(between, book, None, stochastic=True, seed=1)
+    back = [float(codebooks.dequantize_blockwise(q)[1:].mean(dtype=np.float64)) for q in (nearest, random)]
+    gap = values[201] - values[200]
+    off = [abs(b - float(between[1])) / gap for b in back]
+    return (
+        part(
+            "a table of values, searched by midpoints: the nearest of 2,048",
+            "值表，按中点二分查找：2,048 个最近值",
+            Text("all", "全部"),
+            f"{int((search == every).sum()):,}",
+            bool((search == every).all()),
+        ),
+        beside(
+            "random rounding: mean of 20,000, off by (gaps; nearest : random)",
+            "随机舍入：20,000 次的均值偏差（间距；最近 : 随机）",
+            f"{off[0]:.3f} : {off[1]:.3f}",
+        ),
+    )
+
+
+@tries("offloading")
+def offloading() -> tuple[Part, ...]:
+    """CPU memory of off-loaded states, and twelve billion parameters in chunks."""
+    host = {
+        o: sum(memory.estimate(BILLION, optimizer=o, offload="optimizer").fullest.host.values())
+        for o in ("adamw", "adamw8bit")
+    }
+    chunks = memory.estimate(12 * BILLION, offload="chunks", chunk_budget=24 * BILLION).fullest
+    held, there = sum(chunks.host.values()) / BILLION, chunks.total / BILLION
+    return (
+        part(
+            "CPU GB a billion parameters: 32-bit, 8-bit states",
+            "每十亿参数的 CPU GB：32 位、8 位状态",
+            Text("less", "更少"),
+            f"{host['adamw'] / BILLION:.1f} : {host['adamw8bit'] / BILLION:.1f}",
+            host["adamw8bit"] < host["adamw"],
+        ),
+        part(
+            "12 billion parameters: CPU, GPU",
+            "120 亿参数：CPU、GPU",
+            "240 GB, 32 GB",
+            f"{held:.0f} GB, {there:.0f} GB",
+            held <= 240 and there <= 32,
+        ),
+    )

@@ -1,0 +1,110 @@
+"""Claims as tables, in both languages; a verdict is a sign and a word, and a colour only beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..exercises.base import registry
+from ..language import Text, in_each
+from ..widgets.drawing import GREEN, GREY, ORANGE, RED, RULE, escaped
+from .base import Claim, Part, Verdict
+
+COLOURS = {Verdict.TRUE: GREEN, Verdict.LOOSE: ORANGE, Verdict.WRONG: RED, Verdict.UNTRIED: GREY}
+CELL = "text-align:left;vertical-align:top;padding:.25em .9em .25em 0;white-space:normal;background:none"
+HEADS = (Text("part", "要点"), Text("it says", "原文"), Text("the lab finds", "实测"), Text("verdict", "判定"))
+COLUMNS = (Text("chapter", "章"), Text("claim", "说法"), Text("from", "出处"), Text("verdict", "判定"))
+
+
+def label(verdict: Verdict | None) -> str:
+    """A verdict as HTML."""
+    if verdict is None:
+        return "–"  # none is called for
+    return (
+        f'<span style="white-space:nowrap"><b style="color:{COLOURS[verdict]}">{verdict.sign}</b> {verdict.word}</span>'
+    )
+
+
+def grid(heads: Sequence[Text], rows: Sequence[Sequence[str]]) -> str:
+    """A table of HTML cells."""
+    head = "".join(f'<th scope="col" style="{CELL};border-bottom:{RULE}">{escaped(str(h))}</th>' for h in heads)
+    lines = ["".join(f'<td style="{CELL};border-bottom:{RULE}">{cell}</td>' for cell in row) for row in rows]
+    body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
+    style = "border-collapse:collapse;max-width:70em;color:inherit;font-size:1em"
+    return f'<div style="overflow-x:auto"><table style="{style}"><tr>{head}</tr>{body}</table></div>'
+
+
+@dataclass(frozen=True, repr=False)
+class Tried:
+    """A claim and what became of each of its parts."""
+
+    claim: Claim
+
+    def __str__(self) -> str:
+        signs = [one.verdict.sign if one.verdict else "–" for one in self.claim.parts]
+        rows = [f"  {s} {p.about}: {p.claimed} | {p.found}" for s, p in zip(signs, self.claim.parts, strict=True)]
+        return "\n".join([f"{self.claim.verdict.sign} {self.claim.verdict.word}: {self.claim.statement}", *rows])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return in_each(self._table)
+
+    def _table(self) -> str:
+        return grid(HEADS, [self._row(one) for one in self.claim.parts])
+
+    @staticmethod
+    def _row(one: Part) -> tuple[str, ...]:
+        return (*(escaped(str(x)) for x in (one.about, one.claimed, one.found)), label(one.verdict))
+
+
+@dataclass(frozen=True, repr=False)
+class Overview:
+    """Many claims, each with its verdict."""
+
+    claims: Sequence[Claim]
+
+    def counts(self) -> dict[Verdict, int]:
+        """How many claims have each verdict."""
+        return {v: sum(c.verdict is v for c in self.claims) for v in Verdict}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{c.verdict.sign} {c.verdict.word} {c.chapter:>2} {c.statement}" for c in self.claims)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return in_each(self._table)
+
+    def _table(self) -> str:
+        counted = ", ".join(f"{label(v)} {n}" for v, n in self.counts().items() if n)
+        rows = [(str(c.chapter), escaped(str(c.statement)), c.source, label(c.verdict)) for c in self.claims]
+        return f"<div>{counted}</div>{grid(COLUMNS, rows)}"
+
+
+# --- the notebook's prose ---------------------------------------------------------------------------------------
+
+
+def markdown(claim: Claim) -> str:
+    """The cell above a claim's code in ``notebooks/claims.ipynb``, both languages; a test holds it to this."""
+    return _both(*(_one(claim, language) for language in ("en", "zh")))
+
+
+def _one(claim: Claim, language: str) -> str:
+    says, word, why = (getattr(t, language) for t in (claim.statement, claim.verdict.word, claim.why))
+    source = f" ({claim.source})" if language == "en" else f"（{claim.source.replace(', ', '、')}）"
+    stop = "." if language == "en" else "。"
+    return f"> {says}{source}\n\n**{claim.verdict.sign} {word}{stop}** {why}"
+
+
+def _both(english: str, chinese: str) -> str:
+    """Markdown in both languages, as the course's cells hold it."""
+    return (
+        f'<div class="fplab-en">\n\n{english}\n\n</div>\n<div class="fplab-zh" lang="zh" hidden>\n\n{chinese}\n\n</div>'
+    )
+
+
+def heading(chapter: int) -> str:
+    """The cell above the claims of a chapter."""
+    title = next(e.chapter.title for e in registry().values() if e.chapter.number == chapter)
+    return _both(*(f"## {chapter}. {getattr(title, language)}" for language in ("en", "zh")))
