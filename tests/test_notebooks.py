@@ -1,15 +1,27 @@
-"""Every notebook is thin, without outputs, and runs from top to bottom."""
+"""The chapters: thin cells without outputs, prose in both languages, and every cell runs."""
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 
+import fplab
+
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+CHAPTERS = [path for path in NOTEBOOKS if path.stem[:2].isdigit()]
+PROSE = re.compile(
+    r'<div class="fplab-en">\n\n(?P<en>.+)\n\n</div>\n<div class="fplab-zh" lang="zh" hidden>\n\n(?P<zh>.+)\n\n</div>',
+    re.DOTALL,
+)
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda p: p.stem)
@@ -17,20 +29,90 @@ def notebook(request):
     return nbformat.read(request.param, as_version=4)
 
 
-def test_there_is_a_start():
-    assert NOTEBOOKS
+def cells(notebook, kind):
+    return [cell for cell in notebook.cells if cell.cell_type == kind]
+
+
+def is_answer(cell) -> bool:
+    """Whether a cell is a reader's answer to an exercise, the one kind that may define functions."""
+    return "fplab.exercises.check(" in cell.source
+
+
+def test_the_chapters_are_all_there():
+    numbers = [int(path.stem[:2]) for path in CHAPTERS]
+    assert numbers == list(range(13))
+    assert (FOLDER / "claims.ipynb").exists()
 
 
 def test_cells_are_thin_and_hold_no_outputs(notebook):
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert not cell.outputs
-            assert cell.execution_count is None
-            assert len(cell.source.splitlines()) < 10
-            assert "def " not in cell.source
+    for cell in cells(notebook, "code"):
+        assert not cell.outputs
+        assert cell.execution_count is None
+        if is_answer(cell):
+            continue
+        assert len(cell.source.splitlines()) < 10, cell.source
+        made = [n for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        assert not made, cell.source
+
+
+def test_prose_is_whole_in_both_languages(notebook):
+    for cell in cells(notebook, "markdown"):
+        found = PROSE.fullmatch(cell.source)
+        assert found, cell.source[:200]
+        english, chinese = found["en"], found["zh"]
+        assert not CHINESE.search(re.sub(r"[`\"“].*?[`\"”]", "", english)), english
+        assert CHINESE.search(chinese), chinese
+        assert sorted(LINK.findall(english)) == sorted(LINK.findall(chinese))
+        # Headings, bullets, rows of tables and code spans are in the same places.
+        for mark in (r"^#+ ", r"^[*-] ", r"^\|"):
+            many = [len(re.findall(mark, text, re.MULTILINE)) for text in (english, chinese)]
+            assert many[0] == many[1], (mark, english, chinese)
+
+
+def test_links_lead_to_chapters_that_exist(notebook):
+    for cell in cells(notebook, "markdown"):
+        for target in LINK.findall(cell.source):
+            if not re.match(r"https?://|#", target):
+                assert (FOLDER / target.partition("#")[0]).exists(), target
+
+
+def test_a_chapter_begins_with_its_question_and_the_language(notebook):
+    assert re.search(r"^# ", notebook.cells[0].source, re.MULTILINE)
+    first = cells(notebook, "code")[0].source
+    assert "fplab.course.start()" in first
+
+
+@pytest.mark.parametrize("path", CHAPTERS[1:], ids=lambda p: p.stem)
+def test_a_chapter_names_every_exercise_of_its_own(path):
+    text = path.read_text(encoding="utf-8")
+    own = [e for e in fplab.exercises.registry().values() if e.chapter.number == int(path.stem[:2])]
+    assert len(own) >= 3
+    asked = [e.name for e in own if f'fplab.exercises.check(\\"{e.name}\\"' in text]
+    assert len(asked) >= 2
+    assert [e.name for e in own if e.name not in text] in ([], ["rne"])  # rne is worked through in 00_start
+
+
+def test_every_exercise_that_a_notebook_names_exists(notebook):
+    for cell in cells(notebook, "code"):
+        for name in re.findall(r"fplab\.exercises\.(?:exercise|check)\(\"(\w+)\"", cell.source):
+            assert name in fplab.exercises.names()
+
+
+def test_a_chapter_shows_a_figure_something_to_move_and_hardware():
+    for path in CHAPTERS[1:]:
+        text = path.read_text(encoding="utf-8")
+        assert "fplab.widgets." in text, path.stem
+        assert re.search(r"fplab\.(course\.figure|plots|experiments)\b", text), path.stem
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_runs(notebook):
-    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+def test_it_runs(notebook, tmp_path, monkeypatch):
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+    )
+    client.execute()
+    for cell in cells(notebook, "code"):
+        said = [o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stderr"]
+        assert not [text for text in said if "compiling kernels" not in text], said
     assert any(cell.get("outputs") for cell in notebook.cells)
