@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures test lint lab bench prove clean
+.PHONY: help install run figures test lint lab pages bench prove clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ test: lint ## ruff, mypy and the whole test suite
 lab: $(VENV)/.installed ## JupyterLab on the notebooks
 	@$(BIN)/python -m fplab lab
 
+pages: $(VENV)/.installed ## the course as HTML pages that are read offline, into pages
+	@$(BIN)/python -m fplab pages
+
 bench: $(VENV)/.installed ## speed, as ratios measured in one run
 	@$(BIN)/python -m benchmarks
 
@@ -48,4 +51,4 @@ prove: $(VENV)/.installed ## the exhaustive proofs (about 20 minutes, resumable)
 	@$(BIN)/python -m tests.prove
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache figures/full figures/*.png figures/*.dark.svg
+	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache pages figures/full figures/*.png figures/*.dark.svg

@@ -1,0 +1,80 @@
+"""A notebook run from top to bottom in each language, its outputs side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import LabError
+from ..language import LANGUAGES
+from .inside import FIRST, STATIC
+
+Output = Mapping[str, Any]
+LIMIT = 120  # seconds that a cell may take: a chapter's take less than five, and kernels compile once
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell. ``kind``: "markdown" or "code". ``outputs``: of a code cell, by language."""
+
+    kind: str
+    source: str
+    outputs: Mapping[str, Sequence[Output]]
+
+
+def needed() -> Any:
+    """The modules nbformat and nbclient, or an error that says how to get them."""
+    try:
+        import nbclient
+        import nbconvert  # noqa: F401  # the rendering uses it
+        import nbformat
+    except ImportError:
+        raise LabError('pages need nbformat, nbclient and nbconvert; pip install "fplab[lab]".') from None
+    return nbformat, nbclient
+
+
+def cells(path: Path, run: bool = True) -> tuple[Cell, ...]:
+    """The cells of a notebook with what each printed, in each language.
+
+    ``run=False`` takes the prose and the code alone. The kernels work in the notebook's folder, with progress in the
+    exercises kept in a folder of their own. Raises LabError for a cell that fails.
+    """
+    nbformat, _ = needed()
+    if not run:
+        sources = nbformat.read(path, as_version=4).cells
+        return tuple(Cell(c.cell_type, c.source, {}) for c in sources if c.cell_type in ("markdown", "code"))
+    with ThreadPoolExecutor(len(LANGUAGES)) as pool:
+        ran = dict(zip(LANGUAGES, pool.map(lambda language: _run(path, language), LANGUAGES), strict=True))
+    first = next(iter(ran.values()))
+    return tuple(
+        Cell(c.cell_type, c.source, {language: found[i].get("outputs", ()) for language, found in ran.items()})
+        for i, c in enumerate(first)
+        if c.cell_type in ("markdown", "code")
+    )
+
+
+def _run(path: Path, language: str) -> list[Any]:
+    """The cells of a notebook once it has run in a language."""
+    nbformat, nbclient = needed()
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
+    resources = {"metadata": {"path": str(path.parent)}}
+    quiet = ["--IPKernelApp.log_level=ERROR"]  # else each kernel warns that it talks to this machine in plain text
+    client = nbclient.NotebookClient(
+        notebook, timeout=LIMIT, kernel_name="python3", resources=resources, extra_arguments=quiet
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"FPLAB_LANG": language, STATIC: "1", "FPLAB_PROGRESS_DIR": folder}
+        try:
+            asyncio.run(client.async_execute(env=environment))
+        except nbclient.exceptions.CellExecutionError as error:
+            raise LabError(f"{path.name} fails ({language}): {error.ename}: {error.evalue}") from None
+        except nbclient.exceptions.CellTimeoutError:
+            raise LabError(f"{path.name}: a cell takes more than {LIMIT} s ({language}).") from None
+    return list(notebook.cells[1:])

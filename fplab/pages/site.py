@@ -1,0 +1,159 @@
+"""The chapters as a small site: pages that link to one another, and an index."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import LabError, unknown
+from ..language import Text
+from ..storage import demand_writable, write_text
+from .executed import cells, needed
+from .offline import fetched
+from .rendering import cell, colours
+
+HERE = Path(__file__).parent
+HEADING = re.compile(r"^# (.+)$", re.M)
+PART = {"en": re.compile(r'<div class="fplab-en">(.*?)</div>', re.S),
+        "zh": re.compile(r'<div class="fplab-zh"[^>]*>(.*?)</div>', re.S)}  # fmt: skip
+COURSE = Text("fplab: the course", "fplab：课程")
+ABOUT = Text(
+    "The chapters with all their outputs, to read without running anything. make lab opens the same notebooks, live.",
+    "各章及其全部输出，无需运行即可阅读。make lab 可打开同样的笔记本，并可实际操作。",
+)
+PREVIOUS, NEXT, CONTENTS = Text("Previous", "上一章"), Text("Next", "下一章"), Text("Contents", "目录")
+SKIP, LANGUAGE = Text("Skip to the chapter", "跳到正文"), Text("Language", "语言")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A notebook. ``name``: its file's, without suffix. ``title``, ``question``: from its first cell."""
+
+    name: str
+    path: Path
+    title: Text
+    question: Text
+
+    @property
+    def file(self) -> str:
+        """The page's file name."""
+        return f"{self.name}.html"
+
+
+def chapters(folder: Path) -> tuple[Chapter, ...]:
+    """The notebooks of a folder, in the order of their names."""
+    nbformat, _ = needed()
+    found = []
+    for path in sorted(folder.glob("*.ipynb")):
+        first = next((c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"), "")
+        parts = {language: _head(pattern.search(first), path.stem) for language, pattern in PART.items()}
+        title, question = (Text(parts["en"][i], parts["zh"][i]) for i in (0, 1))
+        found.append(Chapter(path.stem, path, title, question))
+    return tuple(found)
+
+
+def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
+    """The heading and the first paragraph below it."""
+    heading = HEADING.search(part[1]) if part else None
+    if part is None or heading is None:
+        return name, ""
+    paragraphs = [p.strip() for p in part[1][heading.end() :].split("\n\n")]
+    return heading[1].strip(), next((re.sub(r"<[^>]+>|[*`]", "", p) for p in paragraphs if p), "")
+
+
+# --- pages ------------------------------------------------------------------------------------------------------
+
+
+def both(text: Text, tag: str = "span") -> str:
+    """A text in both languages, of which the page shows one."""
+    english, chinese = html.escape(text.en), html.escape(text.zh)
+    return f'<{tag} class="fplab-en">{english}</{tag}><{tag} class="fplab-zh" lang="zh" hidden>{chinese}</{tag}>'
+
+
+def link(chapter: Chapter, before: Text | None = None, rel: str = "") -> str:
+    """A link to a chapter's page."""
+    how = f' rel="{rel}"' if rel else ""
+    says = f"<small>{both(before)}</small> " if before else ""
+    return f'<a href="{chapter.file}"{how}>{says}{both(chapter.title)}</a>'
+
+
+def around(at: int, course: Sequence[Chapter], written: set[str]) -> str:
+    """Links to the chapters before and after, as far as they have pages."""
+    parts = []
+    for i, says, rel in ((at - 1, PREVIOUS, "prev"), (at + 1, NEXT, "next")):
+        there = 0 <= i < len(course) and course[i].name in written
+        parts.append(link(course[i], says, rel) if there else "<span></span>")
+    return f'<nav class="around">{parts[0]}<a href="index.html">{both(CONTENTS)}</a>{parts[1]}</nav>'
+
+
+def page(title: Text, body: str) -> str:
+    """A whole page. Raises LabError where it would fetch anything from elsewhere."""
+    style = (HERE / "style.css").read_text(encoding="utf-8")
+    script = (HERE / "language.js").read_text(encoding="utf-8")
+    choices = "".join(
+        f'<input type="radio" name="language" id="language-{language}" value="{language}"{checked}>'
+        f'<label for="language-{language}" lang="{language}">{name}</label>'
+        for language, name, checked in (("en", "English", " checked"), ("zh", "中文", ""))
+    )
+    text = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title.en)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<style>\n{style}{colours()}\n</style>\n</head>\n"
+        f'<body data-en="{html.escape(title.en)}" data-zh="{html.escape(title.zh)}">\n'
+        f'<a class="skip" href="#main">{both(SKIP)}</a>\n'
+        f'<header><a href="index.html">fplab</a>'
+        f'<fieldset class="language"><legend>{both(LANGUAGE)}</legend>{choices}</fieldset></header>\n'
+        f'<main id="main">\n{body}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n'
+    )
+    if outside := fetched(text):
+        raise LabError(f"the page {title.en!r} would fetch {outside[0][:200]!r}; pages are read offline.")
+    return text
+
+
+def chapter_page(at: int, course: Sequence[Chapter], written: set[str], run: bool = True) -> str:
+    """The page of a chapter."""
+    chapter = course[at]
+    body = "\n".join(cell(one, chapter.path.parent) for one in cells(chapter.path, run))
+    links = around(at, course, written)
+    return page(chapter.title, f"{links}\n<article>\n{body}\n</article>\n{links}")
+
+
+def index_page(course: Sequence[Chapter], written: set[str]) -> str:
+    """The list of chapters; those without a page are named only."""
+    rows = "".join(f"<li>{link(c) if c.name in written else both(c.title)}{both(c.question, 'p')}</li>" for c in course)
+    return page(COURSE, f'<article><h1>{both(COURSE)}</h1>{both(ABOUT, "p")}<ul class="contents">{rows}</ul></article>')
+
+
+def write(
+    names: Sequence[str] = (), out: Path = Path("pages"), folder: Path = Path("notebooks"),
+    tick: Callable[[str], None] = lambda text: None, run: bool = True,
+) -> list[Path]:  # fmt: skip
+    """Write the pages of chapters (default: all) and the index, and return their paths.
+
+    ``names``: of notebooks in ``folder``, or their beginnings, such as "04". ``tick`` is told each chapter's name
+    before it runs; ``run=False`` leaves out the outputs. Raises LabError for a name that is unknown, a notebook that
+    fails, a page that would need the network.
+    """
+    course = chapters(folder)
+    wanted = [_named(name, course) for name in names] or list(course)
+    demand_writable(out)
+    written = {c.name for c in course if (out / c.file).exists()} | {c.name for c in wanted}
+    paths = []
+    for chapter in wanted:
+        tick(chapter.name)
+        paths.append(out / chapter.file)
+        write_text(paths[-1], chapter_page(course.index(chapter), course, written, run))
+    write_text(out / "index.html", index_page(course, written))
+    return [*paths, out / "index.html"]
+
+
+def _named(name: str, course: Sequence[Chapter]) -> Chapter:
+    stem = Path(name).stem if name.endswith(".ipynb") else name
+    exact = [c for c in course if c.name == stem] or [c for c in course if c.name.split("_")[0] == stem]
+    if not exact:
+        raise unknown("notebook", name, [c.name for c in course])
+    return exact[0]
