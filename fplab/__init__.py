@@ -42,6 +42,7 @@ _WHERE = {
     "ulp": "spacing",
 }
 _MODULES = (
+    "claims",
     "codebooks",
     "course",
     "exact",
@@ -53,6 +54,7 @@ _MODULES = (
     "integers",
     "memory",
     "nn",
+    "pages",
     "parallel",
     "plots",
     "sums",
@@ -63,14 +65,15 @@ _MODULES = (
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "add", "classify", "codebooks", "convert", "course", "decode", "div", "dot", "encode", "eq", "exact", "exercises",
-    "experiments", "fma", "formats", "hardware", "inspect", "inspection", "integers", "lang", "le", "lt", "memory",
-    "mul", "neighbours", "nn", "num_threads", "parallel", "plots", "quantize", "reveal_order", "set_num_threads",
-    "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp", "widgets",
+    "add", "claims", "classify", "codebooks", "convert", "course", "decode", "div", "dot", "encode", "eq", "exact",
+    "exercises", "experiments", "fma", "formats", "hardware", "inspect", "inspection", "integers", "lang", "le", "lt",
+    "memory", "mul", "neighbours", "nn", "num_threads", "pages", "parallel", "plots", "quantize", "reveal_order",
+    "set_num_threads", "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp", "widgets",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from . import (
+        claims,
         codebooks,
         course,
         exact,
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
         integers,
         memory,
         nn,
+        pages,
         parallel,
         plots,
         sums,

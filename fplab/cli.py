@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -236,28 +235,25 @@ def exercise(args: Arguments) -> int:
     return run_exercise(args)
 
 
+def pages(args: Arguments) -> int:
+    """Write chapters as HTML pages that are read offline, with all their outputs, in both languages."""
+    from .pages import write
+
+    for path in write(args.names, args.out, notebooks_folder(), lambda name: print(name, file=sys.stderr, flush=True)):
+        print(path)
+    return 0
+
+
 def lab(args: Arguments) -> int:
     """Open JupyterLab on the notebooks."""
     import importlib.util
 
+    from .lab import serve
+
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabError('JupyterLab is not installed; pip install "fplab[lab]" or pip install jupyterlab.')
     integer("--port", args.port, 1, 65535)
-    try:
-        return subprocess.call(lab_command(notebooks_folder(), args.port, not args.no_browser))
-    except KeyboardInterrupt:
-        return 0  # Ctrl-C is how one leaves it
-
-
-def lab_command(folder: Path, port: int, browser: bool) -> list[str]:
-    """The command line that starts JupyterLab, reachable from this machine alone."""
-    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
-    command.append(f"--ServerApp.root_dir={folder.resolve()}")
-    if not browser:
-        command.append("--no-browser")
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container one is root, and only this machine can reach the server
-    return command
+    return serve(notebooks_folder(), args.port, not args.no_browser)
 
 
 def notebooks_folder() -> Path:
@@ -335,6 +331,11 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--csv", type=Path, metavar="FILE", help="a row an exercise, for a teacher")
 
 
+def _pages_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks, such as 00_start or 00 (default: all)")
+    parser.add_argument("--out", type=Path, default=Path("pages"), metavar="DIR", help="where they go (default: pages)")
+
+
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8888, help="default: 8888")
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
@@ -389,6 +390,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
     Command("exercise", "check answers to exercises", "check answers.py", _exercise_arguments, exercise),
+    Command("pages", "write the course as HTML pages", "00_start", _pages_arguments, pages),
     Command("lab", "open JupyterLab on the notebooks", "", _lab_arguments, lab),
 )
 

@@ -56,6 +56,16 @@ def command(folder: Path, port: int, browser: bool) -> list[str]:
     return words
 
 
+def settings() -> str:
+    """Where JupyterLab looks for settings: the reader's own come first, then this package's defaults.
+
+    They ask for no news over the network, and keep every cell in the page: one that is out of sight can hold the style
+    sheet by which the other language is hidden.
+    """
+    own = Path(__file__).parent  # holds labconfig/default_setting_overrides.json
+    return os.pathsep.join([*filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")]), str(own)])
+
+
 def address(port: int, token: str) -> str:
     """Where a browser finds the lab."""
     return f"http://{HOST}:{port}/lab/tree/{FIRST}?token={token}"
@@ -66,7 +76,7 @@ def serve(folder: Path, port: int, browser: bool) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the server ends, too
     chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_hex(24)
     with tempfile.TemporaryFile() as log:
-        environment = {**os.environ, "JUPYTER_TOKEN": token}
+        environment = {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_CONFIG_PATH": settings()}
         server = subprocess.Popen(command(folder, chosen, browser), env=environment, stdout=log, stderr=log)
         try:
             _wait(server, chosen, log)

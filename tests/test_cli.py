@@ -58,7 +58,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     ("words", "text"),
     [
         (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, memory, inspect, "
-                  "exercise, lab. Did you mean 'run'?"),
+                  "exercise, pages, lab. Did you mean 'run'?"),
         (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
         (["run", "--fast"], "fplab: unrecognized arguments: --fast. See fplab --help."),
         (["record"], "fplab record: the following arguments are required: --out. See fplab record --help."),
@@ -192,16 +192,6 @@ def test_inspect_takes_every_number(value: str, capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     assert "fp16" in text.lower()
     assert "bf16" in text.lower()
-
-
-def test_lab_listens_to_this_machine_alone() -> None:
-    command = cli.lab_command(SOURCE / "notebooks", 8899, browser=False)
-    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
-    assert "--ServerApp.ip=127.0.0.1" in command
-    assert "--ServerApp.port=8899" in command
-    assert f"--ServerApp.root_dir={SOURCE / 'notebooks'}" in command
-    assert "--no-browser" in command
-    assert "--no-browser" not in cli.lab_command(SOURCE, 8888, browser=True)
 
 
 @pytest.mark.parametrize(

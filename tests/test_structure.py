@@ -16,13 +16,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
-    ("errors", "formats", "language", "storage", "threads"),
+    ("columns", "errors", "formats", "language", "storage", "threads"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
     ("arithmetic", "codebooks", "floats", "inspection", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
     ("hardware", "nn", "plots"),
     ("memory", "parallel", "training"),
     ("experiments",),
-    ("course", "exercises", "pages", "widgets"),
+    ("claims", "course", "exercises", "lab", "pages", "widgets"),
     ("cli", "__main__"),
 )
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
