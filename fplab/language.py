@@ -74,13 +74,19 @@ def in_each(render: Callable[[], str]) -> str:
     The classes are those of the course's prose. Without a page's style the second language is hidden.
 
     >>> in_each(lambda: str(Text("sum", "和")))
-    '<div class="fplab-en">sum</div><div class="fplab-zh" lang="zh" hidden>和</div>'
+    '<div class="fplab-en">sum</div><div class="fplab-zh" lang="zh" style="display:none">和</div>'
     """
     parts = []
-    for language, attributes in {"en": "", "zh": ' lang="zh" hidden'}.items():
+    for language in LANGUAGES:
         with speaking(language):
-            parts.append(f'<div class="fplab-{language}"{attributes}>{render()}</div>')
+            parts.append(marked(language, render()))
     return "".join(parts)
+
+
+def marked(language: str, content: str, tag: str = "div") -> str:
+    """HTML of one language, which a page shows where that language is chosen."""
+    attributes = "" if language == "en" else f' lang="{language}" style="display:none"'
+    return f'<{tag} class="fplab-{language}"{attributes}>{content}</{tag}>'
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def test_speaking_leaves_the_choice_and_its_followers_alone():
         assert told == ["zh"]
     finally:
         language._followers.pop()
-    assert both == '<div class="fplab-en">en</div><div class="fplab-zh" lang="zh" hidden>zh</div>'
+    assert both == '<div class="fplab-en">en</div><div class="fplab-zh" lang="zh" style="display:none">zh</div>'
 
 
 def test_exercises_show_both_languages():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fplab
+from fplab.language import marked
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -17,7 +18,9 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.stem[:2].isdigit()]
 PROSE = re.compile(
-    r'<div class="fplab-en">\n\n(?P<en>.+)\n\n</div>\n<div class="fplab-zh" lang="zh" hidden>\n\n(?P<zh>.+)\n\n</div>',
+    re.escape(marked("en", "\n\nEN\n\n") + "\n" + marked("zh", "\n\nZH\n\n"))
+    .replace("EN", "(?P<en>.+)")
+    .replace("ZH", "(?P<zh>.+)"),
     re.DOTALL,
 )
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fplab import LabError, cli, pages
+from fplab.language import marked
 from fplab.pages import executed, inside, offline, rendering, site
 from fplab.widgets.shell import LIVE
 
@@ -31,7 +32,7 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dis
          "--disable-quic", "--disable-component-update", "--disable-sync", "--dump-dom"]  # fmt: skip
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-EN, ZH = '<div class="fplab-en">\n\n{}\n\n</div>', '<div class="fplab-zh" lang="zh" hidden>\n\n{}\n\n</div>'
+EN, ZH = (marked(language, "\n\n{}\n\n") for language in ("en", "zh"))
 FIRST = "\n".join(
     [
         EN.format(
@@ -98,7 +99,7 @@ def test_nothing_is_fetched(book):
 
 def test_prose_is_there_twice_and_one_of_them_hidden(page):
     assert '<div class="fplab-en">' in page
-    assert '<div class="fplab-zh" lang="zh" hidden>' in page
+    assert '<div class="fplab-zh" lang="zh" style="display:none">' in page
     assert ">1. One</h1>" in page
     assert ">1. 一</h1>" in page.replace("&#19968;", "一")
     assert "body:has(#language-zh:checked) .fplab-en { display: none; }" in page
@@ -126,7 +127,7 @@ def test_equal_outputs_are_there_once_and_others_in_both_languages(page):
     assert same.count("same") == 1
     assert "noise" not in same
     assert '<div class="fplab-en"><pre>said in en' in said
-    assert '<div class="fplab-zh" lang="zh" hidden><pre>said in zh' in said
+    assert '<div class="fplab-zh" lang="zh" style="display:none"><pre>said in zh' in said
 
 
 def test_widgets_are_their_pictures(page):

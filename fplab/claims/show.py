@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..exercises.base import registry
-from ..language import Text, in_each
+from ..language import Text, in_each, marked
 from ..widgets.drawing import GREEN, GREY, ORANGE, RED, RULE, escaped
 from .base import Claim, Part, Verdict
 
@@ -99,9 +99,7 @@ def _one(claim: Claim, language: str) -> str:
 
 def _both(english: str, chinese: str) -> str:
     """Markdown in both languages, as the course's cells hold it."""
-    return (
-        f'<div class="fplab-en">\n\n{english}\n\n</div>\n<div class="fplab-zh" lang="zh" hidden>\n\n{chinese}\n\n</div>'
-    )
+    return "\n".join(marked(name, f"\n\n{text}\n\n") for name, text in {"en": english, "zh": chinese}.items())
 
 
 def heading(chapter: int) -> str:

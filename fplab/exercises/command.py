@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from ..columns import padded, width_of
 from ..errors import LabError
 from ..language import Text, lang
 from . import progress
 from .base import LEVELS, exercise, registry
 from .files import answers
-from .show import padded, width_of
 
 Arguments = argparse.Namespace
 MARKS = Text("✓ solved, · tried", "✓ 已通过，· 已尝试")

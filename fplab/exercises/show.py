@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import textwrap
-import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..columns import padded, width_of
 from ..inspection.notebook import FILLS
 from ..language import Text
 from .base import LEVELS, Exercise, Implement
@@ -31,16 +31,6 @@ YOURS = Text("yours", "你的")
 PRINTED = Text("printed", "打印")
 MISTAKE, RULE, HINT = Text("Mistake", "错误"), Text("Rule", "规则"), Text("Hint", "提示")
 NOT_THIS = Text("that is not it", "答案不对")
-
-
-def width_of(text: str) -> int:
-    """Columns of a text in a terminal: Chinese characters take two."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def padded(text: str, width: int) -> str:
-    """A text filled with spaces to so many columns."""
-    return text + " " * max(0, width - width_of(text))
 
 
 def headline(report: Report) -> str:

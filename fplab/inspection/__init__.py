@@ -16,11 +16,13 @@ from typing import Any
 from ..errors import LabError, quotes_call, unknown
 from ..formats import Format, Overflow, Rounding, get
 from ..formats import rounding as rounding_of
+from ..language import in_each
 from .given import Given, parse
 from .notebook import html_of
 from .numerals import number_text, short
 from .rows import Row, bit_fields, look_up
-from .text import ROUNDING_WORDS, text_of
+from .text import text_of
+from .words import ROUNDINGS
 
 __all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "number_text", "short"]
 
@@ -29,7 +31,10 @@ DEFAULT_FORMATS = ("fp32", "fp16", "bf16", "tf32", "e4m3", "e5m2")
 
 @dataclass(frozen=True)
 class Inspection:
-    """A value in several formats: text when printed, HTML in a notebook, data as ``rows`` and ``to_dict``."""
+    """A value in several formats: text when printed, HTML in a notebook, data as ``rows`` and ``to_dict``.
+
+    Text is in the language that :func:`fplab.lang` chose, HTML in both for the page to choose; data is in English.
+    """
 
     given: Given
     rounding: Rounding
@@ -40,7 +45,7 @@ class Inspection:
         value = self.given.value
         return {
             "given": self.given.text,
-            "taken_as": self.given.how,
+            "taken_as": self.given.how.en,
             "exact": str(value.value) if value.kind == "finite" else number_text(value),
             "rounding": self.rounding.value,
             "formats": [row.to_dict() for row in self.rows],
@@ -53,7 +58,7 @@ class Inspection:
         return text_of(self)
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return in_each(lambda: html_of(self))
 
 
 @quotes_call
@@ -89,7 +94,7 @@ def inspect(
 
 def _rounding(mode: str | Rounding) -> Rounding:
     """The rounding, which must have one answer."""
-    names = [r.value for r in ROUNDING_WORDS]
+    names = [r.value for r in ROUNDINGS]
     try:
         found = rounding_of(mode)
     except LabError:

@@ -1,12 +1,13 @@
-"""An inspection as an HTML fragment for a notebook, legible on light and on dark pages."""
+"""An inspection as an HTML fragment in the chosen language, legible on light and on dark pages."""
 
 from __future__ import annotations
 
 import html
 from typing import TYPE_CHECKING
 
+from . import words
 from .rows import Row
-from .text import ULP_MEANS, facts, heading
+from .text import facts, heading
 
 if TYPE_CHECKING:
     from . import Inspection
@@ -27,12 +28,15 @@ def strip_svg(row: Row) -> str:
                 f'stroke="currentColor" stroke-opacity=".35"/>'
                 f'<text x="{x + i * CELL + CELL / 2}" y="16" text-anchor="middle">{digit}</text>'
             )
-        title = name if width >= 6 * len(name) else name[:4] if len(digits) > 1 else name[0]
+        title = str(words.FIELDS[name])
+        if width < 6 * len(title):  # two Chinese characters have room everywhere, with the gaps beside a single bit
+            title = title[:4] if len(digits) > 1 else title[0]
         parts.append(
             f'<text x="{x + width / 2}" y="34" font-size="10" text-anchor="middle" opacity=".75">{title}</text>'
         )
         x += width + GAP
-    spoken = html.escape(f"{row.format.name}: " + ", ".join(f"{name} {digits}" for name, digits in row.fields))
+    told = str(words.COMMA).join(f"{words.FIELDS[name]} {digits}" for name, digits in row.fields)
+    spoken = html.escape(f"{row.format.name}{words.COLON}{told}")
     return (
         f'<svg role="img" aria-label="{spoken}" width="{x}" height="38" viewBox="0 0 {x} 38" fill="currentColor" '
         f'style="max-width:100%;font:13px ui-monospace,monospace">{"".join(parts)}</svg>'
@@ -46,7 +50,7 @@ def html_of(seen: Inspection) -> str:
     return (
         '<div style="color:inherit;line-height:1.45;max-width:62em">'
         f"<div><b>{html.escape(head)}</b><br>{html.escape(how)}</div>{blocks}"
-        f'<div style="border-top:{RULE};padding-top:.4em;opacity:.75">{html.escape(ULP_MEANS)}</div></div>'
+        f'<div style="border-top:{RULE};padding-top:.4em;opacity:.75">{html.escape(str(words.ULP_MEANS))}</div></div>'
     )
 
 
@@ -54,13 +58,13 @@ def _row_html(row: Row) -> str:
     """One format: name, strip, code and class in a line, the facts below it."""
     name = f'<b style="min-width:5em">{html.escape(row.format.name)}</b>'
     if row.code is None:
-        problem = f"<span>{html.escape(row.problem)}</span>"
+        problem = f"<span>{html.escape(str(row.reason))}</span>"
         return f'<div style="border-top:{RULE};padding:.5em 0;display:flex;gap:1em">{name}{problem}</div>'
     shown = "".join(
         f'<span style="opacity:.75">{label}</span><span style="overflow-wrap:anywhere">{html.escape(text)}</span>'
         for label, text in facts(row)
     )
-    code = f'<code style="color:inherit;background:none">{row.hex}</code><span>{row.class_name}</span>'
+    code = f'<code style="color:inherit;background:none">{row.hex}</code><span>{words.CLASSES[row.class_name]}</span>'
     return (
         f'<div style="border-top:{RULE};padding:.5em 0">'
         f'<div style="display:flex;flex-wrap:wrap;gap:0 1em;align-items:center">{name}{strip_svg(row)}{code}</div>'

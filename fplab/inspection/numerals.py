@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from ..exact import Exact
 from ..formats import Format
+from . import words
 
 
 def decimal_text(x: Fraction) -> str:
@@ -59,18 +60,24 @@ def signed(x: Fraction, digits: int = 6) -> str:
 
 
 def number_text(x: Exact) -> str:
-    """A stored number with every digit, and its sign where zero or infinity has one."""
+    """A stored number with every digit, and its sign where zero or infinity has one; data, so in English."""
     sign = "-" if x.negative else ""
     if x.kind == "finite":
         return f"{sign}0" if x.is_zero else decimal_text(x.value)
     return {"inf": f"{sign}inf", "nan": "NaN", "snan": "signalling NaN"}[x.kind]
 
 
+def shown(x: Exact) -> str:
+    """``number_text`` in the chosen language."""
+    text = number_text(x)
+    return str(words.CLASSES.get(text, text))  # the one number that is told in words is called as its class
+
+
 def near_text(x: Exact | None) -> str:
     """A neighbour: exact while that is short, else to 17 digits with a sign that it goes on."""
     if x is None:
-        return "none"
-    text = number_text(x)
+        return str(words.NONE)
+    text = shown(x)
     return text if len(text) <= 28 or x.kind != "finite" else f"≈ {short(x.value, 17)}"
 
 

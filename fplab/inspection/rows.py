@@ -10,6 +10,8 @@ from .. import exact
 from ..errors import LabError
 from ..exact import Exact
 from ..formats import Format, Overflow, Rounding, overflow
+from ..language import Text
+from . import words
 from .given import Given
 from .numerals import hex_code, number_text
 
@@ -18,7 +20,7 @@ from .numerals import hex_code, number_text
 class Row:
     """The value in one format.
 
-    ``code``: None when the format cannot hold the value at all (``problem`` says why). ``stored``: what the code
+    ``code``: None when the format cannot hold the value at all (``reason`` says why). ``stored``: what the code
     means. ``error``: stored minus given, exact; None unless both are finite. ``ulp``: spacing in the stored value's
     binade. ``below`` and ``above``: the neighbouring values (infinities included), None at an end. ``flags``: the
     IEEE 754 flags of the conversion, as TestFloat counts them.
@@ -34,7 +36,7 @@ class Row:
     below: Exact | None
     above: Exact | None
     flags: int
-    problem: str = ""
+    reason: Text = words.NOTHING
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
@@ -65,6 +67,11 @@ class Row:
     def class_name(self) -> str:
         """normal, subnormal, zero, infinite, quiet NaN, signalling NaN, or not representable."""
         return "not representable" if self.stored is None else classify(self.stored, self.format)
+
+    @property
+    def problem(self) -> str:
+        """Why the format cannot hold the value, in English; empty with a code."""
+        return self.reason.en
 
     @property
     def flag_names(self) -> tuple[str, ...]:
@@ -158,7 +165,7 @@ def look_up(given: Given, fmt: Format, mode: Rounding, policy: Overflow | str | 
             code, flags = exact.round_to(given.value, fmt, mode, policy)
         except LabError:
             return Row(
-                fmt, given.value, None, None, None, None, None, None, None, exact.INVALID, _problem(given.value, fmt)
+                fmt, given.value, None, None, None, None, None, None, None, exact.INVALID, _reason(given.value, fmt)
             )
         flags |= exact.INVALID if given.value.kind == "snan" else 0
     stored = exact.decode(code, fmt)
@@ -172,7 +179,7 @@ def look_up(given: Given, fmt: Format, mode: Rounding, policy: Overflow | str | 
     return Row(fmt, given.value, code, stored, error, relative, ulp, below, above, flags)
 
 
-def _problem(x: Exact, fmt: Format) -> str:
+def _reason(x: Exact, fmt: Format) -> Text:
     """Why a format without NaN cannot hold x."""
-    lacks = "NaN" if x.is_nan else "zero" if x.is_zero else "sign"
-    return f"{fmt.name} has no {lacks}" + ("" if x.is_nan else " and no NaN to say so")
+    lacks = words.NO_NAN if x.is_nan else words.NO_ZERO if x.is_zero else words.NO_SIGN
+    return lacks.fill(format=fmt.name)

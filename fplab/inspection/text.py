@@ -1,4 +1,4 @@
-"""An inspection as aligned text for a terminal."""
+"""An inspection as aligned text for a terminal, in the chosen language."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ..formats import Rounding
-from .numerals import binary_text, near_text, number_text, signed
+from ..columns import padded, width_of
+from . import words
+from .numerals import binary_text, near_text, shown, signed
 from .rows import Row
 
 if TYPE_CHECKING:
     from . import Inspection
 
-ROUNDING_WORDS = {
-    Rounding.RNE: "to nearest, ties to even",
-    Rounding.RNA: "to nearest, ties away from zero",
-    Rounding.RTZ: "toward zero",
-    Rounding.RTP: "toward +infinity",
-    Rounding.RTN: "toward -infinity",
-    Rounding.ODD: "to odd",
-}
-ULP_MEANS = "ulp: the spacing of the format's values in the binade of the stored value."
 WIDTH = 100
 
 
 def text_of(seen: Inspection) -> str:
     """The heading, a block for each format, and what an ulp is."""
-    width = max(len(row.format.name) for row in seen.rows)
-    return "\n\n".join([heading(seen), *(_row_text(row, width) for row in seen.rows), ULP_MEANS])
+    width = max(width_of(row.format.name) for row in seen.rows)
+    return "\n\n".join([heading(seen), *(_row_text(row, width) for row in seen.rows), str(words.ULP_MEANS)])
 
 
 def heading(seen: Inspection) -> str:
@@ -42,38 +34,41 @@ def heading(seen: Inspection) -> str:
         elif value.value.denominator & (value.value.denominator - 1) == 0 and value.magnitude >= Fraction(1, 10**400):
             product = binary_text(value.value)
             ratio = f" = {product}" if len(product) <= 60 else ""
-    return f"{seen.given.text}{ratio}: {seen.given.how}\nrounded {ROUNDING_WORDS[seen.rounding]}"
+    return f"{seen.given.text}{ratio}{words.COLON}{seen.given.how}\n{words.ROUNDINGS[seen.rounding]}"
 
 
 def _row_text(row: Row, name_width: int) -> str:
     """The block of one format."""
-    indent = " " * (name_width + 2)
+    name, indent = padded(row.format.name, name_width), " " * (name_width + 2)
     if row.code is None:
-        return f"{row.format.name:<{name_width}}  {row.problem}"
-    lines = [f"{row.format.name:<{name_width}}  {row.strip}", f"{row.hex}  {row.class_name}"]
+        return f"{name}  {row.reason}"
+    lines = [f"{name}  {row.strip}", f"{row.hex}  {words.CLASSES[row.class_name]}"]
     beside = "  ".join(lines)
-    lines = [beside] if len(beside) <= WIDTH else [lines[0], indent + lines[1]]
-    for label, text in facts(row):
-        lines += textwrap.wrap(
-            text,
-            WIDTH,
-            initial_indent=f"{indent}{label:<6} ",
-            subsequent_indent=indent + " " * 7,
-            break_on_hyphens=False,
-        )
+    lines = [beside] if width_of(beside) <= WIDTH else [lines[0], indent + lines[1]]
+    found = facts(row)
+    labels = max(width_of(label) for label, _ in found) + 2
+    for label, text in found:
+        lines += _wrapped(text, indent + padded(label, labels), indent + " " * labels)
     return "\n".join(lines)
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    """A labelled line, or several where it is too long."""
+    wide = width_of(first + text) - len(first + text)  # textwrap counts characters: as if all of them were on one line
+    return textwrap.wrap(text, WIDTH - wide, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def facts(row: Row) -> list[tuple[str, str]]:
     """The labelled lines below a bit strip."""
     assert row.stored is not None
-    value = number_text(row.stored)
+    value = shown(row.stored)
     if row.value is not None and (row.value.denominator > 1 or len(value) > 12):
         value += f" = {binary_text(row.value)}"
-    lines = [("value", value), ("error", error_text(row))]
+    lines = [(words.VALUE, value), (words.ERROR, error_text(row))]
     if not row.stored.is_nan:
-        lines += [("below", near_text(row.below)), ("above", near_text(row.above))]
-    return [*lines, ("flags", ", ".join(row.flag_names) or "none")]
+        lines += [(words.BELOW, near_text(row.below)), (words.ABOVE, near_text(row.above))]
+    flags = str(words.ENUMERATION).join(str(words.FLAGS[name]) for name in row.flag_names)
+    return [(str(label), text) for label, text in (*lines, (words.STATUS, flags or str(words.NONE)))]
 
 
 def error_text(row: Row) -> str:
@@ -82,8 +77,11 @@ def error_text(row: Row) -> str:
         same = row.stored is not None and (
             row.stored.kind == row.given.kind or (row.stored.is_nan and row.given.is_nan)
         )
-        return "none" if same else "undefined" if row.stored is None or row.stored.is_nan else "infinite"
+        undefined = row.stored is None or row.stored.is_nan
+        return str(words.NONE if same else words.UNDEFINED if undefined else words.INFINITE)
     if row.error == 0 or row.error_ulp is None:
-        return "0 (exact)"
-    relative = "" if row.relative_error is None else f", relative {signed(row.relative_error, 3)}"
-    return f"{signed(row.error_ulp)} ulp, absolute {signed(row.error)}{relative}"
+        return str(words.NO_ERROR)
+    text = str(words.IN_ULPS.fill(ulps=signed(row.error_ulp), absolute=signed(row.error)))
+    if row.relative_error is not None:
+        text += str(words.RELATIVE.fill(relative=signed(row.relative_error, 3)))
+    return text

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..language import marked
 from .executed import Cell, Output
 from .offline import as_address, with_images
 
@@ -16,7 +17,6 @@ SCRIPT = re.compile(r"<script\b.*?</script\s*>", re.I | re.S)
 ANCHOR = re.compile(r'<a class="anchor-link".*?</a>', re.S)
 NOTEBOOK = re.compile(r'(<a\b[^>]*\bhref=")(?!\w+:)([^"#]*)\.ipynb(["#])')
 WIDGET = "application/vnd.jupyter.widget-view+json"
-OF_LANGUAGE = {"en": '<div class="fplab-en">', "zh": '<div class="fplab-zh" lang="zh" hidden>'}
 
 
 def prose(source: str, folder: Path) -> str:
@@ -86,7 +86,7 @@ def outputs(by_language: Mapping[str, Sequence[Output]]) -> str:
     if len(set(said.values())) == 1:
         inside = next(iter(said.values()))
     else:
-        inside = "".join(f"{OF_LANGUAGE[language]}{text}</div>" for language, text in said.items())
+        inside = "".join(marked(language, text) for language, text in said.items())
     return f'<div class="output">{inside}</div>'
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import LabError, unknown
-from ..language import Text
+from ..language import Text, marked
 from ..storage import demand_writable, write_text
 from .executed import cells, needed
 from .offline import fetched
@@ -69,8 +69,7 @@ def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
 
 def both(text: Text, tag: str = "span") -> str:
     """A text in both languages, of which the page shows one."""
-    english, chinese = html.escape(text.en), html.escape(text.zh)
-    return f'<{tag} class="fplab-en">{english}</{tag}><{tag} class="fplab-zh" lang="zh" hidden>{chinese}</{tag}>'
+    return "".join(marked(name, html.escape(said), tag) for name, said in {"en": text.en, "zh": text.zh}.items())
 
 
 def link(chapter: Chapter, before: Text | None = None, rel: str = "") -> str:

@@ -17,6 +17,7 @@ from ..language import Text
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
 FILLS = {"sign": RED, "exponent": "#d69e14", "zeros": "#d69e14", "indicator": GREEN, "fraction": BLUE, "index": PURPLE}
+LEGIBLE = 0.7  # a drawing shrinks to this share of its width, and scrolls where there is less room
 RULE = "1px solid rgba(128,128,128,.4)"
 MONO = "ui-monospace,'DejaVu Sans Mono',monospace"
 
@@ -97,17 +98,21 @@ class Svg:
     def done(self, spoken: str) -> str:
         """The element; ``spoken`` is what a screen reader says of it."""
         box = f"0 0 {number(self.width)} {number(self.height)}"
+        least = number(LEGIBLE * self.width)
+        style = f"display:block;max-width:100%;min-width:{least}px;height:auto;font-family:system-ui,sans-serif"
         return (
-            f'<svg role="img" aria-label="{html.escape(spoken)}" width="{number(self.width)}" viewBox="{box}" '
-            f'fill="currentColor" style="display:block;max-width:100%;height:auto;font-family:system-ui,sans-serif">'
-            f"{''.join(self.parts)}</svg>"
+            f'<div style="overflow-x:auto"><svg role="img" aria-label="{html.escape(spoken)}" '
+            f'width="{number(self.width)}" viewBox="{box}" fill="currentColor" style="{style}">'
+            f"{''.join(self.parts)}</svg></div>"
         )
 
 
 def panel(*blocks: str) -> str:
     """A widget's whole picture."""
     inside = "".join(f'<div style="margin:.35em 0">{block}</div>' for block in blocks if block)
-    return f'<div class="fplab-picture" style="color:inherit;line-height:1.45;max-width:70em">{inside}</div>'
+    # One grid column that may be narrower than a table in it, which then scrolls by itself.
+    style = "color:inherit;line-height:1.45;max-width:70em;display:grid;grid-template-columns:minmax(0,1fr)"
+    return f'<div class="fplab-picture" style="{style}">{inside}</div>'
 
 
 def beside(*blocks: str) -> str:

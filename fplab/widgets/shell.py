@@ -105,7 +105,7 @@ class Board:
         widgets = library()
         value = getattr(self.state, c.field)
         width = (
-            "min(46em, 98%)" if c.wide else "auto" if c.low is None else "min(32em, 98%)"
+            "min(46em, 100% - 16px)" if c.wide else "auto" if c.low is None else "min(32em, 100% - 16px)"
         )  # a slider has none itself
         shared = {
             "description": str(c.label),

@@ -12,7 +12,7 @@ from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, Predic
 from ..kinds import Codes, Floats, Lists, Several
 from ..shown import of_float
 
-CHAPTER = Chapter(5, "blocks", Text("Tensor Core blocks", "张量核心的块"))
+CHAPTER = Chapter(5, "blocks", Text("Tensor Core blocks", "Tensor Core 的块"))
 HALF = Floats("fp16", finite=True, low=2.0**-14, high=64.0)
 ROW = Lists(Floats("fp16"), 1, 64)
 

@@ -344,7 +344,7 @@ register(
             "box(terms) adds a list of numbers as a Tensor Core block does: it cuts every term toward zero to a "
             "multiple of 2^(emax−F), with emax the largest exponent among them, adds exactly, and cuts the sum to "
             "24 bits. Write fraction_bits(box), which finds F, 8 to 40, from outputs alone.",
-            "box(terms) 像张量核心的块那样求和：把每一项向零截断到 2^(emax−F) 的倍数（emax 为各项的最大指数），"
+            "box(terms) 像 Tensor Core 的块那样求和：把每一项向零截断到 2^(emax−F) 的倍数（emax 为各项的最大指数），"
             "精确相加，再把和截断到 24 位。编写 fraction_bits(box)，只凭输出求出 F（8 到 40）。",
         ),
         Text(

@@ -13,7 +13,7 @@ from ..kinds import Floats, Lists, Options, Several
 from ..shown import of_float
 from .blocks import on, unusable
 
-CHAPTER = Chapter(6, "products", Text("Matrix products of GPUs", "GPU 的矩阵乘积"))
+CHAPTER = Chapter(6, "products", Text("Products of eight GPUs", "八种 GPU 的乘积"))
 LONG = Lists(Floats("fp16"), 1, 256)
 
 
@@ -168,8 +168,8 @@ register(
             "Write split3(x): (high, middle, low) for a normal FP32 number x: high is x rounded "
             "to BF16 (to nearest, ties to even), middle is "
             "x − high rounded likewise, low is x − high − middle. Their sum is x.",
-            "平局取偶），middle 是 x − high 同样舍入，low 是 x − high − middle。三者之和为 x。"
-            "平局取偶），middle 是 x − high 同样舍入，low 是 x − high − middle。三者之和为 ",
+            "编写 split3(x)：对正规的 FP32 数 x 返回 (high, middle, low)：high 是 x 舍入到 BF16（向最近，"
+            "平局取偶），middle 是 x − high 同样舍入，low 是 x − high − middle。三者之和为 x。",
         ),
         Text("Both differences are exact in FP32 (np.float32).", "两个差在 FP32（np.float32）中都是精确的。"),
         Text(

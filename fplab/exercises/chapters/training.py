@@ -112,7 +112,8 @@ register(
             "CUDA 上 autocast 到 FP16 时，下列哪一种以 FP32 运行？\na：线性层。\nb：卷积。\nc：softmax。\nd：ReLU。",
         ),
         Text(
-            "Where do exponentials and long sums occur outside a Tensor Core?", "在张量核心之外，哪里有指数和长求和？"
+            "Where do exponentials and long sums occur outside a Tensor Core?",
+            "在 Tensor Core 之外，哪里有指数和长求和？",
         ),
         Text(
             "exp overflows FP16 above 11.09, and sums stall: softmax, norms and losses stay in FP32.",
@@ -128,7 +129,7 @@ register(
                 "a",
                 Text(
                     "Products are what Tensor Cores speed up; they accumulate in FP32.",
-                    "矩阵乘正是张量核心加速的；其累加用 FP32。",
+                    "矩阵乘正是 Tensor Core 加速的；其累加用 FP32。",
                 ),
                 "a",
             ),
