@@ -1,0 +1,110 @@
+"""A person at a browser: Chromium, driven by Playwright, on a JupyterLab that ``fplab lab`` serves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parent.parent
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+# No sandbox: tests often run as root, in a container. The rest keeps Chromium from asking its maker for anything.
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--font-render-hinting=none"]  # fmt: skip
+IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
+PATIENCE = 120_000  # milliseconds in which a notebook must have run
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A lab on a copy of the notebooks, with settings and progress of its own; gives its address."""
+    shutil.copytree(SOURCE / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    (folder / "figures").symlink_to(SOURCE / "figures")
+    own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME")}
+    own |= {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
+    environment = {**os.environ, **own, "FPLAB_PROGRESS_DIR": str(folder / "progress"), "FPLAB_LANG": "en"}
+    words = [sys.executable, "-m", "fplab", "lab", "--no-browser", "--port", "18880"]
+    with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            yield next(line.split()[1] for line in lines if line.startswith("JupyterLab: "))
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Person:
+    """Somebody with a page open. ``complaints``: what the page's console said in anger, and what it could not load."""
+
+    def __init__(self, browser: Any, width: int = 1280, height: int = 900) -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": height})
+        self.complaints: list[str] = []
+        self.page.on("console", lambda m: self._noted(m.text) if m.type == "error" else None)
+        self.page.on("pageerror", lambda error: self._noted(str(error)))
+        self.page.on("requestfailed", lambda r: self._noted(f"not loaded: {r.url} ({r.failure})"))
+
+    def _noted(self, text: str) -> None:
+        if "net::ERR_ABORTED" not in text:  # a page that is left gives up what it was loading
+            self.complaints.append(text)
+
+    def open(self, address: str) -> None:
+        """Open a notebook and wait for its kernel."""
+        self.page.goto(address)
+        self.page.get_by_text("| Idle", exact=False).wait_for(timeout=PATIENCE)
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=PATIENCE)
+
+    def menu(self, name: str, *entries: str) -> None:
+        """Choose from a menu."""
+        self.page.locator(".lm-MenuBar-itemLabel", has_text=name).first.click()
+        for entry in entries:
+            self.page.locator(".lm-Menu-itemLabel").get_by_text(entry, exact=True).last.click()
+
+    def run_all(self) -> None:
+        """Run every cell, and wait until the last has run."""
+        self.menu("Run", "Run All Cells")
+        self.finished()
+
+    def finished(self) -> None:
+        """Wait until no cell waits for the kernel."""
+        self.page.wait_for_function(
+            "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle' && "
+            "![...document.querySelectorAll('.jp-InputPrompt')].some(p => p.textContent.includes('*'))",
+            timeout=PATIENCE,
+        )
+
+    def cell(self, code: str) -> Any:
+        """The first code cell that holds some text, brought into view."""
+        found = self.page.locator(".jp-CodeCell", has_text=code).first
+        found.wait_for(timeout=PATIENCE)
+        found.scroll_into_view_if_needed()
+        return found
+
+    def rewrite(self, cell: Any, code: str) -> None:
+        """Type other code into a cell, and run it."""
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+a")
+        self.page.keyboard.insert_text(code)
+        self.page.keyboard.press("Control+Enter")
+        self.finished()
+
+    def picture(self, path: Path) -> None:
+        """A screenshot."""
+        self.page.screenshot(path=path)

@@ -1,0 +1,181 @@
+"""The course in a real browser: run a chapter, move its widgets, fail and pass an exercise, change the language."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browser
+import nbformat
+import pytest
+
+pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
+pytest.importorskip("jupyterlab", reason="JupyterLab is not installed (it is in the lab extra)")
+if browser.CHROMIUM is None:
+    pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu", allow_module_level=True)
+
+TRY = 'rne = lambda x, n: {}\nfplab.exercises.check("rne", rne)'
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with browser.served(tmp_path_factory.mktemp("lab")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def person(chromium: Any, address: str) -> browser.Person:
+    """Somebody who has opened ``00_start`` and run it."""
+    found = browser.Person(chromium)
+    found.open(address)
+    found.run_all()
+    return found
+
+
+@pytest.fixture
+def shot(tmp_path: Path) -> Path:
+    """Where screenshots go: ``FPLAB_SCREENSHOTS``, to be looked at, or nowhere that lasts."""
+    folder = Path(os.environ.get("FPLAB_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_every_cell_runs_without_an_error(person, shot):
+    assert person.page.locator(".jp-RenderedText[data-mime-type*=stderr]").all_inner_texts() == []
+    assert person.page.locator(".jp-InputPrompt", has_text="[").count() > 15
+    assert person.page.locator(".fplab-picture").count() >= 3
+    person.picture(shot / "start.png")
+
+
+def test_a_bit_is_toggled_and_the_value_changes(person, shot):
+    cell = person.cell("fplab.widgets.bits.widget")
+    value = cell.locator("input[type=text]").first
+    assert value.input_value() == "0.0999755859375"
+    sign = cell.locator(".widget-toggle-button").first
+    sign.click()
+    person.page.wait_for_function("e => e.value === '-0.0999755859375'", arg=value.element_handle())
+    assert sign.inner_text() == "1"
+    assert "0xae66" in cell.locator(".fplab-picture").inner_text()
+    sign.press("Space")  # the keyboard does what the mouse does
+    person.page.wait_for_function("e => e.value === '0.0999755859375'", arg=value.element_handle())
+    value.fill("1/3")
+    value.press("Enter")
+    cell.get_by_text("0x3555").wait_for()
+    person.picture(shot / "bits.png")
+
+
+def test_the_loss_scale_is_dragged(person, shot):
+    cell = person.cell("fplab.widgets.gradients.widget")
+    picture, handle = cell.locator(".fplab-picture"), cell.locator(".noUi-handle")
+    assert "loss scale 2⁰" in picture.inner_text()
+    box, track = handle.bounding_box(), cell.locator(".noUi-target").bounding_box()
+    person.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    person.page.mouse.down()
+    person.page.mouse.move(track["x"] + track["width"] / 2, box["y"] + box["height"] / 2, steps=8)
+    person.page.mouse.up()
+    cell.get_by_text("loss scale 2²⁰").first.wait_for()
+    handle.press("ArrowLeft")
+    cell.get_by_text("loss scale 2¹⁹").first.wait_for()
+    person.picture(shot / "loss_scale.png")
+
+
+def test_the_tensor_core_is_stepped(person, shot):
+    cell = person.cell("fplab.widgets.stepper.widget")
+    cell.locator("select").first.select_option(label="16 × 2^-24 + 1")
+    picture = cell.locator(".fplab-picture")
+    cell.get_by_text("step 1 / 4").wait_for()
+    cell.get_by_role("button", name="step ▶").click()
+    cell.get_by_text("step 2 / 4").wait_for()
+    assert "V100" in picture.inner_text()
+    cell.locator("select").nth(1).select_option(label="H100")
+    cell.get_by_text("H100 wgmma").first.wait_for()
+    person.picture(shot / "stepper.png")
+
+
+def test_an_exercise_fails_with_its_smallest_counterexample_and_then_passes(person, shot):
+    answer = "a first try: what does it get wrong?"
+    report = person.cell(answer).locator(".jp-OutputArea .fplab-en")
+    assert "not yet" in report.inner_text()  # as the chapter comes
+    cell = person.page.locator(".jp-CodeCell", has=person.page.get_by_text(answer))
+    index = person.page.locator(".jp-Cell").evaluate_all("(all, one) => all.indexOf(one)", cell.element_handle())
+    cell, report = (person.page.locator(".jp-Cell").nth(index).locator(x) for x in ("xpath=.", ".fplab-en"))
+    person.rewrite(cell, TRY.format("(x + (1 << n) // 2) >> n"))
+    report.get_by_text("These are ties away from zero").wait_for()
+    assert "the smallest input on which it fails" in report.inner_text()
+    person.picture(shot / "exercise_fails.png")
+    person.rewrite(cell, TRY.format("round(x / 2**n)"))
+    report.get_by_text("passed").wait_for()
+    assert "every bit" in report.inner_text()
+    person.picture(shot / "exercise_passes.png")
+
+
+def test_the_language_changes_prose_widgets_and_exercises(person, shot):
+    first = person.cell("fplab.course.start()")
+    first.get_by_role("button", name="中文").click()
+    prose = person.page.locator(".fplab-zh h1").first
+    prose.wait_for(state="visible")
+    assert prose.inner_text() == "从这里开始"
+    assert not person.page.locator(".fplab-en:visible").count()
+    person.picture(shot / "chinese.png")
+    cell = person.cell("fplab.widgets.gradients.widget")
+    cell.get_by_text("损失缩放").first.wait_for()
+    person.picture(shot / "chinese_widget.png")
+    assert "通过" in person.cell("rne = lambda x, n: round").locator(".fplab-zh").inner_text()
+    person.cell("fplab.course.start()").get_by_role("button", name="English").click()
+    person.page.locator(".fplab-en h1").first.wait_for(state="visible")
+    assert not person.page.locator(".fplab-zh:visible").count()
+
+
+def test_nothing_complained(person):
+    assert person.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_nothing_is_cut_off_on_a_narrow_screen(person, shot, theme):
+    person.page.set_viewport_size({"width": 800, "height": 900})
+    person.menu("Settings", "Theme", theme)
+    dark = theme.endswith("Dark")
+    body = person.page.locator(f"body[data-jp-theme-light={'false' if dark else 'true'}]")
+    body.wait_for(state="attached")
+    for name in ("bits", "gradients", "stepper"):
+        cell = person.cell(f"fplab.widgets.{name}.widget")
+        wide = cell.evaluate(
+            "e => Math.max(0, ...[...e.querySelectorAll('.fplab-picture, .widget-hbox')]"
+            ".map(p => p.getBoundingClientRect().right - e.getBoundingClientRect().right))"
+        )
+        assert wide < 1, f"{name} reaches {wide} pixels beyond its cell"
+        person.picture(shot / f"narrow_{name}_{'dark' if dark else 'light'}.png")
+
+
+def test_a_page_is_read_offline_in_either_language(chromium, shot, tmp_path):
+    from fplab import pages
+    from fplab.language import marked
+
+    prose = marked("en", "\n\n# Bits\n\n") + "\n" + marked("zh", "\n\n# 位\n\n")
+    chapter = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_markdown_cell(prose),
+            nbformat.v4.new_code_cell("import fplab\n\nfplab.course.start()"),
+            nbformat.v4.new_code_cell('fplab.widgets.bits.widget("0.1")'),
+        ]
+    )
+    nbformat.write(chapter, tmp_path / "01_bits.ipynb")
+    pages.write(["01"], tmp_path / "pages", tmp_path, lambda name: None)
+    person = browser.Person(chromium, 800)
+    page = person.page
+    page.goto((tmp_path / "pages" / "01_bits.html").as_uri())
+    assert page.locator("h1:visible").inner_text() == "Bits"
+    assert "0x2e66" in page.locator(".fplab-picture:visible").inner_text()
+    page.get_by_label("中文").check(force=True)
+    assert page.locator("h1:visible").inner_text() == "位"
+    assert "正规数" in page.locator(".fplab-picture:visible").inner_text()
+    person.picture(shot / "page.png")
+    assert person.complaints == []
