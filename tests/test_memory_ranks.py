@@ -47,6 +47,17 @@ def test_whole_tensors_go_to_the_rank_that_has_the_least() -> None:
     assert [sharding.tensors(shapes, 2, r) for r in (0, 1)] == [[(8, 1), (4, 1)], [(5, 1), (4, 1), (3, 1)]]
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 64, 1000])
+def test_whole_tensors_are_handed_out_as_by_the_plain_rule(ranks: int) -> None:
+    sizes = sorted((math.prod(shape) for shape, _ in SHAPES), reverse=True)
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    for n in sizes:
+        min(held, key=sum).append(n)
+    assert [sharding.tensors(SHAPES, ranks, r) for r in range(ranks)] == [[(n, 1) for n in one] for one in held]
+    e = estimate(SMALL, gpus=ranks, zero=1, partition="tensors", optimizer="adamw8bit")
+    assert e.total == max(e.rank(r).total for r in range(ranks))
+
+
 def test_ranks_differ_only_where_the_partition_does() -> None:
     flat = estimate(SMALL, gpus=3, zero=3)
     assert flat.rank(0) == flat.rank(2) == flat.fullest
@@ -86,6 +97,16 @@ def test_stages_and_tensor_ranks_hold_every_parameter(tensor: int, count: int) -
     one = sum(t.elements if t.split is not None else t.elements * tensor for t in tensors_of(SMALL).tensors)
     assert sum(rank.elements for rank in tied.stages) * tensor == one + copy
     assert sum(rank.layers for rank in tied.stages) == 6
+
+
+def test_the_layers_of_an_interleaved_stage_go_round_the_stages() -> None:
+    """Where layers differ it matters which: 8 layers of 1, 2, ... 8 parameters on two stages of two chunks."""
+    model = Model("steps", (), tuple((Tensor("w", (n,)),) for n in range(1, 9)), ())
+    options = {"gpus": 2, "pipeline": 2, "micro_batches": 2}
+    assert [r.elements for r in estimate(model, **options).stages] == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8]
+    woven = estimate(model, **options, schedule="interleaved", chunks=2).stages
+    assert [r.elements for r in woven] == [1 + 2 + 5 + 6, 3 + 4 + 7 + 8]
+    assert [r.elements for r in estimate(model, gpus=3, pipeline=3).stages] == [1 + 2 + 3, 4 + 5 + 6, 7 + 8]
 
 
 def test_a_vocabulary_that_does_not_divide_is_padded() -> None:
@@ -274,7 +295,12 @@ def test_the_table_says_what_fits() -> None:
     lines = e.table().splitlines()
     assert lines[0].startswith("llama3-8b, 8,030,261,248 parameters, mixed, adamw8bit, ZeRO-3, recomputation full, ")
     assert lines[0].endswith(", 1 x 8,192 tokens, 8 GPUs (data 8)")
-    assert lines[3].split() == ["parameters", "2,007,565,312", "2.01", "1.87"]
+    assert lines[3].split()[:4] == ["parameters", "2,007,565,312", "2.01", "1.87"]
+    bars = [line for line in lines[3:9] if "█" in line or "▏" in line]
+    assert len(bars) == 6
+    assert sum(line.count("█") for line in bars) == 40
+    ends = [len(line) for line in bars]
+    assert ends == sorted(ends)  # each begins where the one before it ends
     total = next(line for line in lines if line.startswith("total"))
     assert total.split()[1] == f"{e.total:,}"
     assert lines[-4].startswith("24 GB   needs 1.2 times that")

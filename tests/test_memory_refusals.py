@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +23,21 @@ from fplab.memory.units import GB
         (lambda: estimate("gpt2", gpus=0), "gpus=0 is not possible; allowed: 1 to "),
         (lambda: estimate("gpt2", gpus=1.5), "gpus=1.5 is not an integer; allowed: 1 to "),
         (lambda: estimate("gpt2", zero=4), "zero=4 is not possible; allowed: 0 to 3: 0 is plain data parallelism"),
+        (lambda: estimate("gpt2", flash="2"), "flash='2' is not possible; allowed: True, False."),
+        (lambda: estimate("gpt2", bucket_views=1), "bucket_views=1 is not possible; allowed: True, False."),
+        (lambda: estimate("gpt2", partition=["rows"]), "unknown partition ['rows']. Allowed: flat, rows, tensors."),
+        (lambda: estimate("gpt2", inference=[1]), "unknown inference format [1]. Allowed: fp32, "),
+        (lambda: Transformer("x", 2, 8, 2, 10, 8, gated=[1]), "gated=[1] is not possible; allowed: True, False."),
+        (lambda: Transformer(["x"], 2, 8, 2, 10, 8), "name=['x'] is not text."),
+        (lambda: smallest("gpt2", "80 GB"), "capacity='80 GB' is not an integer; allowed: 0 to "),
+        (
+            lambda: estimate(torch.nn.LazyLinear(3)),
+            "LazyLinear has lazy parameters without a shape yet; run it once before.",
+        ),
+        (
+            lambda: estimate(torch.nn.Linear(3, 4), inputs="x"),
+            "Linear does not run on shapes alone (meta): linear(): argument 'input'",
+        ),
         (lambda: estimate("gpt2", micro_batch=-1), "micro_batch=-1 is not possible"),
         (lambda: estimate("gpt2", gpus=6, tensor=4), "gpus=6 is no multiple of tensor*pipeline = 4*1 = 4; data parall"),
         (
@@ -115,3 +131,12 @@ def test_nonsense_is_refused_with_the_rule(call, text) -> None:  # type: ignore[
     with pytest.raises(LabError) as error:
         call()
     assert text in str(error.value)
+
+
+def test_integers_of_other_libraries_are_integers() -> None:
+    """numpy's and torch's count as what they stand for, down to the JSON."""
+    plain = estimate("gpt2", gpus=4, zero=2, micro_batch=3, sequence=128).to_json()
+    for kind in (np.int64, np.uint8, torch.tensor):
+        found = estimate("gpt2", gpus=kind(4), zero=kind(2), micro_batch=kind(3), sequence=kind(128))
+        assert found.to_json() == plain
+        assert Transformer("x", kind(2), kind(8), kind(2), kind(10), kind(8)) == Transformer("x", 2, 8, 2, 10, 8)

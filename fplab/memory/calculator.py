@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import LabError, integer, quotes_call, unknown
-from . import inference, pipeline, stages
+from . import inference, pipeline, sharding, stages
 from .communication import Traffic
 from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
 from .options import Options, check_transformer
@@ -169,7 +169,7 @@ def for_tensors(model: Model, o: Options, traced: bool) -> Options:
 def rank_of(e: Estimate, index: int, data_rank: int | None = None) -> Rank:
     """What a data-parallel rank of a stage holds; None: the fullest of them."""
     o, c = e.options, e.configuration
-    stage = stages.stages(e.model, o.pipeline, o.tensor)[index]
+    stage = stages.stages(e.model, o.pipeline, o.tensor, o.chunks)[index]
     if o.inference is not None:
         assert c is not None
         kinds, temporary = inference.inference(c, groups_on(e.model, stage, o), stage, o)
@@ -191,13 +191,14 @@ def fullest_shard(stage: Stage, o: Options) -> int:
     """The data-parallel rank that holds the most; the first, except where whole tensors are handed out."""
     if o.partition != "tensors" or o.zero == 0:
         return 0
-    return max(range(o.data), key=lambda rank: sum(stages.states(stage, o, rank)[0].values()))
+    given = sharding.handed_out(stage.shapes, o.data)
+    different = {sizes: rank for rank, sizes in reversed(list(enumerate(given)))}  # the first rank of each kind
+    return max(sorted(different.values()), key=lambda rank: sum(stages.states(stage, o, rank)[0].values()))
 
 
 def groups_on(model: Model, stage: Stage, o: Options) -> list[tuple[Tensor, ...]]:
     """The layers and ends of a stage, whole."""
-    first = sum(pipeline.stage_layers(len(model.layers), o.pipeline)[: stage.index])
-    found = [*model.layers[first : first + stage.layers]]
+    found = [model.layers[layer] for layer in pipeline.layers_of(len(model.layers), o.pipeline, o.chunks)[stage.index]]
     if stage.index == 0:
         found.append(model.embedding)
     if stage.index == o.pipeline - 1:
@@ -216,6 +217,7 @@ def smallest(
     >>> smallest("llama3-8b", 80 * 10**9, zero=3, recompute="full").options.gpus
     3
     """
+    integer("capacity", capacity, 0, LARGEST * LARGEST)
     each = options.get("tensor", 1) * options.get("pipeline", 1)
     step = each if step is None else step
     if step % each:

@@ -17,6 +17,17 @@ LARGEST = 2**40  # of one dimension: beyond any model, and products of four stay
 Positions = Literal["learned", "rotary", "alibi"]
 
 
+def own_integer(record: object, name: str, low: int, high: int, why: str = "") -> None:
+    """Make a frozen record's field the plain integer that it stands for (numpy's, say), or raise the rule."""
+    object.__setattr__(record, name, integer(name, getattr(record, name), low, high, why))
+
+
+def flag(name: str, value: object) -> None:
+    """Whether a field is True or False, and nothing that could be taken for them."""
+    if not isinstance(value, bool):
+        raise LabError(f"{name}={value!r} is not possible; allowed: True, False.")
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A parameter tensor. ``split``: the axis that tensor parallelism divides (None: every rank holds all of it).
@@ -102,11 +113,13 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "vocabulary", "sequence"):
-            integer(field, getattr(self, field), 1, LARGEST)
+            own_integer(self, field, 1, LARGEST)
         if self.kv_heads is not None:
-            integer("kv_heads", self.kv_heads, 1, self.heads, f": at most heads={self.heads}")
+            own_integer(self, "kv_heads", 1, self.heads, f": at most heads={self.heads}")
         if self.ffn is not None:
-            integer("ffn", self.ffn, 1, LARGEST)
+            own_integer(self, "ffn", 1, LARGEST)
+        for field in ("gated", "rms", "bias", "tied", "embedding_norm", "dropout", "flash"):
+            flag(field, getattr(self, field))
         if self.hidden % self.heads:
             raise LabError(
                 f"heads={self.heads} does not divide hidden={self.hidden}; each head has hidden/heads values."
@@ -115,6 +128,8 @@ class Transformer:
             raise LabError(
                 f"kv_heads={self.kv_heads} does not divide heads={self.heads}; queries share keys in groups."
             )
+        if not isinstance(self.name, str):
+            raise LabError(f"name={self.name!r} is not text.")
         if self.positions not in ("learned", "rotary", "alibi"):
             raise unknown("kind of positions", self.positions, ("learned", "rotary", "alibi"))
 

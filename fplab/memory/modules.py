@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from ..errors import LabError
 from .models import Model, Tensor
@@ -22,14 +23,17 @@ def from_module(module: nn.Module) -> Model:
     """
     if not any(True for _ in module.parameters()):
         raise LabError(f"{type(module).__name__} has no parameters; there is nothing to estimate.")
+    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+        raise LabError(f"{type(module).__name__} has lazy parameters without a shape yet; run it once before.")
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     frozen = [p for p in module.parameters() if not p.requires_grad]
     stack = _stack([name for name, _ in named])
+    embeddings = [name for name, part in module.named_modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     embedding: list[Tensor] = []
     layers: dict[str, list[Tensor]] = {}
     head: list[Tensor] = []
     for name, p in named:
-        linear = p.ndim == 2 and name.endswith("weight") and not _embeds(module, name)
+        linear = p.ndim == 2 and name.endswith("weight") and name.rpartition(".")[0] not in embeddings
         tensor = Tensor(name, tuple(p.shape), None, linear)
         prefix = LAYER.search(name)
         if stack is not None and prefix is not None and name.startswith(stack):
@@ -51,8 +55,3 @@ def _stack(names: list[str]) -> str | None:
             found.setdefault(name[: place.start(1)], []).append(place[1])
     several = {prefix: numbers for prefix, numbers in found.items() if len(set(numbers)) > 1}
     return max(several, key=lambda prefix: len(several[prefix]), default=None)
-
-
-def _embeds(module: nn.Module, name: str) -> bool:
-    """Whether a parameter belongs to an embedding."""
-    return isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Embedding)

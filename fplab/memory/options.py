@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, unknown
 from .activations import RECOMPUTE
-from .models import LARGEST, Transformer
+from .models import LARGEST, Transformer, flag, own_integer
 from .pipeline import check_schedule
 from .recipes import Optimizer, Precision, optimizer, precision
 from .sharding import PARTITIONS
@@ -14,6 +14,7 @@ from .units import MIB
 
 OFFLOADS = ("none", "optimizer", "parameters", "chunks")
 INFERENCE = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int4": 0.5}
+FLAGS = ("sequence_parallel", "step_counts", "bucket_views")
 POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
 
 
@@ -60,13 +61,13 @@ class Options:
     inference: str | None = None
 
     def __post_init__(self) -> None:
-        for name in POSITIVE:
-            integer(name, getattr(self, name), 1, LARGEST)
+        for name in (*POSITIVE, *(("sequence",) if self.sequence is not None else ())):
+            own_integer(self, name, 1, LARGEST)
         for name in ("chunk_budget", "bucket"):
-            integer(name, getattr(self, name), 0, LARGEST)
-        integer("zero", self.zero, 0, 3, ": 0 is plain data parallelism, 1 to 3 are ZeRO's stages")
-        if self.sequence is not None:
-            integer("sequence", self.sequence, 1, LARGEST)
+            own_integer(self, name, 0, LARGEST)
+        own_integer(self, "zero", 0, 3, ": 0 is plain data parallelism, 1 to 3 are ZeRO's stages")
+        for name in (*FLAGS, *(("flash",) if self.flash is not None else ())):
+            flag(name, getattr(self, name))
         precision(self.precision)
         optimizer(self.optimizer)
         for kind, name, allowed in (
@@ -74,10 +75,11 @@ class Options:
             ("recomputation", self.recompute, RECOMPUTE),
             ("offload", self.offload, OFFLOADS),
         ):
-            if name not in allowed:
+            if not isinstance(name, str) or name not in allowed:
                 raise unknown(kind, name, allowed)
-        if self.inference is not None and self.inference not in INFERENCE:
-            raise unknown("inference format", self.inference, INFERENCE)
+        fmt = self.inference
+        if fmt is not None and not (isinstance(fmt, str) and fmt in INFERENCE):
+            raise unknown("inference format", fmt, INFERENCE)
         self._check_degrees()
 
     def _check_degrees(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import accumulate
 
 from ..errors import LabError, integer, unknown
 from .models import LARGEST
@@ -20,6 +21,18 @@ def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
     integer("pipeline", stages, 1, max(1, layers), f": a stage needs a layer, and there are {layers}")
     each, more = divmod(layers, stages)
     return tuple(each + (stage < more) for stage in range(stages))
+
+
+def layers_of(layers: int, stages: int, chunks: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Which layers each stage holds: neighbours, or ``chunks`` runs of neighbours that go round the stages.
+
+    >>> layers_of(8, 2), layers_of(8, 2, 2)
+    (((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 1, 4, 5), (2, 3, 6, 7)))
+    """
+    sizes = [many // chunks for many in stage_layers(layers, stages)] * chunks
+    ends = list(accumulate(sizes, initial=0))
+    runs = [range(ends[part], ends[part + 1]) for part in range(stages * chunks)]
+    return tuple(tuple(layer for run in runs[stage::stages] for layer in run) for stage in range(stages))
 
 
 def check_schedule(schedule: str, layers: int, stages: int, micro_batches: int, chunks: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LabError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 GPUS = (24, 40, 80, 141)  # GB as the label says, taken as decimal: the driver's share comes out of the difference
 NAMES = {"master": "master weights", "states": "optimizer states", "kv cache": "keys and values"}
-COMMON = ("precision", "optimizer", "micro_batch", "recompute")
+BAR = 40  # characters
 
 
 def table(e: Estimate) -> str:
@@ -48,21 +49,39 @@ def _title(e: Estimate) -> str:
 
 
 def _kinds(rank: Rank) -> list[str]:
-    """A line for each kind of bytes of a rank, and its temporaries below."""
+    """A line for each kind of bytes of a rank, and its temporaries below.
+
+    The bars on the right stand one behind the other, a stacked bar of the rank's bytes cut into its lines.
+    """
     rows = [(NAMES.get(kind, kind), rank.device.get(kind, 0), rank.host.get(kind, 0)) for kind in KINDS]
     rows = [row for row in rows if row[1] or row[2]]
     wide = max(len(name) for name, _, _ in [*rows, ("fullest rank", 0, 0)]) + 2
     host = any(there for _, _, there in rows)
     head = f"{'on the fullest rank':<{wide}}{'bytes':>19}{'GB':>11}{'GiB':>11}" + f"{'CPU memory, GB':>17}" * host
+    head += "  who takes what"
 
     def line(name: str, here: int, there: int) -> str:
         text = f"{name:<{wide}}{here:>19,}{gb(here):>11.2f}{gib(here):>11.2f}"
         return text + (f"{gb(there):>17.2f}" if host else "")
 
-    out = [head, *(line(*row) for row in rows)]
+    before = accumulate((here for _, here, _ in rows), initial=0)
+    bars = [_bar(start, here, rank.total) for start, (_, here, _) in zip(before, rows, strict=False)]
+    out = [head, *(f"{line(*row)}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True))]
     out.append(line("total", rank.total, sum(rank.host.values())))
     details = [f"{name} {shown(size)}" for name, size in rank.temporary.items()]
     return [*out, *([f"temporary: {'; '.join(details)}"] if details else [])]
+
+
+def _bar(before: int, size: int, whole: int) -> str:
+    """A part of a bar of 40 characters, behind what comes before it; a thin line where it is too short for one.
+
+    >>> _bar(30, 10, 40).count("█"), _bar(30, 10, 40).count(" ")
+    (10, 30)
+    """
+    if not size:
+        return ""
+    start, end = ((BAR * n + whole // 2) // whole for n in (before, before + size))
+    return " " * min(start, BAR - 1) + ("█" * (end - start) or "▏")
 
 
 def _stages(e: Estimate) -> list[str]:

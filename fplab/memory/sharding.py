@@ -8,6 +8,8 @@ has the least (``ZeroRedundancyOptimizer``).
 
 from __future__ import annotations
 
+import functools
+import heapq
 import math
 from collections.abc import Callable, Sequence
 
@@ -48,14 +50,21 @@ def tensors(shapes: Shapes, ranks: int, rank: int) -> Sizes:
     >>> [tensors([((3, 5), 2), ((7,), 1)], 2, rank) for rank in (0, 1)]
     [[(15, 1), (7, 1)], [(15, 1)]]
     """
+    given = handed_out(tuple(shapes), ranks)
+    return [(n, 1) for n in given[rank]] if rank < len(given) else []
+
+
+@functools.lru_cache(maxsize=256)
+def handed_out(shapes: Shapes, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The sizes of each rank's tensors, of the first ranks alone where there are fewer tensors than ranks."""
     sizes = sorted((math.prod(shape) for shape, many in shapes for _ in range(many)), reverse=True)
-    held: list[list[int]] = [[] for _ in range(ranks)]
-    totals = [0] * ranks
+    held: list[list[int]] = [[] for _ in range(min(ranks, len(sizes)))]
+    least = [(0, rank) for rank in range(len(held))]  # a heap: by what a rank holds, then by its number
     for n in sizes:
-        least = totals.index(min(totals))
-        held[least].append(n)
-        totals[least] += n
-    return [(n, 1) for n in held[rank]]
+        total, rank = least[0]
+        held[rank].append(n)
+        heapq.heapreplace(least, (total + n, rank))
+    return tuple(tuple(one) for one in held)
 
 
 PARTITIONS: dict[str, Callable[[Shapes, int, int], Sizes]] = {"flat": flat, "rows": rows, "tensors": tensors}

@@ -38,23 +38,22 @@ class Stage:
 
 
 @functools.lru_cache(maxsize=256)
-def stages(model: Model, count: int, tensor: int) -> tuple[Stage, ...]:
+def stages(model: Model, count: int, tensor: int, chunks: int = 1) -> tuple[Stage, ...]:
     """Cut a model into stages: the embedding on the first, the head on the last, which copies tied tensors."""
-    out, first = [], 0
-    for index, many in enumerate(pipeline.stage_layers(len(model.layers), count)):
-        groups = [*model.layers[first : first + many]]
+    out = []
+    for index, layers in enumerate(pipeline.layers_of(len(model.layers), count, chunks)):
+        groups = [model.layers[layer] for layer in layers]
         if index == 0:
             groups.insert(0, model.embedding)
         if index == count - 1:
             copies = model.embedding[:1] if model.tied and count > 1 else ()
             groups.append((*model.head, *copies))
-        first += many
         divided = {id(group): _divided(group, tensor) for group in groups}
         shapes: Counter[tuple[int, ...]] = Counter()
         for group in groups:
             shapes.update(divided[id(group)][0])
         units = tuple(divided[id(group)][1] for group in groups)
-        out.append(Stage(index, many, tuple(shapes.items()), units))
+        out.append(Stage(index, len(layers), tuple(shapes.items()), units))
     return tuple(out)
 
 
@@ -108,10 +107,11 @@ def chunked(stage: Stage, o: Options) -> tuple[dict[str, int], dict[str, int]]:
     return device, host
 
 
+@functools.lru_cache(maxsize=256)
 def chunks_of(shapes: Shapes, size: int) -> int:
     """How many chunks of ``size`` elements hold these tensors, laid in order; a larger tensor takes whole chunks.
 
-    >>> chunks_of([((6,), 3), ((25,), 1)], 10)
+    >>> chunks_of((((6,), 3), ((25,), 1)), 10)
     6
     """
     done, room = 0, 0

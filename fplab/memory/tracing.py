@@ -107,8 +107,8 @@ def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -
         a, k = pytree.tree_map_only(torch.Tensor, shape_of, (inputs, named))
         try:
             return _saved(Elsewhere(), a, k, tuple(tensors.values()), running)
-        except (RuntimeError, NotImplementedError) as error:
-            first = str(error).splitlines()[0]
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            first = (str(error) or type(error).__name__).splitlines()[0]
             raise LabError(f"{type(module).__name__} does not run on shapes alone ({device}): {first}") from None
 
 
