@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fplab import memory, parallel
 from fplab.errors import LabError
+from fplab.experiments import data_parallel
+from fplab.experiments.base import Status
+from fplab.experiments.data_parallel.data import gathered
 from fplab.memory.models import Model, Tensor
 from fplab.parallel import reference, schedules
 from fplab.parallel.launching import command, environment, finish, runs_here
-from fplab.parallel.settings import Result, Setting
+from fplab.parallel.run import backend
+from fplab.parallel.settings import Result, Setting, read
 from fplab.parallel.task import Network
 
 NAMES = ("ddp", "parameter-server", "zero1", "zero2", "zero3", "zero-redundancy", "fully-shard", "tensor", "gpipe",
          "1f1b")  # fmt: skip
 EVERY = [(n, 2) for n in (*NAMES, "interleaved")] + [(n, 4) for n in NAMES]
-EXACT = [(name, ranks) for name, ranks in EVERY if name != "tensor"]
 ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}
 
 
 @pytest.fixture(scope="module")
 def runs() -> dict[tuple[str, int], Result]:
     """Every strategy once, on 2 and on 4 processes."""
-    found = {(name, 2): one for name, one in parallel.launch((*NAMES, "interleaved"), 2).items()}
-    return found | {(name, 4): one for name, one in parallel.launch(NAMES, 4).items()}
+    found = {(name, 2): one for name, one in parallel.launch((*NAMES, "interleaved"), 2, backend="gloo").items()}
+    return found | {(name, 4): one for name, one in parallel.launch(NAMES, 4, backend="gloo").items()}
 
 
-@pytest.mark.parametrize(("name", "ranks"), EXACT)
+@pytest.mark.parametrize(("name", "ranks"), EVERY)
 def test_weights_and_losses_are_those_of_one_process_to_the_bit(runs, name: str, ranks: int) -> None:
     one = runs[name, ranks]
     weights, losses = reference.same_sums(one)
@@ -51,11 +60,13 @@ def test_the_whole_batch_in_one_process_differs_in_the_last_bits_only(runs, name
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_tensor_parallel_forward_passes_are_sums_of_blocks_to_the_bit(runs, ranks: int) -> None:
+def test_where_tensor_parallel_adds_a_bias_is_part_of_the_order(runs, ranks: int) -> None:
+    """torch's ranks each add bias / ranks before the all-reduce; once after it, as Megatron does, gives other bits."""
     one = runs["tensor", ranks]
-    weights, losses = reference.same_sums(one)
-    assert one.losses[0] == losses[0]
-    assert np.abs(one.flat - weights).max() < 1e-6
+    after, _ = reference.split_products(one.setting, bias_after=True)
+    differ = one.flat.view(np.uint32) != after.view(np.uint32)
+    assert 0 < np.abs(one.flat - after).max() < 1e-6
+    assert differ.mean() > 0.02
 
 
 def test_order_matters_from_four_ranks_on(runs) -> None:
@@ -109,13 +120,13 @@ def test_bytes_of_tensor_parallel_ranks(runs, ranks: int) -> None:
         assert all(held == wanted.fullest.device[kind] for kind, held in rank.held.items())
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("gpipe", 2), ("1f1b", 2), ("gpipe", 4), ("1f1b", 4)])
+@pytest.mark.parametrize(("name", "ranks"), [("gpipe", 2), ("1f1b", 2), ("interleaved", 2), ("gpipe", 4), ("1f1b", 4)])
 def test_a_stage_holds_its_layers_and_the_micro_batches_of_the_timeline(runs, name: str, ranks: int) -> None:
     one = runs[name, ranks]
-    wanted = memory.estimate(
-        Network(one.setting).model(), gpus=ranks, pipeline=ranks, precision="fp32", micro_batches=4
-    )
-    flights = schedules.timeline(name, ranks, one.setting.micro_batches).in_flight()
+    how: dict[str, Any] = {"micro_batches": 4, "chunks": 2 if name == "interleaved" else 1}
+    model = Network(one.setting).model()
+    wanted = memory.estimate(model, gpus=ranks, pipeline=ranks, precision="fp32", schedule=name, **how)
+    flights = schedules.timeline(name, ranks, **how).in_flight()
     for rank in one.ranks:
         assert all(held == wanted.stages[rank.rank].device[kind] for kind, held in rank.held.items())
         assert rank.notes["in_flight"] == flights[rank.rank]
@@ -144,6 +155,67 @@ def test_fully_shard_sends_what_stage_3_sends_and_pads_rows(runs) -> None:
     assert {m.elements for m in runs["zero3", 4].ranks[0].messages} == {2080, 1056, 332}
 
 
+# --- several nodes, GPUs ----------------------------------------------------------------------------------------------
+
+
+def test_two_nodes_are_one_run(runs, tmp_path: Path) -> None:
+    """The command that the script's help gives for several nodes, with both nodes on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=0",
+             "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+             "--rdzv-conf=join_timeout=60", "-m", "fplab.parallel.run"]  # fmt: skip
+    script = ["--strategy", "zero3", "--ranks", "2", "--backend", "gloo", "--folder", str(tmp_path)]
+    nodes = [subprocess.Popen([*start, *script], env=environment(), stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert [node.wait(100) for node in nodes] == [0, 0]
+    for rank in range(2):
+        weights, other = (one.weights for one in (read(tmp_path, "zero3", rank), runs["zero3", 2].ranks[rank]))
+        assert {name: w.tobytes() for name, w in weights.items()} == {name: w.tobytes() for name, w in other.items()}
+
+
+def test_nccl_is_taken_where_every_process_has_a_gpu(tmp_path: Path) -> None:
+    assert [backend(None, gpus, 4) for gpus in (0, 3, 4, 8)] == ["gloo", "gloo", "nccl", "nccl"]
+    assert backend("gloo", 8, 4) == "gloo"
+    assert backend("nccl", 4, 4) == "nccl"
+    with pytest.raises(LabError, match=r"backend='nccl' needs a GPU for each of 4 processes; this node has 3."):
+        backend("nccl", 3, 4)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="two GPUs are present")
+def test_nccl_without_gpus_is_refused(tmp_path: Path) -> None:
+    text, took = fails(command(Setting(("ddp",), 2, backend="nccl"), tmp_path), tmp_path)
+    assert text.startswith("backend='nccl' needs a GPU for each of 2 processes; this node has ")
+    assert took < 30
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs")
+def test_nccl_holds_the_same_bytes_and_learns_the_same(runs) -> None:
+    found = parallel.launch((*NAMES, "interleaved"), 2, backend="nccl")
+    for name, one in found.items():
+        assert [rank.held for rank in one.ranks] == [rank.held for rank in runs[name, 2].ranks], name
+        assert np.allclose(one.losses, runs[name, 2].losses, rtol=1e-4), name
+    with pytest.raises(LabError, match="the order of additions of 'nccl' is not known; run with backend='gloo'"):
+        reference.same_sums(found["ddp"])
+
+
+# --- the experiment ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: int) -> None:
+    params = data_parallel.Params(ranks=ranks, steps=3)
+    results = [runs[name, ranks] for name in params.strategies]
+    assert set(params.strategies) == set(NAMES)
+    arrays = gathered(results, *reference.whole(results[0].setting))
+    for check in data_parallel.CHECKS:
+        outcome = check.check(arrays, params)
+        assert outcome.status is Status.PASS, outcome.detail
+    changed = {**arrays, "held": arrays["held"].copy()}
+    changed["held"][-1, 1, 0] += 4
+    assert "1f1b, rank 1: parameters" in data_parallel.CHECKS[0].check(changed, params).detail
+
+
 # --- what can go wrong ------------------------------------------------------------------------------------------------
 
 
@@ -152,9 +224,13 @@ def left_over(folder: Path) -> list[int]:
     return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and runs_here(int(p.name), folder)]
 
 
-def fails(arguments: list[str], folder: Path, limit: float = 60) -> tuple[str, float]:
+def fails(
+    arguments: list[str], folder: Path, limit: float = 60, meanwhile: Callable[[Path], None] | None = None
+) -> tuple[str, float]:
     """The error of a run that fails, and the seconds it took; nothing is left running."""
     start = time.monotonic()
+    if meanwhile is not None:
+        threading.Thread(target=meanwhile, args=(folder,), daemon=True).start()
     with pytest.raises(LabError) as failed:
         finish(arguments, folder, limit)
     took = time.monotonic() - start
@@ -166,6 +242,50 @@ def test_a_rank_that_dies_is_named_within_30_seconds(tmp_path: Path) -> None:
     text, took = fails(command(Setting(("ddp",), 2, dies=1), tmp_path), tmp_path)
     assert text == "rank 1 died (SIGKILL); the other processes were ended. Nothing of this run is kept."
     assert took < 30
+
+
+def working(folder: Path) -> list[int]:
+    """The two processes of a run, once they are there."""
+    while len(found := list(folder.glob("pid.*"))) < 2:
+        time.sleep(0.1)
+    time.sleep(0.5)  # a number may not have been written yet
+    return [int(path.read_text(encoding="utf-8")) for path in found]
+
+
+def parent(number: int) -> int:
+    """The process that started one."""
+    return int(Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+
+
+def test_a_torchrun_that_dies_takes_its_processes_along(tmp_path: Path) -> None:
+    text, took = fails(
+        command(Setting(("hang",), 2), tmp_path), tmp_path,
+        meanwhile=lambda folder: os.kill(parent(working(folder)[0]), signal.SIGKILL),
+    )  # fmt: skip
+    assert text == "torchrun died (SIGKILL); its processes were ended."
+    assert took < 30
+
+
+def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], env=environment())
+    numbers = working(tmp_path)
+    torchrun = parent(numbers[0])
+    launcher.kill()
+    launcher.wait()
+    patience = time.monotonic() + 30
+    while (alive := [n for n in (*numbers, torchrun) if runs_here(n, tmp_path)]) and time.monotonic() < patience:
+        time.sleep(0.1)
+    assert alive == []
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from fplab.parallel.launching import command, finish
+from fplab.parallel.settings import Setting
+folder = Path(sys.argv[1])
+finish(command(Setting(("hang",), 2), folder), folder, 60)
+"""
 
 
 def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -192,6 +312,15 @@ def test_a_port_in_use_is_refused_at_once() -> None:
     assert str(refused.value).startswith("fplab.parallel.launch('ddp', 2, port=")
 
 
+def test_a_port_that_is_taken_in_the_meantime_is_named_too(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        text, took = fails(command(Setting(("ddp",), 2), tmp_path, port=other.getsockname()[1]), tmp_path)
+    assert text == "the port is in use; give another, or none, and a free one is found."
+    assert took < 30
+
+
 def test_without_torchrun_it_says_how_to_start(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fplab.parallel.run", "--strategy", "zero3", "--ranks", "4", "--folder", str(tmp_path)],
@@ -207,11 +336,20 @@ def test_without_torchrun_it_says_how_to_start(tmp_path: Path) -> None:
     ("call", "message"),
     [
         (lambda: parallel.launch("zero4"), "unknown strategy 'zero4'. Allowed: ddp,"),
+        (lambda: parallel.launch([]), "no strategy to run; allowed: ddp, parameter-server, "),
+        (
+            lambda: parallel.launch("ddp", rank=2),
+            "unknown setting 'rank'. Allowed: steps, batch, micro_batches, seed, ",
+        ),
+        (lambda: parallel.launch("ddp", limit=float("nan")), "limit=nan is not possible; allowed: a positive number"),
+        (lambda: parallel.launch("ddp", lr="a"), "lr='a' is no learning rate; allowed: a positive number."),
+        (lambda: parallel.launch("ddp", seed=-1), "seed=-1 is not possible; allowed: 0 to "),
         (lambda: parallel.launch("ddp", 0), "ranks=0 is not possible; allowed: 1 to 64."),
         (lambda: parallel.launch("ddp", 3), "batch=32 does not divide into 3 equal parts, as ddp needs."),
         (lambda: parallel.launch("tensor", 3), "ranks=3 does not divide the layers' width of 32"),
         (lambda: parallel.launch("gpipe", 8), "gpipe on ranks=8 makes 8 stages of 4 layers; allowed: 1, 2, 4."),
         (lambda: parallel.launch("interleaved", 2, micro_batches=1), "interleaved takes micro-batches in groups of 2"),
+        (lambda: parallel.launch("ddp", 2, backend="mpi"), "unknown backend 'mpi'. Allowed: gloo, nccl."),
         (lambda: parallel.launch("ddp", 2, port=0), "port=0 is not possible; allowed: 1 to 65535."),
     ],
 )

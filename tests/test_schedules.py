@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from fplab.errors import LabError
+from fplab.memory import pipeline
 from fplab.parallel.schedules import NAMES, Timeline, timeline
 
 CASES = [(n, p, m, v) for n in NAMES for p in (1, 2, 3, 4, 8) for m in (1, 4, 8, 24) for v in (1, 2, 3)
@@ -52,6 +53,14 @@ def test_interleaving_holds_more_on_the_first_stage(p: int, v: int) -> None:
     assert Fraction(found.in_flight()[0], v) == p * (1 + Fraction(p - 1, p * v))
 
 
+@pytest.mark.parametrize(
+    ("name", "p", "m", "v"), [case for case in CASES if case[1] > 1 and (case[3] > 1) == (case[0] == "interleaved")]
+)
+def test_the_calculator_holds_what_every_stage_of_the_timeline_holds(name: str, p: int, m: int, v: int) -> None:
+    held = [sum(pipeline.held(name, stage, p, m, v)) for stage in range(p)]
+    assert timeline(name, p, m, v).in_flight() == held
+
+
 def test_one_by_hand() -> None:
     """Two stages, two micro-batches: 1F1B does B0 before F1 on the last stage only."""
     found: Timeline = timeline("1f1b", 2, 2, forward=1, backward=1)
@@ -71,6 +80,11 @@ def test_one_by_hand() -> None:
             "interleaved takes micro-batches in groups of 4; micro_batches=6",
         ),
         (lambda: timeline("gpipe", 2, 2, backward=0), "a pass takes a positive time"),
+        (
+            lambda: timeline("gpipe", 2, 2, forward=float("nan")),
+            "forward=nan, backward=2: a pass takes a positive time",
+        ),
+        (lambda: timeline("gpipe", 2, 2, forward="x"), "forward=x, backward=2: a pass takes a positive time"),
     ],
 )
 def test_refusals(call, message: str) -> None:

@@ -56,6 +56,7 @@ class Collective:
 
     def sent(self, elements: int) -> list[int]:
         """How many of ``elements`` elements each rank sends, in all."""
+        integer("elements", elements, 0, 2**63 - 1)
         sizes = [b - a for a, b in bounds(elements, self.chunks)]
         counts = [0] * self.ranks
         for message in (m for step in self.steps for m in step):
@@ -67,7 +68,7 @@ class Collective:
 class Wire:
     """What travels: the format of a message, its rounding, and whether additions are in FP32 or in that format.
 
-    ``seed`` is needed for stochastic rounding.
+    ``seed``, an integer below 2**32, is needed for stochastic rounding.
     """
 
     format: str = "fp32"
@@ -78,10 +79,14 @@ class Wire:
     def __post_init__(self) -> None:
         if self.add not in ("fp32", "wire"):
             raise unknown("addition", self.add, ["fp32", "wire"])
-        if self.add == "wire" and self.rounding == "stochastic":
-            raise LabError('add="wire" rounds to nearest; with rounding="stochastic" use add="fp32".')
-        formats.get(self.format)
-        formats.rounding(self.rounding)
+        if self.add == "wire" and formats.rounding(self.rounding) is formats.Rounding.STOCHASTIC:
+            raise LabError('add="wire" draws no random words; with rounding="stochastic" use add="fp32".')
+        if formats.get(self.format).bits > 32:
+            raise LabError(f"format={self.format!r} is wider than the FP32 that is added; allowed: 32 bits or fewer.")
+        if formats.rounding(self.rounding) is formats.Rounding.STOCHASTIC and self.seed is None:
+            raise LabError('rounding="stochastic" needs seed=, an integer, so that a sum can be had again.')
+        if self.seed is not None:
+            integer("seed", self.seed, 0, 2**32 - 1)
 
     def round(self, x: Array, stream: int) -> Array:
         """``x`` as it arrives, float32; element i draws random word i of the stream."""
@@ -94,10 +99,11 @@ class Wire:
 
     def plus(self, x: Array, y: Array) -> Array:
         """``x + y`` at the receiver."""
-        if self.add == "wire" and formats.get(self.format).name != "fp32":
+        usual = formats.get(self.format).name == "fp32" and formats.rounding(self.rounding) is formats.Rounding.RNE
+        if self.add == "wire" and not usual:
             from ..arithmetic import add
 
-            return np.asarray(add(x, y, self.format), np.float32)
+            return np.asarray(add(x, y, self.format, self.rounding), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(x + y, np.float32)
 
@@ -115,7 +121,7 @@ def execute(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Arra
     Messages of one step read what was there before the step. A reduction's sums are rounded once more to the wire's
     format where they are complete, so that all ranks end with the same bits.
     """
-    state = np.array(buffers, np.float32)
+    state, wire = np.array(_numbers(buffers)), _wire(wire)
     if state.ndim != 2 or state.shape[0] != collective.ranks:
         raise LabError(
             f"buffers have shape {state.shape}; {collective.name} on {collective.ranks} ranks needs a row each."
@@ -141,6 +147,23 @@ def execute(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Arra
     return state
 
 
+def _numbers(values: Any) -> Array:
+    """Values as float32, if they are real numbers."""
+    try:
+        found = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        found = np.empty(0, object)
+    if found.dtype.kind not in "biuf":
+        raise LabError("buffers are real numbers, a row for each rank and all rows of one length.")
+    return np.asarray(found, np.float32)
+
+
+def _wire(wire: Any) -> Wire:
+    if not isinstance(wire, Wire):
+        raise LabError(f"wire={wire!r} is no Wire; write Wire({str(wire)!r}), say.")
+    return wire
+
+
 def _last(collective: Collective) -> int:
     """The stream of the rounding that completes a sum: one that no message has."""
     return 1 + max((m.stream for step in collective.steps for m in step), default=0)
@@ -152,11 +175,11 @@ def _last(collective: Collective) -> int:
 def broadcast(ranks: int) -> Collective:
     """From rank 0 along a binomial tree: ceil(log2 ranks) steps."""
     steps, reach = [], 1
-    while reach < ranks:
+    while reach < _ranks(ranks):
         pairs = [(r, r + reach) for r in range(min(reach, ranks - reach))]
         steps.append(tuple(Message(s, t, 0, False, 0) for s, t in pairs))
         reach *= 2
-    return Collective("broadcast", _ranks(ranks), 1, tuple(steps))
+    return Collective("broadcast", ranks, 1, tuple(steps))
 
 
 def reduce(ranks: int) -> Collective:
@@ -255,7 +278,7 @@ def reduce_fast(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    source = _source(values, elements, _ranks(ranks))
+    source, wire = _source(values, integer("elements", elements, 0, 2**40), _ranks(ranks)), _wire(wire)
     if algorithm == "ring":
         return _ring(source, elements, ranks, wire)
     if algorithm == "direct":
@@ -265,12 +288,20 @@ def reduce_fast(
 
 def _source(values: Values | Array, elements: int, ranks: int) -> Values:
     if callable(values):
-        return values
-    array = np.asarray(values, np.float32)
+        return lambda rank: _column(values(rank), elements)
+    array = _numbers(values)
     if array.shape != (ranks, elements):
         raise LabError(f"values have shape {array.shape}; allowed: ({ranks}, {elements}), or a function of the ranks.")
     column = np.arange(elements)
     return lambda rank: array[rank, column]
+
+
+def _column(found: Any, elements: int) -> Array:
+    """What a function of the ranks gave, as float32."""
+    column = _numbers(found)
+    if column.shape != (elements,):
+        raise LabError(f"the function of the ranks gave shape {column.shape}; an element each is ({elements},).")
+    return column
 
 
 def chunk_of(elements: int, chunks: int) -> Array:
@@ -344,8 +375,10 @@ def _tree(source: Values, elements: int, ranks: int, wire: Wire, doubling: bool)
 def contributions(collective: Collective, given: Array) -> list[Array]:
     """Which ranks' values are in every chunk, at first and after each step: int64 (ranks, chunks), bit r for rank r.
 
-    ``given``: those at first. Found by running the messages on powers of two, whose sums say which were added.
+    ``given``: those at first. Found by running the messages on powers of two, whose sums say which were added; FP32
+    holds such sums of 24 ranks.
     """
+    integer("ranks", collective.ranks, 1, 24, ": FP32 holds the sums of so many powers of two")
     frames = [np.asarray(given, np.float32)]
     for count in range(1, len(collective.steps) + 1):
         part = Collective(collective.name, collective.ranks, collective.chunks, collective.steps[:count])

@@ -94,7 +94,7 @@ def fully_shard(log: Log, network: Network) -> RankResult:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard as shard
 
-    mesh = init_device_mesh("cpu", (log.ranks,))
+    mesh = init_device_mesh(log.device.type, (log.ranks,))
     model = network.model()
     for layer in model:
         if isinstance(layer, nn.Linear):

@@ -30,6 +30,8 @@ def chunks(elements: int, ranks: int, width: int = 4) -> Array:
     >>> chunks(9, 4).tolist()
     [0, 0, 0, 0, 1, 1, 1, 1, 2]
     """
+    integer("elements", elements, 0, 2**40)
+    integer("ranks", ranks, 1, 2**20)
     segments = max(_up(elements * width, SEGMENT // width * width), 2 * ranks)
     segments = _up(segments, ranks) * ranks
     each = _up(_up(elements * width, segments), width) * (segments // ranks)
@@ -42,6 +44,8 @@ def order(chunk: int, ranks: int) -> list[int]:
     >>> order(0, 4), order(3, 4)
     ([3, 2, 1, 0], [2, 1, 0, 3])
     """
+    integer("ranks", ranks, 1, 2**20)
+    integer("chunk", chunk, 0, ranks - 1)
     return [(chunk - 1 - hop) % ranks for hop in range(ranks)]
 
 
@@ -53,7 +57,10 @@ def _rounded(x: Array, y: Array, name: str) -> Array:
 
 
 def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
-    """The sum that gloo leaves on every rank, float32 (elements,), of ``buffers`` (ranks, elements) in ``fmt``."""
+    """The sum that gloo leaves on every rank, float32 (elements,), of ``buffers`` (ranks, elements).
+
+    Buffers are rounded to ``fmt`` first. Raises LabError for a format that gloo lacks, and for other shapes.
+    """
     name = formats.get(fmt).name
     if name not in WIDTHS:
         raise unknown("format of gloo", fmt, WIDTHS)
@@ -62,6 +69,10 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
         raise LabError(f"buffers have shape {values.shape}; allowed: a row for each rank.")
     ranks, elements = values.shape
     integer("ranks", ranks, 1, 2**20)
+    if name != "fp32":
+        from ..floats import quantize
+
+        values = np.asarray(quantize(values, name), np.float32)
     at, column = chunks(elements, ranks, WIDTHS[name]), np.arange(elements)
     total = values[(at - 1) % ranks, column]
     for hop in range(1, ranks):

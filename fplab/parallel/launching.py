@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -10,13 +11,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import LabError, integer, quotes_call
-from .settings import Result, Setting, read
+from ..errors import LabError, integer, quotes_call, unknown
+from .settings import LAUNCHED, Result, Setting, read
 
+SETTINGS = tuple(field.name for field in dataclasses.fields(Setting))[2:]
 LIMIT = 120.0  # seconds
 GRACE = 3.0  # seconds that processes have to end before they are killed
 
@@ -27,12 +30,18 @@ def launch(
 ) -> dict[str, Result]:
     """Train with each strategy on ``ranks`` processes of this machine; results by strategy.
 
+    On several nodes the same script runs under torchrun; :mod:`fplab.parallel.run` says how.
+
     ``port``: where the processes meet on 127.0.0.1 (None: one that is free). ``limit``: seconds until all are killed.
     ``settings``: other fields of :class:`fplab.parallel.Setting`. Raises LabError for a setting that cannot be run, a
     port in use, a process that died (with its rank) or failed (with its error), and for a run beyond the limit; in
     each case no process is left.
     """
-    names = (strategies,) if isinstance(strategies, str) else tuple(strategies)
+    if wrong := [name for name in settings if name not in SETTINGS]:
+        raise unknown("setting", wrong[0], SETTINGS)
+    if not (isinstance(limit, int | float) and limit > 0):
+        raise LabError(f"limit={limit!r} is not possible; allowed: a positive number of seconds.")
+    names = (strategies,) if isinstance(strategies, str) else tuple(strategies or ())
     asked = Setting(names, ranks, **settings)
     if port is not None:
         check_port(port)
@@ -86,22 +95,28 @@ def finish(arguments: Sequence[str], folder: Path, limit: float) -> None:
             ) from None
         if process.returncode:
             output.seek(0)
-            raise LabError(reason(folder, output.read()))
+            raise LabError(reason(folder, output.read(), process.returncode))
 
 
 @contextlib.contextmanager
 def started(arguments: Sequence[str], folder: Path, output: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """torchrun as a process group of its own; whatever happens, it and the processes it started end here."""
+    """torchrun as a process group of its own; whatever happens, it and the processes it started end here.
+
+    They hold the other end of a pipe as their standard input, and end when this one is closed: also where this process
+    is killed, or where torchrun is and can end nobody.
+    """
     process = subprocess.Popen(
-        arguments, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment(),
-        start_new_session=True,
+        arguments, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.PIPE,
+        env={**environment(), LAUNCHED: "1"}, start_new_session=True,
     )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            _end(process)
-        _end_workers(folder)
+    assert process.stdin is not None
+    with process.stdin:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                _end(process)
+            _end_workers(folder)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -115,12 +130,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_workers(folder: Path) -> None:
-    """Kill the processes that wrote down their numbers and still run this folder's work."""
-    for path in folder.glob("pid.*"):
-        number = int(path.read_text(encoding="utf-8"))
-        if runs_here(number, folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+    """Kill the processes that wrote down their numbers and still run this folder's work, and see them gone."""
+    numbers = [int(path.read_text(encoding="utf-8")) for path in folder.glob("pid.*")]
+    for number in filter(lambda number: runs_here(number, folder), numbers):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    patience = time.monotonic() + GRACE
+    while any(runs_here(number, folder) for number in numbers) and time.monotonic() < patience:
+        time.sleep(0.01)
 
 
 def runs_here(number: int, folder: Path) -> bool:
@@ -131,8 +148,8 @@ def runs_here(number: int, folder: Path) -> bool:
         return False
 
 
-def reason(folder: Path, log: str) -> str:
-    """Why a run failed, in one sentence: a process's own error, or how it ended."""
+def reason(folder: Path, log: str, status: int) -> str:
+    """Why a run failed, in one sentence: a process's own error, or how it ended, or torchrun itself did."""
     for path in sorted(folder.glob("error.*")):
         return path.read_text(encoding="utf-8")
     if "EADDRINUSE" in log or "address already in use" in log.lower():
@@ -141,6 +158,8 @@ def reason(folder: Path, log: str) -> str:
     if died and int(died[2]) < 0:
         name = signal.Signals(-int(died[2])).name
         return f"rank {died[1]} died ({name}); the other processes were ended. Nothing of this run is kept."
+    if status < 0:
+        return f"torchrun died ({signal.Signals(-status).name}); its processes were ended."
     lines = [line for line in log.splitlines() if re.search(r"^(\[rank\d+\]: )?\w*(Error|Exception)\b", line)]
     rank = f"rank {died[1]}" if died else "a process"
     return f"{rank} failed: {lines[-1] if lines else 'no message'}"

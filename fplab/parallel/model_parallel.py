@@ -24,7 +24,7 @@ def tensor(log: Log, network: Network) -> RankResult:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (log.ranks,))
+    mesh = init_device_mesh(log.device.type, (log.ranks,))
     plan: Any = dict.fromkeys(COLUMN, ColwiseParallel()) | dict.fromkeys(ROW, RowwiseParallel())
     model = parallelize_module(network.model(), mesh, plan)
     weights = list(model.parameters())
@@ -33,7 +33,7 @@ def tensor(log: Log, network: Network) -> RankResult:
         for batch in network.batches():
             loss = cross_entropy(model(batch.inputs), batch.targets)
             loss.backward()
-            log.losses.append(float(loss))
+            log.losses.append(float(loss.detach()))
             optimizer.step()
             log.hold(nbytes(weights), nbytes(p.grad for p in weights), state_bytes(optimizer))
             model.zero_grad()
@@ -76,7 +76,7 @@ def pipeline(log: Log, network: Network, schedule: str) -> RankResult:
         modules[index] = _Counting()
         for name, layer in layers[index * cut : (index + 1) * cut]:
             modules[index].add_module(name, layer)
-    stages = [PipelineStage(module, index, count, torch.device("cpu")) for index, module in modules.items()]
+    stages = [PipelineStage(module, index, count, log.device) for index, module in modules.items()]
     m = log.setting.micro_batches
     runner: Any
     if schedule == "interleaved":

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
+from ..errors import LabError
 from ..training.loop import one_thread
 from . import gloo
 from .model_parallel import COLUMN, ROW
@@ -61,22 +62,23 @@ def micro_batches(setting: Setting) -> tuple[Array, Array]:
     return _train(setting, gradient)
 
 
-def split_products(setting: Setting) -> tuple[Array, Array]:
+def split_products(setting: Setting, bias_after: bool = False) -> tuple[Array, Array]:
     """The layers divided as tensor parallelism does, their partial products added as gloo does.
 
-    Its forward passes are those of the processes to the bit. Weights differ in their last bits after one step, in the
-    gradients of weights: the same products of the same blocks, which ``torch.distributed.tensor`` seems to hand to the
-    matrix library in another form. No order of additions among ranks explains it, so it is an open question here.
+    A layer that is divided by its inputs has one bias for all ranks, and where it is added is part of the order of
+    additions. ``torch.distributed.tensor`` makes an addend of it on every rank, as of every replicated tensor that
+    joins a partial sum: ``bias / ranks`` is added to each partial product, before the all-reduce. ``bias_after``: the
+    bias is added once, to the sum (Shoeybi et al., Megatron-LM, arXiv 1909.08053).
     """
 
     def gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
-        loss = cross_entropy(_divided(model, x, setting.ranks), y)
+        loss = cross_entropy(_divided(model, x, setting.ranks, bias_after), y)
         return _backward(model, loss)
 
     return _train(setting, gradient)
 
 
-def _divided(model: nn.Module, x: Tensor, ranks: int) -> Tensor:
+def _divided(model: nn.Module, x: Tensor, ranks: int, bias_after: bool) -> Tensor:
     """A forward pass in which every pair of layers is ``ranks`` pairs of blocks."""
     for column, row in zip(COLUMN, ROW, strict=True):
         one, two = model.get_submodule(column), model.get_submodule(row)
@@ -84,9 +86,12 @@ def _divided(model: nn.Module, x: Tensor, ranks: int) -> Tensor:
         assert isinstance(two, nn.Linear)
         weights = [w.contiguous() for w in two.weight.chunk(ranks, 1)]
         blocks = zip(_Copies.apply(x, ranks), one.weight.chunk(ranks), one.bias.chunk(ranks), weights, strict=True)
-        biases = [two.bias, *[None] * (ranks - 1)]
-        parts = [linear(relu(linear(y, w, b)), v, d) for (y, w, b, v), d in zip(blocks, biases, strict=True)]
-        x = _Sum.apply(*parts)
+        inner = [(relu(linear(y, w, b)), v) for y, w, b, v in blocks]
+        if bias_after:
+            x = _Sum.apply(*(linear(y, v) for y, v in inner)) + two.bias
+        else:
+            biases = _Addends.apply(two.bias, ranks)
+            x = _Sum.apply(*(linear(y, v, b) for (y, v), b in zip(inner, biases, strict=True)))
         x = relu(x) if row != ROW[-1] else x
     return x
 
@@ -119,6 +124,18 @@ class _Copies(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return _summed(gradients), None
+
+
+class _Addends(torch.autograd.Function):
+    """What every rank has becomes addends of a sum; each rank then has the whole gradient of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> tuple[Tensor, ...]:
+        return tuple(x / ranks for _ in range(ranks))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
 
 
 def _gradients(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
@@ -221,8 +238,10 @@ def in_order(parts: Array, step: int) -> Array:
 
 
 def same_sums(result: Result) -> tuple[Array, Array]:
-    """The run in one process that adds in the order of a strategy's run: weights and losses."""
+    """The run in one process that adds in the order of a strategy's run through gloo: weights and losses."""
     s, name = result.setting, result.strategy
+    if result.backend != "gloo":
+        raise LabError(f"the order of additions of {result.backend!r} is not known; run with backend='gloo'.")
     if name == "parameter-server":
         return shares(s, in_order)
     if name in ("ddp", "zero-redundancy"):

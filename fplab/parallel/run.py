@@ -6,10 +6,12 @@ On one node :func:`fplab.parallel.launch` starts it. By hand, on four processes 
 
 On two nodes the same command runs on each, with the address of the first and a folder that both can write::
 
-    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint node0:29500 \\
-        -m fplab.parallel.run --strategy zero3 --ranks 4 --folder /shared/runs
+    torchrun --nnodes 2 --nproc-per-node 2 --max-restarts 0 --rdzv-backend c10d --rdzv-endpoint node0:29500 \\
+        --rdzv-conf join_timeout=30 -m fplab.parallel.run --strategy zero3 --ranks 4 --folder /shared/runs
 
-Set GLOO_SOCKET_IFNAME to the network interface that joins the nodes. Processes talk through gloo, on the CPU.
+A node that does not come is then an error after 30 seconds. GLOO_SOCKET_IFNAME (NCCL_SOCKET_IFNAME) names the network
+interface that joins the nodes. Processes talk through NCCL where every process of a node has a GPU of its own,
+otherwise through gloo, on the CPU; ``--backend`` chooses.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
-from .settings import STRATEGIES, RankResult, Setting, setting
+from .settings import BACKENDS, LAUNCHED, STRATEGIES, RankResult, Setting, setting
 
 PATIENCE = 20  # seconds that a process waits for the others
 
@@ -35,12 +38,14 @@ PATIENCE = 20  # seconds that a process waits for the others
 def main(arguments: list[str] | None = None) -> int:
     """Run; an error goes to a file beside the results, for the one who started this, and to the terminal."""
     given = parse(arguments)
+    if LAUNCHED in os.environ:
+        threading.Thread(target=end_with_launcher, daemon=True).start()
     rank = int(os.environ.get("RANK", "0"))
     folder = Path(given.folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"pid.{rank}").write_text(str(os.getpid()), encoding="utf-8")
     try:
-        asked = setting(given.setting) if given.setting else Setting(tuple(given.strategy), given.ranks)
+        asked = setting(given.setting) if given.setting else by_hand(given)
         check_world(asked.ranks)
         work(asked, folder)
     except LabError as error:
@@ -50,14 +55,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def end_with_launcher() -> None:
+    """End this process when the launcher closes its end of standard input, or dies."""
+    os.read(0, 1)
+    os._exit(1)
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line: ``--setting`` takes everything as JSON, the others are for hands."""
-    parser = argparse.ArgumentParser("fplab.parallel.run", description="One process of a parallel training run.")
+    parser = argparse.ArgumentParser(
+        "fplab.parallel.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--strategy", nargs="+", default=["ddp"], metavar="NAME", help=", ".join(STRATEGIES[:-1]))
     parser.add_argument("--ranks", type=int, default=2, help="how many processes there are")
-    parser.add_argument("--setting", help="a whole setting as JSON, instead of the two above")
+    parser.add_argument("--backend", choices=BACKENDS, help="what they talk through (default: nccl if there are GPUs)")
+    parser.add_argument("--setting", help="a whole setting as JSON, instead of the three above")
     parser.add_argument("--folder", required=True, help="where results go")
     return parser.parse_args(arguments)
+
+
+def by_hand(given: argparse.Namespace) -> Setting:
+    """The setting of the command line's words."""
+    return Setting(tuple(given.strategy), given.ranks, backend=given.backend)
 
 
 def check_world(ranks: int) -> None:
@@ -70,6 +89,17 @@ def check_world(ranks: int) -> None:
             f"the world has {world} processes and the setting says ranks={ranks}; "
             f"start it with torchrun --nproc-per-node {ranks}, or on several nodes with {ranks} processes in all."
         )
+
+
+def backend(asked: str | None, gpus: int, processes: int) -> str:
+    """What the ``processes`` of a node talk through, of which each needs one of its ``gpus`` for NCCL.
+
+    >>> backend(None, 8, 4), backend(None, 1, 4)
+    ('nccl', 'gloo')
+    """
+    if asked == "nccl" and gpus < processes:
+        raise LabError(f"backend='nccl' needs a GPU for each of {processes} processes; this node has {gpus}.")
+    return asked or ("nccl" if gpus >= processes else "gloo")
 
 
 def strategies() -> dict[str, Callable[..., RankResult]]:
@@ -97,7 +127,10 @@ def work(asked: Setting, folder: Path) -> None:
 
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # torch's own, of its own names
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE))
+    chosen = backend(asked.backend, torch.cuda.device_count(), int(os.environ["LOCAL_WORLD_SIZE"]))
+    if chosen == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(chosen, timeout=timedelta(seconds=PATIENCE))
     try:
         if asked.dies == dist.get_rank():
             os.kill(os.getpid(), signal.SIGKILL)
@@ -108,7 +141,7 @@ def work(asked: Setting, folder: Path) -> None:
             if name == "hang":  # for tests: a process that neither ends nor answers
                 time.sleep(3600)
             log = Log(asked)
-            known[name](log, Network(asked)).write(folder, name)
+            known[name](log, Network(asked, log.device)).write(folder, name)
     finally:
         dist.destroy_process_group()
 

@@ -101,7 +101,10 @@ def timeline(
             raise LabError(f"interleaved takes micro-batches in groups of {p}; micro_batches={m} is no multiple of it.")
     elif v != 1:
         raise LabError(f'chunks={v} is for schedule="interleaved"; {name} has one chunk a stage.')
-    times = {"F": Fraction(forward) / v, "B": Fraction(backward) / v}
+    try:
+        times = {"F": Fraction(forward) / v, "B": Fraction(backward) / v}
+    except (TypeError, ValueError, OverflowError):
+        times = {"": Fraction(0)}
     if min(times.values()) <= 0:
         raise LabError(f"forward={forward}, backward={backward}: a pass takes a positive time.")
     order: Callable[[int], list[Work]] = {

@@ -33,6 +33,8 @@ STRATEGIES = (
     "interleaved",
     "hang",
 )
+BACKENDS = ("gloo", "nccl")
+LAUNCHED = "FPLAB_LAUNCHED"  # an environment variable: the launcher holds the other end of standard input
 HIDDEN, WIDTH = 3, 32  # of the perceptron that is trained: 64-32-32-32-10, 4,522 parameters
 LAYERS = HIDDEN + 1
 
@@ -41,8 +43,9 @@ LAYERS = HIDDEN + 1
 class Setting:
     """A training run: ``ranks`` processes train the digits for ``steps`` steps with AdamW, ``batch`` images a step.
 
-    ``strategies``: one after the other, each from the same weights. ``micro_batches``: of the pipelines. ``dies``: the
-    rank that kills itself before the first step, to see what becomes of the others.
+    ``strategies``: one after the other, each from the same weights. ``micro_batches``: of the pipelines. ``backend``:
+    "gloo" (on the CPU), "nccl" (each process on a GPU of its own) or None: NCCL where there are enough GPUs. ``dies``:
+    the rank that kills itself before the first step, to see what becomes of the others.
     """
 
     strategies: tuple[str, ...]
@@ -52,17 +55,25 @@ class Setting:
     micro_batches: int = 4
     seed: int = 0
     lr: float = 0.01
+    backend: str | None = None
     dies: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategies", tuple(self.strategies))
+        if not self.strategies:
+            raise LabError(f"no strategy to run; allowed: {', '.join(STRATEGIES[:-1])}.")
         for name in self.strategies:
             if name not in STRATEGIES:
                 raise unknown("strategy", name, STRATEGIES[:-1])
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise unknown("backend", self.backend, BACKENDS)
         integer("ranks", self.ranks, 1, 64)
         integer("steps", self.steps, 1, 10_000)
         integer("batch", self.batch, 1, 1438)
         integer("micro_batches", self.micro_batches, 1, 1438)
+        integer("seed", self.seed, 0, 2**64 - 1)
+        if not (isinstance(self.lr, int | float) and 0 < self.lr < float("inf")):
+            raise LabError(f"lr={self.lr!r} is no learning rate; allowed: a positive number.")
         if self.dies is not None:
             integer("dies", self.dies, 0, self.ranks - 1)
         for name in self.strategies:
@@ -107,7 +118,7 @@ class RankResult:
     """What one process says. ``weights``: by name, those it ends with; ``losses``: float32 (steps,), of its own share.
 
     ``held``: bytes by kind, of the tensors it holds when a step's gradients are complete. ``messages``: of all steps.
-    ``notes``: what a strategy adds (buckets, in-flight micro-batches).
+    ``notes``: the backend, and what a strategy adds (buckets, in-flight micro-batches).
     """
 
     rank: int
@@ -145,6 +156,11 @@ class Result:
     strategy: str
     setting: Setting
     ranks: tuple[RankResult, ...]
+
+    @property
+    def backend(self) -> str:
+        """What the processes talked through."""
+        return str(self.ranks[0].notes["backend"])
 
     @property
     def weights(self) -> dict[str, Array]:

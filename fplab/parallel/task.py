@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -12,12 +13,15 @@ from ..training.tasks import Batch, Task, perceptron
 from .settings import HIDDEN, WIDTH, Setting
 from .wires import Log
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Network:
-    """The network and the data of a setting."""
+    """The network and the data of a setting, on a device."""
 
     setting: Setting
+    device: torch.device = CPU
 
     @property
     def task(self) -> Task:
@@ -28,11 +32,12 @@ class Network:
         """The network with its first weights: Linear at 0, 2, 4 and 6, ReLU between."""
         model = self.task.model(self.setting.seed)
         assert isinstance(model, nn.Sequential)
-        return model
+        return model.to(self.device)
 
     def batches(self) -> Iterator[Batch]:
         """The whole batch of every step."""
-        return self.task.batches(self.setting.seed, self.setting.steps)
+        for batch in self.task.batches(self.setting.seed, self.setting.steps):
+            yield Batch(batch.inputs.to(self.device), batch.targets.to(self.device))
 
     def backward(self, model: nn.Module, log: Log, batch: Batch) -> float:
         """Forward and backward pass over this rank's share of a batch; the share's mean loss."""

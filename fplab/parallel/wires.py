@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +24,12 @@ class Log:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        backend = dist.get_backend()
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
         self.losses: list[float] = []
         self.held: dict[str, int] = {}
         self.messages: list[tuple[str, int, int]] = []
-        self.notes: dict[str, Any] = {}
+        self.notes: dict[str, Any] = {"backend": backend}
 
     def count(self, collective: str, whole: Tensor) -> None:
         """Write down a message."""
@@ -55,7 +58,7 @@ class Log:
         """What the process leaves."""
         import numpy as np
 
-        arrays = {name: w.detach().contiguous().numpy() for name, w in weights.items()}
+        arrays = {name: w.detach().cpu().contiguous().numpy() for name, w in weights.items()}
         losses = np.array(self.losses, np.float32)
         return RankResult(self.rank, arrays, losses, self.held, grouped(self.messages), self.notes)
 

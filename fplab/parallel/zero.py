@@ -36,7 +36,7 @@ class Unit:
         self.shapes = [p.shape for p in layer.parameters()]
         self.elements = sum(p.numel() for p in layer.parameters())
         self.size = -(-self.elements // log.ranks)
-        flat = torch.zeros(self.size * log.ranks)
+        flat = torch.zeros(self.size * log.ranks, device=log.device)
         flat[: self.elements] = torch.cat([p.detach().flatten() for p in layer.parameters()])
         mine = slice(log.rank * self.size, (log.rank + 1) * self.size)
         self.whole = flat.requires_grad_(stage == 1) if stage < 3 else None
@@ -115,7 +115,7 @@ def zero(log: Log, network: Network, stage: int) -> RankResult:
             x = relu(unit(x))
         loss = cross_entropy(units[-1](x), log.part(batch.targets))
         loss.backward()
-        log.losses.append(float(loss))
+        log.losses.append(float(loss.detach()))
         if stage == 1:
             for unit in units:
                 assert unit.whole is not None
