@@ -112,6 +112,20 @@ def test_stochastic_messages_draw_different_words_and_are_fair() -> None:
     assert len(set(streams)) == len(streams)
 
 
+@pytest.mark.parametrize("rounding", ["rtz", "rtp", "odd"])
+@pytest.mark.parametrize("fmt", ["bf16", "fp32"])
+def test_additions_in_the_wires_format_round_as_the_wire_does(fmt: str, rounding: str) -> None:
+    x = np.asarray(fplab.quantize(buffers(2, 50), fmt))
+    wanted = fplab.add(x[0], x[1], fmt, rounding)
+    assert not same(wanted, fplab.add(x[0], x[1], fmt))
+    assert same(c.reduce_fast(x, 50, 2, "tree", Wire(fmt, rounding, add="wire")), wanted)
+
+
+def test_values_in_float64_are_added_in_fp32() -> None:
+    x = np.random.default_rng(2).standard_normal((5, 40))
+    assert same(c.reduce_fast(lambda rank: x[rank, np.arange(40)], 40, 5), c.reduce_fast(x, 40, 5))
+
+
 def test_a_sum_that_overflows_in_the_wire_is_finite_before_it() -> None:
     x = np.full((4, 4), 3e4, np.float32)
     assert np.isinf(c.execute(c.all_reduce(4), x, Wire("fp16"))).all()
@@ -141,7 +155,22 @@ def test_thousands_of_ranks_against_a_plain_chain() -> None:
         ),
         (lambda: Wire("bf61"), "unknown format 'bf61'"),
         (lambda: Wire(add="fp61"), "unknown addition 'fp61'. Allowed: fp32, wire."),
-        (lambda: Wire("bf16", "stochastic", "wire", 1), 'add="wire" rounds to nearest'),
+        (lambda: Wire("bf16", "stochastic", "wire", 1), 'add="wire" draws no random words'),
+        (lambda: Wire("bf16", "stochastic"), 'rounding="stochastic" needs seed=, an integer'),
+        (lambda: Wire("bf16", "stochastic", seed=-1), "seed=-1 is not possible; allowed: 0 to 4294967295."),
+        (lambda: Wire("fp64"), "format='fp64' is wider than the FP32 that is added; allowed: 32 bits or fewer."),
+        (lambda: c.broadcast("4"), "ranks='4' is not an integer"),
+        (lambda: c.all_reduce(4).sent(-1), "elements=-1 is not possible"),
+        (lambda: c.execute(c.all_reduce(2), [[1, 2], [1]]), "buffers are real numbers, a row for each rank and all"),
+        (lambda: c.execute(c.all_reduce(2), buffers(2, 4) * 1j), "buffers are real numbers"),
+        (lambda: c.execute(c.all_reduce(2), buffers(2, 4), "bf16"), "wire='bf16' is no Wire; write Wire('bf16')"),
+        (lambda: c.reduce_fast(buffers(2, 4), 4, 2, "ring", "bf16"), "wire='bf16' is no Wire"),
+        (lambda: c.reduce_fast(lambda rank: np.ones(3), 4, 2), "the function of the ranks gave shape (3,); an element"),
+        (lambda: c.reduce_fast(lambda rank: np.ones(4), 1.5, 2), "elements=1.5 is not an integer"),
+        (
+            lambda: c.contributions(c.all_reduce(25), np.ones((25, 25))),
+            "ranks=25 is not possible; allowed: 1 to 24: FP",
+        ),
         (lambda: c.execute(c.all_reduce(3), buffers(2, 4)), r"buffers have shape (2, 4); all-reduce (ring) on 3 ranks"),
         (lambda: c.reduce_fast(buffers(2, 4), 4, 3), "values have shape (2, 4); allowed: (3, 4), or a function"),
         (lambda: c.reduce_fast(buffers(2, 4), 4, 2, "bush"), "unknown algorithm 'bush'"),

@@ -1,8 +1,8 @@
 """What an experiment leaves on disk: figures, the data behind them, and the manifest that says how they were made.
 
-``NAME.svg`` and ``NAME.png`` light, ``NAME.dark.svg`` and ``NAME.dark.png`` dark, ``NAME.csv``, and ``MANIFEST.json``
-with parameters, versions and digests of the arrays whose bits are the same on every machine. Each file is written
-beside its place and renamed into it, the manifest last.
+``NAME.svg`` and ``NAME.png`` light, ``NAME.dark.svg`` and ``NAME.dark.png`` dark, ``NAME.csv``, ``NAME.steps.svg``
+where the experiment has an ``animation``, and ``MANIFEST.json`` with parameters, versions and digests of the arrays
+whose bits are the same on every machine. Each file is written beside its place and renamed into it, the manifest last.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ def write_figures(
                 with atomically(path) as part:
                     save(figure, part, theme)
                 written.append(path)
+    if (animation := getattr(experiment, "animation", None)) is not None:
+        written.append(folder / f"{name}.steps.svg")
+        write_text(written[-1], animation())
     return written
 
 

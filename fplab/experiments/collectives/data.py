@@ -32,6 +32,18 @@ CURVES = (
     Curve("E5M2, ring", "ring", Wire("e5m2")),
     Curve("E5M2, tree", "tree", Wire("e5m2")),
 )
+WIRES = (
+    Wire(),
+    *(Wire(fmt, add=add) for fmt in ("fp16", "bf16", "e5m2") for add in ("fp32", "wire")),
+    *(Wire(fmt, "stochastic", seed=1) for fmt in ("fp16", "bf16", "e5m2")),
+)
+# A ring, a tree and doubling with every wire: what is not drawn is in the full size's table.
+OTHERS = tuple(
+    Curve(f"{wire.format} {wire.rounding}, added in {wire.add}, {algorithm}", algorithm, wire)
+    for algorithm in ("ring", "tree", "doubling")
+    for wire in WIRES
+    if (algorithm, wire) not in {(one.algorithm, one.wire) for one in CURVES}
+)
 # E4M3's range ends at 448: its sums are of gradients, which are scaled to 1.
 E4M3 = (Curve("E4M3, ring", "ring", Wire("e4m3")), Curve("E4M3, tree", "tree", Wire("e4m3")))
 ON_GRADIENTS = (CURVES[0], CURVES[1], CURVES[2], CURVES[4], CURVES[5], *E4M3)
@@ -41,7 +53,8 @@ ON_GRADIENTS = (CURVES[0], CURVES[1], CURVES[2], CURVES[4], CURVES[5], *E4M3)
 class Params:
     """``ranks``, ``elements``: of the simulated sums. ``shares``: the most ranks that share real gradients, a power of
     two; ``images`` on each of them. ``steps``: of the replicas. ``scales``: loss scales 2^-20, 2^-18, ... below
-    2^scales (the small ones stand for networks whose gradients are smaller).
+    2^scales (the small ones stand for networks whose gradients are smaller). ``every``: with all algorithms and wires,
+    not those alone that are drawn.
     """
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -50,10 +63,16 @@ class Params:
     images: int = 16
     steps: int = 64
     scales: int = 34
+    every: bool = True
     seed: int = 0
 
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        """The ways to add, those that are drawn first."""
+        return CURVES + OTHERS if self.every else CURVES
 
-QUICK = Params(ranks=(2, 16, 128, 2048), elements=64, shares=32, steps=40)
+
+QUICK = Params(ranks=(2, 16, 128, 2048), elements=64, shares=32, steps=40, every=False)
 
 
 def values(params: Params) -> np.ndarray:
@@ -118,9 +137,9 @@ def run(params: Params, tick: Tick) -> Arrays:
     from .skipping import replicas
 
     table = values(params)
-    found = np.zeros((2, len(CURVES), len(params.ranks)))
-    for c, curve in enumerate(CURVES):
-        tick(0.6 * c / len(CURVES), curve.name)
+    found = np.zeros((2, len(params.curves), len(params.ranks)))
+    for c, curve in enumerate(params.curves):
+        tick(0.6 * c / len(params.curves), curve.name)
         for r, ranks in enumerate(params.ranks):
             given = table[:ranks]
             total = reduce_fast(given, params.elements, ranks, curve.algorithm, curve.wire)

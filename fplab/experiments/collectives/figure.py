@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from ...hardware.cases import Arrays
 from ...parallel import collectives as c
+from ...plots.animation import Moving, animation
 from ...plots.collectives import draw_frames
 from ...plots.style import current, look, new_figure
 from .data import CURVES, ON_GRADIENTS, Params, loss_scales, rank_counts
@@ -37,14 +38,14 @@ def draw(arrays: Arrays, params: Params) -> Figure:
     return figure
 
 
-def steps(figure: Any) -> None:
-    """The five collectives, and recursive doubling."""
+def shown() -> tuple[tuple[tuple[c.Collective, np.ndarray, int, str], ...], ...]:
+    """The five collectives, and recursive doubling, in rows: what is there at first, columns of frames, titles."""
     bits = 1 << np.arange(RANKS)
     one, every = bits[:, None], np.repeat(bits[:, None], RANKS, axis=1)
     own = np.zeros((RANKS, RANKS), np.int64)
     for chunk in range(RANKS):
         own[(chunk - 1) % RANKS, chunk] = 1 << chunk
-    shown = (
+    return (
         ((c.broadcast(RANKS), np.array([[1], [0], [0], [0]]), 3, "broadcast: one to all"),
          (c.reduce(RANKS), one, 3, "reduce: the sum to one (tree)"),
          (c.all_reduce(RANKS, "doubling"), one, 3, "all-reduce by doubling")),
@@ -52,8 +53,21 @@ def steps(figure: Any) -> None:
          (c.all_gather(RANKS), own, 4, "all-gather: everybody's piece to all (ring)")),
         ((c.all_reduce(RANKS), every, 7, "all-reduce by a ring: reduce-scatter, then all-gather"),),
     )  # fmt: skip
+
+
+def moving() -> str:
+    """The same as one animated SVG file."""
+    panels = []
+    for collective, given, _, title in (one for line in shown() for one in line):
+        messages = [[(m.source, m.target, m.chunk) for m in step] for step in collective.steps]
+        panels.append(Moving(title.partition(":")[0], c.contributions(collective, given), messages))
+    return animation(panels)
+
+
+def steps(figure: Any) -> None:
+    """All of them, frame by frame."""
     rows: Any = figure.subfigures(3, 1)
-    for row, line in zip(rows, shown, strict=True):
+    for row, line in zip(rows, shown(), strict=True):
         axes = np.atleast_1d(row.subplots(1, len(line)))
         for ax, (collective, given, columns, title) in zip(axes, line, strict=True):
             written = [{(m.target, m.chunk) for m in step} for step in collective.steps]

@@ -1,0 +1,124 @@
+"""Collectives that move: one SVG file whose chunks travel from rank to rank, in any browser and without a script.
+
+The file follows the reader's light or dark setting. Viewers that do not animate show the end of every collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from .collectives import names_of
+from .style import DARK, LIGHT, Theme
+
+BEAT = 1.6  # seconds of a step
+FLIGHT = 0.6  # of a beat: how long a message is on its way
+LEFT, TOP, ROW, WIDTH = 58, 52, 32, 210  # pixels: of the cells in a panel
+COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Moving:
+    """One collective, of as many steps as it has lists of ``messages``: each a (source, target, chunk).
+
+    ``frames``: int64 (ranks, chunks), bit r where rank r's value is in a chunk, at first and after every step.
+    """
+
+    title: str
+    frames: Sequence[np.ndarray]
+    messages: Sequence[Sequence[tuple[int, int, int]]]
+
+
+def animation(panels: Sequence[Moving]) -> str:
+    """The text of the SVG file: all panels, over and over, each with its steps from the common start on."""
+    note = "a chunk's number: how many ranks' values are in it (or which); orange: on its way, or just come"
+    beats = max(len(one.messages) for one in panels) + 2
+    ranks = max(len(one.frames[0]) for one in panels)
+    width, height = LEFT + WIDTH + 20, TOP + ranks * ROW + 14
+    parts = []
+    for i, one in enumerate(panels):
+        x, y = i % COLUMNS * width, i // COLUMNS * height
+        parts.append(f'<g transform="translate({x} {y})">\n{_panel(one, beats)}\n</g>')
+    bottom = -(-len(panels) // COLUMNS) * height + 16
+    parts.append(f'<text class="quiet" x="8" y="{bottom - 8}">{note}</text>')
+    size = f"{min(len(panels), COLUMNS) * width} {bottom}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif" font-size="11">'
+    names = "; ".join(one.title for one in panels)
+    paper = '<rect class="paper" width="100%" height="100%"/>'
+    return "\n".join([head, f"<title>{escape(names)}</title>", _style(), paper, *parts, "</svg>\n"])
+
+
+def _style() -> str:
+    """The colours of both themes."""
+
+    def rules(theme: Theme) -> str:
+        first, second = theme.series[:2]
+        return (
+            f".paper{{fill:{theme.background}}}text{{fill:{theme.ink}}}.quiet{{fill:{theme.muted}}}"
+            f".cell{{fill:{first};stroke:{theme.grid}}}.on{{fill:{theme.background}}}.new{{fill:none;stroke:{second}}}"
+            f".message{{fill:{second}}}"
+        )
+
+    return f"<style>{rules(LIGHT)}@media(prefers-color-scheme:dark){{{rules(DARK)}}}</style>"
+
+
+def _panel(one: Moving, beats: int) -> str:
+    """Title, ranks, a group for each frame, and the messages above them."""
+    ranks, chunks = one.frames[0].shape
+    parts = [f'<text x="8" y="20" font-size="13" font-weight="bold">{escape(one.title)}</text>']
+    parts += [f'<text class="quiet" x="8" y="{TOP + r * ROW + 19}">rank {r}</text>' for r in range(ranks)]
+    last = len(one.frames) - 1
+    for k, frame in enumerate(one.frames):
+        written = {(target, chunk) for _, target, chunk in one.messages[k - 1]} if k else set()
+        shown = _between("visibility", "visible", "hidden", k, k + 1 if k < last else beats, beats)
+        label = f"step {k} of {last}" if k else "before"
+        state = "visible" if k == last else "hidden"
+        cells = "".join(_cell(frame, r, c, (r, c) in written) for r, c in np.ndindex(ranks, chunks))
+        parts.append(f'<g visibility="{state}">{shown}<text class="quiet" x="{LEFT}" y="40">{label}</text>{cells}</g>')
+    for k, step in enumerate(one.messages, start=1):
+        parts += [_message(m, WIDTH / chunks, k - FLIGHT, k, beats) for m in step]
+    return "\n".join(parts)
+
+
+def _cell(frame: np.ndarray, rank: int, chunk: int, written: bool) -> str:
+    """A chunk of a rank, darker with every rank in its sum, framed where a message has just come."""
+    ranks, chunks = frame.shape
+    held, width = int(frame[rank, chunk]), WIDTH / chunks
+    x, y, share = LEFT + chunk * width, TOP + rank * ROW, held.bit_count() / ranks
+    box = f'x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{ROW - 3}"'
+    out = f'<rect class="cell" {box} fill-opacity="{0.1 + 0.8 * share if held else 0:.2g}"/>'
+    if written:
+        out += f'<rect class="new" {box} stroke-width="2"/>'
+    if held:
+        text = names_of(held, ranks) if chunks == 1 else str(held.bit_count())
+        middle = f'x="{x + width / 2:g}" y="{y + ROW / 2 + 4:g}" text-anchor="middle"'
+        bright = ' class="on"' if share > 0.6 else ""
+        out += f"<text{bright} {middle}>{text}</text>"
+    return out
+
+
+def _message(message: tuple[int, int, int], width: float, start: float, end: float, beats: int) -> str:
+    """A chunk on its way."""
+    source, target, chunk = message
+    x, here, there = LEFT + (chunk + 0.64) * width, TOP + source * ROW + 8, TOP + target * ROW + 8
+    a, b = start / beats, end / beats
+    move = (
+        f'<animate attributeName="y" dur="{beats * BEAT:g}s" repeatCount="indefinite" '
+        f'values="{here};{here};{there};{there}" keyTimes="0;{a:.4f};{b:.4f};1"/>'
+    )
+    seen = _between("opacity", "0.9", "0", start, end, beats)
+    box = f'x="{x:g}" y="{here}" width="{0.28 * width:g}" height="{ROW - 16}" rx="4"'
+    return f'<rect class="message" {box} opacity="0">{seen}{move}</rect>'
+
+
+def _between(attribute: str, inside: str, outside: str, start: float, end: float, beats: int) -> str:
+    """An attribute that has one value from a beat to another, and a second one else."""
+    times = [(0.0, outside)] * (start > 0) + [(start, inside)] + [(end, outside)] * (end < beats)
+    values, keys = ";".join(v for _, v in times), ";".join(f"{t / beats:.4g}" for t, _ in times)
+    return (
+        f'<animate attributeName="{attribute}" dur="{beats * BEAT:g}s" repeatCount="indefinite" calcMode="discrete" '
+        f'values="{values}" keyTimes="{keys}"/>'
+    )
