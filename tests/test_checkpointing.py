@@ -96,6 +96,7 @@ def test_the_table_and_the_figure(arrays: Arrays, tmp_path) -> None:  # type: ig
     from fplab.plots.style import save, themed
 
     table = checkpointing.table(arrays, SMALL)
+    assert table == checkpointing.table(arrays | {"seconds": 2 * arrays["seconds"]}, SMALL)  # the same in every run
     assert {len(column) for column in table.values()} == {2 * len(SMALL.ways)}
     for theme in ("light", "dark"):
         with themed(theme):

@@ -285,5 +285,7 @@ def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # ty
     assert (tmp_path / "figure.svg").stat().st_size > 50_000
     texts = [t.get_text() for ax in figure.get_axes() for t in ax.texts]
     assert "stopped at step 2" in texts
+    titles = [ax.get_title(loc="left") or ax.get_title() for ax in figure.get_axes()]
+    assert titles[-1] == "Measured effect on accuracy"  # beside the bytes of the same recipes
     looks = [formats_in_training.figure.look_of(p) for p in data.POLICIES]
     assert len({(look.color, look.linestyle if isinstance(look.linestyle, str) else None) for look in looks}) == 7

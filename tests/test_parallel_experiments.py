@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -92,6 +94,41 @@ def test_table_and_figure(runs, name: str) -> None:
     with themed("dark"):
         assert one.plot(runs[name], one.QUICK).get_axes()
     assert all(array in runs[name] for array in one.DIGESTED)
+
+
+def test_the_full_size_adds_in_every_way() -> None:
+    """Three algorithms by ten wires, and one that sums directly; the quick size computes those that are drawn."""
+    every = {(one.algorithm, one.wire) for one in collectives.Params().curves}
+    assert len(every) == len(collectives.Params().curves) == 31
+    small = collectives.Params(ranks=(2, 8), elements=16, shares=2, images=2, steps=2, scales=-18)
+    arrays = collectives.run(small, lambda _done, _text: None)
+    assert arrays["errors"].shape == (31, 2)
+    assert len(collectives.table(arrays, small)["wire"]) == 62
+    assert collectives.QUICK.curves == small.curves[:10]
+
+
+def test_the_steps_move(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Every message of six collectives flies from its source's row to its target's; the end stays where none moves."""
+    from fplab.experiments.collectives.figure import shown
+    from fplab.experiments.figures import write_figures
+
+    files = write_figures(tmp_path, "collectives", collectives, runs["collectives"], collectives.QUICK, lambda *_: None)
+    assert files[-1] == tmp_path / "collectives.steps.svg"
+    drawing = ElementTree.parse(files[-1]).getroot()
+    parts = {name: list(drawing.iter(f"{{http://www.w3.org/2000/svg}}{name}")) for name in ("g", "rect", "animate")}
+    ways = [(m.source, m.target) for line in shown() for one in line for step in one[0].steps for m in step]
+    flights = [[one.get("values", "").split(";") for one in rect if one.get("attributeName") == "y"]
+               for rect in parts["rect"] if rect.get("class") == "message"]  # fmt: skip
+    assert [(int(a) // 32 - 1, int(d) // 32 - 1) for ((a, _, _, d),) in flights] == ways
+    frames = [group for group in parts["g"] if group.get("visibility") is not None]
+    assert [group.get("visibility") for group in frames].count("visible") == 6
+    assert len(frames) == sum(len(one[0].steps) + 1 for line in shown() for one in line)
+    for animate in parts["animate"]:
+        keys = [float(key) for key in animate.get("keyTimes", "").split(";")]
+        assert keys == sorted(set(keys))
+        assert keys[0] == 0
+        assert keys[-1] <= 1
+        assert len(keys) == len(animate.get("values", "").split(";"))
 
 
 def test_one_overflow_stops_all_or_one() -> None:

@@ -30,14 +30,16 @@ DIGESTED = ("formula_saved", "formula_peak")
 
 
 def table(arrays: Arrays, params: Params) -> Columns:
-    """A row for each precision and way: bytes measured and by the formula, differing bytes, seconds (FP32)."""
+    """A row for each precision and way: bytes measured and by the formula, differing bytes.
+
+    No times: they change from run to run, and are drawn alone.
+    """
     columns: dict[str, list[object]] = {
         "precision": [p for p in PRECISIONS for _ in params.ways],
         "recomputed": [way for _ in PRECISIONS for way in params.ways],
     }
     for name in ("saved", "formula_saved", "peak", "formula_peak", "differ"):
         columns[name] = [*arrays[name].ravel().tolist()]
-    columns["seconds"] = [*arrays["seconds"].tolist(), *[None] * len(params.ways)]
     return columns
 
 

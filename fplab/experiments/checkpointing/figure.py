@@ -116,7 +116,9 @@ def time_against_memory(ax: Axes, arrays: Arrays, params: Params) -> None:
         style = look(0 if way.startswith("segments") else 1)
         ax.plot(peak[i], seconds[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
         segment = way.startswith("segments")
-        label, aside = (way.split()[-1], (0, 7)) if segment else (NAMES[way], (0, -15))
+        label, aside = (
+            (way.split()[-1], (-8, -3) if way == "segments of 1" else (0, 7)) if segment else (NAMES[way], (0, -15))
+        )
         ax.annotate(label, (peak[i], seconds[i]), aside, textcoords="offset points", fontsize=8.5,
                     ha="center" if segment else "right", color=style.color)  # fmt: skip
     ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)))
@@ -125,5 +127,5 @@ def time_against_memory(ax: Axes, arrays: Arrays, params: Params) -> None:
     ax.set_xlim(0, 1.1 * peak.max())
     ax.set_ylim(0.9, max(1.5, 1.1 * seconds.max()))
     ax.set_xlabel("peak (MB)")
-    ax.set_ylabel("time, of the plain pass")
+    ax.set_ylabel("time in this run, of the plain pass")
     ax.set_title("Time against memory (numbers: segment)")

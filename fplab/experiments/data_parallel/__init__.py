@@ -1,7 +1,8 @@
 """Real training on several processes: the bytes each holds, what it sends, and the bits it ends with.
 
-Processes under torchrun train a perceptron with plain data parallelism, a parameter server, ZeRO's stages and torch's
-own sharding; the quick size starts two processes and fewer strategies, the full size four and all.
+Processes under torchrun train a perceptron with plain data parallelism, a parameter server, ZeRO's stages, torch's
+own sharding, tensor parallelism and pipelines; the quick size starts two processes and fewer strategies, the full size
+four.
 
 ``data``: the runs; ``checks``: the claims; ``cases``: for a GPU; ``figure``: the drawing.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUDGET", "CHECKS", "DIGESTED", "QUESTION", "QUICK", "TITLE", "Params", "gpu_cases", "plot", "run", "table"]
 
-TITLE = "Data parallel for real"
+TITLE = "Parallel training for real"
 QUESTION = "Do real processes hold and send the bytes the calculator says, and end with the bits of one process?"
 BUDGET = 8.0
 DIGESTED = ("held", "estimated", "sent")

@@ -14,13 +14,14 @@ from ..base import Tick
 KINDS = ("parameters", "gradients", "states")
 STAGES = {"ddp": 0, "parameter-server": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}
 PARTITIONS = {"zero-redundancy": "tensors", "fully-shard": "rows"}
+MODEL_PARALLEL = ("tensor", "gpipe", "1f1b")  # beside the data-parallel ones: every rank has a part of the network
 
 
 @dataclass(frozen=True)
 class Params:
     """``strategies``, one after the other, on ``ranks`` processes, for ``steps`` steps of ``batch`` images."""
 
-    strategies: tuple[str, ...] = (*STAGES,)
+    strategies: tuple[str, ...] = (*STAGES, *MODEL_PARALLEL)
     ranks: int = 4
     steps: int = 5
     batch: int = 32
@@ -40,7 +41,8 @@ def run(params: Params, tick: Tick) -> Arrays:
     from ...parallel import reference
 
     tick(0.02, f"{params.ranks} processes")
-    how = {"steps": params.steps, "batch": params.batch}
+    backend = "gloo"  # whose order of additions is known
+    how: dict[str, Any] = {"steps": params.steps, "batch": params.batch, "backend": backend}
     with ThreadPoolExecutor(1) as waiting:  # while the processes start, this one trains on the whole batch
         started = waiting.submit(parallel.launch, params.strategies, params.ranks, **how)
         plain = reference.whole(parallel.Setting(params.strategies, params.ranks, **how))
@@ -51,16 +53,13 @@ def run(params: Params, tick: Tick) -> Arrays:
 
 def gathered(results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Arrays:
     """The arrays of all results, beside the ``plain`` weights and losses of training on the whole batch."""
-    from ... import memory
     from ...parallel import reference
-    from ...parallel.task import Network
 
     rows: dict[str, list[Any]] = {
         name: [] for name in ("held", "estimated", "padding", "sent", "said", "same_order", "whole", "distance")
     }
     for one in results:
-        how = {"zero": STAGES[one.strategy], "partition": PARTITIONS.get(one.strategy, "flat"), "precision": "fp32"}
-        wanted = memory.estimate(Network(one.setting).model(), gpus=one.setting.ranks, **how)
+        wanted = expected(one.setting, one.strategy)
         padding = [[rank.notes.get("padding", {}).get(kind, 0) for kind in KINDS] for rank in one.ranks]
         held = [[rank.held[kind] for kind in KINDS] for rank in one.ranks]
         rows["held"].append(np.array(held) - np.array(padding))
@@ -76,3 +75,22 @@ def gathered(results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Array
     arrays = {name: np.array(values) for name, values in rows.items()}
     return {**arrays, "losses": np.stack([one.losses for one in results]), "plain_losses": losses,
             "weights": np.array(plain.size)}  # fmt: skip
+
+
+def expected(setting: Any, strategy: str) -> Any:
+    """The calculator's estimate of a run, an ``Estimate``."""
+    from ... import memory
+    from ...parallel.model_parallel import COLUMN, ROW
+    from ...parallel.task import Network
+
+    model, n = Network(setting).model(), setting.ranks
+    if strategy == "tensor":  # a layer divided by outputs has a part of its bias, one divided by inputs all of it
+        split = {f"{name}.{what}": 0 for name in COLUMN for what in ("weight", "bias")}
+        split |= {f"{name}.weight": 1 for name in ROW}
+        tensors = [memory.Tensor(name, tuple(p.shape), split.get(name)) for name, p in model.named_parameters()]
+        divided = memory.Model("perceptron", (), (tuple(tensors),), ())
+        return memory.estimate(divided, gpus=n, tensor=n, precision="fp32")
+    how: dict[str, Any] = {"zero": STAGES.get(strategy, 0), "partition": PARTITIONS.get(strategy, "flat")}
+    if strategy in MODEL_PARALLEL:
+        how |= {"pipeline": n, "schedule": strategy, "micro_batches": setting.micro_batches}
+    return memory.estimate(model, gpus=n, precision="fp32", **how)

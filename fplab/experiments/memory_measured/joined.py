@@ -19,7 +19,7 @@ from ...memory.recipes import PRECISIONS, Precision
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 # Of the experiment's policies, how weights, gradients, states and products are held; activations of the FP8 recipe are
 # FP32, as the policy says: its products alone have 8-bit operands.
@@ -69,25 +69,37 @@ def bytes_and_accuracy(
 
 
 def draw(found: dict[str, Estimate], arrays: Arrays, params: Any) -> Figure:
-    """Two panels that share their rows."""
+    """A figure of the panels."""
+    from ...plots.style import new_figure
+
+    figure = new_figure(13, height(found))
+    panels(figure, found, arrays, params)
+    return figure
+
+
+def height(found: dict[str, Estimate]) -> float:
+    """Inches that the panels need."""
+    return 2.2 + 0.52 * len(found)
+
+
+def panels(figure: Figure | SubFigure, found: dict[str, Estimate], arrays: Arrays, params: Any) -> None:
+    """Two panels that share their rows: bytes by kind, and the measured effect on accuracy."""
     from ...plots.memory import capacity_lines, kind_patches, kinds_of, stacked_bytes
-    from ...plots.style import current, new_figure
+    from ...plots.style import current
     from ..formats_in_training.data import NAMES
 
     bars = {NAMES[name]: dict(one.fullest.device) for name, one in found.items()}
-    figure = new_figure(13, 2.2 + 0.52 * len(found))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.7, 1])
     stacked_bytes(left, bars)
     if left.get_xlabel() == "GB":
         capacity_lines(left, (24, 40, 80, 141))
     first = next(iter(found.values()))
     title = first.table().splitlines()[0].split(", ")
-    figure.suptitle(", ".join([title[0], *title[3:]]) if len(title) > 4 else first.model.name, x=0.01, ha="left",
-                    fontsize=10.5, fontweight="bold")  # fmt: skip
+    how = ", ".join([title[0], *title[3:]]) if len(title) > 4 else first.model.name
+    figure.suptitle(f"What each recipe takes: {how}", x=0.01, ha="left", fontsize=10.5, fontweight="bold")
     accuracy(right, list(found), arrays, params)
     figure.legend(handles=kind_patches(kinds_of(bars)), loc="outside lower center", ncols=6)
     right.tick_params(axis="y", labelleft=False, colors=current().muted)
-    return figure
 
 
 def accuracy(ax: Axes, recipes: Sequence[str], arrays: Arrays, params: Any) -> None:
