@@ -44,13 +44,16 @@ def summary(value: object) -> str:
         text = repr(name) if isinstance(name, str) else repr(value)
     except ValueError:  # Python does not print integers of more than 4,300 digits
         text = f"<{type(value).__name__}>"
+    if "\n" in text:  # a torch module's, for one
+        return f"<{type(value).__name__}>"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function so that a :class:`LabError` from inside begins with the user's own call."""
     package, _, module = function.__module__.rpartition(".")
-    shown = f"{package or module}.{function.__name__}"  # public functions are reached through their package
+    name = function.__qualname__.rpartition("<locals>.")[2]
+    shown = f"{package or module}.{name}"  # public functions are reached through their package
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -168,6 +168,18 @@ def test_records_are_values() -> None:
     assert len({codebooks.dynamic(), codebooks.dynamic(bits=4), codebooks.dynamic()}) == 2
 
 
+def test_the_table_holds_every_codebook_that_needs_no_data() -> None:
+    made = (codebooks.linear(), codebooks.linear(False), codebooks.dynamic(), codebooks.dynamic(False),
+            codebooks.dynamic_tree(), codebooks.nf4())  # fmt: skip
+    assert tuple(codebooks.BOOKS.values()) == made
+    x = np.array([0.3, -0.1, 1.0], f32)
+    for name, book in codebooks.BOOKS.items():
+        given = x if book.signed else np.abs(x)
+        by_name, by_record = (codebooks.quantize_blockwise(given, code) for code in (name.upper(), book))
+        assert by_name.code is book
+        np.testing.assert_array_equal(by_name.codes, by_record.codes)
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [

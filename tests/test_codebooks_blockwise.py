@@ -174,11 +174,10 @@ ERRORS = {
 @pytest.mark.parametrize(("block", "name"), ERRORS)
 def test_errors_on_normal_data(block: int, name: str) -> None:
     """2^20 normal samples: mean absolute, mean relative and root mean square error, as many digits as are known."""
-    from fplab.experiments.quantisation_error.data import BOOKS as BOOKS_OF
     from fplab.experiments.quantisation_error.data import errors
 
     x = np.random.default_rng(0).standard_normal(1 << 20).astype(f32)
-    got = errors(x, BOOKS_OF[name], block)[:3]
+    got = errors(x, codebooks.BOOKS[name], block)[:3]
     for value, want in zip(got, ERRORS[block, name], strict=True):
         digits = len(f"{want:.10f}".rstrip("0").partition(".")[2])
         assert round(float(value), digits) == want
@@ -267,7 +266,8 @@ def test_bytes() -> None:
         (lambda b: codebooks.quantize_blockwise([1.0], b, 0),
          r"fplab\.codebooks\.quantize_blockwise\(\[1\.0\], 'dynamic 8-bit', 0\): block=0 is not"),
         (lambda b: codebooks.quantize_blockwise([1.0], b, 1.5), r"block=1\.5 is not an integer"),
-        (lambda b: codebooks.quantize_blockwise([1.0], "dynamic"), r"code='dynamic' is no Codebook; pass"),
+        (lambda b: codebooks.quantize_blockwise([1.0], "dynamc"), r"unknown codebook 'dynamc'.*Did you mean 'dynamic'"),
+        (lambda b: codebooks.quantize_blockwise([1.0], 8), r"code=8 is no Codebook; pass one of fplab\.codebooks\.BOO"),
         (lambda b: codebooks.quantize_blockwise([1.0], b, ties="evn"), r"unknown ties 'evn'.*Did you mean 'even'"),
         (lambda b: codebooks.quantize_blockwise([1.0], b, stochastic=True), r"stochastic=True needs a seed, such as"),
         (lambda b: codebooks.quantize_blockwise([1.0], b, ties="lower", stochastic=True, seed=1), r"there are no ties"),

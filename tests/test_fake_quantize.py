@@ -251,7 +251,7 @@ def test_a_single_layer_is_a_model() -> None:
         (lambda: fake_quantize(torch.ones(2), 1.0, 128), "zero points are integers of the grid int8, -127 to 127"),
         (lambda: fake_quantize(torch.ones(2), 1.0, grid="int2"), "unknown integer grid 'int2'"),
         (lambda: observe(nn.ReLU(), []), "ReLU has no layer to quantise"),
-        (lambda: fake_quantized(net(), {}, Quantization()), r"there is no histogram of layer '0'; observe\(model"),
+        (lambda: fake_quantized(net(), {}, Quantization()), r"layer '0': there is no histogram of it; observe\(model"),
         (lambda: fake_quantized(net(), observe(net(), []), Quantization()), "the calibrator saw no data"),
         (lambda: fake_quantized(net(), {}, Quantization(calibrator="p98")), "unknown calibrator 'p98'"),
         (lambda: fake_quantized(net(), observe(net(), [images()]), Quantization(along="row")), "unknown granularity"),

@@ -86,7 +86,7 @@ def test_checks_can_fail(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Non
     outcome = checks.check_published(broken(arrays, "errors", worse), SMALL)
     assert outcome.status is Status.FAIL
     assert "dynamic, block 2048: 0.00970" in outcome.detail
-    for check in (checks.check_trade, checks.check_states):
+    for check in (checks.check_trade, checks.check_states, checks.check_tree):
         upside_down = broken(arrays, "errors", lambda table: table.__imul__(-1))
         assert check({**upside_down, "errors": arrays["errors"][:, ::-1]}, SMALL).status is Status.FAIL
     right = codebooks.quantize_blockwise

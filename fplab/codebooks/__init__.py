@@ -1,7 +1,7 @@
 """Codebooks, and block-wise quantisation with them: the storage of 8-bit optimizers and 4-bit weights.
 
-A :class:`Codebook` is a record of up to 256 values in [-1, 1]; one algorithm takes them all. After T. Dettmers et al.,
-8-bit Optimizers via Block-wise Quantization, ICLR 2022 (arXiv 2110.02861).
+A :class:`Codebook` is a record of up to 256 values in [-1, 1]; :data:`BOOKS` is their table, and one algorithm takes
+all. After T. Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022 (arXiv 2110.02861).
 
 >>> from fplab import codebooks
 >>> q = codebooks.quantize_blockwise([0.5, -1.0, 3.0], codebooks.dynamic())
@@ -15,10 +15,11 @@ a quantiser as numbers; ``blockwise``: the fast way; ``oracle``: the slow one.
 from __future__ import annotations
 
 from .blockwise import Quantized, dequantize_blockwise, quantize_blockwise
-from .books import Codebook, dynamic, dynamic_tree, linear, nf4, quantile
+from .books import BOOKS, Codebook, dynamic, dynamic_tree, linear, nf4, quantile
 from .rules import RULES, Rule
 
 __all__ = [
+    "BOOKS",
     "RULES",
     "Codebook",
     "Quantized",

@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import check_out, values
 from ..errors import LabError, integer, quotes_call
 from ..threads import split
-from . import rules
+from . import books, rules
 from .books import Codebook
 from .rules import Rule
 from .thresholds import floors, padded, plan, rank_of, thresholds
@@ -47,13 +47,13 @@ def block_count(n: int, block: int) -> int:
 
 def block_size(block: int | None, n: int) -> int:
     """The elements of a block; None is the whole array."""
-    return max(n, 1) if block is None else integer("block", block, 1, MOST)
+    return max(n, 1) if block is None else integer("block", block, 1, MOST, " (None: the whole array)")
 
 
 @quotes_call
 def quantize_blockwise(
     x: Any,
-    code: Codebook,
+    code: str | Codebook,
     block: int | None = 2048,
     ties: str | Rule = "even",
     *,
@@ -64,9 +64,9 @@ def quantize_blockwise(
 ) -> Quantized:
     """Quantise an array block by block: ``argmin_j |Q_j - x_i / N|`` with N the block's largest magnitude.
 
-    ``x``: float32; other dtypes are rounded to it first. ``code``: a :class:`Codebook`; one without negative values
-    refuses negative elements. ``block``: elements to a block, 2048 by default, None for all. The scaled element is the
-    float32 quotient, rounded once.
+    ``x``: float32; other dtypes are rounded to it first. ``code``: a :class:`Codebook`, or the name of one of
+    :data:`fplab.codebooks.BOOKS`; one without negative values refuses negative elements. ``block``: elements to a
+    block, 2048 by default, None for all. The scaled element is the float32 quotient, rounded once.
 
     ``ties``: "even" (rank) or "lower"; or "bitsandbytes cuda", "bitsandbytes torch", "bitsandbytes cpu", which also
     round midpoints and reciprocals as those do; or a :class:`~fplab.codebooks.rules.Rule`.
@@ -81,8 +81,7 @@ def quantize_blockwise(
     >>> q.codes, q.absmax
     (array([219,   0, 255, 144], dtype=uint8), array([2. , 0.5], dtype=float32))
     """
-    if not isinstance(code, Codebook):
-        raise LabError(f"code={code!r} is no Codebook; pass fplab.codebooks.dynamic(), or make one.")
+    code = books.get(code)
     if nan not in (None, "propagate"):
         raise LabError(f'nan={nan!r} is not possible; allowed: None (an error), "propagate" (the block becomes NaN).')
     rule = rules.get(ties)
@@ -103,7 +102,7 @@ def quantize_blockwise(
         negative = _stochastic(flat, codes, absmax, size, code, seed)
     else:
         negative = _nearest(flat, codes, absmax, size, code, rule)
-    _special_blocks(flat, codes, absmax, size, code, rule, nan)
+    _special_blocks(flat, codes, absmax, size, code, rule, nan, given.flat)
     if negative and not code.signed and (flat < 0).any():
         at = int(np.argmax(flat < 0))
         raise LabError(f"element {at} is {float(flat[at])!r}, and {code.name} has no negative values.")
@@ -144,16 +143,19 @@ def _stochastic(flat: Array, codes: Array, absmax: Array, size: int, code: Codeb
 
 
 def _special_blocks(
-    flat: Array, codes: Array, absmax: Array, size: int, code: Codebook, rule: Rule, nan: str | None
+    flat: Array, codes: Array, absmax: Array, size: int, code: Codebook, rule: Rule, nan: str | None, given: Array
 ) -> None:
-    """Blocks that are not finite are refused or get the code of 0; blocks of zeros get what the rule says."""
+    """Blocks that are not finite are refused or get the code of 0; blocks of zeros get what the rule says.
+
+    ``given``: the elements before they were rounded to float32.
+    """
     lost = np.isnan(absmax)
     if lost.any() and nan is None:
         first = int(np.argmax(lost)) * size
         at = first + int(np.argmax(~np.isfinite(flat[first : first + size])))
         raise LabError(
-            f'element {at} is {float(flat[at])!r}; pass nan="propagate" and its block of {size} becomes NaN, or '
-            "replace it."
+            f"element {at} is {float(given[at])!r}{', beyond float32' if np.isfinite(given[at]) else ''}; pass "
+            f'nan="propagate" and its block of {size} becomes NaN, or replace it.'
         )
     zero = int(rank_of(np.zeros(1, np.float32), thresholds(code, rule))[0])
     _fill(codes, lost, size, zero)
@@ -182,7 +184,7 @@ def dequantize_blockwise(quantized: Quantized, *, out: Array | None = None) -> A
     """
     from ..kernels.codebooks import dequantize
 
-    if not isinstance(quantized, Quantized):
+    if not isinstance(quantized, Quantized) or not isinstance(quantized.code, Codebook):
         raise LabError(f"quantized is a {type(quantized).__name__}; pass what quantize_blockwise returned.")
     size = integer("block", quantized.block, 1, MOST)
     codes, absmax = np.asarray(quantized.codes), np.ascontiguousarray(quantized.absmax, np.float32)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from .. import exact
-from ..errors import LabError, integer, quotes_call
+from ..arrays import values as read
+from ..errors import LabError, integer, quotes_call, summary, unknown
 from . import tree
 
 Array = np.ndarray[Any, Any]
@@ -106,10 +108,11 @@ def _ascending(values: Any) -> Array:
     bad = np.flatnonzero(~np.isfinite(table))
     if bad.size:
         raise LabError(f"value {int(bad[0])} is {table[bad[0]]}; every value of a codebook is finite.")
-    narrow = table.astype(np.float32)
+    with np.errstate(over="ignore"):
+        narrow = table.astype(np.float32)
     if np.abs(narrow).max() > 1:
         worst = int(np.argmax(np.abs(narrow)))
-        raise LabError(f"value {worst} is {float(narrow[worst])!r}; blocks are scaled to [-1, 1], so divide by it.")
+        raise LabError(f"value {worst} is {float(table[worst])!r}; blocks are scaled to [-1, 1], so divide by it.")
     falls = np.flatnonzero(~(narrow[1:] > narrow[:-1]))
     if falls.size:
         at = int(falls[0])
@@ -243,11 +246,36 @@ def quantile(data: Sequence[float] | Array, bits: int = 8) -> Codebook:
     maximum and in general no zero. Source: arXiv 2110.02861, appendix on quantile quantisation.
     """
     integer("bits", bits, 2, 8)
-    flat = np.asarray(data, np.float64).reshape(-1)
+    flat = read(data, "data").flat.astype(np.float64)
     if flat.size == 0 or not np.isfinite(flat).all():
         raise LabError(f"data has {flat.size} values; it needs some, and all of them finite.")
     if flat.min() == flat.max():
         raise LabError(f"data is {flat[0]} throughout; a codebook has at least 2 values.")
     levels = np.quantile(flat / np.abs(flat).max(), np.arange(2**bits + 1) / (2**bits + 1))
     values = np.unique(((levels[:-1] + levels[1:]) / 2).astype(np.float32))
+    if values.size < 2:
+        raise LabError(f"data is {flat[0]} throughout, in float32; a codebook has at least 2 values.")
     return Codebook(f"quantile {bits}-bit", values, "averages of neighbouring quantiles of data (arXiv 2110.02861)")
+
+
+# Those that need no data, each by its name: one record a line.
+BOOKS: Mapping[str, Codebook] = MappingProxyType({
+    "linear": linear(),
+    "linear unsigned": linear(signed=False),
+    "dynamic": dynamic(),
+    "dynamic unsigned": dynamic(signed=False),
+    "tree": dynamic_tree(),
+    "NF4": nf4(),
+})  # fmt: skip
+
+
+def get(code: str | Codebook) -> Codebook:
+    """The codebook of a name, or the record itself."""
+    if isinstance(code, Codebook):
+        return code
+    for name, book in BOOKS.items():
+        if isinstance(code, str) and code.lower() == name.lower():
+            return book
+    if isinstance(code, str):
+        raise unknown("codebook", code, BOOKS)
+    raise LabError(f"code={summary(code)} is no Codebook; pass one of fplab.codebooks.BOOKS, or make one.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import unknown
+from ..errors import integer, unknown
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,15 @@ class Rule:
     zeros_as_zero: bool = True
     keeps_sign: bool = False
 
+    def __post_init__(self) -> None:
+        if self.look_up:
+            integer("look_up", self.look_up, 2, 1 << 24)
+
 
 EVEN = Rule("even", "the nearest value; ties to even rank, as bitsandbytes' CUDA search resolves them")
 LOWER = Rule("lower", "the nearest value; ties to the lower, as the first argmin of |Q - x| does", even_ties=False)
 SIGN = Rule(
-    "even, sign kept",
+    "sign kept",
     "nearest, and one rank down where a negative element would become 0: 8-bit optimizers in csrc/kernels.cu",
     keeps_sign=True,
 )
@@ -66,6 +70,6 @@ def get(ties: str | Rule) -> Rule:
     """The rule of a name."""
     if isinstance(ties, Rule):
         return ties
-    if ties not in RULES:
+    if not isinstance(ties, str) or ties not in RULES:
         raise unknown("ties", ties, RULES)
     return RULES[ties]

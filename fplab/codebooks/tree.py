@@ -61,7 +61,7 @@ def encode(x: float | Fraction, bits: int = 8) -> int:
     '00011001'
     """
     try:
-        wanted = Fraction(x)
+        wanted = x if isinstance(x, Fraction) else Fraction(float(x))
     except (ValueError, OverflowError, TypeError):
         raise LabError(f"x={x!r} is no finite number.") from None
     return min(range(1 << bits), key=lambda code: (abs(decode(code, bits) - wanted), code))

@@ -26,14 +26,20 @@ SMALLEST_SCALE = np.float32(2.0**-126)  # its inverse is finite, and that of a s
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """How a tensor becomes integers. ``scale``: float32, positive, ``zero_point``: int32; both broadcast to it."""
+    """How a tensor becomes integers. ``scale``: float32, positive, ``zero_point``: int32; both broadcast to it.
+
+    ``grid``: a :class:`~fplab.integers.Grid` or its name.
+    """
 
     scale: Array
     zero_point: Array
     grid: Grid
 
     def __post_init__(self) -> None:
-        scale, zero = np.asarray(self.scale, np.float32), np.asarray(self.zero_point)
+        object.__setattr__(self, "grid", get(self.grid))
+        with np.errstate(over="ignore"):
+            scale = values(self.scale, "scale").flat.astype(np.float32).reshape(np.shape(self.scale))
+        zero = np.asarray(self.zero_point)
         with np.errstate(divide="ignore", over="ignore"):
             possible = (scale > 0) & np.isfinite(scale) & np.isfinite(np.float32(1) / scale)
         if not possible.all():
@@ -142,8 +148,21 @@ def affine(low: Any, high: Any, grid: str | Grid = "int8_full") -> Affine:
 
 @quotes_call
 def scheme(x: Any, grid: str | Grid = "int8", along: str = "tensor", zero_point: bool = False) -> Affine:
-    """The :class:`Affine` of a tensor's own range: :func:`symmetric` of its absmax, or with a zero point."""
+    """The :class:`Affine` of a tensor's own range: :func:`symmetric` of its absmax, or with a zero point.
+
+    A grid without a sign refuses negative values where there is no zero point.
+    """
+    if not zero_point:
+        demand_sign(floats(x), get(grid))
     return affine(*extremes(x, along), grid) if zero_point else symmetric(absmax(x, along), grid)
+
+
+def demand_sign(x: Array, grid: Grid) -> None:
+    """An error for negative values that a grid without a sign would make zero."""
+    if not grid.signed and x.size and x.min() < 0:
+        raise LabError(
+            f"values reach {float(x.min())!r}, and grid {grid.name} has no sign; use a signed one or a zero point."
+        )
 
 
 @quotes_call
@@ -153,11 +172,10 @@ def quantize(x: Any, how: Affine) -> Array:
     >>> quantize([0.5, 1.5, 2.5, 999.0], symmetric(127.0)).tolist()
     [0, 2, 2, 127]
     """
-    v = floats(x)
+    v, (scale, zero) = floats(x), _fitting(how, x)
     with np.errstate(over="ignore"):  # beyond FP32 is beyond the grid too
-        steps = np.rint(v * (np.float32(1) / _fitting(how.scale, v)))
+        steps = np.rint(v * (np.float32(1) / scale))
     # Clipped before the zero point is added, which FP32 might round; clip(a + z, l, h) = clip(a, l - z, h - z) + z.
-    zero = how.zero_point
     codes = np.clip(steps, how.grid.low - zero, how.grid.high - zero).astype(np.int32) + zero
     return codes.astype(how.grid.dtype)
 
@@ -165,18 +183,33 @@ def quantize(x: Any, how: Affine) -> Array:
 @quotes_call
 def dequantize(codes: Any, how: Affine) -> Array:
     """The values of codes, float32: ``(code - zero_point) * scale``."""
-    integers = np.asarray(codes)
-    if integers.dtype.kind not in "iu":
-        raise LabError(f"codes have dtype {integers.dtype}; they are integers.")
+    integers, (scale, zero) = codes_of(codes, "codes"), _fitting(how, codes)
     if integers.size and (integers.min() < how.grid.low or integers.max() > how.grid.high):
         worst = int(integers.min()) if integers.min() < how.grid.low else int(integers.max())
         raise LabError(f"codes hold {worst}; {how.grid.name} is {how.grid.low} to {how.grid.high}.")
-    return (integers.astype(np.int32) - how.zero_point).astype(np.float32) * _fitting(how.scale, integers)
+    return (integers.astype(np.int32) - zero).astype(np.float32) * scale
 
 
-def _fitting(scale: Array, x: Array) -> Array:
-    """The scale, if it broadcasts to the tensor's shape."""
+def codes_of(x: Any, name: str) -> Array:
+    """An argument as an array of integers."""
     try:
-        return np.broadcast_to(scale, x.shape)
+        found = np.asarray(x)
     except ValueError:
-        raise LabError(f"a scale of shape {scale.shape} does not broadcast to a tensor of shape {x.shape}.") from None
+        raise LabError(f"{name} is no array of integers; its rows differ in length.") from None
+    if found.dtype.kind not in "iu":
+        has = "have" if name == "codes" else "has"
+        raise LabError(f"{name} {has} dtype {found.dtype}; codes are integers.")
+    return found
+
+
+def _fitting(how: Affine, x: Any) -> tuple[Array, Array]:
+    """Scale and zero point, if they broadcast to the tensor's shape."""
+    if not isinstance(how, Affine):
+        raise LabError(f"how is a {type(how).__name__}; pass what symmetric, affine or scheme returned.")
+    shape = np.shape(x)
+    for name, one in (("scale", how.scale), ("zero point", how.zero_point)):
+        try:
+            np.broadcast_to(one, shape)
+        except ValueError:
+            raise LabError(f"a {name} of shape {one.shape} does not broadcast to a tensor of shape {shape}.") from None
+    return how.scale, how.zero_point

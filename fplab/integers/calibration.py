@@ -45,6 +45,9 @@ class Histogram:
         self.amax = 0.0
         self._chosen: dict[tuple[str, Grid, int], float] = {}  # what the slow rules gave, until more is collected
 
+    def __repr__(self) -> str:
+        return f"Histogram({len(self.counts)} bins, {self.total} values)"
+
     @property
     def total(self) -> int:
         """How many values were collected."""
@@ -103,7 +106,7 @@ class Histogram:
     def percentile(self, percentile: float = 99.99) -> float:
         """The left edge of the bin in which the cumulative share reaches ``percentile`` per cent."""
         self._some()
-        if not 0 <= percentile <= 100:
+        if not isinstance(percentile, int | float | np.number) or not 0 <= percentile <= 100:
             raise LabError(f"percentile={percentile!r} is not possible; allowed: 0 to 100.")
         if not self.amax:
             return 0.0
@@ -142,7 +145,7 @@ class Histogram:
 
     def squared_errors(self, grid: str | Grid = "int8", start: int = START) -> tuple[Array, Array]:
         """The candidates of the mse rule (bin centres) and the mean squared error with each."""
-        self._candidates(start + 1)
+        self._candidates(start, 1)
         if not self.amax:
             return np.zeros(0), np.zeros(0)
         high = positive_high(get(grid))
@@ -157,10 +160,11 @@ class Histogram:
             errors.append(((again - held) ** 2 * counts).sum(axis=1) / len(centres))
         return centres[start:], np.concatenate(errors)
 
-    def _candidates(self, start: int) -> None:
+    def _candidates(self, start: int, more: int = 0) -> None:
         self._some()
-        if self.amax and len(self.counts) < start:
-            raise LabError(f"{len(self.counts)} bins leave no candidate from bin {start} on; use more bins.")
+        first = integer("start", start, 1, 2**24) + more
+        if self.amax and len(self.counts) < first:
+            raise LabError(f"{len(self.counts)} bins leave no candidate from bin {first} on; use more bins.")
 
 
 def binned(magnitudes: Array, edges: Array) -> Array:
@@ -228,6 +232,8 @@ class Calibrator:
 
     def amax(self, seen: Histogram, grid: str | Grid = "int8") -> float:
         """The largest magnitude to represent."""
+        if not isinstance(seen, Histogram):
+            raise LabError(f"a calibrator reads a Histogram, and this is a {type(seen).__name__}; collect it into one.")
         match self.rule:
             case "max":
                 return seen.max()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError, integer, quotes_call
-from .affine import Affine, Array, affine, dequantize, floats, quantize, symmetric
+from .affine import Affine, Array, affine, demand_sign, dequantize, floats, quantize, symmetric
 from .grids import Grid, get
 
 
@@ -97,6 +97,7 @@ def quantize_groups(w: Any, group: int = 128, grid: str | Grid = "int4", zero_po
     if zero_point:
         how = affine(blocks.min(axis=2, keepdims=True), blocks.max(axis=2, keepdims=True), form)
     else:
+        demand_sign(v, form)
         how = symmetric(np.abs(blocks).max(axis=2, keepdims=True), form)
     codes = quantize(blocks, how).reshape(padded.shape)[:, : v.shape[1]]
     return Groups(pack_int4(codes), how.scale[..., 0], how.zero_point[..., 0], v.shape[1], size, form)

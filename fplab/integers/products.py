@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError, quotes_call, unknown
-from .affine import Affine, Array, dequantize, floats, quantize, scheme
+from .affine import Affine, Array, codes_of, dequantize, floats, quantize, scheme
 
 INT32_MAX = 2**31 - 1
 FLOAT32_EXACT, FLOAT64_EXACT = 2**24, 2**53  # below these, sums of integers are exact in whatever order
@@ -61,9 +61,11 @@ def method_of(method: str | Method) -> Method:
 def demand_int32(k: int, a: int, b: int) -> None:
     """An error unless every sum of ``k`` products of magnitudes up to ``a`` and ``b`` fits INT32."""
     if k * a * b > INT32_MAX:
+        parts = INT32_MAX // (a * b)
+        cure = f"split the product into parts of K <= {parts} and add those in INT64" if parts else "use smaller codes"
         raise LabError(
             f"K={k} products of magnitudes up to {a} and {b} can reach {k * a * b}, and INT32 ends at {INT32_MAX}; "
-            f"split the product into parts of K <= {INT32_MAX // (a * b)} and add those in INT64."
+            f"{cure}."
         )
 
 
@@ -82,10 +84,7 @@ def int_matmul(a: Any, b: Any) -> Array:
     >>> int_matmul([[100, -128]], [[127], [1]]).tolist()
     [[12572]]
     """
-    x, y = np.asarray(a), np.asarray(b)
-    for name, one in (("a", x), ("b", y)):
-        if one.dtype.kind not in "iu":
-            raise LabError(f"{name} has dtype {one.dtype}; a product of codes takes integers.")
+    x, y = codes_of(a, "a"), codes_of(b, "b")
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
         raise LabError(f"a has shape {x.shape} and b {y.shape}; they must be (M, K) and (K, N).")
     k, most = x.shape[1], _magnitude(x) * _magnitude(y)
@@ -103,9 +102,20 @@ def outliers(x: Any, threshold: float = THRESHOLD) -> Array:
     [False, True, False]
     """
     v = floats(x)
-    if not threshold >= 0:
+    with np.errstate(over="ignore"):
+        least = np.float32(demand_threshold(threshold))
+    return np.asarray((np.abs(v) >= least).any(axis=tuple(range(v.ndim - 1))))
+
+
+def demand_threshold(threshold: Any) -> float:
+    """A threshold, if it is a number that can be one."""
+    try:
+        number = float(threshold)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(threshold, str) or not number >= 0:
         raise LabError(f"threshold={threshold!r} is not possible; allowed: 0 (all dimensions) to infinity (none).")
-    return np.asarray((np.abs(v) >= np.float32(threshold)).any(axis=tuple(range(v.ndim - 1))))
+    return number
 
 
 @quotes_call
@@ -159,7 +169,8 @@ def _quantised(x: Array, codes: Array, how: Affine, method: Method) -> Array:
     own = scheme(x, "int8", method.inputs, method.zero_point)
     a = quantize(x, own).astype(np.int32) - own.zero_point
     total = int_matmul(a, codes.astype(np.int32) - how.zero_point)
-    return np.asarray(total.astype(np.float32) * (own.scale * how.scale))
+    with np.errstate(over="ignore"):
+        return np.asarray(total.astype(np.float32) * (own.scale * how.scale))
 
 
 def in_half(x: Array, w: Array) -> Array:

@@ -61,6 +61,8 @@ def _values(steps: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _refuse(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise LabError(f"x is a {type(x).__name__}; fake quantisation takes a torch tensor.")
     if x.dtype is not torch.float32:
         raise LabError(
             f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation is defined in float32: x.float()."
@@ -76,8 +78,9 @@ def _along(values: Tensor, x: Tensor, axis: int | None, name: str) -> Tensor:
         if values.numel() != 1:
             raise LabError(f"{name} has {values.numel()} elements; without axis= it is one number.")
         return values.reshape(())
-    if not -x.ndim <= axis < x.ndim:
-        raise LabError(f"axis={axis} of a tensor of {x.ndim} dimensions; allowed: {-x.ndim} to {x.ndim - 1}.")
+    if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+        allowed = f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "none"
+        raise LabError(f"axis={axis!r} of a tensor of {x.ndim} dimensions; allowed: {allowed}.")
     if values.numel() != x.shape[axis]:
         raise LabError(f"{name} has {values.numel()} elements, and axis {axis} of x has {x.shape[axis]} channels.")
     shape = [1] * x.ndim
@@ -88,6 +91,12 @@ def _along(values: Tensor, x: Tensor, axis: int | None, name: str) -> Tensor:
 def _ends(zero: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """The grid seen from the zero point: the least and the largest number of steps."""
     return (grid.low - zero).float(), (grid.high - zero).float()
+
+
+def _affine(how: Affine) -> Affine:
+    if not isinstance(how, Affine):
+        raise LabError(f"how is a {type(how).__name__}; pass what fplab.integers.symmetric, affine or scheme returned.")
+    return how
 
 
 @quotes_call
@@ -108,9 +117,12 @@ def fake_quantize(
     """
     _refuse(x)
     form = get(grid)
-    step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
-    zero = torch.as_tensor(zero_point, device=x.device)
-    if zero.is_floating_point() or ((zero < form.low) | (zero > form.high)).any():
+    try:
+        step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
+        zero = torch.as_tensor(zero_point, device=x.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise LabError("scale and zero_point are numbers, or tensors of one number a channel.") from None
+    if zero.is_floating_point() or zero.dtype is torch.bool or ((zero < form.low) | (zero > form.high)).any():
         raise LabError(f"zero points are integers of the grid {form.name}, {form.low} to {form.high}.")
     if not ((step >= float(SMALLEST_SCALE)) & step.isfinite()).all():
         raise LabError(f"scale must be positive and finite, at least 2^-126; the least given is {float(step.min())!r}.")
@@ -133,7 +145,7 @@ class FakeQuantize(nn.Module):
 
     def __init__(self, how: Affine) -> None:
         super().__init__()
-        self.grid = how.grid
+        self.grid = _affine(how).grid
         self.register_buffer("scale", torch.from_numpy(how.scale.copy()))
         low, high = _ends(torch.from_numpy(how.zero_point.copy()), how.grid)
         self.register_buffer("low", low)
@@ -160,7 +172,7 @@ class LearnedStep(nn.Module):
 
     def __init__(self, how: Affine) -> None:
         super().__init__()
-        self.grid = how.grid
+        self.grid = _affine(how).grid
         self.scale = nn.Parameter(torch.from_numpy(how.scale.copy()))
         low, high = _ends(torch.from_numpy(how.zero_point.copy()), how.grid)
         self.register_buffer("low", low)
@@ -169,7 +181,7 @@ class LearnedStep(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The values of ``x`` on the grid."""
         _refuse(x)
-        each = x.numel() / self.scale.numel()
+        each = max(x.numel(), 1) / self.scale.numel()
         factor = (each * self.grid.high) ** -0.5
         step = self.scale.clamp(min=float(SMALLEST_SCALE))
         step = step.detach() + (step - step.detach()) * factor  # the value of the scale, the gradient of factor * scale

@@ -9,18 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ... import codebooks
-from ...codebooks import Codebook
+from ...codebooks import BOOKS, Codebook
 from ...hardware.cases import Arrays
 from ..base import Tick
 
-BOOKS: dict[str, Codebook] = {
-    "dynamic": codebooks.dynamic(),
-    "linear": codebooks.linear(),
-    "tree": codebooks.dynamic_tree(),
-    "dynamic unsigned": codebooks.dynamic(signed=False),
-    "linear unsigned": codebooks.linear(signed=False),
-    "NF4": codebooks.nf4(),
-}
 SIGNED = ("dynamic", "tree", "quantile", "linear")
 UNSIGNED = ("dynamic unsigned", "dynamic", "quantile", "linear unsigned")
 KINDS = ("normal", "heavy", "weight", "gradient", "m", "v")

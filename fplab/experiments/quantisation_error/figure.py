@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from ... import formats
+from ...codebooks import BOOKS
 from ...hardware.cases import Arrays
 from ...plots.codebooks import Source, number_lines
 from ...plots.style import current, look, new_figure
-from .data import BLOCKS, BOOKS, KINDS, SIGNED, STATE_PAIRS, Params, book_of
+from .data import BLOCKS, KINDS, SIGNED, STATE_PAIRS, Params, book_of
 
 LOOKS = {"dynamic": 0, "linear": 1, "tree": 2, "quantile": 3, "dynamic unsigned": 5, "linear unsigned": 1}
 DATA = {
