@@ -7,7 +7,6 @@ a method of LLM.int8()'s Table 1; ``int4_linears(model)`` one whose weights are 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 from ..errors import LabError, quotes_call
 from ..integers import Method, quantize, quantize_groups, scheme, symmetric
 from ..integers.affine import SMALLEST_SCALE
-from ..integers.products import THRESHOLD, demand_choice, demand_int32, method_of
+from ..integers.products import THRESHOLD, demand_choice, demand_int32, demand_threshold, method_of
+from .replacing import Layer, named_modules, replaced
 
 LOW, HIGH = -127, 127
 CUDA_ROWS, CUDA_MULTIPLE = 32, 8  # torch._int_mm on CUDA wants more than 16 rows, and multiples of 8 elsewhere
@@ -35,15 +35,31 @@ def int_mm(a: Tensor, b: Tensor, pad: bool | None = None) -> Tensor:
     ]
 
 
-class Int8Linear(nn.Module):
-    """A linear layer in INT8: (..., K) float32 in, (..., N) float32 out. For inference: it has no gradient.
+def demand_linear(linear: nn.Module) -> None:
+    """An error for what is no linear layer."""
+    if not isinstance(linear, nn.Linear):
+        raise LabError(f"linear is {type(linear).__name__}, and takes the place of an nn.Linear.")
 
+
+def demand_features(x: Tensor, k: int) -> Tensor:
+    """The input, if its last axis has the ``k`` features of a layer."""
+    if not x.ndim or x.shape[-1] != k:
+        raise LabError(f"inputs have shape {tuple(x.shape)}, and the layer takes {k} features in the last axis.")
+    return x
+
+
+class Int8Linear(Layer):
+    """A linear layer in INT8: (..., K) in, (..., N) out in the input's dtype. For inference: it has no gradient.
+
+    Computed in INT8, INT32 and float32 whatever the dtype; a 16-bit result is the float32 one rounded once.
     ``linear``: the layer it stands for, which is left as it is. ``method``: of :data:`fplab.integers.METHODS`.
     ``threshold`` and ``outlier_weights``: as in :func:`fplab.integers.matmul`. ``amax``: a calibrated largest input,
     which fixes the inputs' scale instead of taking it from each batch (methods with one symmetric constant for X).
 
     Raises LabError for a layer so wide that its INT32 sums could overflow, and for inputs with NaN or infinity.
     """
+
+    fixed = ("scale", "rows16")
 
     codes: Tensor
     scale: Tensor
@@ -60,14 +76,17 @@ class Int8Linear(nn.Module):
         amax: float | None = None,
     ) -> None:
         super().__init__()
-        self.method, self.threshold = method_of(method), threshold
+        demand_linear(linear)
+        self.method, self.threshold = method_of(method), demand_threshold(threshold)
         demand_choice(outlier_weights)
         width = HIGH - LOW if self.method.zero_point else HIGH
         demand_int32(linear.in_features, width, width)
         if amax is not None and (self.method.inputs != "tensor" or self.method.zero_point):
             raise LabError(f'amax fixes the one scale of method "absmax"; {self.method.name} has others.')
         self.amax = amax
-        w = linear.weight.detach().cpu().numpy().T
+        if amax is not None:
+            symmetric(amax, "int8")  # refuses what is no magnitude
+        w = linear.weight.detach().float().cpu().numpy().T
         how = scheme(w, "int8", self.method.weights, self.method.zero_point)
         self._keep("codes", torch.from_numpy(np.ascontiguousarray(quantize(w, how))), linear)
         self._keep("scale", torch.from_numpy(np.atleast_2d(how.scale)), linear)
@@ -80,8 +99,9 @@ class Int8Linear(nn.Module):
         self.register_buffer(name, None if value is None else value.to(like.weight.device))
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The product in integers, scaled back, and the bias."""
+        x = demand_features(input, self.codes.shape[0])
         flat = x.reshape(-1, x.shape[-1]).float()
         if not torch.isfinite(flat).all():
             raise LabError("the inputs of an Int8Linear hold NaN or infinity, which no integer stands for.")
@@ -95,8 +115,8 @@ class Int8Linear(nn.Module):
                     result = self._quantised(flat[:, ~apart], self.codes[~apart])
                 result = result + self._decomposed(flat, apart)
         if self.bias is not None:
-            result = result + self.bias
-        return result.reshape(*x.shape[:-1], self.codes.shape[1])
+            result = result + self.bias.float()
+        return result.reshape(*x.shape[:-1], self.codes.shape[1]).to(x.dtype if x.is_floating_point() else result.dtype)
 
     def _scheme(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and zero point of inputs, (T, 1) or (1, 1). Divisors are tensors: CUDA multiplies by 1 / a number."""
@@ -132,6 +152,8 @@ class Int8Linear(nn.Module):
             raise LabError(f"an outlier is {float(x.abs().max())!r}, beyond FP16's 65504.")
         b = self.rows16[apart] if self.rows16 is not None else (self.codes[apart].int() - self.zero_point) * self.scale
         b = b.half().double()
+        if not torch.isfinite(b).all():
+            raise LabError("a weight that an outlier meets is beyond FP16's 65504.")
         total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64, device=a.device)
         for k in range(a.shape[1]):
             total += a[:, k, None] * b[k]
@@ -142,8 +164,8 @@ class Int8Linear(nn.Module):
         return f"{self.codes.shape[0]}, {self.codes.shape[1]}, method={self.method.name!r}, threshold={self.threshold}"
 
 
-class Int4Linear(nn.Module):
-    """A linear layer whose weights are INT4 in groups along the inputs; the product itself is FP32.
+class Int4Linear(Layer):
+    """A linear layer whose weights are INT4 in groups along the inputs; the product itself is in the input's dtype.
 
     ``group``: weights of one output that share a scale (128). ``zero_point``: groups with zero points on 16 codes;
     otherwise symmetric, on the 15 codes from -7 to 7. Weights are unpacked at every call: what this saves is memory.
@@ -153,10 +175,12 @@ class Int4Linear(nn.Module):
     scale: Tensor
     zero_point: Tensor
     bias: Tensor | None
+    fixed = ("scale",)
 
     def __init__(self, linear: nn.Linear, group: int = 128, zero_point: bool = False) -> None:
         super().__init__()
-        w = linear.weight.detach().cpu().numpy()
+        demand_linear(linear)
+        w = linear.weight.detach().float().cpu().numpy()
         groups = quantize_groups(w, group, "int4_full" if zero_point else "int4", zero_point)
         self.k, self.group, self.bytes = groups.k, groups.group, groups.bytes
         device = linear.weight.device
@@ -172,9 +196,10 @@ class Int4Linear(nn.Module):
         return (codes - zero).float() * scale
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(..., K) in, (..., N) out."""
-        return nn.functional.linear(x, self.weight().to(x.dtype), self.bias)
+        x = demand_features(input, self.k)
+        return nn.functional.linear(x, self.weight().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def extra_repr(self) -> str:
         """The sizes, for ``print(model)``."""
@@ -191,27 +216,26 @@ def int8_linears(
 ) -> nn.Module:
     """A copy of a model whose ``nn.Linear`` layers are :class:`Int8Linear`, those named in ``skip`` excepted.
 
+    What a ``nn.MultiheadAttention`` multiplies by itself stays as it is: its projections are no layers that are called.
+
     >>> int8_linears(nn.Sequential(nn.Linear(4, 2)), "vectorwise")[0]
     Int8Linear(4, 2, method='vectorwise', threshold=6.0)
     """
-    return _replaced(model, lambda linear: Int8Linear(linear, method, threshold, outlier_weights), skip)
+    return _with_linears(model, lambda linear: Int8Linear(linear, method, threshold, outlier_weights), skip)
 
 
 @quotes_call
 def int4_linears(model: nn.Module, group: int = 128, zero_point: bool = False, skip: Collection[str] = ()) -> nn.Module:
     """A copy of a model whose ``nn.Linear`` layers are :class:`Int4Linear`, those named in ``skip`` excepted."""
-    return _replaced(model, lambda linear: Int4Linear(linear, group, zero_point), skip)
+    return _with_linears(model, lambda linear: Int4Linear(linear, group, zero_point), skip)
 
 
-def _replaced(model: nn.Module, make: Callable[[nn.Linear], nn.Module], skip: Collection[str]) -> nn.Module:
+def _with_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module], skip: Collection[str]) -> nn.Module:
     """A copy of a model with its linear layers made anew."""
-    linears = [name for name, module in model.named_modules() if type(module) is nn.Linear]
-    if missing := [name for name in skip if name not in linears]:
-        raise LabError(f"skip names {missing}, but the linear layers are {linears}.")
-    if linears == [""]:
-        return make(model)  # type: ignore[arg-type]
-    result = copy.deepcopy(model)
-    for name in linears:
-        if name not in skip:
-            result.set_submodule(name, make(result.get_submodule(name)))  # type: ignore[arg-type]
-    return result
+    left = (skip,) if isinstance(skip, str) else skip
+    linears = named_modules(model, lambda module: type(module) is nn.Linear)
+    if not linears:
+        raise LabError(f"{type(model).__name__} has no nn.Linear; what could be quantised is of other types.")
+    if missing := [name for name in left if name not in linears]:
+        raise LabError(f"skip names {missing}, but the linear layers are {list(linears)}.")
+    return replaced(model, [name for name in linears if name not in left], lambda _, linear: make(linear))

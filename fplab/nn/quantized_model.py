@@ -12,7 +12,6 @@ A layer is a convolution or a linear one; its bias and its sums stay in FP32, as
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ..errors import LabError, quotes_call, unknown
 from ..integers import CALIBRATORS, Affine, Grid, Histogram, affine, symmetric
+from ..integers.affine import demand_sign
 from ..integers.calibration import BINS, Calibrator
 from ..integers.grids import get
 from .fake_quantization import FakeQuantize, LearnedStep
+from .replacing import named_modules, replaced
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 WEIGHTS_ALONG = ("tensor", "channel")
@@ -58,8 +60,12 @@ def calibrator_of(name: str) -> Calibrator:
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers that can be quantised, by name."""
-    found: dict[str, nn.Module] = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
+    """The layers that can be quantised, by name; not those whose weights ``nn.MultiheadAttention`` takes itself."""
+
+    def wanted(module: nn.Module) -> bool:
+        return isinstance(module, LAYERS) and not isinstance(module, NonDynamicallyQuantizableLinear)
+
+    found = named_modules(model, wanted)
     if not found:
         raise LabError(f"{type(model).__name__} has no layer to quantise; linear layers and convolutions are.")
     return found
@@ -67,21 +73,40 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @quotes_call
 def observe(model: nn.Module, batches: Iterable[Tensor], bins: int = BINS) -> dict[str, Histogram]:
-    """Run a model over batches of its inputs; a :class:`~fplab.integers.Histogram` of each layer's inputs, by name."""
-    seen = {name: Histogram(bins) for name in layers_of(model)}
+    """Run a model over batches of its inputs; a :class:`~fplab.integers.Histogram` of each layer's inputs, by name.
 
-    def keep(histogram: Histogram) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda _module, inputs: (histogram.collect(inputs[0].detach().cpu().numpy()), None)[1]
+    It runs in evaluation mode, so that dropout hides nothing and batch norms learn nothing, and is left as it was.
+    """
+    layers = layers_of(model)
+    own = {layer: Histogram(bins) for layer in layers.values()}
 
-    handles = [layer.register_forward_pre_hook(keep(seen[name])) for name, layer in layers_of(model).items()]
+    def keep(histogram: Histogram) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def hook(_module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            histogram.collect((given[0] if given else named["input"]).detach().cpu())
+
+        return hook
+
+    handles = [layer.register_forward_pre_hook(keep(seen), with_kwargs=True) for layer, seen in own.items()]
+    modes = [(module, module.training) for module in model.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # torch's transformer layers then call their parts
     try:
+        model.eval()
         with torch.no_grad():
-            for batch in batches:
+            for place, batch in enumerate(batches):
+                if not isinstance(batch, Tensor):
+                    raise LabError(
+                        f"batch {place} is a {type(batch).__name__}; batches are the model's inputs, tensors: of a "
+                        "loader of pairs (x for x, _ in loader)."
+                    )
                 model(batch)
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, mode in modes:
+            module.training = mode
         for handle in handles:
             handle.remove()
-    return seen
+    return {name: own[layer] for name, layer in layers.items()}
 
 
 class QuantizedLayer(nn.Module):
@@ -91,10 +116,10 @@ class QuantizedLayer(nn.Module):
         super().__init__()
         self.layer, self.weights, self.inputs = layer, weights, inputs
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The layer's own function of quantised values."""
         weight = self.weights(self.layer.weight)
-        result: Tensor = torch.func.functional_call(self.layer, {"weight": weight}, (self.inputs(x),))
+        result: Tensor = torch.func.functional_call(self.layer, {"weight": weight}, (self.inputs(input),))
         return result
 
 
@@ -102,6 +127,7 @@ def weight_scheme(weight: np.ndarray, grid: str | Grid, along: str, calibrator: 
     """The symmetric scheme of a weight (outputs first): by its largest magnitudes, or by a calibrator's."""
     if along not in WEIGHTS_ALONG:
         raise unknown("granularity", along, WEIGHTS_ALONG)
+    demand_sign(weight, get(grid))
     rows = weight.reshape(len(weight), -1) if along == "channel" else weight.reshape(1, -1)
     if calibrator is None:
         amax = np.abs(rows).max(axis=1)
@@ -127,16 +153,16 @@ def fake_quantized(model: nn.Module, seen: Mapping[str, Histogram], how: Quantiz
 
     The copy can be evaluated, which is post-training quantisation, or trained: gradients pass straight through.
     """
-    rule = calibrator_of(how.calibrator)
-    result, make = copy.deepcopy(model), LearnedStep if how.learned else FakeQuantize
-    for name, layer in layers_of(model).items():
+    rule, make = calibrator_of(how.calibrator), LearnedStep if how.learned else FakeQuantize
+
+    def quantised(name: str, layer: Any) -> nn.Module:
         if name not in seen:
-            raise LabError(f"there is no histogram of layer {name!r}; observe(model, batches) makes them all.")
-        weight: Any = layer.weight
-        own = weight_scheme(weight.detach().numpy(), how.weights, how.along, rule if how.calibrate_weights else None)
+            raise LabError("there is no histogram of it; observe(model, batches) makes them all.")
+        if not seen[name].total:
+            raise LabError("the calibrator saw no data: no batch went through it; give observe(model, batches) some.")
+        weight = layer.weight.detach().float().cpu().numpy()
+        own = weight_scheme(weight, how.weights, how.along, rule if how.calibrate_weights else None)
         entering = input_scheme(seen[name], how.inputs, rule, how.zero_point)
-        replaced = QuantizedLayer(result.get_submodule(name), make(own), make(entering))
-        if name == "":
-            return replaced
-        result.set_submodule(name, replaced)
-    return result
+        return QuantizedLayer(layer, make(own), make(entering)).to(layer.weight.device)
+
+    return replaced(model, layers_of(model), quantised)
