@@ -4,7 +4,7 @@ After Dettmers et al., 8-bit Optimizers via Block-wise Quantization (arXiv 2110.
 the dynamic map, blocks and the stable embedding each take instability away. Its models have 209 million parameters and
 more, so what this one shows of it is measured here, and not presumed.
 
-``data``: the runs; ``checks``: the claims; ``cases``: for a GPU; ``figure``: the drawing.
+``data``: the runs; ``checks``, ``peer``: the claims; ``cases``: for a GPU; ``figure``: the drawing.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import numpy as np
 
-from ... import codebooks
 from ...hardware.cases import Arrays
 from ..base import Check, Evidence, Outcome, absent, failed, passed, verdict
+from . import peer
 from .data import HOLD, NAMES, VARIANTS, Params, finals, make_stable, unstable
 
 EXACT, LIBRARY = Evidence.EXACT, Evidence.LIBRARY
@@ -90,20 +89,6 @@ def check_torch(arrays: Arrays, params: Params) -> Outcome:
     return verdict(worst < 1e-5, f"largest difference after 20 steps: {worst:.1e} of the largest weight")
 
 
-def check_bitsandbytes(arrays: Arrays, params: Params) -> Outcome:
-    """bitsandbytes' CPU quantiser, where it is installed, gives the codes of the rule named after it."""
-    try:
-        peer = importlib.import_module("bitsandbytes.functional")
-    except ImportError:
-        return absent("bitsandbytes is not installed")
-    import torch
-
-    x = np.random.default_rng(5).standard_normal(1 << 16).astype(np.float32)
-    ours = codebooks.quantize_blockwise(x, codebooks.dynamic(), 256, "bitsandbytes cpu").codes
-    theirs = peer.quantize_blockwise(torch.from_numpy(x), blocksize=256)[0].numpy()
-    return verdict(np.array_equal(ours, theirs), f"{int((ours != theirs).sum())} of {ours.size:,} codes differ")
-
-
 def check_held(arrays: Arrays, params: Params) -> Outcome:
     """With no gradient left a second moment decays by 0.1% a step; the code that holds it is rounded back each time.
 
@@ -148,7 +133,10 @@ CHECKS = (
     Check("Every bit of an 8-bit Adam step is the definition's", EXACT, check_oracle),
     Check("States take 2n + 8⌈n/B⌉ bytes", EXACT, check_bytes),
     Check("With 32-bit states it is torch.optim.Adam, up to roundings", LIBRARY, check_torch),
-    Check("bitsandbytes' CPU codes are those of the rule named after it", LIBRARY, check_bitsandbytes),
+    Check("bitsandbytes' CPU codes are those of the rule named after it", LIBRARY, peer.check_quantiser),
+    Check(
+        "bitsandbytes' 8-bit Adam on the CPU is this one with four differences, to the bit", LIBRARY, peer.check_adam
+    ),
     Check("Nearest rounding keeps a code whose state should decay; stochastic lets it", EXACT, check_held),
     Check("Dynamic states in blocks train like 32-bit ones", EXACT, check_as_good),
     Check("Linear states with one scale train worse, at every rate and seed", EXACT, check_linear),

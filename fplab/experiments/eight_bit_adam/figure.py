@@ -34,14 +34,23 @@ def smooth(losses: np.ndarray) -> np.ndarray:
 
 
 def by_step(ax: Axes, arrays: Arrays, params: Params) -> None:
-    """The loss of each variant, at the middle learning rate and the first seed."""
+    """The loss of each variant, at the middle learning rate and the first seed; as it is where it diverges."""
     rate = (len(params.rates) - 1) // 2
+    losses = arrays["losses"][:, rate, 0]
+    start = float(losses[0, 0])
+    top, gone = 1.25 * start, 0
     for v, name in enumerate(NAMES):
-        line = smooth(arrays["losses"][v, rate, 0])
-        ax.plot(np.arange(line.size) + params.steps - line.size, line, **look(LOOKS[v]).line, linewidth=1.5, label=name)
-    start = float(arrays["losses"][0, rate, 0, 0])
-    low = min(float(np.nanmin(arrays["losses"][:, rate, 0])), start)
-    ax.set_ylim(low - 0.05 * start, 1.25 * start)
+        line, style = smooth(losses[v]), look(LOOKS[v])
+        if line[-1] <= top:
+            ax.plot(np.arange(line.size) + params.steps - line.size, line, **style.line, linewidth=1.5, label=name)
+            continue
+        ax.plot(losses[v], **style.line, linewidth=1.5, label=name)
+        left = int(np.argmax(~(losses[v] <= top)))
+        ax.text(0.98, 0.96 - 0.05 * gone, f"{name}: off the scale from step {left} on", transform=ax.transAxes,
+                ha="right", va="top", fontsize=9, color=style.color)  # fmt: skip
+        gone += 1
+    low = min(float(np.nanmin(losses)), start)
+    ax.set_ylim(low - 0.05 * start, top)
     ax.set_xlim(0, params.steps)
     ax.set_xlabel("step")
     ax.set_ylabel("training loss (nats), running mean")
@@ -85,7 +94,7 @@ def table(ax: Axes, arrays: Arrays, params: Params) -> None:
         ax.text(100 * bad[v] / runs + 1.5, -v, note, va="center", fontsize=9, color=current().muted)
     ax.set_yticks([-v for v in range(len(NAMES))],
                   labels=[name.replace(" + stable", "\n+ stable").replace(", ", ",\n") for name in NAMES])  # fmt: skip
-    ax.set_xlim(0, 165)
+    ax.set_xlim(0, 180)
     ax.set_xticks(range(0, 101, 25))
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("unstable runs (%)")

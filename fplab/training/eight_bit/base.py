@@ -10,23 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ... import codebooks
 from ...codebooks import Codebook, rules
 from ...codebooks.blockwise import block_count
 from ...codebooks.thresholds import floors, padded, plan, thresholds
-from ...errors import LabError, integer, unknown
+from ...errors import LabError
 from ...kernels.optim8 import BLOCKWISE, WHOLE, Coding, Numbers, first_bad
 from ...threads import split
+from .options import MASK, SIGNS, books_of, checked
 
 Array = np.ndarray[Any, Any]
-CODES = {"dynamic": codebooks.dynamic, "linear": codebooks.linear}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-DECAYS = ("gradient", "before", "after")
-SIGNS = {"kept": rules.SIGN, "nearest": rules.EVEN}
-ROUNDINGS = ("nearest", "stochastic")
-BAD_GRADIENTS = ("skip", "error")
 STATE_BITS = "fplab_state_bits"  # the attribute of a parameter whose states stay in 32 bits
-MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -105,39 +99,26 @@ class EightBit(torch.optim.Optimizer):
         seed: int,
         bad_gradients: str,
     ) -> None:
-        self.codes = _books(code)
-        for name, value, allowed in (
-            ("sign", sign, tuple(SIGNS)),
-            ("decay", decay, DECAYS),
-            ("rounding", rounding, ROUNDINGS),
-            ("bad_gradients", bad_gradients, BAD_GRADIENTS),
-        ):
-            if value not in allowed:
-                raise unknown(name, value, allowed)
-        if state_bits not in (8, 32):
-            raise LabError(f"state_bits={state_bits!r} is not possible; allowed: 8, 32.")
-        _check(numbers)
-        super().__init__(
-            params,
-            {
-                **numbers,
-                "block": 0 if block is None else integer("block", block, 1, 1 << 40),
-                "codes": tuple(book.sha256 for book in self.codes),
-                "min_8bit_size": integer("min_8bit_size", min_8bit_size, 0, 1 << 62),
-                "state_bits": state_bits,
-                "sign": sign,
-                "decay": decay,
-                "rounding": rounding,
-                "seed": integer("seed", seed, 0, MASK),
-                "bad_gradients": bad_gradients,
-            },
-        )
+        self.codes = books_of(code)
+        defaults = {
+            **numbers, "block": block, "min_8bit_size": min_8bit_size, "state_bits": state_bits, "sign": sign,
+            "decay": decay, "rounding": rounding, "seed": seed, "bad_gradients": bad_gradients,
+        }  # fmt: skip
+        super().__init__(params, {**checked(defaults), "update": self.kind.update, "codes": self._digests()})
+
+    def _digests(self) -> tuple[str, ...]:
+        """What says in a saved state which codebooks it was made with."""
+        return tuple(book.sha256 for book in self.codes)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; a parameter that the kernels cannot take is refused."""
+        """As torch's, with options of its own but ``code``, which is the whole optimizer's; refused: what cannot be."""
+        param_group.update(checked(param_group))
+        if "code" in param_group or param_group.get("codes", self._digests()) != self._digests():
+            raise LabError("code is the whole optimizer's, not a group's; make another optimizer for these parameters.")
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             if p.dtype not in DTYPES or p.device.type != "cpu":
+                self.param_groups.pop()
                 raise LabError(
                     f"a parameter is {str(p.dtype).removeprefix('torch.')} on {str(p.device)!r}; 8-bit optimizers take "
                     "float32, float16 and bfloat16 on the CPU."
@@ -172,6 +153,7 @@ class EightBit(torch.optim.Optimizer):
         state = self.state[p]
         if not state:
             self._start(p, state, group)
+        self._demand_fitting(p, state, group, place)
         state["step"] += 1
         numbers = self.numbers(group, state["step"])
         couples = group["decay"] == "gradient" and group["weight_decay"] != 0
@@ -205,6 +187,22 @@ class EightBit(torch.optim.Optimizer):
             if not whole:
                 state[f"absmax{name}"] = torch.zeros(block_count(n, group["block"] or max(n, 1)), dtype=torch.float32)
 
+    def _demand_fitting(self, p: torch.Tensor, state: dict[str, Any], group: dict[str, Any], place: int) -> None:
+        """An error unless states and scales are those of such a tensor in such blocks: kernels trust their sizes."""
+        for name in self.kind.names:
+            held = state.get(f"state{name}")
+            if held is None or held.shape != p.shape:
+                raise LabError(
+                    f"state {name} of parameter {place} has shape {None if held is None else tuple(held.shape)}, the "
+                    f"parameter {tuple(p.shape)}; a parameter that was resized needs a new optimizer."
+                )
+            count, scales = block_count(p.numel(), group["block"] or max(p.numel(), 1)), state.get(f"absmax{name}")
+            if held.dtype == torch.uint8 and (scales is None or scales.numel() != count):
+                raise LabError(
+                    f"state {name} of parameter {place} has {0 if scales is None else scales.numel()} scales, and "
+                    f"blocks of {group['block']} need {count}; the block size of a state cannot change."
+                )
+
     def _codings(self, group: dict[str, Any], step: int, place: int) -> tuple[str, list[Coding]]:
         """How states are stored, and the codebooks with this step's seeds."""
         if group["rounding"] == "stochastic":
@@ -222,23 +220,43 @@ class EightBit(torch.optim.Optimizer):
     # --- saving and loading ---------------------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, without casting the states to the parameters' dtype; another block or codebook is refused."""
-        groups = state_dict["param_groups"]
-        for mine, theirs in zip(self.param_groups, groups, strict=False):
-            if mine["block"] != theirs.get("block"):
-                raise LabError(
-                    f"the state_dict has blocks of {theirs.get('block')}, this optimizer of {mine['block']} (0: the "
-                    f"whole tensor); make it with block={theirs.get('block') or None}."
-                )
-            if tuple(mine["codes"]) != tuple(theirs["codes"]):
-                raise LabError("the state_dict was made with other codebooks; make the optimizer with the same code.")
-        super().load_state_dict(state_dict)
+        """As torch's, without casting the states to the parameters' dtype.
+
+        Raises LabError, and leaves the optimizer as it was, for a state_dict of another kind of optimizer, block size
+        or codebook, or of parameters of other shapes.
+        """
+        groups = self._demand_like(state_dict)
         names = [name for group in groups for name in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
+        for place, (name, p) in enumerate(zip(names, parameters, strict=False)):
+            held = state_dict["state"].get(name)
+            if held and held[f"state{self.kind.names[0]}"].shape != p.shape:
+                raise LabError(
+                    f"the state_dict's parameter {place} has shape {tuple(held[f'state{self.kind.names[0]}'].shape)}, "
+                    f"this optimizer's {tuple(p.shape)}; it is of another model."
+                )
+        super().load_state_dict(state_dict)
         for name, p in zip(names, parameters, strict=True):
             if name in state_dict["state"]:
                 held = state_dict["state"][name]
                 self.state[p] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in held.items()}
+
+    def _demand_like(self, state_dict: Any) -> list[dict[str, Any]]:
+        """The groups of a state_dict, if an optimizer of this kind with these blocks and codebooks made it."""
+        groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
+        if groups is None or any("block" not in group or "update" not in group for group in groups):
+            raise LabError("this is no state_dict of an 8-bit optimizer; pass what optimizer.state_dict() returned.")
+        for mine, theirs in zip(self.param_groups, groups, strict=False):
+            if theirs["update"] != self.kind.update:
+                raise LabError(f"the state_dict is of {theirs['update']}, this optimizer of {self.kind.update}.")
+            if mine["block"] != theirs["block"]:
+                raise LabError(
+                    f"the state_dict has blocks of {theirs['block']}, this optimizer of {mine['block']} (None: the "
+                    f"whole tensor); make it with block={theirs['block']}."
+                )
+            if tuple(mine["codes"]) != tuple(theirs["codes"]):
+                raise LabError("the state_dict was made with other codebooks; make the optimizer with the same code.")
+        return list(groups)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "codes": self.codes}
@@ -251,30 +269,3 @@ class EightBit(torch.optim.Optimizer):
             for value in state.values()
             if isinstance(value, torch.Tensor)
         )
-
-
-def _books(code: str | tuple[Codebook, Codebook]) -> tuple[Codebook, Codebook]:
-    """The codebooks of the signed and of the unsigned state."""
-    if isinstance(code, str):
-        if code not in CODES:
-            raise unknown("code", code, CODES)
-        return CODES[code](signed=True), CODES[code](signed=False)
-    pair = tuple(code) if isinstance(code, tuple | list) else (code,)
-    if len(pair) != 2 or not all(isinstance(book, Codebook) for book in pair):
-        raise LabError("code is two Codebooks, of the signed and of the unsigned state, or one of: dynamic, linear.")
-    if not pair[0].signed:
-        raise LabError(f"{pair[0].name} has no negative values, and the first state of an optimizer needs them.")
-    return pair
-
-
-def _check(numbers: dict[str, Any]) -> None:
-    """Ranges of the hyperparameters."""
-    for name, value in numbers.items():
-        if name == "betas":
-            if not all(0 <= beta < 1 for beta in value):
-                raise LabError(f"betas={value!r}; each is allowed from 0 to below 1.")
-        elif name == "momentum":
-            if not 0 <= value < 1:
-                raise LabError(f"momentum={value!r}; allowed: from 0 to below 1.")
-        elif not 0 <= value < float("inf"):
-            raise LabError(f"{name}={value!r}; allowed: 0 and more.")

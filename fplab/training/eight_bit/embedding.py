@@ -14,7 +14,7 @@ class StableEmbedding(nn.Embedding):
     """An embedding initialised Xavier-uniformly, followed by a layer norm, with 32-bit optimizer states.
 
     Arguments as :class:`torch.nn.Embedding`. The layer norm comes before position embeddings are added, and is computed
-    in float32. 8-bit optimizers find the mark on its weight; copies of the module keep it.
+    in float32. 8-bit optimizers find the mark on its weight; copies of the module and other weights have it too.
 
     Source: Dettmers et al., arXiv 2110.02861, section 2.3: gradients of rare tokens make embeddings the layer with the
     largest updates, and a normalised output keeps their variance.
@@ -22,20 +22,30 @@ class StableEmbedding(nn.Embedding):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(num_embeddings, embedding_dim, *args, **kwargs)
-        self.norm = nn.LayerNorm(embedding_dim)
-        self._mark()
+        self.norm = nn.LayerNorm(embedding_dim, device=self.weight.device)
 
     def reset_parameters(self) -> None:
         """Xavier uniform: within sqrt(6 / (rows + columns)); the padding row is zero."""
         nn.init.xavier_uniform_(self.weight)
         self._fill_padding_idx_with_zero()
 
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """As torch's; a weight that is set or replaced gets the mark."""
+        super().register_parameter(name, param)
+        self._mark()
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._mark()
 
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        super()._apply(*args, **kwargs)  # may replace parameters
+        self._mark()
+        return self
+
     def _mark(self) -> None:
-        setattr(self.weight, STATE_BITS, 32)
+        if self._parameters.get("weight") is not None:
+            setattr(self.weight, STATE_BITS, 32)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The normalised rows of ``tokens``, in the weight's dtype."""

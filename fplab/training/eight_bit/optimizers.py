@@ -78,10 +78,10 @@ class Adam8bit(EightBit):
         seed: int = 0,
         bad_gradients: str = "skip",
     ) -> None:
-        numbers = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(
             params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
-            decay=decay or self.decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
+            decay=self.decay if decay is None else decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
         )  # fmt: skip
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
@@ -171,7 +171,7 @@ class Lion8bit(EightBit):
         seed: int = 0,
         bad_gradients: str = "skip",
     ) -> None:
-        numbers = {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay}
+        numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(
             params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
             decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
