@@ -376,3 +376,15 @@ def test_nan_in_a_format_without_one_and_sparse_gradients_are_refused() -> None:
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(LabError, match=r"a gradient is sparse; pass dense gradients"):
         sparse.step()
+
+
+@pytest.mark.parametrize("update", sorted(RULES))
+def test_autograd_is_told_of_a_step_between_forward_and_backward(update: str) -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = SGD([weight], lr=0.5, update=update)
+    loss = (weight * weight).sum()
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    assert weight.tolist() == [0.5] * 4
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -20,6 +20,7 @@ from .settings import OWN, Settings
 
 Array = np.ndarray[Any, Any]
 FORWARD = (False, False)
+HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}  # torch's casts from FP32 round to nearest even, as the lab's
 
 
 class Products:
@@ -61,9 +62,11 @@ class Products:
         if tensor.device.type != "cpu":
             raise LabError(f"a product of tensors on {tensor.device}; emulation runs on the CPU: move the model there.")
         plain = tensor.detach()
+        if fmt in HALVES and plain.dtype == torch.float32:  # as the GPU's own copy of the operand; three times as fast
+            plain = plain.to(HALVES[fmt])
         own = OWN.get(plain.dtype) == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
-        array: Array = plain.to(wide).contiguous().numpy()
+        array: Array = plain.contiguous().to(wide).numpy()
         if own:
             return array, 0
         form = get(fmt)

@@ -11,7 +11,7 @@ from ...errors import LabError
 from ...formats import Format, Overflow, Specials, get, overflow
 from ...kernels import mixed
 from ...kernels.rounding import stream_keys
-from ...threads import split
+from ...threads import SMALLEST_SHARE, split
 
 NO_KEYS = (np.uint32(0), np.uint32(0))
 OVER = {Overflow.INF: np.inf, Overflow.NAN: np.nan}
@@ -66,7 +66,10 @@ def rounded(
     def run(a: int, b: int) -> None:
         loop(left[a:b], right[a:b] if isinstance(right, np.ndarray) else number, result[a:b], to, a, *keys)
 
-    split(run, left.size, unit=mixed.BLOCK)
+    if left.size < 2 * SMALLEST_SHARE:
+        run(0, left.size)  # one share anyway, and an optimizer's many small tensors feel what asking costs
+    else:
+        split(run, left.size, unit=mixed.BLOCK)
     if not form.has_nan and np.isnan(result).any():
         raise LabError(f"the result of {operation} is NaN, and {form.name} has none; look for the first NaN gradient.")
     return result

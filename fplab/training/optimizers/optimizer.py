@@ -156,7 +156,10 @@ def _flat(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _store(parameter: torch.Tensor, values: np.ndarray) -> None:
-    """Write values back into a tensor, unless they already are its own."""
+    """Write values back into a tensor; where they already are its own memory, only tell autograd that it changed."""
+    if parameter.data_ptr() == values.ctypes.data:
+        torch.autograd.graph.increment_version(parameter)
+        return
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(values).view(parameter.shape))
 

@@ -1,0 +1,36 @@
+"""Operands under emulation are rounded by torch's casts; they must be the lab's roundings, wherever those decide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fplab
+from fplab.nn import emulate
+
+
+def deciding(fmt: str) -> np.ndarray:
+    """Every value of a 16-bit format, every midpoint beyond it, and the float32 neighbours of both, float32 (n,)."""
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    values = fplab.decode(codes, fmt)
+    values = values[np.isfinite(values)]
+    following = np.append(np.unique(np.abs(values)).astype(np.float64)[1:], 2.0 ** (fplab.formats.get(fmt).emax + 1))
+    middles = ((np.unique(np.abs(values)) + following) / 2).astype(np.float32)
+    found = np.concatenate([values, middles, -middles])
+    beside = [np.nextafter(found, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
+    found = np.concatenate([found, *beside])
+    return np.concatenate([found[np.isfinite(found)], np.float32([np.inf, -np.inf, np.nan])])
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_fp32_operands_are_rounded_as_the_lab_rounds(fmt: str, transposed: bool) -> None:
+    x = deciding(fmt)
+    given = torch.from_numpy(x)
+    one = torch.ones(1, 1)
+    with emulate("H100", inputs=fmt):
+        out = (given.view(1, -1).t() @ one) if transposed else (one @ given.view(1, -1))
+    want = fplab.quantize(x, fmt)
+    assert want.size > 190_000
+    np.testing.assert_array_equal(out.numpy().ravel(), want)
