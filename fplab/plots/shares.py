@@ -43,10 +43,10 @@ def stacked_shares(ax: Axes, x: np.ndarray, shares: Mapping[str, np.ndarray]) ->
     total = np.sum(list(shares.values()), axis=0)
     if not np.allclose(total, 1):
         raise LabError(f"shares add up to {total.min():.4g} to {total.max():.4g}; they must add up to 1.")
-    bottom = np.zeros(len(x))
+    bottom, edges = np.zeros(len(x)), np.append(x - 0.5, x[-1] + 0.5)
     for fate, share in shares.items():
-        ax.bar(x, 100 * share, bottom=bottom, width=1.0, **fill(fate))
-        bottom += 100 * share
+        ax.stairs(bottom + 100 * share, edges, baseline=bottom, fill=True, **fill(fate))  # one patch, not one a bar
+        bottom = bottom + 100 * share
     ax.set_xlim(x.min() - 0.5, x.max() + 0.5)
     ax.set_ylim(0, 100)
     ax.grid(visible=False)

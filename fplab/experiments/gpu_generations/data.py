@@ -153,9 +153,10 @@ def run(params: Params, tick: Tick) -> Arrays:
                     machine.optimizer.step()
                     losses[seed, i, step] = loss.item()
                 weights = [machine.weights() for machine in machines]
+                reference, size = weights[REFERENCE], norm(weights[REFERENCE])
                 for i, x in enumerate(weights):
-                    differ[seed, i, step] = differing(x, weights[REFERENCE])
-                    distance[seed, i, step] = norm(x - weights[REFERENCE]) / norm(weights[REFERENCE])
+                    differ[seed, i, step] = differing(x, reference)
+                    distance[seed, i, step] = norm(x - reference) / size
             right[seed] = [machine.right() for machine in machines]
     tick(1.0, "done")
     tested = sum(len(batch.targets) for batch in DIGITS_MLP.held_out())

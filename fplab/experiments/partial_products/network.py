@@ -36,6 +36,7 @@ def tensors(seed: int = 0) -> dict[str, Array]:
     import torch
 
     from ... import training
+    from ...training.loop import one_thread
 
     data = training.digits("train")
     model = training.digits_net(seed)
@@ -52,7 +53,8 @@ def tensors(seed: int = 0) -> dict[str, Array]:
 
     layers = training.layers(model)
     handles = [layers["conv" + name].register_forward_hook(keep(name)) for name in "23"]
-    torch.nn.functional.cross_entropy(model(images), labels).backward()
+    with one_thread():  # so that the gradients' bits do not depend on the machine's threads
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
     for handle in handles:
         handle.remove()
     found = {name: np.array((t if name[0] == "x" else t.grad).detach().numpy()) for name, t in kept.items()}

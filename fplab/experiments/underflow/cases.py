@@ -58,8 +58,11 @@ def _bits(tensor: torch.Tensor) -> np.ndarray:
 
 
 def torch_cast(values: np.ndarray, fmt: str) -> np.ndarray:
-    """torch's cast of FP32 values on the CPU, as codes."""
-    return _bits(_narrow(_tensor(values, "cpu"), fmt))
+    """torch's cast of FP32 values on the CPU, as codes; on one thread, as torch's others go on spinning for a while."""
+    from ...training.loop import one_thread
+
+    with one_thread():
+        return _bits(_narrow(_tensor(values, "cpu"), fmt))
 
 
 def torch_version() -> str:
