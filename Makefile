@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures test lint lab pages bench prove clean
+.PHONY: help install run figures test lint browser lab pages bench prove clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ lint: $(VENV)/.installed ## ruff and mypy
 
 test: lint ## ruff, mypy and the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null
 
 lab: $(VENV)/.installed ## JupyterLab on the notebooks
 	@$(BIN)/python -m fplab lab

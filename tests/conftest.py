@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 from hypothesis import HealthCheck, settings
 
 # No deadline: a first call may compile a kernel, and machines differ.
 settings.register_profile("fplab", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fplab")
+
+# Whoever runs the tests keeps the progress that they have made in the exercises.
+os.environ["FPLAB_PROGRESS_DIR"] = tempfile.mkdtemp(prefix="fplab-progress-")
 
 
 def pytest_collection_modifyitems(items):

@@ -44,3 +44,10 @@ def test_its_commands_and_files_exist():
     assert set(re.findall(r"\bfplab (list|run|figures|record|verify|memory|inspect|lab)\b", TEXT)) <= known
     for path in re.findall(r"\]\((figures/[^)]+)\)", TEXT):
         assert (ROOT / path).is_file(), path
+
+
+def test_the_numbers_of_the_course_are_true():
+    exercises, widgets = len(fplab.exercises.names()), len(fplab.widgets.NAMES)
+    assert f"{widgets} widgets, {exercises} exercises" in TEXT
+    assert f"{widgets} 个组件、{exercises} 道习题" in TEXT
+    assert len(list((ROOT / "notebooks").glob("[0-9]*.ipynb"))) == 13
