@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 _BACKWARD = "the forward pass was finite and the backward pass is not: the loss, or a derivative here, overflows"
 _UPDATE = "the gradients were finite and the update is not: the optimizer divides by zero or overflows"
+_CHANGED = "not the optimizer's doing, whose last step left it finite: look at what else writes to it or rounds it"
+_BETWEEN = "no module returned it: look at the functions called before this layer, or at the batch"
 CAUSES = {
     "input": "the data holds it already: look at the batch, not at the model",
     "initial weights": "there before the first step: a damaged checkpoint or a wrong initialisation",
@@ -13,7 +15,8 @@ CAUSES = {
     "activation gradients": _BACKWARD,
     "weight gradients": _BACKWARD,
     "updates": _UPDATE,
-    "weights": _UPDATE,
+    "weights": f"{_UPDATE}, or something else wrote to it",
+    "buffers": "this layer used a buffer that holds it: look at its running statistics, or at what else writes to it",
 }
 
 
@@ -22,7 +25,8 @@ class NonFinite(NamedTuple):
 
     ``infinite`` and ``nan`` of ``size`` values; ``at``: the flat index of the first of them. ``before``: the step and
     the largest magnitude when this tensor was last seen finite. ``scale``: the loss scale. ``skipped``: whether a loss
-    scaler skipped the step, so that nothing was harmed.
+    scaler skipped the step, so that nothing was harmed. ``elsewhere``: weights that something else than the
+    optimizer changed, or the input of a layer that no module returned.
     """
 
     step: int
@@ -36,6 +40,7 @@ class NonFinite(NamedTuple):
     before: tuple[int, float] | None
     scale: float
     skipped: bool = False
+    elsewhere: bool = False
 
     def __str__(self) -> str:
         what = " and ".join(f"{n:,} {name}" for n, name in ((self.infinite, "infinite"), (self.nan, "NaN")) if n)
@@ -53,6 +58,8 @@ class NonFinite(NamedTuple):
             )
         if self.kind == "loss":
             return f"the loss does not survive its scale of {power(self.scale)}: scale less, or look at the loss"
+        if self.elsewhere:
+            return _CHANGED if self.kind == "weights" else _BETWEEN
         if self.kind == "activations" and not self.infinite:
             return (
                 "no infinity came before this NaN: 0/0, inf - inf, or a log or root of a negative number in this layer"

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from .origins import ROOT, Ingredients, ingredients, nothing
 from .tensors import tensors_in
-
-ROOT = "model"  # how the outermost module is called, whose name is empty
 
 
 class Sink(Protocol):
@@ -21,7 +20,9 @@ class Sink(Protocol):
 
     steps: int
 
-    def see(self, kind: str, layer: str, tensor: str, value: torch.Tensor) -> None: ...  # noqa: D102
+    def see(  # noqa: D102
+        self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing
+    ) -> None: ...
     def before_update(self, closure: bool) -> None: ...  # noqa: D102
     def after_update(self) -> None: ...  # noqa: D102
     def scaled(self, scaler: Any, loss: Any, scaled: Any) -> None: ...  # noqa: D102
@@ -37,12 +38,13 @@ class ForwardHooks:
     """
 
     def __init__(self, model: nn.Module, sink: Sink) -> None:
-        self._sink = sink
+        self._model, self._sink = model, sink
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._ran: set[str] = set()
         first = model.register_forward_pre_hook(self._input, with_kwargs=True)
         self._handles = [first] + [
-            module.register_forward_hook(self._output(name or ROOT)) for name, module in model.named_modules()
+            module.register_forward_hook(self._output(name or ROOT), with_kwargs=True)
+            for name, module in model.named_modules()
         ]
 
     def new_step(self) -> None:
@@ -61,19 +63,20 @@ class ForwardHooks:
             for tensor in tensors_in([args, kwargs]):
                 self._sink.see("input", ROOT, "the model's input", tensor)
 
-    def _output(self, layer: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+    def _output(self, layer: str) -> Callable[[nn.Module, Any, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return
             repeated = _in_backward() and layer in self._ran
             if not _in_backward():
                 self._ran.add(layer)
             found = list(tensors_in(output))
+            made_of = functools.partial(ingredients, self._model, layer, module, [args, kwargs], output)
             for i, tensor in enumerate(found):
                 if self._is_new(tensor):
                     name = layer if len(found) == 1 else f"{layer}[{i}]"
                     if not repeated:
-                        self._sink.see("activations", layer, name, tensor)
+                        self._sink.see("activations", layer, name, tensor, made_of)
                     if tensor.requires_grad and not tensor.is_inference():
                         tensor.register_hook(functools.partial(self._gradient, layer, name))
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .hooks import ROOT
+from .origins import ROOT
 from .tensors import bits
 
 Array = np.ndarray[Any, Any]

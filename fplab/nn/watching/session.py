@@ -17,8 +17,9 @@ from ...formats import Format
 from .advice import Limits
 from .comparing import compare
 from .events import NonFinite
-from .hooks import ROOT, ForwardHooks, optimizer_hooks, scaler_hooks
+from .hooks import ForwardHooks, optimizer_hooks, scaler_hooks
 from .losses import Losses, Lost, merged
+from .origins import INFINITY, ROOT, Ingredients, broken, masks, nothing
 from .parts import Parameter, Parts, other_states, parameters_of, states_of
 from .report import Report, make_report
 from .tables import REACH, Array, Fates, Key, Tables, candidate, histogram
@@ -28,7 +29,6 @@ from .trail import Trail
 FORMATS: tuple[str, ...] = ("fp16", "bf16", "e4m3", "e5m2")
 GRADIENTS = ("activation gradients", "weight gradients")
 ORDER = ("activations", *GRADIENTS, "updates", "weights")
-INFINITY = 0x7F800000
 
 
 class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as seen)
@@ -141,14 +141,14 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         self.skipped += skipped
         self._begin()
 
-    def see(self, kind: str, layer: str, tensor: str, value: torch.Tensor) -> None:
-        """A tensor of the forward or backward pass, or a state."""
+    def see(self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing) -> None:
+        """A tensor of the forward or backward pass, or a state; ``made_of``: what went into it."""
         found = bits(value)
         if found is None or not found.size:
             if found is None:
                 self.unread.add(f"{kind} of {tensor}")
             return
-        self._scanned(kind, layer, tensor, self._tables.scan(found), found)
+        self._scanned(kind, layer, tensor, self._tables.scan(found), found, made_of)
         if self._counting and kind not in ("input", "loss"):
             shift = 0
             if kind in GRADIENTS and self._scale != 1:
@@ -273,21 +273,50 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         if count and self._counting:
             self._tables.add_parts(kind, parts.layers, found, parts.layer_offsets)
 
-    def _scanned(self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array) -> None:
+    def _scanned(
+        self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array,
+        made_of: Ingredients = nothing,
+    ) -> None:  # fmt: skip
         """A tensor has been read: keep its print, and notice what is not finite."""
         self._trail.add(kind, tensor, scanned, found)
         if scanned[0] < INFINITY:
             if self.first is None:
                 self._largest[kind, tensor] = self.steps, scanned[0]
-        elif self.first_kept is None and not self._pending:
-            broken = (found & 0x7FFFFFFF) >= INFINITY
-            nan = int(((found & 0x7FFFFFFF) > INFINITY).sum())
-            was = self._largest.get((kind, tensor))
-            before = (was[0], float(np.uint32(was[1]).view(np.float32))) if was else None
-            self._pending.append(NonFinite(
-                self.steps, kind, layer, tensor, int(broken.sum()) - nan, nan, found.size, int(np.argmax(broken)),
-                before, self._scale,
-            ))  # fmt: skip
+        elif self.first_kept is None and not self._pending and not (kind == "input" and masks(found)):
+            behind = self._behind(made_of)
+            if kind == "updates":
+                behind = behind or self._broken_before(tensor)
+            self._pending.append(behind or self._event(kind, layer, tensor, found))
+
+    def _behind(self, made_of: Ingredients) -> NonFinite | None:
+        """What was not finite before an output was: weights, a buffer, or an input."""
+        for kind, holder, name, value in made_of():
+            found = bits(value)
+            if found is not None and broken(found).any() and (kind == "weights" or not masks(found)):
+                return self._event(kind, holder, name, found)._replace(elsewhere=kind != "buffers")
+        return None
+
+    def _broken_before(self, tensor: str) -> NonFinite | None:
+        """The weights of a step that counts, where they were not finite before the optimizer moved them."""
+        if self._before is None:
+            return None
+        parts, values = self._before
+        i, p = next((i, p) for i, p in enumerate(parts.parameters) if p.name == tensor)
+        found = values[parts.offsets[i] : parts.offsets[i + 1]].view(np.uint32)
+        if not broken(found).any():
+            return None
+        return self._event("weights", p.layer, p.name, found)._replace(elsewhere=True)
+
+    def _event(self, kind: str, layer: str, tensor: str, found: Array) -> NonFinite:
+        """What is to be said of a tensor that is not finite."""
+        bad = broken(found)
+        nan = int(((found & 0x7FFFFFFF) > INFINITY).sum())
+        was = self._largest.get((kind, tensor)) or self._largest.get((f"initial {kind}", tensor))
+        before = (was[0], float(np.uint32(was[1]).view(np.float32))) if was else None
+        return NonFinite(
+            self.steps, kind, layer, tensor, int(bad.sum()) - nan, nan, found.size, int(np.argmax(bad)), before,
+            self._scale,
+        )  # fmt: skip
 
     # --- what was seen ----------------------------------------------------------------------------------------------
 
