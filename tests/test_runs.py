@@ -141,6 +141,29 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
         checkpoints.load(path, {})
 
 
+def test_a_directory_is_refused_without_advice_to_delete_it(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    with pytest.raises(LabError) as caught:
+        fit(narrow(), steps=1, checkpoint=tmp_path)
+    assert str(caught.value) == (
+        f"{str(tmp_path)!r} is a directory; a checkpoint is a file, such as {str(tmp_path / 'run.npz')!r}."
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    taken: list[int] = []
+    with pytest.raises(LabError, match=r"cannot write to '.*file': .* Name another folder\."):
+        fit(
+            narrow(),
+            steps=1,
+            checkpoint=tmp_path / "file" / "run.npz",
+            progress=lambda step, _steps: taken.append(step),
+        )
+    assert not taken
+
+
 def test_another_layout_is_refused(tmp_path: Path) -> None:
     text = json.dumps({"version": 0, "configuration": {}, "state": {"value": 1}})
     with (tmp_path / "run").open("wb") as file:

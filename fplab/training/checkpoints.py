@@ -43,6 +43,8 @@ def load(path: Path, configuration: Configuration) -> Any:
     Raises :class:`LabError` for a file that is damaged, that is no checkpoint, or that another run wrote; the text
     names every setting in which they differ.
     """
+    if path.is_dir():
+        raise LabError(f"{str(path)!r} is a directory; a checkpoint is a file, such as {str(path / 'run.npz')!r}.")
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

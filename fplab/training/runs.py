@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..errors import LabError, integer
+from ..storage import demand_writable
 from . import checkpoints, policies, tasks
 from .loop import one_thread
 from .policies import Made, Policy
@@ -75,8 +76,10 @@ def fit(
         torch.manual_seed(seed)  # for a task with dropout; the state is part of the checkpoint
         run = _Running(task, policies.get(policy), seed, optimizer or baseline(task), gpu)
         path = None if checkpoint is None else Path(checkpoint)
-        if path is not None and path.exists():
-            run.go_on_from(checkpoints.load(path, run.configuration), path, steps)
+        if path is not None:
+            demand_writable(path.parent)
+            if path.exists():
+                run.go_on_from(checkpoints.load(path, run.configuration), path, steps)
         for batch in task.batches(seed, steps, run.done):
             try:
                 run.step(batch)
