@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ...hardware.cases import Arrays
 from ...plots.style import Look, current, label_ends, look, new_figure
@@ -48,7 +48,7 @@ def losses(ax: Axes, arrays: Arrays) -> None:
     ax.set_ylabel("loss")
     ax.set_ylim(0)
     ax.set_xlim(0, steps[-1])
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
     ax.set_title(f"{len(arrays['losses'])} seeds: one curve each, to the eye")
 
 
@@ -135,6 +135,7 @@ def answers(ax: Axes, arrays: Arrays) -> None:
     right = arrays["right"]
     middle, room = (right.max() + right.min()) / 2, max(6, np.ptp(right))
     ax.set_ylim(middle - 1.1 * room, middle + 1.1 * room)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xticks(range(seeds), [f"seed {s}" for s in range(seeds)])
     ax.set_xlim(-0.5, seeds - 0.5)
     ax.grid(visible=False, axis="x")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DOTS = (0, (1, 1.5))
 DASHES = (0, (4, 1.5))
+ABOVE: dict[str, Any] = {"y": 1.0}  # a title given its place is not laid out around the ticks at every drawing
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UNITS = ("", *CORES)
 NAMES = {"": "one by one", **{core: core for core in CORES}}
 TITLES = {
@@ -36,29 +38,32 @@ TITLES = {
 
 
 def draw(arrays: Arrays, params: Params) -> Figure:
-    """All panels."""
+    """All panels, each in its place: to find the places for so many would take as long as to draw them."""
     figure = new_figure(13, 15)
-    figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
-    rows = figure.add_gridspec(4, 1, height_ratios=[1, 1.15, 1.15, 1])
-    first = rows[0].subgridspec(1, 3, width_ratios=[1.15, 1, 1])
-    running(figure.add_subplot(first[0]), arrays)
-    for i, kind in enumerate(("positive", REAL[2])):
-        fates(figure.add_subplot(first[i + 1]), arrays, kind)
+    figure.set_layout_engine("none")
     measured = {kind: of_kind(arrays, kind) for kind in (*SYNTHETIC, *REAL)}
-    for row, kinds in ((rows[1], SYNTHETIC[:3]), (rows[2], REAL)):
-        grid = row.subgridspec(1, 3)
-        for i, kind in enumerate(kinds):
-            errors(figure.add_subplot(grid[i]), kind, measured[kind], first=i == 0)
-    last = rows[3].subgridspec(1, 3)
-    tightness(figure.add_subplot(last[0]), measured)
-    crossing(figure.add_subplot(last[1]), measured)
-    truncation(figure.add_subplot(last[2]), measured)
-    figure.legend(handles=legend(), loc="outside lower center", ncols=7)
+    top = row(figure, 0.812, 0.98, gap=0.5, right=0.985)
+    running(top[0], arrays)
+    for ax, kind in zip(top[1:], ("positive", REAL[2]), strict=True):
+        fates(ax, arrays, kind)
+    for low, high, kinds in ((0.55, 0.756, SYNTHETIC[:3]), (0.288, 0.494, REAL)):
+        for i, (ax, kind) in enumerate(zip(row(figure, low, high, gap=0.24, right=0.985), kinds, strict=True)):
+            errors(ax, kind, measured[kind], first=i == 0)
+    last = row(figure, 0.064, 0.232, gap=1.0, right=0.93)
+    for ax, panel in zip(last, (tightness, crossing, truncation), strict=True):
+        panel(ax, measured)
+    figure.legend(handles=legend(), loc="lower center", ncols=7)
     return figure
 
 
+def row(figure: Figure, low: float, high: float, gap: float, right: float) -> list[Axes]:
+    """Three panels side by side, in shares of the figure; ``gap``: between them, in panels."""
+    grid = figure.add_gridspec(1, 3, left=0.058, right=right, bottom=low, top=high, wspace=gap)
+    return [figure.add_subplot(grid[i]) for i in range(3)]
+
+
 def by_length(ax: Axes, lengths: np.ndarray, log: bool = True) -> None:
-    """K along a logarithmic axis; few ticks, in plain text, which is drawn ten times as fast as mathematics."""
+    """K along a logarithmic axis, and errors; few ticks, in plain text, drawn ten times as fast as mathematics."""
     ax.set_xscale("log", base=2)
     ax.set_xlim(lengths[0], lengths[-1])
     few = [k for k in (16, 64, 256, 1024, 4096, 16384, 65536) if k <= lengths[-1]]
@@ -68,6 +73,7 @@ def by_length(ax: Axes, lengths: np.ndarray, log: bool = True) -> None:
     if log:
         ax.set_yscale("log")
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
+        ax.yaxis.set_major_formatter(lambda y, _: "10" + str(round(np.log10(y))).translate(RAISED))
         ax.yaxis.set_minor_locator(NullLocator())
 
 
@@ -100,7 +106,7 @@ def running(ax: Axes, arrays: Arrays) -> None:
     ax.set_xticks([0, 1 << 14, 1 << 15, 3 << 14, 1 << 16], ["0", "16k", "32k", "48k", "64k"])
     ax.set_xlabel("products added")
     ax.set_ylabel("running sum")
-    ax.set_title("FP16 sums of positive products stall")
+    ax.set_title("FP16 sums of positive products stall", **ABOVE)
     label_ends(ax, ends)
 
 
@@ -120,12 +126,12 @@ def fates(ax: Axes, arrays: Arrays, kind: str) -> None:
     ax.grid(False)
     ax.set_xlabel("place of the product in the sum")
     ax.set_ylabel("of the non-zero products (%)")
-    ax.set_title(f"FP16: {TITLES[kind]}")
+    ax.set_title(f"FP16: {TITLES[kind]}", **ABOVE)
     inside: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
-    ax.text(2**4, 55, FATES[3], color=theme.background, **inside)
+    ax.text(2**4, 82, FATES[3], color=theme.background, **inside)
     ax.text(2**15.7, 30, FATES[2].replace(" ", "\n"), color=theme.ink, ha="right", **inside)
     if share[0, 0] > 5:
-        ax.annotate(FATES[1], (2**3.6, share[0, 0] / 2), (2**4, 32), color=theme.background, **inside,
+        ax.annotate(FATES[1], (2**3.6, share[0, 0] / 2), (2**4, 64), color=theme.background, **inside,
                     arrowprops={"arrowstyle": "->", "color": theme.background})  # fmt: skip
 
 
@@ -144,12 +150,12 @@ def errors(ax: Axes, kind: str, one: Exactly, first: bool) -> None:
         ax.plot(one.lengths, np.minimum(bound, 1e9), color=own["color"], linewidth=1, linestyle=DOTS)
     low, high = (1e-7, 1e6) if cancels else (1e-9, 30)
     ax.set_ylim(low, high)
-    ax.set_title(TITLES[kind])
+    ax.set_title(TITLES[kind], **ABOVE)
     if cancels:
         ax.axhline(1, color=current().muted, linewidth=1)
-        ax.set_ylabel(r"largest $|error|\,/\,|exact|$")
+        ax.set_ylabel("largest |error| / |exact|")
     elif first:
-        ax.set_ylabel(r"largest $|error|\,/\,\Sigma|a_i b_i|$")
+        ax.set_ylabel("largest |error| / Σ|a b|")
 
 
 def tightness(ax: Axes, measured: dict[str, Exactly]) -> None:
@@ -165,7 +171,7 @@ def tightness(ax: Axes, measured: dict[str, Exactly]) -> None:
     ax.axhline(1, color=current().ink, linewidth=1, linestyle=DOTS)
     ax.set_ylim(0.02, 1.5)
     ax.set_ylabel("largest error / bound")
-    ax.set_title("H100 FP32: how tight its bound is")
+    ax.set_title("H100 FP32: how tight its bound is", **ABOVE)
     label_ends(ax, ends)
 
 
@@ -173,7 +179,7 @@ def crossing(ax: Axes, measured: dict[str, Exactly]) -> None:
     """The worst case of each GPU against the published bound and the sharp one."""
     one = measured["swamped"]
     by_length(ax, one.lengths, log=False)
-    ends = [(1.0, r"$K\,2^{-24}$", current().ink)]
+    ends = [(1.0, "K 2⁻²⁴", current().ink)]
     for row, gpu in enumerate(operands.TARGETS):
         i, own = index("fp32", gpu), look(UNITS.index(gpu))
         used = whole.ratio(one.errors[i][row], one.published()[row]).max(axis=0)
@@ -183,8 +189,8 @@ def crossing(ax: Axes, measured: dict[str, Exactly]) -> None:
         ends.append((rate, f"{gpu}: {rate:g}", own.color))
     ax.axhline(1, color=current().ink, linewidth=1.2)
     ax.set_ylim(0, 2.2)
-    ax.set_ylabel(r"worst error $/\ (K\,2^{-24}\,\Sigma|a_i b_i|)$")
-    ax.set_title("The bound for rounding, and truncation")
+    ax.set_ylabel("worst error / (K 2⁻²⁴ Σ|a b|)")
+    ax.set_title("The bound for rounding, and truncation", **ABOVE)
     label_ends(ax, ends)
 
 
@@ -202,7 +208,7 @@ def truncation(ax: Axes, measured: dict[str, Exactly]) -> None:
     ax.annotate("half a unit of FP16", (20, 2.0**-11), (0, 4), textcoords="offset points",
                 color=current().muted, fontsize=9)  # fmt: skip
     ax.set_ylabel("mean relative error")
-    ax.set_title("All positive, FP32: truncation drifts")
+    ax.set_title("All positive, FP32: truncation drifts", **ABOVE)
     label_ends(ax, ends)
 
 
