@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import fplab
-from fplab.exercises import exercise, progress
+from fplab.exercises import checker, exercise, progress
 from fplab.language import Text
 
 
@@ -93,6 +96,40 @@ def test_a_loop_that_swallows_exceptions_is_stopped_too():
     assert check(answer, limit=0.2).failure.how == "late"
 
 
+def test_a_call_that_cannot_be_stopped_is_said_to_run_on():
+    release = threading.Event()
+    report = check(lambda x, n: release.wait(30), limit=0.2)
+    release.set()
+    assert report.failure.how == "late"
+    assert "in a call that cannot be stopped" in str(report)
+    assert "was stopped" not in str(report)
+
+
+def test_a_whole_check_has_a_limit_too(monkeypatch):
+    task = exercise("rne").task
+    many, clock = len(checker.boundary_cases(task)), itertools.count()
+    monkeypatch.setattr(checker, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second a call
+    report = check(task.reference, limit=10 / checker.PATIENCE)
+    assert (report.failure.how, report.tried) == ("late", 10)
+    assert "right so far, but too slow: 10 inputs took 10 s" in str(report)
+    wrong = check(lambda x, n: task.reference(x, n) + (x > 100), limit=(many + 2) / checker.PATIENCE)
+    assert (wrong.failure.how, wrong.tried) == ("value", many)
+    assert "\nan input on which it fails:" in str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "text"),
+    [
+        ("rne", lambda x, n: 10**5000, "≈ 2^16610"),
+        ("rne", lambda x, n: -(10**5000), "≈ -2^16610"),
+        ("next_up", lambda code: 10**5000, "≈ 2^16610  (no code of fp16)"),
+        ("rne", lambda x, n: np.array([1, 2]), "an integer is wanted, not array([1, 2]) (ndarray)"),
+    ],
+)
+def test_answers_of_any_size_can_be_shown(name, answer, text):
+    assert text in str(check(answer, name))
+
+
 def test_it_works_outside_of_the_main_thread():
     found = []
     thread = threading.Thread(target=lambda: found.append(check(lambda x, n: x >> n)))
@@ -109,6 +146,9 @@ def test_what_is_printed_stays_inside_until_it_helps(capsys):
     report = check(answer)
     assert capsys.readouterr().out == ""
     assert "printed: half of 3" in str(report)
+    report = check(lambda x, n: print("half", file=sys.stderr) or x >> n)
+    assert capsys.readouterr().err == ""
+    assert "printed: half" in str(report)
     assert check(lambda x, n: print("noise") or exercise("rne").task.reference(x, n)).passed
     print("heard")
     assert capsys.readouterr().out == "heard\n"
@@ -195,6 +235,11 @@ def test_reports_follow_the_language():
     assert "应为" in str(report)
     assert "规则" in str(report)
     assert "这是截断" in str(report)
+    fplab.lang("en")
+    found = check(1 + 2**-11, "double_rounding")
+    assert "two different FP16 codes" in str(found)
+    fplab.lang("zh")
+    assert "两个不同的 FP16 编码" in str(found)
 
 
 def test_the_language_is_chosen_by_name():
@@ -204,3 +249,18 @@ def test_the_language_is_chosen_by_name():
         fplab.lang("fr")
     assert fplab.lang() == "en"
     assert Text("{a} of {b}", "{b} 的 {a}").fill(a=Text("one", "一"), b=2) == Text("one of 2", "2 的 一")
+
+
+def test_compiling_a_kernel_is_not_the_answer_s_time():
+    """The first use of an operation on a machine compiles for seconds; an endless loop is late all the same."""
+    import numba
+
+    def compiled_anew(x, n):
+        kernel = numba.njit(lambda x, n: x >> n if n == 0 else (x >> n) + 0 * x)
+        return int(kernel(x, n))
+
+    with sandbox.Sandbox(limit=0.05) as box:
+        outcome = box.call(lambda: compiled_anew(8, 1))
+        assert (outcome.how, outcome.value) == ("value", 4)
+        assert box.compiled > 0
+        assert box.call(lambda: all(True for _ in iter(int, 1))).how == "late"

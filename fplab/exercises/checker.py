@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 import zlib
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ Arguments = tuple[Any, ...]
 MOST_CASES = 120  # boundary cases of several arguments, beyond each argument's own
 
 NOTHING_SHOWN: Many = ()
+PATIENCE = 6  # times the limit of one call that all calls of one check may take
 TELLING = 60  # random cases on which an answer is compared with typical mistakes
 
 
@@ -31,7 +33,8 @@ class Failure:
     """The smallest counterexample. ``how``: "value", "raised", "unfit", "late", or "changes" (two runs differ).
 
     ``arguments``: labelled values; ``expected``, ``got``: what should and did come back; ``says``: what is wrong;
-    ``mistake``: the typical mistake that errs just so, if one does; ``values``: the arguments themselves.
+    ``mistake``: the typical mistake that errs just so, if one does; ``values``: the arguments themselves; ``least``:
+    whether the search for a smaller one came to its end.
     """
 
     how: str
@@ -43,6 +46,7 @@ class Failure:
     printed: str = ""
     values: Arguments = ()
     steps: int = 0
+    least: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,9 @@ class _Trial:
     def __init__(self, exercise: Exercise, task: Implement, answer: Any, box: Sandbox) -> None:
         self.exercise, self.task, self.answer, self.box = exercise, task, answer, box
         self.seen: dict[Hashable, tuple[Arguments, Outcome]] = {}
+        self.patience = PATIENCE * box.limit
+        self.deadline = time.monotonic() + self.patience
+        self.skipped = False  # whether an input was left out because the time was up
 
     def run(self, case: Arguments) -> Outcome:
         """The answer's outcome on a case, read as the kind that was asked for."""
@@ -176,6 +183,9 @@ class _Trial:
         """Whether the answer is wrong on a case; remembers what it gave."""
         key = key_of(self.task, case)
         if key not in self.seen:
+            if time.monotonic() > self.deadline + self.box.compiled:
+                self.skipped = True
+                return False
             self.seen[key] = case, self.run(case)
         outcome = self.seen[key][1]
         if outcome.how == "late" and outcome.stuck and not outcome.text.en:
@@ -190,6 +200,8 @@ class _Trial:
         if not callable(self.answer):
             return Report(self.exercise, False, 0, self._not_a_function())
         first = self._first_failure()
+        if first is None and self.skipped:
+            return Report(self.exercise, False, len(self.seen), Failure("late", says=self._too_slow()))
         if first is None:
             return Report(self.exercise, True, len(self.seen))
         tried, late = len(self.seen), self.seen[key_of(self.task, first)][1].how == "late"
@@ -201,12 +213,23 @@ class _Trial:
         text = Text("a function is wanted ({s}), not {x}", "需要一个函数（{s}），而不是 {x}")
         return Failure("unfit", says=text.fill(s=self.exercise.signature, x=shown))
 
+    def _too_slow(self) -> Text:
+        text = Text(
+            "right so far, but too slow: {n} inputs took {s:g} s, and the rest were not tried. "
+            "(A slow answer gets more time with limit=60; in a terminal, --limit 60.)",
+            "到目前为止都对，但太慢：{n} 个输入用了 {s:g} 秒，其余未试。"
+            "（较慢的答案可以用 limit=60 延长时间；在终端中用 --limit 60。）",
+        )
+        return text.fill(n=len(self.seen), s=self.patience)
+
     def _first_failure(self) -> Arguments | None:
         """The simplest boundary case that fails, else the first random one; all boundary cases are run."""
         failing = None
         for case in boundary_cases(self.task):
             if self.fails(case) and failing is None:
                 failing = case
+            if self.skipped:
+                return failing
             if self.seen[key_of(self.task, case)][1].how == "late":
                 return case if failing is None else failing
         if failing is not None:
@@ -227,7 +250,7 @@ class _Trial:
                 how = "changes"
                 says = Text("it gives different results for the same input", "对相同的输入，它给出不同的结果")
         mistake = None if outcome.how == "late" else self._mistake()
-        return Failure(how, shown, expected, got, says, mistake, outcome.printed, case, steps)
+        return Failure(how, shown, expected, got, says, mistake, outcome.printed, case, steps, not self.skipped)
 
     def _mistake(self) -> Text | None:
         """The typical mistake that gives what this answer gave, on every input that was tried."""

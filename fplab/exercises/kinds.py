@@ -18,7 +18,7 @@ from ..formats import get
 from ..language import Text
 from . import shrink
 from .kind import Kind, Many, UnfitError, Words
-from .shown import Shown, code_of, of_any, of_code, of_float, of_integer
+from .shown import Shown, code_of, of_any, of_code, of_float, of_integer, of_whole
 
 
 def _unfit(given: Any, en: str, zh: str) -> UnfitError:
@@ -32,7 +32,10 @@ def _whole(given: Any, en: str, zh: str) -> int:
         raise _unfit(given, en, zh)
     if isinstance(given, float) and not given.is_integer():
         raise _unfit(given, en, zh)
-    return int(given)
+    try:
+        return int(given)
+    except Exception:  # an array has __index__, too, and refuses
+        raise _unfit(given, en, zh) from None
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ class Codes:
         form = get(self.fmt)
         if not 0 <= value < 1 << form.bits:
             note = Text(f"no code of {form.name}", f"不是 {form.name} 的编码")
-            return (Shown(f"{value:#x}  ({note})"),)
+            return (Shown(f"{of_whole(value, hexadecimal=True)}  ({note})"),)
         shown = of_code(value, self.fmt)
         return (Shown(f"{value:#0{2 + -(-form.bits // 4)}x} = {shown.text}", shown.fields, shown.of),)
 
@@ -286,8 +289,10 @@ class Ratios:
 
     def show(self, value: Fraction) -> Many:
         """As a ratio."""
-        about = "" if value.denominator == 1 else f" ≈ {float(value):.9g}"
-        return (Shown(f"{value}{about}"),)
+        if value.denominator == 1:
+            return (Shown(of_whole(value.numerator)),)
+        ratio = f"{of_whole(value.numerator)}/{of_whole(value.denominator)}"
+        return (Shown(ratio + (f" ≈ {float(value):.9g}" if abs(value) < 2**1023 else "")),)
 
 
 @dataclass(frozen=True)

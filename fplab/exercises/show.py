@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..columns import padded, width_of
 from ..inspection.notebook import FILLS
 from ..language import Text
-from .base import LEVELS, Exercise, Implement
+from .base import LEVELS, Exercise, Find, Implement
 from .shown import Shown
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def lines(report: Report) -> Iterator[Line]:
     for name, many in failure.arguments:
         for i, shown in enumerate(many):
             yield (name or str(YOURS)) if i == 0 else "", shown
-    is_find = any(not name for name, _ in failure.arguments)
-    for label, many in ((WANTED if is_find else EXPECTED, failure.expected), (GOT, failure.got)):
+    task, is_find = report.exercise.task, any(not name for name, _ in failure.arguments)
+    # What is wanted is said in words, and in the language of now.
+    wanted = (Shown(str(task.wanted)),) if isinstance(task, Find) and failure.expected else failure.expected
+    for label, many in ((WANTED if is_find else EXPECTED, wanted), (GOT, failure.got)):
         for i, shown in enumerate(many):
             yield str(label) if i == 0 else "", shown
 
@@ -76,7 +78,7 @@ def caption(report: Report) -> str:
         return str(failure.says or NOT_THIS)
     if not failure.arguments:
         return str(failure.says)
-    above = FAILING if failure.how == "late" else SMALLEST
+    above = SMALLEST if failure.least and failure.how != "late" else FAILING
     return f"{above}:" + (f" {failure.says}" if failure.says else "")
 
 
@@ -189,7 +191,8 @@ def _rows_html(rows: list[Line], report: Report) -> str:
             f'<tr><th scope="row" style="{cell};font-weight:normal;opacity:.75">{html.escape(label)}</th>'
             f'<td style="{cell}">{html.escape(shown.text)}</td><td style="{cell}">{strip}</td></tr>'
         )
-    return f'<table style="border:0;border-collapse:collapse;margin:.3em 0;background:none">{"".join(body)}</table>'
+    table = f'<table style="border:0;border-collapse:collapse;margin:0;background:none">{"".join(body)}</table>'
+    return f'<div style="overflow-x:auto;margin:.3em 0">{table}</div>'
 
 
 def _legend_html(shown: Shown) -> str:

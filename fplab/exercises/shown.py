@@ -78,10 +78,21 @@ def code_of(x: float, fmt: str) -> int | None:
     return None if flags else code
 
 
+def of_whole(value: int, hexadecimal: bool = False) -> str:
+    """An integer's digits, or its size where they would fill the page.
+
+    >>> of_whole(255, hexadecimal=True), of_whole(-(10**5000))
+    ('0xff', '≈ -2^16610')
+    """
+    if abs(value) < 1 << 256:
+        return f"{value:#x}" if hexadecimal else str(value)
+    return f"≈ {'-' if value < 0 else ''}2^{round(math.log2(abs(value)))}"
+
+
 def of_integer(value: int, bits: int) -> Shown:
     """An integer with its binary digits, at least ``bits`` of them (none where ``bits`` is 0)."""
-    if not bits or value < 0:
-        return Shown(str(value))
+    if not bits or value < 0 or value >> 256:
+        return Shown(of_whole(value))
     return Shown(str(value), (("bits", f"{value:0{bits}b}"),), "")
 
 
