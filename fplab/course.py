@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from .experiments.table import Row
     from .tensorcore.models import Model
 
+# Where the keyboard is, is said by a line and not by a colour alone.
+FOCUS = ".jupyter-widgets :is(button,input,select,.noUi-handle):focus-visible{outline:2px solid;outline-offset:2px}"
 SIGNS = {"pass": "✓", "FAIL": "✗", "absent": "–"}  # a dash: neither yes nor no
 
 # --- the language -----------------------------------------------------------------------------------------------
 
 
 def style() -> str:
-    """The style sheet that shows the prose of the chosen language and hides the other."""
-    rules = []
+    """The style sheet that shows the prose of the chosen language and hides the other, and marks the focus."""
+    rules = [FOCUS]
     for language in LANGUAGES:
         shown = "block" if language == lang() else "none"
         rules.append(f".fplab-{language}{{display:{shown}!important}}")
@@ -88,9 +90,9 @@ class Picture:
         )
         image = (
             f'<img alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
-            'style="width:100%;max-width:68em;background:white;border-radius:4px"/>'
+            'style="width:100%;min-width:52em;max-width:68em;background:white;border-radius:4px"/>'
         )
-        return image + in_each(lambda: note(str(made)))
+        return f'<div style="overflow-x:auto">{image}</div>' + in_each(lambda: note(str(made)))
 
 
 def folders() -> tuple[Path, ...]:

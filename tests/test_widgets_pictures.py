@@ -445,4 +445,6 @@ def test_schedules_bring_their_chunks():
     state = pipeline.changed(pipeline.State(), "schedule", "interleaved")
     assert state.chunks == 2
     assert pipeline.changed(state, "schedule", "gpipe").chunks == 1
+    assert pipeline.changed(state, "chunks", 1).schedule == "1f1b"
+    assert pipeline.changed(pipeline.State("gpipe"), "chunks", 2).schedule == "interleaved"
     assert "chunks=3 is for schedule" in text_of(shell.picture(pipeline.render, pipeline.State(chunks=3)))

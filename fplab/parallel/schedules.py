@@ -6,6 +6,7 @@ stage before it and a backward pass the stage after it. Bubbles and memory are t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -43,7 +44,7 @@ class Timeline:
     @property
     def span(self) -> Fraction:
         """From the first pass to the end of the last."""
-        return max(slot.end for slot in self.slots)
+        return max({slot.stage: slot.end for slot in self.slots}.values())  # a stage's last pass ends it
 
     @property
     def ideal(self) -> Fraction:
@@ -61,14 +62,10 @@ class Timeline:
 
     def in_flight(self) -> list[int]:
         """For each stage, the most forward passes whose activations are held at once, counted in model chunks."""
-        peaks = []
-        for stage in range(self.stages):
-            events = [(s.end, 0, -1) if s.kind == "B" else (s.start, 1, 1) for s in self.slots if s.stage == stage]
-            held = peak = 0
-            for *_, change in sorted(events):
-                held += change
-                peak = max(peak, held)
-            peaks.append(peak)
+        held, peaks = [0] * self.stages, [0] * self.stages
+        for slot in self.slots:  # a stage's passes in order: a backward pass ends before the next pass begins
+            held[slot.stage] += 1 if slot.kind == "F" else -1
+            peaks[slot.stage] = max(peaks[slot.stage], held[slot.stage])
         return peaks
 
 
@@ -149,9 +146,11 @@ def _alternate(forwards: list[Work], backwards: list[Work], ahead: int) -> list[
 def _place(orders: list[list[Work]], chunks: int, times: dict[str, Fraction]) -> tuple[Slot, ...]:
     """Every pass as early as its stage is free and what it needs is there."""
     p, last = len(orders), chunks * len(orders) - 1
-    ends: dict[tuple[str, int, int], Fraction] = {}  # (kind, model part, micro-batch): when it is done
-    free, at = [Fraction(0)] * p, [0] * p
-    slots: list[Slot] = []
+    unit = math.lcm(*(time.denominator for time in times.values()))
+    ticks = {kind: int(time * unit) for kind, time in times.items()}  # whole units: the times stay exact, and are fast
+    ends: dict[tuple[str, int, int], int] = {}  # (kind, model part, micro-batch): when it is done
+    free, at = [0] * p, [0] * p
+    slots: list[tuple[int, int, str, int, int]] = []
 
     def needed(kind: str, part: int, i: int) -> tuple[str, int, int] | None:
         if kind == "F":
@@ -167,9 +166,12 @@ def _place(orders: list[list[Work]], chunks: int, times: dict[str, Fraction]) ->
                 need = needed(kind, part, i)
                 if need is not None and need not in ends:
                     break
-                start = max(free[stage], ends[need] if need else Fraction(0))
-                free[stage] = ends[kind, part, i] = start + times[kind]
-                slots.append(Slot(stage, kind, chunk, i, start, free[stage]))
+                start = max(free[stage], ends[need] if need else 0)
+                free[stage] = ends[kind, part, i] = start + ticks[kind]
+                slots.append((stage, start, kind, chunk, i))
                 at[stage] += 1
         assert len(slots) > before, "a schedule in which every stage waits for another"
-    return tuple(sorted(slots, key=lambda s: (s.stage, s.start)))
+    return tuple(
+        Slot(stage, kind, chunk, i, Fraction(start, unit), Fraction(start + ticks[kind], unit))
+        for stage, start, kind, chunk, i in sorted(slots)
+    )

@@ -56,7 +56,8 @@ def curve(state: State) -> Curve:
     value = parse(state.term).value
     if value.kind != "finite":
         raise LabError(f"term={state.term!r} is no finite number.")
-    term = np.float64(floats.quantize(float(value.value), state.format))
+    inside = abs(value.value) <= Fraction(2) ** 1023  # a float can hold it; no format here goes further
+    term = np.float64(floats.quantize(float(value.value), state.format)) if inside else np.float64(np.inf)
     if not np.isfinite(term):
         raise LabError(f"term={state.term!r} is beyond {state.format}, whose largest value is "
                        f"{formats.get(state.format).max:g}.")  # fmt: skip

@@ -17,6 +17,7 @@ from ..language import Text
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
 FILLS = {"sign": RED, "exponent": "#d69e14", "zeros": "#d69e14", "indicator": GREEN, "fraction": BLUE, "index": PURPLE}
+NUMBERS = (int, float)
 LEGIBLE = 0.7  # a drawing shrinks to this share of its width, and scrolls where there is less room
 RULE = "1px solid rgba(128,128,128,.4)"
 MONO = "ui-monospace,'DejaVu Sans Mono',monospace"
@@ -48,7 +49,7 @@ def attributes(given: dict[str, object]) -> str:
     """Keyword arguments as attributes: ``stroke_width=2`` is ``stroke-width="2"``."""
     parts = []
     for name, value in given.items():
-        text = number(value) if isinstance(value, int | float) else escaped(str(value))
+        text = number(value) if isinstance(value, NUMBERS) else escaped(str(value))
         parts.append(f' {attribute(name)}="{text}"')
     return "".join(parts)
 

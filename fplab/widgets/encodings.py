@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from .. import codebooks, exact, integers
-from ..codebooks import tree
+from ..codebooks import oracle, tree
 from ..codebooks.books import Codebook
 from ..errors import LabError, unknown
 from ..exact import Exact
@@ -201,15 +201,15 @@ class BookCodes:
 
     def value(self, code: int, scale: float) -> Exact:
         """Table value times scale, in FP32."""
-        packed = codebooks.Quantized(np.array([code], np.uint8), np.array([scale], np.float32), self.book, 1)
-        return exact.from_float(float(codebooks.dequantize_blockwise(packed)[0]))
+        return exact.from_float(float(np.float32(self.book.table[code]) * np.float32(scale)))
 
     def nearest(self, x: Exact, scale: float) -> int:
         """The nearest value, as in a block whose largest magnitude is the scale; what lies beyond is clipped to it."""
         most = Fraction(float(np.float32(scale)))
         inside = max(-most, min(most, Fraction(as_float(x, self.name))))
         block = np.array([float(inside), float(most)])
-        return int(codebooks.quantize_blockwise(block, self.book, 2).codes[0])
+        # By the definition, not the kernel, which would have to be compiled at the first move.
+        return int(oracle.quantize(block, self.book, 2)[0][0])
 
     def neighbour(self, code: int, up: bool) -> int | None:
         """The code of the next value in the order of values."""

@@ -78,11 +78,13 @@ def draw(found: Timeline) -> str:
 
 
 def changed(state: State, field: str, value: object) -> State:
-    """Another value of a field; chunks follow the schedule, which has them or has not."""
+    """Another value of a field; chunks follow the schedule, which has them or has not, and the schedule the chunks."""
     values = {name: getattr(state, name) for name in ("schedule", "stages", "micro_batches", "chunks", "backward")}
     values[field] = value
     if field == "schedule":
         values["chunks"] = max(values["chunks"], 2) if value == "interleaved" else 1
+    if field == "chunks" and (value == 1) == (state.schedule == "interleaved"):
+        values["schedule"] = "1f1b" if value == 1 else "interleaved"
     return State(**values)
 
 

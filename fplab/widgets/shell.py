@@ -114,7 +114,7 @@ class Board:
             "layout": widgets.Layout(width=width, margin="2px 14px 2px 2px"),
         }
         if c.options:
-            found = widgets.Dropdown(options=c.options, **shared)
+            found = widgets.Dropdown(options=[(str(one) or "—", one) for one in c.options], **shared)
         elif c.flag:
             found = widgets.Checkbox(indent=False, **shared)
         elif c.low is not None:
