@@ -75,11 +75,15 @@ def serve(folder: Path, port: int, browser: bool) -> int:
     """Start JupyterLab, print its address when it answers, and wait until it ends; gives its exit status."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the server ends, too
     chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_hex(24)
+    environment = {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_CONFIG_PATH": settings()}
     with tempfile.TemporaryFile() as log:
-        environment = {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_CONFIG_PATH": settings()}
         server = subprocess.Popen(command(folder, chosen, browser), env=environment, stdout=log, stderr=log)
         try:
-            _wait(server, chosen, log)
+            while not _answers(server, chosen, token):
+                if server.poll() is None or free_port(chosen) == chosen:
+                    raise LabError(_failure(server, log))
+                chosen = free_port(chosen)  # another lab took the port between the look and the start
+                server = subprocess.Popen(command(folder, chosen, browser), env=environment, stdout=log, stderr=log)
             if chosen != port:
                 print(f"Port {port} is in use; this is port {chosen}.")
             print(f"JupyterLab: {address(chosen, token)}\nCtrl-C ends it.", flush=True)
@@ -91,19 +95,25 @@ def serve(folder: Path, port: int, browser: bool) -> int:
             signal.signal(signal.SIGTERM, before)
 
 
-def _wait(server: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:
-    """Until the server answers; LabError, with what it said last, where it ends instead or stays silent."""
+def _answers(server: subprocess.Popen[bytes], port: int, token: str) -> bool:
+    """Wait until this server answers, and not another one on its port; False where it ends instead or stays silent."""
     deadline = time.monotonic() + PATIENCE
+    status = urllib.request.Request(f"http://{HOST}:{port}/api/status", headers={"Authorization": f"token {token}"})
     while time.monotonic() < deadline and server.poll() is None:
         try:
-            urllib.request.urlopen(f"http://{HOST}:{port}/api", timeout=5).close()
-            return
-        except (urllib.error.URLError, OSError):
+            urllib.request.urlopen(status, timeout=5).close()
+            return True
+        except (urllib.error.URLError, OSError):  # nobody yet, or somebody who does not know the token
             time.sleep(0.1)
+    return False
+
+
+def _failure(server: subprocess.Popen[bytes], log: IO[bytes]) -> str:
+    """What a server that did not answer said last."""
     log.seek(0)
     said = log.read().decode("utf-8", "replace").strip().splitlines()
     how = "did not answer" if server.poll() is None else f"ended with status {server.returncode}"
-    raise LabError(f"JupyterLab {how}: {said[-1].strip() if said else 'it said nothing'}")
+    return f"JupyterLab {how}: {said[-1].strip() if said else 'it said nothing'}"
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -81,3 +81,25 @@ def test_the_lab_is_served_with_its_token_and_ends_with_its_command(taken, tmp_p
         assert process.wait(30) == 0
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((lab.HOST, int(port)), timeout=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals as on Linux")
+def test_two_labs_started_at_once_have_a_port_each(tmp_path):
+    with socket.socket() as other:
+        other.bind((lab.HOST, 0))
+        port = other.getsockname()[1]
+    words = [sys.executable, "-m", "fplab", "lab", "--no-browser", "--port", str(port)]
+    environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
+    labs = [
+        subprocess.Popen(words, cwd=SOURCE, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        for _ in range(2)
+    ]
+    try:
+        for one in labs:
+            assert one.stdout is not None
+            told = next(line.split()[1] for line in one.stdout if line.startswith("JupyterLab: "))
+            urllib.request.urlopen(told.replace("/lab/tree/00_start.ipynb", "/api/contents"), timeout=30).close()
+    finally:
+        for one in labs:
+            one.terminate()
+            one.communicate(timeout=30)

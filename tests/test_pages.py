@@ -121,6 +121,13 @@ def test_images_are_inside_and_links_lead_to_pages(page):
     assert 'class="anchor-link"' not in page.split("</style>")[1]
 
 
+def test_a_chapter_without_a_page_is_named_without_a_link(book, tmp_path):
+    pages.write(["01"], out=tmp_path, folder=book[0], run=False)
+    page = (tmp_path / "01_one.html").read_text(encoding="utf-8")
+    assert "02_two.html" not in page
+    assert re.search(r"\bon\s+<a href=\"https://x.org\"", page)
+
+
 def test_equal_outputs_are_there_once_and_others_in_both_languages(page):
     start, same, said, *_ = outputs(page)
     assert "<pre>" not in start

@@ -17,6 +17,7 @@ from .rendering import cell, colours
 
 HERE = Path(__file__).parent
 HEADING = re.compile(r"^# (.+)$", re.M)
+LINKED = re.compile(r'<a\b[^>]*\bhref="([\w.-]+\.html)[^"]*"[^>]*>(.*?)</a>', re.S)
 PART = {"en": re.compile(r'<div class="fplab-en">(.*?)</div>', re.S),
         "zh": re.compile(r'<div class="fplab-zh"[^>]*>(.*?)</div>', re.S)}  # fmt: skip
 COURSE = Text("fplab: the course", "fplab：课程")
@@ -114,9 +115,11 @@ def page(title: Text, body: str) -> str:
 
 
 def chapter_page(at: int, course: Sequence[Chapter], written: set[str], run: bool = True) -> str:
-    """The page of a chapter."""
+    """The page of a chapter; chapters that have no page are named in it without a link."""
     chapter = course[at]
     body = "\n".join(cell(one, chapter.path.parent) for one in cells(chapter.path, run))
+    absent = {c.file for c in course if c.name not in written}
+    body = LINKED.sub(lambda found: found[2] if found[1] in absent else found[0], body)
     links = around(at, course, written)
     return page(chapter.title, f"{links}\n<article>\n{body}\n</article>\n{links}")
 
