@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fplab
-from fplab.exercises import checker, exercise, progress
+from fplab.exercises import checker, exercise, progress, sandbox
 from fplab.language import Text
 
 
