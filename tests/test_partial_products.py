@@ -255,9 +255,10 @@ def test_chosen_rows_are_rows_of_the_matrices(kind: str, k: int) -> None:
 def test_fates_are_counted_by_place() -> None:
     a = np.array([2.0**-10] + [1.0] * 31, np.float32)[None]
     b = np.array([2.0**-16, 0, 2048] + [1.0] * 29, np.float32)[None]
-    got = accumulators.fates(a, b, "fp16", np.array([16, 32]))
+    halves, singles = (np.stack([accumulators.running(row, b, fmt) for row in a]) for fmt in ("fp16", "fp32"))
+    got = accumulators.fates(a, b, "fp16", np.array([16, 32]), halves)
     assert got.tolist() == [[1, 1, 13, 1], [0, 0, 16, 0]]  # a zero, 2^-26, ones beside 2048 without effect, 2048
-    assert accumulators.fates(a, b, "fp32", np.array([16, 32])).tolist() == [[1, 0, 0, 15], [0, 0, 0, 16]]
+    assert accumulators.fates(a, b, "fp32", np.array([16, 32]), singles).tolist() == [[1, 0, 0, 15], [0, 0, 0, 16]]
 
 
 # --- outputs and devices ---------------------------------------------------------------------------------------------

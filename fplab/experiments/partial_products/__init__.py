@@ -88,8 +88,9 @@ def measured(a: np.ndarray, b: np.ndarray) -> Arrays:
     pairs = {"exact": (x, y), "magnitude": (np.abs(x), np.abs(y)), "clamped": (bounds.clamped(x), bounds.clamped(y))}
     found: Arrays = {name: whole.pack(whole.products(*pair, sizes)) for name, pair in pairs.items()}
     x, y = x.astype(np.float32), y.astype(np.float32)
-    found["results"] = np.stack([accumulators.results(x, y, one, sizes) for one in ACCUMULATORS])
-    found["fates"] = np.stack([accumulators.fates(x, y, fmt, sizes) for fmt in FORMATS])
+    sums = {fmt: np.stack([accumulators.running(row, y, fmt) for row in x]) for fmt in FORMATS}
+    found["results"] = np.stack([accumulators.results(x, y, one, sizes, sums[one.fmt]) for one in ACCUMULATORS])
+    found["fates"] = np.stack([accumulators.fates(x, y, fmt, sizes, sums[fmt]) for fmt in FORMATS])
     return {"a": a, "b": b, **found}
 
 

@@ -82,24 +82,26 @@ def running(a: Array, b: Array, fmt: str) -> Array:
     return np.asarray(found, np.float32)
 
 
-def results(a: Array, b: Array, one: Accumulator, sizes: Array) -> Array:
-    """What an accumulator gives at every length: float32 (M, N, S)."""
+def results(a: Array, b: Array, one: Accumulator, sizes: Array, sums: Array) -> Array:
+    """What an accumulator gives at every length: float32 (M, N, S). ``sums`` (M, N, K): the running ones."""
     if one.gpu:
         return on_gpu(a, b, one.gpu, one.fmt, sizes)
-    return np.stack([running(row, b, one.fmt)[:, sizes - 1] for row in a])
+    return sums[..., sizes - 1]
 
 
-def fates(a: Array, b: Array, fmt: str, sizes: Array) -> Array:
-    """What becomes of the partial products between one length and the next, one by one: int64 (S, fate)."""
+def fates(a: Array, b: Array, fmt: str, sizes: Array, sums: Array) -> Array:
+    """What becomes of the partial products between one length and the next, one by one: int64 (S, fate).
+
+    ``sums`` (M, N, K): the running ones in this format.
+    """
     from ...floats import quantize
 
     counts = np.zeros((sizes.size, len(FATES)), np.int64)
     segment = np.searchsorted(sizes, np.arange(1, a.shape[1] + 1))
-    for row in a:
+    for row, own in zip(a, sums, strict=True):
         products = row * b  # exact in float32
         stored = np.asarray(quantize(products, fmt))
-        sums = running(row, b, fmt)
-        before = np.concatenate([np.zeros((len(b), 1), np.float32), sums[:, :-1]], axis=1)
-        fate = np.select([products == 0, stored == 0, sums == before], [0, 1, 2], 3)
+        before = np.concatenate([np.zeros((len(b), 1), np.float32), own[:, :-1]], axis=1)
+        fate = np.select([products == 0, stored == 0, own == before], [0, 1, 2], 3)
         np.add.at(counts, (np.broadcast_to(segment, fate.shape), fate), 1)
     return counts
