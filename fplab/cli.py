@@ -20,6 +20,7 @@ from .errors import LabError, integer, unknown
 if TYPE_CHECKING:
     from .experiments.runner import Finished
     from .experiments.table import Row
+    from .language import Text
 
 Arguments = argparse.Namespace
 SUITE = "elementwise reductions products orders scalar mma wgmma (default: all)"
@@ -42,19 +43,19 @@ class Command:
 
 def list_experiments(args: Arguments) -> int:
     """Print every experiment with the question that it answers."""
-    import textwrap
-
-    from .experiments import NAMES, load
+    from .columns import wrapped
+    from .experiments import NAMES, load, wording
     from .experiments.table import colour_wanted, paint, terminal_width
 
     width, colour = terminal_width(), colour_wanted()
     for name in NAMES:
         one = load(name)
-        about = f"{len(one.CHECKS)} claims, {len(one.gpu_cases(one.QUICK))} GPU cases, at most {one.BUDGET:g} s"
-        print(paint(f"{name}: {one.TITLE}", "1", colour))
-        print(textwrap.fill(one.QUESTION, width, initial_indent="  ", subsequent_indent="  "))
+        cases = len(one.gpu_cases(one.QUICK))
+        about = wording.ABOUT.fill(claims=len(one.CHECKS), cases=cases, seconds=one.BUDGET)
+        print(paint(f"{name}: {wording.title(name, one.TITLE)}", "1", colour))
+        print(*(f"  {line}" for line in wrapped(str(wording.question(name, one.QUESTION)), width - 2)), sep="\n")
         print(paint(f"  {about}", "2", colour))
-    print("\nfplab run runs them all, fplab run NAME one of them.")
+    print(f"\n{wording.HOW_TO_RUN}")
     return 0
 
 
@@ -92,11 +93,12 @@ def figures(args: Arguments) -> int:
     from .experiments.figures import default_folder
     from .experiments.recorder import known
     from .experiments.runner import check_manifest, run_experiments
+    from .experiments.wording import ARRAYS
     from .storage import demand_writable
 
     out = args.out or default_folder(args.full)
     if args.check:
-        return show(check_manifest(out, args.names), ("experiment", "data", "evidence", "outcome"))
+        return show(check_manifest(out, args.names), ARRAYS)
     known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
     done = run_experiments(args.names, full=args.full, out=out, claims=False)
@@ -106,9 +108,10 @@ def figures(args: Arguments) -> int:
     return show(rows) if rows else 0
 
 
-def show(rows: Sequence[Row], headings: Sequence[str] | None = None, after: Sequence[str] = ()) -> int:
+def show(rows: Sequence[Row], headings: Sequence[Text] | None = None, after: Sequence[str] = ()) -> int:
     """Print a table; the exit status is 1 exactly when something fails."""
-    from .experiments.table import HEADINGS, colour_wanted, failures, render, terminal_width
+    from .experiments.table import colour_wanted, failures, render, terminal_width
+    from .experiments.wording import HEADINGS
 
     print(render(rows, terminal_width(), colour_wanted(), headings or HEADINGS))
     if after:
@@ -167,7 +170,8 @@ def verify(args: Arguments) -> int:
     """Compare records, with --live the device that is present, with --corpus a public data set, with the lab's bits."""
     from .experiments.progress import progress
     from .experiments.recorder import verify as verify_records
-    from .experiments.table import counts, failures
+    from .experiments.table import failures, tally
+    from .experiments.wording import CASES, evidence
     from .hardware.environment import check_device
 
     if args.corpus:
@@ -179,11 +183,11 @@ def verify(args: Arguments) -> int:
     rows = [one.row for one in found]
     if not args.json:
         print()
-        devices = sorted({f"{one.row.evidence}: {one.device}" for one in found if one.device})
-        return show(rows, ("experiment", "case", "evidence", "outcome"), devices)
+        devices = sorted({f"{evidence(one.row.evidence)}: {one.device}" for one in found if one.device})
+        return show(rows, CASES, devices)
     import json
 
-    print(json.dumps({"rows": [one.as_json() for one in found], "summary": counts(rows)}, indent=2))
+    print(json.dumps({"rows": [one.as_json() for one in found], "summary": tally(rows).en}, indent=2))
     return int(bool(failures(rows)))
 
 
@@ -327,7 +331,9 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("name", metavar="NAME")
     one.add_argument("--hint", action="store_true", help="with a hint")
     action("solution", "Print a reference solution.").add_argument("name", metavar="NAME")
-    one = action("progress", "Print how much was solved, or write it as CSV.")
+    one = action(
+        "progress", "Print how much was solved and in which file that is kept (delete it to start anew), or write CSV."
+    )
     one.add_argument("--csv", type=Path, metavar="FILE", help="a row an exercise, for a teacher")
 
 
@@ -371,6 +377,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
         ("block", int, "N", "elements that share a scale in 8-bit states (default: 256)"),
         ("recompute", str, "HOW", "activations that are computed again: none (default), selective or full"),
         ("offload", str, "WHAT", "to CPU memory: none (default), optimizer, parameters or chunks"),
+        ("chunk-budget", int, "BYTES", "GPU memory that chunks may take (default: one chunk)"),
         ("inference", str, "FORMAT", "no training: weights in fp32, fp16, bf16, int8 or int4, and keys and values"),
     )
     parser.add_argument("--sequence-parallel", action="store_true", default=None, help="along with tensor parallelism")

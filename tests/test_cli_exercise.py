@@ -8,6 +8,7 @@ import pytest
 
 import fplab
 from fplab import cli
+from fplab.exercises import child, supervisor
 
 GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
 
@@ -15,9 +16,17 @@ GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
 @pytest.fixture(autouse=True)
 def at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(supervisor, "from_child", without_a_process)
     fplab.lang("en")
     yield
     fplab.lang("en")
+
+
+def without_a_process(request, state):
+    """What a child would say; tests/test_exercises_child.py starts real ones."""
+    said = []
+    child.run(request, lambda **message: said.append(message))
+    return said
 
 
 def answers(tmp_path, text):
@@ -51,16 +60,16 @@ def test_check_passes_and_fails(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "limit"),
     [
-        ("def rne(x, n)\n", "is not Python: expected ':' (line 1)."),
-        ("1 / 0\n", "does not run: it raises ZeroDivisionError"),
-        ("x = 1\n", "answers no exercise. Name a function or a value as the exercise is named"),
-        ("while True: pass\n", "does not run: it was still running after 0.2 s"),
+        ("def rne(x, n)\n", "is not Python: expected ':' (line 1).", ()),
+        ("1 / 0\n", "does not run: it raises ZeroDivisionError", ()),
+        ("x = 1\n", "answers no exercise. Name a function or a value as the exercise is named", ()),
+        ("while True: pass\n", "does not run: it was still running after 0.2 s", ("--limit", "0.2")),
     ],
 )
-def test_files_that_cannot_be_checked(tmp_path, capsys, text, message):
-    assert cli.main(["exercise", "check", "--limit", "0.2", answers(tmp_path, text)]) == 2
+def test_files_that_cannot_be_checked(tmp_path, capsys, text, message, limit):
+    assert cli.main(["exercise", "check", *limit, answers(tmp_path, text)]) == 2
     assert message in capsys.readouterr().err
 
 

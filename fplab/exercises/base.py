@@ -132,6 +132,9 @@ class Exercise:
         """Check an answer: a function, or the value asked for. Prints as text, in a notebook as HTML.
 
         ``limit``: seconds that one call may take. ``remember``: keep the outcome in the progress file.
+
+        An operation that holds the interpreter, such as ``10**10**9`` or a hopeless regular expression, cannot be
+        stopped from within: in a notebook the kernel must be restarted. ``fplab exercise check`` ends it.
         """
         from .checker import check
 

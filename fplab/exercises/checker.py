@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,13 @@ import numpy as np
 from ..errors import LabError
 from ..language import Text, in_each
 from . import progress, shrink
-from .base import Exercise, Find, Implement, Judgement, Mutant, Predict
+from .base import Exercise, Find, Implement, Mutant, Predict
 from .kind import Many, Words
 from .sandbox import LIMIT, Outcome, Sandbox
 from .shown import Shown, of_any
 
 Arguments = tuple[Any, ...]
+Tell = Callable[[list[list[str]]], None]
 MOST_CASES = 120  # boundary cases of several arguments, beyond each argument's own
 
 NOTHING_SHOWN: Many = ()
@@ -30,7 +31,8 @@ TELLING = 60  # random cases on which an answer is compared with typical mistake
 
 @dataclass(frozen=True)
 class Failure:
-    """The smallest counterexample. ``how``: "value", "raised", "unfit", "late", or "changes" (two runs differ).
+    """The smallest counterexample. ``how``: "value", "raised", "unfit", "late", "ended" (with its process), or
+    "changes" (two runs differ).
 
     ``arguments``: labelled values; ``expected``, ``got``: what should and did come back; ``says``: what is wrong;
     ``mistake``: the typical mistake that errs just so, if one does; ``values``: the arguments themselves; ``least``:
@@ -78,14 +80,16 @@ class Report:
         return self.passed
 
 
-def check(exercise: Exercise, answer: Any, *, limit: float | None = None, remember: bool = True) -> Report:
-    """Check one answer against one exercise."""
+def check(
+    exercise: Exercise, answer: Any, *, limit: float | None = None, remember: bool = True, tell: Tell | None = None
+) -> Report:
+    """Check one answer against one exercise. ``tell`` gets the arguments of each call as text, before it is made."""
     seconds = LIMIT if limit is None else limit
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 3600:
         raise LabError(f"limit={limit!r} is no number of seconds; allowed: above 0, to 3600.")
     with Sandbox(seconds) as box:
         if isinstance(exercise.task, Implement):
-            report = _Trial(exercise, exercise.task, answer, box).report()
+            report = _Trial(exercise, exercise.task, answer, box, tell).report()
         else:
             report = _check_value(exercise, exercise.task, answer, box)
     if remember:
@@ -158,11 +162,16 @@ def given(value: Any) -> Any:
     return [given(v) for v in value] if isinstance(value, tuple) else copy.copy(value)
 
 
+def in_brief(value: Any) -> str:
+    """An argument as text, cheaply: every call is told of."""
+    return of_any(list(value) if isinstance(value, tuple) else value).text
+
+
 class _Trial:
     """One function on one exercise: what it gave on every input so far."""
 
-    def __init__(self, exercise: Exercise, task: Implement, answer: Any, box: Sandbox) -> None:
-        self.exercise, self.task, self.answer, self.box = exercise, task, answer, box
+    def __init__(self, exercise: Exercise, task: Implement, answer: Any, box: Sandbox, tell: Tell | None) -> None:
+        self.exercise, self.task, self.answer, self.box, self.tell = exercise, task, answer, box, tell
         self.seen: dict[Hashable, tuple[Arguments, Outcome]] = {}
         self.patience = PATIENCE * box.limit
         self.deadline = time.monotonic() + self.patience
@@ -174,6 +183,8 @@ class _Trial:
         def job() -> Any:
             return self.task.result.read(self.answer(*[given(v) for v in case]))
 
+        if self.tell:
+            self.tell([[name, in_brief(value)] for name, value in zip(self.task.arguments, case, strict=True)])
         return self.box.call(job)
 
     def expected(self, case: Arguments) -> Any:
@@ -209,9 +220,10 @@ class _Trial:
         return Report(self.exercise, False, tried, self._failure(least, steps))
 
     def _not_a_function(self) -> Failure:
-        shown = of_any(self.answer).text
+        shown = self.box.call(lambda: of_any(self.answer).text)
         text = Text("a function is wanted ({s}), not {x}", "需要一个函数（{s}），而不是 {x}")
-        return Failure("unfit", says=text.fill(s=self.exercise.signature, x=shown))
+        what = shown.value if shown.how == "value" else f"<{type(self.answer).__name__}>"
+        return Failure("unfit", says=text.fill(s=self.exercise.signature, x=what))
 
     def _too_slow(self) -> Text:
         text = Text(
@@ -279,13 +291,16 @@ def _check_value(exercise: Exercise, task: Predict | Find, answer: Any, box: San
     """Check a predicted, chosen or found value."""
     outcome = box.call(lambda: task.kind.read(answer))
     if outcome.how != "value":
-        return Report(exercise, False, 1, Failure(outcome.how, says=outcome.text, got=(of_any(answer),)))
+        shown = box.call(lambda: of_any(answer))  # its repr is the answer's own code, too
+        came = (shown.value,) if shown.how == "value" else NOTHING_SHOWN
+        return Report(exercise, False, 1, Failure(outcome.how, says=outcome.text, got=came))
     value = outcome.value
     if isinstance(task, Predict):
         if task.kind.key(value) == task.kind.key(task.kind.read(task.answer)):
             return Report(exercise, True, 1)
         return Report(exercise, False, 1, Failure("value", got=task.kind.show(value), mistake=_known(exercise, value)))
-    judged = task.judge(value)
+    with np.errstate(all="ignore"):  # what is given may overflow: the judge says so, in words
+        judged = task.judge(value)
     lines = tuple((label, (shown,)) for label, shown in judged.lines)
     if judged.holds:
         return Report(exercise, True, 1, Failure("value", lines, values=(value,)))
@@ -302,14 +317,3 @@ def _known(exercise: Exercise, value: Any) -> Text | None:
         if task.kind.key(task.kind.read(mutant.answer)) == task.kind.key(value):
             return mutant.says
     return None
-
-
-def judged(exercise: Exercise, value: Any) -> Judgement:
-    """What the judge of a "find" exercise says of a value, read first."""
-    assert isinstance(exercise.task, Find)
-    return exercise.task.judge(exercise.task.kind.read(value))
-
-
-def counterexample(report: Report) -> Sequence[Any]:
-    """The arguments of the smallest counterexample, or nothing."""
-    return report.failure.values if report.failure else ()

@@ -7,9 +7,6 @@ import argparse
 from ..columns import padded, width_of
 from ..errors import LabError
 from ..language import Text, lang
-from . import progress
-from .base import LEVELS, exercise, registry
-from .files import answers
 
 Arguments = argparse.Namespace
 MARKS = Text("✓ solved, · tried", "✓ 已通过，· 已尝试")
@@ -21,6 +18,9 @@ WRITTEN = Text("{n} rows in {path}", "{n} 行写入 {path}")
 
 def list_all(args: Arguments) -> int:
     """Print every exercise by chapter, with what was solved."""
+    from . import progress
+    from .base import LEVELS, registry
+
     done, found = progress.load(), registry()
     wide = max(map(len, found))
     titles = max(width_of(str(one.title)) for one in found.values())
@@ -37,6 +37,8 @@ def list_all(args: Arguments) -> int:
 
 
 def _score() -> Text:
+    from . import progress
+
     rows = progress.rows()
     return SCORE.fill(right=sum(row["passed"] == "yes" for row in rows), all=len(rows))
 
@@ -45,17 +47,15 @@ def check_file(args: Arguments) -> int:
     """Check the answers of a file; the status is 1 where one is wrong."""
     if not 0 < args.limit <= 3600:
         raise LabError(f"--limit={args.limit:g} is no number of seconds; allowed: above 0, to 3600.")
-    wanted = [exercise(name).name for name in args.names]
-    found = answers(args.file, args.limit)
-    if missing := [name for name in wanted if name not in found]:
-        raise LabError(f"{str(args.file)!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
-    reports = [exercise(name).check(found[name], limit=args.limit) for name in wanted or found]
-    print(*reports, sep="\n\n")
-    return int(not all(reports))
+    from .supervisor import check
+
+    return check(str(args.file), args.names, args.limit)
 
 
 def show_one(args: Arguments) -> int:
     """Print what an exercise asks."""
+    from .base import exercise
+
     one = exercise(args.name)
     print(one)
     if args.hint:
@@ -65,12 +65,16 @@ def show_one(args: Arguments) -> int:
 
 def show_solution(args: Arguments) -> int:
     """Print a reference solution."""
+    from .base import exercise
+
     print(exercise(args.name).solution())
     return 0
 
 
 def show_progress(args: Arguments) -> int:
     """Print what was solved, or write it as CSV."""
+    from . import progress
+
     if args.csv is None:
         print(f"{_score()}; {KEPT.fill(path=progress.path())}")
         return 0

@@ -17,25 +17,9 @@ import numpy as np
 from ..formats import get
 from ..language import Text
 from . import shrink
-from .kind import Kind, Many, UnfitError, Words
-from .shown import Shown, code_of, of_any, of_code, of_float, of_integer, of_whole
-
-
-def _unfit(given: Any, en: str, zh: str) -> UnfitError:
-    what = f"{of_any(given).text} ({type(given).__name__})" if given is not None else "None"
-    return UnfitError(Text(f"{en} is wanted, not {what}", f"需要{zh}，而不是 {what}"))
-
-
-def _whole(given: Any, en: str, zh: str) -> int:
-    """A Python integer, or a refusal."""
-    if isinstance(given, bool | np.bool_ | str) or not (isinstance(given, float) or hasattr(given, "__index__")):
-        raise _unfit(given, en, zh)
-    if isinstance(given, float) and not given.is_integer():
-        raise _unfit(given, en, zh)
-    try:
-        return int(given)
-    except Exception:  # an array has __index__, too, and refuses
-        raise _unfit(given, en, zh) from None
+from .kind import Kind, Many, Words
+from .reading import items, ratio, real, unfit, whole
+from .shown import Shown, code_of, of_code, of_float, of_integer, of_whole
 
 
 @dataclass(frozen=True)
@@ -65,7 +49,7 @@ class Integers:
 
     def read(self, given: Any) -> int:
         """Any integer; the range is not asked of answers."""
-        return _whole(given, "an integer", "一个整数")
+        return whole(given, "an integer", "一个整数")
 
     def key(self, value: int) -> Hashable:
         """The integer."""
@@ -158,12 +142,7 @@ class Floats:
 
     def read(self, given: Any) -> float:
         """Any real number; one that the format lacks is a wrong answer, not a wrong type."""
-        if isinstance(given, bool | np.bool_ | str | complex) or getattr(given, "shape", ()) != ():
-            raise _unfit(given, "one number", "一个数")
-        try:
-            return float(given)
-        except (TypeError, ValueError, OverflowError):
-            raise _unfit(given, "one number", "一个数") from None
+        return real(given, "one number", "一个数")
 
     def key(self, value: float) -> Hashable:
         """The code, or the value itself where the format lacks it."""
@@ -212,7 +191,7 @@ class Codes:
         return sorted((v for v in both if self.has(v)), key=self.size)
 
     def draw(self, words: Words) -> int:
-        """Any code; every eighth with few bits set."""
+        """Any code."""
         form = get(self.fmt)
         while True:
             code = words.below(1 << form.bits)
@@ -221,10 +200,10 @@ class Codes:
 
     def read(self, given: Any) -> int:
         """An integer."""
-        return _whole(given, "an integer code", "一个整数编码")
+        return whole(given, "an integer code", "一个整数编码")
 
     def key(self, value: int) -> Hashable:
-        """The code; all codes of NaN are one."""
+        """The code; each NaN is another."""
         return value
 
     def size(self, value: int) -> shrink.Size:
@@ -267,12 +246,7 @@ class Ratios:
 
     def read(self, given: Any) -> Fraction:
         """A Fraction of the number, exactly."""
-        if isinstance(given, bool | np.bool_ | str):
-            raise _unfit(given, "a Fraction", "一个 Fraction")
-        try:
-            return Fraction(given.item() if isinstance(given, np.generic) else given)
-        except (TypeError, ValueError, OverflowError):
-            raise _unfit(given, "a Fraction", "一个 Fraction") from None
+        return ratio(given, "a Fraction", "一个 Fraction")
 
     def key(self, value: Fraction) -> Hashable:
         """The number."""
@@ -288,9 +262,17 @@ class Ratios:
         return sorted((v for v in found if self.size(v) < self.size(value)), key=self.size)
 
     def show(self, value: Fraction) -> Many:
-        """As a ratio."""
+        """As a ratio; a float that was given for one as a float, with a word on why it is none."""
         if value.denominator == 1:
             return (Shown(of_whole(value.numerator)),)
+        if (
+            value.denominator >= 1 << 32
+            and value.denominator.bit_count() == 1
+            and abs(value) < 1
+            and float(value) == value
+        ):
+            note = Text("a float, which is rounded: a Fraction is exact", "float 有舍入误差，Fraction 才精确")
+            return (Shown(f"{float(value)!r}  ({note})"),)
         ratio = f"{of_whole(value.numerator)}/{of_whole(value.denominator)}"
         return (Shown(ratio + (f" ≈ {float(value):.9g}" if abs(value) < 2**1023 else "")),)
 
@@ -319,7 +301,7 @@ class Options:
             if type(value) is type(given) and value == given:
                 return value
         names = ", ".join(map(repr, self.values))
-        raise _unfit(given, f"one of {names}", f" {names} 之一")
+        raise unfit(given, f"one of {names}", f" {names} 之一")
 
     def key(self, value: Any) -> Hashable:
         """The option."""
@@ -359,8 +341,8 @@ class Bits:
             digits = given.replace(" ", "").replace("_", "").removeprefix("0b")
             if len(digits) == bits and set(digits) <= {"0", "1"}:
                 return int(digits, 2)
-            raise _unfit(given, f"a string of {bits} binary digits", f"一个 {bits} 位二进制数字串")
-        return _whole(given, f"a string of {bits} binary digits", f"一个 {bits} 位二进制数字串")
+            raise unfit(given, f"a string of {bits} binary digits", f"一个 {bits} 位二进制数字串")
+        return whole(given, f"a string of {bits} binary digits", f"一个 {bits} 位二进制数字串")
 
     def key(self, value: int) -> Hashable:
         """The code."""
@@ -405,11 +387,10 @@ class Lists:
 
     def read(self, given: Any) -> tuple[Any, ...]:
         """A list, a tuple or an array of one dimension."""
-        if hasattr(given, "tolist") and getattr(given, "shape", ()) != ():
-            given = given.tolist()
-        if not isinstance(given, list | tuple):
-            raise _unfit(given, "a list", "一个列表")
-        return tuple(self.item.read(v) for v in given)
+        found = items(given)
+        if not isinstance(found, list | tuple):
+            raise unfit(given, "a list", "一个列表")
+        return tuple(self.item.read(v) for v in found)
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
         """The elements' keys."""
@@ -463,11 +444,12 @@ class Several:
         return tuple(kind.draw(words) for kind in self.kinds)
 
     def read(self, given: Any) -> tuple[Any, ...]:
-        """A tuple or list of that many parts."""
-        if not isinstance(given, list | tuple) or len(given) != len(self.kinds):
+        """A tuple, list or array of that many parts."""
+        found = items(given)
+        if not isinstance(found, list | tuple) or len(found) != len(self.kinds):
             parts = ", ".join(self.names)
-            raise _unfit(given, f"a tuple ({parts})", f"一个元组（{parts}）")
-        return tuple(kind.read(v) for kind, v in zip(self.kinds, given, strict=True))
+            raise unfit(given, f"a tuple ({parts})", f"一个元组（{parts}）")
+        return tuple(kind.read(v) for kind, v in zip(self.kinds, found, strict=True))
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
         """The parts' keys."""

@@ -1,15 +1,18 @@
 """What has been solved, kept in one local file and nowhere else; a teacher gets it as CSV.
 
-The file is JSON, ``progress.json`` in ``FPLAB_PROGRESS_DIR`` or the user's data folder, written whole or not at all.
+The file is JSON, ``progress.json`` in ``FPLAB_PROGRESS_DIR`` or the user's data folder, written whole or not at all, by
+one process at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,38 +37,72 @@ def load() -> dict[str, Entry]:
     """Every exercise that was tried; a file that cannot be read counts as none."""
     try:
         data = json.loads(path().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     rows = data.get("exercises", {}) if isinstance(data, dict) else {}
     return {str(name): row for name, row in rows.items() if _sound(row)} if isinstance(rows, dict) else {}
 
 
 def _sound(row: Any) -> bool:
-    """Whether an entry is what this module writes."""
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("attempts"), int)
-        and isinstance(row.get("first_attempt"), str)
-        and isinstance(row.get("first_passed"), str | None)
-    )
+    """Whether an entry is what this module writes: a teacher's spreadsheet gets nothing else."""
+    if not isinstance(row, dict) or type(row.get("attempts")) is not int or row["attempts"] < 1:
+        return False
+    passed = row.get("first_passed")
+    return _is_time(row.get("first_attempt")) and (passed is None or _is_time(passed))
+
+
+def _is_time(text: Any) -> bool:
+    """Whether a text is a time in ISO 8601."""
+    try:
+        datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def remember(name: str, passed: bool) -> Text | None:
     """Note one attempt. A file that cannot be written does not stop a lesson: the note that comes back says so."""
+    try:
+        path().parent.mkdir(parents=True, exist_ok=True)
+        with _alone():
+            _note(name, passed)
+    except OSError as error:
+        text = Text("(progress is not kept: {why})", "（进度未保存：{why}）")
+        return text.fill(why=f"{path()}: {error.strerror}")
+    return None
+
+
+def _note(name: str, passed: bool) -> None:
+    """Count one attempt in the file."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entries = load()
     entry = entries.setdefault(name, {"attempts": 0, "first_attempt": now, "first_passed": None})
     entry["attempts"] += 1
     if passed and entry["first_passed"] is None:
         entry["first_passed"] = now
+    if not entries.keys() - {name}:
+        _set_aside()
+    write_text(path(), json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other processes waiting that would read, count and write meanwhile: a notebook and a terminal, for two.
+
+    The folder itself is locked, where the system can do that; the lock ends with the process at the latest.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    folder = os.open(path().parent, os.O_RDONLY)
     try:
-        if not entries.keys() - {name}:
-            _set_aside()
-        write_text(path(), json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        text = Text("(progress is not kept: {why})", "（进度未保存：{why}）")
-        return text.fill(why=f"{path()}: {error.strerror}")
-    return None
+        with contextlib.suppress(OSError):  # some network folders know no locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _set_aside() -> None:
@@ -75,7 +112,7 @@ def _set_aside() -> None:
         return
     try:
         readable = isinstance(json.loads(file.read_text(encoding="utf-8")), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         readable = False
     if not readable:
         file.replace(file.with_suffix(".damaged.json"))

@@ -3,16 +3,19 @@
 The answer runs in a thread of its own, which works in a notebook, in a terminal and on every system, where an alarm
 signal does not. A call that is late is stopped by an exception raised in that thread. An answer that swallows even that
 (or sits in C code) is left behind as a daemon thread, and the report says so.
+
+One thing no thread can do: stop an operation that holds the interpreter, such as ``10**10**9`` or a hopeless regular
+expression. In a notebook it holds everything, and the kernel must be restarted; in a terminal ``supervisor`` ends it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import io
+import linecache
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +30,8 @@ from .kind import UnfitError
 NOTHING = Text("", "")
 LIMIT = 5.0  # seconds a call may take
 GRACE = 1.0  # seconds in which a stopped call must end
-COMPILER = os.path.join("numba", "core")
+COMPILER = os.sep + "numba" + os.sep
+INNERMOST = 500  # frames among which the compiler is looked for: a recursion without end has millions
 KEPT = 2000  # characters of what was printed
 # Files whose lines are not the answer's own.
 NOT_THE_ANSWER = (
@@ -122,7 +126,10 @@ class Sandbox:
             raise
 
     def _in_time(self) -> bool:
-        """Whether the job ends within the limit. A kernel of numba's that is compiled for it gets the limit anew."""
+        """Whether the job ends within the limit. A kernel of numba's that is compiled for it gets the limit anew.
+
+        So does the import of numba, which takes seconds from a cold disk.
+        """
         while not self._done.wait(self.limit):
             if not self._compiling():
                 return False
@@ -130,9 +137,11 @@ class Sandbox:
         return True
 
     def _compiling(self) -> bool:
-        """Whether numba is at work in the thread, which it is once on a machine for each kernel."""
+        """Whether numba is at work in the thread, which it is once on a machine for each kernel, and at its import."""
         frame = sys._current_frames().get(self._thread.ident or 0)
-        while frame is not None:
+        for _ in range(INNERMOST):
+            if frame is None:
+                return False
             if COMPILER in frame.f_code.co_filename:
                 return True
             frame = frame.f_back
@@ -144,7 +153,7 @@ class Sandbox:
                 f"it was still running after {self.limit:g} s, in a call that cannot be stopped, such as time.sleep "
                 "or one long product; in a notebook it runs on until it ends or the kernel is restarted.",
                 f"运行 {self.limit:g} 秒后仍未结束，且停在无法中止的调用中（如 time.sleep 或一次很长的矩阵乘法）；"
-                "在 notebook 中，它会一直运行到自行结束或内核重启。",
+                "在笔记本中，它会一直运行到自行结束或内核重启。",
             )
         return Text(
             f"it was still running after {self.limit:g} s, and was stopped: an endless loop? "
@@ -199,8 +208,24 @@ def raised(error: BaseException) -> Text:
     except Exception:
         message = ""
     what = type(error).__name__ + (f": {message[:300]}" if message else "")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_THE_ANSWER)]
-    if not frames or not frames[-1].line:
+    number, line = _line_of(error)
+    if not line:
         return Text(f"it raises {what}", f"它抛出 {what}")
-    number, line = frames[-1].lineno, frames[-1].line.strip()
     return Text(f"it raises {what}\n    line {number}: {line}", f"它抛出 {what}\n    第 {number} 行：{line}")
+
+
+def _line_of(error: BaseException) -> tuple[int, str]:
+    """The answer's own last line on the way to an error, with its number; an empty one if there is none.
+
+    A recursion leaves a traceback of any length: only the last entry is looked at closely.
+    """
+    at, last = error.__traceback__, None
+    while at is not None:
+        if not at.tb_frame.f_code.co_filename.startswith(NOT_THE_ANSWER):
+            last = at
+        at = at.tb_next
+    if last is None:
+        return 0, ""
+    file = last.tb_frame.f_code.co_filename
+    linecache.checkcache(file)
+    return last.tb_lineno, linecache.getline(file, last.tb_lineno, last.tb_frame.f_globals).strip()

@@ -138,7 +138,6 @@ def _table(rows: list[Line], report: Report) -> list[str]:
 
 # --- HTML ------------------------------------------------------------------------------------------------------
 
-RULE_LINE = "1px solid rgba(128,128,128,.4)"
 MONO = "font-family:ui-monospace,monospace;white-space:pre"
 
 

@@ -43,6 +43,10 @@ def _in_single(a: float, b: float, c: float) -> float:
     return float(half(np.float32(a) * np.float32(b) + np.float32(c)))
 
 
+def _plus_zero(a: float, b: float, c: float) -> float:
+    return float(fma_fp16(a, b, c)) if Fraction(a) * Fraction(b) + Fraction(c) else 0.0
+
+
 def two_sum(a, b):  # type: ignore[no-untyped-def]
     """Knuth's six operations: what each operand lost on its way into the sum."""
     import numpy as np
@@ -125,7 +129,8 @@ register(
         1,
         Text("Too small to add", "小到加不上"),
         Text(
-            "What is the smallest FP16 number x for which 2048 + x, in FP16 to nearest with ties to even, is not 2048?",
+            "What is the smallest positive FP16 number x for which 2048 + x, in FP16 to nearest with ties to even, "
+            "is not 2048?",
             "使 2048 + x（FP16，向最近舍入，平局取偶）不等于 2048 的最小正 FP16 数 x 是多少？",
         ),
         Text("FP16 numbers lie 2 apart there. What happens to 2049?", "那里 FP16 的间距是 2。2049 会怎样？"),
@@ -162,10 +167,10 @@ register(
             "rounded to FP16, without overflow.",
             "找有限的 FP16 数 (a, b, c)，使 (a + b) + c ≠ a + (b + c)，每次加法都舍入到 FP16，且不溢出。",
         ),
-        Text("Let a large number swallow two small ones, one by one.", "让一个大数逐个吞掉两个小数。"),
+        Text("Let a large number swallow two small ones, one by one.", "让一个大的数逐个吞掉两个小的数。"),
         Text(
             "Each addition rounds; two small numbers that are lost one by one may count together.",
-            "每次加法都会舍入；逐个加会丢失的两个小数，先加在一起就能算数。",
+            "每次加法都会舍入；逐个加会丢失的两个小的数，先加在一起就能算数。",
         ),
         Find(
             Several((Floats("fp16"),) * 3, ("a", "b", "c")),
@@ -188,9 +193,9 @@ register(
         Text(
             "Write two_sum(a, b) for FP32 numbers: (s, e) with s = a + b rounded to FP32 and "
             "e = (a + b) − s exactly, for any order of "
-            "magnitudes. Compute in FP32 (np.float32) alone.",
+            "magnitudes; where nothing is lost, e is +0. Compute in FP32 (np.float32) alone.",
             "为 FP32 数编写 two_sum(a, b)：返回 (s, e)，s 是 a + b 舍入到 FP32，e 恰为 (a + "
-            "b) − s，大小次序任意。只用 FP32（np.float32）计算。",
+            "b) − s，大小次序任意；没有误差时 e 为 +0。只用 FP32（np.float32）计算。",
         ),
         Text("s − a is what b became in the sum; and what did a become?", "s − a 是 b 在和里变成的样子；那么 a 呢？"),
         Text(
@@ -245,6 +250,8 @@ register(
             {name: Floats("fp16", finite=True) for name in ("a", "b", "c")},
             Floats("fp16"),
             cases=(
+                (-1.0, 0.0, -0.0),
+                (-1.0, 0.0, 0.0),
                 (1 + 2.0**-10, 1 + 2.0**-10, -1.0),
                 (2.0**-24, 2.0**-24, 1 + 2.0**-10),
                 (65504.0, 2.0, -65504.0),
@@ -265,6 +272,14 @@ register(
             ),
             Mutant(
                 _in_single, Text("FP32 rounds the sum first: two roundings.", "FP32 先舍入了和：舍入了两次。"), "c "
+            ),
+            Mutant(
+                _plus_zero,
+                Text(
+                    "An exact 0 is +0, but for (−0) + (−0), which is −0.",
+                    "精确的 0 是 +0，唯独 (−0) + (−0) 是 −0。",
+                ),
+                "-0.0",
             ),
             Mutant(
                 lambda a, b, c: abs(fma_fp16(a, b, c)) if fma_fp16(a, b, c) == 0 else fma_fp16(a, b, c),

@@ -55,14 +55,14 @@ register(
         Text("0.15625 = 5/32 = 1.25 · 2^-3.", "0.15625 = 5/32 = 1.25 · 2^-3。"),
         Text(
             "FP16 is a sign, five bits of exponent + 15, and ten bits of what follows the leading 1.",
-            "FP16 由符号位、五位指数（加偏置 15）和首位 1 之后的十位小数组成。",
+            "FP16 由符号位、五位指数（加偏置 15）和首位 1 之后的十位尾数组成。",
         ),
         Predict(
             "1 01100 0100000000",
             Bits("fp16"),
             Text(
                 "-1.25 * 2**-3: sign 1, exponent -3 + 15 = 12, fraction .25",
-                "-1.25 * 2**-3：符号 1，指数 -3 + 15 = 12，小数 .25",
+                "-1.25 * 2**-3：符号 1，指数 -3 + 15 = 12，尾数 .25",
             ),
         ),
         (
@@ -75,7 +75,7 @@ register(
                 "1 01100 1010000000",
                 Text(
                     "The leading 1 is not stored; the fraction begins after it.",
-                    "首位的 1 不存储，小数部分从它之后开始。",
+                    "首位的 1 不存储，尾数从它之后开始。",
                 ),
                 "1 01100 1010000000",
             ),
@@ -106,7 +106,7 @@ register(
         ),
         Text(
             "The top exponent, 15, is in use; only one fraction of it is not.",
-            "最高指数 15 也被使用，只有一个小数除外。",
+            "最高指数 15 也被使用，只有一种尾数除外。",
         ),
         Text("S.1111.110 is 1.75 · 2^8; S.1111.111 is NaN.", "S.1111.110 是 1.75 · 2^8；S.1111.111 是 NaN。"),
         Predict(448, Floats("e4m3"), Text("1.75 * 2**(15 - 7)", "1.75 * 2**(15 - 7)")),
@@ -139,11 +139,11 @@ register(
             "d：FP16 的范围和精度都不如 BF16。",
         ),
         Text("Count: FP16 is 1/5/10, BF16 1/8/7.", "数一数：FP16 是 1/5/10，BF16 是 1/8/7。"),
-        Text("Exponent bits give range, fraction bits precision.", "指数位决定范围，小数位决定精度。"),
+        Text("Exponent bits give range, fraction bits precision.", "指数位决定范围，尾数位决定精度。"),
         Predict(
             "c",
             Options(("a", "b", "c", "d")),
-            Text("eight exponent bits as in FP32; 7 fraction bits against 10", "指数位与 FP32 同为 8；小数位 7 对 10"),
+            Text("eight exponent bits as in FP32; 7 fraction bits against 10", "指数位与 FP32 同为 8；尾数位 7 对 10"),
         ),
         (
             Mutant(

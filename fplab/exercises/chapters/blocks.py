@@ -222,7 +222,7 @@ register(
             "and normal or zero. emax is the largest of "
             "exponent(a) + exponent(b) of the non-zero products (not renormalised) and exponent(c). "
             "Cut every term toward zero to a multiple "
-            "of 2^(emax−23), add exactly, cut the sum toward zero to 24 bits. An empty sum is +0.",
+            "of 2^(emax−23), add exactly, cut the sum toward zero to 24 bits. A sum of zero is +0.",
             "编写 v100_block(a, b, c)：四个 FP16 乘积和一个 FP32 累加数，均为有限的正规数或零。"
             "emax 是各非零乘积的 exponent(a) + exponent(b)（不重新规格化）与 exponent(c) 中的最大者。"
             "把每一项向零截断到 2^(emax−23) 的倍数，精确相加，再把和向零截断到 24 位。和为零时得 +0。",

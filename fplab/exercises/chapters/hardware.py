@@ -22,7 +22,7 @@ CHAPTER = Chapter(12, "hardware", Text("Check a GPU yourself", "自己检验一�
 
 # --- which row differs first ------------------------------------------------------------------------------------
 
-TELLING_CODES = (0x3F800000, 0x3F800001, 0x00000000, 0x80000000, 0x7F800000, 0x7FC00000, 0x7FFFFFFF, 0xFFC00000)
+TELLING_CODES = (0x3F800000, 0x3F800001, 0x00000000, 0x80000000, 0x7F800000, 0x7FC00000, 0x7F800001, 0xFFC00000)
 
 
 @dataclass(frozen=True)
@@ -327,6 +327,11 @@ register(
                 _first(_infinity_too),
                 Text("0x7F800000 is infinity, not a NaN.", "0x7F800000 是无穷，不是 NaN。"),
                 "inf",
+            ),
+            Mutant(
+                _first(lambda x, y: x == y or x & y & 0x7FC00000 == 0x7FC00000),
+                Text("A NaN need not have the quiet bit.", "NaN 不一定有静默位。"),
+                "0x7f800001",
             ),
             Mutant(
                 _first(_same, none=0),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
+
 from ...language import Text
 from ..base import Chapter, Exercise, Implement, Mutant, register
 from ..kinds import Floats, Integers, Lists, Options, Ratios
@@ -12,6 +14,7 @@ from ..kinds import Floats, Integers, Lists, Options, Ratios
 CHAPTER = Chapter(10, "integers", Text("INT8, INT4 and 8-bit optimizers", "INT8、INT4 与 8 位优化器"))
 CODES = Integers(0, 255, bits=8, edges=(0b0001_1001, 0b0000_0010, 0b1001_1001, 64, 65, 127, 128, 129))
 BLOCK_VALUES = Floats("fp32", finite=True, low=2.0**-12, high=64.0)
+NEARLY_A_TIE = (114_559 * 2.0**-19, 1.5)  # 127 times their quotient is 18.5000013, and 18.5 in FP32
 
 
 def quantize_int8(x, scale):  # type: ignore[no-untyped-def]
@@ -55,7 +58,11 @@ def blockwise(xs, block):  # type: ignore[no-untyped-def]
     return codes
 
 
-def _blocks(*, whole: bool = False, short: bool = True, guard: bool = True, cut: bool = False):  # type: ignore[no-untyped-def]
+def _half_up(x: Fraction) -> int:
+    return math.floor(x + Fraction(1, 2))
+
+
+def _blocks(*, whole: bool = False, short: bool = True, guard: bool = True, step=round):  # type: ignore[no-untyped-def]
     """Block-wise quantisation with one thing wrong."""
 
     def quantize(xs, block):  # type: ignore[no-untyped-def]
@@ -64,11 +71,28 @@ def _blocks(*, whole: bool = False, short: bool = True, guard: bool = True, cut:
         for start in range(0, len(xs) if short else len(xs) // block * block, block):
             part = xs[start : start + block]
             most = max(abs(Fraction(x)) for x in part)
-            step = math.trunc if cut else round
             codes += [step(Fraction(x) / most * 127) if most or not guard else 0 for x in part]
         return codes
 
     return quantize
+
+
+def _by_inverse(xs: list[float], block: int) -> list[int]:
+    codes: list[int] = []
+    for start in range(0, len(xs), block):
+        part = xs[start : start + block]
+        most = max(map(abs, part))
+        codes += [round(x * (127 / most)) if most else 0 for x in part]
+    return codes
+
+
+def _in_single(xs: list[float], block: int) -> list[int]:
+    codes: list[int] = []
+    for start in range(0, len(xs), block):
+        part = np.array(xs[start : start + block], np.float32)
+        most = np.abs(part).max()
+        codes += [round(float(x / most * np.float32(127))) if most else 0 for x in part]
+    return codes
 
 
 def pack_int4(codes):  # type: ignore[no-untyped-def]
@@ -108,7 +132,7 @@ register(
             "one byte an element, and an FP32 scale for each "
             "block of each state; the last block may be shorter.",
             "编写 state_bytes(n, block)：n 个参数的 Adam 两个状态的字节数，每元素一字节，每个状态的每个块有"
-            "一个 FP32 缩放；最后一块可以较短。",
+            "一个 FP32 缩放因子；最后一块可以较短。",
         ),
         Text("-(-n // block) rounds a quotient up.", "-(-n // block) 使商向上取整。"),
         Text("2 · (n + 4 · ⌈n / block⌉).", "2 · (n + 4 · ⌈n / block⌉)。"),
@@ -120,14 +144,14 @@ register(
         (
             Mutant(
                 lambda n, block: 2 * (n + 4 * (n // block)),
-                Text("A last, shorter block has a scale, too.", "最后较短的块也有缩放。"),
+                Text("A last, shorter block has a scale, too.", "最后较短的块也有缩放因子。"),
                 "n ",
             ),
             Mutant(lambda n, block: n + 4 * -(-n // block), Text("Adam has two states.", "Adam 有两个状态。"), "n "),
-            Mutant(lambda n, block: 2 * n, Text("The scales are bytes, too.", "缩放也占字节。"), "n "),
+            Mutant(lambda n, block: 2 * n, Text("The scales are bytes, too.", "缩放因子也占字节。"), "n "),
             Mutant(
                 lambda n, block: 2 * (n + -(-n // block)),
-                Text("A scale in FP32 takes four bytes.", "一个 FP32 缩放占四个字节。"),
+                Text("A scale in FP32 takes four bytes.", "一个 FP32 缩放因子占四个字节。"),
                 "n ",
             ),
         ),
@@ -258,20 +282,27 @@ register(
         Text("Fractions make the quotient exact.", "用 Fraction 使商精确。"),
         Text(
             "A block's own maximum is its scale: an outlier spoils its block alone.",
-            "块自身的最大值是其缩放：离群值只影响它所在的块。",
+            "块自身的最大值是其缩放因子：离群值只影响它所在的块。",
         ),
         Implement(
             blockwise,
             {"xs": Lists(BLOCK_VALUES, 0, 9), "block": Integers(1, 4)},
             Lists(Integers(-127, 127), 0, 9),
-            cases=(((1.0, 64.0, 1.0, 1.0), 2), ((0.0, 0.0, 1.0), 2), ((1.0, 0.25, 2.0), 2)),
+            cases=(
+                ((1.0, 64.0, 1.0, 1.0), 2),
+                ((0.0, 0.0, 1.0), 2),
+                ((1.0, 0.25, 2.0), 2),
+                ((63.5, 0.25, 1.25, -0.75), 4),
+                (NEARLY_A_TIE, 2),
+                ((48.6171875, 0.57421875), 2),
+            ),
         ),
         (
             Mutant(
                 _blocks(whole=True),
                 Text(
                     "One scale for all: an outlier takes every other number's codes.",
-                    "全体共用一个缩放：离群值夺走了其他数的编码。",
+                    "全体共用一个缩放因子：离群值夺走了其他数的编码。",
                 ),
                 "xs",
             ),
@@ -282,8 +313,29 @@ register(
                 "ZeroDivisionError",
             ),
             Mutant(
-                _blocks(cut=True),
+                _blocks(step=math.trunc),
                 Text("The codes are truncated, not rounded to nearest.", "编码是截断的，没有向最近舍入。"),
+                "xs",
+            ),
+            Mutant(
+                _blocks(step=_half_up),
+                Text("floor(v + 0.5) rounds ties up.", "floor(v + 0.5) 使平局向上。"),
+                "xs",
+            ),
+            Mutant(
+                _by_inverse,
+                Text(
+                    "127 / maximum is rounded: multiplied by it, a tie can fall to one side.",
+                    "127 / 最大值有舍入误差：乘上它之后，平局可能偏向一侧。",
+                ),
+                "xs",
+            ),
+            Mutant(
+                _in_single,
+                Text(
+                    "In FP32 the quotient is rounded first, which can make a tie of what is none.",
+                    "在 FP32 中商先被舍入，本来不是平局的会变成平局。",
+                ),
                 "xs",
             ),
         ),

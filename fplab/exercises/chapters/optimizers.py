@@ -51,6 +51,12 @@ def _copied_back(w: float, updates: list[float]) -> float:
     return float(weight)
 
 
+def _in_double(w: float, updates: list[float]) -> float:
+    for u in updates:
+        w = w - u
+    return float(np.float16(w))
+
+
 def _update_in_half(w: float, updates: list[float]) -> float:
     return float(with_master(w, [float(np.float16(u)) for u in updates]))
 
@@ -127,12 +133,12 @@ register(
         (
             Mutant(2.0**-7, Text("There v is just above 2^-24.", "此时 v 略大于 2^-24。"), "0.0078125"),
             Mutant(
-                2.0**-12,
+                2.0**-13,
                 Text(
-                    "That is where g² underflows; 0.001 · g² does so much earlier.",
-                    "那是 g² 下溢之处；0.001 · g² 早得多就下溢。",
+                    "That is where g² itself becomes 0; 0.001 · g² does so much earlier.",
+                    "那是 g² 本身变成 0 之处；0.001 · g² 早得多就变成 0。",
                 ),
-                "2^-12",
+                "2^-13",
             ),
             Mutant(2.0**-9, Text("A larger gradient is lost, too.", "更大的梯度也会丢失。"), "2^-9"),
         ),
@@ -198,7 +204,12 @@ register(
                 "updates": Lists(Floats("fp32", finite=True, low=2.0**-20, high=1.0), 0, 10),
             },
             Floats("fp16"),
-            cases=((1.0, (-(2.0**-12),) * 6), (1.0, (-(2.0**-11) - 2.0**-23,)), (1.0, (2.0**-12, 2.0**-14, 2.0**-14))),
+            cases=(
+                (1.0, (-(2.0**-12),) * 6),
+                (1.0, (-(2.0**-11) - 2.0**-23,)),
+                (1.0, (2.0**-12, 2.0**-14, 2.0**-14)),
+                (16.0, (-(2.0**-7), -(2.0**-20))),
+            ),
         ),
         (
             Mutant(
@@ -220,6 +231,14 @@ register(
             Mutant(
                 _update_in_half,
                 Text("The updates are rounded to FP16 before they are applied.", "更新在应用之前被舍入到 FP16。"),
+                "updates",
+            ),
+            Mutant(
+                _in_double,
+                Text(
+                    "Python's floats keep 53 bits: the master copy has FP32's 24, and rounds at every update.",
+                    "Python 的 float 有 53 位；主副本只有 FP32 的 24 位，每次更新都要舍入。",
+                ),
                 "updates",
             ),
         ),

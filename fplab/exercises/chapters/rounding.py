@@ -9,7 +9,7 @@ from ... import exact
 from ...language import Text
 from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, register
 from ..kinds import Codes, Floats, Integers
-from ..shown import of_code, of_float
+from ..shown import of_code
 
 CHAPTER = Chapter(2, "rounding", Text("Rounding", "舍入"))
 
@@ -77,7 +77,8 @@ def stochastic(x, word):  # type: ignore[no-untyped-def]
 def double_rounds(x: float) -> Judgement:
     """Whether FP16 by way of FP32 differs from FP16 at once."""
     at_once = exact.round_to(exact.from_float(x), "fp16")[0]
-    single = exact.decode(exact.round_to(exact.from_float(x), "fp32")[0], "fp32")
+    code = exact.round_to(exact.from_float(x), "fp32")[0]
+    single = exact.decode(code, "fp32")
     in_two = exact.round_to(single, "fp16")[0]
     lines = (("float64 → FP16", of_code(at_once, "fp16")), ("→ FP32 → FP16", of_code(in_two, "fp16")))
     if at_once != in_two:
@@ -90,8 +91,7 @@ def double_rounds(x: float) -> Judgement:
         )
     else:
         says = Text("Both ways round to the same number.", "两种方式舍入到同一个数。")
-    shown = of_float(float(single.value), "fp32") if single.kind == "finite" else of_float(math.inf, "fp32")
-    return Judgement(False, (("FP32", shown), *lines), says)
+    return Judgement(False, (("FP32", of_code(code, "fp32")), *lines), says)
 
 
 def _truncate_bits(code: int) -> int:
@@ -164,8 +164,8 @@ register(
             "NaN 仍是 NaN：取高半部分并置静默位 0x0040。",
         ),
         Text(
-            "BF16 is the upper half of FP32: rounding is the last exercise with n = 16, on the code.",
-            "BF16 就是 FP32 的高半部分：舍入即上一题取 n = 16，作用在编码上。",
+            "BF16 is the upper half of FP32: rounding is the exercise rne with n = 16, on the code.",
+            "BF16 就是 FP32 的高半部分：舍入即习题 rne 取 n = 16，作用在编码上。",
         ),
         Text(
             "Rounding is arithmetic on codes; NaN alone must be kept out of it.",
@@ -217,7 +217,7 @@ register(
             "Write quantize_e4m3(x): x rounded to nearest, ties to even, in OCP E4M3 (emin "
             "−6, three fraction bits, largest 448). "
             "What rounds beyond 448, and infinity, become NaN; −0.0 and the sign of what rounds to 0 stay.",
-            "编写 quantize_e4m3(x)：把 x 舍入到 OCP E4M3（emin −6，三位小数，最大 448），向最近，"
+            "编写 quantize_e4m3(x)：把 x 舍入到 OCP E4M3（emin −6，三位尾数，最大 448），向最近，"
             "平局取偶。舍入后超过 448 的数和无穷大变成 NaN；−0.0 以及舍入为 0 的数的符号保留。",
         ),
         Text(
@@ -253,7 +253,7 @@ register(
             ),
             Mutant(
                 _e4m3(flush=True),
-                Text("This flushes subnormals, from 2^-9 on, to zero.", "这把次正规数（从 2^-9 起）冲刷为零。"),
+                Text("This flushes subnormals, from 2^-9 on, to zero.", "这把次正规数（从 2^-9 起）刷新为零。"),
                 "0 0000 100",
             ),
             Mutant(

@@ -62,6 +62,11 @@ def _scale(pick: Any, guard: bool = True, rounds: Any = math.floor):  # type: ig
     return scale
 
 
+def _difference_of_logarithms(amaxes: list[float]) -> int:
+    most = max(amaxes, default=0.0)
+    return math.floor(math.log2(448) - math.log2(most)) if most else 0
+
+
 register(
     Exercise(
         "fp8_roles",
@@ -94,7 +99,7 @@ register(
                 "c",
                 Text(
                     "Two fraction bits would lose nearly every update of a master weight.",
-                    "两位小数会丢掉主权重的几乎每次更新。",
+                    "两位尾数会丢掉主权重的几乎每次更新。",
                 ),
                 "c",
             ),
@@ -204,7 +209,12 @@ register(
                 )
             },
             Integers(-200, 200),
-            cases=(((1.75 + 2.0**-22,),), ((1.75,),), ((2.0, 1.0),), ((1.0, 2.0),)),
+            cases=(
+                ((1.75 + 2.0**-22,),),
+                ((2.0, 1.0),),
+                ((1.0, 2.0),),
+                *(((math.ldexp(1.75, e),),) for e in range(-60, 60)),
+            ),
         ),
         (
             Mutant(
@@ -221,6 +231,14 @@ register(
                 _scale(max, rounds=math.ceil),
                 Text("Rounding the exponent up lets the largest value overflow.", "指数向上取整会使最大值上溢。"),
                 "expected",
+            ),
+            Mutant(
+                _difference_of_logarithms,
+                Text(
+                    "Logarithms are rounded: their difference can fall just below a whole number.",
+                    "对数有舍入误差：两者之差可能略小于整数。",
+                ),
+                "1.75",
             ),
             Mutant(
                 _scale(max, rounds=round),

@@ -147,7 +147,7 @@ register(
             "2^s · 2^(i−31) ≤ 2^15, so s = 46 − i for the largest i with counts[i] > 0.",
             "2^s · 2^(i−31) ≤ 2^15，故 s = 46 − i，i 为 counts[i] > 0 的最大下标。",
         ),
-        Implement(choose_scale, {"counts": Lists(Integers(0, 50), 0, 40)}, Integers(-100, 100)),
+        Implement(choose_scale, {"counts": Lists(Integers(0, 50), 0, 48)}, Integers(-100, 100)),
         (
             Mutant(
                 _scale_by(lambda f, c: len(c) - 1),
