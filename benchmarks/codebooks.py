@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -77,7 +76,7 @@ def adam_table(cores: int) -> str:
 
 def main() -> None:
     """Print both tables."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = fplab.num_threads()
     fplab.set_num_threads(cores)
     for part in (blockwise_table, adam_table):
         print(part(cores), flush=True)

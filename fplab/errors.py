@@ -60,11 +60,10 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except LabError as error:
-            if error.call is not None:
-                raise
             parts = [summary(a) for a in args] + [f"{k}={summary(v)}" for k, v in kwargs.items()]
             call = f"{shown}({', '.join(parts)})"
-            quoted = type(error)(f"{call}: {error}")
+            rule = str(error).removeprefix(f"{error.call}: ")  # a public function called on the way quoted its own call
+            quoted = type(error)(f"{call}: {rule}")
             quoted.call = call
             raise quoted from None
 

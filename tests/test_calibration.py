@@ -260,6 +260,11 @@ def test_no_data_is_an_error(rule) -> None:  # type: ignore[no-untyped-def]
         (lambda: Histogram(128).collect([1.0]).mse(), "128 bins leave no candidate from bin 129 on"),
         (lambda: Histogram().collect([1.0]).percentile(101), "percentile=101 is not possible"),
         (lambda: Histogram().collect([1e-30]).collect([1.0]), "a batch reaches 1.0, .* collect a typical batch first"),
+        (
+            lambda: Histogram().collect([0.01]).collect([1.0]).entropy(),
+            r"204,80\d bins, and .* at most 65,536: the first",
+        ),
+        (lambda: Histogram(65537).collect([1.0]).mse(), "65,537 bins, and entropy and mse compare .* or use max or a"),
         (lambda: Histogram().collect([1.0]).entropy("int9"), "unknown integer grid 'int9'"),
     ],
 )

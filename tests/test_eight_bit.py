@@ -419,7 +419,7 @@ P = nn.Parameter(torch.zeros(2))
     ("make", "text"),
     [
         (lambda: Adam8bit([P], block=0), r"block=0 is not possible; allowed: 1 to"),
-        (lambda: Adam8bit([P], lr=-1.0), r"lr=-1\.0; allowed: 0 and more\."),
+        (lambda: Adam8bit([P], lr=-1.0), r"lr=-1\.0; allowed: 0 and more, finite\."),
         (lambda: Adam8bit([P], betas=(0.9, 1.0)), r"betas=\(0\.9, 1\.0\); each is allowed from 0 to below 1\."),
         (lambda: SGD8bit([P], 0.1, 1.5), r"momentum=1\.5; allowed: from 0 to below 1\."),
         (lambda: Adam8bit([P], code="dynamc"), r"unknown code 'dynamc'\. Allowed: dynamic, linear\. Did you mean"),

@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import io
 import math
-import subprocess
-import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from experiment_frame import compute_with_little_installed, drawn, frame
 from torch import nn
 
-from fplab import codebooks, experiments
+from fplab import codebooks
 from fplab.experiments import eight_bit_adam as experiment
 from fplab.experiments.base import Status, same_bits
 from fplab.experiments.eight_bit_adam import checks, data, peer
@@ -24,24 +24,9 @@ from fplab.training import Adam8bit, StableEmbedding
 
 SMALL = data.Params(width=32, layers=1, context=16, batch=4, steps=24, rates=(3e-3,), seeds=(0,), trace=250, copies=255)
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return experiment.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("eight_bit_adam") is experiment
-
-
-@pytest.mark.parametrize("check", experiment.CHECKS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    if outcome.status is Status.ABSENT:
-        assert outcome.detail == "bitsandbytes is not installed"
-        pytest.skip(outcome.detail)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(
+    experiment, SMALL, absent="bitsandbytes is not installed"
+)
 
 
 def test_what_counts_as_unstable() -> None:
@@ -165,15 +150,7 @@ def test_torchs_square_root_is_an_open_question_because_the_cpus_is_not_rounded_
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
-    code = (
-        "import sys\n"
-        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
-        "from fplab.experiments import eight_bit_adam as e\n"
-        "for case in e.gpu_cases(e.QUICK): case.compute(case.inputs(), 'cpu')\n"
-        "print('done')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "done"
+    compute_with_little_installed(experiment)
 
 
 def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
@@ -183,13 +160,8 @@ def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = experiment.plot(arrays, SMALL)
-    save(figure, tmp_path / "x.svg", theme)
-    assert (tmp_path / "x.svg").stat().st_size > 30_000
+def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
+    assert drawn(experiment, arrays, SMALL, theme, tmp_path)[1] > 30_000
 
 
 # --- the stable embedding ----------------------------------------------------------------------------------------
@@ -215,6 +187,11 @@ def test_its_norm_is_computed_in_float32_and_cast_back() -> None:
     want = nn.functional.layer_norm(table.weight.float(), (8,)).bfloat16()
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, want)
+
+
+def test_a_stable_embedding_has_a_shape_without_values() -> None:
+    """On the "meta" device, which knows no autocast."""
+    assert StableEmbedding(5, 4, device="meta")(torch.zeros(2, dtype=torch.int64, device="meta")).shape == (2, 4)
 
 
 @pytest.mark.parametrize("through", ["itself", "deepcopy", "pickle", "dtype"])

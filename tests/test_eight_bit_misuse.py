@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -33,8 +34,11 @@ def stepped(optimizer: Any) -> Any:
         ({"rounding": "up"}, r"unknown rounding 'up'"),
         ({"bad_gradients": "raise"}, r"unknown bad_gradients 'raise'\. Allowed: skip, error\."),
         ({"state_bits": 16}, r"state_bits=16 is not possible; allowed: 8, 32\."),
-        ({"lr": -1.0}, r"lr=-1\.0; allowed: 0 and more\."),
+        ({"lr": -1.0}, r"lr=-1\.0; allowed: 0 and more, finite\."),
         ({"lr": "fast"}, r"lr='fast' is not a number\."),
+        ({"lr": "1e-3"}, r"lr='1e-3' is not a number\."),
+        ({"lr": float("inf")}, r"lr=inf; allowed: 0 and more, finite\."),
+        ({"lr": torch.zeros(2)}, r"lr=tensor\(\[0\., 0\.\]\) is not a number\."),
         ({"eps": None}, r"eps=None is not a number\."),
         ({"betas": (0.9,)}, r"betas=\(0\.9,\) are not two numbers, such as \(0\.9, 0\.999\)\."),
         ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\); each is allowed from 0 to below 1\."),
@@ -65,6 +69,55 @@ def test_a_group_has_blocks_of_its_own_and_no_codebook_of_its_own() -> None:
     assert Adam8bit(optimizer.param_groups).param_groups[1]["block"] is None
 
 
+@pytest.mark.parametrize("number", [np.float32, np.float64, torch.tensor], ids=lambda kind: kind.__name__)
+def test_numbers_of_numpy_and_torch_are_numbers(number: Any) -> None:
+    """They count as float64: at their own precision bias corrections would be rounded on the way."""
+    given = [number(x) for x in (1e-3, 0.9, 0.999, 1e-8)]
+    weights = []
+    for lr, beta1, beta2, eps in (given, [float(x) for x in given]):
+        p = parameter()
+        optimizer = Adam8bit([p], lr=lr, betas=(beta1, beta2), eps=eps)
+        for _ in range(5):
+            optimizer.step()
+        weights.append(p.detach().clone())
+    assert torch.equal(*weights)
+
+
+def test_a_tensor_stays_the_learning_rate_that_schedulers_write_into() -> None:
+    p, lr = parameter(), torch.tensor(0.5)
+    optimizer = Adam8bit([p], lr=lr)
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    lr.fill_(0)
+    before = p.detach().clone()
+    optimizer.step()
+    assert torch.equal(p, before)
+
+
+def test_a_group_is_a_dict() -> None:
+    with pytest.raises(LabError, match="a parameter group is a list; it is a dict"):
+        Adam8bit([parameter()]).add_param_group([parameter()])  # type: ignore[arg-type]
+
+
+def test_a_parameter_that_became_another_dtype_is_refused() -> None:
+    """``model.double()`` keeps the parameter and changes its data: an update in float32 would round all of it."""
+    layer = nn.Linear(3, 3)
+    optimizer = Adam8bit(layer.parameters())
+    layer.double()(torch.zeros(3).double()).sum().backward()
+    with pytest.raises(LabError, match="a parameter is float64 on 'cpu'; 8-bit optimizers take float32"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("bad", ["not finite", "sparse"])
+def test_a_step_that_is_refused_moves_nothing(bad: str) -> None:
+    p, q = parameter(), parameter()
+    q.grad = torch.zeros(5000).to_sparse() if bad == "sparse" else torch.full((5000,), float("nan"))
+    optimizer, before = Adam8bit([p, q], bad_gradients="error"), p.detach().clone()
+    with pytest.raises(LabError, match="sparse" if bad == "sparse" else "element 0 of the gradient of parameter 1 is"):
+        optimizer.step()
+    assert torch.equal(p, before)
+    assert not optimizer.state
+
+
 def test_a_refused_parameter_is_not_kept() -> None:
     optimizer = Adam8bit([parameter()])
     with pytest.raises(LabError, match="a parameter is float64 on 'cpu'"):
@@ -73,6 +126,35 @@ def test_a_refused_parameter_is_not_kept() -> None:
 
 
 # --- states that do not fit: the kernels trust their sizes --------------------------------------------------------
+
+
+def test_a_state_of_another_dtype_is_an_error() -> None:
+    p = parameter()
+    optimizer = stepped(Adam8bit([p]))
+    optimizer.state[p]["state2"] = optimizer.state[p]["state2"].half()
+    with pytest.raises(
+        LabError, match=r"state 2 of parameter 0 is torch\.float16; it is torch\.uint8 or torch\.float32"
+    ):
+        optimizer.step()
+
+
+def test_a_loaded_state_lies_in_its_own_order() -> None:
+    """One that was saved transposed must not be updated through a copy that is thrown away."""
+    runs = []
+    for turned in (False, True):
+        p = nn.Parameter(torch.linspace(-1, 1, 6400).reshape(80, 80))
+        p.grad = torch.linspace(1, -1, 6400).reshape(80, 80)
+        saved = stepped(Adam8bit([p])).state_dict()
+        for state in saved["state"].values():
+            for name in ("state1", "state2") if turned else ():
+                state[name] = state[name].t().contiguous().t()
+        optimizer = Adam8bit([p])
+        optimizer.load_state_dict(saved)
+        for _ in range(3):
+            p.grad = p.grad.t().contiguous()  # the shape of the states changes from step to step
+            optimizer.step()
+        runs.append(p.detach().clone())
+    assert torch.equal(*runs)
 
 
 @pytest.mark.parametrize("n", [4999, 6000, 30])

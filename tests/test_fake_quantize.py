@@ -63,6 +63,30 @@ def test_per_channel_is_torchs_in_bits_and_gradients(grid: Grid, axis: int) -> N
     assert np.array_equal(ours[1], theirs[1])
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bit_values_are_torchs_in_bits_and_gradients(dtype: torch.dtype, axis: int | None) -> None:
+    x, out = (torch.from_numpy(inputs(key, 3000)).to(dtype) for key in (5, 6))
+    x, out = x[x.isfinite() & out.isfinite()].reshape(1, -1), out[x.isfinite() & out.isfinite()].reshape(1, -1)
+    for scale, zero, name in ((0.37, 5, "uint8"), (2.0**-9, -3, "int4"), (777.7, 0, "int8")):  # the last beyond FP16
+        grid, found = grids.get(name), []
+        step, at = torch.tensor([scale]), torch.tensor([zero], dtype=torch.int32)
+        for ours in (True, False):
+            given = x.clone().requires_grad_()
+            if ours:
+                result = fake_quantize(given, step, at, name, axis)
+            elif axis is None:
+                result = torch.fake_quantize_per_tensor_affine(given, float(step), zero, grid.low, grid.high)
+            else:
+                result = torch.fake_quantize_per_channel_affine(given, step, at, axis, grid.low, grid.high)
+            result.backward(out)
+            assert given.grad is not None
+            assert result.dtype == given.grad.dtype == dtype
+            found.append((result.detach().view(torch.int16), given.grad.view(torch.int16)))
+        assert torch.equal(found[0][0], found[1][0])
+        assert torch.equal(found[0][1], found[1][1])
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda g: g.name)
 def test_it_is_quantise_and_dequantise(grid: Grid) -> None:
     x = inputs(4, 3000)
@@ -243,7 +267,7 @@ def test_a_single_layer_is_a_model() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: fake_quantize(torch.ones(2).double(), 1.0), "x is float64; fake quantisation is defined in float32"),
+        (lambda: fake_quantize(torch.ones(2).double(), 1.0), "x is float64; fake quantisation takes float32, "),
         (lambda: fake_quantize(torch.ones(2), 0.0), r"scale must be positive and finite, at least 2\^-126"),
         (lambda: fake_quantize(torch.ones(2), torch.ones(2)), "scale has 2 elements; without axis= it is one number"),
         (lambda: fake_quantize(torch.ones(2), torch.ones(3), axis=0), "scale has 3 elements, and axis 0 of x has 2"),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +16,7 @@ from fplab import integers
 from fplab.errors import LabError
 from fplab.hardware.cases import philox_bits
 from fplab.integers import METHODS, Method
-from fplab.nn import Int4Linear, Int8Linear, int4_linears, int8_linears
+from fplab.nn import Int4Linear, Int8Linear, int4_linears, int8_layers, int8_linears
 from fplab.nn.int8_layers import int_mm
 
 
@@ -67,18 +72,44 @@ def test_a_calibrated_range_is_used_for_every_batch() -> None:
 
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (17, 9, 3), (40, 16, 8), (3, 8, 24)])
 def test_padding_for_cuda_changes_nothing(m: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = torch._int_mm
+    calls = []
 
     def strict(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """What CUDA demands."""
         assert a.shape[0] > 16
         assert a.shape[1] % 8 == b.shape[1] % 8 == 0
-        return plain(a, b)
+        calls.append(a.shape)
+        return a.int() @ b.int()
 
     a = torch.from_numpy(philox_bits(4, m * k, np.uint8).view(np.int8).reshape(m, k))
     b = torch.from_numpy(philox_bits(5, k * n, np.uint8).view(np.int8).reshape(k, n))
+    want = int_mm(a, b)
+    monkeypatch.setattr(int8_layers, "saturates_here", lambda: False)
     monkeypatch.setattr(torch, "_int_mm", strict)
-    assert torch.equal(int_mm(a, b, pad=True), plain(a, b))
+    assert torch.equal(int_mm(a, b, pad=True), want)
+    assert len(calls) == 1
+
+
+PRODUCTS = """
+import torch
+from fplab.nn.int8_layers import int_mm, saturates_here
+draw = torch.Generator().manual_seed(0)
+a, b = (torch.randint(-128, 128, shape, generator=draw).to(torch.int8) for shape in ((17, 64), (64, 8)))
+want = a.int() @ b.int()
+wide = torch.full((2, 131072), -128, dtype=torch.int8)
+wrapped = int_mm(wide, wide.T)[0, 0].item()
+print(saturates_here(), torch.equal(torch._int_mm(a, b), want), torch.equal(int_mm(a, b), want), wrapped)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="VNNI instructions are x86's")
+def test_products_are_exact_on_a_cpu_whose_own_saturate() -> None:
+    """Where oneDNN has AVX2 alone, as on many CPUs before 2021, torch's INT8 products are wrong; the lab's are not."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCTS],
+        capture_output=True, text=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "False", "True", str(-(2**31))], "torch._int_mm no longer saturates"
 
 
 def test_state_dict_round_trip() -> None:

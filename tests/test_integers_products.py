@@ -14,6 +14,7 @@ from fplab.errors import LabError
 from fplab.hardware.cases import philox_bits
 from fplab.integers import METHODS, Method, grids, oracle
 from fplab.integers.products import INT32_MAX, in_half
+from fplab.nn.int8_layers import int_mm
 
 INT8 = grids.get("int8")
 
@@ -37,7 +38,7 @@ def test_int_matmul_three_ways(m: int, k: int, n: int) -> None:
     assert found.dtype == np.int32
     assert found.tolist() == (oracle.int_matmul(a.tolist(), b.tolist()) if k else [[0] * n] * m)
     if k:
-        assert np.array_equal(found, torch._int_mm(torch.from_numpy(a), torch.from_numpy(b)).numpy())
+        assert np.array_equal(found, int_mm(torch.from_numpy(a), torch.from_numpy(b)).numpy())
         assert np.array_equal(found, fplab.tensorcore.matmul(a, b, inputs="int8"))
 
 
@@ -53,7 +54,7 @@ def test_one_more_is_refused_where_torch_wraps() -> None:
     want = r"K=131072 products of magnitudes up to 128 and 128 can reach 2147483648, and INT32 ends at 2147483647; "
     with pytest.raises(LabError, match=want + "split the product into parts of K <= 131071"):
         integers.int_matmul(a, a.T)
-    assert torch._int_mm(torch.from_numpy(a), torch.from_numpy(a.T)).item() == -(2**31)
+    assert int_mm(torch.from_numpy(a), torch.from_numpy(a.T)).item() == -(2**31)
     assert fplab.tensorcore.matmul(a, a.T, inputs="int8").item() == -(2**31)
 
 

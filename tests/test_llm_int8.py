@@ -5,31 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from experiment_frame import computed_on_cpu, drawn, frame
 
 from fplab.experiments import llm_int8
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.llm_int8 import checks, data, planting, published
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
+from fplab.nn import int8_layers
 from fplab.training import tasks
 
 SMALL = replace(
     llm_int8.QUICK, steps=40, windows=8, dimensions=(0, 7), thresholds=(0.0, 6.0, 64.0), groups=(16, 64)
 )  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return llm_int8.run(SMALL, lambda fraction, text: None)
-
-
-@pytest.mark.parametrize("check", llm_int8.CHECKS, ids=lambda c: c.claim)
-def test_claims_hold_on_a_smaller_run(check, arrays: Arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(
+    llm_int8, SMALL, absent=r"^torch\._int_mm saturates"
+)
 
 
 def test_planting_changes_no_bit_and_only_what_it_says() -> None:
@@ -94,7 +90,10 @@ def test_checks_can_fail(arrays: Arrays) -> None:
     assert failing(checks.check_decomposition, errors=np.ones_like(arrays["errors"]))
     assert failing(checks.check_prediction, divergences=arrays["divergences"][::-1])
     assert failing(checks.check_threshold, int8_shares=np.ones(3))
-    assert failing(checks.check_threshold, threshold_errors=np.ones(3))
+    for method in range(3):  # each of those that have a threshold
+        flat = arrays["threshold_errors"].copy()
+        flat[method] = 1
+        assert failing(checks.check_threshold, threshold_errors=flat)
     assert failing(checks.check_table1, published=arrays["published"] + 1)
 
 
@@ -103,19 +102,14 @@ def test_a_wrong_product_is_found(arrays: Arrays, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(checks.integers, "matmul", lambda *a: np.nextafter(right(*a), np.float32(9)))
     assert checks.check_oracle(arrays, SMALL).status is Status.FAIL
     exact = checks.integers.int_matmul
+    monkeypatch.setattr(int8_layers, "saturates_here", lambda: False)
     monkeypatch.setattr(checks.integers, "int_matmul", lambda *a: exact(*a) + 1)
     assert checks.check_int_mm(arrays, SMALL).detail.startswith("layer 0: ")
 
 
 @pytest.mark.parametrize("case", llm_int8.gpu_cases(SMALL), ids=lambda c: c.name)
-def test_cases_on_the_cpu_are_the_labs_bits(case) -> None:  # type: ignore[no-untyped-def]
-    inputs = case.inputs()
-    found, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {"torch": torch.__version__})
-    assert found.keys() == wanted.keys() == case.formats.keys()
-    for name, fmt in case.formats.items():
-        outcome = same_bits(found[name], wanted[name], fmt)
-        assert outcome.status is Status.PASS, (name, outcome.detail)
-        assert found[name].any()
+def test_cases_on_the_cpu_are_the_labs_bits(case: Case) -> None:
+    assert all(x.any() for x in computed_on_cpu(case).values())
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
@@ -133,12 +127,7 @@ def test_cases_need_numpy_and_torch_alone() -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_and_the_table(theme: str, arrays: Arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = llm_int8.plot(arrays, SMALL)
-    save(figure, tmp_path / "figure.svg", theme)
-    assert (tmp_path / "figure.svg").stat().st_size > 50_000
+def test_the_figure_and_the_table(theme: str, arrays: Arrays, tmp_path: Path) -> None:
+    assert drawn(llm_int8, arrays, SMALL, theme, tmp_path)[1] > 50_000
     table = llm_int8.table(arrays, SMALL)
-    assert {len(column) for column in table.values()} == {8 * 2 + 3 + 2 + 9 * 5}
+    assert {len(column) for column in table.values()} == {8 * 2 + 3 * 3 + 2 + 9 * 5}

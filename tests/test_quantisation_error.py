@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
 
-from fplab import codebooks, experiments
+from fplab import codebooks
 from fplab.experiments import quantisation_error as experiment
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.quantisation_error import checks, data
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 
 SMALL = data.Params(steps=4, heavy=1 << 14, sample=64)
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return experiment.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("quantisation_error") is experiment
-
-
-@pytest.mark.parametrize("check", experiment.CHECKS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(experiment, SMALL)
 
 
 def test_errors_against_fractions() -> None:
@@ -105,26 +91,13 @@ CASES = experiment.gpu_cases(SMALL)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case) -> None:  # type: ignore[no-untyped-def]
-    inputs = case.inputs()
-    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {})
-    assert results.keys() == wanted.keys() == case.formats.keys()
-    for name, fmt in case.formats.items():
-        outcome = same_bits(results[name], wanted[name], fmt)
-        assert outcome.status is Status.PASS, (name, outcome.detail)
+def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case: Case) -> None:
+    results = computed_on_cpu(case)
     assert len(np.unique(results["codes"])) > 100
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
-    code = (
-        "import sys\n"
-        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
-        "from fplab.experiments import quantisation_error as e\n"
-        "for case in e.gpu_cases(e.QUICK): case.compute(case.inputs(), 'cpu')\n"
-        "print('done')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "done"
+    compute_with_little_installed(experiment)
 
 
 def test_the_table_has_a_row_for_every_number(arrays: Arrays) -> None:
@@ -135,13 +108,9 @@ def test_the_table_has_a_row_for_every_number(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = experiment.plot(arrays, SMALL)
-    save(figure, tmp_path / "x.svg", theme)
-    assert (tmp_path / "x.svg").stat().st_size > 50_000
+def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
+    figure, size = drawn(experiment, arrays, SMALL, theme, tmp_path)
+    assert size > 50_000
     titles = [ax.get_title(loc="left") for ax in figure.get_axes()]
     assert {"Codebooks: up to 256 values in [-1, 1]", "Heavy tails: relative error"} <= set(titles)
 

@@ -63,6 +63,24 @@ def test_what_is_refused_is_said(call: Any, text: str) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: integers.scheme([]), "fplab.integers.scheme([]): x has shape (0,) and no element"),
+        (lambda: integers.scheme([-3e38, 3e38], zero_point=True),
+         "fplab.integers.scheme([-3e+38, 3e+38], zero_point=True): high - low overflows FP32"),
+        (lambda: integers.matmul([[1.0]], [[1.0]], threshold="6"),
+         "fplab.integers.matmul([[1.0]], [[1.0]], threshold='6'): threshold='6' is not possible"),
+    ],
+)  # fmt: skip
+def test_the_call_that_is_quoted_is_the_users(call: Any, text: str) -> None:
+    """Not that of a public function which it called on the way."""
+    with pytest.raises(LabError) as caught:
+        call()
+    assert str(caught.value).startswith(text)
+    assert caught.value.call == text[: text.index("): ") + 1]
+
+
 def test_any_number_can_be_encoded_as_a_tree() -> None:
     assert {tree.encode(x) for x in (0.5, f32(0.5), np.float64(0.5), Fraction(1, 2))} == {tree.encode(0.5)}
     assert tree.encode(f32(0.006)) == 0b0_001_1001

@@ -1,6 +1,6 @@
 """What an experiment is: a module with data in, arrays out, a figure, checked claims and GPU cases.
 
-An experiment module ``fplab/experiments/NAME.py`` has, and the tests demand:
+The package ``fplab.experiments.NAME`` has, and the tests demand:
 
 * ``TITLE``, ``QUESTION`` and ``BUDGET`` (seconds of its quick run, at most 8);
 * a frozen dataclass ``Params`` whose defaults are the full size, and ``QUICK``, an instance of the quick size;
@@ -8,13 +8,14 @@ An experiment module ``fplab/experiments/NAME.py`` has, and the tests demand:
 * ``plot(arrays, params) -> Figure`` and ``table(arrays, params) -> columns`` (what the CSV holds);
 * ``CHECKS``: a tuple of :class:`Check`, each a claim with its evidence;
 * ``gpu_cases(params) -> tuple[Case, ...]``: what a GPU must compute, through torch, for these claims;
-* ``DIGESTED``: names of the arrays whose bits are the same on every machine (from integers and kernels).
+* ``DIGESTED``: names of the arrays whose bits are the same on every machine (from integers and kernels);
+* if it likes, ``animation() -> str``: an SVG that moves.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,7 +32,9 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Evidence(enum.Enum):
-    """What a claim is checked against."""
+    """What a claim is checked against: fractions, a definition, or what the lab itself computed to the bit, counts and
+    losses of emulated runs too (exact); code that others wrote (library); a GPU's own bits, recorded or just now.
+    """
 
     EXACT = "exact"
     LIBRARY = "library"
@@ -101,6 +104,11 @@ class Experiment(Protocol):
     def gpu_cases(self, params: Any) -> tuple[Case, ...]: ...  # noqa: D102
 
 
+def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:
+    """A table that is given by its rows, each as long as ``names``."""
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
 def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = True) -> Outcome:
     """Compare two arrays of codes of one format; a failure shows the first difference as bits and as numbers.
 
@@ -108,30 +116,17 @@ def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = Tru
     """
     if got.shape != want.shape:
         return failed(f"shapes differ: {got.shape} and {want.shape}")
-    if fmt.startswith("bits"):
-        return _same_raw_bits(got, want)
-    form = get(fmt)
+    form = None if fmt.startswith("bits") else get(fmt)
     got, want = got.astype(np.uint64), want.astype(np.uint64)
     differ = got != want
-    if nan_equal and form.has_nan and differ.any():
+    if form and form.has_nan and nan_equal and differ.any():
         differ &= ~(is_nan_code(got, fmt) & is_nan_code(want, fmt))
-    if not differ.any():
+    where = np.flatnonzero(differ)
+    if not where.size:
         return passed(f"{got.size:,} results, every bit")
-    at = int(np.flatnonzero(differ.ravel())[0])
-    a, b = int(got.ravel()[at]), int(want.ravel()[at])
-    return failed(
-        f"{int(differ.sum()):,} of {got.size:,} differ; first at {at}: "
-        f"{a:0{form.bits}b} ({number(a, fmt)}) against {b:0{form.bits}b} ({number(b, fmt)})"
-    )
-
-
-def _same_raw_bits(got: np.ndarray, want: np.ndarray) -> Outcome:
-    """Compare bits that are no numbers."""
-    differ = np.flatnonzero((got != want).ravel())
-    if not differ.size:
-        return passed(f"{got.size:,} results, every bit")
-    a, b = int(got.ravel()[differ[0]]), int(want.ravel()[differ[0]])
-    return failed(f"{differ.size:,} of {got.size:,} differ; first at {differ[0]}: {a:#x} against {b:#x}")
+    pair = (int(codes.ravel()[where[0]]) for codes in (got, want))
+    texts = (f"{code:0{form.bits}b} ({number(code, fmt)})" if form else f"{code:#x}" for code in pair)
+    return failed(f"{where.size:,} of {got.size:,} differ; first at {where[0]}: {' against '.join(texts)}")
 
 
 def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Codes as torch tensors of a format and back, and torch's flags set for a while."""
+"""Codes as torch tensors of a format and back; where torch's casts overflow; torch's flags set for a while."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def tensor(codes: Codes, fmt: str, device: str) -> Any:
-    """Codes as a tensor of their format on a device."""
+    """Codes as a tensor of their format on a device; on the CPU it shares their memory."""
     torch = torch_for(device)
     return to_device(codes.astype(CODES[fmt], copy=False), device).view(getattr(torch, TORCH[fmt]))
 
@@ -31,6 +32,24 @@ def bits(found: Any) -> Codes:
 
     size = found.element_size()
     return to_host(found.contiguous().view(getattr(torch, f"int{8 * size}")), _BITS[size])
+
+
+def overflow_of(fmt: str, version: str) -> str | None:
+    """The overflow policy of a cast by that version of torch; None is the format's own.
+
+    E4M3 saturates from torch 2.13 on, infinity too; before, as in ml_dtypes, it gives NaN.
+    """
+    return "saturate" if fmt == "e4m3" and release(version) >= (2, 13) else None
+
+
+def release(version: str) -> tuple[int, int]:
+    """Major and minor number of a version.
+
+    >>> release("2.13.0+cpu")
+    (2, 13)
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def on_device(device: str, *sizes: int, most: int = 64) -> tuple[int, ...]:

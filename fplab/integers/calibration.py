@@ -23,6 +23,7 @@ from .grids import Grid, get
 
 BINS = 2048
 START = 128  # the least number of bins that entropy and mse keep
+MOST_COMPARED = 1 << 16  # bins that entropy and mse take: their work is the square of it
 CHUNK = 32  # candidates of the mse rule evaluated at a time
 
 
@@ -165,6 +166,12 @@ class Histogram:
         first = integer("start", start, 1, 2**24) + more
         if self.amax and len(self.counts) < first:
             raise LabError(f"{len(self.counts)} bins leave no candidate from bin {first} on; use more bins.")
+        if len(self.counts) > MOST_COMPARED:
+            raise LabError(
+                f"{len(self.counts):,} bins, and entropy and mse compare every cut of at most {MOST_COMPARED:,}: the "
+                "first batch, which fixed the width of a bin, was small beside later ones; collect a typical batch "
+                "first, or use max or a percentile."
+            )
 
 
 def binned(magnitudes: Array, edges: Array) -> Array:

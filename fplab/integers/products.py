@@ -133,6 +133,7 @@ def matmul(
     the differences ``code - zero_point`` are multiplied, 9 bits by 9. The decomposed part multiplies FP16 operands,
     adds the products in the order of the dimensions in FP64 and rounds to FP32; then one FP32 addition.
 
+    ``threshold``: the magnitude from which a dimension of X is an outlier, for the methods that decompose.
     ``outlier_weights``: "fp16" as the paper writes it, or "int8": the rows of W come from its codes, as in
     bitsandbytes, which keeps no second copy of the weights.
 

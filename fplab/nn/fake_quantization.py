@@ -5,6 +5,8 @@ rounding. Backward: the gradient passes where the code was inside the grid befor
 and gradients are those of ``torch.fake_quantize_per_tensor_affine`` and ``torch.fake_quantize_per_channel_affine``,
 with two differences: a NaN is an error (torch makes it the least code), and what is 2^63 steps away or more, infinity
 too, saturates at its own end of the grid (torch's per-channel CPU kernel makes it the least code at both ends).
+
+float16 and bfloat16 values are quantised in FP32 too, and the result is rounded once to their dtype, as torch does it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from ..errors import LabError, quotes_call
 from ..integers import Affine, Grid
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.grids import get
+from .replacing import Layer
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -60,16 +65,19 @@ def _values(steps: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return (torch.minimum(torch.maximum(steps, low), high) + 0.0) * scale
 
 
-def _refuse(x: Tensor) -> None:
+def _float32(x: Tensor) -> Tensor:
+    """The values to quantise as float32, or an error."""
     if not isinstance(x, Tensor):
         raise LabError(f"x is a {type(x).__name__}; fake quantisation takes a torch tensor.")
-    if x.dtype is not torch.float32:
+    if x.dtype not in DTYPES:
         raise LabError(
-            f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation is defined in float32: x.float()."
+            f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation takes float32, float16 and bfloat16: "
+            "x.float()."
         )
     if torch.isnan(x).any():
         at = int(torch.isnan(x).flatten().nonzero()[0])
         raise LabError(f"element {at} of x is NaN, which no integer stands for; look for where it arose.")
+    return x.float()
 
 
 def _along(values: Tensor, x: Tensor, axis: int | None, name: str) -> Tensor:
@@ -107,7 +115,7 @@ def fake_quantize(
     grid: str | Grid = "int8",
     axis: int | None = None,
 ) -> Tensor:
-    """The values of ``x`` (float32, any shape) as integers of ``grid``; gradients pass straight through.
+    """The values of ``x`` (float32 or 16-bit, any shape) as integers of ``grid``; gradients pass straight through.
 
     ``scale`` (float32, positive) and ``zero_point`` (integers of the grid): one number, or with ``axis`` one for each
     index of that axis.
@@ -115,7 +123,7 @@ def fake_quantize(
     >>> fake_quantize(torch.tensor([0.26, 0.24, 99.0]), 0.5).tolist()
     [0.5, 0.0, 63.5]
     """
-    _refuse(x)
+    wide = _float32(x)
     form = get(grid)
     try:
         step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
@@ -127,17 +135,21 @@ def fake_quantize(
     if not ((step >= float(SMALLEST_SCALE)) & step.isfinite()).all():
         raise LabError(f"scale must be positive and finite, at least 2^-126; the least given is {float(step.min())!r}.")
     zero = _along(zero, x, axis if zero.numel() > 1 else None, "zero_point")
-    result: Tensor = _FakeQuantize.apply(x, _along(step, x, axis, "scale"), *_ends(zero, form))
-    return result
+    result: Tensor = _FakeQuantize.apply(wide, _along(step, x, axis, "scale"), *_ends(zero, form))
+    return result.to(x.dtype)
 
 
-class FakeQuantize(nn.Module):
+class FakeQuantize(Layer):
     """:func:`fake_quantize` with a fixed range, as a module; ``how`` as :mod:`fplab.integers` gives it.
+
+    Its scale stays float32 where a model is moved to another dtype.
 
     >>> from fplab import integers
     >>> FakeQuantize(integers.symmetric(3.5, "int4"))(torch.tensor([0.75, 9.0])).tolist()
     [1.0, 3.5]
     """
+
+    fixed = ("scale", "low", "high")
 
     scale: Tensor
     low: Tensor
@@ -153,12 +165,11 @@ class FakeQuantize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The values of ``x`` on the grid; scale and zero point broadcast to it."""
-        _refuse(x)
-        result: Tensor = _FakeQuantize.apply(x, self.scale, self.low, self.high)
-        return result
+        result: Tensor = _FakeQuantize.apply(_float32(x), self.scale, self.low, self.high)
+        return result.to(x.dtype)
 
 
-class LearnedStep(nn.Module):
+class LearnedStep(Layer):
     """Fake quantisation whose scale is a parameter: learned step size quantisation.
 
     After S. Esser et al., Learned Step Size Quantization (arXiv 1902.08153), equations 1 to 3 and section 2.2: the
@@ -166,6 +177,8 @@ class LearnedStep(nn.Module):
     ``1 / sqrt(n * high)`` for n elements a scale, so that scales and weights move at comparable relative rates. The
     zero point of ``how`` stays. A scale is kept at 2^-126 or more.
     """
+
+    fixed = ("low", "high")
 
     low: Tensor
     high: Tensor
@@ -180,10 +193,10 @@ class LearnedStep(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The values of ``x`` on the grid."""
-        _refuse(x)
+        wide = _float32(x)
         each = max(x.numel(), 1) / self.scale.numel()
         factor = (each * self.grid.high) ** -0.5
-        step = self.scale.clamp(min=float(SMALLEST_SCALE))
+        step = self.scale.float().clamp(min=float(SMALLEST_SCALE))
         step = step.detach() + (step - step.detach()) * factor  # the value of the scale, the gradient of factor * scale
-        result: Tensor = _LearnedStep.apply(x, step, self.low, self.high)
-        return result
+        result: Tensor = _LearnedStep.apply(wide, step, self.low, self.high)
+        return result.to(x.dtype)

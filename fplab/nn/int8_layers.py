@@ -7,6 +7,7 @@ a method of LLM.int8()'s Table 1; ``int4_linears(model)`` one whose weights are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -23,8 +24,24 @@ LOW, HIGH = -127, 127
 CUDA_ROWS, CUDA_MULTIPLE = 32, 8  # torch._int_mm on CUDA wants more than 16 rows, and multiples of 8 elsewhere
 
 
+@functools.cache
+def saturates_here() -> bool:
+    """Whether ``torch._int_mm`` is wrong on this CPU.
+
+    oneDNN, which it calls, adds products in pairs to 16 bits where the CPU has no VNNI instructions, and what does not
+    fit saturates (oneDNN's developer guide, "Nuances of int8 computations").
+    """
+    full = torch.full((32, 32), HIGH, dtype=torch.int8)
+    return bool((torch._int_mm(full, full) != 32 * HIGH * HIGH).any())
+
+
 def int_mm(a: Tensor, b: Tensor, pad: bool | None = None) -> Tensor:
-    """``torch._int_mm`` of int8 (M, K) and (K, N) of any size: padded with zeros where the device (CUDA) demands it."""
+    """``torch._int_mm`` of int8 (M, K) and (K, N) of any size: padded with zeros where the device (CUDA) demands it.
+
+    On a CPU that :func:`saturates_here` the sums are FP64's, exact too, and wrap at 32 bits as they do elsewhere.
+    """
+    if a.device.type == "cpu" and saturates_here():
+        return (a.double() @ b.double()).long().int()
     if not (a.is_cuda if pad is None else pad):
         return torch._int_mm(a, b)
     (m, k), n = a.shape, b.shape[1]
@@ -216,6 +233,7 @@ def int8_linears(
 ) -> nn.Module:
     """A copy of a model whose ``nn.Linear`` layers are :class:`Int8Linear`, those named in ``skip`` excepted.
 
+    ``method``, ``threshold`` and ``outlier_weights``: as :class:`Int8Linear`'s.
     What a ``nn.MultiheadAttention`` multiplies by itself stays as it is: its projections are no layers that are called.
 
     >>> int8_linears(nn.Sequential(nn.Linear(4, 2)), "vectorwise")[0]
@@ -226,7 +244,10 @@ def int8_linears(
 
 @quotes_call
 def int4_linears(model: nn.Module, group: int = 128, zero_point: bool = False, skip: Collection[str] = ()) -> nn.Module:
-    """A copy of a model whose ``nn.Linear`` layers are :class:`Int4Linear`, those named in ``skip`` excepted."""
+    """A copy of a model whose ``nn.Linear`` layers are :class:`Int4Linear`, those named in ``skip`` excepted.
+
+    ``group`` and ``zero_point``: as :class:`Int4Linear`'s.
+    """
     return _with_linears(model, lambda linear: Int4Linear(linear, group, zero_point), skip)
 
 

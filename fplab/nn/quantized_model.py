@@ -76,17 +76,23 @@ def observe(model: nn.Module, batches: Iterable[Tensor], bins: int = BINS) -> di
     """Run a model over batches of its inputs; a :class:`~fplab.integers.Histogram` of each layer's inputs, by name.
 
     It runs in evaluation mode, so that dropout hides nothing and batch norms learn nothing, and is left as it was.
+    ``bins``: of a histogram of magnitudes.
     """
     layers = layers_of(model)
     own = {layer: Histogram(bins) for layer in layers.values()}
 
-    def keep(histogram: Histogram) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+    names = {layer: name for name, layer in reversed(layers.items())}  # of a shared layer the first
+
+    def keep(layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(_module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            histogram.collect((given[0] if given else named["input"]).detach().cpu())
+            try:
+                own[layer].collect((given[0] if given else named["input"]).detach().cpu())
+            except LabError as error:
+                raise LabError(f"inputs of layer {names[layer]!r}: {error}") from None
 
         return hook
 
-    handles = [layer.register_forward_pre_hook(keep(seen), with_kwargs=True) for layer, seen in own.items()]
+    handles = [layer.register_forward_pre_hook(keep(layer), with_kwargs=True) for layer in own]
     modes = [(module, module.training) for module in model.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # torch's transformer layers then call their parts

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 from ...integers import Affine, grids
-
-if TYPE_CHECKING:
-    import torch
 
 GRIDS = ("int8", "uint8", "int4_full")
 ZERO_POINTS = {"int8": 0, "uint8": 37, "int4_full": -3}
@@ -30,15 +28,11 @@ def case_inputs() -> Arrays:
     return {"x": x.reshape(CHANNELS, LENGTH).view(np.uint32), "scales": scales.view(np.uint32)}
 
 
-def _words(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().contiguous().cpu().numpy().view(np.uint32)
-
-
 def device_fake(inputs: Arrays, device: str) -> Arrays:
     """Both of torch's operators on each grid, and the gradient of the sum: values and masks as FP32 bits."""
     import torch
 
-    x, scales = (torch.from_numpy(inputs[name].view(np.float32)).to(device) for name in ("x", "scales"))
+    x, scales = (tensor(inputs[name], "fp32", device) for name in ("x", "scales"))
     found = {}
     for name in GRIDS:
         grid, zero = grids.get(name), ZERO_POINTS[name]
@@ -49,7 +43,7 @@ def device_fake(inputs: Arrays, device: str) -> Arrays:
         for key, result, leaf in (("tensor", one, a), ("channel", each, b)):
             result.sum().backward()
             assert leaf.grad is not None
-            found[f"{name}_{key}"], found[f"{name}_{key}_gradient"] = _words(result), _words(leaf.grad)
+            found[f"{name}_{key}"], found[f"{name}_{key}_gradient"] = bits(result.detach()), bits(leaf.grad)
     return found
 
 
@@ -78,11 +72,11 @@ def device_special(inputs: Arrays, device: str) -> Arrays:
     """Both operators with a scale of 1 on the symmetric INT8 grid."""
     import torch
 
-    x = torch.from_numpy(inputs["x"].view(np.float32)).to(device)
+    x = tensor(inputs["x"], "fp32", device)
     one, zero = torch.ones(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
     return {
-        "tensor": _words(torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -127, 127)),
-        "channel": _words(torch.fake_quantize_per_channel_affine(x[None], one, zero, 0, -127, 127)[0]),
+        "tensor": bits(torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -127, 127)),
+        "channel": bits(torch.fake_quantize_per_channel_affine(x[None], one, zero, 0, -127, 127)[0]),
     }
 
 

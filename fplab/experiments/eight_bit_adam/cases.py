@@ -16,6 +16,7 @@ from ... import codebooks
 from ...codebooks import Codebook, rules
 from ...codebooks.thresholds import thresholds
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 from .data import Params
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def device_adam(inputs: Arrays, device: str) -> Arrays:
     def number(x: float | np.floating) -> torch.Tensor:
         return torch.full((1,), float(np.float32(x)), device=device)
 
-    p = torch.from_numpy(inputs["weights"].view(np.float32).copy()).to(device).reshape(-1, BLOCK)
-    gradients = torch.from_numpy(inputs["gradients"].view(np.float32).copy()).to(device)
+    p = tensor(inputs["weights"], "fp32", device).reshape(-1, BLOCK)
+    gradients = tensor(inputs["gradients"], "fp32", device)
     first, second = OnDevice(codebooks.dynamic(), device), OnDevice(codebooks.dynamic(signed=False), device)
     beta1, beta2 = number(BETA1), number(BETA2)
     rest1, rest2 = (number(np.float32(1) - np.float32(beta)) for beta in (BETA1, BETA2))
@@ -89,11 +90,11 @@ def device_adam(inputs: Arrays, device: str) -> Arrays:
         p = torch.add(p, torch.mul(size, torch.div(m, torch.add(root, eps))))
         first.save(m)
         second.save(v)
-        path.append(p.flatten().cpu().numpy().view(np.uint32))
+        path.append(bits(p.flatten()))
     found = {"weights": np.stack(path)}
     for i, state in enumerate((first, second), 1):
         found[f"codes{i}"] = state.codes.to(torch.uint8).flatten().cpu().numpy()
-        found[f"absmax{i}"] = state.absmax.flatten().cpu().numpy().view(np.uint32)
+        found[f"absmax{i}"] = bits(state.absmax.flatten())
     return found
 
 
@@ -103,7 +104,7 @@ def lab_adam(inputs: Arrays, meta: Meta) -> Arrays:
 
     from ...training import Adam8bit
 
-    p = torch.nn.Parameter(torch.from_numpy(inputs["weights"].view(np.float32).copy()))
+    p = torch.nn.Parameter(tensor(inputs["weights"], "fp32", "cpu").clone())
     optimizer = Adam8bit([p], lr=LR, betas=(BETA1, BETA2), eps=EPS, block=BLOCK, min_8bit_size=0)
     path = []
     for gradient in inputs["gradients"]:
@@ -122,8 +123,7 @@ def device_sqrt(inputs: Arrays, device: str) -> Arrays:
     """torch's own square root of float32."""
     import torch
 
-    x = torch.from_numpy(inputs["x"].view(np.float32).copy()).to(device)
-    return {"root": torch.sqrt(x).cpu().numpy().view(np.uint32)}
+    return {"root": bits(torch.sqrt(tensor(inputs["x"], "fp32", device)))}
 
 
 def lab_sqrt(inputs: Arrays, meta: Meta) -> Arrays:

@@ -111,7 +111,8 @@ def bytes_each(arrays: Arrays) -> np.ndarray:
 def traces(ax: Axes, arrays: Arrays) -> None:
     """A second moment whose gradient ended, under three ways to store it."""
     for row, (name, style) in enumerate(zip(TRACES, (4, 0, 3), strict=True)):
-        label = {"exact": "float32", "nearest": "8 bits, nearest", "stochastic": "8 bits, stochastic (mean)"}[name]
+        label = {"exact": "float32", "nearest": "8 bits, nearest: the code stays,\nthe block's scale grows",
+                 "stochastic": "8 bits, stochastic (mean)"}[name]  # fmt: skip
         line = look(style)
         ax.plot(arrays["traces"][row], color=line.color, linestyle=":" if name == "stochastic" else "-",
                 linewidth=2.6 if name == "stochastic" else 1.6, label=label)  # fmt: skip
@@ -123,4 +124,4 @@ def traces(ax: Axes, arrays: Arrays) -> None:
     ax.set_xlabel("step")
     ax.set_ylabel("second moment $v$")
     ax.set_title("Why states are rounded stochastically")
-    ax.legend(loc="upper left", bbox_to_anchor=(0.16, 0.9))
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.24))

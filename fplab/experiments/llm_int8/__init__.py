@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...hardware.cases import Arrays
-from ..base import Columns
+from ..base import Columns, in_columns
 from .cases import gpu_cases
 from .checks import CHECKS
-from .data import NAMES, QUICK, Params, run
+from .data import DECOMPOSED, NAMES, QUICK, Params, run
 from .published import SIZES, TABLE1
 
 if TYPE_CHECKING:
@@ -34,16 +34,18 @@ DIGESTED = ("published",)
 
 
 def table(arrays: Arrays, params: Params) -> Columns:
-    """A row for each method and number of outlier dimensions, then for each threshold, group size, and of the paper."""
+    """A row for each method and number of outlier dimensions, or threshold; for each group size, and of the paper."""
     rows: list[tuple[object, ...]] = []
     base = float(arrays["fp32_loss"][0])
     for i, name in enumerate(NAMES):
         for j, n in enumerate(arrays["dimensions"].tolist()):
             error, loss = float(arrays["errors"][i, j]), float(arrays["losses"][i, j])
             rows.append(("method", name, n, None, error, loss - base, float(arrays["divergences"][i, j]), None))
-    for j, threshold in enumerate(arrays["thresholds"].tolist()):
-        error, loss, share = (float(arrays[n][j]) for n in ("threshold_errors", "threshold_losses", "int8_shares"))
-        rows.append(("threshold", "llm_int8", params.planted, threshold, error, loss - base, None, share))
+    for i, name in enumerate(DECOMPOSED):
+        for j, threshold in enumerate(arrays["thresholds"].tolist()):
+            error, loss = float(arrays["threshold_errors"][i, j]), float(arrays["threshold_losses"][i, j])
+            share = float(arrays["int8_shares"][j])
+            rows.append(("threshold", name, params.planted, threshold, error, loss - base, None, share))
     for group, loss, moved in zip(
         *(arrays[n].tolist() for n in ("groups", "int4_losses", "int4_divergences")), strict=True
     ):
@@ -53,7 +55,7 @@ def table(arrays: Arrays, params: Params) -> Columns:
             rows.append(("paper, C4 perplexity", name, size, None, None, perplexity, None, None))
     names = ("what", "method", "outlier_dimensions_or_size", "threshold", "relative_error", "excess_loss_or_perplexity",
              "divergence", "share_in_int8")  # fmt: skip
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    return in_columns(names, rows)
 
 
 def plot(arrays: Arrays, params: Params) -> Figure:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
-
-if TYPE_CHECKING:
-    import torch
+from ...hardware.tensors import bits, tensor
 
 SHAPES = ((32, 64, 64), (17, 256, 128), (128, 1024, 24))
 METHODS = ("absmax", "vectorwise", "zeropoint_vectorwise", "llm_int8", "zeropoint_llm_int8")
@@ -33,14 +31,10 @@ def product_inputs() -> Arrays:
 
 def device_products(inputs: Arrays, device: str) -> Arrays:
     """``torch._int_mm`` on the device, int32 as bits."""
-    import torch
-
     from ...nn.int8_layers import int_mm
 
-    def on(name: str) -> torch.Tensor:
-        return torch.from_numpy(inputs[name].view(np.int8)).to(device)
-
-    return {f"c{i}": _words(int_mm(on(f"a{i}"), on(f"b{i}"))) for i in range(len(SHAPES))}
+    pairs = [[tensor(inputs[f"{name}{i}"], "int8", device) for name in "ab"] for i in range(len(SHAPES))]
+    return {f"c{i}": bits(int_mm(a, b)) for i, (a, b) in enumerate(pairs)}
 
 
 def lab_products(inputs: Arrays, meta: Meta) -> Arrays:
@@ -49,11 +43,6 @@ def lab_products(inputs: Arrays, meta: Meta) -> Arrays:
         f"c{i}": integers.int_matmul(inputs[f"a{i}"].view(np.int8), inputs[f"b{i}"].view(np.int8)).view(np.uint32)
         for i in range(len(SHAPES))
     }
-
-
-def _words(tensor: torch.Tensor) -> np.ndarray:
-    """32-bit results as unsigned words."""
-    return tensor.contiguous().cpu().numpy().view(np.uint32)
 
 
 def wrapping_inputs() -> Arrays:
@@ -71,7 +60,7 @@ def device_wrapping(inputs: Arrays, device: str) -> Arrays:
     found = []
     for k in inputs["k"].tolist():
         a, b = (torch.full(shape, value, dtype=torch.int8, device=device) for shape in ((32, k), (k, 8)))
-        found.append(_words(int_mm(a, b))[0, 0])
+        found.append(bits(int_mm(a, b))[0, 0])
     return {"c": np.array(found, np.uint32)}
 
 
@@ -99,11 +88,11 @@ def device_layers(inputs: Arrays, device: str) -> Arrays:
 
     from ...nn import Int8Linear
 
-    x, w = (torch.from_numpy(inputs[name].view(np.float32)) for name in ("x", "w"))
+    x, w = (tensor(inputs[name], "fp32", "cpu") for name in ("x", "w"))
     linear = torch.nn.Linear(w.shape[0], w.shape[1], bias=False)
     with torch.no_grad():
         linear.weight.copy_(w.T)
-    return {name: _words(Int8Linear(linear, name).to(device)(x.to(device))) for name in METHODS}
+    return {name: bits(Int8Linear(linear, name).to(device)(x.to(device))) for name in METHODS}
 
 
 def lab_layers(inputs: Arrays, meta: Meta) -> Arrays:

@@ -16,7 +16,10 @@ from .published import TABLE1
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    Reading = tuple[nn.Linear, Tensor]  # a layer that reads outliers, and its input
+
 NAMES = tuple(method.name for method in integers.METHODS)
+DECOMPOSED = tuple(method.name for method in integers.METHODS if method.decompose)  # those that have a threshold
 SKIP = ("head",)  # as the paper's library leaves the last layer
 INFINITY = float("inf")
 
@@ -74,6 +77,20 @@ QUICK = Params(
 )
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """A trained FP32 model, the windows it is tested on, and what it gives there: logits, loss, and in FP64 the
+    products of the layers that read outliers, without a bias.
+    """
+
+    model: nn.Module
+    tokens: Tensor
+    targets: Tensor
+    logits: np.ndarray
+    loss: float
+    exact: list[Tensor]
+
+
 def run(params: Params, tick: Tick) -> Arrays:
     """Train, plant, and measure: arrays by method and number of outlier dimensions, by threshold, by group size."""
     from ...training.loop import one_thread
@@ -85,55 +102,93 @@ def run(params: Params, tick: Tick) -> Arrays:
 
 def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, tick: Tick) -> Arrays:
     """Everything about a trained model."""
-    from ...nn import int4_linears, int8_linears
+    plain = readers(model, tokens)
+    exact = [x.double() @ linear.weight.detach().double().T for linear, x in plain]
+    base = Baseline(model, tokens, targets, *logits_and_loss(model, tokens, targets), exact)
+    outlying = planted(model, params.planted)
+    reading = readers(outlying, tokens)
+    return {
+        "fp32_loss": np.array([base.loss]),
+        **by_dimensions(params, base, lambda done, text: tick(0.5 + 0.3 * done, text)),
+        **by_threshold(params, base, outlying, reading, lambda done, text: tick(0.8 + 0.15 * done, text)),
+        **by_group(params, base, lambda done, text: tick(0.95 + 0.05 * done, text)),
+        "inputs": np.stack([x.numpy() for _, x in reading]),
+        "plain_inputs": np.stack([x.numpy() for _, x in plain]),
+        "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
+        "published": np.array(list(TABLE1.values())),
+    }
 
-    reference, loss = logits_and_loss(model, tokens, targets)
-    exact = [x.double() @ linear.weight.detach().double().T for linear, x in readers(model, tokens)]
+
+def by_dimensions(params: Params, base: Baseline, tick: Tick) -> Arrays:
+    """Every method with each number of outlier dimensions: errors, losses and divergences (method, number).
+
+    ``unchanged``: whether planting so many leaves every bit of the FP32 logits.
+    """
+    from ...nn import int8_linears
+
     shape = (len(NAMES), len(params.dimensions))
     errors, losses, divergences = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     unchanged = np.zeros(len(params.dimensions), np.int64)
     for j, n in enumerate(params.dimensions):
-        tick(0.5 + 0.3 * j / shape[1], f"{n} outlier dimensions")
-        outlying = planted(model, n)
-        reading = readers(outlying, tokens)
-        unchanged[j] = int((logits_and_loss(outlying, tokens, targets)[0] == reference).all())
+        tick(j / shape[1], f"{n} outlier dimensions")
+        outlying = planted(base.model, n)
+        reading = readers(outlying, base.tokens)
+        unchanged[j] = int((logits_and_loss(outlying, base.tokens, base.targets)[0] == base.logits).all())
         for i, name in enumerate(NAMES):
-            found, losses[i, j] = logits_and_loss(int8_linears(outlying, name, skip=SKIP), tokens, targets)
-            divergences[i, j] = divergence(reference, found)
-        errors[:, j] = [product_error(reading, exact, name) for name in NAMES]
-    outlying = planted(model, params.planted)
-    reading = readers(outlying, tokens)
-    by_threshold: list[tuple[float, float, float, float]] = []
-    for k, threshold in enumerate(params.thresholds):
-        tick(0.8 + 0.15 * k / len(params.thresholds), f"threshold {threshold}")
-        own = [
-            logits_and_loss(int8_linears(outlying, "llm_int8", threshold, kept, SKIP), tokens, targets)[1]
-            for kept in ("fp16", "int8")
-        ]
-        share = 1 - np.mean([integers.outliers(x.numpy(), threshold) for _, x in reading])
-        by_threshold.append((own[0], own[1], product_error(reading, exact, "llm_int8", threshold), float(share)))
-    tick(0.95, "INT4 weights")
-    four = [logits_and_loss(int4_linears(model, g, skip=SKIP), tokens, targets) for g in params.groups]
-    columns = np.array(by_threshold).T
+            narrow = int8_linears(outlying, name, skip=SKIP)
+            found, losses[i, j] = logits_and_loss(narrow, base.tokens, base.targets)
+            divergences[i, j] = divergence(base.logits, found)
+        errors[:, j] = [product_error(reading, base.exact, name) for name in NAMES]
     return {
-        "fp32_loss": np.array([loss]),
         "dimensions": np.array(params.dimensions),
         "unchanged": unchanged,
         "errors": errors,
         "losses": losses,
         "divergences": divergences,
+    }
+
+
+def by_threshold(params: Params, base: Baseline, outlying: nn.Module, reading: list[Reading], tick: Tick) -> Arrays:
+    """Every decomposed method on one planted model at every threshold: errors and losses (method, threshold).
+
+    Also LLM.int8()'s losses with the weights of outliers kept in INT8, and the share of dimensions that stay in INT8.
+    """
+    from ...nn import int8_linears
+
+    def loss(method: str, threshold: float, kept: str = "fp16") -> float:
+        narrow = int8_linears(outlying, method, threshold, kept, SKIP)
+        return logits_and_loss(narrow, base.tokens, base.targets)[1]
+
+    shape = (len(DECOMPOSED), len(params.thresholds))
+    errors, losses, int8_rows, shares = np.zeros(shape), np.zeros(shape), np.zeros(shape[1]), np.zeros(shape[1])
+    for k, threshold in enumerate(params.thresholds):
+        tick(k / shape[1], f"threshold {threshold}")
+        losses[:, k] = [loss(name, threshold) for name in DECOMPOSED]
+        errors[:, k] = [product_error(reading, base.exact, name, threshold) for name in DECOMPOSED]
+        int8_rows[k] = loss("llm_int8", threshold, "int8")
+        shares[k] = 1 - np.mean([integers.outliers(x.numpy(), threshold) for _, x in reading])
+    return {
         "thresholds": np.array(params.thresholds),
-        "threshold_losses": columns[0],
-        "threshold_losses_int8_rows": columns[1],
-        "threshold_errors": columns[2],
-        "int8_shares": columns[3],
+        "threshold_losses": losses,
+        "threshold_losses_int8_rows": int8_rows,
+        "threshold_errors": errors,
+        "int8_shares": shares,
+    }
+
+
+def by_group(params: Params, base: Baseline, tick: Tick) -> Arrays:
+    """Weights in INT4 with a scale for each group, at every group size: losses and divergences."""
+    from ...nn import int4_linears
+
+    tick(0.0, "INT4 weights")
+    found = [
+        logits_and_loss(int4_linears(base.model, group, skip=SKIP), base.tokens, base.targets)
+        for group in params.groups
+    ]
+    return {
         "groups": np.array(params.groups),
-        "int4_losses": np.array([found for _, found in four]),
-        "int4_divergences": np.array([divergence(reference, found) for found, _ in four]),
-        "inputs": np.stack([x.numpy() for _, x in reading]),
-        "plain_inputs": np.stack([x.numpy() for _, x in readers(model, tokens)]),
-        "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
-        "published": np.array(list(TABLE1.values())),
+        "int4_losses": np.array([loss for _, loss in found]),
+        "int4_divergences": np.array([divergence(base.logits, logits) for logits, _ in found]),
     }
 
 
@@ -159,9 +214,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     return result
 
 
-def product_error(
-    reading: list[tuple[nn.Linear, Tensor]], exact: list[Tensor], method: str, threshold: float = 6.0
-) -> float:
+def product_error(reading: list[Reading], exact: list[Tensor], method: str, threshold: float = 6.0) -> float:
     """The error of the products that read outliers, relative to the exact ones (Frobenius), averaged over layers."""
     from ...nn import Int8Linear
 

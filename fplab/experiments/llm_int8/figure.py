@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from ... import integers
 from ...hardware.cases import Arrays
 from ...plots.style import Look, current, look, new_figure
-from .data import NAMES, Params
+from .data import DECOMPOSED, NAMES, Params
 from .planting import GAIN, outlier_dimensions
 from .published import BASELINE, LEAST_MAGNITUDE, POSITIONS_67B, SIZES, TABLE1
 
@@ -112,7 +112,7 @@ def against_outliers(ax: Axes, arrays: Arrays, name: str, label: str, log: bool)
 
 
 def by_threshold(ax: Axes, arrays: Arrays, params: Params) -> None:
-    """The error of LLM.int8() and the share of dimensions in FP16, against the threshold."""
+    """Errors of the methods that have a threshold, and the share of dimensions in FP16, against it."""
     theme, x = current(), np.arange(len(arrays["thresholds"]))
     apart = 100 * (1 - arrays["int8_shares"])
     ax.bar(x, apart, width=0.9, color=theme.grid, edgecolor=theme.background)
@@ -121,10 +121,11 @@ def by_threshold(ax: Axes, arrays: Arrays, params: Params) -> None:
     ax.grid(visible=False)
     twin = ax.twinx()
     twin.spines["right"].set_visible(True)
-    twin.plot(x, 100 * arrays["threshold_errors"], **style("llm_int8").marked, clip_on=False)
+    for name, errors in zip(DECOMPOSED, arrays["threshold_errors"], strict=True):
+        twin.plot(x, 100 * errors, **style(name).marked, linewidth=2.0, clip_on=False)
     twin.set_yscale("log")
     twin.yaxis.set_major_formatter("{x:g}")
-    twin.set_ylabel("error of the products (%), line", color=style("llm_int8").color)
+    twin.set_ylabel("error of the products (%), lines")
     twin.grid(visible=False)
     ax.set_xticks(x, [f"{t:g}" for t in arrays["thresholds"]])
     six = int(np.flatnonzero(arrays["thresholds"] == LEAST_MAGNITUDE)[0])

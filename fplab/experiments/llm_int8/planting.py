@@ -68,14 +68,13 @@ def trained(params: Any, tick: Callable[[float, str], None]) -> tuple[nn.Module,
     import torch
 
     from ...training import tasks
+    from ...training.loop import one_thread
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums are split in one way only
-    try:
-        sizes = {"width": params.width, "layers": params.layers, "heads": params.heads}
-        task = tasks.characters(**sizes, context=params.context, batch=params.batch)
-        model = task.model(params.seed)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=params.lr, weight_decay=0.01)
+    sizes = {"width": params.width, "layers": params.layers, "heads": params.heads}
+    task = tasks.characters(**sizes, context=params.context, batch=params.batch)
+    model = task.model(params.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=params.lr, weight_decay=0.01)
+    with one_thread():
         for step, batch in enumerate(task.batches(params.seed, params.steps)):
             optimizer.param_groups[0]["lr"] = params.lr * min(1.0, (step + 1) / 20)
             loss = task.loss(model, batch)
@@ -83,7 +82,5 @@ def trained(params: Any, tick: Callable[[float, str], None]) -> tuple[nn.Module,
             loss.backward()
             optimizer.step()
             tick(step / params.steps, f"training, step {step}")
-    finally:
-        torch.set_num_threads(before)
     held_out = [torch.cat(parts)[: params.windows] for parts in zip(*task.held_out(), strict=True)]
     return model.eval(), held_out[0], held_out[1]

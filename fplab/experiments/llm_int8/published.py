@@ -21,6 +21,5 @@ TABLE1: dict[str, tuple[float, ...]] = {
 LEAST_MAGNITUDE = 6.0  # what counts as an outlier feature: this magnitude ...
 LEAST_LAYERS = 0.25  # ... in this share of the layers ...
 LEAST_POSITIONS = 0.06  # ... and of the positions of a sequence
-MOST_DIMENSIONS = 7  # up to 13 billion parameters
 POSITIONS_67B = 0.75  # the share of positions with outliers in the model of 6.7 billion parameters
 LARGER = (3.0, 20.0)  # times as large as the largest of the other features

@@ -10,6 +10,7 @@ from ... import codebooks
 from ...codebooks import rules
 from ...codebooks.thresholds import thresholds
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 from .data import Params, heavy_tails
 
 if TYPE_CHECKING:
@@ -33,14 +34,9 @@ def _tensors(inputs: Arrays, device: str) -> tuple[torch.Tensor, torch.Tensor, t
     import torch
 
     book = codebooks.dynamic()
-    x = torch.from_numpy(inputs["x"].view(np.float32).copy()).to(device).reshape(-1, BLOCK)
+    x = tensor(inputs["x"], "fp32", device).reshape(-1, BLOCK)
     values = torch.from_numpy(book.values.copy()).to(device)
     return x, values, torch.from_numpy(thresholds(book, rules.EVEN).copy()).to(device)
-
-
-def _bits(tensor: torch.Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.contiguous().cpu().numpy()
-    return array.view(np.uint32 if array.itemsize == 4 else np.uint16)
 
 
 def device_fp32(inputs: Arrays, device: str) -> Arrays:
@@ -53,9 +49,9 @@ def device_fp32(inputs: Arrays, device: str) -> Arrays:
     codes = torch.bucketize(scaled, edges)
     return {
         "codes": codes.to(torch.uint8).cpu().numpy(),
-        "absmax": _bits(most.flatten()),
-        "scaled": _bits(scaled),
-        "back": _bits(values[codes] * most),
+        "absmax": bits(most.flatten()),
+        "scaled": bits(scaled),
+        "back": bits(values[codes] * most),
     }
 
 
@@ -79,7 +75,7 @@ def device_fp16(inputs: Arrays, device: str) -> Arrays:
     scaled = half / torch.where(most == 0, torch.ones_like(most), most)
     codes = torch.bucketize(scaled.float(), edges)
     back = values[codes].half() * most
-    return {"codes": codes.to(torch.uint8).cpu().numpy(), "scaled": _bits(scaled), "back": _bits(back)}
+    return {"codes": codes.to(torch.uint8).cpu().numpy(), "scaled": bits(scaled), "back": bits(back)}
 
 
 def lab_fp16(inputs: Arrays, meta: Meta) -> Arrays:

@@ -71,6 +71,30 @@ def flat(tensor: torch.Tensor) -> Array:
     return array
 
 
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy on the CPU, which kernels can write to."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def demand_taken(p: torch.Tensor) -> None:
+    """An error for a parameter of another dtype or device than those that kernels take."""
+    if p.dtype not in DTYPES or p.device.type != "cpu":
+        raise LabError(
+            f"a parameter is {str(p.dtype).removeprefix('torch.')} on {str(p.device)!r}; 8-bit optimizers take "
+            "float32, float16 and bfloat16 on the CPU."
+        )
+
+
+def demand_usable(gradient: torch.Tensor, place: int, bad: str) -> None:
+    """An error for a sparse gradient, and if ``bad`` is "error" for one with a NaN or infinity."""
+    if gradient.is_sparse:
+        raise LabError("a gradient is sparse, which 8-bit states do not take; use sparse=False in the embedding.")
+    if bad == "error":
+        g = flat(gradient.detach().to(torch.float32).contiguous())
+        if (at := first_bad(g)) >= 0:
+            raise LabError(f"element {at} of the gradient of parameter {place} is {float(g[at])!r}.")
+
+
 class EightBit(torch.optim.Optimizer):
     """An optimizer whose states are 8-bit codes with a float32 scale for each block; use a subclass.
 
@@ -112,17 +136,18 @@ class EightBit(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, with options of its own but ``code``, which is the whole optimizer's; refused: what cannot be."""
+        if not isinstance(param_group, dict):
+            raise LabError(f'a parameter group is a {type(param_group).__name__}; it is a dict, {{"params": ...}}.')
         param_group.update(checked(param_group))
         if "code" in param_group or param_group.get("codes", self._digests()) != self._digests():
             raise LabError("code is the whole optimizer's, not a group's; make another optimizer for these parameters.")
         super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.dtype not in DTYPES or p.device.type != "cpu":
-                self.param_groups.pop()
-                raise LabError(
-                    f"a parameter is {str(p.dtype).removeprefix('torch.')} on {str(p.device)!r}; 8-bit optimizers take "
-                    "float32, float16 and bfloat16 on the CPU."
-                )
+        try:
+            for p in self.param_groups[-1]["params"]:
+                demand_taken(p)
+        except LabError:
+            self.param_groups.pop()
+            raise
 
     # --- a step ---------------------------------------------------------------------------------------------------
 
@@ -133,29 +158,25 @@ class EightBit(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        place = 0
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, group, place)
-                place += 1
+        everything = enumerate((group, p) for group in self.param_groups for p in group["params"])
+        moving = [(place, group, p, p.grad) for place, (group, p) in everything if p.grad is not None]
+        for place, group, p, slope in moving:  # before the first parameter moves
+            demand_taken(p)
+            demand_usable(slope, place, group["bad_gradients"])
+        for place, group, p, slope in moving:
+            self._update(p, slope, group, place)
         return loss
 
-    def _update(self, p: torch.Tensor, group: dict[str, Any], place: int) -> None:
-        """Update one parameter, in place if it is contiguous float32, else through a copy."""
-        if p.grad is None or p.grad.is_sparse:
-            raise LabError("a gradient is sparse, which 8-bit states do not take; use sparse=False in the embedding.")
-        weight = p.detach().to(torch.float32).contiguous()
-        slope = p.grad.detach().to(torch.float32).contiguous()
+    def _update(self, p: torch.Tensor, slope: torch.Tensor, group: dict[str, Any], place: int) -> None:
+        """Update one parameter by its gradient, in place if it is contiguous float32, else through a copy."""
+        weight, slope = (x.detach().to(torch.float32).contiguous() for x in (p, slope))
         w, g = flat(weight), flat(slope)
-        if group["bad_gradients"] == "error" and (at := first_bad(g)) >= 0:
-            raise LabError(f"element {at} of the gradient of parameter {place} is {float(g[at])!r}.")
         state = self.state[p]
         if not state:
             self._start(p, state, group)
         self._demand_fitting(p, state, group, place)
         state["step"] += 1
-        numbers = self.numbers(group, state["step"])
+        numbers = self.numbers({**group, "lr": float(group["lr"])}, state["step"])
         couples = group["decay"] == "gradient" and group["weight_decay"] != 0
         none = np.empty(0, np.uint8)
         held = {name: flat(state[f"state{name}"]) for name in self.kind.names}
@@ -195,6 +216,10 @@ class EightBit(torch.optim.Optimizer):
                 raise LabError(
                     f"state {name} of parameter {place} has shape {None if held is None else tuple(held.shape)}, the "
                     f"parameter {tuple(p.shape)}; a parameter that was resized needs a new optimizer."
+                )
+            if held.dtype not in (torch.uint8, torch.float32):
+                raise LabError(
+                    f"state {name} of parameter {place} is {held.dtype}; it is torch.uint8 or torch.float32."
                 )
             count, scales = block_count(p.numel(), group["block"] or max(p.numel(), 1)), state.get(f"absmax{name}")
             if held.dtype == torch.uint8 and (scales is None or scales.numel() != count):
@@ -239,7 +264,7 @@ class EightBit(torch.optim.Optimizer):
         for name, p in zip(names, parameters, strict=True):
             if name in state_dict["state"]:
                 held = state_dict["state"][name]
-                self.state[p] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in held.items()}
+                self.state[p] = {k: copied(v) if isinstance(v, torch.Tensor) else v for k, v in held.items()}
 
     def _demand_like(self, state_dict: Any) -> list[dict[str, Any]]:
         """The groups of a state_dict, if an optimizer of this kind with these blocks and codebooks made it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -50,7 +51,8 @@ class StableEmbedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         """The normalised rows of ``tokens``, in the weight's dtype."""
         rows = super().forward(tokens)
-        with torch.autocast(rows.device.type, enabled=False):
+        device = rows.device.type
+        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
             scale, shift = self.norm.weight.float(), self.norm.bias.float()
             normal = nn.functional.layer_norm(rows.float(), self.norm.normalized_shape, scale, shift, self.norm.eps)
         return normal.to(rows.dtype)

@@ -6,9 +6,10 @@ Defaults are the published ones; where bitsandbytes' implementations differ from
   not. (A positive one may become 0 in both.)
 * ``decay``: "gradient" adds the weight to the gradient, as ``torch.optim.Adam``; "before" shrinks the weight before the
   update, as ``torch.optim.AdamW`` and bitsandbytes' torch backend; "after", as its CUDA kernel, for Adam too.
-* ``rounding="stochastic"``: states are rounded up or down by chance, on average to what they are.
+* ``rounding="stochastic"``: states are rounded up or down by chance, on average to what they are; the bits depend on
+  ``seed``, the step, the parameter's place and the element.
 * ``bad_gradients``: "skip" leaves a weight whose gradient is NaN or infinite and zeroes its states, as the CUDA kernel;
-  "error" stops with the parameter and the element.
+  "error" stops with the parameter and the element, before any weight moves.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Adam8bit(EightBit):
 
     ``lr``, ``betas``, ``eps``, ``weight_decay``: as torch's. ``block``: elements that share a scale, None for the whole
     tensor (2048 in the paper; 256 in bitsandbytes since 0.44). ``code``: "dynamic", "linear", or the codebooks of the
-    first (signed) and second (unsigned) state. ``min_8bit_size``: smaller tensors keep 32-bit states. The other
-    options: see the module.
+    first (signed) and second (unsigned) state. ``min_8bit_size``: smaller tensors keep 32-bit states;
+    ``state_bits=32``: all do. The other options: see the module.
 
     The update, each operation in float32 (Dettmers et al., arXiv 2110.02861, and its CUDA kernel)::
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from ... import codebooks
 from ...codebooks import Codebook, rules
 from ...errors import LabError, integer, unknown
@@ -32,23 +34,32 @@ def books_of(code: str | tuple[Codebook, Codebook]) -> tuple[Codebook, Codebook]
     return pair
 
 
-def _number(name: str, value: Any, below: float = float("inf")) -> Any:
-    """A number from 0 to below a limit; a tensor of one element, as learning rates may be, counts as one."""
+def _number(name: str, value: Any, below: float = float("inf")) -> float:
+    """A finite number from 0 to below a limit; numpy's numbers and tensors of one element count."""
     try:
-        inside = 0 <= float(value) < below
+        number = float(value)
     except (TypeError, ValueError):
-        raise LabError(f"{name}={value!r} is not a number.") from None
-    if not inside:
-        raise LabError(f"{name}={value!r}; allowed: " + ("0 and more." if below > 1 else "from 0 to below 1."))
-    return value
+        number = None
+    if number is None or isinstance(value, str):  # YAML reads 1e-3 as a string
+        raise LabError(f"{name}={value!r} is not a number.")
+    if not 0 <= number < below:
+        raise LabError(f"{name}={value!r}; allowed: " + ("0 and more, finite." if below > 1 else "from 0 to below 1."))
+    return number
+
+
+def _rate(name: str, value: Any) -> Any:
+    """A learning rate; one that is a tensor stays it, for torch's schedulers write into it."""
+    number = _number(name, value)
+    return value if isinstance(value, torch.Tensor) else number
 
 
 def _betas(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise LabError(f"betas={value!r} are not two numbers, such as (0.9, 0.999).")
-    if not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value):
-        raise LabError(f"betas={value!r}; each is allowed from 0 to below 1.")
-    return value[0], value[1]
+    try:
+        return _number(name, value[0], below=1), _number(name, value[1], below=1)
+    except LabError:
+        raise LabError(f"betas={value!r}; each is allowed from 0 to below 1.") from None
 
 
 def _block(name: str, value: Any) -> int | None:
@@ -71,7 +82,7 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[str, Any], Any]:
 
 
 OPTIONS: dict[str, Callable[[str, Any], Any]] = {
-    "lr": _number,
+    "lr": _rate,
     "eps": _number,
     "weight_decay": _number,
     "momentum": lambda name, value: _number(name, value, below=1),

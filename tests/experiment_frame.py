@@ -1,0 +1,119 @@
+"""What the tests of every experiment begin and end with: a small run, its claims, its drawing, its cases.
+
+A test module names its experiment and the size that it runs::
+
+    arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(underflow, SMALL)
+
+``arrays`` is then a fixture of that module, and the two tests are the module's own.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fplab import experiments
+from fplab.experiments.base import Check, Status, same_bits
+from fplab.hardware.cases import Arrays, Case
+
+
+def frame(experiment: Any, params: Any, checks: Sequence[Check] | None = None, absent: str | None = None) -> Any:
+    """The fixture that runs an experiment once a module, and the tests of its name and of its claims, one a claim.
+
+    ``checks``: the claims that hold at this size, all by default. ``absent``: see :func:`holds`.
+    """
+
+    @pytest.fixture(scope="module")
+    def arrays() -> Arrays:
+        return experiment.run(params, lambda share, text: None)
+
+    def test_it_is_loaded_by_its_name() -> None:
+        assert experiments.load(name_of(experiment)) is experiment
+
+    @pytest.mark.parametrize("check", experiment.CHECKS if checks is None else checks, ids=lambda check: check.claim)
+    def test_every_claim_holds(check: Check, arrays: Arrays) -> None:
+        holds(check, arrays, params, absent)
+
+    return arrays, test_it_is_loaded_by_its_name, test_every_claim_holds
+
+
+def name_of(experiment: Any) -> str:
+    """The name of an experiment's module."""
+    return str(experiment.__name__).rpartition(".")[2]
+
+
+def holds(check: Check, arrays: Arrays, params: Any, absent: str | None = None) -> None:
+    """A claim passes and says what was compared; what may be missing here (``absent``, a pattern) skips."""
+    outcome = check.check(arrays, params)
+    assert outcome.detail, check.claim
+    if absent is not None and outcome.status is Status.ABSENT and re.search(absent, outcome.detail):
+        pytest.skip(outcome.detail)
+    assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+
+
+def failing(check: Any, arrays: Arrays, params: Any) -> str:
+    """What a claim, or the function that checks it, says of arrays on which it must fail."""
+    outcome = (check.check if isinstance(check, Check) else check)(arrays, params)
+    assert outcome.status is Status.FAIL, outcome
+    assert outcome.detail
+    return str(outcome.detail)
+
+
+def repeats(experiment: Any, arrays: Arrays, params: Any) -> None:
+    """Another run gives the same names, and of what is digested the same bits."""
+    again = experiment.run(params, lambda share, text: None)
+    assert set(experiment.DIGESTED) <= again.keys() == arrays.keys()
+    for name in experiment.DIGESTED:
+        assert np.array_equal(again[name], arrays[name]), name
+
+
+def drawn(experiment: Any, arrays: Arrays, params: Any, theme: str, folder: Path) -> tuple[Any, int]:
+    """The figure of an experiment in one theme, and the bytes of its SVG, written into ``folder``."""
+    from fplab.plots.style import save, themed
+
+    path = folder / f"{name_of(experiment)}.{theme}.svg"
+    with themed(theme):
+        figure = experiment.plot(arrays, params)
+        save(figure, path, theme)
+    return figure, path.stat().st_size
+
+
+def computed_on_cpu(case: Case, nan_equal: bool = False) -> Arrays:
+    """What torch computes for a case on this CPU, which is what the lab emulates: every output, dtype and bit.
+
+    ``nan_equal``: the bits of a NaN do not count.
+    """
+    from torch import __version__ as torch
+
+    inputs = case.inputs()
+    got, want = case.compute(inputs, "cpu"), case.emulate(inputs, {"kind": "cpu", "torch": torch})
+    assert got.keys() == want.keys() == case.formats.keys(), case.name
+    for name, fmt in case.formats.items():
+        assert got[name].dtype == want[name].dtype, (case.name, name)
+        outcome = same_bits(got[name], want[name], fmt, nan_equal)
+        assert outcome.status is Status.PASS, (case.name, name, outcome.detail)
+    return got
+
+
+def compute_with_little_installed(experiment: Any, params: str = "QUICK") -> None:
+    """Every case is computed in a process that has numpy and torch, and neither numba, matplotlib nor ml_dtypes.
+
+    ``params``: the size, as an expression over the experiment's names.
+    """
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
+        f"from {experiment.__name__} import *\n"
+        f"import {experiment.__name__} as experiment\n"
+        f"for case in experiment.gpu_cases(experiment.{params}): case.compute(case.inputs(), 'cpu')\n"
+        "print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
