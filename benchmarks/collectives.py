@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.timing import seconds, table
+from .timing import seconds, table
 
 RANKS, ELEMENTS = 4096, 2**20
 
@@ -21,9 +21,10 @@ def main() -> None:
 
     rows = []
     for algorithm in ("ring", "tree"):
-        for wire in (Wire(), Wire("bf16"), Wire("e4m3")):
+        for wire in (Wire(), Wire("bf16"), Wire("bf16", add="wire"), Wire("e4m3")):
             took = seconds(lambda a=algorithm, w=wire: reduce_fast(values, ELEMENTS, RANKS, a, w))
-            rows.append((algorithm, wire.format, f"{took:.1f} s", f"{took / RANKS * 1e3:.2f} ms"))
+            way = f"{wire.format}, added in {wire.format if wire.add == 'wire' else 'fp32'}"
+            rows.append((algorithm, way, f"{took:.1f} s", f"{took / RANKS * 1e3:.2f} ms"))
     print(table("4,096 ranks, 2^20 elements", ("algorithm", "wire", "all ranks", "a rank"), rows))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.timing import seconds, table
+from .timing import seconds, table
 
 GOAL = 0.050
 

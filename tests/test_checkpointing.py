@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from experiment_frame import computed_on_cpu, drawn, frame
 
-from fplab import experiments
 from fplab.experiments import checkpointing
 from fplab.experiments.base import Status
 from fplab.experiments.checkpointing import checks, steps
@@ -14,21 +13,7 @@ from fplab.hardware.cases import Arrays
 
 SMALL = steps.Params(layers=4, hidden=32, vocabulary=64, sequence=32, repeats=1)
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return checkpointing.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("checkpointing") is checkpointing
-
-
-@pytest.mark.parametrize("check", checkpointing.CHECKS, ids=lambda c: c.claim[:50])
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(checkpointing, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +66,7 @@ def test_the_formula_finds_the_depth_from_which_longer_segments_pay() -> None:
 
 def test_the_gpu_case_on_the_cpu() -> None:
     (case,) = checkpointing.gpu_cases(SMALL)
-    inputs = case.inputs()
-    result = case.compute(inputs, "cpu")["differ"]
-    np.testing.assert_array_equal(result, case.emulate(inputs, {})["differ"])
-    assert result.shape == (2, len(SMALL.ways))
+    assert computed_on_cpu(case)["differ"].shape == (2, len(SMALL.ways))
 
 
 def test_the_history_is_what_the_peak_says(arrays: Arrays) -> None:
@@ -93,13 +75,8 @@ def test_the_history_is_what_the_peak_says(arrays: Arrays) -> None:
 
 
 def test_the_table_and_the_figure(arrays: Arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
     table = checkpointing.table(arrays, SMALL)
     assert table == checkpointing.table(arrays | {"seconds": 2 * arrays["seconds"]}, SMALL)  # the same in every run
     assert {len(column) for column in table.values()} == {2 * len(SMALL.ways)}
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = checkpointing.plot(arrays, SMALL)
-        save(figure, tmp_path / f"{theme}.svg", theme)
-        assert (tmp_path / f"{theme}.svg").stat().st_size > 50_000
+        assert drawn(checkpointing, arrays, SMALL, theme, tmp_path)[1] > 50_000

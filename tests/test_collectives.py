@@ -180,3 +180,23 @@ def test_refusals(call, message: str) -> None:
     with pytest.raises(LabError) as refused:
         call()
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "tf32"])
+def test_sums_by_way_of_fp32_are_the_formats_own(fmt: str) -> None:
+    """Subnormals, ties, overflows, infinities, and operands that are rounded first; a NaN is any NaN."""
+    random = np.random.Generator(np.random.Philox(key=7))
+    x, y = (random.integers(0, 2**32, 40_000, np.uint32).view(np.float32) for _ in range(2))
+    near = np.ldexp(random.integers(-1024, 1024, (2, 20_000)), random.integers(-142, 118, (2, 20_000))).astype(
+        np.float32
+    )
+    half = np.float32(2**127) * np.float32(
+        [1, 2 - 2**-7, 2 - 2**-10, 2**-8, 2**-9, 2**-11, -1, np.nan, np.inf, -np.inf]
+    )
+    corners = np.array([0, -0.0, 2**-126, 2**-133, 2**-134, 2**-149, *half], np.float32)
+    one, two = (np.concatenate(parts) for parts in ((x, near[0], np.repeat(corners, len(corners))),
+                                                    (y, near[1], np.tile(corners, len(corners)))))  # fmt: skip
+    found, wanted = c.added(one, two, fmt), np.asarray(fplab.add(one, two, fmt))
+    same = (found.view(np.uint32) == wanted.view(np.uint32)) | (np.isnan(found) & np.isnan(wanted))
+    assert same.all(), (one[~same][:3], two[~same][:3], found[~same][:3], wanted[~same][:3])
+    assert np.isfinite(wanted).mean() > 0.9

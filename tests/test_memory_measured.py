@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from experiment_frame import computed_on_cpu, drawn, frame
 
-from fplab import experiments
 from fplab.experiments import memory_measured
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.memory_measured import checks, measure
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 from fplab.memory.gap import explained, predicted
 from fplab.memory.measuring import Trainer, measured_step
 from fplab.memory.networks import build
@@ -20,21 +21,7 @@ from fplab.memory.tracing import Saved, trace
 
 QUICK = memory_measured.QUICK
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return memory_measured.run(QUICK, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("memory_measured") is memory_measured
-
-
-@pytest.mark.parametrize("check", memory_measured.CHECKS, ids=lambda c: c.claim[:50])
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, QUICK)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(memory_measured, QUICK)
 
 
 def broken(arrays: Arrays, name: str, at: tuple[int, ...], by: int) -> Arrays:
@@ -116,11 +103,8 @@ def test_what_no_rule_knows_is_a_copy_or_missing() -> None:
 
 
 @pytest.mark.parametrize("case", memory_measured.gpu_cases(QUICK), ids=lambda c: c.name)
-def test_gpu_cases_on_the_cpu_equal_the_lab(case) -> None:  # type: ignore[no-untyped-def]
-    inputs = case.inputs()
-    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {"torch": torch.__version__})
-    outcome = same_bits(results["bytes"], wanted["bytes"], "bits64")
-    assert outcome.status is Status.PASS, outcome.detail
+def test_gpu_cases_on_the_cpu_equal_the_lab(case: Case) -> None:
+    computed_on_cpu(case)
 
 
 def test_the_table_has_a_row_for_every_recipe_and_published_run(arrays: Arrays) -> None:
@@ -131,13 +115,8 @@ def test_the_table_has_a_row_for_every_recipe_and_published_run(arrays: Arrays) 
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = memory_measured.plot(arrays, QUICK)
-    save(figure, tmp_path / "memory.svg", theme)
-    assert (tmp_path / "memory.svg").stat().st_size > 50_000
+def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
+    assert drawn(memory_measured, arrays, QUICK, theme, tmp_path)[1] > 50_000
 
 
 def test_tokens_are_told_from_widths_at_both_sizes() -> None:

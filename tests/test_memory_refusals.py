@@ -36,7 +36,7 @@ from fplab.memory.units import GB
         ),
         (
             lambda: estimate(torch.nn.Linear(3, 4), inputs="x"),
-            "Linear does not run on shapes alone (meta): linear(): argument 'input'",
+            "Linear does not run on shapes alone (meta, bfloat16): linear(): argument 'input'",
         ),
         (lambda: estimate("gpt2", micro_batch=-1), "micro_batch=-1 is not possible"),
         (lambda: estimate("gpt2", gpus=6, tensor=4), "gpus=6 is no multiple of tensor*pipeline = 4*1 = 4; data parall"),
@@ -66,7 +66,7 @@ from fplab.memory.units import GB
         ),
         (
             lambda: estimate("gpt2", gpus=4, pipeline=4, schedule="interleaved", chunks=3, micro_batches=6),
-            "micro_batches=6 is no multiple of pipeline=4, which an interleaved schedule needs.",
+            "micro_batches=6 is no multiple of pipeline=4, which an interleaved schedule needs; the nearest: 4, 8.",
         ),
         (
             lambda: estimate("gpt2", sequence_parallel=True),

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from fplab.errors import LabError
 from fplab.experiments import data_parallel
 from fplab.experiments.base import Status
 from fplab.experiments.data_parallel.data import gathered
+from fplab.lab import free_port
 from fplab.memory.models import Model, Tensor
-from fplab.parallel import reference, schedules
+from fplab.parallel import launching, reference, schedules
 from fplab.parallel.launching import command, environment, finish, runs_here
 from fplab.parallel.run import backend
 from fplab.parallel.settings import Result, Setting, read
@@ -67,6 +69,17 @@ def test_where_tensor_parallel_adds_a_bias_is_part_of_the_order(runs, ranks: int
     differ = one.flat.view(np.uint32) != after.view(np.uint32)
     assert 0 < np.abs(one.flat - after).max() < 1e-6
     assert differ.mean() > 0.02
+
+
+def test_on_three_ranks_it_matters_where_gradients_are_divided() -> None:
+    """DDP divides before the sum and fully_shard after it: a third is not exact, as a half and a quarter are."""
+    runs = parallel.launch(("ddp", "zero3", "fully-shard"), 3, batch=33, backend="gloo")
+    for name, one in runs.items():
+        assert np.array_equal(one.flat.view(np.uint32), reference.same_sums(one)[0].view(np.uint32)), name
+    rows = reference.by_gloo(reference.row_layers(runs["fully-shard"].setting))
+    before, after = (reference.shares(runs["ddp"].setting, rows, divide_after=after)[0] for after in (False, True))
+    assert np.array_equal(after, runs["fully-shard"].flat)
+    assert 0 < np.abs(after - before).max() < 1e-6
 
 
 def test_order_matters_from_four_ranks_on(runs) -> None:
@@ -160,15 +173,13 @@ def test_fully_shard_sends_what_stage_3_sends_and_pads_rows(runs) -> None:
 
 def test_two_nodes_are_one_run(runs, tmp_path: Path) -> None:
     """The command that the script's help gives for several nodes, with both nodes on this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port(20_000 + os.getpid() % 10_000)  # below those that the system hands out to others meanwhile
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=0",
              "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-             "--rdzv-conf=join_timeout=60", "-m", "fplab.parallel.run"]  # fmt: skip
+             "--rdzv-conf=join_timeout=300", "-m", "fplab.parallel.run"]  # fmt: skip
     script = ["--strategy", "zero3", "--ranks", "2", "--backend", "gloo", "--folder", str(tmp_path)]
     nodes = [subprocess.Popen([*start, *script], env=environment(), stderr=subprocess.DEVNULL) for _ in range(2)]
-    assert [node.wait(100) for node in nodes] == [0, 0]
+    assert [node.wait(PATIENCE) for node in nodes] == [0, 0]
     for rank in range(2):
         weights, other = (one.weights for one in (read(tmp_path, "zero3", rank), runs["zero3", 2].ranks[rank]))
         assert {name: w.tobytes() for name, w in weights.items()} == {name: w.tobytes() for name, w in other.items()}
@@ -184,9 +195,8 @@ def test_nccl_is_taken_where_every_process_has_a_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="two GPUs are present")
 def test_nccl_without_gpus_is_refused(tmp_path: Path) -> None:
-    text, took = fails(command(Setting(("ddp",), 2, backend="nccl"), tmp_path), tmp_path)
+    text = fails(command(Setting(("ddp",), 2, backend="nccl"), tmp_path), tmp_path)
     assert text.startswith("backend='nccl' needs a GPU for each of 2 processes; this node has ")
-    assert took < 30
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs")
@@ -211,6 +221,12 @@ def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: in
     for check in data_parallel.CHECKS:
         outcome = check.check(arrays, params)
         assert outcome.status is Status.PASS, outcome.detail
+    sent = {
+        name: (int(n), int(a)) for name, n, a in zip(params.strategies, arrays["sent"], arrays["reduced"], strict=True)
+    }
+    assert sent["ddp"] == (4 * 4522, 4 * 4522)  # once as called, and once more: an all-reduce has two halves
+    assert 0 < sent["tensor"][1] <= sent["tensor"][0]
+    assert {sent[name][1] for name in ("parameter-server", "zero1", "zero2", "zero3", "fully-shard", "1f1b")} == {0}
     changed = {**arrays, "held": arrays["held"].copy()}
     changed["held"][-1, 1, 0] += 4
     assert "1f1b, rank 1: parameters" in data_parallel.CHECKS[0].check(changed, params).detail
@@ -224,32 +240,40 @@ def left_over(folder: Path) -> list[int]:
     return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and runs_here(int(p.name), folder)]
 
 
+PATIENCE = 300.0  # seconds for what takes ten on a machine that has nothing else to do
+
+
 def fails(
-    arguments: list[str], folder: Path, limit: float = 60, meanwhile: Callable[[Path], None] | None = None
-) -> tuple[str, float]:
-    """The error of a run that fails, and the seconds it took; nothing is left running."""
-    start = time.monotonic()
+    arguments: list[str], folder: Path, limit: float = PATIENCE, meanwhile: Callable[[Path], None] | None = None
+) -> str:
+    """The error of a run that fails; nothing is left running."""
     if meanwhile is not None:
         threading.Thread(target=meanwhile, args=(folder,), daemon=True).start()
     with pytest.raises(LabError) as failed:
         finish(arguments, folder, limit)
-    took = time.monotonic() - start
     assert left_over(folder) == []
-    return str(failed.value), took
+    return str(failed.value)
 
 
 def test_a_rank_that_dies_is_named_within_30_seconds(tmp_path: Path) -> None:
-    text, took = fails(command(Setting(("ddp",), 2, dies=1), tmp_path), tmp_path)
+    text = fails(command(Setting(("ddp",), 2, dies=1), tmp_path), tmp_path)
+    died = (tmp_path / "pid.1").stat().st_mtime  # it writes its number, meets the other, and dies: not its start counts
     assert text == "rank 1 died (SIGKILL); the other processes were ended. Nothing of this run is kept."
-    assert took < 30
+    assert time.time() - died < 30
+
+
+def numbers(folder: Path) -> list[int]:
+    """The processes of a run that have written down their numbers."""
+    return [int(text) for path in folder.glob("pid.*") if (text := path.read_text(encoding="utf-8"))]
 
 
 def working(folder: Path) -> list[int]:
     """The two processes of a run, once they are there."""
-    while len(found := list(folder.glob("pid.*"))) < 2:
+    until = time.monotonic() + PATIENCE
+    while len(found := numbers(folder)) < 2:
+        assert time.monotonic() < until, f"{len(found)} of 2 processes began"
         time.sleep(0.1)
-    time.sleep(0.5)  # a number may not have been written yet
-    return [int(path.read_text(encoding="utf-8")) for path in found]
+    return found
 
 
 def parent(number: int) -> int:
@@ -258,22 +282,21 @@ def parent(number: int) -> int:
 
 
 def test_a_torchrun_that_dies_takes_its_processes_along(tmp_path: Path) -> None:
-    text, took = fails(
+    text = fails(
         command(Setting(("hang",), 2), tmp_path), tmp_path,
         meanwhile=lambda folder: os.kill(parent(working(folder)[0]), signal.SIGKILL),
     )  # fmt: skip
     assert text == "torchrun died (SIGKILL); its processes were ended."
-    assert took < 30
 
 
 def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], env=environment())
-    numbers = working(tmp_path)
-    torchrun = parent(numbers[0])
+    ranks = working(tmp_path)
+    torchrun = parent(ranks[0])
     launcher.kill()
     launcher.wait()
-    patience = time.monotonic() + 30
-    while (alive := [n for n in (*numbers, torchrun) if runs_here(n, tmp_path)]) and time.monotonic() < patience:
+    patience = time.monotonic() + PATIENCE
+    while (alive := [n for n in (*ranks, torchrun) if runs_here(n, tmp_path)]) and time.monotonic() < patience:
         time.sleep(0.1)
     assert alive == []
 
@@ -284,31 +307,30 @@ from pathlib import Path
 from fplab.parallel.launching import command, finish
 from fplab.parallel.settings import Setting
 folder = Path(sys.argv[1])
-finish(command(Setting(("hang",), 2), folder), folder, 60)
+finish(command(Setting(("hang",), 2), folder), folder, 600)
 """
 
 
 def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
-    text, took = fails(command(Setting(("ddp",), 4), tmp_path, processes=2), tmp_path)
+    text = fails(command(Setting(("ddp",), 4), tmp_path, processes=2), tmp_path)
     assert text.startswith("the world has 2 processes and the setting says ranks=4; start it with torchrun")
-    assert took < 30
 
 
-def test_a_run_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
-    text, took = fails(command(Setting(("hang",), 2), tmp_path), tmp_path, limit=6)
+def test_a_run_that_hangs_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 100.0 if len(numbers(tmp_path)) == 2 else 0.0, sleep=time.sleep)
+    monkeypatch.setattr(launching, "time", clock)  # the limit is over once both processes hang
+    text = fails(command(Setting(("hang",), 2), tmp_path), tmp_path, limit=6)
     assert text == "the run did not end within limit=6 seconds; all of its processes were killed."
-    assert took < 30
 
 
-def test_a_port_in_use_is_refused_at_once() -> None:
+def test_a_port_in_use_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        start = time.monotonic()
+        monkeypatch.setattr(launching, "finish", None)  # no process is started
         with pytest.raises(LabError, match=rf"port={port} cannot be taken \(Address already in use\)") as refused:
             parallel.launch("ddp", 2, port=port)
-        assert time.monotonic() - start < 5
     assert str(refused.value).startswith("fplab.parallel.launch('ddp', 2, port=")
 
 
@@ -316,9 +338,8 @@ def test_a_port_that_is_taken_in_the_meantime_is_named_too(tmp_path: Path) -> No
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        text, took = fails(command(Setting(("ddp",), 2), tmp_path, port=other.getsockname()[1]), tmp_path)
+        text = fails(command(Setting(("ddp",), 2), tmp_path, port=other.getsockname()[1]), tmp_path)
     assert text == "the port is in use; give another, or none, and a free one is found."
-    assert took < 30
 
 
 def test_without_torchrun_it_says_how_to_start(tmp_path: Path) -> None:

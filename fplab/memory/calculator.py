@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import LabError, integer, quotes_call, unknown
-from . import inference, pipeline, sharding, stages
+from ..errors import LabError, integer, quotes_call, summary, unknown
+from . import inference, pipeline, recipes, sharding, stages
 from .communication import Traffic
 from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
 from .options import Options, check_transformer
@@ -24,7 +25,9 @@ NAMES = tuple(f.name for f in dataclasses.fields(Options))
 class Rank:
     """What one rank holds, in bytes, exact. ``ranks``: how many ranks hold the same (of a stage, the fullest).
 
-    ``device`` and ``host``: by kind, on the GPU and in CPU memory. ``temporary``: what that kind consists of.
+    ``layers`` and ``elements``: of the model, on this pipeline stage: how many layers and parameters. ``device`` and
+    ``host``: by kind, on the GPU and in CPU memory. ``temporary``: what that kind consists of. ``traffic``: the
+    collectives of a step that it takes part in.
     """
 
     stage: int
@@ -87,11 +90,11 @@ class Estimate:
         stage, place = divmod(number, o.data * o.tensor)
         return rank_of(self, stage, place // o.tensor)
 
-    def table(self) -> str:
-        """The table that ``fplab memory`` prints."""
+    def table(self, columns: int | None = None) -> str:
+        """The table that ``fplab memory`` prints, for a terminal of so many ``columns``."""
         from .report import table
 
-        return table(self)
+        return table(self, columns)
 
     def to_json(self) -> str:
         """Everything as JSON: options, bytes by kind of every stage, communication, what fits."""
@@ -106,8 +109,9 @@ def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any 
 
     ``model``: the name of a preset, a :class:`Transformer`, a torch module (on the meta device it costs nothing), a
     :class:`Model` of tensors, or a number of parameters (model states alone). ``options``: the fields of
-    :class:`Options`. ``inputs``: for a module, the arguments of its forward pass, whose saved activations are then
-    traced on the meta device. Raises LabError for what cannot be run.
+    :class:`Options`. ``inputs``: for a module, the arguments of its forward pass (a tensor, a tuple, or a dict by
+    name), whose saved activations are then traced without computing, in the precision's format. Raises LabError for
+    what cannot be run.
 
     >>> estimate(7_500_000_000, gpus=64, zero=3).total
     1875000000
@@ -119,17 +123,24 @@ def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any 
     o = Options(**options)
     tensors, c = described(model)
     traced = None
+    if inputs is not None:
+        check_traced(model, o)
     if c is None:
-        o = for_tensors(tensors, o, inputs is not None)
+        o = for_tensors(tensors, o)
         if inputs is not None:
             from .tracing import traced_bytes
 
-            traced = traced_bytes(cast("nn.Module", model), inputs)
+            traced = traced_bytes(cast("nn.Module", model), inputs, recipes.precision(o.precision))
     else:
         c = c if o.flash is None else replace(c, flash=o.flash)
         check_transformer(c, o)
-    shell = Estimate(tensors, c, o, (), traced)
-    return replace(shell, stages=tuple(rank_of(shell, stage) for stage in range(o.pipeline)))
+    return again(Estimate(tensors, c, o, (), traced))
+
+
+def again(e: Estimate, **options: Any) -> Estimate:
+    """The estimate of the same model, run with other options."""
+    shell = replace(e, options=replace(e.options, **options), stages=())
+    return replace(shell, stages=tuple(rank_of(shell, stage) for stage in range(shell.options.pipeline)))
 
 
 def described(model: Any) -> tuple[Model, Transformer | None]:
@@ -140,23 +151,37 @@ def described(model: Any) -> tuple[Model, Transformer | None]:
         return tensors_of(model), model
     if isinstance(model, Model):
         return model, None
-    if hasattr(model, "named_parameters"):
+    if is_module(model):
         from .modules import from_module
 
         return from_module(model), None
-    if isinstance(model, int) and not isinstance(model, bool):
-        integer("parameters", model, 1, LARGEST * LARGEST)
-        return Model(f"{model:,} parameters", (), ((Tensor("all", (model,)),),), (), states_only=True), None
+    if hasattr(model, "__index__") and not isinstance(model, bool):
+        count = integer("parameters", model, 1, LARGEST * LARGEST)
+        return Model(f"{count:,} parameters", (), ((Tensor("all", (count,)),),), (), states_only=True), None
     kinds = "a preset's name, a Transformer, a torch module, a Model, or a number of parameters"
-    raise LabError(f"model={model!r} is not possible; allowed: {kinds}.")
+    raise LabError(f"model={summary(model)} is not possible; allowed: {kinds}.")
 
 
-def for_tensors(model: Model, o: Options, traced: bool) -> Options:
+def is_module(model: Any) -> bool:
+    """Whether it is a torch module, not the class of one; without importing torch."""
+    return hasattr(model, "named_parameters") and not isinstance(model, type)
+
+
+def check_traced(model: Any, o: Options) -> None:
+    """Whether a forward pass can be traced, and all options have a part in it."""
+    if not is_module(model):
+        raise LabError("inputs= are for a torch module; other activations follow from micro_batch= and sequence=.")
+    if o.gpus != o.data:
+        raise LabError("inputs= traces a whole forward pass; with it, tensor and pipeline must be 1.")
+    for name, nothing in (("recompute", "none"), ("flash", None), ("sequence", None), ("micro_batch", 1)):
+        if (value := getattr(o, name)) != nothing:
+            raise LabError(f"{name}={value!r} does not change a pass that is traced; the module and inputs= say it.")
+
+
+def for_tensors(model: Model, o: Options) -> Options:
     """The options for a model of which only tensors are known."""
     if o.inference is not None:
         raise LabError("inference needs a configuration, for the keys and values; give a preset or a Transformer.")
-    if traced and o.gpus != o.data:
-        raise LabError("inputs= traces a whole forward pass; with it, tensor and pipeline must be 1.")
     if o.tensor > 1 and not any(t.split is not None for t in model.tensors):
         raise LabError(
             f"tensor={o.tensor} needs to know which axis of each tensor is divided; give a Transformer, "
@@ -179,6 +204,8 @@ def rank_of(e: Estimate, index: int, data_rank: int | None = None) -> Rank:
         data_rank = fullest_shard(stage, o)
     device, host = stages.states(stage, o, data_rank)
     temporary = {} if e.model.states_only else stages.temporary(c, stage, o)
+    if e.activations is not None:  # autocast's casts are saved for the backward pass: they are among the traced ones
+        temporary.pop(stages.CASTS, None)
     device["activations"] = stages.saved(c, stage, o) if c is not None else (e.activations or 0)
     device["temporary"] = sum(temporary.values())
     if e.model.buffers:
@@ -212,26 +239,32 @@ def smallest(
     """The estimate with the fewest GPUs of ``capacity`` bytes that hold the model; None where no number does.
 
     Only data parallelism grows, so without ZeRO one number of GPUs fits or none does. ``step``: GPUs come in this many
-    (None: in whole replicas of ``tensor * pipeline``).
+    (None: in whole replicas of ``tensor * pipeline``); ``most``: no more than this many.
+    ``options``: as :func:`estimate`'s; with ``inputs=`` a module's activations are traced, once.
 
     >>> smallest("llama3-8b", 80 * 10**9, zero=3, recompute="full").options.gpus
     3
     """
     integer("capacity", capacity, 0, LARGEST * LARGEST)
-    each = options.get("tensor", 1) * options.get("pipeline", 1)
-    step = each if step is None else step
+    each = math.prod(integer(name, options.get(name, 1), 1, LARGEST) for name in ("tensor", "pipeline"))
+    step = integer("step", each if step is None else step, 1, LARGEST)
     if step % each:
         raise LabError(f"step={step} is no multiple of tensor*pipeline = {each}.")
     options.pop("gpus", None)
-    tensors, c = described(model)
+    return with_fewest(estimate(model, **options, gpus=each), capacity, step, most)
+
+
+def with_fewest(e: Estimate, capacity: int, step: int, most: int = 2**20) -> Estimate | None:
+    """The same run on the fewest GPUs of ``capacity`` bytes that hold it, a multiple of ``step``, at most ``most``."""
+    divides = e.options.zero > 0 or e.options.offload == "chunks"
 
     def at(steps: int) -> Estimate:
-        return estimate(c if c is not None else tensors, gpus=steps * step, **options)
+        return again(e, gpus=steps * step)
 
     low, high = 0, 1
     while at(high).total > capacity:  # more ranks, smaller shards: double, then bisect
         low, high = high, 2 * high
-        if high * step > most or (options.get("zero", 0) == 0 and options.get("offload") != "chunks"):
+        if high * step > most or not divides:
             return None
     while high - low > 1:
         middle = (low + high) // 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,16 @@ def run(args: argparse.Namespace, figure: Callable[[Any, dict[str, Any]], Any] |
     found = estimate(model, **given)
     if args.out is not None:
         draw(args.out, args.theme, (lambda: bars_of(found)) if figure is None else (lambda: figure(model, given)))
-    print(found.to_json() if args.json else found.table())
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(found.to_json() if args.json else found.table(columns))
     return 0
 
 
 def chosen_model(args: argparse.Namespace) -> Any:
     """A preset, a number of parameters, or a transformer of the given shape."""
     shape = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
-    ways = [args.preset is not None, args.parameters is not None, bool(shape)]
+    extra = {name: getattr(args, name) for name in ("kv_heads", "ffn") if getattr(args, name) is not None}
+    ways = [args.preset is not None, args.parameters is not None, bool(shape or extra)]
     if sum(ways) != 1:
         raise LabError("say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ...")
     if args.preset is not None:
@@ -37,7 +41,6 @@ def chosen_model(args: argparse.Namespace) -> Any:
         return args.parameters
     if lacking := [f"--{name}" for name in (*SHAPE, "sequence") if name not in shape and getattr(args, name) is None]:
         raise LabError(f"a transformer needs {', '.join(lacking)} too.")
-    extra = {name: getattr(args, name) for name in ("kv_heads", "ffn") if getattr(args, name) is not None}
     return Transformer("transformer", sequence=args.sequence, **shape, **extra)
 
 

@@ -18,33 +18,45 @@ def from_module(module: nn.Module) -> Model:
 
     A tensor whose dotted name holds a number belongs to the layer of that number ("h.3.mlp.weight" to layer 3), if
     tensors of two layers or more share the name in front of it; tensors before the first layer are the embedding, the
-    others the head. A parameter that two places share counts once. Frozen parameters have no gradient and no state:
-    they count as buffers.
+    others the head. A parameter that two places share counts once; one that the embedding shares with the head is tied,
+    and a pipeline's last stage copies it. Frozen parameters have no gradient and no state: they count as buffers.
     """
     if not any(True for _ in module.parameters()):
         raise LabError(f"{type(module).__name__} has no parameters; there is nothing to estimate.")
     if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
         raise LabError(f"{type(module).__name__} has lazy parameters without a shape yet; run it once before.")
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    named = [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad]
     frozen = [p for p in module.parameters() if not p.requires_grad]
     stack = _stack([name for name, _ in named])
     embeddings = [name for name, part in module.named_modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     embedding: list[Tensor] = []
     layers: dict[str, list[Tensor]] = {}
     head: list[Tensor] = []
+    known: dict[int, Tensor] = {}
+    tied: list[Tensor] = []
     for name, p in named:
+        if id(p) in known:
+            if layers and known[id(p)] in embedding and not _numbered(name, stack):
+                tied.append(known[id(p)])
+            continue
         linear = p.ndim == 2 and name.endswith("weight") and name.rpartition(".")[0] not in embeddings
-        tensor = Tensor(name, tuple(p.shape), None, linear)
-        prefix = LAYER.search(name)
-        if stack is not None and prefix is not None and name.startswith(stack):
-            layers.setdefault(prefix[1], []).append(tensor)
+        known[id(p)] = tensor = Tensor(name, tuple(p.shape), None, linear)
+        if number := _numbered(name, stack):
+            layers.setdefault(number, []).append(tensor)
         else:
             (head if layers else embedding).append(tensor)
     buffers = sum(t.numel() * t.element_size() for t in (*frozen, *module.buffers()))
     groups = tuple(tuple(group) for group in layers.values())
     if not groups:
         groups, embedding = (tuple(embedding),), []
-    return Model(type(module).__name__, tuple(embedding), groups, tuple(head), False, buffers)
+    embedding.sort(key=lambda tensor: tensor not in tied)  # a tied one comes first
+    return Model(type(module).__name__, tuple(embedding), groups, tuple(head), bool(tied), buffers)
+
+
+def _numbered(name: str, stack: str | None) -> str | None:
+    """The number of the layer that a tensor belongs to, if it does."""
+    place = LAYER.search(name)
+    return place[1] if stack is not None and place is not None and name.startswith(stack) else None
 
 
 def _stack(names: list[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from ..errors import LabError, unknown
@@ -15,6 +16,10 @@ from .units import MIB
 OFFLOADS = ("none", "optimizer", "parameters", "chunks")
 INFERENCE = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int4": 0.5}
 FLAGS = ("sequence_parallel", "step_counts", "bucket_views")
+TRAINING = (
+    "zero", "partition", "sequence_parallel", "micro_batches", "precision", "optimizer", "block", "step_counts",
+    "recompute", "offload", "chunk_elements", "chunk_budget", "bucket", "bucket_views",
+)  # fmt: skip
 POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
 
 
@@ -33,7 +38,8 @@ class Options:
     ``offload``: "optimizer" (states, master weights and gradients live in CPU memory, as in ZeRO-Offload), "parameters"
     (weights too), "chunks" (PatrickStar: model states in chunks of ``chunk_elements``, as many of them on the GPU as
     ``chunk_budget`` bytes hold). ``bucket``: bytes of a communication bucket; ``bucket_views``: gradients are views of
-    DDP's buckets rather than copies. ``inference``: None, or the weights' format "fp32" "fp16" "bf16" "int8" "int4".
+    DDP's buckets rather than copies. ``inference``: None, or the weights' format "fp32" "fp16" "bf16" "int8" "int4";
+    with it, options of training are refused.
     """
 
     gpus: int = 1
@@ -80,7 +86,18 @@ class Options:
         fmt = self.inference
         if fmt is not None and not (isinstance(fmt, str) and fmt in INFERENCE):
             raise unknown("inference format", fmt, INFERENCE)
+        if fmt is not None:
+            self._check_inference()
         self._check_degrees()
+
+    def _check_inference(self) -> None:
+        """Whether something was asked that belongs to training, and would be left out in silence."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in TRAINING and value != field.default:
+                value = getattr(value, "name", value)
+                rule = f"belongs to training; inference={self.inference!r} has none of it"
+                raise LabError(f"{field.name}={value!r} {rule}.")
 
     def _check_degrees(self) -> None:
         ranks = self.tensor * self.pipeline

@@ -49,8 +49,19 @@ def check_schedule(schedule: str, layers: int, stages: int, micro_batches: int, 
         raise LabError(f"{layers} layers do not divide into pipeline*chunks = {stages}*{chunks} equal chunks.")
     if micro_batches % stages:
         raise LabError(
-            f"micro_batches={micro_batches} is no multiple of pipeline={stages}, which an interleaved schedule needs."
+            f"micro_batches={micro_batches} is no multiple of pipeline={stages}, which an interleaved schedule needs; "
+            f"the nearest: {nearest_groups(stages, micro_batches)}."
         )
+
+
+def nearest_groups(stages: int, micro_batches: int) -> str:
+    """The numbers of micro-batches around one that are whole groups of ``stages``, as text.
+
+    >>> nearest_groups(4, 6), nearest_groups(4, 3)
+    ('4, 8', '4')
+    """
+    below = micro_batches - micro_batches % stages
+    return f"{below}, {below + stages}" if below else str(stages)
 
 
 def held(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> tuple[int, ...]:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ..columns import padded, width_of
 from ..errors import LabError
+from ..language import Text
+from . import words
 from .stages import KINDS
 from .units import GB, gb, gib, shown
 
 if TYPE_CHECKING:
     from .calculator import Estimate, Rank
+    from .communication import Traffic
 
 GPUS = (24, 40, 80, 141)  # GB as the label says, taken as decimal: the driver's share comes out of the difference
-NAMES = {"master": "master weights", "states": "optimizer states", "kv cache": "keys and values"}
 BAR = 40  # characters
 
 
-def table(e: Estimate) -> str:
-    """The estimate as text: bytes by kind on the fullest rank, every stage, communication, what fits."""
+def table(e: Estimate, columns: int | None = None) -> str:
+    """The estimate as text in the chosen language: bytes by kind on the fullest rank, stages, messages, what fits.
+
+    ``columns``: of a terminal; the bars take what the numbers leave, or go.
+    """
     rank = e.fullest
-    shared = [_title(e), "", *_kinds(rank)]
+    shared = [str(_title(e)), "", *_kinds(rank, columns)]
+    if (lacking := uncounted(e)) is not None:
+        shared.append(str(words.UNCOUNTED.fill(lacking=lacking)))
     if len(e.stages) > 1:
         shared += ["", *_stages(e)]
     if rank.traffic:
@@ -30,62 +39,99 @@ def table(e: Estimate) -> str:
     return "\n".join([*shared, "", *_fits(e)])
 
 
-def _title(e: Estimate) -> str:
+def _title(e: Estimate) -> Text:
     o = e.options
-    parts = [e.model.name] if e.configuration is None else [e.model.name, f"{e.parameters:,} parameters"]
+    parts: list[Text | str] = [words.model(e.model.name)]
+    if e.configuration is not None:
+        parts.append(words.PARAMETERS.fill(n=e.parameters))
     if o.inference is not None:
-        parts.append(f"inference in {o.inference}")
+        parts.append(words.INFERENCE.fill(format=o.inference))
     else:
         parts += [str(getattr(getattr(o, name), "name", getattr(o, name))) for name in ("precision", "optimizer")]
         parts += [f"ZeRO-{o.zero}"] * bool(o.zero)
-        parts += [f"offloading {o.offload}"] * (o.offload != "none")
-        parts += [f"recomputation {o.recompute}"] * (o.recompute != "none")
+        parts += [words.OFFLOAD.fill(what=o.offload)] * (o.offload != "none")
+        parts += [words.RECOMPUTE.fill(how=o.recompute)] * (o.recompute != "none")
     if e.configuration is not None:
         tokens = o.sequence or e.configuration.sequence
-        parts.append(f"{o.micro_batch} x {tokens:,} tokens" + (f" x {o.micro_batches}" if o.micro_batches > 1 else ""))
-    degrees = [f"{name} {n}" for name, n in (("data", o.data), ("tensor", o.tensor), ("pipeline", o.pipeline)) if n > 1]
-    parts.append(f"{o.gpus} GPU{'s' * (o.gpus > 1)}" + (f" ({', '.join(degrees)})" if degrees else ""))
-    return ", ".join(parts)
+        more = words.TIMES.format(n=o.micro_batches) if o.micro_batches > 1 else ""
+        parts.append(words.TOKENS.fill(batch=o.micro_batch, tokens=tokens, more=more))
+    sizes = {"data": o.data, "tensor": o.tensor, "pipeline": o.pipeline}
+    degrees = [words.DEGREES[name].fill(n=n) for name, n in sizes.items() if n > 1]
+    inside = words.BRACKETS.fill(inside=joined(degrees)) if degrees else words.NOTHING
+    return joined([*parts, words.GPUS.fill(n=o.gpus, s="s" * (o.gpus > 1), degrees=inside)])
 
 
-def _kinds(rank: Rank) -> list[str]:
+def joined(parts: Iterable[Text | str], by: Text = words.COMMA) -> Text:
+    """Texts one after another."""
+    both = [part if isinstance(part, Text) else Text(part, part) for part in parts]
+    return Text(by.en.join(part.en for part in both), by.zh.join(part.zh for part in both))
+
+
+def uncounted(e: Estimate) -> Text | None:
+    """What would have to be given for activations to be counted; None where they are, or do not exist."""
+    if e.configuration is not None or e.activations is not None:
+        return None
+    if e.model.states_only:
+        return words.NEEDS_LAYERS
+    return words.NEEDS_INPUTS
+
+
+def _kinds(rank: Rank, columns: int | None) -> list[str]:
     """A line for each kind of bytes of a rank, and its temporaries below.
 
     The bars on the right stand one behind the other, a stacked bar of the rank's bytes cut into its lines.
     """
-    rows = [(NAMES.get(kind, kind), rank.device.get(kind, 0), rank.host.get(kind, 0)) for kind in KINDS]
+    rows = [(str(words.KINDS[kind]), rank.device.get(kind, 0), rank.host.get(kind, 0)) for kind in KINDS]
     rows = [row for row in rows if row[1] or row[2]]
-    wide = max(len(name) for name, _, _ in [*rows, ("fullest rank", 0, 0)]) + 2
+    held = [*rows, (str(words.TOTAL), rank.total, sum(rank.host.values()))]
+    wide = max(12, *(width_of(name) for name, _, _ in rows)) + 2
     host = any(there for _, _, there in rows)
-    head = f"{'on the fullest rank':<{wide}}{'bytes':>19}{'GB':>11}{'GiB':>11}" + f"{'CPU memory, GB':>17}" * host
-    head += "  who takes what"
 
-    def line(name: str, here: int, there: int) -> str:
-        text = f"{name:<{wide}}{here:>19,}{gb(here):>11.2f}{gib(here):>11.2f}"
-        return text + (f"{gb(there):>17.2f}" if host else "")
+    def cells(here: int, there: int) -> list[str]:
+        return [f"{here:,}", f"{gb(here):.2f}", f"{gib(here):.2f}"] + [f"{gb(there):.2f}"] * host
 
-    before = accumulate((here for _, here, _ in rows), initial=0)
-    bars = [_bar(start, here, rank.total) for start, (_, here, _) in zip(before, rows, strict=False)]
-    out = [head, *(f"{line(*row)}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True))]
-    out.append(line("total", rank.total, sum(rank.host.values())))
-    details = [f"{name} {shown(size)}" for name, size in rank.temporary.items()]
-    return [*out, *([f"temporary: {'; '.join(details)}"] if details else [])]
+    texts = [cells(here, there) for _, here, there in held]
+    heads = [str(words.BYTES), "GB", "GiB"] + [str(words.ON_CPU)] * host
+    widths = [
+        max(least, 1 + max(len(text[i]) for text in texts)) for i, least in enumerate((19, 11, 11, 17)[: len(heads)])
+    ]
+
+    def line(name: str, texts: list[str]) -> str:
+        return padded(name, wide) + "".join(flushed(text, width) for text, width in zip(texts, widths, strict=True))
+
+    out = [line(name, text) for (name, _, _), text in zip(held, texts, strict=True)]
+    head = line(str(words.FULLEST), heads)
+    room = BAR if columns is None else min(BAR, columns - width_of(head) - 2)
+    if room >= width_of(str(words.WHO)):
+        before = accumulate((here for _, here, _ in rows), initial=0)
+        for i, (start, (_, here, _)) in enumerate(zip(before, rows, strict=False)):
+            out[i] = f"{out[i]}  {_bar(start, here, rank.total, room)}".rstrip()
+        head += f"  {words.WHO}"
+    details = [words.DETAIL.fill(name=words.term(name), size=shown(size)) for name, size in rank.temporary.items()]
+    below = [str(words.TEMPORARY.fill(details=joined(details, words.SEMICOLON)))] if details else []
+    return [head, *out, *below]
 
 
-def _bar(before: int, size: int, whole: int) -> str:
-    """A part of a bar of 40 characters, behind what comes before it; a thin line where it is too short for one.
+def flushed(text: str, width: int) -> str:
+    """A text at the right of so many columns."""
+    return " " * max(0, width - width_of(text)) + text
+
+
+def _bar(before: int, size: int, whole: int, room: int = BAR) -> str:
+    """A part of a bar of ``room`` characters, behind what comes before it; a thin line where it is too short for one.
 
     >>> _bar(30, 10, 40).count("█"), _bar(30, 10, 40).count(" ")
     (10, 30)
     """
     if not size:
         return ""
-    start, end = ((BAR * n + whole // 2) // whole for n in (before, before + size))
-    return " " * min(start, BAR - 1) + ("█" * (end - start) or "▏")
+    start, end = ((room * n + whole // 2) // whole for n in (before, before + size))
+    return " " * min(start, room - 1) + ("█" * (end - start) or "▏")
 
 
 def _stages(e: Estimate) -> list[str]:
-    out = [f"{'stage':<8}{'layers':>7}{'model states, GB':>18}{'activations, GB':>17}{'total, GB':>11}"]
+    first, *heads = map(str, words.STAGES)
+    out = [padded(first, 8) + "".join(map(flushed, heads, (7, 18, 17, 11)))]
     for r in e.stages:
         saved = r.device.get("activations", r.device.get("kv cache", 0))
         out.append(f"{r.stage:<8}{r.layers:>7}{gb(r.states):>18.2f}{gb(saved):>17.2f}{gb(r.total):>11.2f}")
@@ -93,12 +139,15 @@ def _stages(e: Estimate) -> list[str]:
 
 
 def _traffic(rank: Rank) -> list[str]:
-    rows = [
-        (one.what, f"{one.collective} of {shown(one.message)}" + (f", {one.times} times" if one.times > 1 else ""), one)
-        for one in rank.traffic
-    ]
-    wide, middle = (max(len(row[i]) for row in rows) + 2 for i in (0, 1))  # type: ignore[arg-type]
-    return ["sent by one rank in a step:", *(f"  {a:<{wide}}{b:<{middle}}{shown(one.sent):>9}" for a, b, one in rows)]
+    rows = [(str(words.term(one.what)), _message(one), shown(one.sent)) for one in rank.traffic]
+    wide, middle = (max(width_of(row[i]) for row in rows) + 2 for i in (0, 1))
+    return [str(words.SENT), *(f"  {padded(a, wide)}{padded(b, middle)}{sent:>9}" for a, b, sent in rows)]
+
+
+def _message(one: Traffic) -> str:
+    """One kind of message, and how often it is sent."""
+    repeated = words.REPEATED.fill(n=one.times) if one.times > 1 else ""
+    return f"{words.MESSAGE.fill(collective=words.term(one.collective), size=shown(one.message))}{repeated}"
 
 
 # --- what fits --------------------------------------------------------------------------------------------------
@@ -115,19 +164,17 @@ def fitting(e: Estimate) -> dict[int, int | None]:
 
 def fewest(e: Estimate, capacity: int) -> int | None:
     """The fewest GPUs of ``capacity`` bytes that hold the model, otherwise run as it is; None where no number does."""
-    from .calculator import estimate, smallest
+    from .calculator import estimate, with_fewest
 
-    o = e.options
-    changes = {f.name: getattr(o, f.name) for f in dataclasses.fields(o)}
-    if e.activations is not None:  # a traced module: its activations do not depend on the number of ranks
-        return o.gpus if e.total <= capacity else None
-    model: Any = e.configuration or e.model
+    o, c = e.options, e.configuration
     if o.inference is None:
-        found = smallest(model, capacity, **changes)
+        found = with_fewest(e, capacity, o.tensor * o.pipeline)
         return None if found is None else found.options.gpus
-    for tensor in range(1, (e.configuration.keys if e.configuration else 1) + 1):
+    assert c is not None
+    changes: dict[str, Any] = {f.name: getattr(o, f.name) for f in dataclasses.fields(o)}
+    for tensor in range(1, c.keys + 1):
         try:
-            one = estimate(model, **changes | {"tensor": tensor, "gpus": tensor * o.pipeline})
+            one = estimate(c, **changes | {"tensor": tensor, "gpus": tensor * o.pipeline})
         except LabError:
             continue
         if one.total <= capacity:
@@ -139,19 +186,21 @@ def _fits(e: Estimate) -> list[str]:
     o = e.options
     rows = []
     for size, count in fitting(e).items():
-        here = "fits" if e.total <= size * GB else f"needs {gb(e.total) / size:.1f} times that"
-        if count is None:
-            least = "no number is enough"
-        else:
-            least = f"at least {count} GPU{'s' * (count > 1)}" + (f" = {count * size:,} GB" if count > 1 else "")
-        rows.append(f"{f'{size} GB':<8}{here:<26}{least}")
+        here = words.FITS if e.total <= size * GB else words.NEEDS.fill(times=gb(e.total) / size)
+        least = words.NONE
+        if count is not None:
+            together = words.IN_ALL.fill(size=count * size) if count > 1 else words.NOTHING
+            least = words.AT_LEAST.fill(n=count, s="s" * (count > 1), all=together)
+        rows.append((f"{size} GB", str(here), str(least)))
     if o.inference is not None:
-        how = "tensor parallelism, by degrees that divide the heads"
-    elif o.zero:
-        how = f"more data-parallel ranks under ZeRO-{o.zero}"
+        how = words.BY_TENSOR
     else:
-        how = "without ZeRO more GPUs hold the same; --zero 1 to 3 divides"
-    return [f"{'GPU':<8}{f'{o.gpus} of them' if o.gpus > 1 else 'one of them':<26}fewest ({how})", *rows]
+        chunks = words.BY_CHUNKS if o.offload == "chunks" else words.BY_NOTHING
+        how = words.BY_ZERO.fill(stage=o.zero) if o.zero else chunks
+    these = words.SEVERAL.fill(n=o.gpus) if o.gpus > 1 else words.ONE
+    rows.insert(0, ("GPU", str(these), str(words.FEWEST.fill(how=how))))
+    wide = max(26, *(2 + width_of(here) for _, here, _ in rows))
+    return [f"{size:<8}{padded(here, wide)}{least}" for size, here, least in rows]
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------
@@ -182,6 +231,7 @@ def as_dict(e: Estimate) -> dict[str, Any]:
         ],
         "fullest": e.fullest.stage,
         "total": e.total,
+        "activations": "not counted" if uncounted(e) else "formula" if e.activations is None else "traced",
         "fewest": {f"{size} GB": count for size, count in fitting(e).items()},
     }
 
@@ -200,11 +250,11 @@ def bars(e: Estimate) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
     The bars are the stages of a pipeline; otherwise the estimate among its neighbours: ZeRO's stages where there are
     several ranks, formats in inference, recomputations on a single GPU.
     """
-    from .calculator import estimate
+    from .calculator import again
 
     o, c = e.options, e.configuration
     if len(e.stages) > 1:
-        return _title(e), {f"stage {r.stage}": dict(r.device) for r in e.stages}, GPUS
+        return _title(e).en, {f"stage {r.stage}": dict(r.device) for r in e.stages}, GPUS
     values: tuple[Any, ...]
     if o.inference is not None:
         name, values, text = "inference", ("fp16", "int8", "int4"), "{}"
@@ -213,15 +263,12 @@ def bars(e: Estimate) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
     elif c is not None:
         name, values, text = "recompute", ("none", "selective", "full"), "recomputation\n{}"
     else:
-        return _title(e), {e.model.name: dict(e.fullest.device)}, GPUS
+        return _title(e).en, {e.model.name: dict(e.fullest.device)}, GPUS
     own: Any = getattr(o, name)
     values = values if own in values else (own, *values)
-    changes = {f.name: getattr(o, f.name) for f in dataclasses.fields(o)}
     found = {}
     for value in values:
-        one = e if value == own else estimate(c or e.model, **changes | {name: value})
+        one = e if value == own else again(e, **{name: value})
         label = "DDP" if name == "zero" and value == 0 else text.format(value)
         found[f"{label}{' (chosen)' if value == own else ''}"] = dict(one.fullest.device)
-        if e.activations is not None and value != own:
-            found[label]["activations"] = e.activations
-    return _title(e), found, GPUS
+    return _title(e).en, found, GPUS

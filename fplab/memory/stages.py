@@ -15,6 +15,7 @@ from .options import Options
 from .sharding import Shapes
 from .units import divided_up
 
+CASTS = "16-bit casts of the weights"
 KINDS = ("parameters", "gradients", "master", "states", "activations", "temporary", "buffers", "kv cache")
 
 
@@ -74,6 +75,8 @@ def states(stage: Stage, o: Options, rank: int = 0) -> tuple[dict[str, int], dic
     if o.offload == "chunks":
         return chunked(stage, o)
     n = [sharding.elements(part if o.zero >= least else whole) for least in (1, 2, 3)]
+    if o.offload != "none":  # a gradient leaves as soon as it is reduced: ZeRO-1 keeps its own part, as ZeRO-2 does
+        n[1] = n[0]
     counts = 4 * sum(many for _, many in whole) if o.step_counts and rule.counts else 0
     sizes = part if o.zero >= 1 else whole
     device = {
@@ -87,20 +90,24 @@ def states(stage: Stage, o: Options, rank: int = 0) -> tuple[dict[str, int], dic
     return {**dict.fromkeys(KINDS[:4], 0), **device}, host
 
 
+CHUNKED = {"parameters": "weights", "gradients": "accumulated", "master": "master"}  # fields of a Precision
+
+
 def chunked(stage: Stage, o: Options) -> tuple[dict[str, int], dict[str, int]]:
     """Model states in chunks (Fang et al., PatrickStar, arXiv 2108.05818): 16-bit weights, master weights, states.
 
     Tensors are laid into chunks in order, none across a boundary, so the ends of chunks stay empty. A gradient takes
     the place of its 16-bit weight, so gradients need no memory of their own. Every data-parallel rank holds one chunk
     of each group of ``data`` chunks; as many chunks as ``chunk_budget`` bytes hold stay on the device, at least one.
+    A chunk of 8-bit states has the maxima of its blocks with it; accumulated gradients are chunks of their own.
     """
     p, rule = recipes.precision(o.precision), recipes.optimizer(o.optimizer)
     count = divided_up(chunks_of(stage.shapes, o.chunk_elements), o.data)
-    kinds = {"parameters": p.weights, "master": p.master, "states": rule.states * (1 if rule.bits == 8 else p.state)}
-    room = max(o.chunk_budget, o.chunk_elements * p.weights)
+    kinds = {kind: getattr(p, name) * o.chunk_elements for kind, name in CHUNKED.items()}
+    kinds["states"] = recipes.state_bytes([(o.chunk_elements, 1)], rule, p.state, o.block)
+    room = max(o.chunk_budget, kinds["parameters"])
     device, host = dict.fromkeys(KINDS[:4], 0), dict.fromkeys(KINDS[:4], 0)
-    for kind, width in kinds.items():
-        one = width * o.chunk_elements
+    for kind, one in kinds.items():
         fit = min(count, room // one) if one else 0
         room -= fit * one
         device[kind], host[kind] = fit * one, (count - fit) * one
@@ -175,7 +182,7 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
         out["gathered layer, next layer"] = 2 * largest * p.compute
         out["gradients of a layer"] = largest * p.gradients
     elif p.compute != p.weights:
-        out["16-bit casts of the weights"] = n * p.compute
+        out[CASTS] = n * p.compute
     if o.data > 1 and o.zero == 0 and not o.bucket_views:
         out["DDP buckets"] = n * p.gradients
     if (o.data > 1 and o.zero in (1, 2)) or o.offload == "optimizer":
@@ -212,7 +219,7 @@ def _data_traffic(stage: Stage, o: Options) -> list[Traffic]:
     each = o.micro_batches if o.zero >= 2 or o.offload != "none" else 1
     out = []
     if data > 1 and not sharded and o.zero == 0:
-        out.append(Traffic("gradients", "all-reduce", data, padded, p.gradients))
+        out.append(Traffic("gradients", "all-reduce", data, padded, p.gradients, each))
     elif data > 1:
         out.append(Traffic("gradients", "reduce-scatter", data, padded, p.gradients, each))
         out.append(Traffic("parameters", "all-gather", data, padded, p.compute, 2 * each if sharded else 1))
@@ -227,8 +234,10 @@ def _host_traffic(stage: Stage, o: Options) -> list[Traffic]:
     """
     if o.offload == "none":
         return []
-    p, n = recipes.precision(o.precision), divided_up(stage.elements, o.data)
-    updated, fetched = n, n if o.offload == "parameters" else 0
+    p, whole = recipes.precision(o.precision), stage.elements
+    part = divided_up(whole, o.data)
+    updated = part if o.zero >= 1 else whole
+    fetched = 0 if o.offload == "optimizer" else part if o.zero == 3 else whole
     if o.offload == "chunks":
         host = chunked(stage, o)[1]
         updated = host["master"] // p.master if p.master else host["parameters"] // p.weights

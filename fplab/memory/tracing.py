@@ -14,6 +14,9 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from ..errors import LabError
+from .recipes import Precision
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def naming(module: nn.Module) -> Iterator[list[str]]:
 def saved_by(module: nn.Module, *inputs: Any, **named: Any) -> tuple[Saved, ...]:
     """What one forward pass saves for the backward pass, a storage once however often it is saved.
 
+    ``inputs`` and ``named``: what the module is called with.
     Parameters, buffers and the inputs are held by others and do not count. A view counts as the whole storage that it
     keeps alive.
     """
@@ -89,6 +93,13 @@ def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -
     whose habits to follow. "cpu" gives what the CPU saves ("cuda" needs a GPU); "meta" runs on the meta device, which
     is a GPU's habit where they differ: a LayerNorm in 16 bits keeps its statistics in FP32, on the CPU in 16 bits.
     """
+    return _traced(module, inputs, named, device)
+
+
+def _traced(
+    module: nn.Module, inputs: Any, named: Any, device: str, dtype: torch.dtype | None = None
+) -> tuple[Saved, ...]:
+    """``dtype``: of all tensors that hold 16-bit or wider floating-point numbers (None: as they are)."""
     if device != "meta" and torch.device(device).type != "cpu" and not torch.cuda.is_available():
         raise LabError(f"device={device!r} cannot be traced without a GPU; allowed: 'meta', 'cpu'.")
 
@@ -99,7 +110,8 @@ def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -
             return functional_call(module, tensors, a, k)
 
     def shape_of(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        kind = dtype if dtype is not None and tensor.dtype in FLOATS else tensor.dtype
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
 
     with naming(module) as running, nullcontext() if device == "meta" else FakeTensorMode():
         tensors = {name: shape_of(p).requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
@@ -109,11 +121,22 @@ def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -
             return _saved(Elsewhere(), a, k, tuple(tensors.values()), running)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
-            raise LabError(f"{type(module).__name__} does not run on shapes alone ({device}): {first}") from None
+            where = device if dtype is None else f"{device}, {str(dtype).removeprefix('torch.')}"
+            raise LabError(f"{type(module).__name__} does not run on shapes alone ({where}): {first}") from None
 
 
-def traced_bytes(module: nn.Module, inputs: Any) -> int:
-    """Bytes of the activations that a forward pass saves. ``inputs``: a tensor, or a tuple or dict of arguments."""
-    if isinstance(inputs, dict):
-        return sum(one.bytes for one in trace(module, **inputs))
-    return sum(one.bytes for one in trace(module, *(inputs if isinstance(inputs, tuple | list) else (inputs,))))
+def traced_bytes(module: nn.Module, inputs: Any, how: Precision) -> int:
+    """Bytes of the activations that a forward pass saves. ``inputs``: a tensor, or a tuple or dict of arguments.
+
+    Weights and inputs are taken in the precision's format, BF16 where that is narrower than FP32. Where products have
+    fewer bits than the weights, the pass runs under torch's autocast, as the CPU knows it.
+    """
+    named = inputs if isinstance(inputs, dict) else {}
+    plain = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple | list) else (inputs,)
+    dtype = torch.float32 if how.weights >= 4 else torch.bfloat16
+    if how.compute < how.weights:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = _traced(module, plain, named, "cpu", dtype)
+    else:
+        found = _traced(module, plain, named, "meta", dtype)
+    return sum(one.bytes for one in found)

@@ -59,7 +59,7 @@ def shown(count: int) -> str:
     >>> shown(2_820_000_000_000), shown(8_000), shown(999)
     ('2.82 TB', '8.00 kB', '999 B')
     """
-    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+    for power, unit in ((18, "EB"), (15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if count >= 10**power:
             value = Fraction(count, 10**power)
             return f"{rounded(value, 2 if value < 10 else 1 if value < 100 else 0)} {unit}"

@@ -90,7 +90,10 @@ def zero_redundancy(log: Log, network: Network) -> RankResult:
 
 
 def fully_shard(log: Log, network: Network) -> RankResult:
-    """torch's ``fully_shard``: every tensor divided by rows, gathered layer by layer where it is used."""
+    """torch's ``fully_shard``: every tensor divided by rows, gathered layer by layer where it is used.
+
+    Gradients are divided by the number of ranks after they are added; DDP, and the others here, divide before.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard as shard
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import formats
 from ..errors import LabError, integer, unknown
+from .collectives import added, numbers
 
 Array = np.ndarray[Any, Any]
 SEGMENT = 1 << 20  # bytes
@@ -49,13 +50,6 @@ def order(chunk: int, ranks: int) -> list[int]:
     return [(chunk - 1 - hop) % ranks for hop in range(ranks)]
 
 
-def _rounded(x: Array, y: Array, name: str) -> Array:
-    """A sum in a format."""
-    from ..arithmetic import add  # numba, where something is added; the recorder has no need of it
-
-    return np.asarray(add(x, y, name), np.float32)
-
-
 def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
     """The sum that gloo leaves on every rank, float32 (elements,), of ``buffers`` (ranks, elements).
 
@@ -64,7 +58,7 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
     name = formats.get(fmt).name
     if name not in WIDTHS:
         raise unknown("format of gloo", fmt, WIDTHS)
-    values = np.asarray(buffers, np.float32)
+    values = numbers(buffers)
     if values.ndim != 2:
         raise LabError(f"buffers have shape {values.shape}; allowed: a row for each rank.")
     ranks, elements = values.shape
@@ -78,7 +72,7 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
     for hop in range(1, ranks):
         own = values[(at - 1 - hop) % ranks, column]
         with np.errstate(over="ignore", invalid="ignore"):
-            total = total + own if name == "fp32" else _rounded(total, own, name)
+            total = total + own if name == "fp32" else added(total, own, name)
     return np.asarray(total, np.float32)
 
 

@@ -87,15 +87,26 @@ def environment() -> dict[str, str]:
 def finish(arguments: Sequence[str], folder: Path, limit: float) -> None:
     """Run torchrun to its end; a failure or a run beyond ``limit`` seconds is an error, and nothing is left running."""
     with open(folder / "log", "w+", encoding="utf-8") as output, started(arguments, folder, output) as process:
-        try:
-            process.wait(limit)
-        except subprocess.TimeoutExpired:
-            raise LabError(
-                f"the run did not end within limit={limit:g} seconds; all of its processes were killed."
-            ) from None
-        if process.returncode:
+        if not ended(process, folder, limit):
+            raise LabError(f"the run did not end within limit={limit:g} seconds; all of its processes were killed.")
+        if process.returncode != 0:
             output.seek(0)
-            raise LabError(reason(folder, output.read(), process.returncode))
+            raise LabError(reason(folder, output.read(), process.returncode or 1))
+
+
+def ended(process: subprocess.Popen[bytes], folder: Path, limit: float) -> bool:
+    """Wait for torchrun; False where it takes longer than ``limit`` seconds.
+
+    Once a process has written down its error, torchrun gets a few seconds: it would wait half a minute for another that
+    is stopped and does not end.
+    """
+    end, failed = time.monotonic() + limit, False
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        if not failed and any(folder.glob("error.*")):
+            end, failed = min(end, time.monotonic() + GRACE), True
+    return failed or process.poll() is not None
 
 
 @contextlib.contextmanager

@@ -33,14 +33,19 @@ def whole(setting: Setting) -> tuple[Array, Array]:
     return _train(setting, lambda model, x, y: _gradients(model, x, y)[:2])
 
 
-def shares(setting: Setting, add: Callable[[Array, int], Array]) -> tuple[Array, Array]:
-    """Each rank's share of the batch by itself, gradients over ``ranks``, then ``add((ranks, n), step)``."""
+def shares(setting: Setting, add: Callable[[Array, int], Array], divide_after: bool = False) -> tuple[Array, Array]:
+    """Each rank's share of the batch by itself, gradients over ``ranks``, then ``add((ranks, n), step)``.
+
+    ``divide_after``: the sum is divided instead of its addends, as ``ReduceOp.AVG`` does, which ``fully_shard`` asks
+    for. Unless the number of ranks is a power of two, that gives other bits.
+    """
     step = [0]
 
     def gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
         n = setting.ranks
         parts = [_gradients(model, a, b) for a, b in zip(x.chunk(n), y.chunk(n), strict=True)]
-        total = add(np.stack([g / np.float32(n) for g, _ in parts]), step[0])
+        before, after = (np.float32(1), np.float32(n)) if divide_after else (np.float32(n), np.float32(1))
+        total = add(np.stack([g / before for g, _ in parts]), step[0]) / after
         step[0] += 1
         return total, float(np.mean([loss for _, loss in parts]))
 
@@ -247,7 +252,7 @@ def same_sums(result: Result) -> tuple[Array, Array]:
     if name in ("ddp", "zero-redundancy"):
         return shares(s, by_gloo(buckets(result)))
     if name == "fully-shard":
-        return shares(s, by_gloo(row_layers(s)))
+        return shares(s, by_gloo(row_layers(s)), divide_after=True)
     if name == "tensor":
         return split_products(s)
     return micro_batches(s) if name in ("gpipe", "1f1b", "interleaved") else shares(s, by_gloo(flat_layers(s)))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
-from .settings import BACKENDS, LAUNCHED, STRATEGIES, RankResult, Setting, setting
+from .settings import BACKENDS, HANG, LAUNCHED, STRATEGIES, RankResult, Setting, setting
 
 PATIENCE = 20  # seconds that a process waits for the others
 
@@ -48,11 +49,21 @@ def main(arguments: list[str] | None = None) -> int:
         asked = setting(given.setting) if given.setting else by_hand(given)
         check_world(asked.ranks)
         work(asked, folder)
-    except LabError as error:
-        (folder / f"error.{rank}").write_text(str(error), encoding="utf-8")
-        print(f"fplab: {error}", file=sys.stderr)
+    except (LabError, RuntimeError) as error:
+        text = str(error) if isinstance(error, LabError) else in_vain(rank, error)
+        if text is None:
+            raise
+        (folder / f"error.{rank}").write_text(text, encoding="utf-8")
+        print(f"fplab: {text}", file=sys.stderr)
         return 1
     return 0
+
+
+def in_vain(rank: int, error: RuntimeError) -> str | None:
+    """What to say of an error of gloo's or NCCL's after :data:`PATIENCE`; None for any other."""
+    if not re.search(r"time(d )?out", str(error), re.IGNORECASE):
+        return None
+    return f"rank {rank} waited {PATIENCE} seconds for another rank in vain: one is stopped, cut off or far slower."
 
 
 def end_with_launcher() -> None:
@@ -66,7 +77,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "fplab.parallel.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--strategy", nargs="+", default=["ddp"], metavar="NAME", help=", ".join(STRATEGIES[:-1]))
+    parser.add_argument("--strategy", nargs="+", default=["ddp"], metavar="NAME", help=", ".join(STRATEGIES))
     parser.add_argument("--ranks", type=int, default=2, help="how many processes there are")
     parser.add_argument("--backend", choices=BACKENDS, help="what they talk through (default: nccl if there are GPUs)")
     parser.add_argument("--setting", help="a whole setting as JSON, instead of the three above")
@@ -138,7 +149,7 @@ def work(asked: Setting, folder: Path) -> None:
             dist.barrier()
         known: dict[str, Any] = strategies()
         for name in asked.strategies:
-            if name == "hang":  # for tests: a process that neither ends nor answers
+            if name == HANG:
                 time.sleep(3600)
             log = Log(asked)
             known[name](log, Network(asked, log.device)).write(folder, name)

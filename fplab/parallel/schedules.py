@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..errors import LabError, integer, unknown
+from ..memory.pipeline import nearest_groups
 
 NAMES = ("gpipe", "1f1b", "interleaved")
 Work = tuple[str, int, int]  # "F" or "B", the model chunk on this stage, the micro-batch
@@ -95,7 +96,10 @@ def timeline(
     v = integer("chunks", chunks, 1, 64)
     if name == "interleaved":
         if m % p:
-            raise LabError(f"interleaved takes micro-batches in groups of {p}; micro_batches={m} is no multiple of it.")
+            raise LabError(
+                f"interleaved takes micro-batches in groups of {p}; micro_batches={m} is no multiple of it; "
+                f"the nearest: {nearest_groups(p, m)}."
+            )
     elif v != 1:
         raise LabError(f'chunks={v} is for schedule="interleaved"; {name} has one chunk a stage.')
     try:

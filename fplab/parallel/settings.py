@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError, integer, unknown
+from ..memory.pipeline import nearest_groups
 
 Array = np.ndarray[Any, Any]
 
@@ -31,8 +32,8 @@ STRATEGIES = (
     "gpipe",
     "1f1b",
     "interleaved",
-    "hang",
 )
+HANG = "hang"  # no strategy: a process that neither ends nor answers, to see what becomes of the others
 BACKENDS = ("gloo", "nccl")
 LAUNCHED = "FPLAB_LAUNCHED"  # an environment variable: the launcher holds the other end of standard input
 HIDDEN, WIDTH = 3, 32  # of the perceptron that is trained: 64-32-32-32-10, 4,522 parameters
@@ -61,10 +62,10 @@ class Setting:
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategies", tuple(self.strategies))
         if not self.strategies:
-            raise LabError(f"no strategy to run; allowed: {', '.join(STRATEGIES[:-1])}.")
+            raise LabError(f"no strategy to run; allowed: {', '.join(STRATEGIES)}.")
         for name in self.strategies:
-            if name not in STRATEGIES:
-                raise unknown("strategy", name, STRATEGIES[:-1])
+            if name not in (*STRATEGIES, HANG):
+                raise unknown("strategy", name, STRATEGIES)
         if self.backend is not None and self.backend not in BACKENDS:
             raise unknown("backend", self.backend, BACKENDS)
         integer("ranks", self.ranks, 1, 64)
@@ -91,7 +92,10 @@ class Setting:
         if LAYERS % stages:
             raise LabError(f"{name} on ranks={self.ranks} makes {stages} stages of {LAYERS} layers; allowed: 1, 2, 4.")
         if name == "interleaved" and self.micro_batches % self.ranks:
-            raise LabError(f"interleaved takes micro-batches in groups of {self.ranks}; got {self.micro_batches}.")
+            raise LabError(
+                f"interleaved takes micro-batches in groups of {self.ranks}; got {self.micro_batches}; "
+                f"the nearest: {nearest_groups(self.ranks, self.micro_batches)}."
+            )
 
     def as_json(self) -> str:
         """For a command line."""

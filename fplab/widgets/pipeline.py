@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import LabError, integer, quotes_call
 from ..language import Text
 from ..parallel import schedules
 from ..parallel.schedules import Timeline
 from .drawing import BLUE, ORANGE, Svg, facts, note, panel, say, title
+from .marks import after_colon, bracketed
 from .shell import Board, Control
 
 WIDTH, LEFT, ROW = 920, 70, 30
@@ -27,21 +28,35 @@ class State:
 
 
 def timeline(state: State) -> Timeline:
-    """The timeline that is drawn; LabError for what cannot be scheduled, or is too long to draw."""
-    integer("stages", state.stages, 1, MOST_STAGES, " in a drawing")
-    integer("micro_batches", state.micro_batches, 1, MOST_BATCHES, " in a drawing")
+    """The timeline that is drawn, of the nearest state that can be; LabError for what is too long to draw."""
+    state = nearest(state)
     if state.schedule == "interleaved" and state.chunks == 1:
         raise LabError("interleaved needs chunks of 2 or more; with one it is 1f1b.")
     return schedules.timeline(state.schedule, state.stages, state.micro_batches, state.chunks, 1, state.backward)
 
 
+def nearest(state: State) -> State:
+    """The state that can be scheduled: interleaved micro-batches are whole groups of the stages, the nearest of them.
+
+    A slider passes through every number on its way, so it is left where it is, and the picture says what it shows.
+    """
+    p = integer("stages", state.stages, 1, MOST_STAGES, " in a drawing")
+    m = integer("micro_batches", state.micro_batches, 1, MOST_BATCHES, " in a drawing")
+    if state.schedule != "interleaved":
+        return state
+    groups = min(max(1, (2 * m + p) // (2 * p)), MOST_BATCHES // p)
+    return replace(state, micro_batches=groups * p)
+
+
 def render(state: State) -> str:
     """A row a stage: forward passes, backward passes (hatched), and the gaps; the bubble counted."""
+    asked, state = state.micro_batches, nearest(state)
     found = timeline(state)
     held = found.in_flight()
     unit = say("model chunks", "模型分块") if state.chunks > 1 else say("micro-batches", "微批")
+    ideal = f"{say('without waiting', '无等待时')} {float(found.ideal):g}"
     lines = [
-        (say("time", "时间"), f"{float(found.span):g} ({say('without waiting', '无等待时')} {float(found.ideal):g})"),
+        (say("time", "时间"), bracketed(f"{float(found.span):g}", ideal)),
         (say("bubble / ideal", "气泡 / 理想"), f"{found.bubble} = {float(found.bubble):.1%}"),
         (say("waiting / whole", "等待 / 总时间"), f"{found.idle()} = {float(found.idle()):.1%}"),
         (say("held at once", "同时保存"), f"{', '.join(map(str, held))} {unit}"),
@@ -49,7 +64,20 @@ def render(state: State) -> str:
     told = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting.",
                     "无线：前向。斜线：反向。数字为微批编号；空白为等待。"))  # fmt: skip
     head = f"{state.schedule}, {state.stages} × {state.micro_batches}" + (f" × {state.chunks}" * (state.chunks > 1))
-    return panel(title(head), draw(found), facts(lines), told)
+    return panel(title(head), instead(asked, state), draw(found), facts(lines), told)
+
+
+def instead(asked: int, state: State) -> str:
+    """What is shown in the place of a number of micro-batches that an interleaved schedule cannot take."""
+    p, m = state.stages, state.micro_batches
+    if asked == m:
+        return ""
+    allowed = ", ".join(str(n) for n in range(p, MOST_BATCHES + 1, p))
+    return note(
+        say(f"Interleaved takes micro-batches in groups of {p}, the number of stages: {asked} is none of "
+            f"{allowed}. Shown: the nearest, {m}.",
+            f"交错调度按阶段数分组，每组 {p} 个微批：{asked} 不在 {allowed} 之中。图中为最接近的 {m}。")
+    )  # fmt: skip
 
 
 def draw(found: Timeline) -> str:
@@ -58,7 +86,7 @@ def draw(found: Timeline) -> str:
     scale = (WIDTH - LEFT - 10) / float(found.span)
     for stage in range(found.stages):
         y = 6 + stage * ROW
-        drawing.text(LEFT - 8, y + 17, f"{say('stage', '级')} {stage}", "end", 12)
+        drawing.text(LEFT - 8, y + 17, f"{say('stage', '阶段')} {stage}", "end", 12)
         drawing.rect(LEFT, y, WIDTH - LEFT - 10, ROW - 6, "currentColor", fill_opacity=0.05)
     for slot in found.slots:
         x, width, y = LEFT + float(slot.start) * scale, float(slot.end - slot.start) * scale, 6 + slot.stage * ROW
@@ -72,9 +100,11 @@ def draw(found: Timeline) -> str:
             drawing.text(x + width / 2, y + 16, slot.micro_batch, "middle", 11 if width > 15 else 8)
     drawing.text(LEFT, ROW * found.stages + 22, "0", "middle", 11)
     drawing.text(WIDTH - 10, ROW * found.stages + 22, f"{float(found.span):g}", "end", 11)
-    return drawing.done(
-        f"{found.name}: {found.stages} stages, {found.micro_batches} micro-batches, bubble {found.bubble}"
+    spoken = say(
+        f"{found.stages} stages, {found.micro_batches} micro-batches, bubble {found.bubble}",
+        f"{found.stages} 个阶段，{found.micro_batches} 个微批，气泡 {found.bubble}",
     )
+    return drawing.done(after_colon(found.name, spoken))
 
 
 def changed(state: State, field: str, value: object) -> State:
@@ -90,16 +120,19 @@ def changed(state: State, field: str, value: object) -> State:
 
 CONTROLS = (
     Control("schedule", Text("schedule", "调度"), options=schedules.NAMES),
-    Control("stages", Text("stages", "级数"), low=1, high=MOST_STAGES),
+    Control("stages", Text("stages", "阶段数"), low=1, high=MOST_STAGES),
     Control("micro_batches", Text("micro-batches", "微批数"), low=1, high=MOST_BATCHES),
-    Control("chunks", Text("chunks a stage", "每级分块"), low=1, high=3),
+    Control("chunks", Text("chunks a stage", "每阶段分块"), low=1, high=3),
     Control("backward", Text("backward / forward", "反向 / 前向"), low=1, high=4),
 )
 
 
 @quotes_call
 def widget(schedule: str = "1f1b", stages: int = 4, micro_batches: int = 8, chunks: int = 1) -> Board:
-    """The pipeline timeline. Raises LabError for a schedule that cannot be."""
+    """The pipeline timeline; micro-batches of an interleaved one are drawn as the nearest whole groups of the stages.
+
+    Raises LabError for a schedule that cannot be.
+    """
     state = State(schedule, stages, micro_batches, chunks)
     timeline(state)
     return Board(state, render, CONTROLS, (), changed)

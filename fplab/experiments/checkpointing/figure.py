@@ -116,16 +116,13 @@ def time_against_memory(ax: Axes, arrays: Arrays, params: Params) -> None:
         style = look(0 if way.startswith("segments") else 1)
         ax.plot(peak[i], seconds[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
         segment = way.startswith("segments")
-        label, aside = (
-            (way.split()[-1], (-8, -3) if way == "segments of 1" else (0, 7)) if segment else (NAMES[way], (0, -15))
-        )
-        ax.annotate(label, (peak[i], seconds[i]), aside, textcoords="offset points", fontsize=8.5,
-                    ha="center" if segment else "right", color=style.color)  # fmt: skip
-    ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)))
-    ax.annotate("4/3: one more forward pass", (0, 4 / 3), (4, 3), textcoords="offset points", fontsize=8.5,
-                color=theme.muted)  # fmt: skip
-    ax.set_xlim(0, 1.1 * peak.max())
-    ax.set_ylim(0.9, max(1.5, 1.1 * seconds.max()))
+        ax.annotate(way.split()[-1] if segment else NAMES[way], (peak[i], seconds[i]), (9 if segment else -8, 0),
+                    textcoords="offset points", fontsize=8.5, ha="left" if segment else "right", va="center",
+                    color=style.color)  # fmt: skip
+    ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)), label="4/3: one more forward pass")
+    ax.set_xlim(0, 1.12 * peak.max())
+    ax.set_ylim(min(0.9, 0.95 * seconds.min()), 1.15 * max(1.4, seconds.max()))
     ax.set_xlabel("peak (MB)")
-    ax.set_ylabel("time in this run, of the plain pass")
+    ax.set_ylabel("processor time in this run, of the plain pass")
+    ax.legend(loc="upper left", fontsize=8.5)
     ax.set_title("Time against memory (numbers: segment)")

@@ -51,7 +51,7 @@ class Params:
         return ("none", "selective", *(f"segments of {k}" for k in self.segments))
 
 
-QUICK = Params(layers=8, repeats=3)
+QUICK = Params(layers=8, repeats=9)
 
 
 def network_of(params: Params, way: str, precision: str = "fp32", device: str = "cpu") -> nn.Module:
@@ -95,12 +95,10 @@ def segmented(inner: Network, size: int, keep_random: bool = True) -> nn.Module:
 
 
 def tokens_of(params: Params) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and their successors, int64 (batch, sequence), from Philox's raw stream."""
-    import torch
+    """Tokens and their successors, int64 (batch, sequence)."""
+    from ..memory_measured import measure
 
-    raw = np.random.Philox(key=66).random_raw(params.batch * (params.sequence + 1)) % np.uint64(params.vocabulary)
-    tokens = torch.from_numpy(raw.astype(np.int64).reshape(params.batch, -1))
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    return measure.tokens_of(params.model, params.batch, key=66)
 
 
 def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> np.ndarray:
@@ -122,7 +120,7 @@ def run(params: Params, tick: Tick) -> Arrays:
     ``differ`` (precision, way): bytes of the gradients that differ from those of "none"; ``without_random``: the same
     of segments of one layer that draw new random numbers when they run again. ``saved`` (precision, way): alive after
     the forward pass; ``peak`` (precision, way): the most that is alive beside parameters and gradients.
-    ``formula_saved`` and ``formula_peak``: by the formula. ``seconds`` (way,): the fastest of ``repeats``, FP32.
+    ``formula_saved`` and ``formula_peak``: by the formula. ``seconds`` (way,): of the processor, the fastest, FP32.
     ``history: WAY``: bytes alive through a step, FP32, of three ways.
     """
     ways, arrays = params.ways, formulas(params)
@@ -173,13 +171,16 @@ def tracked(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[int, i
 
 
 def timed(modules: list[nn.Module], inputs: tuple[torch.Tensor, ...], repeats: int) -> np.ndarray:
-    """Seconds of a forward and backward pass, the fastest of ``repeats`` of each, taken in turns."""
+    """Seconds of a forward and backward pass, the fastest of ``repeats`` of each, taken in turns.
+
+    Of the processor, which does not count while other programs run: a busy machine would draw another figure.
+    """
     fastest = np.full(len(modules), np.inf)
     for _ in range(repeats):
         for i, module in enumerate(modules):
-            start = time.perf_counter()
+            start = time.process_time()
             module(*inputs).backward()
-            fastest[i] = min(fastest[i], time.perf_counter() - start)
+            fastest[i] = min(fastest[i], time.process_time() - start)
     return fastest
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 
 if TYPE_CHECKING:
     from .data import Params
@@ -19,25 +20,23 @@ FORMATS = ("fp16", "bf16")
 def inputs(fmt: str) -> Arrays:
     """Finite values between 2^-9 and 16 in magnitude, of both signs: bits of the format."""
     raw = philox_bits(7, RANKS * ELEMENTS, np.uint16)
-    low, bits = {"fp16": (6, 10), "bf16": (118, 7)}[fmt]
+    low, fraction = {"fp16": (6, 10), "bf16": (118, 7)}[fmt]
     exponent = low + (raw >> 4) % np.uint16(13)
-    codes = (raw & np.uint16(0x8000)) | (exponent << np.uint16(bits)) | (raw * 40503 & np.uint16((1 << bits) - 1))
+    significand = raw * 40503 & np.uint16((1 << fraction) - 1)
+    codes = (raw & np.uint16(0x8000)) | (exponent << np.uint16(fraction)) | significand
     return {"rows": codes.astype(np.uint16).reshape(RANKS, ELEMENTS)}
 
 
 def compute(given: Arrays, device: str, fmt: str) -> Arrays:
     """Rank by rank, and pairwise."""
-    import torch
-
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[fmt]
-    rows: Any = torch.from_numpy(given["rows"].view(np.int16).copy()).to(device).view(dtype)
+    rows = tensor(given["rows"], fmt, device)
     ring = rows[0]
     for row in rows[1:]:
         ring = ring + row
     tree = rows
     while len(tree) > 1:
         tree = tree[0::2] + tree[1::2]
-    return {k: t.view(torch.int16).cpu().numpy().view(np.uint16) for k, t in (("ring", ring), ("tree", tree[0]))}
+    return {"ring": bits(ring), "tree": bits(tree[0])}
 
 
 def emulate(given: Arrays, meta: Meta, fmt: str) -> Arrays:

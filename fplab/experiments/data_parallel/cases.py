@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 
 if TYPE_CHECKING:
     from .data import Params
@@ -27,7 +28,7 @@ def compute(given: Arrays, device: str) -> Arrays:
 
     from ...parallel import gloo
 
-    rows = torch.from_numpy(given["rows"].view(np.float32).copy()).to(device) / RANKS
+    rows = tensor(given["rows"], "fp32", device) / RANKS
     at, out = torch.from_numpy(gloo.chunks(ELEMENTS, RANKS)).to(device), torch.empty_like(rows[0])
     for chunk in range(RANKS):
         first, *others = gloo.order(chunk, RANKS)
@@ -35,7 +36,7 @@ def compute(given: Arrays, device: str) -> Arrays:
         for rank in others:
             total = total + rows[rank]
         out[at == chunk] = total[at == chunk]
-    return {"mean": out.view(torch.int32).cpu().numpy().view(np.uint32)}
+    return {"mean": bits(out)}
 
 
 def emulate(given: Arrays, meta: Meta) -> Arrays:

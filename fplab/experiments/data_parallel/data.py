@@ -34,8 +34,9 @@ def run(params: Params, tick: Tick) -> Arrays:
     """Run the processes, then the references.
 
     ``held``, ``estimated``: int64 (strategy, rank, kind), bytes, padding apart (``padding``, bytes a rank);
-    ``sent``, ``said``: the messages of a step in bytes, as sent by rank 0 and as calculated; ``same_order``, ``whole``:
-    how many weights differ from one process's; ``distance``: the largest such difference, of both.
+    ``sent``, ``said``: the messages of a step in bytes, as sent by rank 0 and as calculated; ``reduced``: those of
+    all-reduces, which send as much again; ``same_order``, ``whole``: how many weights differ from one process's;
+    ``distance``: the largest such difference, of both.
     """
     from ... import parallel
     from ...parallel import reference
@@ -56,7 +57,8 @@ def gathered(results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Array
     from ...parallel import reference
 
     rows: dict[str, list[Any]] = {
-        name: [] for name in ("held", "estimated", "padding", "sent", "said", "same_order", "whole", "distance")
+        name: []
+        for name in ("held", "estimated", "padding", "sent", "said", "reduced", "same_order", "whole", "distance")
     }
     for one in results:
         wanted = expected(one.setting, one.strategy)
@@ -65,8 +67,9 @@ def gathered(results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Array
         rows["held"].append(np.array(held) - np.array(padding))
         rows["padding"].append(padding)
         rows["estimated"].append([[wanted.rank(r).device[kind] for kind in KINDS] for r in range(len(one.ranks))])
-        sent = sum(m.elements * m.width * m.times for m in one.ranks[0].messages)
-        rows["sent"].append(sent // one.setting.steps)
+        sent = [(m.collective, m.elements * m.width * m.times) for m in one.ranks[0].messages]
+        rows["sent"].append(sum(size for _, size in sent) // one.setting.steps)
+        rows["reduced"].append(sum(size for name, size in sent if name == "all-reduce") // one.setting.steps)
         rows["said"].append(sum(t.message * t.times for t in wanted.fullest.traffic))
         ordered, _ = reference.same_sums(one)
         rows["same_order"].append(int((ordered.view(np.uint32) != one.flat.view(np.uint32)).sum()))

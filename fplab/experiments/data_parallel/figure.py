@@ -33,13 +33,19 @@ def draw(arrays: Arrays, params: Params) -> Figure:
 
 
 def messages(ax: Axes, arrays: Arrays, params: Params) -> None:
-    """Bytes of the messages of a step."""
-    bars = ax.barh(range(len(params.strategies)), arrays["sent"] / 1e3, height=0.6, color=look(0).color, alpha=0.8)
-    ax.bar_label(bars, fmt="%.1f", padding=4, fontsize=9)
+    """Bytes of the messages of a step; an all-reduce is a reduce-scatter and an all-gather of its message."""
+    y, once, again = range(len(params.strategies)), arrays["sent"] / 1e3, arrays["reduced"] / 1e3
+    color = look(0).color
+    ax.barh(y, once, height=0.6, color=color, alpha=0.8, label="as rank 0 calls them")
+    bars = ax.barh(
+        y, again, height=0.6, left=once, color=color, alpha=0.35, label="again: the second half of an all-reduce"
+    )
+    ax.bar_label(bars, [f"{total:.1f}" for total in once + again], padding=4, fontsize=9)
     rows(ax, params)
-    ax.set_xlim(0, 1.2 * arrays["sent"].max() / 1e3)
-    ax.set_xlabel("kB a step, as rank 0 calls them")
+    ax.set_xlim(0, 1.2 * (once + again).max())
+    ax.set_xlabel("kB a step")
     ax.set_title("Messages")
+    ax.legend(loc="lower right", facecolor=current().background, fontsize=8.5)
 
 
 def differences(ax: Axes, arrays: Arrays, params: Params) -> None:
@@ -61,5 +67,5 @@ def differences(ax: Axes, arrays: Arrays, params: Params) -> None:
 def rows(ax: Axes, params: Params) -> None:
     """A row a strategy."""
     ax.set_yticks(range(len(params.strategies)), params.strategies)
-    ax.set_ylim(len(params.strategies) + 0.2, -0.6)
+    ax.set_ylim(len(params.strategies) + 0.3, -0.6)
     ax.grid(axis="y", visible=False)

@@ -79,11 +79,11 @@ def make_optimizer(name: str) -> Callable[[list[torch.Tensor]], Any]:
     return lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)
 
 
-def tokens_of(c: Transformer, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+def tokens_of(c: Transformer, batch: int, key: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and their successors, int64 (batch, sequence), from Philox's raw stream."""
     import torch
 
-    raw = np.random.Philox(key=6).random_raw(batch * (c.sequence + 1)) % np.uint64(c.vocabulary)
+    raw = np.random.Philox(key=key).random_raw(batch * (c.sequence + 1)) % np.uint64(c.vocabulary)
     tokens = torch.from_numpy(raw.astype(np.int64).reshape(batch, -1))
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 

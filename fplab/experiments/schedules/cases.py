@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...hardware.cases import Arrays, Case, Meta
+from ...hardware.tensors import bits, tensor
 from ..collectives.cases import FORMATS, inputs
 
 if TYPE_CHECKING:
@@ -18,14 +19,12 @@ def compute(given: Arrays, device: str, fmt: str) -> Arrays:
     """``add_`` row by row."""
     import torch
 
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[fmt]
-    rows = torch.from_numpy(given["rows"].view(np.int16).copy()).to(device).view(dtype)
+    rows = tensor(given["rows"], fmt, device)
     half, wide = torch.zeros_like(rows[0]), torch.zeros_like(rows[0], dtype=torch.float32)
     for row in rows:
         half.add_(row)
         wide.add_(row)
-    bits = half.view(torch.int16).cpu().numpy().view(np.uint16)
-    return {"half": bits, "wide": wide.view(torch.int32).cpu().numpy().view(np.uint32)}
+    return {"half": bits(half), "wide": bits(wide)}
 
 
 def emulate(given: Arrays, meta: Meta, fmt: str) -> Arrays:
