@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.timing import seconds, table
+from .timing import seconds, table
 
 GOAL = 0.100
 ROUNDS = 5

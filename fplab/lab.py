@@ -20,7 +20,7 @@ from .errors import LabError
 HOST = "127.0.0.1"
 FIRST = "00_start.ipynb"
 PORTS = 50  # how many are tried from the one asked for
-PATIENCE = 60.0  # seconds in which the server must answer
+PATIENCE = 180.0  # seconds in which the server must answer, on a slow disk too
 
 
 def free_port(port: int) -> int:

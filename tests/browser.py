@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "
 # No sandbox: tests often run as root, in a container. The rest keeps Chromium from asking its maker for anything.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--font-render-hinting=none"]  # fmt: skip
-IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
 PATIENCE = 120_000  # milliseconds in which a notebook must have run
+# A cell that has run is numbered. Until the kernel hears of a run, it is idle and no cell waits.
+RUN = """() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle' && (
+    document.querySelector('.jp-RenderedText[data-mime-type*=stderr]') ||
+    [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].every(p => /\\[\\d+\\]/.test(p.textContent)))"""
+RUN_AGAIN = "([prompt, before]) => /\\[\\d+\\]/.test(prompt.textContent) && prompt.textContent !== before"
 
 
 @contextmanager
@@ -56,6 +61,7 @@ class Person:
 
     def __init__(self, browser: Any, width: int = 1280, height: int = 900) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": height})
+        self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.page.on("console", lambda m: self._noted(m.text) if m.type == "error" else None)
         self.page.on("pageerror", lambda error: self._noted(str(error)))
@@ -68,8 +74,8 @@ class Person:
     def open(self, address: str) -> None:
         """Open a notebook and wait for its kernel."""
         self.page.goto(address)
-        self.page.get_by_text("| Idle", exact=False).wait_for(timeout=PATIENCE)
-        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=PATIENCE)
+        self.page.get_by_text("| Idle", exact=False).wait_for()
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
 
     def menu(self, name: str, *entries: str) -> None:
         """Choose from a menu."""
@@ -78,32 +84,33 @@ class Person:
             self.page.locator(".lm-Menu-itemLabel").get_by_text(entry, exact=True).last.click()
 
     def run_all(self) -> None:
-        """Run every cell, and wait until the last has run."""
+        """Run every cell, and wait until the last has run, or one ended in an error."""
         self.menu("Run", "Run All Cells")
-        self.finished()
+        self.page.wait_for_function(RUN)
 
-    def finished(self) -> None:
-        """Wait until no cell waits for the kernel."""
-        self.page.wait_for_function(
-            "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle' && "
-            "![...document.querySelectorAll('.jp-InputPrompt')].some(p => p.textContent.includes('*'))",
-            timeout=PATIENCE,
-        )
+    def until(self, holds: Callable[[], bool]) -> bool:
+        """Wait for what the page gets to in its own time; whether it did."""
+        end = time.monotonic() + PATIENCE / 1000
+        while not holds() and time.monotonic() < end:
+            self.page.wait_for_timeout(50)
+        return holds()
 
     def cell(self, code: str) -> Any:
         """The first code cell that holds some text, brought into view."""
         found = self.page.locator(".jp-CodeCell", has_text=code).first
-        found.wait_for(timeout=PATIENCE)
+        found.wait_for()
         found.scroll_into_view_if_needed()
         return found
 
     def rewrite(self, cell: Any, code: str) -> None:
         """Type other code into a cell, and run it."""
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.inner_text()
         cell.locator(".cm-content").click()
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(code)
         self.page.keyboard.press("Control+Enter")
-        self.finished()
+        self.page.wait_for_function(RUN_AGAIN, arg=[prompt.element_handle(), before])
 
     def picture(self, path: Path) -> None:
         """A screenshot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,11 @@ pytest.importorskip("jupyterlab", reason="JupyterLab is not installed (it is in 
 if browser.CHROMIUM is None:
     pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu", allow_module_level=True)
 
+# How far what is in a cell reaches beyond its right edge.
+BEYOND = (
+    "e => Math.max(0, ...[...e.querySelectorAll('.fplab-picture, .widget-hbox')]"
+    ".map(p => p.getBoundingClientRect().right - e.getBoundingClientRect().right))"
+)
 TRY = 'rne = lambda x, n: {}\nfplab.exercises.check("rne", rne)'
 
 
@@ -48,22 +54,30 @@ def shot(tmp_path: Path) -> Path:
     return folder
 
 
+def ground(figure: Any) -> list[int]:
+    """The colour of a figure a little below its upper left corner, which is rounded."""
+    from matplotlib.image import imread
+
+    pixel = imread(io.BytesIO(figure.screenshot()))[20, 3, :3]
+    return [round(255 * float(channel)) for channel in pixel]
+
+
 def test_every_cell_runs_without_an_error(person, shot):
     assert person.page.locator(".jp-RenderedText[data-mime-type*=stderr]").all_inner_texts() == []
     assert person.page.locator(".jp-InputPrompt", has_text="[").count() > 15
-    assert person.page.locator(".fplab-picture").count() >= 3
+    assert person.until(lambda: person.page.locator(".fplab-picture").count() >= 3)
     person.picture(shot / "start.png")
 
 
 def test_a_bit_is_toggled_and_the_value_changes(person, shot):
     cell = person.cell("fplab.widgets.bits.widget")
     value = cell.locator("input[type=text]").first
-    assert value.input_value() == "0.0999755859375"
+    assert person.until(lambda: value.input_value() == "0.0999755859375")
     sign = cell.locator(".widget-toggle-button").first
     sign.click()
     person.page.wait_for_function("e => e.value === '-0.0999755859375'", arg=value.element_handle())
-    assert sign.inner_text() == "1"
-    assert "0xae66" in cell.locator(".fplab-picture").inner_text()
+    assert person.until(lambda: sign.inner_text() == "1")
+    assert person.until(lambda: "0xae66" in cell.locator(".fplab-picture").inner_text())
     sign.press("Space")  # the keyboard does what the mouse does
     person.page.wait_for_function("e => e.value === '0.0999755859375'", arg=value.element_handle())
     value.fill("1/3")
@@ -74,8 +88,8 @@ def test_a_bit_is_toggled_and_the_value_changes(person, shot):
 
 def test_the_loss_scale_is_dragged(person, shot):
     cell = person.cell("fplab.widgets.gradients.widget")
-    picture, handle = cell.locator(".fplab-picture"), cell.locator(".noUi-handle")
-    assert "loss scale 2⁰" in picture.inner_text()
+    picture, handle = cell.locator(".fplab-picture"), cell.get_by_role("slider", name="loss scale 2^")
+    assert person.until(lambda: "loss scale 2⁰" in picture.inner_text())
     box, track = handle.bounding_box(), cell.locator(".noUi-target").bounding_box()
     person.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     person.page.mouse.down()
@@ -94,16 +108,34 @@ def test_the_tensor_core_is_stepped(person, shot):
     cell.get_by_text("step 1 / 4").wait_for()
     cell.get_by_role("button", name="step ▶").click()
     cell.get_by_text("step 2 / 4").wait_for()
-    assert "V100" in picture.inner_text()
+    assert person.until(lambda: "V100" in picture.inner_text())
     cell.locator("select").nth(1).select_option(label="H100")
     cell.get_by_text("H100 wgmma").first.wait_for()
     person.picture(shot / "stepper.png")
 
 
+def test_a_list_is_chosen_from_with_the_keyboard(person):
+    cells = person.page.locator(".jp-Cell").count()
+    cell = person.cell("fplab.widgets.stepper.widget")
+    gpu = cell.get_by_role("combobox", name="GPU")
+    gpu.select_option(label="V100")
+    cell.get_by_text("V100 mma").first.wait_for()
+    gpu.press("ArrowDown")  # which in JupyterLab goes to the next cell
+    cell.get_by_text("T4 mma").first.wait_for()
+    gpu.press("a")  # which inserts one
+    cell.get_by_text("A100 mma").first.wait_for()
+    assert person.page.locator(".jp-Cell").count() == cells
+    bits = person.cell("fplab.widgets.bits.widget")
+    bits.get_by_role("combobox", name="right").press("ArrowUp")
+    bits.get_by_text("tf32 (follows").wait_for()
+    bits.get_by_role("combobox", name="right").press("ArrowDown")
+    bits.get_by_text("bf16 (follows").wait_for()
+
+
 def test_an_exercise_fails_with_its_smallest_counterexample_and_then_passes(person, shot):
     answer = "a first try: what does it get wrong?"
     report = person.cell(answer).locator(".jp-OutputArea .fplab-en")
-    assert "not yet" in report.inner_text()  # as the chapter comes
+    assert person.until(lambda: "not yet" in report.inner_text())  # as the chapter comes
     cell = person.page.locator(".jp-CodeCell", has=person.page.get_by_text(answer))
     index = person.page.locator(".jp-Cell").evaluate_all("(all, one) => all.indexOf(one)", cell.element_handle())
     cell, report = (person.page.locator(".jp-Cell").nth(index).locator(x) for x in ("xpath=.", ".fplab-en"))
@@ -123,15 +155,17 @@ def test_the_language_changes_prose_widgets_and_exercises(person, shot):
     prose = person.page.locator(".fplab-zh h1").first
     prose.wait_for(state="visible")
     assert prose.inner_text() == "从这里开始"
-    assert not person.page.locator(".fplab-en:visible").count()
+    assert person.until(lambda: not person.page.locator(".fplab-en:visible").count())
     person.picture(shot / "chinese.png")
     cell = person.cell("fplab.widgets.gradients.widget")
     cell.get_by_text("损失缩放").first.wait_for()
+    cell.get_by_role("slider", name="损失缩放 2^").wait_for()
     person.picture(shot / "chinese_widget.png")
-    assert "通过" in person.cell("rne = lambda x, n: round").locator(".fplab-zh").inner_text()
+    answer = person.cell("rne = lambda x, n: round").locator(".fplab-zh")
+    assert person.until(lambda: "通过" in answer.inner_text())
     person.cell("fplab.course.start()").get_by_role("button", name="English").click()
     person.page.locator(".fplab-en h1").first.wait_for(state="visible")
-    assert not person.page.locator(".fplab-zh:visible").count()
+    assert person.until(lambda: not person.page.locator(".fplab-zh:visible").count())
 
 
 def test_nothing_complained(person):
@@ -147,12 +181,10 @@ def test_nothing_is_cut_off_on_a_narrow_screen(person, shot, theme):
     body.wait_for(state="attached")
     for name in ("bits", "gradients", "stepper"):
         cell = person.cell(f"fplab.widgets.{name}.widget")
-        wide = cell.evaluate(
-            "e => Math.max(0, ...[...e.querySelectorAll('.fplab-picture, .widget-hbox')]"
-            ".map(p => p.getBoundingClientRect().right - e.getBoundingClientRect().right))"
-        )
-        assert wide < 1, f"{name} reaches {wide} pixels beyond its cell"
+        assert person.until(lambda cell=cell: cell.evaluate(BEYOND) < 1), f"{name}: {cell.evaluate(BEYOND)} pixels"
         person.picture(shot / f"narrow_{name}_{'dark' if dark else 'light'}.png")
+    figure = person.cell("fplab.course.figure").locator("img.fplab-figure")
+    assert person.until(lambda: ground(figure) == ([0x14, 0x18, 0x1F] if dark else [0xFF] * 3))
 
 
 def test_a_page_is_read_offline_in_either_language(chromium, shot, tmp_path):

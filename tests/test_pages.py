@@ -315,9 +315,20 @@ def test_a_browser_shows_the_language_that_the_address_asks_for(book, tmp_path):
     for language, title in (("en", "1. One"), ("zh", "1. 一")):
         address = f"file://{book[1] / '01_one.html'}#{language}"
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / language}", address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert f'<html lang="{language}">' in done.stdout, done.stderr[-500:]
         assert f"<title>{title}</title>" in done.stdout
+
+
+def test_a_question_in_bold_is_told_with_what_leads_to_it(tmp_path):
+    first = (
+        EN.format("# One\n\nIt trains.\n\n**Why?**\n\nMore.")
+        + "\n"
+        + ZH.format("# 一\n\n能训练。\n\n**为什么？**\n\n还有。")
+    )
+    write_notebook(tmp_path / "01_one.ipynb", first=first)
+    (one,) = pages.chapters(tmp_path)
+    assert (one.question.en, one.question.zh) == ("It trains. Why?", "能训练。为什么？")
 
 
 def test_titles_and_questions_come_from_the_first_cell(tmp_path):

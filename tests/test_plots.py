@@ -22,6 +22,7 @@ from fplab.plots.bitstrip import bit_strips
 from fplab.plots.errors import error_curves
 from fplab.plots.histogram import binade_histogram, format_thresholds, percent, shares
 from fplab.plots.numberline import number_line, values_between
+from fplab.plots.themes import DARK, LIGHT, Theme
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
 SIGHT = {
@@ -91,7 +92,7 @@ def test_ciede2000_matches_published_pairs() -> None:
 
 
 @pytest.mark.parametrize("theme", style.THEMES.values(), ids=lambda t: t.name)
-def test_every_colour_stands_out_from_the_background(theme: style.Theme) -> None:
+def test_every_colour_stands_out_from_the_background(theme: Theme) -> None:
     assert min(contrast(c, theme.background) for c in (*theme.series, theme.muted)) >= 4.5
     assert contrast(theme.ink, theme.background) >= 7
     assert min(contrast(theme.ink, fill) for fill in (theme.sign, theme.exponent, theme.fraction)) >= 4.5
@@ -99,7 +100,7 @@ def test_every_colour_stands_out_from_the_background(theme: style.Theme) -> None
 
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize("theme", style.THEMES.values(), ids=lambda t: t.name)
-def test_series_differ_for_every_kind_of_sight(theme: style.Theme, sight: str) -> None:
+def test_series_differ_for_every_kind_of_sight(theme: Theme, sight: str) -> None:
     seen = [lab(SIGHT[sight] @ linear(c)) for c in theme.series]
     assert min(ciede2000(a, b) for a, b in itertools.combinations(seen, 2)) >= 9
     assert min(ciede2000(a, b) for a, b in itertools.combinations(seen[:5], 2)) >= 11.5
@@ -116,9 +117,9 @@ def test_colour_is_never_the_only_cue() -> None:
 def test_theme_and_parameters_are_restored() -> None:
     before = mpl.rcParams["axes.facecolor"]
     with style.themed("dark") as theme:
-        assert style.current() is theme is style.DARK
+        assert style.current() is theme is DARK
         assert mpl.rcParams["axes.facecolor"] == theme.background
-    assert style.current() is style.LIGHT
+    assert style.current() is LIGHT
     assert mpl.rcParams["axes.facecolor"] == before
     with (
         pytest.raises(LabError, match=r"unknown theme 'dusk'. Allowed: light, dark. Did you mean 'dark'\?"),

@@ -323,6 +323,14 @@ def test_where_a_sum_stalls():
     assert float(fplab.sum(np.full(n - 1, term), "fp16")) < 256
     assert f"after {n:,} terms at 256, where the spacing is 0.25" in text_of(accumulation.render(accumulation.State()))
     assert accumulation.curve(accumulation.State(accumulate="fp32")).stalls is None
+
+
+@pytest.mark.parametrize(("term", "form", "after"), [("-30000", "fp16", 3), ("100", "e4m3", 5), ("60000", "e5m2", 2)])
+def test_where_a_sum_overflows(term, form, after):
+    state = accumulation.State(term=term, format=form, accumulate=form)
+    assert accumulation.curve(state).stalls == after
+    assert f"after {after} terms the sum overflows" in accumulation.render(state)
+    assert accumulation.curve(replace(state, n=after - 1)).stalls is None
     kept = accumulation.State("1", 20, "e2m1", "e2m1")
     assert "after 4 terms at the spacing" not in text_of(accumulation.render(kept))
 

@@ -16,13 +16,14 @@ __all__ = ["FIRST", "STATIC", "prepare", "svg"]
 
 
 def svg(figure: Figure) -> str:
-    """A figure as SVG text, the same every time."""
+    """A figure as SVG text, the same every time, which is dark where the page is."""
+    from ..plots.adaptive import adaptive
     from ..plots.style import save
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"
         save(figure, path, "light")
-        return path.read_text(encoding="utf-8")
+        return adaptive(path.read_text(encoding="utf-8"))
 
 
 def prepare(shell: Any = None) -> None:

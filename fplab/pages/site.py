@@ -57,12 +57,14 @@ def chapters(folder: Path) -> tuple[Chapter, ...]:
 
 
 def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
-    """The heading and the first paragraph below it."""
+    """The heading, and the question below it: up to the paragraph in bold, or else the first."""
     heading = HEADING.search(part[1]) if part else None
     if part is None or heading is None:
         return name, ""
-    paragraphs = [p.strip() for p in part[1][heading.end() :].split("\n\n")]
-    return heading[1].strip(), next((re.sub(r"<[^>]+>|[*`]", "", p) for p in paragraphs if p), "")
+    paragraphs = [p.strip() for p in part[1][heading.end() :].split("\n\n") if p.strip()]
+    last = next((i for i, p in enumerate(paragraphs) if p.startswith("**")), 0)
+    question = " ".join(paragraphs[: last + 1])
+    return heading[1].strip(), re.sub(r"<[^>]+>|[*`]|(?<=[。？]) ", "", question)
 
 
 # --- pages ------------------------------------------------------------------------------------------------------

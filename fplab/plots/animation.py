@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 
 from .collectives import names_of
-from .style import DARK, LIGHT, Theme
+from .themes import DARK, LIGHT, Theme
 
 BEAT = 1.6  # seconds of a step
 FLIGHT = 0.6  # of a beat: how long a message is on its way

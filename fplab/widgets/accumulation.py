@@ -35,7 +35,10 @@ class State:
 
 @dataclass(frozen=True)
 class Curve:
-    """``counts``: after how many terms, int64; ``computed``: float64; ``exact``: the sums of the rounded terms."""
+    """``counts``: after how many terms, int64; ``computed``: float64; ``exact``: the sums of the rounded terms.
+
+    ``stalls``: after how many terms another one changes nothing, or the sum is no number any more.
+    """
 
     counts: np.ndarray
     computed: np.ndarray
@@ -49,7 +52,7 @@ class Curve:
 
 
 def curve(state: State) -> Curve:
-    """The sums after up to 64 numbers of terms, and the first term that changes nothing (in sequential order)."""
+    """The sums after up to 64 numbers of terms, and where they stall (in sequential order)."""
     n = integer("n", state.n, 1, MOST)
     if state.order not in sums.ORDERS:
         raise unknown("order", state.order, sums.ORDERS)
@@ -72,8 +75,8 @@ def curve(state: State) -> Curve:
         computed = np.array([float(sums.sum(terms[:k], state.format, **options)) for k in counts.tolist()])
     stalls = None
     if state.order == "sequential" and term:
-        same = np.flatnonzero(np.diff(running) == 0)
-        stalls = int(same[0]) + 1 if same.size else None
+        ended = np.flatnonzero((running == np.append(running[1:], np.nan)) | ~np.isfinite(running))
+        stalls = int(ended[0]) + 1 if ended.size else None
     return Curve(counts, computed, Fraction(float(term)), stalls)
 
 
@@ -138,7 +141,8 @@ def _plot(found: Curve, state: State) -> str:
     drawing.text(LEFT - 8, 24, f"{high:.5g}", "end", 11)
     drawing.text(LEFT - 8, 18 + HEIGHT, f"{low:.5g}", "end", 11)
     drawing.text(at(state.n, low)[0], HEIGHT + 36, f"{state.n:,} {say('terms', '项')}", "end", 11)
-    return drawing.done(f"sum {float(found.computed[-1])!r}, exact {exact[-1]!r}")
+    end = float(found.computed[-1])
+    return drawing.done(say(f"sum {end!r}, exact {exact[-1]!r}", f"和 {end!r}，精确 {exact[-1]!r}"))
 
 
 CONTROLS = (

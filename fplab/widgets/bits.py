@@ -11,8 +11,9 @@ from ..exact import Exact
 from ..inspection import numerals
 from ..inspection.given import parse
 from . import encodings
-from .drawing import beside, bit_strip, facts, note, panel, refusal, say, title
+from .drawing import beside, bit_strip, facts, field_name, note, panel, refusal, say, title
 from .encodings import Encoding
+from .marks import after_colon, bracketed, listed
 
 _CODE = re.compile(r"0x[0-9a-f]+|0b[01]+", re.IGNORECASE)
 
@@ -118,11 +119,11 @@ def _side(state: State, side: int) -> str:
     """One encoding: strip, code, value, neighbours."""
     one, code, value = state.encoding(side), state.codes[side], state.value(side)
     mark = say("edited", "已编辑") if side == state.source else say("follows, rounded to nearest", "跟随，舍入到最近")
-    head = title(one.name) + f' <span style="opacity:.8">({mark})</span>'
+    head = title(one.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
     if code is None or value is None:
         return head + note(say("cannot hold this value", "无法表示这个值"))
     fields = one.fields(code)
-    spoken = f"{one.name}: " + ", ".join(f"{name} {digits}" for name, digits in fields)
+    spoken = after_colon(one.name, listed(*(f"{field_name(name)} {digits}" for name, digits in fields)))
     near = [one.neighbour(code, up) for up in (False, True)]
     shown = [numerals.near_text(None if n is None else one.value(n, state.scale)) for n in near]
     lines = [
@@ -160,7 +161,7 @@ class Editor:
     """The bit editor at work: ``state``; ``names``, ``texts`` and ``toggles`` of both sides; ``view``."""
 
     def __init__(self, state: State) -> None:
-        from .shell import library, redraw_with
+        from .shell import library, reachable, redraw_with
 
         self._widgets, self._quiet, self.state = library(), False, state
         w = self._widgets
@@ -173,7 +174,7 @@ class Editor:
         self.toggles: list[list[Any]] = [[], []]
         self.rows = [w.HBox(layout=w.Layout(flex_flow="row wrap")) for _ in (0, 1)]
         lines = [part for side in (0, 1) for part in (self._tools(side), self.rows[side])]
-        self.box = w.VBox([*lines, self.scale, self.view])
+        self.box = w.VBox([reachable(), *lines, self.scale, self.view])
         self.move(state)
         redraw_with(self)
 
@@ -202,7 +203,7 @@ class Editor:
                 say("next value below", "下一个较小的值"),
                 say("next value above", "下一个较大的值"),
             )
-        self.scale.description = say("scale", "比例")
+        self.scale.description = say("scale", "缩放因子")
 
     def attempt(self, state: State) -> None:
         """Show a state that an input led to, unless the input is only following."""

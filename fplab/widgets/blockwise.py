@@ -12,6 +12,7 @@ from ..codebooks import Codebook, Quantized
 from ..errors import integer, quotes_call, unknown
 from ..language import Text
 from .drawing import BLUE, GREY, ORANGE, Svg, facts, note, panel, say, table, title
+from .marks import listed
 from .shell import Board, Control
 
 N, KEY = 64, 64
@@ -82,7 +83,7 @@ def render(state: State) -> str:
         "柱：原值。标记：还原值。←：含离群值的块。坐标只到 ±4；箭头指向范围之外。",
     )
     return panel(
-        title(f"{book(state.book).name}, {say('blocks of', '块大小')} {state.block}"),
+        title(listed(book(state.book).name, f"{say('blocks of', '块大小')} {state.block}")),
         _plot(values, back, state),
         table(head, rows),
         facts(
@@ -116,7 +117,12 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     drawing.line(LEFT, y_of(0), WIDTH - 10, y_of(0), stroke_opacity=0.6)
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)
-    return drawing.done(f"{N} values in blocks of {state.block}, outlier {state.outlier:g} at {state.place}")
+    return drawing.done(
+        say(
+            f"{N} values in blocks of {state.block}, outlier {state.outlier:g} at {state.place}",
+            f"{N} 个值，块大小 {state.block}，离群值 {state.outlier:g} 在位置 {state.place}",
+        )
+    )
 
 
 CONTROLS = (

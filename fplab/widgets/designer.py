@@ -12,6 +12,7 @@ from ..errors import quotes_call
 from ..formats import Format, Specials
 from ..language import Text
 from .drawing import BLUE, GREY, ORANGE, Svg, beside, bit_strip, facts, note, panel, say, title, two_to
+from .marks import after_colon, bracketed, listed
 from .shell import Action, Board, Control, change
 
 WIDTH = 880
@@ -46,16 +47,17 @@ def render(state: State) -> str:
     form, other = designed(state), formats.get(state.beside)
     found = twins(form)
     known = say(f" (the table's {', '.join(found)})", f"（即表中的 {'、'.join(found)}）") if found else ""
-    strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), f"{form.name}: {form.bits} bits")
+    bits = say(f"{form.bits} bits", f"{form.bits} 位")
+    strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), after_colon(form.name, bits))
     return panel(
-        title(f"{form.name}, {form.bits} bits{known}"),
+        title(listed(form.name, bits + known)),
         strip,
         beside(title(form.name) + facts(_numbers(form)), title(other.name) + facts(_numbers(other))),
-        title(say("Values from zero up, to scale", "从零开始的值，按比例")),
+        title(say("Values from zero up, to scale", "从零开始的值，按比例画出")),
         ruler(form),
         title(say("Values in each power of two", "每个二的幂区间内的值的个数")),
         density((form, other)),
-        note(say("Thin ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade.",
+        note(say("Short ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade.",
                  "短刻度：次正规数。柱越宽，范围越大；越高，每个区间的值越多。")),
     )  # fmt: skip
 
@@ -75,9 +77,9 @@ def _numbers(form: Format) -> list[tuple[str, str]]:
         (say("smallest", "最小正数"), f"{form.smallest_subnormal:.9g}"),
         (say("ulp of 1", "1 的 ulp"), f"{form.eps:.9g} = {two_to(form.machep)}"),
         (say("ulp of the largest", "最大值的 ulp"), f"{math.ldexp(1.0, form.emax - form.fraction_bits):.9g}"),
-        (say("range", "范围"), say(f"{decades:.1f} decades", f"{decades:.1f} 个十倍程")),
+        (say("range", "范围"), say(f"{decades:.1f} decades", f"{decades:.1f} 个十倍区间")),
         (say("values", "值的个数"), f"{form.distinct_values:,}"),
-        (say("specials", "特殊值"), ", ".join(special) or say("none", "无")),
+        (say("specials", "特殊值"), say(", ", "、").join(special) or say("none", "无")),
     ]
 
 
@@ -98,8 +100,9 @@ def ruler(form: Format) -> str:
                      class_="subnormal" if subnormal else "normal", data_value=repr(value))  # fmt: skip
     drawing.text(20, 54, "0", "middle", 11)
     shown = say("largest", "最大") if values.size == form.max_code + 1 else say("and so on", "以此类推")
-    drawing.text(WIDTH - 30, 54, f"{values[-1]:.6g} ({shown})", "end", 11)
-    return drawing.done(f"{form.name}: {values.size} values from 0 to {values[-1]:.6g}")
+    drawing.text(WIDTH - 30, 54, bracketed(f"{values[-1]:.6g}", shown), "end", 11)
+    ends = say(f"{values.size} values from 0 to {values[-1]:.6g}", f"从 0 到 {values[-1]:.6g} 的 {values.size} 个值")
+    return drawing.done(after_colon(form.name, ends))
 
 
 def per_binade(form: Format) -> dict[int, int]:
@@ -131,9 +134,8 @@ def density(chosen: tuple[Format, Format]) -> str:
     for exponent in range(first, last + 1):
         if exponent % every == 0:
             drawing.text(74 + (exponent - first + 0.5) * step, 168, two_to(exponent), "middle", 11)
-    return drawing.done(
-        "; ".join(f"{f.name}: binades {min(t)} to {max(t)}" for f, t in zip(chosen, tallies, strict=True))
-    )
+    ends = [say(f"binades {min(t)} to {max(t)}", f"二进区间 {min(t)} 到 {max(t)}") for t in tallies]
+    return drawing.done("; ".join(after_colon(f.name, end) for f, end in zip(chosen, ends, strict=True)))
 
 
 def like(name: str) -> State:

@@ -169,7 +169,7 @@ class IntegerCodes:
         """The weights of the bits that are set."""
         top, signed = self.bits - 1, integers.grids.get(self.grid).signed
         weights = [-(1 << i) if signed and i == top else 1 << i for i in range(top, -1, -1) if code >> i & 1]
-        return f"({' + '.join(map(str, weights)) or '0'}) × {say('scale', '比例')}"
+        return f"({' + '.join(map(str, weights)) or '0'}) × {say('scale', '缩放因子')}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ..errors import LabError, quotes_call
 from ..language import Text
 from ..tensorcore import GPUS, models
 from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, title
+from .marks import after_colon, listed
 from .shell import Board, Control
 from .stepper import INPUTS, PRESETS, numbers
 
@@ -79,7 +80,7 @@ def render(state: State) -> str:
     several = "one answer" if len(groups) == 1 else f"{len(groups)} different answers"
     count = say(several, f"{len(groups)} 种答案")
     total = say("none", "无") if wanted is None else repr(float(wanted))
-    return panel(title(f"{state.inputs} → {state.output}: {count}"), drawing.done(_spoken(found)),
+    return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.done(_spoken(found)),
                  facts([(say("exact sum", "精确和"), total)]),
                  note(say("The same letter: the same bits.", "字母相同：位相同。")))  # fmt: skip
 
@@ -103,7 +104,7 @@ def _row(drawing: Svg, y: float, one: Answer, groups: list[int], wanted: Fractio
 
 
 def _spoken(found: list[Answer]) -> str:
-    return ", ".join(f"{one.gpu} {'none' if one.bits is None else format(one.bits, '08x')}" for one in found)
+    return listed(*(f"{one.gpu} {say('none', '无') if one.bits is None else format(one.bits, '08x')}" for one in found))
 
 
 def changed(state: State, field: str, value: Any) -> State:

@@ -18,6 +18,7 @@ from .. import floats, formats
 from ..errors import LabError, quotes_call
 from ..language import Text
 from .drawing import BLUE, GREY, ORANGE, PURPLE, RED, Svg, note, panel, say, table, title, two_to
+from .marks import listed
 from .shell import Board, Control
 
 FILE = Path(__file__).parent / "data" / "gradients.npz"
@@ -71,7 +72,7 @@ def render(state: State) -> str:
     binade = np.frexp(values)[1] - 1 + state.log2_scale
     low, high = form.emin - form.fraction_bits, form.emax
     scale = say("loss scale", "损失缩放")
-    head = f"{form.name}, {scale} {two_to(state.log2_scale)} = {2**state.log2_scale:,}"
+    head = listed(form.name, f"{scale} {two_to(state.log2_scale)} = {2**state.log2_scale:,}")
     shares = [int((fate == i).sum()) for i in range(4)]
     drawing = histogram(binade, fate, low, form.emin, high, head)
     columns = [f"{MARKS[name]} {NAMES[name]}" for name in FATES]

@@ -11,6 +11,7 @@ from ..language import Text
 from ..training.scalers import machine
 from ..training.scalers.machine import Machine, Tracked
 from .drawing import BLUE, ORANGE, Svg, facts, note, panel, power, say, title
+from .marks import after_colon, listed
 from .shell import Action, Board, Control
 
 MACHINES = {"torch": machine.TORCH, "keras": machine.KERAS, "apex": machine.APEX}
@@ -72,7 +73,7 @@ def render(state: State) -> str:
         (say("scale", "缩放因子"), f"{now.scale:,.6g} = {power(now.scale)}" if now.scale else "0"),
         (say("good steps", "连续正常步"), f"{now.good_steps} / {how.growth_interval}"),
         (say("last step", "上一步"), _last(state, tracked)),
-        (say("steps", "步数"), f"{len(state.events)}, {say('skipped', '跳过')} {state.events.count('o')}"),
+        (say("steps", "步数"), listed(len(state.events), f"{say('skipped', '跳过')} {state.events.count('o')}")),
     ]
     return panel(title(f"{state.library}"), _diagram(state, how), _plot(state, tracked), facts(lines),
                  note(say("○ good step, ✕ overflow: the update is skipped, ▲ the scale grew.",
@@ -101,14 +102,14 @@ def _diagram(state: State, how: Machine) -> str:
                      stroke="currentColor", stroke_width=2.5 if is_now else 1)  # fmt: skip
         drawing.text(x + 100, 42, ("▶ " if is_now else "") + name, "middle", 13)
     drawing.line(244, 30, 552, 30)
-    drawing.text(398, 24, say("overflow", "溢出") + f": × {how.backoff_factor:g} →", "middle", 12)
+    drawing.text(398, 24, after_colon(say("overflow", "溢出"), f"× {how.backoff_factor:g} →"), "middle", 12)
     drawing.line(244, 46, 552, 46)
     drawing.text(398, 62, "← " + say("finite gradients", "梯度有限"), "middle", 12)
     grow = say(
         f"after {how.growth_interval}: × {how.growth_factor:g}", f"{how.growth_interval} 步后：× {how.growth_factor:g}"
     )
     drawing.text(140, 72, "↻ " + grow, "middle", 12)
-    return drawing.done(f"{state.library}: {'overflow' if last == 'o' else 'good'}")
+    return drawing.done(after_colon(state.library, say("overflow", "溢出") if last == "o" else say("good", "正常")))
 
 
 def _plot(state: State, tracked: list[Tracked]) -> str:
@@ -141,7 +142,7 @@ def _plot(state: State, tracked: list[Tracked]) -> str:
         drawing.text(x, y + 5, mark, "middle", 14, class_="event", data_scale=repr(tracked[i].scale),
                      fill=ORANGE if event == "o" else "currentColor")  # fmt: skip
     drawing.text(WIDTH - 10, HEIGHT + 30, say("steps →", "步 →"), "end", 11)
-    return drawing.done(f"scales: {', '.join(f'{t.scale:g}' for t in tracked[-8:])}")
+    return drawing.done(after_colon(say("scales", "缩放因子"), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
 
 
 def changed(state: State, field: str, value: Any) -> State:

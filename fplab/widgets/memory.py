@@ -10,6 +10,7 @@ from ..language import Text
 from ..memory import Estimate
 from ..memory.activations import RECOMPUTE
 from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, table, title
+from .marks import bracketed
 from .shell import Board, Control
 
 KINDS = {
@@ -68,9 +69,9 @@ def render(state: State) -> str:
         (say("sent by a rank in a step", "每步每卡发送"), f"{rank.sent / 1e9:,.2f} GB"),
         *([(state.card, fits)] if fits else []),
     ]
-    head = say("fullest rank", "占用最多的一张卡")
+    head, whole = say("fullest rank", "占用最多的一张卡"), f"{rank.total / 1e9:,.2f} GB"
     return panel(
-        title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {rank.total / 1e9:,.2f} GB ({head}) {fits}"),
+        title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {bracketed(whole, head)} {fits}"),
         bars(found, state.zero, capacity),
         table([say("kind", "种类"), say("bytes", "字节"), "GB"], rows),
         facts(lines),
@@ -112,7 +113,7 @@ CONTROLS = (
     Control("gpus", Text("GPUs", "GPU 数"), options=tuple(2**i for i in range(13))),
     Control("zero", Text("ZeRO", "ZeRO"), low=0, high=3),
     Control("tensor", Text("tensor parallel", "张量并行"), options=(1, 2, 4, 8)),
-    Control("pipeline", Text("pipeline stages", "流水线级数"), options=(1, 2, 4, 8, 16)),
+    Control("pipeline", Text("pipeline stages", "流水线阶段数"), options=(1, 2, 4, 8, 16)),
     Control("micro_batch", Text("sequences", "序列数"), low=1, high=16),
     Control("precision", Text("precision", "精度"), options=tuple(memory.PRECISIONS)),
     Control("optimizer", Text("optimizer", "优化器"), options=tuple(memory.OPTIMIZERS)),

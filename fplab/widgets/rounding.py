@@ -16,6 +16,7 @@ from ..inspection.given import parse
 from ..inspection.rows import spacing
 from ..language import Text
 from .drawing import BLUE, GREY, MONO, ORANGE, Svg, note, panel, say, title
+from .marks import after_colon, listed
 from .shell import Board, Control
 
 PARTS = 16  # positions of x within a gap
@@ -121,7 +122,7 @@ def render(state: State) -> str:
     where = say(f"x = {numerals.short(x, 17)}; spacing here {ulp}", f"x = {numerals.short(x, 17)}；此处间距 {ulp}")
     told = note(say("Above the values: the last field's bits; a dashed tick is a tie.",
                     "数值上方是最后一个字段的位；虚线刻度是平局点。"))  # fmt: skip
-    return panel(title(f"{form.name}: {where}"), drawing.done(_spoken(state)), told)
+    return panel(title(after_colon(form.name, where)), drawing.done(_spoken(state)), told)
 
 
 def _arrow(drawing: Svg, start: float, end: float, y: float, mode: Rounding, code: int, share: Fraction) -> None:
@@ -139,9 +140,9 @@ def _spoken(state: State) -> str:
     form = formats.get(state.format)
     told = []
     for mode, found in results(state).items():
-        ends = " or ".join(numerals.short(exact.decode(code, form).value, 8) for code, _ in found)
+        ends = say(" or ", " 或 ").join(numerals.short(exact.decode(code, form).value, 8) for code, _ in found)
         told.append(f"{mode.value} {ends}")
-    return f"{form.name}, x = {numerals.short(x_of(state), 17)}: " + ", ".join(told)
+    return after_colon(listed(form.name, f"x = {numerals.short(x_of(state), 17)}"), listed(*told))
 
 
 def changed(state: State, field: str, value: Any) -> State:

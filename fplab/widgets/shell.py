@@ -7,10 +7,13 @@ is the only module that touches ipywidgets. Every input is reached with Tab and 
 from __future__ import annotations
 
 import dataclasses
+import html
 import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
@@ -20,6 +23,12 @@ from .drawing import note, refusal
 State = Any
 HINT = (
     "the widgets need ipywidgets; install fplab with its lab extra, fplab[lab], or use render(state) for the picture."
+)
+# The arrow of a list is black in ipywidgets, on a dark page too.
+ARROW = (
+    "[data-jp-theme-light=false]{--jp-widgets-dropdown-arrow:"
+    "url(\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E"
+    "%3Cpath d='m5 7 4 4 4-4' fill='none' stroke='%23ccc' stroke-width='2'/%3E%3C/svg%3E\")}"
 )
 STATIC = "FPLAB_STATIC"  # set where a page is made that no kernel stands behind: boards show their picture alone
 LIVE = Text("Live in JupyterLab: there, this can be moved.", "可在 JupyterLab 中操作：在那里可以动手改变它。")
@@ -96,7 +105,7 @@ class Board:
         self.buttons = [self._button(a) for a in self.actions]
         wrap = widgets.Layout(flex_flow="row wrap")
         rows = [widgets.HBox(list(found), layout=wrap) for found in (self.inputs.values(), self.buttons) if found]
-        self.box = widgets.VBox([*rows, self.view])
+        self.box = widgets.VBox([reachable(), *rows, self.view])
         self.move(state)
         redraw_with(self)
 
@@ -179,6 +188,19 @@ def show(box: Any, draw: Callable[[], str]) -> None:
     from IPython.display import HTML, display
 
     display(HTML(in_each(lambda: draw() + note(f"▶ {LIVE}"))) if os.environ.get(STATIC) else box)
+
+
+def reachable() -> Any:
+    """A part of a box that is not seen: it gives sliders their names and lists their keys, on the whole page."""
+    widgets = library()
+    return widgets.HTML(_script(), layout=widgets.Layout(display="none"))
+
+
+@cache
+def _script() -> str:
+    """The script as a style sheet's event: a script element would not run where markup is set as text."""
+    script = (Path(__file__).parent / "inputs.js").read_text(encoding="utf-8")
+    return f'<style onload="{html.escape(script)}">{ARROW}</style>'
 
 
 def library() -> Any:

@@ -17,6 +17,7 @@ from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Term, Trace
 from . import evidence
 from .drawing import BLUE, GREEN, MONO, ORANGE, Svg, facts, note, panel, power, say, title, two_to
+from .marks import after_colon, bracketed, listed
 from .shell import Action, Board, Control, change
 
 CELL, ROW, LEFT, RIGHT = 15, 20, 190, 250
@@ -139,8 +140,8 @@ def render(state: State) -> str:
     trace = traced(state)
     number = min(state.step, len(trace.steps) - 1)
     step = trace.steps[number]
-    head = title(f"{trace.model.name}: {say('step', '第')} {number + 1} / {len(trace.steps)}"
-                 + say("", " 步") + f" ({_what(step)})")  # fmt: skip
+    place = f"{say('step', '第')} {number + 1} / {len(trace.steps)}" + say("", " 步")
+    head = title(after_colon(trace.model.name, bracketed(place, _what(step))))
     drawing = draw_step(step, trace) if step.emax is not None and step.quantum else note(_unaligned(step))
     return panel(head, drawing, facts(_lines(step, trace)), facts(_results(state, trace)))
 
@@ -157,8 +158,8 @@ def _unaligned(step: Step) -> str:
 
 def _lines(step: Step, trace: Trace) -> list[tuple[str, str]]:
     """The step in words."""
-    emax = "" if step.emax is None else f"{two_to(step.emax)}, "
-    cut = f"{emax}{say('cut below', '截断位置')} {power(step.quantum)}" if step.quantum else "–"
+    emax = [] if step.emax is None else [two_to(step.emax)]
+    cut = listed(*emax, f"{say('cut below', '截断位置')} {power(step.quantum)}") if step.quantum else "–"
     total = f"{step.units:,} × {power(step.quantum)} = {float(step.total)!r}" if step.quantum else "–"
     mode = {"rtz": say("toward zero", "向零舍入"), "rne": say("to nearest even", "舍入到最近偶数")}
     return [
@@ -240,8 +241,9 @@ def draw_step(step: Step, trace: Trace) -> str:
 
 
 def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
-    fates = "; ".join(f"{_name(t)}: {_fate(t, _top(step.quantum))}" for t in terms)
-    return f"{trace.model.name}: {fates}; result {step.result!r}"
+    fates = [after_colon(_name(t), _fate(t, _top(step.quantum))) for t in terms]
+    result = f"{say('result', '结果')} {step.result!r}"
+    return after_colon(trace.model.name, say("; ", "；").join([*fates, result]))
 
 
 def _bits(drawing: Svg, y: float, value: Fraction, low: int, bottom: int, x_of: object, cell: float, fill: str) -> None:
@@ -306,11 +308,11 @@ def _fate(term: Term, low: int) -> str:
     """What became of a term, in words."""
     shift = f"{say('shift', '移位')} {term.shift}"
     if not term.lost:
-        return f"{shift}: {say('kept whole', '完整保留')}"
+        return after_colon(shift, say("kept whole", "完整保留"))
     if not term.units:
-        return f"{shift}: {say('lost', '全部丢失')} ({two_to(_top(term.value))} < {two_to(low)})"
+        return after_colon(shift, bracketed(say("lost", "全部丢失"), f"{two_to(_top(term.value))} < {two_to(low)}"))
     bits = say(f"{term.bits_lost} bit{'s' * (term.bits_lost != 1)} lost", f"丢失 {term.bits_lost} 位")
-    return f"{shift}: {bits}"
+    return after_colon(shift, bits)
 
 
 CHOICES = ("", *dict.fromkeys(named(m) for m in sorted(models.TABLE, key=lambda m: m.k) if m.a in INPUTS))

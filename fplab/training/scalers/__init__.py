@@ -1,14 +1,25 @@
 """Loss scalers: a factor on the loss that keeps small gradients above what FP16 rounds to zero.
 
 ``machine``: how a scale moves, as records and pure functions; ``scaling``: the scalers of a training loop, with the
-methods of ``torch.amp.GradScaler``; ``amax``: a scale for each FP8 tensor instead of one for the loss.
+methods of ``torch.amp.GradScaler``; ``amax``: a scale for each FP8 tensor instead of one for the loss. The machine
+needs no torch, which is imported when one of the others is asked for.
 """
 
 from __future__ import annotations
 
-from .amax import AmaxScaling
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, unscaled
-from .scaling import ApexScaler, DynamicScaler, KerasScaler, Scaler, StaticScaler
+
+if TYPE_CHECKING:
+    from .amax import AmaxScaling
+    from .scaling import ApexScaler, DynamicScaler, KerasScaler, Scaler, StaticScaler
+
+_WITH_TORCH = {
+    "amax": ("AmaxScaling",),
+    "scaling": ("ApexScaler", "DynamicScaler", "KerasScaler", "Scaler", "StaticScaler"),
+}
 
 __all__ = [
     "APEX",
@@ -24,3 +35,10 @@ __all__ = [
     "Tracked",
     "unscaled",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WITH_TORCH.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
