@@ -76,16 +76,19 @@ def run(args: Arguments) -> int:
 
 def times(done: Sequence[Finished], out: Path) -> list[str]:
     """How long each experiment took, and where its figures are."""
-    import textwrap
-
+    from .columns import wrapped
+    from .experiments import wording
     from .experiments.table import terminal_width
 
-    took = [f"{one.name} {one.seconds:.1f} s" + (f" of {one.budget:g} s" if one.budget else "") for one in done]
+    took = []
+    for one in done:
+        budget = wording.OF_BUDGET.fill(seconds=one.budget) if one.budget else wording.NOTHING
+        took.append(str(wording.TOOK.fill(name=one.name, seconds=one.seconds, budget=budget)))
     if (compiling := sum(one.compiling for one in done)) >= 0.1:
-        took.append(f"and once, compiling kernels {compiling:.1f} s")
+        took.append(str(wording.COMPILING.fill(seconds=compiling)))
     files = {path for one in done for path in one.files}
-    text = textwrap.fill(f"time: {', '.join(took)}", terminal_width(), subsequent_indent="      ")
-    return [text, *([f"{len(files)} files in {out}{os.sep}"] if files else [])]
+    text = wrapped(str(wording.TIME.fill(took=str(wording.COMMA).join(took))), terminal_width(), indent=" " * 6)
+    return [*text, *([str(wording.FILES.fill(n=len(files), folder=f"{out}{os.sep}"))] if files else [])]
 
 
 def figures(args: Arguments) -> int:

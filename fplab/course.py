@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import html
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import LabError
-from .language import LANGUAGES, Text, follow, in_each, lang
+from .language import LANGUAGES, Text, follow, in_each, lang, prefer
+from .storage import write_text
 from .widgets.drawing import escaped, note, panel, table
 
 if TYPE_CHECKING:
@@ -24,7 +26,13 @@ if TYPE_CHECKING:
     from .tensorcore.models import Model
 
 # Where the keyboard is, is said by a line and not by a colour alone.
-FOCUS = ".jupyter-widgets :is(button,input,select,.noUi-handle):focus-visible{outline:2px solid;outline-offset:2px}"
+FOCUSED = ":is(button,input,select,.noUi-handle,.widget-readout):focus-visible"
+FOCUS = f".jupyter-widgets {FOCUSED}{{outline:2px solid;outline-offset:2px}}"
+# A figure is light or dark as JupyterLab's theme is; elsewhere as the page says.
+THEMED = (
+    "<style>[data-jp-theme-light=true] .fplab-figure{color-scheme:light}"
+    "[data-jp-theme-light=false] .fplab-figure{color-scheme:dark}</style>"
+)
 SIGNS = {"pass": "✓", "FAIL": "✗", "absent": "–"}  # a dash: neither yes nor no
 
 # --- the language -----------------------------------------------------------------------------------------------
@@ -48,7 +56,7 @@ class Selector:
         widgets = library()
         options = [(name, language) for language, name in LANGUAGES.items()]
         self.buttons = widgets.ToggleButtons(options=options, value=lang(), style={"button_width": "auto"})
-        self.buttons.observe(lambda event: lang(event["new"]), "value")
+        self.buttons.observe(lambda event: choose(event["new"]), "value")
         self.style = widgets.HTML(style())
         self.box = widgets.HBox([self.buttons, self.style])
         follow(self.redraw)
@@ -63,8 +71,27 @@ class Selector:
         display(self.box)
 
 
+def memory() -> Path:
+    """The file that holds the language of the last chapter, beside the progress in the exercises."""
+    from .exercises import progress
+
+    return progress.path().with_name("language")
+
+
+def choose(language: str) -> None:
+    """Speak a language, in the chapters that are opened after this one, too."""
+    lang(language)
+    with contextlib.suppress(OSError):  # a folder that cannot be written costs the memory, not the language
+        write_text(memory(), language)
+
+
 def start() -> Selector:
-    """The first line of a chapter: shows the language selector. ``fplab.lang("zh")`` does the same from code."""
+    """The first line of a chapter: shows the language selector, set as it was left in the chapter before.
+
+    ``fplab.lang("zh")`` does the same from code. ``FPLAB_LANG`` has the first word in every chapter.
+    """
+    with contextlib.suppress(OSError, ValueError, LabError):
+        prefer(memory().read_text(encoding="utf-8"))
     return Selector()
 
 
@@ -73,26 +100,31 @@ def start() -> Selector:
 
 @dataclass(frozen=True)
 class Picture:
-    """A generated figure, as a notebook shows it."""
+    """A generated figure, as a notebook shows it: in the colours of the page, light or dark."""
 
     name: str
     path: Path
 
     def _repr_html_(self) -> str:
         from . import experiments
+        from .experiments import wording
+        from .plots.adaptive import adaptive
 
-        data = base64.b64encode(self.path.read_bytes()).decode("ascii")
+        drawn = adaptive(self.path.read_text(encoding="utf-8"))
+        data = base64.b64encode(drawn.encode()).decode("ascii")
         experiment = experiments.load(self.name)
         spoken = html.escape(f"{experiment.TITLE}: {experiment.QUESTION}")
-        made = Text(
+        title = wording.title(self.name, experiment.TITLE).zh
+        question = wording.question(self.name, experiment.QUESTION).zh
+        made = Text(  # the figure's own words are English
             f"Drawn by the experiment {self.name}: fplab run {self.name} draws it anew, with its data as CSV.",
-            f"由实验 {self.name} 绘制：fplab run {self.name} 会重新绘制，并附上 CSV 数据。",
+            f"{title}：{question}由实验 {self.name} 绘制：fplab run {self.name} 会重新绘制，并附上 CSV 数据。",
         )
         image = (
-            f'<img alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
-            'style="width:100%;min-width:52em;max-width:68em;background:white;border-radius:4px"/>'
+            f'<img class="fplab-figure" alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
+            'style="width:100%;min-width:52em;max-width:68em;border-radius:4px"/>'
         )
-        return f'<div style="overflow-x:auto">{image}</div>' + in_each(lambda: note(str(made)))
+        return f'{THEMED}<div style="overflow-x:auto">{image}</div>' + in_each(lambda: note(str(made)))
 
 
 def folders() -> tuple[Path, ...]:
@@ -129,13 +161,18 @@ class Claims:
         return in_each(self._table)
 
     def _table(self) -> str:
-        head = [str(Text("claim", "论断")), str(Text("evidence", "证据")), str(Text("outcome", "结果"))]
+        from .experiments.wording import HEADINGS
+
+        several = len({row.experiment for row in self.rows}) > 1  # then each row says which one it is of
+        head = [str(heading) for heading in HEADINGS[0 if several else 1 :]]
         cells = "text-align:left;vertical-align:top;padding:.25em .8em .25em 0;white-space:normal"
-        lines = ["".join(f'<th scope="col" style="{cells}">{escaped(h)}</th>' for h in head)]
+        least = (6, 16, 6, 16)[-len(head) :]  # em: Chinese would break anywhere in a narrow column
+        heads = zip(head, least, strict=True)
+        lines = ["".join(f'<th scope="col" style="{cells};min-width:{em}em">{escaped(h)}</th>' for h, em in heads)]
         for row in self.rows:
-            outcome = row.outcome.status.value
-            shown = f"{SIGNS[outcome]} {outcome}" + (f": {row.outcome.detail}" if row.outcome.detail else "")
-            texts = (row.claim, row.evidence, shown)
+            claim, evidence, status, found = map(str, row.said())
+            shown = f"{SIGNS[row.outcome.status.value]} {status}" + (f"{Text(': ', '：')}{found}" if found else "")
+            texts = (*([row.experiment] if several else []), claim, evidence, shown)
             lines.append("".join(f'<td style="{cells}">{escaped(text)}</td>' for text in texts))
         return f'<table style="max-width:70em">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
 

@@ -52,6 +52,12 @@ def lang(language: str | None = None) -> str:
     return _chosen[0]
 
 
+def prefer(language: str) -> None:
+    """Choose a language that was chosen before, such as in another chapter, unless this session has one already."""
+    if not _chosen and not os.environ.get("FPLAB_LANG"):
+        lang(language)
+
+
 def follow(change: Callable[[], None]) -> None:
     """Call ``change`` whenever another language is chosen: what is on the screen already is then drawn anew."""
     _followers.append(change)

@@ -57,6 +57,11 @@ def test_every_claim_is_expected_and_has_a_try():
     }
 
 
+def numbers(text: str) -> list[str]:
+    """The numbers of a text, in order of size."""
+    return sorted(re.findall(r"\d[\d.,]*(?<![.,])", text))
+
+
 def test_every_text_is_there_in_both_languages():
     for claim in claims.claims():
         for text in (claim.statement, claim.why, *(part.about for part in claim.parts)):
@@ -67,6 +72,7 @@ def test_every_text_is_there_in_both_languages():
                 assert text.en, part
                 assert not CHINESE.search(text.en), part
                 assert bool(CHINESE.search(text.zh)) or text.en == text.zh, part
+                assert numbers(text.en) == numbers(text.zh), part
 
 
 def made(*verdicts: Verdict | None) -> tuple[Part, ...]:
@@ -148,8 +154,13 @@ def test_tables_say_the_verdict_with_a_sign_and_a_word_in_both_languages():
     one = claims.tried("half-is-faster")
     assert "?</b> UNTRIED" in one._repr_html_()
     assert "?</b> 未检验" in one._repr_html_()
+    for claim in claims.claims():  # the heads and the words of every table are those of its language
+        english, chinese = claims.tried(claim.name)._repr_html_().split('<div class="fplab-zh"')
+        assert not CHINESE.search(english)
+        assert all(f">{head.zh}</th>" in chinese for head in show.HEADS)
+        assert not re.search(r">(part|it says|the lab finds|verdict)<|</b> (TRUE|LOOSE|WRONG|UNTRIED)", chinese)
     with speaking("zh"):
-        assert str(one).startswith("✓ 正确: 在 Tensor Core 上")
+        assert str(one).startswith("✓ 正确：在 Tensor Core 上")
     assert repr(claims.tried("bf16-finer")).startswith("✗ WRONG: BF16 has a smaller range")
     assert len(repr(claims.overview()).splitlines()) == len(claims.claims())
 

@@ -13,6 +13,8 @@ import pytest
 import fplab
 from fplab import course, language
 from fplab.errors import LabError
+from fplab.experiments.base import absent
+from fplab.experiments.table import Row
 from fplab.widgets import bits, evidence, lossscale
 
 
@@ -33,6 +35,30 @@ def test_the_selector_and_the_code_choose_the_same_language():
     fplab.lang("en")
     assert selector.buttons.value == "en"
     assert ".fplab-en{display:block!important}" in selector.style.value
+
+
+def test_the_next_chapter_begins_in_the_language_of_the_last(monkeypatch, tmp_path):
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "own"))
+    monkeypatch.delenv("FPLAB_LANG", raising=False)
+
+    def begun() -> str:
+        monkeypatch.setattr(language, "_chosen", [])  # as in a kernel of its own
+        return str(course.start().buttons.value)
+
+    assert begun() == "en"
+    course.start().buttons.value = "zh"
+    assert begun() == "zh"
+    fplab.lang("en")  # the buttons follow
+    assert begun() == "en"
+    monkeypatch.setenv("FPLAB_LANG", "en")
+    course.choose("zh")
+    assert begun() == "en"
+    monkeypatch.delenv("FPLAB_LANG")
+    (tmp_path / "own" / "language").write_bytes(b"\xff klingon")
+    assert begun() == "en"
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "own" / "language" / "no folder"))
+    course.choose("zh")
+    assert fplab.lang() == "zh"
 
 
 def test_widgets_on_the_screen_are_drawn_anew_in_another_language():
@@ -76,8 +102,17 @@ def test_exercises_show_both_languages():
 def test_a_figure_is_the_file_that_was_drawn():
     shown = course.figure("underflow")
     data = re.search(r'base64,([^"]+)"', shown._repr_html_())
-    assert base64.b64decode(data[1]) == Path("figures/underflow.svg").read_bytes()
+    drawn = base64.b64decode(data[1]).decode()
+    sheet = re.search(r"<style>@media\(prefers-color-scheme:dark\)\{.*?\}</style>", drawn)[0]
+    assert drawn.replace(sheet, "") == Path("figures/underflow.svg").read_text(encoding="utf-8")
     assert "fplab run underflow" in shown._repr_html_()
+
+
+def test_a_figure_is_as_dark_as_jupyterlab():
+    page = course.figure("underflow")._repr_html_()
+    assert '<img class="fplab-figure"' in page
+    assert "[data-jp-theme-light=false] .fplab-figure{color-scheme:dark}" in page
+    assert "background:white" not in page
 
 
 def test_a_figure_that_is_not_there_says_how_to_draw_it(monkeypatch, tmp_path):
@@ -96,6 +131,13 @@ def test_claims_are_those_of_the_experiment():
     assert all(row.outcome.status.value in page for row in claims.rows)
     assert "论断" in page
     assert all(word in str(claims) for word in experiment.CHECKS[0].claim.split())
+
+
+def test_claims_of_several_experiments_name_each():
+    rows = [Row(name, "it holds", "exact", absent("nothing here")) for name in ("formats", "schedules")]
+    assert "<td" in course.Claims(tuple(rows))._repr_html_()
+    assert all(f">{row.experiment}</td>" in course.Claims(tuple(rows))._repr_html_() for row in rows)
+    assert ">formats</td>" not in course.Claims((rows[0], rows[0]))._repr_html_()
 
 
 def test_hardware_without_a_record_says_so(monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 
 import pytest
 
 from fplab.errors import LabError
+from fplab.language import speaking
 from fplab.tensorcore import GPUS, QUESTIONS, TABLE, get
 from fplab.tensorcore.models import OPTIONS, Status, input_name
 
@@ -65,6 +67,16 @@ def test_status() -> None:
     assert get("H100", "tf32").status is Status.LITERATURE
     assert get("H100", "tf32", instruction="mma.k4").status is Status.DATA
     assert get("H100", "e4m3*e5m2").status is Status.LITERATURE
+
+
+def test_questions_are_asked_in_both_languages() -> None:
+    chinese = re.compile(r"[\u4e00-\u9fff]")
+    for question in QUESTIONS:
+        assert question.text.en.isascii()
+        assert chinese.search(question.text.zh)
+        assert set(re.findall(r"\d+", question.text.en)) == set(re.findall(r"\d+", question.text.zh)), question.name
+    with speaking("zh"):
+        assert f"{QUESTIONS[0].text}" == QUESTIONS[0].text.zh
 
 
 def test_questions_name_the_options() -> None:

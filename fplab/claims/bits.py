@@ -102,7 +102,7 @@ def bf16_higher() -> tuple[Part, ...]:
     return (
         part(
             "binades: BF16 against FP16",
-            "二进指数段：BF16 与 FP16",
+            "二进区间数：BF16 与 FP16",
             Text("fewer", "更少"),
             f"{octaves('bf16')} : {octaves('fp16')}",
             octaves("bf16") < octaves("fp16"),
@@ -128,7 +128,7 @@ def fp16_lower() -> tuple[Part, ...]:
             Text("slightly lower", "略低"),
             Text(
                 f"{octaves('fp16')} binades, BF16 {wider:.1f} times as many",
-                f"{octaves('fp16')} 段，BF16 是其 {wider:.1f} 倍",
+                f"{octaves('fp16')} 个二进区间，BF16 是其 {wider:.1f} 倍",
             ),
             1 < wider < 1.5,
             wider > 1,

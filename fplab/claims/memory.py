@@ -231,11 +231,21 @@ def intermediates() -> tuple[Part, ...]:
             "the others, in units of it",
             "其余的，以它为单位",
             "1",
-            ", ".join(f"{n} {s:g}" for n, s in other.items()),
+            Text(
+                ", ".join(f"{n} {s:g}" for n, s in other.items()),
+                "、".join(f"{in_chinese(n)} {s:g}" for n, s in other.items()),
+            ),
             not other,
             True,
         ),
     )
+
+
+def in_chinese(tensor: str) -> str:
+    """The name of a saved tensor."""
+    for english, chinese in (("down input", "下投影的输入"), ("input", "输入"), ("output", "输出"), ("mask", "掩码")):
+        tensor = tensor.replace(english, chinese)
+    return tensor
 
 
 @tries("recomputation")

@@ -211,7 +211,7 @@ def blockwise() -> tuple[Part, ...]:
         ),
         part(
             "mean error elsewhere: blocks, one scale",
-            "其他位置的平均误差：分块、单一比例",
+            "其他位置的平均误差：分块、单一缩放因子",
             Text("blocks smaller", "分块更小"),
             f"{error[0]:.2g} : {error[1]:.2g}",
             error[0] < error[1] / 2,
@@ -275,7 +275,7 @@ def dynamic_map() -> tuple[Part, ...]:
     return (
         part(
             "values in each decade from 1 down, second state",
-            "第二个状态，从 1 往下每个十进段的值数",
+            "第二个状态，从 1 往下每个十倍区间的值数",
             Text("the same number of fraction bits in all", "小数位数处处相同"),
             ", ".join(map(str, unsigned)),
             len(set(unsigned)) == 1,
@@ -288,7 +288,7 @@ def dynamic_map() -> tuple[Part, ...]:
             str(negative),
             negative == 0,
         ),
-        part("decades that the map spans", "所覆盖的十进段数", "≥ 5", str(len(unsigned)), len(unsigned) >= 5),
+        part("decades that the map spans", "所覆盖的十倍区间数", "≥ 5", str(len(unsigned)), len(unsigned) >= 5),
     )
 
 

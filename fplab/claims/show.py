@@ -27,7 +27,8 @@ def label(verdict: Verdict | None) -> str:
 
 def grid(heads: Sequence[Text], rows: Sequence[Sequence[str]]) -> str:
     """A table of HTML cells."""
-    head = "".join(f'<th scope="col" style="{CELL};border-bottom:{RULE}">{escaped(str(h))}</th>' for h in heads)
+    wide = f"{CELL};border-bottom:{RULE};min-width:4em"  # Chinese may break anywhere, and would in a narrow column
+    head = "".join(f'<th scope="col" style="{wide}">{escaped(str(h))}</th>' for h in heads)
     lines = ["".join(f'<td style="{CELL};border-bottom:{RULE}">{cell}</td>' for cell in row) for row in rows]
     body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
     style = "border-collapse:collapse;max-width:70em;color:inherit;font-size:1em"
@@ -42,8 +43,9 @@ class Tried:
 
     def __str__(self) -> str:
         signs = [one.verdict.sign if one.verdict else "–" for one in self.claim.parts]
-        rows = [f"  {s} {p.about}: {p.claimed} | {p.found}" for s, p in zip(signs, self.claim.parts, strict=True)]
-        return "\n".join([f"{self.claim.verdict.sign} {self.claim.verdict.word}: {self.claim.statement}", *rows])
+        colon = Text(": ", "：")
+        rows = [f"  {s} {p.about}{colon}{p.claimed} | {p.found}" for s, p in zip(signs, self.claim.parts, strict=True)]
+        return "\n".join([f"{self.claim.verdict.sign} {self.claim.verdict.word}{colon}{self.claim.statement}", *rows])
 
     __repr__ = __str__
 
@@ -77,7 +79,7 @@ class Overview:
         return in_each(self._table)
 
     def _table(self) -> str:
-        counted = ", ".join(f"{label(v)} {n}" for v, n in self.counts().items() if n)
+        counted = str(Text(", ", "，")).join(f"{label(v)} {n}" for v, n in self.counts().items() if n)
         rows = [(str(c.chapter), escaped(str(c.statement)), c.source, label(c.verdict)) for c in self.claims]
         return f"<div>{counted}</div>{grid(COLUMNS, rows)}"
 

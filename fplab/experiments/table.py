@@ -1,32 +1,39 @@
-"""Rows of claims, and the table in which a terminal shows them."""
+"""Rows of claims, and the table in which a terminal shows them, in the language that is chosen."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from ..columns import padded, width_of, wrapped
+from ..language import Text
+from . import wording
 from .base import Outcome, Status
 
 STAND_IN = "CPU stand-in"  # verified like a GPU's record, and no evidence about any GPU
-HEADINGS = ("experiment", "claim", "evidence", "outcome")
 COLOURS = {Status.PASS: "32", Status.FAIL: "1;31", Status.ABSENT: "33"}
 WIDEST = 120  # longer lines are hard to read
 
 
 @dataclass(frozen=True)
 class Row:
-    """One claim of an experiment, what it was checked against, and how that ended."""
+    """One claim of an experiment, what it was checked against, and how that ended: data, in English."""
 
     experiment: str
     claim: str
     evidence: str
     outcome: Outcome
+
+    def said(self) -> tuple[Text, Text, Text, Text]:
+        """The claim, the evidence, the outcome and what was found, in both languages."""
+        found = wording.found(self.experiment, self.outcome.detail)
+        claim = wording.claim(self.experiment, self.claim)
+        return claim, wording.evidence(self.evidence), wording.STATUS[self.outcome.status], found
 
     def as_json(self) -> dict[str, str]:
         """The row as plain JSON values."""
@@ -57,7 +64,9 @@ def colour_wanted(stream: TextIO | None = None) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings: Sequence[str] = HEADINGS) -> str:
+def render(
+    rows: Sequence[Row], width: int = 100, colour: bool = False, headings: Sequence[Text] = wording.HEADINGS
+) -> str:
     """The rows as a table ``width`` characters wide: claims wrapped, details below them, counts at the end.
 
     >>> from .base import passed
@@ -69,26 +78,27 @@ def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings
     ────────────────────────────────────────────────────────────
     1 claim: 1 pass
     """
-    first = max([len(headings[0]), *(len(r.experiment) for r in rows)])
-    third = max([len(headings[2]), *(len(r.evidence) for r in rows)])
-    fourth = max(len(headings[3]), *(len(s.value) for s in Status))
+    heads, said = [str(head) for head in headings], [tuple(map(str, row.said())) for row in rows]
+    first = max([width_of(heads[0]), *(width_of(row.experiment) for row in rows)])
+    third = max([width_of(heads[2]), *(width_of(evidence) for _, evidence, _, _ in said)])
+    fourth = max(width_of(heads[3]), *(width_of(str(status)) for status in wording.STATUS.values()))
     second = max(20, width - first - third - fourth - 6)
 
     def line(a: str, b: str, c: str, d: str) -> str:
-        return f"{a:<{first}}  {b:<{second}}  {c:<{third}}  {d}".rstrip()
+        return f"{padded(a, first)}  {padded(b, second)}  {padded(c, third)}  {d}".rstrip()
 
     rule = "─" * min(width, first + second + third + fourth + 6)
-    out = [line(*headings)]
+    out = [line(*heads)]
     above = None
-    for row in rows:
+    for row, (text, evidence, shown, detail) in zip(rows, said, strict=True):
         if row.experiment != above:
             out.append(rule)
-        claim, *more = textwrap.wrap(row.claim, second) or [""]
+        claim, *more = wrapped(text, second) or [""]
         status = row.outcome.status
-        shown = paint(status.value, COLOURS[status], colour)
-        out.append(line(row.experiment if row.experiment != above else "", claim, row.evidence, shown))
+        name = row.experiment if row.experiment != above else ""
+        out.append(line(name, claim, evidence, paint(shown, COLOURS[status], colour)))
         out += [line("", text, "", "") for text in more]
-        for text in textwrap.wrap(row.outcome.detail, len(rule) - first - 4):
+        for text in wrapped(detail, len(rule) - first - 4):
             out.append(" " * (first + 4) + paint(text, "31" if status is Status.FAIL else "2", colour))
         above = row.experiment
     return "\n".join([*out, rule, *_endings(rows, width, colour)])
@@ -96,19 +106,38 @@ def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings
 
 def counts(rows: Sequence[Row]) -> str:
     """How many claims there are and how they ended; those that only a CPU stood in for are named apart."""
+    return str(tally(rows))
+
+
+def tally(rows: Sequence[Row]) -> Text:
+    """The counts in both languages."""
+    if not rows:
+        return wording.NO_CLAIMS
     total = Counter(row.outcome.status for row in rows)
-    parts = [f"{total[status]} {status.value}" for status in Status if total[status]]
+    ended = [wording.ENDED.fill(n=total[status], status=wording.STATUS[status]) for status in Status if total[status]]
     stand_ins = sum(row.evidence == STAND_IN and row.outcome.status is Status.PASS for row in rows)
-    text = f"{len(rows)} claim{'s' * (len(rows) != 1)}: {', '.join(parts)}" if rows else "no claims"
-    return text + (f" ({stand_ins} of the passes are a {STAND_IN} and no evidence about a GPU)" if stand_ins else "")
+    return wording.COUNTED.fill(
+        n=len(rows),
+        s="s" * (len(rows) != 1),
+        ended=Text(", ".join(one.en for one in ended), "、".join(one.zh for one in ended)),
+        apart=wording.STOOD_IN.fill(n=stand_ins) if stand_ins else wording.NOTHING,
+    )
 
 
 def _endings(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
     """The counts, and every failure once more where it cannot be overlooked."""
-    out = textwrap.wrap(counts(rows), width)
+    out = wrapped(counts(rows), width)
     for row in failures(rows):
-        text = f"FAIL {row.experiment}: {row.claim} [{row.evidence}]: {row.outcome.detail}"
-        lines = textwrap.wrap(text, width, subsequent_indent="     ")
+        claim, evidence, status, found = row.said()
+        lines = wrapped(
+            str(
+                wording.FAILURE.fill(
+                    status=status, experiment=row.experiment, claim=claim, evidence=evidence, found=found
+                )
+            ),
+            width,
+            indent=" " * 5,
+        )
         out += [paint(line, COLOURS[Status.FAIL], colour) for line in lines]
     return out
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .models import GPUS, INPUTS, INSTRUCTIONS, QUESTIONS, TABLE, Model, classes, get
+from .models import GPUS, INPUTS, INSTRUCTIONS, TABLE, Model, classes, get
 from .plan import Plan
+from .questions import QUESTIONS
 
 _WHERE = {
     "dot": "products",

@@ -56,60 +56,13 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Question:
-    """Something only hardware can settle. ``options``: the fields of :class:`Model` that choose between the answers."""
-
-    name: str
-    text: str
-    options: tuple[str, ...] = ()
-
-
-QUESTIONS: tuple[Question, ...] = (
-    Question(
-        "floor",
-        "Is the floor a lower bound of emax (Khattak & Mikaitis), or the exponent of each zero term (MMA-Sim)? "
-        "The answers differ only when all terms of a block are tiny.",
-        ("floor_rule",),
-    ),
-    Question(
-        "subnormal c",
-        "Does a subnormal FP16 c align at exponent -14 or at its true exponent?",
-        ("c_exponent",),
-    ),
-    Question(
-        "zero signs",
-        "Which sign have (-0) + (-0), and a negative sum that rounds to zero?",
-        ("negative_zeros", "zero_from_below"),
-    ),
-    Question(
-        "specials",
-        "Which payload and sign has each NaN result, and does an FP32 overflow give infinity or the largest value?",
-        ("overflow",),
-    ),
-    Question(
-        "order of k",
-        "Which plan do library products follow: one chain, several accumulators, split-K? Where do alpha, beta and the "
-        "output cast round, and are TF32 operands truncated or rounded first? (Plan and `conversion` choose.)",
-    ),
-    Question("wgmma FP8", "FP8 by wgmma with c not zero and chained over a long k; its FP16 output; its floor there."),
-    Question(
-        "mma FP8",
-        "FP8 to FP32 by mma.sync on Hopper; the floor inside the widened path, for E5M2 products below 2**-21.",
-    ),
-    Question("FP8 floor", "The floor of emax for FP8 inputs with FP16 output on Ada and Hopper; taken as none."),
-    Question("zero group", "Whether a group of 16 scaled products that sums to zero counts toward emax; taken as not."),
-    Question("convolutions", "Which product a convolution becomes, and its order of k."),
-)
-
-
-@dataclass(frozen=True)
 class Model:
     """The arithmetic of one cell: a GPU, an instruction, the formats of A and B, and the format of C and D.
 
     ``length``: products of one block, L. ``alignment_bits``: F; terms are cut to multiples of 2**(emax - F).
     ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne". ``floor``: the least emax, or None.
     ``k``: how many products one instruction takes. ``scale``: None, or format and group length of block scales.
-    The fields after ``zero_exponent`` answer open questions (:data:`QUESTIONS`); :meth:`with_options` changes them.
+    The fields after ``zero_exponent`` answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
     """
 
     gpu: str

@@ -1,0 +1,106 @@
+"""The Chinese of the whole project: one term for one thing, full-width marks, a space between Chinese and Latin."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HAN = "[\u4e00-\u9fff]"
+TERMS = {  # what is not said, and what is said instead
+    "冲刷": "刷新为零 (flush to zero)",
+    "举起": "置位 (to raise a flag)",
+    "比例因子": "缩放因子 (the scale of codes)",
+    "损失比例": "损失缩放 (loss scale)",
+    "指数段|二进段|二进制段": "二进区间 (binade)",
+    "十进段|十倍程": "十倍区间 (decade)",
+    "就近舍入": "最近舍入 (to nearest)",
+    "正常数": "正规数 (normal number)",
+    "张量核": "Tensor Core",
+    "比特": "位 (bit)",
+    "流水线级|流水级": "流水线阶段 (pipeline stage)",
+    "批尺寸|批量大小": "批大小 (batch size)",
+    "异常值": "离群值 (outlier)",
+    "集体通信": "集合通信 (collectives)",
+    "缺席|在场": "暂缺, 本机 (absent, present)",
+    "[Nn]otebook": "笔记本",
+}
+MARKS = {
+    "a half-width mark": rf"{HAN}[,;:!?]|[,;!] ?{HAN}|{HAN}\.(?=\s|$)",
+    "half-width parentheses": rf"(?<![\w\]^])\([^()]*{HAN}[^()]*\)",
+    "no space between Chinese and Latin": rf"{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}",
+    "a space beside a full-width mark": r"[，。；：！？、（）《》] (?!\|)|(?<=[\w”）]) [，。；：！？、（）《》]",
+    "straight quotes": rf"\"{HAN}|{HAN}\"",
+    "a mark or a particle twice": "，，|。。|；；|的的|了了|是是",
+}
+
+
+def documented(tree: ast.AST) -> set[int]:
+    """The docstrings of a module, by identity."""
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    heads = [node.body[0] for node in ast.walk(tree) if isinstance(node, owners) and node.body]
+    return {id(head.value) for head in heads if isinstance(head, ast.Expr)}
+
+
+def leaves(table: Any) -> Iterator[str]:
+    """The texts of a TOML table, without its keys."""
+    if isinstance(table, dict | list):
+        for one in table.values() if isinstance(table, dict) else table:
+            yield from leaves(one)
+    elif isinstance(table, str):
+        yield table
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every Chinese text and the file it is in."""
+    for path in sorted((ROOT / "fplab").rglob("*.py")):
+        if not re.search(HAN, source := path.read_text(encoding="utf-8")):
+            continue
+        tree = ast.parse(source)
+        skipped = documented(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+                yield path.name, node.value
+    for path in sorted((ROOT / "fplab").rglob("*.toml")):
+        yield from ((path.name, text) for text in leaves(tomllib.loads(path.read_text(encoding="utf-8"))))
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            prose = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
+            yield f"{path.name} {cell['id']}", prose.partition('<div class="fplab-zh"')[2]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    yield "README.md", re.sub(r"```.*?```", "", readme[readme.index("# fplab（中文）") :], flags=re.DOTALL)
+
+
+def chinese() -> list[tuple[str, str]]:
+    """Lines that hold Chinese, without code, links and emphasis."""
+    lines = [(where, line) for where, text in texts() for line in text.splitlines() if re.search(HAN, line)]
+    plain = r"`[^`]*`|(?<=\])\([^()]*\)|(?<=[。：？！])\*\* |\*\*|<[^>]*>"  # Markdown needs that space
+    return [(where, re.sub(plain, lambda found: "`" if "`" in found[0] else "", line)) for where, line in lines]
+
+
+LINES = chinese()
+
+
+def test_there_is_chinese_everywhere() -> None:
+    files = {where.split()[0] for where, _ in LINES}
+    assert {"README.md", "claims.toml", "chinese.toml", "words.py", "00_start.ipynb", "claims.ipynb"} <= files
+    assert len(LINES) > 2000
+
+
+@pytest.mark.parametrize(("wrong", "right"), TERMS.items())
+def test_one_thing_has_one_name(wrong: str, right: str) -> None:
+    found = [f"{where}: {line}" for where, line in LINES if re.search(wrong, line)]
+    assert not found, f"say {right}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("rule", MARKS)
+def test_marks_and_spaces(rule: str) -> None:
+    found = [f"{where}: {line}" for where, line in LINES if re.search(MARKS[rule], line)]
+    assert not found, f"{rule}:\n" + "\n".join(found)

@@ -1,0 +1,163 @@
+"""The Chinese of the experiments: every claim and nothing else, the numbers of the English, tables that line up."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from fplab import columns, course, experiments, language
+from fplab.experiments import runner, table, wording
+from fplab.experiments.base import Evidence, Status, absent, failed, passed
+from fplab.experiments.table import STAND_IN, Row
+from fplab.language import speaking
+
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+MARKS = re.compile(r"[,:;] ?[\u4e00-\u9fff]|[\u4e00-\u9fff][,:;(]")  # half-width marks beside Chinese
+
+
+def numbers(text: str) -> list[str]:
+    """The digits of a text, in order of size: a sentence may turn round in another language."""
+    return sorted(re.findall(r"\d[\d,.]*(?<![,.])", re.sub("powers? of two", "2", html.unescape(text))))
+
+
+@pytest.mark.parametrize("name", experiments.NAMES)
+def test_every_claim_has_its_chinese_and_nothing_else_has(name: str) -> None:
+    experiment, ours = experiments.load(name), wording.catalogue()[name]
+    assert list(ours["claims"]) == [check.claim for check in experiment.CHECKS]
+    texts = [wording.title(name, experiment.TITLE), wording.question(name, experiment.QUESTION)]
+    texts += [wording.claim(name, check.claim) for check in experiment.CHECKS]
+    for text in texts:
+        assert CHINESE.search(text.zh), text
+        assert not MARKS.search(text.zh), text
+        assert not text.zh.endswith("。")
+        assert set(numbers(text.en)) == set(numbers(text.zh)), text
+
+
+@pytest.mark.parametrize("name", [*wording.catalogue()])
+def test_a_pattern_s_numbers_are_all_carried_over(name: str) -> None:
+    for english, chinese in wording.catalogue()[name].get("found", {}).items():
+        holes = re.findall(r"\{(?:\.\.\.)?\}", english)
+        marks = [f"<{chr(97 + i)}>" for i in range(len(holes))]
+        filled = english
+        for hole, mark in zip(holes, marks, strict=True):
+            filled = filled.replace(hole, mark, 1)
+        said = wording.found(name, filled).zh
+        assert said != filled or not re.search("[a-z]{3}", english), english
+        assert sorted(re.findall("<[a-z]>", said)) == marks, english
+        assert not MARKS.search(chinese), chinese
+
+
+@pytest.mark.parametrize("name", experiments.NAMES)
+def test_a_pattern_is_of_words_that_the_experiment_says(name: str) -> None:
+    """Else what it finds would be said in English again, and nobody would notice."""
+    folder = Path(str(experiments.load(name).__file__)).parent
+    source = " ".join(path.read_text(encoding="utf-8") for path in (*folder.glob("*.py"), *folder.parent.glob("*.py")))
+    for english in wording.catalogue()[name]["found"]:
+        missing = [word for word in re.findall(r"[a-z]{3,}", english) if word not in source]
+        assert not missing, f"{english}: {missing}"
+
+
+def test_what_every_row_may_say_has_its_chinese() -> None:
+    assert set(wording.EVIDENCE) == {*(e.value for e in Evidence), STAND_IN}
+    assert set(wording.STATUS) == set(Status)
+    assert wording.claim("formats", runner.CLAIM).zh != runner.CLAIM
+    for text in (*wording.HEADINGS, *wording.CASES, *wording.ARRAYS, *wording.STATUS.values(), wording.NO_CLAIMS):
+        assert CHINESE.search(text.zh)
+
+
+@pytest.mark.parametrize("name", ["formats", "schedules"])
+def test_the_evidence_that_the_course_shows_is_there_in_both_languages(name: str) -> None:
+    shown = course.evidence(name)
+    for row in shown.rows:
+        for text in (said := row.said()):
+            assert CHINESE.search(text.zh) or not re.search("[a-z]{2}", text.en), text
+            assert numbers(text.en) == numbers(text.zh), text
+            assert not CHINESE.search(text.en)
+        assert [text.en for text in said] == [row.claim, row.evidence, row.outcome.status.value, row.outcome.detail]
+    english, chinese = shown._repr_html_().split('<div class="fplab-zh"')
+    assert not CHINESE.search(english)
+    assert all(f">{head.zh}</th>" in chinese for head in wording.HEADINGS[1:])
+    assert not re.search(r">(claim|evidence|outcome|exact|library|live GPU)<|> ?[✓✗–] (pass|FAIL|absent)", chinese)
+    assert numbers(re.sub("<[^>]*>", " ", english)) == numbers(re.sub("<[^>]*>|^[^>]*>", " ", chinese))
+
+
+ADDED = "48 additions in each of FP16 and BF16, every bit"
+ROWS = [
+    Row("schedules", "the 16-bit sums are torch's", "library", passed(ADDED)),
+    Row("schedules", "said by nobody yet", STAND_IN, passed("3 results, every bit; and more")),
+    Row("formats", runner.CLAIM, "recorded GPU", absent("no record for this hardware (8 cases to record)")),
+    Row("formats", runner.CLAIM, "live GPU", failed("1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_table_in_chinese_lines_up(width: int) -> None:
+    with speaking("zh"):
+        lines = table.render(ROWS, width).splitlines()
+    assert max(map(columns.width_of, lines)) <= width
+    heads = re.split(r"\s\s+", lines[0])
+    assert heads == ["实验", "论断", "证据", "结果"]
+    start = columns.width_of(lines[0][: lines[0].index("证据")])
+    for line in lines:
+        for evidence in ("程序库  ", "CPU 代替  ", "GPU 记录  ", "本机 GPU  "):
+            if evidence in line:
+                assert columns.width_of(line[: line.index(evidence)]) == start
+    flat = "".join("".join(lines).split())
+    assert "FP16与BF16各48次加法，逐位相同" in flat
+    assert "3results,everybit;andmore" in flat  # a half-known finding is not half translated
+    assert "4条论断：2条通过、1条不通过、1条暂缺（其中1条通过是由CPU代替的，不是关于GPU的证据）" in flat
+    assert flat.endswith(
+        "不通过formats：GPU用例给出的位与GPU完全相同[本机GPU]：1of9differ;firstat3:0101(1.25)against0100(1)"
+    )
+
+
+def test_data_stays_english() -> None:
+    with speaking("zh"):
+        assert ROWS[2].as_json()["outcome"] == "absent"
+        assert table.tally(ROWS[:1]).en == "1 claim: 1 pass"
+        assert table.counts([]) == "没有论断"
+
+
+def test_lines_break_where_chinese_may() -> None:
+    assert columns.wrapped("甲（乙）丙，丁", 4) == ["甲", "（乙）", "丙，", "丁"]
+    assert columns.wrapped("在 H100 上，k 越多", 8) == ["在 H100", "上，k 越", "多"]
+    assert columns.wrapped("一二三四五六", 8, indent="  ") == ["一二三四", "  五六"]
+    text = "两次 round 之后，和是 1.25 + 2^-24。" * 3
+    for width in range(10, 50):
+        lines = columns.wrapped(text, width)
+        assert "".join("".join(lines).split()) == "".join(text.split())
+        assert not any(line[0] in columns.CLOSING or line[-1] in columns.OPENING for line in lines)
+
+
+def test_the_times_of_a_run() -> None:
+    from fplab import cli
+
+    done = [
+        runner.Finished("schedules", (), (Path("a.svg"), Path("b.svg")), 2.5, 6.0, 0.3),
+        runner.Finished("formats", (), (), 1.0, None),
+    ]
+    english = ["time: schedules 2.5 s of 6 s, formats 1.0 s, and once, compiling kernels 0.3 s", "2 files in out/"]
+    assert cli.times(done, Path("out")) == english
+    with speaking("zh"):
+        chinese = cli.times(done, Path("out"))
+    assert chinese == [
+        "用时：schedules 2.5 秒（限 6 秒），formats 1.0 秒，另有一次性的核函数编译 0.3 秒",
+        "2 个文件在 out/ 中",
+    ]
+
+
+def test_the_list_and_a_comparison_follow_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fplab import cli
+
+    monkeypatch.setattr(language, "_chosen", [])
+    monkeypatch.setenv("FPLAB_LANG", "zh")
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    for name in experiments.NAMES:
+        assert f"{name}: {wording.catalogue()[name]['title']}" in out
+    assert "fplab run 运行全部实验" in out
