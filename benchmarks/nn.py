@@ -8,7 +8,6 @@ thread times the threads. Run it with ``python -m benchmarks nn``.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from fplab import num_threads
 from fplab.nn import emulate
 from fplab.tensorcore import matmul
 
-from .timing import table
+from .timing import seconds, table
 
 LIMITS = {"MLP 64-256-256-10, batch 128": 10.0, "transformer 128 x 4, sequence 128, batch 16": 18.0}
 
@@ -66,12 +65,6 @@ def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor, context: Callable[[
             parameter -= 0.01 * parameter.grad
     model.zero_grad()
     return run
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def rate() -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -179,7 +178,7 @@ def peers_table(cores: int) -> str:
 
 def main() -> None:
     """Print every table."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = fplab.num_threads()
     for part in (limit_table, quantize_table, arithmetic_table, peers_table):
         print(part(cores), flush=True)
         print()

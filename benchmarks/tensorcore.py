@@ -7,7 +7,6 @@ and the speed of one thread. Run it with ``python -m benchmarks tensorcore``.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +14,8 @@ import numpy as np
 
 from fplab import num_threads, set_num_threads
 from fplab.tensorcore import get, matmul
+
+from .timing import seconds
 
 CELLS = (
     ("H100", "fp16", "fp32", None), ("H100", "bf16", "fp32", None), ("H100", "tf32", "fp32", None),
@@ -29,15 +30,10 @@ CELLS = (
 WANTED, WANTED_FP16 = 1e9, 3e9
 
 
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The least wall time of a few runs, after one that compiles."""
+def least(work: Callable[[], object], repeats: int = 3) -> float:
+    """The least seconds of a few runs, after one that compiles."""
     work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(seconds(work) for _ in range(repeats))
 
 
 def main(size: int = 1024) -> int:
@@ -46,13 +42,13 @@ def main(size: int = 1024) -> int:
     a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
     whole = np.rint(a * 20), np.rint(b * 20)
     macs, slow = size**3, 0
-    numpy_time = seconds(lambda: a @ b)
+    numpy_time = least(lambda: a @ b)
     print(f"{size} x {size} x {size}, {num_threads()} threads; numpy float32 {macs / numpy_time / 1e9:.1f} GMAC/s")
     usual = 0.0
     for gpu, inputs, output, instruction in CELLS:
         x, y = whole if inputs == "int8" else (a, b)
         model = get(gpu, inputs, output, instruction)
-        taken = seconds(partial(matmul, x, y, gpu=model))
+        taken = least(partial(matmul, x, y, gpu=model))
         usual = usual or taken
         rate, limit = macs / taken, WANTED_FP16 if inputs in ("fp16", "bf16") and gpu == "H100" else WANTED
         slow += rate < limit
@@ -67,12 +63,12 @@ def main(size: int = 1024) -> int:
         "BF16 near 2**-120": partial(matmul, tiny, b, inputs="bf16"),
     }
     for name, work in harder.items():
-        ratio = seconds(work) / usual
+        ratio = least(work) / usual
         slow += ratio > 3
         print(f"{name:44} {ratio:7.2f} x the usual{'  TOO SLOW' if ratio > 3 else ''}")
     before = num_threads()
     set_num_threads(1)
-    print(f"{'H100 fp16->fp32, one thread':44} {macs / seconds(lambda: matmul(a, b)) / 1e9:7.2f} GMAC/s")
+    print(f"{'H100 fp16->fp32, one thread':44} {macs / least(lambda: matmul(a, b)) / 1e9:7.2f} GMAC/s")
     set_num_threads(before)
     return slow
 

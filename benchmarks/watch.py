@@ -9,7 +9,6 @@ with ``python -m benchmarks watch``.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -18,7 +17,7 @@ from torch import nn
 from fplab.nn import watch
 from fplab.training import digits_net
 
-from .timing import table
+from .timing import seconds, table
 
 WANTED = 2.0
 Model = tuple[nn.Module, torch.Tensor, torch.Tensor]
@@ -85,12 +84,6 @@ def ratios(make: Callable[[], Model], kind: type[torch.optim.Optimizer], rounds:
                 eight()  # the first step under a watch makes its tables
                 best[every] = min(best[every], seconds(eight))
     return 1000 * best[0], best[8] / best[0], best[1] / best[0]
-
-
-def seconds(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def main(rounds: int = 16) -> int:

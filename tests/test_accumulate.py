@@ -7,27 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
 
 from fplab import exact, exact_sums, floats, sums
 from fplab.experiments import accumulate
 from fplab.experiments.accumulate import bounds, checks, series
-from fplab.experiments.base import Status
 from fplab.formats import get
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 
 SMALL = accumulate.Params(fp32=12, half=12, fp8=9, stochastic=8, seeds=4, block=16)
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "spec" / "references.md"
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return accumulate.run(SMALL, lambda share, text: None)
-
-
-def test_every_claim_holds(arrays: Arrays) -> None:
-    for check in accumulate.CHECKS:
-        outcome = check.check(arrays, SMALL)
-        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(accumulate, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +39,7 @@ def test_every_claim_holds(arrays: Arrays) -> None:
 def test_a_wrong_number_fails(arrays: Arrays, name: str, place: tuple[int, ...], check: object) -> None:
     wrong = {**arrays, name: arrays[name].copy()}
     wrong[name][place] = wrong[name][place] * 2 + 1
-    outcome = check(wrong, SMALL)  # type: ignore[operator]
-    assert outcome.status is Status.FAIL
-    assert outcome.detail
+    failing(check, wrong, SMALL)
 
 
 def test_known_stalls_are_the_reference_table() -> None:
@@ -179,33 +168,20 @@ def test_the_table_has_a_row_for_every_error_and_its_bound(arrays: Arrays) -> No
 
 
 def test_runs_are_the_same_every_time(arrays: Arrays) -> None:
-    again = accumulate.run(SMALL, lambda share, text: None)
-    assert again.keys() == arrays.keys() == set(accumulate.DIGESTED)
-    for name, array in again.items():
-        assert np.array_equal(array, arrays[name]), name
+    assert arrays.keys() == set(accumulate.DIGESTED)
+    repeats(accumulate, arrays, SMALL)
 
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    from fplab.plots.style import save, themed
-
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = accumulate.plot(arrays, SMALL)
-            assert len(figure.axes) == 6
-            save(figure, tmp_path / f"{theme}.svg", theme)
-        assert (tmp_path / f"{theme}.svg").stat().st_size > 10_000
+        figure, size = drawn(accumulate, arrays, SMALL, theme, tmp_path)
+        assert len(figure.axes) == 6
+        assert size > 10_000
 
 
 @pytest.mark.parametrize("case", accumulate.gpu_cases(SMALL), ids=lambda case: case.name)
-def test_torch_on_the_cpu_gives_the_emulated_bits(case: object) -> None:
-    pytest.importorskip("torch")
-    inputs = case.inputs()  # type: ignore[attr-defined]
-    got = case.compute(inputs, "cpu")  # type: ignore[attr-defined]
-    want = case.emulate(inputs, {})  # type: ignore[attr-defined]
-    assert got.keys() == want.keys() == case.formats.keys()  # type: ignore[attr-defined]
-    for name in got:
-        assert got[name].dtype == want[name].dtype
-        assert np.array_equal(got[name], want[name])
+def test_torch_on_the_cpu_gives_the_emulated_bits(case: Case) -> None:
+    computed_on_cpu(case)
 
 
 def test_the_cases_pass_the_stalls() -> None:

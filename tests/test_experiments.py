@@ -90,7 +90,7 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
-    frame = {"__init__", "base", "figures", "progress", "recorder", "runner", "table"}
+    frame = {"__init__", "base", "figures", "progress", "recorder", "runner", "table", "wording"}
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)
 

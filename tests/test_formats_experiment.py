@@ -5,30 +5,24 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, frame
 
 from fplab import exact
 from fplab.experiments import formats as atlas
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.formats import casts, checks, libraries
 from fplab.floats import encode
 from fplab.formats import NAMES, TABLE, get
+from fplab.hardware import tensors
+from fplab.hardware.cases import Arrays, Case
 
 PARAMS = atlas.QUICK
 
-
-@pytest.fixture(scope="module")
-def arrays():
-    return atlas.run(PARAMS, lambda fraction, text: None)
-
-
-@pytest.mark.parametrize("check", atlas.CHECKS, ids=lambda c: c.check.__name__)
-def test_checks_pass(arrays, check) -> None:
-    outcome = check.check(arrays, PARAMS)
-    assert outcome.status is not Status.FAIL, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(atlas, PARAMS, absent=r"\w+ is not installed")
 
 
 # A check, and one changed element with which it must fail.
@@ -99,15 +93,10 @@ def test_table_has_a_row_a_format(arrays) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figure(arrays, tmp_path, theme: str) -> None:
-    pytest.importorskip("matplotlib")
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = atlas.plot(arrays, PARAMS)
-        save(figure, tmp_path / "a.svg", theme)
+def test_figure(arrays: Arrays, tmp_path: Path, theme: str) -> None:
+    figure, size = drawn(atlas, arrays, PARAMS, theme, tmp_path)
     assert len(figure.axes) == 4
-    assert (tmp_path / "a.svg").stat().st_size < 300_000
+    assert size < 300_000
 
 
 # --- GPU cases --------------------------------------------------------------------------------------------------------
@@ -124,16 +113,8 @@ def test_cases_cover_every_pair_and_every_code() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_emulation_gives_the_bits_of_torch_on_the_cpu(case) -> None:
-    torch = pytest.importorskip("torch")
-    inputs = case.inputs()
-    got = case.compute(inputs, "cpu")
-    want = case.emulate(inputs, {"torch": torch.__version__})
-    assert list(got) == list(want) == list(case.formats)
-    for target, fmt in case.formats.items():
-        assert got[target].dtype == want[target].dtype
-        outcome = same_bits(want[target], got[target], fmt)
-        assert outcome.status is Status.PASS, f"{target}: {outcome.detail}"
+def test_emulation_gives_the_bits_of_torch_on_the_cpu(case: Case) -> None:
+    computed_on_cpu(case, nan_equal=True)
 
 
 @pytest.mark.parametrize("name", [n for n in casts.TORCH if n != "fp32"])
@@ -168,7 +149,7 @@ def test_e4m3_overflow_depends_on_the_version_of_torch() -> None:
     values = np.array([464, 465, np.inf, -1e9, np.nan], np.float32)
     assert casts.torch_cast(values, "e4m3", "2.13.0+cpu").tolist() == [126, 126, 126, 254, 127]
     assert casts.torch_cast(values, "e4m3", "2.12.1").tolist() == [126, 127, 127, 255, 127]
-    assert casts.release("3.0.0a0+git1") == (3, 0)
+    assert tensors.release("3.0.0a0+git1") == (3, 0)
 
 
 def test_cases_can_be_made_where_numba_and_matplotlib_are_missing() -> None:

@@ -7,16 +7,17 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from experiment_frame import computed_on_cpu, drawn, frame
 
-from fplab import experiments
 from fplab.experiments import formats_in_training
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.formats_in_training import by_hand, cases, checks, data, statistics
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 from fplab.training import DIGITS_MLP
 
 SMALL = data.Params(
@@ -24,26 +25,10 @@ SMALL = data.Params(
     characters_steps=2, characters_seeds=2, characters_width=8, characters_context=8,
     characters_tested=64, baseline_seeds=3,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return formats_in_training.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("formats_in_training") is formats_in_training
-
-
 TRAINED = ("normal variation", "is outside", "FP32 learns")  # of these the small size has too little to say
 ALWAYS = [c for c in formats_in_training.CHECKS if not any(words in c.claim for words in TRAINED)]
 
-
-@pytest.mark.parametrize("check", ALWAYS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(formats_in_training, SMALL, ALWAYS)
 
 
 def test_the_arrays_have_the_shapes_that_are_told(arrays: Arrays) -> None:
@@ -213,13 +198,8 @@ def test_there_is_a_case_for_every_pass_and_format() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_gpu_cases_on_the_cpu_equal_the_lab(case) -> None:  # type: ignore[no-untyped-def]
-    inputs = case.inputs()
-    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {"kind": "cpu"})
-    assert results.keys() == wanted.keys() == case.formats.keys()
-    for name, fmt in case.formats.items():
-        outcome = same_bits(results[name], wanted[name], fmt)
-        assert outcome.status is Status.PASS, outcome.detail
+def test_gpu_cases_on_the_cpu_equal_the_lab(case: Case) -> None:
+    computed_on_cpu(case)
 
 
 @pytest.mark.parametrize("which", cases.PASSES)
@@ -272,17 +252,13 @@ def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
+def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
     pure = data.POLICIES.index("pure_fp16")
     stopped = changed(arrays, "characters_top1", lambda x: x[pure].fill(np.nan))
     stopped = changed(stopped, "characters_losses", lambda x: x[pure].fill(np.nan))
     stopped = changed(stopped, "characters_stops", lambda x: x[pure].fill(2))
-    with themed(theme):
-        figure = formats_in_training.plot(stopped, SMALL)
-    save(figure, tmp_path / "figure.svg", theme)
-    assert (tmp_path / "figure.svg").stat().st_size > 50_000
+    figure, size = drawn(formats_in_training, stopped, SMALL, theme, tmp_path)
+    assert size > 50_000
     texts = [t.get_text() for ax in figure.get_axes() for t in ax.texts]
     assert "stopped at step 2" in texts
     titles = [ax.get_title(loc="left") or ax.get_title() for ax in figure.get_axes()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
 
 from fplab import floats, tensorcore
 from fplab.errors import LabError
@@ -19,17 +20,7 @@ from fplab.hardware.cases import Arrays, Case, NotHereError
 
 PARAMS = fp8_accumulation.Params(rows=64, longest=12, sides=(64, 512))
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return fp8_accumulation.run(PARAMS, lambda share, text: None)
-
-
-def test_every_claim_holds(arrays: Arrays) -> None:
-    for check in fp8_accumulation.CHECKS:
-        outcome = check.check(arrays, PARAMS)
-        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
-        assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(fp8_accumulation, PARAMS)
 
 
 LAST = 7  # the place of K = 4096
@@ -74,9 +65,7 @@ def test_a_wrong_number_fails(
 ) -> None:
     wrong = {**arrays, name: arrays[name].copy()}
     change(wrong[name][(*place, None)])  # a view of one number
-    outcome = check(wrong, PARAMS)
-    assert outcome.status is Status.FAIL
-    assert outcome.detail
+    failing(check, wrong, PARAMS)
 
 
 def test_promotion_cannot_be_claimed_of_a_chain(arrays: Arrays) -> None:
@@ -157,23 +146,17 @@ def test_the_table_has_every_error(arrays: Arrays) -> None:
 
 
 def test_runs_are_the_same_every_time(arrays: Arrays) -> None:
-    again = fp8_accumulation.run(PARAMS, lambda share, text: None)
-    assert again.keys() == arrays.keys() == {*fp8_accumulation.DIGESTED, "defined"}
-    for name in fp8_accumulation.DIGESTED:
-        assert np.array_equal(again[name], arrays[name]), name
+    assert arrays.keys() == {*fp8_accumulation.DIGESTED, "defined"}
+    repeats(fp8_accumulation, arrays, PARAMS)
 
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    from fplab.plots.style import save, themed
-
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = fp8_accumulation.plot(arrays, PARAMS)
-            assert len(figure.axes) == 6
-            bold = [t.get_text() for t in figure.axes[-1].texts if t.get_fontweight() == "bold"]
-            save(figure, tmp_path / f"{theme}.svg", theme)
+        figure, size = drawn(fp8_accumulation, arrays, PARAMS, theme, tmp_path)
+        assert len(figure.axes) == 6
+        bold = [t.get_text() for t in figure.axes[-1].texts if t.get_fontweight() == "bold"]
         assert bold[3:] == ["2%", "2%"]  # of three titles and the cells near the report's figure
-        assert (tmp_path / f"{theme}.svg").stat().st_size > 10_000
+        assert size > 10_000
 
 
 def test_percentages_are_readable() -> None:
@@ -188,11 +171,7 @@ EVERY = fp8_accumulation.gpu_cases(PARAMS)
 
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_the_cpu_stands_in(case: Case) -> None:
-    pytest.importorskip("torch")
-    inputs = case.inputs()
-    got, want = case.compute(inputs, "cpu"), case.emulate(inputs, {"kind": "cpu"})
-    assert got.keys() == want.keys() == case.formats.keys()
-    assert np.array_equal(got["d"], want["d"])
+    computed_on_cpu(case)
 
 
 def test_long_sums_ask_and_short_ones_know() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
 
 from fplab.experiments import generations
-from fplab.experiments.base import Check, Status
 from fplab.experiments.generations import cases, checks, probes, product, sweep
 from fplab.hardware.cases import Arrays, Case
 from fplab.reveal import SumTree
@@ -19,10 +19,7 @@ PARAMS = generations.QUICK
 SPECIFICATION = Path(__file__).resolve().parents[2] / "shared" / "spec" / "tensor-cores.md"
 CELLS = [(i, gpu) for i in range(len(probes.FP16_PROBES)) for gpu in probes.GPUS]
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return generations.run(PARAMS, lambda share, text: None)
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(generations, PARAMS)
 
 
 def changed(arrays: Arrays, name: str, place: Any, value: Any = None) -> Arrays:
@@ -32,32 +29,19 @@ def changed(arrays: Arrays, name: str, place: Any, value: Any = None) -> Arrays:
     return wrong
 
 
-def test_every_claim_holds(arrays: Arrays) -> None:
-    for check in generations.CHECKS:
-        outcome = check.check(arrays, PARAMS)
-        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
-
-
-def failing(check: Any, arrays: Arrays) -> str:
-    """The detail of a check that must fail."""
-    outcome = (check.check if isinstance(check, Check) else check)(arrays, PARAMS)
-    assert outcome.status is Status.FAIL
-    return str(outcome.detail)
-
-
 @pytest.mark.parametrize(("i", "gpu"), CELLS)
 def test_every_cell_of_the_fp16_probes_is_checked(arrays: Arrays, i: int, gpu: str) -> None:
     wrong = changed(arrays, "fp16_probes", (i, probes.GPUS.index(gpu)))
-    assert f"{gpu} {probes.FP16_PROBES[i].known[gpu] ^ 1:08x}, not" in failing(generations.CHECKS[i], wrong)
-    failing(checks.oracle_agrees, wrong)
+    assert f"{gpu} {probes.FP16_PROBES[i].known[gpu] ^ 1:08x}, not" in failing(generations.CHECKS[i], wrong, PARAMS)
+    failing(checks.oracle_agrees, wrong, PARAMS)
 
 
 @pytest.mark.parametrize("i", range(8))
 def test_every_other_cell_is_checked(arrays: Arrays, i: int) -> None:
     kind, row = ("fp16", i) if i < 6 else ("fp8", i - 6)
-    assert "exact" in failing(generations.CHECKS[i], changed(arrays, f"{kind}_exact", row))
+    assert "exact" in failing(generations.CHECKS[i], changed(arrays, f"{kind}_exact", row), PARAMS)
     for j, gpu in enumerate(probes.FP8_GPUS if i >= 6 else ()):
-        assert gpu in failing(generations.CHECKS[i], changed(arrays, "fp8_probes", (row, j)))
+        assert gpu in failing(generations.CHECKS[i], changed(arrays, "fp8_probes", (row, j)), PARAMS)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +61,18 @@ def test_every_other_cell_is_checked(arrays: Arrays, i: int) -> None:
     ],
 )
 def test_a_wrong_number_fails(arrays: Arrays, name: str, place: Any, value: Any, check: Any) -> None:
-    assert failing(check, changed(arrays, name, place, value))
+    assert failing(check, changed(arrays, name, place, value), PARAMS)
 
 
 def test_families_that_agree_too_much_fail(arrays: Arrays) -> None:
     wrong = {**arrays, "real": np.broadcast_to(arrays["real"][0], arrays["real"].shape)}
-    assert "V100 and T4 differ in 0 elements" in failing(checks.families_agree, wrong)
-    failing(checks.half_hides_most, wrong)
+    assert "V100 and T4 differ in 0 elements" in failing(checks.families_agree, wrong, PARAMS)
+    failing(checks.half_hides_most, wrong, PARAMS)
 
 
 def test_another_tree_fails(arrays: Arrays) -> None:
     wrong = changed(arrays, "tree_sizes", 0, sweep.chain(PARAMS.terms, 8).sizes)
-    assert failing(checks.trees_are_chains, wrong).startswith("V100: (")
+    assert failing(checks.trees_are_chains, wrong, PARAMS).startswith("V100: (")
 
 
 # --- what is known ---------------------------------------------------------------------------------------------------
@@ -170,31 +154,21 @@ def test_the_table_has_every_cell_and_every_pair(arrays: Arrays) -> None:
 
 
 def test_runs_are_the_same_every_time(arrays: Arrays) -> None:
-    again = generations.run(PARAMS, lambda share, text: None)
-    assert again.keys() == arrays.keys() == set(generations.DIGESTED)
-    for name, array in again.items():
-        assert np.array_equal(array, arrays[name]), name
+    assert arrays.keys() == set(generations.DIGESTED)
+    repeats(generations, arrays, PARAMS)
 
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    from fplab.plots.style import save, themed
-
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = generations.plot(arrays, PARAMS)
-            titles = [ax.get_title(loc="left") for ax in figure.axes]
-            save(figure, tmp_path / f"{theme}.svg", theme)
-        assert (tmp_path / f"{theme}.svg").stat().st_size > 10_000
+        figure, size = drawn(generations, arrays, PARAMS, theme, tmp_path)
+        titles = [ax.get_title(loc="left") for ax in figure.axes]
+        assert size > 10_000
         assert [t.split(": ")[1] for t in titles[2:8:2]] == [f"{g} not monotonic" for g in ("V100", "A100", "H100")]
 
 
 @pytest.mark.parametrize("case", generations.gpu_cases(PARAMS), ids=lambda case: case.name)
 def test_the_cpu_stands_in(case: Case) -> None:
-    pytest.importorskip("torch")
-    inputs = case.inputs()
-    got, want = case.compute(inputs, "cpu"), case.emulate(inputs, {"kind": "cpu"})
-    assert got.keys() == want.keys() == case.formats.keys()
-    assert np.array_equal(got["d"], want["d"])
+    computed_on_cpu(case)
 
 
 @pytest.mark.parametrize("gpu", ["V100", "A100", "H100"])

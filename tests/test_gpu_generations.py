@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from experiment_frame import frame
 
-from fplab import experiments
 from fplab.experiments import gpu_generations
 from fplab.experiments.base import Status
 from fplab.experiments.gpu_generations import cases, checks, data
@@ -17,22 +17,9 @@ from fplab.plots.style import themed
 
 DEVICES = ("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
 SMALL = data.Params(steps=24, seeds=2)
+SHORT = gpu_generations.CHECKS[:-1]  # the last claim needs more steps
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return gpu_generations.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("gpu_generations") is gpu_generations
-
-
-@pytest.mark.parametrize("check", gpu_generations.CHECKS[:-1], ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(gpu_generations, SMALL, SHORT)
 
 
 def test_the_quick_run_learns() -> None:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
 from torch import nn
 
 import fplab
-from fplab import experiments
 from fplab.experiments import loss_scaling
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.loss_scaling import checks, data
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 from fplab.training.chain import Chain
 from fplab.training.scalers import DynamicScaler, StaticScaler
 
 SMALL = dataclasses.replace(data.QUICK, every=8)
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return loss_scaling.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("loss_scaling") is loss_scaling
-
-
-@pytest.mark.parametrize("check", loss_scaling.CHECKS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(loss_scaling, SMALL)
 
 
 # --- the chain -------------------------------------------------------------------------------------------------------
@@ -164,14 +149,8 @@ CASES = loss_scaling.gpu_cases(SMALL)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case) -> None:  # type: ignore[no-untyped-def]
-    inputs = case.inputs()
-    assert all(x.dtype.kind == "u" for x in inputs.values())
-    results, wanted = case.compute(inputs, "cpu"), case.emulate(inputs, {})
-    assert results.keys() == wanted.keys() == case.formats.keys()
-    for name, fmt in case.formats.items():
-        outcome = same_bits(results[name], wanted[name], fmt)
-        assert outcome.status is Status.PASS, outcome.detail
+def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case: Case) -> None:
+    computed_on_cpu(case)
 
 
 def test_gpu_cases_see_every_outcome() -> None:
@@ -184,15 +163,7 @@ def test_gpu_cases_see_every_outcome() -> None:
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
-    code = (
-        "import sys\n"
-        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
-        "from fplab.experiments import loss_scaling\n"
-        "for case in loss_scaling.gpu_cases(loss_scaling.QUICK): case.compute(case.inputs(), 'cpu')\n"
-        "print('done')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "done"
+    compute_with_little_installed(loss_scaling)
 
 
 def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
@@ -202,11 +173,7 @@ def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = loss_scaling.plot(arrays, SMALL)
-    save(figure, tmp_path / "loss_scaling.svg", theme)
+def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
+    figure, _ = drawn(loss_scaling, arrays, SMALL, theme, tmp_path)
     titles = [ax.get_title(loc="left") for ax in figure.get_axes()]
     assert {"The autoencoder needs a scale", "The dynamic scale of the classifier"} <= set(titles)

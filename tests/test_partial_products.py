@@ -9,29 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fplab import exact, floats
 from fplab import exact_products as whole
 from fplab.experiments import partial_products as pp
-from fplab.experiments.base import Status
 from fplab.experiments.partial_products import accumulators, bounds, checks, exactly, network, operands
 from fplab.hardware.cases import Arrays
 from fplab.tensorcore import oracle
 
 UNIT = Fraction(2) ** whole.UNIT
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return pp.run(pp.QUICK, lambda share, text: None)
-
-
-def test_every_claim_holds(arrays: Arrays) -> None:
-    for check in pp.CHECKS:
-        outcome = check.check(arrays, pp.QUICK)
-        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(pp, pp.QUICK)
 
 
 # --- every check can fail --------------------------------------------------------------------------------------------
@@ -93,9 +84,7 @@ MUTANTS: list[tuple[Any, str, Change]] = [
 def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
     wrong = {**arrays, name: arrays[name].copy()}
     change(wrong[name])
-    outcome = check(wrong, pp.QUICK)
-    assert outcome.status is Status.FAIL
-    assert outcome.detail
+    failing(check, wrong, pp.QUICK)
 
 
 def test_every_check_has_a_mutant() -> None:
@@ -265,10 +254,7 @@ def test_fates_are_counted_by_place() -> None:
 
 
 def test_made_up_arrays_are_the_same_every_time(arrays: Arrays) -> None:
-    again = pp.run(pp.QUICK, lambda share, text: None)
-    assert set(pp.DIGESTED) <= again.keys() == arrays.keys()
-    for name in pp.DIGESTED:
-        assert np.array_equal(again[name], arrays[name]), name
+    repeats(pp, arrays, pp.QUICK)
 
 
 def test_the_table_has_every_error_with_its_bound(arrays: Arrays) -> None:
@@ -288,21 +274,15 @@ def test_running_sums_end_where_the_results_do(arrays: Arrays) -> None:
 
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    from fplab.plots.style import save, themed
-
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = pp.plot(arrays, pp.QUICK)
-            assert len(figure.axes) == 12
-            save(figure, tmp_path / f"{theme}.svg", theme)
+        figure, _ = drawn(pp, arrays, pp.QUICK, theme, tmp_path)
+        assert len(figure.axes) == 12
 
 
 def test_the_stand_in_gives_the_emulated_bits_of_every_case() -> None:
     for case in pp.gpu_cases(pp.QUICK):
-        given = case.inputs()
-        got, want = case.compute(given, "cpu"), case.emulate(given, {"kind": "cpu"})
-        assert all(np.array_equal(got[name], want[name]) for name in case.formats), case.name
-        assert sum(x.nbytes for x in given.values()) <= 1 << 20
+        computed_on_cpu(case)
+        assert sum(x.nbytes for x in case.inputs().values()) <= 1 << 20
 
 
 def test_a_case_multiplies_what_the_experiment_multiplied(arrays: Arrays) -> None:

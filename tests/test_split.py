@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,16 +24,7 @@ from fplab.hardware.cases import Arrays
 UNIT = Fraction(2) ** whole.UNIT
 Change = Callable[[np.ndarray], Any]
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return split.run(split.QUICK, lambda share, text: None)
-
-
-def test_every_claim_holds(arrays: Arrays) -> None:
-    for check in split.CHECKS:
-        outcome = check.check(arrays, split.QUICK)
-        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(split, split.QUICK)
 
 
 # --- every check can fail --------------------------------------------------------------------------------------------
@@ -89,9 +81,7 @@ MUTANTS: list[tuple[Any, str, Change]] = [
 def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
     wrong = {**arrays, name: arrays[name].copy()}
     change(wrong[name])
-    outcome = check(wrong, split.QUICK)
-    assert outcome.status is Status.FAIL
-    assert outcome.detail
+    failing(check, wrong, split.QUICK)
 
 
 def test_other_parts_than_numpys_fail(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,10 +184,7 @@ def test_the_bound_outside_grows_sixteen_times_slower() -> None:
 
 
 def test_made_up_arrays_are_the_same_every_time(arrays: Arrays) -> None:
-    again = split.run(split.QUICK, lambda share, text: None)
-    assert set(split.DIGESTED) <= again.keys() == arrays.keys()
-    for name in split.DIGESTED:
-        assert np.array_equal(again[name], arrays[name]), name
+    repeats(split, arrays, split.QUICK)
 
 
 def test_the_table_has_every_method(arrays: Arrays) -> None:
@@ -208,25 +195,16 @@ def test_the_table_has_every_method(arrays: Arrays) -> None:
 
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    from fplab.plots.style import save, themed
-
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = split.plot(arrays, split.QUICK)
-            assert len(figure.axes) == 7
-            save(figure, tmp_path / f"{theme}.svg", theme)
+        figure, _ = drawn(split, arrays, split.QUICK, theme, tmp_path)
+        assert len(figure.axes) == 7
 
 
 def test_the_cpu_gives_the_emulated_bits_of_every_case() -> None:
     pytest.importorskip("torch")
     for case in split.gpu_cases(split.QUICK):
-        inputs = case.inputs()
-        got, want = case.compute(inputs, "cpu"), case.emulate(inputs, {"kind": "cpu"})
-        assert got.keys() == want.keys() == case.formats.keys(), case.name
-        for name in got:
-            assert got[name].dtype == want[name].dtype, case.name
-            assert np.array_equal(got[name], want[name]), case.name
-        assert sum(x.nbytes for x in inputs.values()) <= 1 << 20
+        computed_on_cpu(case)
+        assert sum(x.nbytes for x in case.inputs().values()) <= 1 << 20
 
 
 def test_what_runs_on_a_gpu_adds_as_the_lab_does(monkeypatch: pytest.MonkeyPatch) -> None:

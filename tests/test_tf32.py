@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
 
 from fplab import exact_products as whole
 from fplab import tensorcore
@@ -22,16 +23,7 @@ from fplab.tensorcore.models import get
 UNIT = Fraction(2) ** whole.UNIT
 Change = Callable[[np.ndarray], Any]
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return tf32.run(tf32.QUICK, lambda share, text: None)
-
-
-def test_every_claim_holds(arrays: Arrays) -> None:
-    for check in tf32.CHECKS:
-        outcome = check.check(arrays, tf32.QUICK)
-        assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(tf32, tf32.QUICK)
 
 
 # --- every check can fail --------------------------------------------------------------------------------------------
@@ -82,9 +74,7 @@ MUTANTS: list[tuple[Any, str, Change]] = [
 def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
     wrong = {**arrays, name: arrays[name].copy()}
     change(wrong[name])
-    outcome = check(wrong, tf32.QUICK)
-    assert outcome.status is Status.FAIL
-    assert outcome.detail
+    failing(check, wrong, tf32.QUICK)
 
 
 @pytest.mark.parametrize("check", [checks.formulas, checks.half_precision])
@@ -174,10 +164,7 @@ def test_a_product_is_the_same_in_pieces() -> None:
 
 
 def test_made_up_arrays_are_the_same_every_time(arrays: Arrays) -> None:
-    again = tf32.run(tf32.QUICK, lambda share, text: None)
-    assert set(tf32.DIGESTED) <= again.keys() == arrays.keys()
-    for name in tf32.DIGESTED:
-        assert np.array_equal(again[name], arrays[name]), name
+    repeats(tf32, arrays, tf32.QUICK)
 
 
 def test_the_table_has_every_variant(arrays: Arrays) -> None:
@@ -188,21 +175,15 @@ def test_the_table_has_every_variant(arrays: Arrays) -> None:
 
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    from fplab.plots.style import save, themed
-
     for theme in ("light", "dark"):
-        with themed(theme):
-            figure = tf32.plot(arrays, tf32.QUICK)
-            assert len(figure.axes) == 9
-            save(figure, tmp_path / f"{theme}.svg", theme)
+        figure, _ = drawn(tf32, arrays, tf32.QUICK, theme, tmp_path)
+        assert len(figure.axes) == 9
 
 
 def test_the_stand_in_gives_the_emulated_bits_of_every_case() -> None:
     for case in tf32.gpu_cases(tf32.QUICK):
-        given = case.inputs()
-        got, want = case.compute(given, "cpu"), case.emulate(given, {"kind": "cpu"})
-        assert all(np.array_equal(got[name], want[name]) for name in case.formats), case.name
-        assert sum(x.nbytes for x in given.values()) <= 1 << 20
+        computed_on_cpu(case)
+        assert sum(x.nbytes for x in case.inputs().values()) <= 1 << 20
 
 
 def test_the_product_with_the_identity_tells_the_conversions_apart() -> None:

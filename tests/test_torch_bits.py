@@ -7,9 +7,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+from experiment_frame import frame
 
 import fplab
-from fplab import experiments, formats
+from fplab import formats
 from fplab.experiments import torch_bits as experiment
 from fplab.experiments.base import Status
 from fplab.experiments.torch_bits import catalogue, checks, examples, figure, orders
@@ -19,22 +20,9 @@ from fplab.reveal import SumTree
 
 FMA = torch.backends.cpu.get_cpu_capability() in checks.WITH_FMA
 needs_fma = pytest.mark.skipif(not FMA, reason="torch uses no fused multiply-add on this CPU")
+ABSENT = None if FMA else "^torch "
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return experiment.run(experiment.QUICK, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("torch_bits") is experiment
-
-
-@pytest.mark.parametrize("check", experiment.CHECKS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays: Arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, experiment.QUICK)
-    assert outcome.status is Status.PASS or (outcome.status is Status.ABSENT and not FMA), outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(experiment, experiment.QUICK, absent=ABSENT)
 
 
 def test_the_catalogue_has_a_row_for_every_output_and_a_word_for_every_cell(arrays: Arrays) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiment_frame import computed_on_cpu, frame
 
-from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import trajectory
 from fplab.experiments.base import Status, same_bits
@@ -21,21 +21,7 @@ from fplab.hardware.tensors import bits
 TINY = loop.Params(steps=14, batch=32, hidden=32)
 CPU = {"kind": "cpu"}
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return trajectory.run(trajectory.QUICK, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name():
-    assert experiments.load("trajectory") is trajectory
-
-
-@pytest.mark.parametrize("check", trajectory.CHECKS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays):
-    outcome = check.check(arrays, trajectory.QUICK)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(trajectory, trajectory.QUICK)
 
 
 def test_the_run_is_as_long_as_the_claim_and_its_products_as_short(arrays):
@@ -110,15 +96,8 @@ def test_the_run_s_case_is_a_claim_and_the_products_case_a_question():
     run, products = trajectory.gpu_cases(TINY)
     assert not run.open
     assert products.open
-    given = run.inputs()
-    got, want = run.compute(given, "cpu"), run.emulate(given, CPU)
-    assert got.keys() == want.keys() == run.formats.keys()
-    for name, fmt in run.formats.items():
-        assert same_bits(got[name], want[name], fmt).status is Status.PASS, name
-    given = products.inputs()
-    got, want = products.compute(given, "cpu"), products.emulate(given, CPU)
-    for name, fmt in products.formats.items():
-        assert same_bits(got[name], want[name], fmt).status is Status.PASS, name
+    computed_on_cpu(run, nan_equal=True)
+    computed_on_cpu(products, nan_equal=True)
 
 
 def test_the_model_is_that_of_the_record_s_device():

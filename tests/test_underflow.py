@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
 
 import fplab
-from fplab import exact, experiments, formats
+from fplab import exact, formats
 from fplab.errors import LabError
 from fplab.experiments import underflow
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.base import Status
 from fplab.experiments.underflow import checks, data
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 
 SMALL = data.Params(epochs=8, every=88, sample=512)
 
-
-@pytest.fixture(scope="module")
-def arrays() -> Arrays:
-    return underflow.run(SMALL, lambda _done, _text: None)
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    assert experiments.load("underflow") is underflow
-
-
-@pytest.mark.parametrize("check", underflow.CHECKS, ids=lambda c: c.claim)
-def test_every_claim_holds(check, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check.check(arrays, SMALL)
-    assert outcome.status is Status.PASS, outcome.detail
-    assert outcome.detail
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(underflow, SMALL)
 
 
 def test_the_quick_run_reports_progress() -> None:
@@ -189,16 +174,8 @@ CASES = underflow.gpu_cases(SMALL)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case) -> None:  # type: ignore[no-untyped-def]
-    inputs = case.inputs()
-    assert all(x.dtype.kind == "u" for x in inputs.values())
-    results = case.compute(inputs, "cpu")
-    wanted = case.emulate(inputs, {"torch": torch.__version__})
-    assert results.keys() == wanted.keys() == case.formats.keys()
-    for name, fmt in case.formats.items():
-        assert results[name].dtype == wanted[name].dtype
-        outcome = same_bits(results[name], wanted[name], fmt)
-        assert outcome.status is Status.PASS, outcome.detail
+def test_gpu_cases_on_the_cpu_equal_the_lab_bit_for_bit(case: Case) -> None:
+    computed_on_cpu(case)
 
 
 def test_gpu_cases_see_every_fate() -> None:
@@ -223,15 +200,7 @@ def test_e4m3_overflow_depends_on_torchs_version() -> None:
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
-    code = (
-        "import sys\n"
-        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
-        "from fplab.experiments import underflow\n"
-        "for case in underflow.gpu_cases(underflow.Params(epochs=1, sample=16)): case.compute(case.inputs(), 'cpu')\n"
-        "print('done')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "done"
+    compute_with_little_installed(underflow, "Params(epochs=1, sample=16)")
 
 
 def test_the_table_has_a_row_for_every_format_and_scale(arrays: Arrays) -> None:
@@ -243,13 +212,9 @@ def test_the_table_has_a_row_for_every_format_and_scale(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_figure_draws_in_both_themes(theme, arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from fplab.plots.style import save, themed
-
-    with themed(theme):
-        figure = underflow.plot(arrays, SMALL)
-    save(figure, tmp_path / "underflow.svg", theme)
-    assert (tmp_path / "underflow.svg").stat().st_size > 50_000
+def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
+    figure, size = drawn(underflow, arrays, SMALL, theme, tmp_path)
+    assert size > 50_000
     titles = [ax.get_title(loc="left") for ax in figure.get_axes()]
     assert {"FP16", "BF16", "E5M2", "E4M3", "weight + update in FP16"} <= set(titles)
 

@@ -51,7 +51,10 @@ def load(name: str) -> Experiment:
 
 
 def show(name: str, full: bool = False, theme: str = "light") -> Figure:
-    """Run an experiment and give its figure, which a notebook draws; "light" or "dark"."""
+    """Run an experiment and give its figure, which a notebook draws.
+
+    ``full``: the full size instead of the quick one. ``theme``: "light" or "dark".
+    """
     from ..plots.style import themed
 
     experiment = load(name)

@@ -41,10 +41,7 @@ def silent(fraction: float, text: str) -> None:
 
 def known(names: Sequence[str] | None) -> list[str]:
     """The names asked for, in the order of the ladder, or all; an unknown one is an error before anything runs."""
-    for name in names or ():
-        if name not in experiments.NAMES:
-            raise unknown("experiment", name, experiments.NAMES)
-    return [name for name in experiments.NAMES if not names or name in names]
+    return _chosen(names, experiments.NAMES)
 
 
 def recorded_names() -> tuple[str, ...]:
@@ -54,7 +51,10 @@ def recorded_names() -> tuple[str, ...]:
 
 def known_to_record(names: Sequence[str] | None) -> list[str]:
     """As :func:`known`, for experiments and parts of the hardware suite."""
-    every = recorded_names()
+    return _chosen(names, recorded_names())
+
+
+def _chosen(names: Sequence[str] | None, every: Sequence[str]) -> list[str]:
     for name in names or ():
         if name not in every:
             raise unknown("experiment", name, every)

@@ -16,7 +16,7 @@ from .cases import Arrays, Case, Meta, philox_bits, unmodelled
 from .environment import torch_for
 from .instructions import Scalar
 from .scalars import operands
-from .tensors import bits, tensor
+from .tensors import TORCH, bits, overflow_of, tensor
 
 FORMATS = ("fp16", "bf16", "fp32")
 KEY = 500
@@ -234,8 +234,6 @@ def from_fp64_case() -> Case:
     def compute(given: Arrays, device: str) -> Arrays:
         import torch
 
-        from .tensors import TORCH
-
         x = tensor(given["x"], "fp64", device)
         return {target: bits(x.to(getattr(torch, TORCH[target]))) for target in targets}
 
@@ -245,20 +243,13 @@ def from_fp64_case() -> Case:
         with np.errstate(over="ignore", under="ignore"):
             x = given["x"].view(np.float64)
             source = x.astype(np.float32) if through else x
-        found = {target: np.asarray(encode(source, target)) for target in targets}
-        found["e4m3"] = np.asarray(encode(source, "e4m3", overflow=overflow_of_e4m3(str(meta["torch"]))))
-        return found
+        policies = {target: overflow_of(target, str(meta["torch"])) for target in targets}
+        return {t: np.asarray(encode(source, t, overflow=policy)) for t, policy in policies.items()}
 
     return Case(
         "casts from fp64", inputs, compute, partial(emulate, True), {t: t for t in targets},
         hypotheses={"rounded once": partial(emulate, False)},
     )  # fmt: skip
-
-
-def overflow_of_e4m3(version: str) -> str:
-    """torch's overflow policy of a cast to E4M3: it saturates from 2.13 on."""
-    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])
-    return "saturate" if (major, minor) >= (2, 13) else "nan"
 
 
 # --- optimizers -------------------------------------------------------------------------------------------------

@@ -187,9 +187,9 @@ def _scaled_mm(one: Product, a: Any, b: Any, c: Any) -> Any:
 
 
 def _int_mm(one: Product, a: Any, b: Any, c: Any) -> Any:
-    import torch
+    from ..nn.int8_layers import int_mm
 
-    return torch._int_mm(a, b.t())
+    return int_mm(a, b.t(), pad=False)
 
 
 def _addmm(one: Product, a: Any, b: Any, c: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...formats import get
 from ...hardware.cases import Arrays, Case
-from ..base import Columns
+from ..base import Columns, in_columns
 from . import bounds, series
 from .checks import CHECKS as CHECKS
 
@@ -144,7 +144,7 @@ def plot(arrays: Arrays, params: Params) -> Figure:
 def table(arrays: Arrays, params: Params) -> Columns:
     """One row per error (of the random sums the root mean square) and bound; the stall of its sum beside it."""
     names = ("series", "format", "stops at", "first no-op term", "order", "terms", "relative error", "bound")
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    rows: list[tuple[Any, ...]] = []
     for name in MEASURED:
         for j, fmt in enumerate(FORMATS):
             i = series.SERIES.index(name)
@@ -154,10 +154,8 @@ def table(arrays: Arrays, params: Params) -> Columns:
                 error = np.sqrt((error**2).mean(axis=0)) if order == "stochastic" else error
                 for m, e in zip(n.tolist(), error.tolist(), strict=True):
                     bound = bounds.BOUNDS[order](m, get(fmt).significand_bits, params.block)
-                    row = (name, fmt, *stop, order, m, e, bounds.as_float(bound))
-                    for column, value in zip(columns.values(), row, strict=True):
-                        column.append(value)
-    return columns
+                    rows.append((name, fmt, *stop, order, m, e, bounds.as_float(bound)))
+    return in_columns(names, rows)
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:

@@ -6,12 +6,12 @@ This file needs numpy and torch only; the lab's own kernels are imported where t
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from ... import exact
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 from . import series
 
 STEPS = {"fp16": 2300, "bf16": 300, "fp32": 96}  # additions in a row: enough to pass every stall, in FP32 from nearby
@@ -49,24 +49,6 @@ def lanes(fmt: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(starts), np.stack(rows)
 
 
-def torch_tensor(bits: np.ndarray, fmt: str, device: str) -> Any:
-    """Raw bits as a torch tensor of the format on a device."""
-    import torch
-
-    signed = bits.view({2: np.int16, 4: np.int32}[bits.itemsize]).copy()
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[fmt]
-    return torch.from_numpy(signed).view(dtype).to(device)
-
-
-def torch_bits(tensor: Any) -> np.ndarray:
-    """The raw bits of a torch tensor."""
-    import torch
-
-    wide = tensor.element_size() == 4
-    signed = tensor.cpu().contiguous().view(torch.int32 if wide else torch.int16).numpy()
-    return np.asarray(signed.view(np.uint32 if wide else np.uint16))
-
-
 def running_case(fmt: str) -> Case:
     """Each lane's sums, one tensor addition after the other."""
 
@@ -77,12 +59,12 @@ def running_case(fmt: str) -> Case:
     def compute(given: Arrays, device: str) -> Arrays:
         import torch
 
-        total, terms = torch_tensor(given["start"], fmt, device), torch_tensor(given["terms"], fmt, device)
+        total, terms = (tensor(given[name], fmt, device) for name in ("start", "terms"))
         partial = []
         for k in range(terms.shape[1]):
             total = total + terms[:, k]
             partial.append(total)
-        return {"sums": torch_bits(torch.stack(partial, dim=1))}
+        return {"sums": bits(torch.stack(partial, dim=1))}
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
         from ... import floats, sums
@@ -102,12 +84,12 @@ def torch_sum_case(fmt: str) -> Case:
     """
 
     def inputs() -> Arrays:
-        bits = philox_bits(20 + len(fmt), 63 * 4096, np.uint16).reshape(63, 4096)
-        values = (bits % 16).astype(np.float64) - np.arange(63)[:, None] % 8
+        raw = philox_bits(20 + len(fmt), 63 * 4096, np.uint16).reshape(63, 4096)
+        values = (raw % 16).astype(np.float64) - np.arange(63)[:, None] % 8
         return {"x": codes(np.concatenate([np.ones((1, 4096)), values]).ravel(), fmt).reshape(64, 4096)}
 
     def compute(given: Arrays, device: str) -> Arrays:
-        return {"sum": torch_bits(torch_tensor(given["x"], fmt, device).sum(dim=1))}
+        return {"sum": bits(tensor(given["x"], fmt, device).sum(dim=1))}
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
         from ... import floats, sums

@@ -1,12 +1,11 @@
 """GPU cases of the atlas: casts between all formats that torch has, every code and every boundary.
 
 ``emulate`` must give the bits of torch, so what torch does differently from IEEE 754 and the OCP formats is here, by
-name: :func:`overflow_of` and :func:`torch_e8m0`. This file imports with numpy alone.
+name: :func:`.tensors.overflow_of` and :func:`torch_e8m0`. This file imports with numpy alone.
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from ...formats import Format, get
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.environment import torch_for
+from ...hardware.tensors import overflow_of
 
 TORCH = {
     "fp32": "float32",
@@ -135,21 +135,6 @@ def torch_cast(values: np.ndarray, target: str, version: str) -> np.ndarray:
         return torch_e8m0(values.view(np.uint32))
     codes: np.ndarray = encode(values, target, overflow=overflow_of(target, version))
     return codes
-
-
-def overflow_of(target: str, version: str) -> str | None:
-    """torch's overflow policy. E4M3 saturates from 2.13 on (infinity too); before, and in ml_dtypes, it gives NaN."""
-    return "saturate" if target == "e4m3" and release(version) >= (2, 13) else None
-
-
-def release(version: str) -> tuple[int, int]:
-    """Major and minor number of a version.
-
-    >>> release("2.13.0+cpu")
-    (2, 13)
-    """
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def torch_e8m0(bits: np.ndarray) -> np.ndarray:

@@ -13,9 +13,10 @@ import numpy as np
 from ... import exact
 from ...formats import TABLE, Format, get
 from ...hardware.cases import Arrays
+from ...hardware.tensors import overflow_of
 from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
 from . import libraries
-from .casts import TORCH, cases, overflow_of, torch_e8m0
+from .casts import TORCH, cases, torch_e8m0
 from .libraries import ML_DTYPES, NUMPY, MissingError
 
 Function = Callable[[Arrays, Any], Outcome]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...hardware.cases import Arrays
-from ..base import Columns
+from ..base import Columns, in_columns
 from .cases import gpu_cases
 from .checks import CHECKS
 from .data import POLICIES, QUICK, Params, run, tasks_of
@@ -31,25 +31,16 @@ DIGESTED = ("first_images", "first_labels")
 
 def table(arrays: Arrays, params: Params) -> Columns:
     """A row for each task, policy and seed; below an empty top-1 the run stopped at the step that is named."""
-    columns: dict[str, list[object]] = {
-        name: [] for name in ("task", "policy", "seed", "top1", "held_out_loss", "stopped_at_step", "skipped_steps")
-    }
+    names = ("task", "policy", "seed", "top1", "held_out_loss", "stopped_at_step", "skipped_steps")
+    rows: list[tuple[object, ...]] = []
     for task in tasks_of(params):
         for p, policy in enumerate(POLICIES):
             for seed in range(arrays[f"{task}_top1"].shape[1]):
                 stop = int(arrays[f"{task}_stops"][p, seed])
-                values = (
-                    task,
-                    policy,
-                    seed,
-                    float(arrays[f"{task}_top1"][p, seed]) if stop < 0 else None,
-                    float(arrays[f"{task}_held_out"][p, seed]) if stop < 0 else None,
-                    stop if stop >= 0 else None,
-                    int(arrays[f"{task}_skipped"][p, seed]),
-                )
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-    return columns
+                top1, held_out = (float(arrays[f"{task}_{name}"][p, seed]) for name in ("top1", "held_out"))
+                ended = (top1, held_out, None) if stop < 0 else (None, None, stop)
+                rows.append((task, policy, seed, *ended, int(arrays[f"{task}_skipped"][p, seed])))
+    return in_columns(names, rows)
 
 
 def plot(arrays: Arrays, params: Params) -> Figure:

@@ -16,7 +16,7 @@ from ...hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
 from ...hardware.core_cases import SIDE, core_case
 from ...hardware.products import QUESTION, TF32, Product
 from ...hardware.software import codes, gpu_of, values
-from ...hardware.tensors import bits, tensor
+from ...hardware.tensors import TORCH, bits, tensor
 from .data import first_batch
 
 ROWS = 16
@@ -63,8 +63,7 @@ def _codes(array: np.ndarray, fmt: str) -> np.ndarray:
         return array.view(np.uint32)
     import torch
 
-    dtype = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}[fmt]
-    return np.asarray(bits(torch.from_numpy(array.copy()).to(getattr(torch, dtype))))
+    return np.asarray(bits(torch.from_numpy(array.copy()).to(getattr(torch, TORCH[fmt]))))
 
 
 def gpu_cases(params: Any) -> tuple[Case, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...hardware.cases import Arrays, Case
-from ..base import Columns
+from ..base import Columns, in_columns
 from .checks import CHECKS as CHECKS
 from .operands import DEFINITIONS, DISTRIBUTIONS, RMS, SERIES, draw, exactly, numbers, product, relative
 
@@ -35,9 +35,6 @@ class Params:
     rows: int = 256
     longest: int = 14
     sides: tuple[int, ...] = (64, 512, 1024, 4096)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sides", tuple(self.sides))  # a manifest gives a list
 
 
 QUICK = Params(rows=64, longest=14, sides=(64, 256, 512))
@@ -128,7 +125,7 @@ def table(arrays: Arrays, params: Params) -> Columns:
         for (j, side), (p, series) in ((j, p) for j in enumerate(params.sides) for p in enumerate(list(SERIES)[:2])):
             for definition, error in zip(DEFINITIONS, arrays["defined"][i, j, p].tolist(), strict=True):
                 rows.append((distribution, series, K, side**2, definition, error))
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return in_columns(names, rows)
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...hardware.cases import Arrays, Case
-from ..base import Columns
+from ..base import Columns, in_columns
 from . import product, sweep
 from .checks import CHECKS as CHECKS
 from .probes import FP8_GPUS, FP8_PROBES, FP16_PROBES, GPUS, results, rounded
@@ -88,7 +88,7 @@ def table(arrays: Arrays, params: Params) -> Columns:
         for other, y in list(every.items())[i + 1 :]:
             count, ulps = product.difference(x, y)
             rows.append((f"pixel correlations {shape}", one, other, "", "", count, ulps))
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return in_columns(names, rows)
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:

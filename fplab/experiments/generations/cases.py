@@ -101,6 +101,15 @@ def orders() -> dict[str, dict[str, int]]:
     return found | {f"{n} accumulators": {"accumulators": n} for n in (2, 4, 8)}
 
 
+def product_case(name: str, out: str, inputs: Callable[[], Arrays], is_long: bool) -> Case:
+    """A B^T as "fp16" or "fp32"; in which order a library takes a long k is asked."""
+    return Case(
+        f"{name}, to {out}", inputs, partial(on_device, out), partial(in_lab, out, {}), {"d": out},
+        open="In which order of k?" if is_long else "",
+        hypotheses={text: partial(in_lab, out, plan) for text, plan in orders().items()} if is_long else {},
+    )  # fmt: skip
+
+
 def cases(images: int) -> tuple[Case, ...]:
     """Every product, in FP16 and FP32."""
     inputs: dict[str, tuple[Callable[[], Arrays], Callable[[], Arrays]]] = {
@@ -109,13 +118,8 @@ def cases(images: int) -> tuple[Case, ...]:
         "similarities of 256 digits, k = 64": (similarity_operands, similarity_operands),
         f"correlations of 64 pixels, k = {images}": (partial(correlation_operands, images),) * 2,
     }
-    found = []
-    for name, both in inputs.items():
-        for out, made in zip(("fp16", "fp32"), both, strict=True):
-            is_long = name.startswith("correlations")
-            found.append(Case(
-                f"{name}, to {out}", made, partial(on_device, out), partial(in_lab, out, {}), {"d": out},
-                open="In which order of k?" if is_long else "",
-                hypotheses={text: partial(in_lab, out, plan) for text, plan in orders().items()} if is_long else {},
-            ))  # fmt: skip
-    return tuple(found)
+    return tuple(
+        product_case(name, out, made, is_long=name.startswith("correlations"))
+        for name, both in inputs.items()
+        for out, made in zip(("fp16", "fp32"), both, strict=True)
+    )

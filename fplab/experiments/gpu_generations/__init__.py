@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...hardware.cases import Arrays
-from ..base import Columns
+from ..base import Columns, in_columns
 from .cases import gpu_cases
 from .checks import CHECKS
 from .data import QUICK, RUNS, Params, run
@@ -40,4 +40,4 @@ def table(arrays: Arrays, params: Params) -> Columns:
             right = int(arrays["right"][seed, i])
             rows.append((seed, name, f"{loss:.6f}", f"{differ:.4f}", f"{distance:.3e}", right))
     names = ("seed", "run", "last loss", "weights that differ from H100", "distance from H100", "right")
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return in_columns(names, rows)

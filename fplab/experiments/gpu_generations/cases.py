@@ -6,15 +6,21 @@ Everything but the ``lab`` side runs with numpy and torch alone: the operands ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
 from ...hardware.cases import Arrays, Case
-from ..generations.cases import in_lab, on_device, orders
+from ..generations.cases import product_case
 from .data import LOSS_SCALE, Params
 
 TRAINED = 11  # steps before the one whose operands are taken: an epoch
+NAMES = (
+    "layer 1, k = 64",
+    "layer 2, k = 256",
+    "gradient of layer 2's input, k = 256",
+    "gradient of layer 2's weights, k = 128",
+)
 
 
 def halves(values: np.ndarray) -> np.ndarray:
@@ -51,21 +57,8 @@ def operands(params: Params) -> dict[str, Arrays]:
     assert isinstance(slope, torch.Tensor)
     gradient = slope.numpy() * np.float32(LOSS_SCALE)
     pixels, hidden = batch.inputs.numpy(), seen[1].detach().numpy()
-    pairs = {
-        "layer 1, k = 64": (pixels, weights[0]),
-        "layer 2, k = 256": (hidden, weights[2]),
-        "gradient of layer 2's input, k = 256": (gradient, weights[2].T),
-        "gradient of layer 2's weights, k = 128": (gradient.T, hidden.T),
-    }
-    return {name: {"a": halves(a), "b": halves(b)} for name, (a, b) in pairs.items()}
-
-
-NAMES = (
-    "layer 1, k = 64",
-    "layer 2, k = 256",
-    "gradient of layer 2's input, k = 256",
-    "gradient of layer 2's weights, k = 128",
-)
+    pairs = (pixels, weights[0]), (hidden, weights[2]), (gradient, weights[2].T), (gradient.T, hidden.T)
+    return {name: {"a": halves(a), "b": halves(b)} for name, (a, b) in zip(NAMES, pairs, strict=True)}
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:
@@ -74,13 +67,8 @@ def gpu_cases(params: Params) -> tuple[Case, ...]:
     def inputs(name: str) -> Callable[[], Arrays]:
         return lambda: dict(operands(params)[name])
 
-    found = []
-    for name in NAMES:
-        is_long = not name.endswith(" 64")
-        for out in ("fp16", "fp32"):
-            found.append(Case(
-                f"{name}, to {out}", inputs(name), partial(on_device, out), partial(in_lab, out, {}), {"d": out},
-                open="In which order of k?" if is_long else "",
-                hypotheses={text: partial(in_lab, out, plan) for text, plan in orders().items()} if is_long else {},
-            ))  # fmt: skip
-    return tuple(found)
+    return tuple(
+        product_case(name, out, inputs(name), is_long=not name.endswith(" 64"))
+        for name in NAMES
+        for out in ("fp16", "fp32")
+    )

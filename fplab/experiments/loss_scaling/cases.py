@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import bits, tensor
 from .data import Params
 
 STATES, GRADIENTS = 512, 256
@@ -43,8 +44,8 @@ def device_machine(inputs: Arrays, device: str) -> Arrays:
             goods.append(good)
     shape = (len(FACTORS), STATES)
     return {
-        "scale": torch.stack(scales).cpu().numpy().view(np.uint32).reshape(shape),
-        "good": torch.stack(goods).cpu().numpy().view(np.uint32).reshape(shape),
+        "scale": bits(torch.stack(scales)).reshape(shape),
+        "good": bits(torch.stack(goods)).reshape(shape),
     }
 
 
@@ -70,14 +71,14 @@ def device_unscale(inputs: Arrays, device: str) -> Arrays:
 
     gradients, founds = [], []
     for i, row in enumerate(inputs["gradients"]):
-        gradient = torch.from_numpy(row.view(np.float32).copy()).to(device)
+        gradient = tensor(row, "fp32", device).clone()
         found = torch.zeros((), device=device)
         inverse = torch.tensor(SCALES[i // 2], device=device).double().reciprocal().float()
         torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, inverse)
         gradients.append(gradient)
         founds.append(found)
     return {
-        "gradients": torch.stack(gradients).cpu().numpy().view(np.uint32),
+        "gradients": bits(torch.stack(gradients)),
         "found": torch.stack(founds).cpu().numpy().astype(np.uint8),
     }
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 import fplab
 
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
+from ...hardware.tensors import TORCH, bits, tensor
 from .data import HALVES, Params
 
-if TYPE_CHECKING:
-    import torch
-
-DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 FRACTION = {"fp16": 10, "bf16": 7}
 LR = 0.0625 * 1.1  # not a power of two, so that the product with it is rounded
 KAHAN = ("corrected", "summed", "moved", "compensation")
@@ -59,32 +54,18 @@ def master_inputs(params: Params) -> Arrays:
     return {"master": values.astype(np.uint32)}
 
 
-def half(codes: np.ndarray, fmt: str, device: str) -> torch.Tensor:
-    """Codes as a half tensor on a device."""
-    import torch
-
-    return torch.from_numpy(codes.view(np.int16).copy()).view(getattr(torch, DTYPES[fmt])).to(device)
-
-
-def code(tensor: torch.Tensor) -> np.ndarray:
-    """A half tensor's codes."""
-    import torch
-
-    return tensor.view(torch.int16).cpu().numpy().view(np.uint16)
-
-
 def device_kahan(inputs: Arrays, device: str) -> Arrays:
     """Two compensated additions of the same update in half precision, operation by operation."""
     found: Arrays = {}
     for fmt in HALVES:
-        w, u = (half(inputs[f"{fmt}_{name}"], fmt, device) for name in ("weight", "update"))
+        w, u = (tensor(inputs[f"{fmt}_{name}"], fmt, device) for name in ("weight", "update"))
         lost = w - w
         for _ in range(2):
             corrected = u + lost
             summed = w + corrected
             moved = summed - w
             lost, w = corrected - moved, summed
-        found |= {f"{fmt}_{n}": code(x) for n, x in zip(KAHAN, (corrected, summed, moved, lost), strict=True)}
+        found |= {f"{fmt}_{n}": bits(x) for n, x in zip(KAHAN, (corrected, summed, moved, lost), strict=True)}
     return found
 
 
@@ -108,8 +89,8 @@ def device_copies(inputs: Arrays, device: str) -> Arrays:
     """The half copies of FP32 master weights."""
     import torch
 
-    master = torch.from_numpy(inputs["master"].view(np.float32).copy()).to(device)
-    return {fmt: code(master.to(getattr(torch, DTYPES[fmt]))) for fmt in HALVES}
+    master = tensor(inputs["master"], "fp32", device)
+    return {fmt: bits(master.to(getattr(torch, TORCH[fmt]))) for fmt in HALVES}
 
 
 def lab_copies(inputs: Arrays, meta: Meta) -> Arrays:
@@ -119,8 +100,8 @@ def lab_copies(inputs: Arrays, meta: Meta) -> Arrays:
 
 def device_sgd(inputs: Arrays, device: str) -> Arrays:
     """torch's own update of a half weight, ``weight.add_(gradient, alpha=-lr)``."""
-    pairs = {fmt: [half(inputs[f"{fmt}_{n}"], fmt, device) for n in ("weight", "update")] for fmt in HALVES}
-    return {fmt: code(w.add_(g, alpha=-LR)) for fmt, (w, g) in pairs.items()}
+    pairs = {fmt: [tensor(inputs[f"{fmt}_{n}"], fmt, device) for n in ("weight", "update")] for fmt in HALVES}
+    return {fmt: bits(w.clone().add_(g, alpha=-LR)) for fmt, (w, g) in pairs.items()}
 
 
 def lab_sgd(inputs: Arrays, meta: Meta) -> Arrays:

@@ -10,9 +10,9 @@ import fplab
 
 from ... import exact, formats
 from ...hardware.cases import Arrays
+from ...hardware.tensors import bits, tensor
 from ..base import Check, Evidence, Outcome, Status, failed, passed, same_bits, verdict
 from ..underflow.checks import lost_by_criterion
-from .cases import code, half
 from .data import HALVES, VARIANTS, Params, Variant, ratio_edges
 
 TEXTBOOK = (  # FP16: weight, update, sum
@@ -113,9 +113,9 @@ def check_libraries(arrays: Arrays, params: Params) -> Outcome:
         return failed(f"numpy: {outcome.detail}")
     for fmt in HALVES:
         codes = [fplab.encode(x, fmt) for x in pairs(arrays, fmt)[:2]]
-        a, b = (half(c, fmt, "cpu") for c in codes)
+        a, b = (tensor(c, fmt, "cpu") for c in codes)
         with torch.no_grad():
-            sums = code(a + b)
+            sums = bits(a + b)
         held = [fplab.decode(c, fmt) for c in codes]
         ours = fplab.encode(fplab.add(held[0], held[1], fmt), fmt)
         outcome = same_bits(ours, sums, fmt)

@@ -124,7 +124,7 @@ def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained
         optimizer.observer = ledger = Ledger(parameters, params.every)
         steps = params.steps(rate)
         losses = np.zeros(steps, np.float32)
-        images, labels = whole(DIGITS_MLP)
+        images, labels = whole()
         for step, index in enumerate(epochs(len(labels), params.batch, seed, steps)):
             optimizer.zero_grad()
             loss = DIGITS_MLP.loss(model, Batch(images[index], labels[index]))
@@ -138,7 +138,7 @@ def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained
         )
 
 
-def whole(task: Any) -> tuple[Any, Any]:
+def whole() -> tuple[Any, Any]:
     """All training images, flat, and their labels."""
     from ...training import digits, tensors
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ... import exact_products as whole
 from ...hardware.cases import Arrays, Case
-from ..base import Columns
+from ..base import Columns, in_columns
 from . import operands
 from .accumulators import ACCUMULATORS, BLOCKED, CORES, FORMATS, index
 from .checks import CHECKS as CHECKS
@@ -162,15 +162,13 @@ def plot(arrays: Arrays, params: Params) -> Figure:
 def table(arrays: Arrays, params: Params) -> Columns:
     """A row for each kind, length and accumulator: the largest error and bound, as shares of sum|a b|."""
     names = ("operands", "K", "accumulator", "largest error", "largest bound", "error / bound")
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    rows: list[tuple[Any, ...]] = []
     for kind in KINDS:
         measured = of_kind(arrays, kind)
         for i, one in enumerate(ACCUMULATORS):
             shares = (part.tolist() for part in shares_of(measured, i))
-            for k, *row in zip(measured.lengths.tolist(), *shares, strict=True):
-                for column, value in zip(columns.values(), (kind, k, one.name, *row), strict=True):
-                    column.append(value)
-    return columns
+            rows += [(kind, k, one.name, *row) for k, *row in zip(measured.lengths.tolist(), *shares, strict=True)]
+    return in_columns(names, rows)
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:

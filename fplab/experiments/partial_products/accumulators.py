@@ -61,14 +61,17 @@ def alike(fmt: str = "fp32") -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def on_gpu(a: Array, b: Array, gpu: str, fmt: str, sizes: Array) -> Array:
-    """A chain of blocks over values a (M, K), b (N, K), at every length: float32 (M, N, S)."""
+def on_gpu(a: Array, b: Array, gpu: str, fmt: str, sizes: Array, **options: Any) -> Array:
+    """A chain of blocks over values a (M, K), b (N, K), at every length: float32 (M, N, S).
+
+    ``options``: other arguments of :func:`fplab.tensorcore.matmul`.
+    """
     from ... import tensorcore
 
     total, start, found = None, 0, []
     for end in sizes.tolist():
         s = slice(start, end)
-        total = tensorcore.matmul(a[:, s], b[:, s].T, total, gpu=gpu, output=fmt)
+        total = tensorcore.matmul(a[:, s], b[:, s].T, total, gpu=gpu, output=fmt, **options)
         found.append(total)
         start = end
     return np.stack(found, axis=-1)

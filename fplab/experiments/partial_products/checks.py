@@ -12,6 +12,7 @@ from ...hardware.cases import Arrays
 from ..base import Check, Evidence, Outcome, Status, failed, passed, same_bits, verdict
 from . import operands
 from .accumulators import ACCUMULATORS, BLOCKED, CORES, FORMATS, alike, index, on_gpu
+from .compared import within_bounds
 from .exactly import of_kind
 from .network import REAL
 from .operands import SYNTHETIC
@@ -90,19 +91,7 @@ def all_gpus(arrays: Arrays, params: Params) -> Outcome:
 
 def bounds_hold(arrays: Arrays, params: Params) -> Outcome:
     """Every error is at most its bound, in integers; how much of it is used at most."""
-    compared, used = 0, dict.fromkeys((one.name for one in ACCUMULATORS), 0.0)
-    for kind in KINDS:
-        one = of_kind(arrays, kind)
-        errors = one.errors
-        for i, accumulator in enumerate(ACCUMULATORS):
-            bound = one.bound(i)
-            if (errors[i] > bound).any():
-                at = tuple(int(v) for v in np.argwhere(errors[i] > bound)[0])
-                share = errors[i][at] / bound[at] if bound[at] else np.inf
-                return failed(f"{kind}, {accumulator.name}, K = {one.lengths[at[-1]]}: {share:.3g} of the bound")
-            compared += bound.size
-            used[accumulator.name] = max(used[accumulator.name], float(whole.ratio(errors[i], bound).max()))
-    return passed(f"{compared:,} errors; used at most: " + ", ".join(f"{n} {v:.3f}" for n, v in used.items()))
+    return within_bounds(((kind, of_kind(arrays, kind)) for kind in KINDS), [one.name for one in ACCUMULATORS])
 
 
 def beforehand(arrays: Arrays, params: Params) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,52 +12,35 @@ from ...formats import get
 from ...hardware.cases import Arrays
 from . import bounds, operands
 from .accumulators import ACCUMULATORS, BLOCKED
+from .compared import Compared
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Exactly:
-    """Integers (:mod:`fplab.exact_products`) by product and length (M, N, S).
-
-    ``exact``, ``magnitude`` and ``clamped`` sums; ``results`` of every accumulator, and the bounds of the ``blocked``
-    ones, with the accumulator as their first dimension.
+class Exactly(Compared):
+    """``results`` by accumulator; ``clamped`` (M, N, S): sums of clamped magnitudes; ``blocked``: the bounds by block,
+    with the accumulator that has one as their first dimension.
     """
 
-    lengths: Array
-    exact: Array
-    magnitude: Array
     clamped: Array
-    results: Array
     blocked: Array
-
-    @property
-    def errors(self) -> Array:
-        """Magnitudes of the errors of every accumulator."""
-        return np.asarray(np.abs(self.results - self.exact))
 
     def bound(self, i: int) -> Array:
         """The bound of one accumulator at every length, rounded down: by block, or one by one."""
         if i in BLOCKED:
             return np.asarray(self.blocked[BLOCKED.index(i)])
         p = get(ACCUMULATORS[i].fmt).significand_bits
-        return self._each(lambda k, s: bounds.one_by_one(k, p, s), self.magnitude)
+        return self.rounded_down(lambda k, s: bounds.one_by_one(k, p, s), self.magnitude)
 
     def beforehand(self, i: int) -> Array:
         """The bound of a Tensor Core's FP32 sums from A and B alone, rounded down."""
         rate = bounds.rate(ACCUMULATORS[i].model)
-        return self._each(lambda k, s: k * rate * s, self.clamped)
+        return self.rounded_down(lambda k, s: k * rate * s, self.clamped)
 
     def published(self) -> Array:
         """K 2**-24 sum|a b|, the published bound of a unit that rounds to nearest, rounded down."""
-        return self._each(lambda k, s: k * s >> 24, self.magnitude)
-
-    def _each(self, of: Any, sums: Array) -> Array:
-        """A bound (K, sum) -> number, rounded down, of every product and length."""
-        found = np.empty(sums.shape, object)
-        for at in np.ndindex(sums.shape):
-            found[at] = math.floor(of(int(self.lengths[at[-1]]), sums[at]))
-        return found
+        return self.rounded_down(lambda k, s: k * s >> 24, self.magnitude)
 
 
 def of_kind(arrays: Arrays, kind: str) -> Exactly:
@@ -68,7 +50,7 @@ def of_kind(arrays: Arrays, kind: str) -> Exactly:
         whole.unpack(arrays[f"{kind}: {part}"]) for part in ("exact", "magnitude", "clamped", "bound")
     )
     results = whole.of_values(arrays[f"{kind}: results"])
-    return Exactly(operands.sizes(a.shape[1].bit_length() - 1), exact, magnitude, clamped, results, bound)
+    return Exactly(operands.sizes(a.shape[1].bit_length() - 1), exact, magnitude, results, clamped, bound)
 
 
 def shares_of(one: Exactly, i: int) -> tuple[Array, Array, Array]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...hardware.cases import Arrays, Case
-from ..base import Columns
+from ..base import Columns, in_columns
+from ..partial_products import compared
 from . import methods, parts
 from .checks import CHECKS as CHECKS
 from .methods import KINDS, METHODS
@@ -69,15 +70,8 @@ def plot(arrays: Arrays, params: Params) -> Figure:
 def table(arrays: Arrays, params: Params) -> Columns:
     """A row for each kind, length and method: errors as shares of sum|a b|, and the bound where there is one."""
     names = ("operands", "K", "method", "mean error", "largest error", "largest bound")
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for kind in KINDS:
-        measured = methods.of_kind(arrays, kind)
-        for i, method in enumerate(METHODS):
-            mean, most, bound = (part.tolist() for part in measured.shares(i))
-            for row in zip(measured.lengths.tolist(), mean, most, bound, strict=True):
-                for column, value in zip(columns.values(), (kind, row[0], method.name, *row[1:]), strict=True):
-                    column.append(value)
-    return columns
+    kinds = ((kind, methods.of_kind(arrays, kind)) for kind in KINDS)
+    return in_columns(names, compared.rows(kinds, [method.name for method in METHODS]))
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:

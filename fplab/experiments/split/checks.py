@@ -10,6 +10,7 @@ import numpy as np
 from ... import exact_products as whole
 from ...hardware.cases import Arrays
 from ..base import Check, Evidence, Outcome, Status, failed, passed, same_bits, verdict
+from ..partial_products.compared import within_bounds
 from . import parts
 from .methods import GPUS, KINDS, MADE_UP, METHODS, index, of_kind
 from .parts import ALONE, PLAIN, SCALED, TF32, split
@@ -80,21 +81,7 @@ def how_many(arrays: Arrays, params: Params) -> Outcome:
 
 def bounds_hold(arrays: Arrays, params: Params) -> Outcome:
     """Every error that has a bound, in integers, and how much of it is used at most."""
-    compared = 0
-    used: dict[str, float] = {}
-    for kind in KINDS:
-        one = of_kind(arrays, kind)
-        errors = one.errors
-        for i, method in enumerate(METHODS):
-            bound = one.bound(i)
-            if bound is None:
-                continue
-            if (errors[i] > bound).any():
-                at = tuple(int(v) for v in np.argwhere(errors[i] > bound)[0])
-                return failed(f"{kind}, {method.name}, K = {one.lengths[at[-1]]}: above its bound")
-            compared += bound.size
-            used[method.name] = max(used.get(method.name, 0.0), float(whole.ratio(errors[i], bound).max()))
-    return passed(f"{compared:,} errors; used at most: " + ", ".join(f"{n} {v:.2f}" for n, v in used.items()))
+    return within_bounds(((kind, of_kind(arrays, kind)) for kind in KINDS), [method.name for method in METHODS])
 
 
 def outside_is_a_loop(arrays: Arrays, params: Params) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,8 +13,10 @@ from ...hardware.cases import Arrays
 from ...tensorcore.models import get
 from ...tensorcore.plan import Plan
 from ..partial_products.bounds import clamped, rate
+from ..partial_products.compared import Compared
 from ..partial_products.operands import sizes
 from ..tf32 import operands as fp32_operands
+from ..tf32.products import multiply_adds
 from .parts import ALONE, PLAIN, SCALED, TF32, Scheme, split
 
 Array = np.ndarray[Any, Any]
@@ -90,10 +91,8 @@ def multiply(a: Array, b: Array, method: Method) -> Array:
 
 def results(a: Array, b: Array, method: Method, at: Array) -> Array:
     """The product of every length: float32 (M, N, S)."""
-    from ... import sums
-
     if not method.products:
-        return np.stack([np.asarray(sums.dot(row[None], b, "fp32", running=True))[:, at - 1] for row in a])
+        return multiply_adds(a, b, at)
     return np.stack([multiply(a[:, :k], b[:, :k], method) for k in at.tolist()], axis=-1)
 
 
@@ -127,22 +126,13 @@ def measured(a: Array, b: Array) -> Arrays:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One kind as integers (M, N, S); ``partial`` by number of products, ``results`` by method."""
+class Measured(Compared):
+    """``results`` by method, ``partial`` by number of products; the other sums (M, N, S) are :func:`measured`'s."""
 
-    lengths: Array
-    exact: Array
-    magnitude: Array
     clamped: Array
     partial: Array
     main: Array
     correction: Array
-    results: Array
-
-    @property
-    def errors(self) -> Array:
-        """Magnitudes of the errors of every method."""
-        return np.asarray(np.abs(self.results - self.exact))
 
     def split_bound(self) -> Array:
         """What three exact products of scaled parts may miss: (2**-21 + 2**-45) sum|a b|, rounded down.
@@ -151,7 +141,7 @@ class Measured:
         low*low, r*b and (high + low)*r: 2**-22, 2**-23 and 2**-23 (1 + 2**-23) of |a b|. Below 2**-14 FP16 has fewer
         bits, and what holds there holds for 2**-14 in the place of |a|.
         """
-        return _floor(lambda k, s, _: Fraction((1 << 24) + 1, 1 << 45) * s, self.lengths, self.clamped, self.clamped)
+        return self.rounded_down(lambda k, s: Fraction((1 << 24) + 1, 1 << 45) * s, self.clamped)
 
     def sum_bound(self, gpu: str, outside: bool) -> Array:
         """What summing three products of scaled parts may cost, rounded down.
@@ -174,30 +164,16 @@ class Measured:
             added = first * main + second * mixed / 2048
             return added + u * ((1 + first) * main + (1 + second) * mixed / 2048)
 
-        return _floor(cost, self.lengths, self.main, self.correction)
+        return self.rounded_down(cost, self.main, self.correction)
 
     def bound(self, i: int) -> Array | None:
         """The bound of a method at every length, rounded down, or None where none is proved here."""
         method = METHODS[i]
         if not method.products:
-            return _floor(lambda k, s, _: Fraction(k, (1 << 24) - k) * s, self.lengths, self.magnitude, self.magnitude)
+            return self.rounded_down(lambda k, s: Fraction(k, (1 << 24) - k) * s, self.magnitude)
         if method.scheme != SCALED:
             return None
         return np.asarray(self.split_bound() + self.sum_bound(method.gpu, method.outside))
-
-    def shares(self, i: int) -> tuple[Array, Array, Array]:
-        """At every length, as shares of sum|a b|: mean and largest error, and largest bound (NaN: none); (S,)."""
-        error, bound = whole.ratio(self.errors[i], self.magnitude), self.bound(i)
-        nothing = np.full(self.lengths.size, np.nan)
-        most = nothing if bound is None else whole.ratio(bound, self.magnitude).max(axis=(0, 1))
-        return error.mean(axis=(0, 1)), error.max(axis=(0, 1)), most
-
-
-def _floor(of: Any, lengths: Array, first: Array, second: Array) -> Array:
-    found = np.empty(first.shape, object)
-    for at in np.ndindex(first.shape):
-        found[at] = math.floor(of(int(lengths[at[-1]]), first[at], second[at]))
-    return found
 
 
 def of_kind(arrays: Arrays, kind: str) -> Measured:

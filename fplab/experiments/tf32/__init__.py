@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...hardware.cases import Arrays, Case
-from ..base import Columns
+from ..base import Columns, in_columns
+from ..partial_products import compared
 from . import operands, products
 from .checks import CHECKS as CHECKS
 from .products import KINDS, VARIANTS
@@ -72,15 +73,8 @@ def plot(arrays: Arrays, params: Params) -> Figure:
 def table(arrays: Arrays, params: Params) -> Columns:
     """A row for each kind, length and variant: errors as shares of sum|a b|, and the bound."""
     names = ("operands", "K", "variant", "mean error", "largest error", "largest bound")
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for kind in KINDS:
-        measured = products.of_kind(arrays, kind)
-        for i, variant in enumerate(VARIANTS):
-            mean, most, bound = (part.tolist() for part in measured.shares(i))
-            for row in zip(measured.lengths.tolist(), mean, most, bound, strict=True):
-                for column, value in zip(columns.values(), (kind, row[0], variant.name, *row[1:]), strict=True):
-                    column.append(value)
-    return columns
+    kinds = ((kind, products.of_kind(arrays, kind)) for kind in KINDS)
+    return in_columns(names, compared.rows(kinds, [variant.name for variant in VARIANTS]))
 
 
 def gpu_cases(params: Params) -> tuple[Case, ...]:

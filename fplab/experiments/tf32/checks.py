@@ -12,6 +12,7 @@ from ... import exact_products as whole
 from ...errors import LabError
 from ...hardware.cases import Arrays, philox_bits
 from ..base import Check, Evidence, Outcome, Status, failed, passed, same_bits, verdict
+from ..partial_products.compared import within_bounds
 from .operands import CONVERSIONS, LOW
 from .products import CORES, EXAMPLE_GPU, KINDS, VARIANTS, converted, index, of_kind
 
@@ -82,18 +83,7 @@ def half_precision(arrays: Arrays, params: Params) -> Outcome:
 
 def bounds_hold(arrays: Arrays, params: Params) -> Outcome:
     """Every error, in integers, and how much of its bound is used at most."""
-    compared, used = 0, dict.fromkeys((v.name for v in VARIANTS), 0.0)
-    for kind in KINDS:
-        one = of_kind(arrays, kind)
-        errors = one.errors
-        for i, variant in enumerate(VARIANTS):
-            bound = one.bound(i)
-            if (errors[i] > bound).any():
-                at = tuple(int(v) for v in np.argwhere(errors[i] > bound)[0])
-                return failed(f"{kind}, {variant.name}, K = {one.lengths[at[-1]]}: above its bound")
-            compared += bound.size
-            used[variant.name] = max(used[variant.name], float(whole.ratio(errors[i], bound).max()))
-    return passed(f"{compared:,} errors; used at most: " + ", ".join(f"{n} {v:.2f}" for n, v in used.items()))
+    return within_bounds(((kind, of_kind(arrays, kind)) for kind in KINDS), [v.name for v in VARIANTS])
 
 
 def parts_hold(arrays: Arrays, params: Params) -> Outcome:

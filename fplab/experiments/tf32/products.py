@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,6 +11,9 @@ import numpy as np
 from ... import exact_products as whole
 from ...hardware.cases import Arrays
 from ...tensorcore.models import Model, get
+from ..partial_products.accumulators import on_gpu
+from ..partial_products.bounds import rate
+from ..partial_products.compared import Compared
 from ..partial_products.operands import sizes
 from .operands import CONVERSIONS, MADE_UP, REAL, ROUNDINGS, nearly_normal
 
@@ -56,19 +58,16 @@ def converted(x: Array, conversion: str) -> Array:
 
 def results(a: Array, b: Array, variant: Variant, at: Array) -> Array:
     """The product of a (M, K) and b (N, K) at every length, one chain: float32 (M, N, S)."""
-    from ... import sums, tensorcore
+    if variant.gpu:
+        return on_gpu(a, b, variant.gpu, "fp32", at, inputs="tf32", conversion=variant.conversion)
+    return multiply_adds(a, b, at)
 
-    if not variant.gpu:
-        return np.stack([np.asarray(sums.dot(row[None], b, "fp32", running=True))[:, at - 1] for row in a])
-    total, start, found = None, 0, []
-    for end in at.tolist():
-        s = slice(start, end)
-        total = tensorcore.matmul(
-            a[:, s], b[:, s].T, total, gpu=variant.gpu, inputs="tf32", conversion=variant.conversion
-        )
-        found.append(total)
-        start = end
-    return np.stack(found, axis=-1)
+
+def multiply_adds(a: Array, b: Array, at: Array) -> Array:
+    """Chains of FP32 fused multiply-adds over a (M, K), b (N, K), at every length: float32 (M, N, S)."""
+    from ... import sums
+
+    return np.stack([np.asarray(sums.dot(row[None], b, "fp32", running=True))[:, at - 1] for row in a])
 
 
 def measured(a: Array, b: Array) -> Arrays:
@@ -100,57 +99,35 @@ def published(rows: int) -> Arrays:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One kind as integers; (M, N, S), of ``converted`` and ``kept`` by conversion, of ``results`` by variant."""
+class Measured(Compared):
+    """``results`` by variant; of converted operands, by conversion, ``converted`` sums and ``kept``, of magnitudes."""
 
-    lengths: Array
-    exact: Array
-    magnitude: Array
     converted: Array
     kept: Array
-    results: Array
-
-    @property
-    def errors(self) -> Array:
-        """Magnitudes of the errors of every variant."""
-        return np.asarray(np.abs(self.results - self.exact))
 
     def conversion_bound(self, conversion: str) -> Array:
         """(2 d + d**2) sum|a b|, rounded down; d is 2**-10 for truncation, 2**-11 for rounding to nearest."""
         d = Fraction(1, 1 << (10 if conversion == "truncate" else 11))
-        return _floor(lambda k, s: (2 * d + d * d) * s, self.lengths, self.magnitude)
+        return self.rounded_down(lambda k, s: (2 * d + d * d) * s, self.magnitude)
 
     def chain_bound(self, i: int) -> Array:
         """What adding may cost, rounded down.
 
         A chain of blocks of L products: ``K ((L - 1) 2**-F + 2**-23) / L`` times the sum of the converted magnitudes,
-        since truncated partial sums never exceed it (as for FP16 operands, in ``partial_products``). Multiply-adds:
+        since truncated partial sums never exceed it (:mod:`..partial_products.bounds`). Multiply-adds:
         ``K u / (1 - K u)`` sum|a b| with u = 2**-24.
         """
         variant = VARIANTS[i]
         if not variant.gpu:
-            return _floor(lambda k, s: Fraction(k, (1 << 24) - k) * s, self.lengths, self.magnitude)
-        length, align = variant.model.length, variant.model.alignment_bits
-        rate = ((length - 1) * Fraction(1, 1 << align) + Fraction(1, 1 << 23)) / length
-        return _floor(lambda k, s: k * rate * s, self.lengths, self.kept[CONVERSIONS.index(variant.conversion)])
+            return self.rounded_down(lambda k, s: Fraction(k, (1 << 24) - k) * s, self.magnitude)
+        one = rate(variant.model)
+        return self.rounded_down(lambda k, s: k * one * s, self.kept[CONVERSIONS.index(variant.conversion)])
 
     def bound(self, i: int) -> Array:
         """Conversion and chain together."""
         if not VARIANTS[i].gpu:
             return self.chain_bound(i)
         return np.asarray(self.conversion_bound(VARIANTS[i].conversion) + self.chain_bound(i))
-
-    def shares(self, i: int) -> tuple[Array, Array, Array]:
-        """At every length, as shares of sum|a b|: mean and largest error, and largest bound; float64 (S,)."""
-        error, bound = (whole.ratio(part, self.magnitude) for part in (self.errors[i], self.bound(i)))
-        return error.mean(axis=(0, 1)), error.max(axis=(0, 1)), bound.max(axis=(0, 1))
-
-
-def _floor(of: Any, lengths: Array, totals: Array) -> Array:
-    found = np.empty(totals.shape, object)
-    for at in np.ndindex(totals.shape):
-        found[at] = math.floor(of(int(lengths[at[-1]]), totals[at]))
-    return found
 
 
 def of_kind(arrays: Arrays, kind: str) -> Measured:
@@ -159,4 +136,4 @@ def of_kind(arrays: Arrays, kind: str) -> Measured:
     exact, magnitude, narrow, kept = (
         whole.unpack(arrays[f"{kind}: {part}"]) for part in ("exact", "magnitude", "converted", "kept")
     )
-    return Measured(lengths, exact, magnitude, narrow, kept, whole.of_values(arrays[f"{kind}: results"]))
+    return Measured(lengths, exact, magnitude, whole.of_values(arrays[f"{kind}: results"]), narrow, kept)

@@ -43,11 +43,6 @@ class Answer:
     row: Row
     wrong: dict[str, int]
 
-    @property
-    def agreeing(self) -> tuple[str, ...]:
-        """The formulas that give every bit."""
-        return tuple(name for name, count in self.wrong.items() if count == 0)
-
 
 def cases() -> tuple[Case, ...]:
     """The elementwise cases whose results are compared with formulas; the optimizers' are compared with each other."""

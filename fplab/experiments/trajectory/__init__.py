@@ -5,8 +5,8 @@ run twice from one definition: by the lab's kernels and Tensor Core models on nu
 two must agree on every bit of every weight after every step; here, without one, torch computes everything but the
 products. The same run in the bits of three GPU families shows what their Tensor Cores alone change.
 
-``step``: the definition; ``ops``: its operations, twice; ``loop``: the training; ``checks``: the claims; ``cases``: for
-a GPU; ``figure``: the drawing.
+``step``: the definition; ``ops``: its operations, twice, and ``wide``, in FP64; ``loop``: the training; ``checks``: the
+claims; ``by_fractions``: one step, element by element; ``cases``: for a GPU; ``figure``: the drawing.
 """
 
 from __future__ import annotations

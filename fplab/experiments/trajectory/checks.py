@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ... import exact
 from ...hardware.cases import Arrays
 from ..base import Check, Evidence, Outcome, absent, failed, passed, verdict
-from .loop import (
-    GROWTH_INTERVAL,
-    INIT_SCALE,
-    Trace,
-    batches,
-    examples,
-    first_weights,
-    lab_bits,
-    train,
-)
+from .by_fractions import PassByFractions, updates
+from .loop import GROWTH_INTERVAL, INIT_SCALE, Trace, batches, examples, first_weights
 from .ops import LabOps
 from .step import MOMENTUM, SKIP, Pass, forward_and_backward
 
@@ -27,8 +18,6 @@ if TYPE_CHECKING:
     from .loop import Params
 
 FAMILY = ("V100", "A100", "H100")
-ORACLE_STEP = 37  # every so many elements of a tensor are computed by fractions
-CANCELLED = 12  # and so many of each product that cancel most: there the Tensor Core's roundings show
 
 
 def torch_agrees(arrays: Arrays, params: Params) -> Outcome:
@@ -56,93 +45,22 @@ def same_run(arrays: Arrays, theirs: Trace, params: Params) -> Outcome:
     return passed(f"{last.size:,} weights after each of {params.steps} steps, every bit")
 
 
-def rounded(value: Fraction, fmt: str) -> Fraction:
-    """A number rounded once, by integers."""
-    code = exact.round_to(exact.of(value), fmt)[0]
-    back = exact.decode(code, fmt)
-    assert back.kind == "finite"
-    return -back.magnitude if back.negative else back.magnitude
-
-
 def fractions_agree(arrays: Arrays, params: Params) -> Outcome:
     """Tensors of the first step that does not overflow and the weights after it, element by element on fractions."""
-    from ...tensorcore import get, oracle
-
-    ops, model = LabOps(FAMILY[-1]), get(FAMILY[-1], "fp16")
+    ops = LabOps(FAMILY[-1])
     x, targets = examples("train")
     step = int(np.flatnonzero(~arrays["skipped"][-1])[0])
     index = [chosen for chosen, _ in zip(batches(params, len(x)), range(step + 1), strict=False)][step]
+    x, targets = x[index], targets[index]
     weights, scale = first_weights(params), float(arrays["scales"][-1, step])
-    p = forward_and_backward(ops, weights, x[index], targets[index], scale)
-    h1, h2, h3 = (ops.half(w) for w in weights)
-    factors = {
-        "z1": (x[index], h1), "z2": (p.a1, h2), "y": (p.a2, h3), "g3": (p.a2.T, p.dy), "da2": (p.dy, h3.T),
-        "g2": (p.a1.T, p.dz2), "g1": (x[index].T, p.dz1),
-    }  # fmt: skip
-
-    def product(a: Any, b: Any, i: int, j: int) -> Fraction:
-        found = oracle.result_bits(oracle.dot([float(v) for v in a[i]], [float(v) for v in b[:, j]], 0.0, model), model)
-        return rounded(Fraction(float(np.uint32(found).view(np.float32))), "fp16")
-
-    def positive(z: Any) -> Fraction:
-        return max(Fraction(float(z)), Fraction(0))
-
-    def want(name: str, i: int, j: int) -> Fraction:
-        if name in factors:
-            return product(*factors[name], i, j)
-        if name == "a1":
-            return positive(p.z1[i, j])
-        if name == "a2":
-            return rounded(positive(p.z2[i, j]) + rounded(Fraction(float(p.a1[i, j])) * Fraction(SKIP), "fp16"), "fp16")
-        if name == "error":
-            return rounded(Fraction(float(p.y[i, j])) - Fraction(float(targets[index][i, j])), "fp32")
-        if name == "dy":
-            factor = Fraction(scale / params.batch)
-            return rounded(rounded(Fraction(float(p.error[i, j])) * factor, "fp32"), "fp16")
-        if name in ("dz1", "dz2"):
-            z, d = (p.z1, p.da1) if name == "dz1" else (p.z2, p.da2)
-            return Fraction(float(d[i, j])) if z[i, j] > 0 else Fraction(0)
-        skip = rounded(Fraction(float(p.da2[i, j])) * Fraction(SKIP), "fp16")  # da1
-        return rounded(product(p.dz2, h2.T, i, j) + skip, "fp16")
-
+    p = forward_and_backward(ops, weights, x, targets, scale)
+    tensors = PassByFractions(p, x, targets, weights, scale, ops, params.batch).elements()
     compared = 0
-    for name in Pass._fields:
-        got = getattr(p, name)
-        places = set(range(0, got.size, ORACLE_STEP * max(1, got.size // 2048)))
-        if name in factors:
-            places |= most_cancelled(*factors[name])
-        for flat in sorted(places):
-            i, j = divmod(flat, got.shape[1])
-            if Fraction(float(got[i, j])) != (right := want(name, i, j)):
-                return failed(f"{name}[{i}, {j}] is {float(got[i, j])!r}, by fractions {float(right)!r}")
-            compared += 1
-    after = train_to(params, step)
-    for k, (w, g) in enumerate(zip(weights, p.gradients, strict=True)):
-        new = after[k].view(np.float32)
-        for flat in range(0, w.size, ORACLE_STEP):
-            i, j = divmod(flat, w.shape[1])
-            v = rounded(Fraction(float(g[i, j])) / Fraction(scale), "fp32")  # the velocity was zero
-            right = rounded(Fraction(float(w[i, j])) - rounded(v * Fraction(params.lr), "fp32"), "fp32")
-            if Fraction(float(new[i, j])) != right:
-                return failed(f"w{k + 1}[{i}, {j}] is {float(new[i, j])!r}, by fractions {float(right)!r}")
-            compared += 1
+    for where, got, right in chain(tensors, updates(weights, p.gradients, scale, step, ops, params)):
+        if got != right:
+            return failed(f"{where} is {float(got)!r}, by fractions {float(right)!r}")
+        compared += 1
     return passed(f"{compared:,} elements of {len(Pass._fields)} tensors and 3 weights in step {step}, every bit")
-
-
-def most_cancelled(a: Any, b: Any) -> set[int]:
-    """Where a product is smallest beside the sum of its terms' magnitudes, and not zero: flat places."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    value, terms = np.abs(x @ y).ravel(), (np.abs(x) @ np.abs(y)).ravel()
-    ratio = np.where(value > 0, value / np.maximum(terms, 2.0**-100), np.inf)
-    return set(np.argsort(ratio, kind="stable")[:CANCELLED].tolist())
-
-
-def train_to(params: Params, step: int) -> tuple[Any, ...]:
-    """The bits of the weights after a step."""
-    from dataclasses import replace
-
-    short = replace(params, steps=step + 1)
-    return train(short, LabOps(FAMILY[-1]), np.asarray, lab_bits).kept[step]
 
 
 def scale_is_torch_s(arrays: Arrays, params: Params) -> Outcome:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 import fplab
 
 from ...hardware.cases import Arrays, Case, Meta
+from ...hardware.tensors import TORCH, bits, overflow_of, tensor
 from .data import FORMATS, HALVES, Params, gather, gradients, scaled, spread
 
-if TYPE_CHECKING:
-    import torch
-
-TORCH_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "e5m2": "float8_e5m2", "e4m3": "float8_e4m3fn"}
 CASE_SCALES = (0, 3, 8, 15, 24)
 
 
@@ -37,24 +34,11 @@ def case_inputs(params: Params) -> Arrays:
     return {name: x.view(np.uint32) for name, x in values.items()}
 
 
-def _tensor(values: np.ndarray, device: str) -> torch.Tensor:
+def narrowed(tensor: Any, fmt: str) -> Any:
+    """torch's cast of a tensor."""
     import torch
 
-    return torch.from_numpy(np.array(values, np.float32)).to(device)
-
-
-def _narrow(tensor: torch.Tensor, fmt: str) -> torch.Tensor:
-    import torch
-
-    return tensor.to(getattr(torch, TORCH_DTYPES[fmt]))
-
-
-def _bits(tensor: torch.Tensor) -> np.ndarray:
-    import torch
-
-    wide = tensor.element_size() == 2
-    codes = tensor.view(torch.int16 if wide else torch.uint8).cpu().numpy()
-    return codes.view(np.uint16) if wide else codes
+    return tensor.to(getattr(torch, TORCH[fmt]))
 
 
 def torch_cast(values: np.ndarray, fmt: str) -> np.ndarray:
@@ -62,7 +46,7 @@ def torch_cast(values: np.ndarray, fmt: str) -> np.ndarray:
     from ...training.loop import one_thread
 
     with one_thread():
-        return _bits(_narrow(_tensor(values, "cpu"), fmt))
+        return bits(narrowed(tensor(values.view(np.uint32), "fp32", "cpu"), fmt))
 
 
 def torch_version() -> str:
@@ -72,25 +56,19 @@ def torch_version() -> str:
     return str(torch.__version__)
 
 
-def e4m3_saturates(version: str) -> bool:
-    """Whether that torch's casts to E4M3 end at 448 instead of NaN (since 2.13)."""
-    major, minor = version.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 13)
-
-
 def device_casts(inputs: Arrays, device: str) -> Arrays:
     """Every sampled gradient times every loss scale in FP32, cast to each format: codes (scales, n)."""
-    g = _tensor(inputs["gradients"].view(np.float32), device)
-    return {f: np.stack([_bits(_narrow(g * 2.0 ** int(s), f)) for s in inputs["exponents"]]) for f in FORMATS}
+    g = tensor(inputs["gradients"], "fp32", device)
+    return {f: np.stack([bits(narrowed(g * 2.0 ** int(s), f)) for s in inputs["exponents"]]) for f in FORMATS}
 
 
 def lab_casts(inputs: Arrays, meta: Meta) -> Arrays:
     """The same casts by the lab's kernels; torch's overflow in E4M3 depends on its version."""
     g = inputs["gradients"].view(np.float32)
-    policies = {"e4m3": "saturate" if e4m3_saturates(str(meta["torch"])) else "nan"}
+    policies = {f: overflow_of(f, str(meta["torch"])) for f in FORMATS}
     return {
-        f: np.stack([fplab.encode(scaled(g, int(s)), f, overflow=policies.get(f)) for s in inputs["exponents"]])
-        for f in FORMATS
+        f: np.stack([fplab.encode(scaled(g, int(s)), f, overflow=policy) for s in inputs["exponents"]])
+        for f, policy in policies.items()
     }
 
 
@@ -100,8 +78,8 @@ def device_operation(name: str, left: str, right: str) -> Callable[[Arrays, str]
     def compute(inputs: Arrays, device: str) -> Arrays:
         import torch
 
-        a, b = (_tensor(inputs[x].view(np.float32), device) for x in (left, right))
-        return {f: _bits(getattr(torch, name)(_narrow(a, f), _narrow(b, f).expand_as(a))) for f in HALVES}
+        a, b = (tensor(inputs[x], "fp32", device) for x in (left, right))
+        return {f: bits(getattr(torch, name)(narrowed(a, f), narrowed(b, f).expand_as(a))) for f in HALVES}
 
     return compute
 

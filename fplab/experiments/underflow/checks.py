@@ -12,8 +12,9 @@ import fplab
 
 from ... import exact, formats
 from ...hardware.cases import Arrays
+from ...hardware.tensors import overflow_of
 from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
-from .cases import e4m3_saturates, torch_cast, torch_version
+from .cases import torch_cast, torch_version
 from .data import (
     FORMATS,
     HALVES,
@@ -39,7 +40,7 @@ def same_as(cast: Callable[[np.ndarray, str], np.ndarray], *names: str) -> Calla
                 theirs = cast(values, fmt)
             except ImportError as error:
                 return absent(f"{error.name} is not installed")
-            policy = "saturate" if cast is torch_cast and fmt == "e4m3" and e4m3_saturates(torch_version()) else None
+            policy = overflow_of(fmt, torch_version()) if cast is torch_cast else None
             ours = fplab.encode(values, fmt, overflow=policy)
             if not np.array_equal(ours, theirs) and (outcome := same_bits(ours, theirs, fmt)).status is not Status.PASS:
                 return failed(f"{kind} gradients * 2^{s} to {fmt}: {outcome.detail}")
