@@ -50,7 +50,7 @@ pages: $(VENV)/.installed ## the course as HTML pages that are read offline, int
 bench: $(VENV)/.installed ## speed, as ratios measured in one run
 	@$(BIN)/python -m benchmarks
 
-prove: $(VENV)/.installed ## the exhaustive proofs (about half an hour on two cores, resumable)
+prove: $(VENV)/.installed ## the exhaustive proofs (16 minutes on two free cores, resumable)
 	@$(BIN)/python -m tests.prove
 
 clean: ## remove the environment and everything generated
