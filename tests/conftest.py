@@ -1,18 +1,51 @@
-"""What all tests share: the first rungs run first, and hypothesis draws the same examples everywhere."""
+"""What all tests share: the first rungs run first, and a test sees the same numbers whatever ran before it."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: a first call may compile a kernel, and machines differ.
 settings.register_profile("fplab", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fplab")
 
+# One thread for torch, in the processes that tests start too: several would divide sums by the number of the machine's
+# cores, and the workers share these as it is. What must hold for any number of threads sets it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that runs the tests in the background makes them and what they start ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Whoever runs the tests keeps the progress that they have made in the exercises.
 os.environ["FPLAB_PROGRESS_DIR"] = tempfile.mkdtemp(prefix="fplab-progress-")
+
+# Nor does what they have chosen for themselves change what a test sees.
+for chosen in ("FPLAB_CORPUS", "FPLAB_LANG", "FPLAB_STATIC"):
+    os.environ.pop(chosen, None)
+
+
+def seed():
+    """torch's generator as new: what a test draws does not depend on the tests that a process ran before."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Before the fixtures of a module."""
+    seed()
+
+
+@pytest.fixture(autouse=True)
+def same_draws():
+    """After them, for the test itself."""
+    seed()
 
 
 def pytest_collection_modifyitems(items):

@@ -14,6 +14,7 @@ import pytest
 
 import fplab
 from fplab import exact
+from fplab.experiments.torch_bits.checks import WITH_FMA
 
 torch = pytest.importorskip("torch")
 gfloat = pytest.importorskip("gfloat")
@@ -81,11 +82,16 @@ def test_torch_fp32_sqrt_is_not_correctly_rounded_where_it_is_vectorised():
     assert away.max() == 1, f"torch's FP32 sqrt was off by one bit at most; {wrong} of {x.size} differ"
 
 
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+needs_fma = pytest.mark.skipif(CAPABILITY not in WITH_FMA, reason=f"torch has no fused multiply-add here: {CAPABILITY}")
+
+
 def _operands() -> list[np.ndarray]:
     words = np.random.Philox(11).random_raw(3 * 4096).astype(np.uint32)
     return list(((words >> 9) | np.uint32(0x3F800000)).view(np.float32).reshape(3, 4096) - np.float32(1.5))
 
 
+@needs_fma
 def test_torch_on_the_cpu_contracts_add_with_alpha():
     a, b, _ = _operands()
     alpha = np.float32(0.1)
@@ -95,6 +101,7 @@ def test_torch_on_the_cpu_contracts_add_with_alpha():
     assert (fused != stepped).any()
 
 
+@needs_fma
 def test_torch_on_the_cpu_contracts_addcmul():
     a, b, c = _operands()
     got = torch.addcmul(*map(torch.from_numpy, (a, b, c))).numpy()

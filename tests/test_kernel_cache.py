@@ -37,7 +37,7 @@ def climb(folder, rung: int) -> str:
     environment = os.environ | {"PYTHONPATH": str(folder), "FPLAB_CACHE_DIR": str(folder / "cache")}
     code = f"import ladder; print(ladder.LADDER[{rung}](5))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600, check=True
     )
     return done.stdout.strip()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 import fplab
 from fplab.errors import LabError
+from fplab.language import Text, speaking
 from fplab.training import DIGITS_MLP, fit, policies, tasks
 from fplab.training.policies import POLICIES, CastModel, Made, Policy, Products
 from fplab.training.tasks import Batch, Task
@@ -329,3 +331,14 @@ def test_mixed_precision_learns(name: str) -> None:
     run = fit(tasks.perceptron(width=32, hidden=1), name, steps=25, optimizer=made)
     assert run.scores.top1 > 0.75
     assert run.losses[-5:].mean() < 0.6 * run.losses[0]
+
+
+def test_what_a_policy_is_about_is_said_in_both_languages() -> None:
+    for policy in POLICIES:
+        assert isinstance(policy.about, Text)
+        assert policy.about.zh != policy.about.en
+        names = r"TF32|FP\d+|BF16|E\dM\d|O\d|2\^24"
+        assert set(re.findall(names, policy.about.en)) == set(re.findall(names, policy.about.zh))
+        with speaking("zh"):
+            assert f"{policy.about}" == policy.about.zh
+        assert "about" not in policy.described()

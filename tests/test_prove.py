@@ -324,8 +324,8 @@ def environment() -> dict[str, str]:
 
 
 def no_process_is_left(group: int) -> bool:
-    """Whether a process group dies out within ten seconds (multiprocessing's tracker leaves a little later)."""
-    for _ in range(100):
+    """Whether a process group dies out within a minute (multiprocessing's tracker leaves a little later)."""
+    for _ in range(600):
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
@@ -341,11 +341,11 @@ def test_the_command_stops_at_an_interrupt(tmp_path: Path) -> None:
         [sys.executable, "-m", "tests.prove", "--part", "fma", "--jobs", "2", "--state", str(state)],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not list(state.glob("*.json")) and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=300)
     assert run.returncode == 130, err
     assert "Traceback" not in err, err
     assert "interrupted; what is finished is kept" in err

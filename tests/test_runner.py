@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -303,7 +304,7 @@ def start(tmp_path: Path, change: str = "", parts: str = "") -> subprocess.Popen
 
 def end(process: subprocess.Popen[str], by: signal.Signals) -> tuple[int, str]:
     process.send_signal(by)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=300)
     return process.returncode, error
 
 
@@ -359,8 +360,6 @@ def test_the_table_fits_its_width_and_its_columns_align(width: int) -> None:
 
 
 def test_colour_changes_nothing_but_colour() -> None:
-    import re
-
     coloured = render(ROWS, 100, colour=True)
     assert "\x1b[1;31mFAIL" in coloured
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render(ROWS, 100)
@@ -375,11 +374,8 @@ def test_stand_ins_are_counted_apart() -> None:
 def test_progress_is_one_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("[1/2] toy") as tick:
         tick(0.5, "half")
-        time.sleep(0.06)
     text = capsys.readouterr().err
-    assert text.startswith("[1/2] toy ... 0.")
-    assert text.endswith(" s\n")
-    assert text.count("\n") == 1
+    assert re.fullmatch(r"\[1/2\] toy \.\.\. \d+\.\d s\n", text)
     with progress("toy", quiet=True) as tick:
         tick(0.5, "half")
     assert capsys.readouterr().err == ""
@@ -392,11 +388,15 @@ def test_progress_is_a_bar_on_a_terminal(tmp_path: Path) -> None:
         "with progress('toy') as tick:\n    tick(0.25, 'a quarter')\n    tick(1.5, 'more than all')\n"
     )
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent), "COLUMNS": "80", "LINES": "24"}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, stderr=theirs, check=True)
     os.close(theirs)
-    shown = os.read(ours, 10_000).decode().replace("\r", "\n").splitlines()
+    said = b""
+    with contextlib.suppress(OSError):  # how Linux says that nobody writes any more
+        while part := os.read(ours, 10_000):
+            said += part
     os.close(ours)
+    shown = said.decode().replace("\r", "\n").splitlines()
     assert any(line.startswith("toy  25%|") and line.rstrip().endswith("a quarter") for line in shown), shown
     assert any(line.startswith("toy 100%|") for line in shown)
-    assert [line for line in shown if line.strip()][-1].startswith("toy 0.")
+    assert re.fullmatch(r"toy \d+\.\d s", [line for line in shown if line.strip()][-1].strip())
