@@ -96,4 +96,25 @@ def test_runs_that_cannot_be_compared():
     with watch(model, optimizer) as other:
         model(torch.randn(2, 3)).sum().backward()
         optimizer.step()
-    assert watch.compare(one, other).bits is not None  # both have an input
+    with pytest.raises(LabError, match="no tensor in common but the input: they are of different models"):
+        watch.compare(one, other)
+
+
+def test_tensors_that_one_run_alone_has_are_said():
+    def go(name: str) -> watch:
+        torch.manual_seed(0)
+        model = nn.Sequential()
+        model.add_module("one", nn.Linear(3, 3))
+        model.add_module(name, nn.ReLU())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with watch(model, optimizer) as seen:
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+        return seen
+
+    found = watch.compare(go("two"), go("three"))
+    assert found.bits is None
+    assert [str(name) for name in found.alone] == [
+        f"{kind} of {layer}" for layer in ("two", "three") for kind in ("activations", "activation gradients")
+    ]
+    assert "; 4 are in one run alone, first activations of two, and were not compared" in str(found)

@@ -134,3 +134,72 @@ def test_a_mask_of_minus_infinities_is_no_broken_input():
             optimizer.step()
     assert seen.first is not None
     assert (seen.first.step, seen.first.kind) == (2, "input")
+
+
+class Choice(nn.Module):
+    """Logits of which some are ruled out by minus infinity, or the logarithm of a softmax that has zeros."""
+
+    def __init__(self, logarithm: bool) -> None:
+        super().__init__()
+        self.logits, self.logarithm, self.broken = nn.Linear(4, 3), logarithm, 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.logits(x) * self.broken
+        if self.logarithm:
+            return (logits * 1000).softmax(-1).log()
+        return logits.masked_fill(torch.tensor([False, False, True]), -math.inf)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_mask_that_a_layer_returns_is_named_and_hides_nothing_that_breaks_later(breaks):
+    torch.manual_seed(0)
+    model = Choice(logarithm=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as seen:
+        for i in range(4):
+            model.broken = math.nan if breaks and i == 2 else 1.0
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])).backward()
+            optimizer.step()
+    assert seen.first is not None
+    assert (seen.first.step, seen.first.layer, seen.first.infinite, seen.first.harmless) == (0, "model", 4, True)
+    assert "a mask, or a logarithm of zero that the loss never used" in str(seen.report())
+    assert ("the run broke at step 2" in str(seen.report())) == breaks
+    if breaks:
+        assert seen.first_kept is not None
+        assert (seen.first_kept.step, seen.first_kept.kind) == (2, "activations")
+        assert seen.first_kept.nan > 0
+        assert seen.first_kept.before is None  # this tensor never was finite
+    else:
+        assert seen.first_kept is None
+
+
+def test_after_a_mask_it_is_still_known_when_a_tensor_was_last_finite():
+    torch.manual_seed(0)
+    model = Choice(logarithm=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as seen:
+        for i in range(4):
+            if i == 3:
+                model.logits.weight.data[0, 0] = math.nan
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])).backward()
+            optimizer.step()
+    assert seen.first_kept is not None
+    assert (seen.first_kept.step, seen.first_kept.kind, seen.first_kept.tensor) == (3, "weights", "logits.weight")
+    assert seen.first_kept.before is not None
+    assert seen.first_kept.before[0] == 2
+
+
+def test_the_logarithm_of_zero_is_named_where_the_loss_breaks_with_it():
+    torch.manual_seed(0)
+    model = Choice(logarithm=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer) as seen:
+        optimizer.zero_grad()
+        nn.functional.nll_loss(model(torch.eye(4)), torch.tensor([0, 1, 2, 1])).backward()
+        optimizer.step()
+    assert seen.first is not None
+    assert seen.first is seen.first_kept
+    assert (seen.first.kind, seen.first.layer, seen.first.harmless) == ("activations", "model", False)
+    assert "likely: minus infinity alone: the logarithm of zero" in str(seen.report())

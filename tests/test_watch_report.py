@@ -423,3 +423,48 @@ def test_many_layers_are_merged_by_name_in_the_figure():
     apart = drawing.grouped({"a.x": (np.array([0]), np.array([1])), "a.y": (np.array([3]), np.array([5]))}, most=1)
     assert apart["a"][0].tolist() == [0, 1, 2, 3]
     assert apart["a"][1].tolist() == [1, 0, 0, 5]
+
+
+def test_weights_that_lose_their_updates_already_need_a_copy():
+    """Held in BF16, a weight shows only the updates that BF16 kept: those it lost are told by their gradients."""
+    weights = nn.Parameter(torch.ones(64, dtype=torch.bfloat16))
+    model = nn.Module()
+    model.weights = weights
+    model.forward = lambda x: model.weights * x  # type: ignore[method-assign]
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    pushes = torch.full((64,), 2.0**-10, dtype=torch.bfloat16)  # below half an ulp of 1
+    for moving, verdict in ((64, "WEIGHTS     no FP32 copy needed"), (32, "STAYS FP32"), (0, "STAYS FP32")):
+        pushes[:moving] = 1.0
+        with watch(model, optimizer, every=1) as seen:
+            optimizer.zero_grad()
+            model(pushes).sum().backward()
+            optimizer.step()
+        assert seen.lost().still == 64 - moving
+        text = str(seen.report())
+        assert verdict in text
+        still = f"and {64 - moving} weights with a gradient did not move in the format they are in, too many in 1 of 1"
+        assert (still in text) == (moving < 64)
+        weights.data.fill_(1)
+        pushes.fill_(2.0**-10)
+
+
+def test_a_step_without_a_learning_rate_loses_nothing():
+    """The first step of a warm-up: no weight moves, and none was to move."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step))
+    with watch(model, optimizer, every=1) as seen:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+            warmup.step()
+    assert (seen.lost().moved, seen.lost().still) == (10, 0)
+    assert "did not move" not in str(seen.report())
+
+
+@pytest.mark.parametrize(("steps", "every", "few"), [(1, 1, 1), (4, 1, 0), (24, 8, 3), (25, 8, 0)])
+def test_advice_from_few_steps_says_so(steps, every, few):
+    """The first step of Adam moves every weight by the learning rate; that no weight stands still says nothing yet."""
+    text = str(run(steps, every=every).report())
+    assert (f"few steps: the advice is about the {few} counted alone" in text) == bool(few)

@@ -6,20 +6,39 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...columns import padded, width_of
+from ...language import Text
 from ...tensorcore.models import Model
 
-QUESTIONS: dict[str, str] = {
-    "k order of products": "in which order a library's kernel takes a long k (split-K, several accumulators); here "
-    "one chain of ascending k",
-    "bias": "whether a bias is added in the kernel's epilogue or by a kernel of its own; here in FP32 in the epilogue, "
-    "before the result is stored",
-    "k order of convolutions": "cuDNN's is not documented; here the forward product and the gradient of the input take "
-    "channels, then the kernel's places in ascending order of the input's, and the gradient of the weights takes "
-    "images, then output places",
-    "attention": "FlashAttention's tiles and their running maximum; here FlashAttention-2's formulas with whole rows, "
-    "the exponentials unnormalised and in the operand's format, exp by torch in FP32",
-    "vectors": "matrix-vector and dot products run outside the Tensor Cores, in an order that is not documented; here "
-    "they take the unit's",
+QUESTIONS: dict[str, Text] = {
+    "k order of products": Text(
+        "in which order a library's kernel takes a long k (split-K, several accumulators); here "
+        "one chain of ascending k",
+        "程序库的核函数按什么次序处理很长的 k（split-K、几个累加器）；此处为一条链，k 递增",
+    ),
+    "bias": Text(
+        "whether a bias is added in the kernel's epilogue or by a kernel of its own; here in FP32 in the epilogue, "
+        "before the result is stored",
+        "偏置是在核函数的收尾部分相加，还是由单独的核函数相加；此处在收尾部分以 FP32 相加，然后才存储结果",
+    ),
+    "k order of convolutions": Text(
+        "cuDNN's is not documented; here the forward product and the gradient of the input take channels, then the "
+        "kernel's places in ascending order of the input's, and the gradient of the weights takes images, then output "
+        "places",
+        "cuDNN 的次序没有文档；此处前向乘积与输入的梯度先按通道，再按卷积核的位置（以输入的位置递增），"
+        "权重的梯度先按图像，再按输出的位置",
+    ),
+    "attention": Text(
+        "FlashAttention's tiles and their running maximum; here FlashAttention-2's formulas with whole rows, "
+        "the exponentials unnormalised and in the operand's format, exp by torch in FP32",
+        "FlashAttention 的分块及其逐块更新的最大值；此处按 FlashAttention-2 的公式取整行，"
+        "指数不归一化并采用操作数的格式，exp 由 torch 以 FP32 计算",
+    ),
+    "vectors": Text(
+        "matrix-vector and dot products run outside the Tensor Cores, in an order that is not documented; here "
+        "they take the unit's",
+        "矩阵与向量的乘积和点积不在 Tensor Core 上运行，次序没有文档；此处采用该单元的次序",
+    ),
 }
 _ASKED_BY = {
     "bias": ("addmm", "baddbmm", "addmv", "addbmm", "convolution"),
@@ -29,6 +48,14 @@ _ASKED_BY = {
     ),
     "vectors": ("mv", "dot", "vdot", "addmv"),
 }  # fmt: skip
+HEADS = (
+    Text("layer", "层"), Text("pass", "传播"), Text("operation", "运算"), Text("batch x m x k x n", "批 x m x k x n"),
+    Text("times", "次数"), Text("unit", "单元"),
+)  # fmt: skip
+PHASES = {"forward": Text("forward", "前向"), "backward": Text("backward", "反向")}
+ALLOWED = Text("torch's own (allowed)", "torch 自己的（已允许）")
+EMULATED = Text("{n:,} multiply-accumulates emulated.", "模拟了 {n:,} 次乘加。")
+OPEN, QUESTION = Text("Open questions:", "未决的问题："), Text("* {name}: {text}.", "* {name}：{text}。")
 
 
 class Shape(NamedTuple):
@@ -66,7 +93,7 @@ class Report:
     """What ran where; ``str`` of it is a table. ``questions``: what hardware alone could settle, by name."""
 
     rows: tuple[Row, ...]
-    questions: dict[str, str]
+    questions: dict[str, Text]
 
     @property
     def unemulated(self) -> tuple[str, ...]:
@@ -74,21 +101,20 @@ class Report:
         return tuple(sorted({row.operation for row in self.rows if not row.unit}))
 
     def __str__(self) -> str:
-        head = ("layer", "pass", "operation", "batch x m x k x n", "times", "unit")
-        cells = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-        total = sum(row.macs for row in self.rows)
-        lines.append(f"{total:,} multiply-accumulates emulated.")
+        cells = [tuple(map(str, HEADS)), *(_cells(row) for row in self.rows)]
+        widths = [max(width_of(row[i]) for row in cells) for i in range(len(HEADS))]
+        lines = ["  ".join(map(padded, row, widths)).rstrip() for row in cells]
+        lines.append(str(EMULATED.fill(n=sum(row.macs for row in self.rows))))
         if self.questions:
-            lines.append("Open questions:")
-            lines += [f"* {name}: {text}." for name, text in self.questions.items()]
+            lines.append(str(OPEN))
+            lines += [str(QUESTION.fill(name=name, text=text)) for name, text in self.questions.items()]
         return "\n".join(lines)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     shape = " x ".join(map(str, row.shape)) if row.shape else ""
-    return row.layer, row.phase, row.operation, shape, str(row.count), row.unit or "torch's own (allowed)"
+    phase = str(PHASES.get(row.phase, row.phase))
+    return row.layer, phase, row.operation, shape, str(row.count), row.unit or str(ALLOWED)
 
 
 class Log:

@@ -11,6 +11,8 @@ import numpy as np
 from ... import formats
 from ...errors import LabError
 from ...formats import Format
+from ...language import Text
+from . import words
 from .trail import Name, Print
 
 if TYPE_CHECKING:
@@ -37,9 +39,18 @@ class Parting:
         return self.name.tensor
 
     def __str__(self) -> str:
-        between = "" if self.after in (None, self.step - 1) else f" (the steps after {self.after} were not kept)"
-        shown = ", {:.9g} against {:.9g}".format(*self.values) if self.values else ""
-        return f"step {self.step}{between}, {self.name}{shown}"
+        return str(self.text)
+
+    @property
+    def text(self) -> Text:
+        """Where they part, in both languages."""
+        kept = self.after in (None, self.step - 1)
+        return words.PARTING.fill(
+            step=self.step,
+            gap=words.NOTHING if kept else words.GAP.fill(after=self.after),
+            name=self.name.text,
+            values=words.AGAINST.fill(one=self.values[0], other=self.values[1]) if self.values else words.NOTHING,
+        )
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,8 @@ class Comparison:
 
     ``bits``: the first tensor that differs in any bit. ``good``: the first that from some step on never comes back to
     within ``ulps`` units in the last place of ``format`` (the median of the values kept of it). ``distances``: of each
-    tensor the steps compared and that median distance, in these units.
+    tensor the steps compared and that median distance, in these units. ``alone``: tensors that one run has and the
+    other has not, in a step that both kept.
     """
 
     bits: Parting | None
@@ -57,20 +69,22 @@ class Comparison:
     format: str
     steps: tuple[int, ...]
     distances: dict[Name, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+    alone: tuple[Name, ...] = ()
 
     def __str__(self) -> str:
-        compared = (
-            f"{len(self.steps)} steps ({self.steps[0]} to {self.steps[-1]}), {len(self.distances)} tensors in each"
-        )
+        compared = words.COMPARED.fill(
+            n=len(self.steps), first=self.steps[0], last=self.steps[-1], tensors=len(self.distances),
+            left=words.LEFT.fill(only=len(self.alone), name=self.alone[0].text) if self.alone else words.NOTHING,
+        )  # fmt: skip
         if self.bits is None:
-            return f"every bit is the same in {compared}"
-        far = f"{self.ulps:g} ulp of {self.format}"
-        lines = [f"compared {compared}", f"first bit: {self.bits}"]
+            return str(words.SAME.fill(compared=compared))
+        far = words.FAR.fill(ulps=self.ulps, format=self.format)
+        lines = [words.WAS_COMPARED.fill(compared=compared), words.FIRST_BIT.fill(parting=self.bits.text)]
         if self.good is None:
-            lines.append(f"for good: never; every tensor comes back to within {far}")
+            lines.append(words.NEVER.fill(far=far))
         else:
-            lines.append(f"for good: {self.good}; more than {far} apart from then on (there {self.good.distance:.3g})")
-        return "\n".join(lines)
+            lines.append(words.FOR_GOOD.fill(parting=self.good.text, far=far, distance=self.good.distance))
+        return "\n".join(map(str, lines))
 
 
 def compare(fp32: watch, emulated: watch, *, ulps: float = 8, fmt: str | Format = "fp16") -> Comparison:
@@ -109,11 +123,14 @@ def compare(fp32: watch, emulated: watch, *, ulps: float = 8, fmt: str | Format 
                 if differs and first is None:
                     first = Parting(step, before, name, far, _differing(one[name], other[name]))
         before = step
-    if not found:
-        raise LabError("the two runs have no tensor in common: they are of different models, or no step is in both.")
+    if not steps:
+        raise LabError("no step is in both runs, so there is nothing to compare.")
+    alone = {name: None for step in steps for name in (*runs[0][step], *runs[1][step]) if name not in found}
+    if all(name.kind == "input" for name in found):
+        raise LabError("the two runs have no tensor in common but the input: they are of different models.")
     good = _for_good(found, ulps, runs, steps)
     arrays = {name: (np.array(at), np.array(far)) for name, (at, far) in found.items()}
-    return Comparison(first, good, ulps, form.name, tuple(steps), arrays)
+    return Comparison(first, good, ulps, form.name, tuple(steps), arrays, tuple(alone))
 
 
 def _for_good(

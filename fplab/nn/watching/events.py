@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_BACKWARD = "the forward pass was finite and the backward pass is not: the loss, or a derivative here, overflows"
-_UPDATE = "the gradients were finite and the update is not: the optimizer divides by zero or overflows"
-_CHANGED = "not the optimizer's doing, whose last step left it finite: look at what else writes to it or rounds it"
-_BETWEEN = "no module returned it: look at the functions called before this layer, or at the batch"
-CAUSES = {
-    "input": "the data holds it already: look at the batch, not at the model",
-    "initial weights": "there before the first step: a damaged checkpoint or a wrong initialisation",
-    "activations": "beyond the largest value of its format: a lower learning rate, or hold it in BF16 or FP32",
-    "activation gradients": _BACKWARD,
-    "weight gradients": _BACKWARD,
-    "updates": _UPDATE,
-    "weights": f"{_UPDATE}, or something else wrote to it",
-    "buffers": "this layer used a buffer that holds it: look at its running statistics, or at what else writes to it",
-}
+from ...language import Text
+from . import words
 
 
 class NonFinite(NamedTuple):
@@ -26,7 +14,8 @@ class NonFinite(NamedTuple):
     ``infinite`` and ``nan`` of ``size`` values; ``at``: the flat index of the first of them. ``before``: the step and
     the largest magnitude when this tensor was last seen finite. ``scale``: the loss scale. ``skipped``: whether a loss
     scaler skipped the step, so that nothing was harmed. ``elsewhere``: weights that something else than the
-    optimizer changed, or the input of a layer that no module returned.
+    optimizer changed, or the input of a layer that no module returned. ``below``: a module's output with minus infinity
+    alone, as a mask or the logarithm of zero; ``harmless``: and nothing else of its step was infinite or NaN.
     """
 
     step: int
@@ -41,30 +30,46 @@ class NonFinite(NamedTuple):
     scale: float
     skipped: bool = False
     elsewhere: bool = False
+    below: bool = False
+    harmless: bool = False
 
     def __str__(self) -> str:
-        what = " and ".join(f"{n:,} {name}" for n, name in ((self.infinite, "infinite"), (self.nan, "NaN")) if n)
-        whose = "" if self.kind in ("input", "loss") else f"{self.kind} of "
-        was = f"; finite until step {self.before[0]}, then at most {self.before[1]:.3g}" if self.before else ""
-        ended = "; the loss scaler skipped this step" if self.skipped else ""
-        return f"step {self.step}, {whose}{self.tensor}: {what} of {self.size:,} values{was}{ended}"
+        return str(self.text)
+
+    @property
+    def text(self) -> Text:
+        """What happened, as a sentence."""
+        counts = ((self.infinite, words.INFINITE), (self.nan, words.NAN))
+        found = words.joined((word.fill(n=n) for n, word in counts if n), words.AND)
+        tensor, before = words.tensor(self.tensor), self.before
+        own = self.kind in ("input", "loss")
+        return words.EVENT.fill(
+            step=self.step,
+            what=tensor if own else words.WHOSE.fill(kind=words.kind(self.kind), tensor=tensor),
+            values=words.OF_VALUES.fill(found=found, size=self.size),
+            was=words.WAS.fill(step=before[0], most=before[1]) if before else words.NOTHING,
+            ended=words.STEP_SKIPPED if self.skipped else words.NOTHING,
+        )
 
     @property
     def cause(self) -> str:
         """The likely cause, and what to do."""
+        return str(self.reason)
+
+    @property
+    def reason(self) -> Text:
+        """The cause in both languages."""
         if self.kind in ("activation gradients", "weight gradients") and self.scale > 1:
-            return (
-                f"the loss scale {power(self.scale)} is too large here: a dynamic scaler skips the step and halves it"
-            )
+            return words.SCALE_TOO_LARGE.fill(scale=power(self.scale))
         if self.kind == "loss":
-            return f"the loss does not survive its scale of {power(self.scale)}: scale less, or look at the loss"
+            return words.LOSS_BREAKS.fill(scale=power(self.scale))
         if self.elsewhere:
-            return _CHANGED if self.kind == "weights" else _BETWEEN
+            return words.CHANGED if self.kind == "weights" else words.NO_MODULE
+        if self.below:
+            return words.MASK if self.harmless else words.LOG_OF_ZERO
         if self.kind == "activations" and not self.infinite:
-            return (
-                "no infinity came before this NaN: 0/0, inf - inf, or a log or root of a negative number in this layer"
-            )
-        return CAUSES.get(self.kind, "the optimizer's state overflows its format: hold it in FP32")
+            return words.NO_INFINITY
+        return words.CAUSES.get(self.kind, words.OF_A_STATE)
 
 
 def power(scale: float) -> str:

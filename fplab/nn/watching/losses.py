@@ -28,6 +28,11 @@ class Lost(NamedTuple):
     still: int
     absorbed: dict[str, int]
 
+    @property
+    def pushed(self) -> int:
+        """All changes: those that moved a value, and those that did not show."""
+        return self.moved + self.still
+
     def share(self, fmt: str) -> float:
         """The part of the changes that a format loses, 0 to 1."""
         return self.absorbed[fmt] / max(self.moved, 1)

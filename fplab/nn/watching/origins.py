@@ -13,6 +13,7 @@ from .tensors import tensors_in
 
 Array = np.ndarray[Any, Any]
 INFINITY = 0x7F800000  # in float32 bits
+SMALL = 1024.0  # no format of 16 bits overflows among values below it
 ROOT = "model"  # how the outermost module is called, whose name is empty
 
 
@@ -70,3 +71,10 @@ def masks(bits: Array) -> bool:
     """Whether float32 bits (n,) are a mask or log-probabilities, where -inf is meant: none positive and no NaN."""
     values = bits.view(np.float32)
     return bool((values <= 0).all())  # False for NaN
+
+
+def only_below(bits: Array) -> bool:
+    """Whether float32 bits (n,) hold minus infinity alone among numbers too small to have overflowed: a mask, log 0."""
+    values = bits.view(np.float32)
+    finite = values[np.isfinite(values)]
+    return bool((values[broken(bits)] == -np.inf).all() and (np.abs(finite) < SMALL).all())

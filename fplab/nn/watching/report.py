@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...columns import padded, width_of
 from ...formats import Format
+from ...language import Text
+from . import words
 from .advice import GRADIENTS, Limits, LossScale, Row, loss_scale, rows, widths
 from .events import NonFinite, power
 from .losses import Lost, merged
@@ -18,14 +21,15 @@ if TYPE_CHECKING:
 
     from .session import watch
 
+FEW = 4  # counted steps below which the report says that they are few: an optimizer's first is like no other
 MOST_ROWS = 60  # of the table, where the text does not show all
-WHAT = "vanish / underflow / overflow"
 
 
 @dataclass(frozen=True)
 class Report:
     """What a watched run says about formats. ``str()`` is the whole of it; ``advice`` are its sentences.
 
+    It speaks the language of :func:`fplab.lang`; the figure is in English.
     ``rows``: every layer and kind. ``scales``: by format of 16 bits the loss scale it needs. ``first``: the first
     infinity or NaN.
     """
@@ -40,8 +44,8 @@ class Report:
     first_kept: NonFinite | None
     rows: tuple[Row, ...]
     scales: dict[str, LossScale]
-    advice: tuple[str, ...]
-    notes: tuple[str, ...]
+    _advice: tuple[Text, ...] = field(repr=False)
+    _notes: tuple[Text, ...] = field(repr=False)
     formats: tuple[Format, ...] = field(repr=False)
     _seen: Any = field(repr=False, compare=False)
 
@@ -53,9 +57,28 @@ class Report:
     @property
     def headline(self) -> str:
         """What was watched."""
-        skipped = f", {self.skipped} skipped by the loss scaler" if self.skipped else ""
-        part = "" if self.counted == self.steps else f", {self.counted} of them counted"
-        return f"{self.model} with {self.optimizer}: {self.steps} steps{skipped}{part}"
+        return str(self.title)
+
+    @property
+    def title(self) -> Text:
+        """The headline in both languages."""
+        return words.HEADLINE.fill(
+            model=self.model,
+            optimizer=self.optimizer,
+            steps=self.steps,
+            skipped=words.SKIPPED.fill(n=self.skipped) if self.skipped else words.NOTHING,
+            part=words.NOTHING if self.counted == self.steps else words.COUNTED.fill(n=self.counted),
+        )
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What broke and what to do, a sentence each."""
+        return tuple(map(str, self._advice))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before reading the counts."""
+        return tuple(map(str, self._notes))
 
     def table(self, most: int | None = None) -> str:
         """The table by layer and kind as text; ``most``: leave out rows that need nothing, if there are more."""
@@ -65,18 +88,16 @@ class Report:
             usual = {kind: _usual([r for r in self.rows if r.kind == kind]) for kind in kinds}
             whole = [self._whole(kind) for kind in kinds]
             shown = tuple(r for r in self.rows if _formats(r) != usual[r.kind])[: most - len(whole)]
-        head = ["layer", "kind", "zero", "binades", *(f.name for f in self.formats)]
-        head += [f"in {bits} bits" for bits in widths(self.formats)]
+        head = [*map(str, words.HEADS), *(f.name for f in self.formats)]
+        head += [str(words.IN_BITS.fill(bits=bits)) for bits in widths(self.formats)]
         cells = [head, *whole, *(self._cells(row) for row in shown)]
-        wide = [max(len(row[i]) for row in cells) for i in range(len(head))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, wide, strict=True)).rstrip() for row in cells]
+        wide = [max(width_of(row[i]) for row in cells) for i in range(len(head))]
+        lines = ["  ".join(map(padded, row, wide)).rstrip() for row in cells]
         lines.insert(1, "  ".join("-" * w for w in wide))
-        legend = f"in each format: {WHAT}, of the non-zero values, unscaled; updates and states: changes lost"
+        lines.append(str(words.LEGEND))
         if len(shown) < len(self.rows):
-            legend += (
-                f"\n{len(shown)} of {len(self.rows)} rows: the whole model, and layers unlike it; all: report.table()"
-            )
-        return "\n".join([*lines, legend])
+            lines.append(str(words.SHORTENED.fill(shown=len(shown), rows=len(self.rows))))
+        return "\n".join(lines)
 
     def _whole(self, kind: str) -> list[str]:
         """All layers of a kind as one row, and what all of them stand."""
@@ -84,7 +105,7 @@ class Report:
         table = np.sum([r.table for r in mine], axis=0)
         fates = {f.name: self._seen._tables.fates(table, f) for f in self.formats}
         lost = [r.lost for r in mine if r.lost is not None]
-        cells = self._cells(Row("(all)", kind, table, fates, {}, merged(lost) if lost else None))
+        cells = self._cells(Row(str(words.ALL), kind, table, fates, {}, merged(lost) if lost else None))
         for bits in mine[0].choices:
             found = dict.fromkeys(str(r.choices[bits] or "fp32") for r in mine)
             names = dict.fromkeys(text.partition(" ")[0] for text in found)
@@ -96,12 +117,13 @@ class Report:
         finite = any_fates.nonzero + any_fates.zero
         broken = any_fates.infinite + any_fates.nan
         low_high = row.binades
-        span = f"2^{low_high[0]}..2^{low_high[1]}" if low_high else "none"
-        cells = [row.layer, row.kind, percent(any_fates.zero / max(finite, 1)), span + (" + inf/nan" if broken else "")]
+        span = (f"2^{low_high[0]}..2^{low_high[1]}" if low_high else str(words.NONE)) + " + inf/nan" * bool(broken)
+        cells = [row.layer, str(words.kind(row.kind)), percent(any_fates.zero / max(finite, 1)), span]
         for f in self.formats:
             text = _three(row.fates[f.name])
             if row.lost is not None and row.kind != "weights":
-                text = ("" if row.kind == "updates" else text + ", ") + f"lost {percent(row.lost.share(f.name))}"
+                lost = str(words.LOST.fill(share=percent(row.lost.share(f.name))))
+                text = lost if row.kind == "updates" else f"{text}, {lost}"
             cells.append(text)
         for choice in row.choices.values():
             cells.append("" if row.kind == "updates" else "fp32" if choice is None else str(choice))
@@ -158,113 +180,138 @@ def make_report(seen: watch, limits: Limits) -> Report:
     notes = []
     if seen.scales is not None:
         low, high = map(power, seen.scales)
-        between = low if low == high else f"{low} to {high}"
-        notes.append(f"gradients are shown divided by the run's loss scale ({between})")
+        between = words.joined((low,)) if low == high else words.BETWEEN.fill(low=low, high=high)
+        notes.append(words.DIVIDED.fill(between=between))
     if seen.first_kept is not None:
-        notes.append(f"the run broke at step {seen.first_kept.step}; the counts below go on after it")
+        notes.append(words.GOES_ON.fill(step=seen.first_kept.step))
+    counted = -(-seen.steps // seen.every)
+    if counted < FEW:
+        notes.append(words.FEW.fill(n=counted))
     if seen.unread:
-        notes.append(f"not read (no values on this machine): {', '.join(sorted(seen.unread)[:4])}")
-    advice = (*_broken(seen), *_scale_advice(kept, found), *_kept_wide(seen, found, limits), *_narrower(found, seen))
+        notes.append(words.UNREAD.fill(names=words.joined(sorted(seen.unread)[:4])))
+    advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, found, limits), *_narrower(found, seen))
     return Report(
-        seen.name, type(seen._optimizer).__name__, seen.steps, -(-seen.steps // seen.every), seen.skipped, limits,
+        seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
         seen.first, seen.first_kept, found, kept, advice, tuple(notes), seen.formats, seen,
     )  # fmt: skip
 
 
-def _broken(seen: watch) -> list[str]:
+def _broken(seen: watch) -> list[Text]:
     """What went infinite, first the one that was not skipped."""
     if seen.first is None:
-        return ["NOT FINITE  nothing: no infinity and no NaN in any step"]
+        return [words.advice(words.BROKEN, words.NONE_BROKEN)]
     lines = []
     for event in dict.fromkeys(e for e in (seen.first_kept, seen.first) if e is not None):
-        lines += [f"NOT FINITE  {event}", f"            likely: {event.cause}"]
+        likely = words.LIKELY.fill(cause=event.reason)
+        lines += [words.advice(words.BROKEN, event.text), words.advice(words.BLANK, likely)]
     return lines
 
 
-def _scale_advice(scales: dict[str, LossScale], found: tuple[Row, ...]) -> list[str]:
+def _scale_advice(scales: dict[str, LossScale]) -> list[Text]:
     """The loss scale that each format needs, with what it saves."""
-    lines = []
-    for name, s in scales.items():
-        before, after = s.without.share("vanish"), s.within.share("vanish")
-        subnormal = s.within.share("underflow")
-        evidence = f"of the non-zero gradients {percent(before)} vanish without a scale"
-        if s.log2 == 0 and s.works:
-            up = f"; any up to 2^{s.window.high} is safe" if s.window.high > 0 else ""
-            lines.append(f"LOSS SCALE  {name}: none needed ({evidence}, none overflow{up})")
-            continue
-        at = f"{percent(after)} vanish and {percent(subnormal)} are subnormal at 2^{s.log2}"
-        at += f", {s.within.overflow:,} overflow"
-        if s.works:
-            lines.append(f"LOSS SCALE  {name}: 2^{s.log2} = {2**s.log2:,} ({evidence}; {at}; every layer stands "
-                         f"2^{s.window.low} to 2^{s.window.high})")  # fmt: skip
-        else:
-            names = ", ".join(s.left_out[:3]) + (f" and {len(s.left_out) - 3} more" if len(s.left_out) > 3 else "")
-            lines.append(f"LOSS SCALE  {name}: no single scale serves every layer; at 2^{s.log2} {names} would lose "
-                         f"too much or overflow ({evidence}; {at})")  # fmt: skip
-    return lines
+    return [words.advice(words.LOSS_SCALE, _scale_needed(name, s)) for name, s in scales.items()]
 
 
-def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[str]:
-    """What must stay FP32."""
-    lines = []
-    by_layer = {r.layer: r.lost for r in found if r.kind == "updates" and r.lost is not None and r.lost.moved}
+def _scale_needed(name: str, s: LossScale) -> Text:
+    evidence = words.UNSCALED.fill(share=percent(s.without.share("vanish")))
+    low, high = s.window
+    if s.log2 == 0 and s.works:
+        up = words.UP_TO.fill(high=high) if high > 0 else words.NOTHING
+        return words.NONE_NEEDED.fill(format=name, evidence=evidence, up=up)
+    vanish, subnormal = (percent(s.within.share(fate)) for fate in ("vanish", "underflow"))
+    at = words.AT.fill(vanish=vanish, subnormal=subnormal, log2=s.log2, overflow=s.within.overflow)
+    if s.works:
+        return words.SCALE.fill(format=name, log2=s.log2, scale=2**s.log2, evidence=evidence, at=at, low=low, high=high)
+    layers = words.named(s.left_out, 3, words.MORE)
+    return words.NO_SCALE.fill(format=name, log2=s.log2, layers=layers, evidence=evidence, at=at)
+
+
+def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[Text]:
+    """What must stay FP32; nothing is said where no candidate has 16 bits."""
     wide = [f for f in seen.formats if f.bits >= 16]
-    if by_layer:
-        total = merged(list(by_layer.values()))
-        too_many = {f: [n for n, one in by_layer.items() if one.share(f.name) > limits.lost] for f in wide}
-        safe = [f.name for f in wide if not too_many[f]]
-        text = (
-            f"WEIGHTS     no FP32 copy needed in {', '.join(safe)}" if safe else "STAYS FP32  the weights' master copy"
-        )
-        shares = "; ".join(
-            f"{f.name} would lose {_worst(by_layer, total, f.name)}, "
-            f"too many in {len(too_many[f])} of {len(by_layer)} layers"
-            for f in wide
-        )
-        lines.append(f"{text}: of {total.moved:,} updates {shares}")
-        if total.still:
-            lines.append(
-                f"            and {total.still:,} weights with a gradient did not move in the format they are in"
-            )
+    if not wide:
+        return []
+    lines = _master_copy(found, wide, limits)
     for kind in dict.fromkeys(r.kind for r in found if r.kind.startswith("state")):
         mine = [r for r in found if r.kind == kind]
         unfit = [r for r in mine if all(r.choices[b] is None for b in r.choices if b >= 16)]
         if unfit:
             lost = [r.lost for r in mine if r.lost is not None]
-            parts = []
-            for f in wide:
-                changes = f", {percent(merged(lost).share(f.name))} of its changes lost" if lost else ""
-                parts.append(f"{f.name}: {percent(seen.fates(f, kind).share('vanish'))} vanish{changes}")
-            lines.append(f"STAYS FP32  {kind} in {len(unfit)} of {len(mine)} layers ({'; '.join(parts)})")
+            parts = [_state_lost(seen, kind, f.name, lost) for f in wide]
+            text = words.STATE.fill(
+                kind=words.kind(kind), unfit=len(unfit), layers=len(mine), parts=words.joined(parts, words.SEMICOLON)
+            )
+            lines.append(words.advice(words.STAYS, text))
     for kind in ("activations", *GRADIENTS):
-        unfit = [r for r in found if r.kind == kind and any(b >= 16 for b in r.choices)
-                 and all(r.choices[b] is None for b in r.choices if b >= 16)]  # fmt: skip
-        if unfit:
-            lines.append(f"STAYS FP32  {kind} of {', '.join(r.layer for r in unfit[:4])}"
-                         f"{f' and {len(unfit) - 4} more layers' if len(unfit) > 4 else ''}")  # fmt: skip
+        layers = [r.layer for r in found if r.kind == kind and any(b >= 16 for b in r.choices)
+                  and all(r.choices[b] is None for b in r.choices if b >= 16)]  # fmt: skip
+        if layers:
+            text = words.OF_LAYERS.fill(kind=words.kind(kind), layers=words.named(layers, 4, words.MORE_LAYERS))
+            lines.append(words.advice(words.STAYS, text))
     return lines
 
 
-def _worst(by_layer: dict[str, Lost], total: Lost, fmt: str) -> str:
+def _master_copy(found: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
+    """Whether the weights need an FP32 copy, and how many of their updates each format would lose.
+
+    Updates that are lost already, because the weights are held in a narrow format, are lost in every candidate.
+    """
+    by_layer = {r.layer: r.lost for r in found if r.kind == "updates" and r.lost is not None and r.lost.pushed}
+    if not by_layer:
+        return []
+    total = merged(list(by_layer.values()))
+    stuck = sum(one.still > limits.lost * one.pushed for one in by_layer.values())
+    too_many = {f: sum(one.share(f.name) > limits.lost for one in by_layer.values()) for f in wide}
+    safe = [f.name for f in wide if not too_many[f] and not stuck]
+    verdict = words.NO_COPY.fill(formats=words.joined(safe)) if safe else words.MASTER
+    shares = [
+        words.WOULD_LOSE.fill(
+            format=f.name, share=_worst(by_layer, total, f.name), bad=too_many[f], layers=len(by_layer)
+        )
+        for f in wide
+    ]
+    text = words.OF_UPDATES.fill(verdict=verdict, moved=total.moved, shares=words.joined(shares, words.SEMICOLON))
+    lines = [words.advice(words.WEIGHTS if safe else words.STAYS, text)]
+    still = words.STILL.fill(n=total.still, bad=stuck, layers=len(by_layer))
+    return lines + [words.advice(words.BLANK, still)] * bool(total.still)
+
+
+def _state_lost(seen: watch, kind: str, fmt: str, lost: list[Lost]) -> Text:
+    """What a format makes of a state, and of its changes."""
+    changes = words.CHANGES.fill(share=percent(merged(lost).share(fmt))) if lost else words.NOTHING
+    return words.VANISH.fill(format=fmt, share=percent(seen.fates(fmt, kind).share("vanish")), changes=changes)
+
+
+def _worst(by_layer: dict[str, Lost], total: Lost, fmt: str) -> Text:
     """The share lost in all, and in the layer that loses most."""
     worst = max(by_layer, key=lambda layer: by_layer[layer].share(fmt))
-    share = by_layer[worst].share(fmt)
-    return f"{percent(total.share(fmt))}" + (f" ({worst} {percent(share)})" if share else "")
+    most, share = by_layer[worst].share(fmt), percent(total.share(fmt))
+    return words.WORST.fill(share=share, layer=worst, most=percent(most)) if most else words.joined((share,))
 
 
-def _narrower(found: tuple[Row, ...], seen: watch) -> list[str]:
+def _narrower(found: tuple[Row, ...], seen: watch) -> list[Text]:
     """For each width, in which formats how many tensors of a kind could be held."""
     lines = []
     for bits in widths(seen.formats):
         for name, kinds in (("weights", ("weights",)), ("activations", ("activations",)), ("gradients", GRADIENTS)):
             choices = [r.choices[bits] for r in found if r.kind in kinds]
-            fit = [c.format.name for c in choices if c is not None]
-            counts = ", ".join(f"{fit.count(n)} in {n}" for n in dict.fromkeys(fit)) or "none"
-            own = " at a scale of their own" if bits < 16 and fit else ""
-            rest = f", {len(choices) - len(fit)} in none" if fit and len(fit) < len(choices) else ""
             if choices:
-                lines.append(f"{f'{bits} BITS':11} {name}: of {len(choices)} tensors {counts}{own}{rest}")
+                fit = [c.format.name for c in choices if c is not None]
+                text = _fitting(name, fit, len(choices), own_scale=bits < 16)
+                lines.append(words.advice(words.BITS.fill(bits=bits), text))
     return lines
+
+
+def _fitting(kind: str, fit: list[str], tensors: int, own_scale: bool) -> Text:
+    """How many of so many tensors fit a format each."""
+    counts = [words.IN.fill(n=fit.count(n), format=n) for n in dict.fromkeys(fit)]
+    return words.FITS.fill(
+        kind=words.kind(kind),
+        n=tensors,
+        counts=words.joined(counts) if counts else words.NO_FORMAT,
+        own=words.OWN_SCALE if own_scale and fit else words.NOTHING,
+        rest=words.IN_NONE.fill(n=tensors - len(fit)) if fit and len(fit) < tensors else words.NOTHING,
+    )
 
 
 def picture(report: Report) -> Any:
@@ -285,7 +332,7 @@ def picture(report: Report) -> Any:
         dict.fromkeys(r.kind for r in report.rows), key=lambda k: order.index(k) if k in order else len(order)
     )
     return Picture(
-        title=report.headline,
+        title=report.title.en,
         histograms={(r.layer, r.kind): histogram(r.table) for kind in kinds for r in report.rows if r.kind == kind},
         formats=report.formats,
         curves=curves,
@@ -296,6 +343,6 @@ def picture(report: Report) -> Any:
             kind + (", as scaled" if seen.scales and kind == GRADIENTS[0] else ""): tuple(seen._trail.largest(kind))
             for kind in ("activations", *GRADIENTS)
         },
-        first=str(event or ""),
+        first=event.text.en if event else "",
         broken=event.step if event else None,
     )  # fmt: skip

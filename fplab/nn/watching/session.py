@@ -19,7 +19,7 @@ from .comparing import compare
 from .events import NonFinite
 from .hooks import ForwardHooks, optimizer_hooks, scaler_hooks
 from .losses import Losses, Lost, merged
-from .origins import INFINITY, ROOT, Ingredients, broken, masks, nothing
+from .origins import INFINITY, ROOT, Ingredients, broken, masks, nothing, only_below
 from .parts import Parameter, Parts, other_states, parameters_of, states_of
 from .report import Report, make_report
 from .tables import REACH, Array, Fates, Key, Tables, candidate, histogram
@@ -125,6 +125,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         self._counting = self.steps % self.every == 0
         self._depth, self._closure = 0, False
         self._scale, self._pending = 1.0, []  # type: float, list[NonFinite]
+        self._below: NonFinite | None = None  # an output with minus infinity alone, before anything else broke
         self._before = self._gradients = None
         self._states = {}
         self._trail.begin(self.steps)
@@ -132,8 +133,10 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
 
     def _end(self, skipped: bool) -> None:
         """End a step, which a loss scaler may have skipped."""
+        if self._below is not None and not self._pending:
+            self.first = self.first or self._below._replace(harmless=True)
         for event in self._pending:
-            ended = event._replace(skipped=skipped)
+            ended = (self._below or event)._replace(skipped=skipped)
             self.first = self.first or ended
             if not skipped:
                 self.first_kept = self.first_kept or ended
@@ -236,7 +239,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         moves = parts.difference(parts.join(_weight, "after"), before, "moves")
         self._see_parts("updates", parts, moves, count=True)
         pushed, gradients = self._gradients
-        pushes = gradients if pushed is parts else None
+        pushes = gradients if pushed is parts and _rate(self._optimizer) else None
         self._losses.add("weights", parts.layers, before, moves, parts.layer_offsets, pushes)
 
     def _joined_states(self, moving: list[Parameter], use: str) -> dict[str, tuple[Parts, Array]]:
@@ -265,7 +268,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         """Look at a tensor of each parameter, float32 (n,) side by side."""
         found = values.view(np.uint32)
         scanned = self._tables.scan_parts(found, parts.offsets)
-        if self._trail.open or (self.first is None and scanned.size) or (scanned[:, 0] >= INFINITY).any():
+        if self._trail.open or (self._sound and scanned.size) or (scanned[:, 0] >= INFINITY).any():
             for i, p in enumerate(parts.parameters):
                 if parts.offsets[i] < parts.offsets[i + 1]:
                     part = found[parts.offsets[i] : parts.offsets[i + 1]]
@@ -280,13 +283,22 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         """A tensor has been read: keep its print, and notice what is not finite."""
         self._trail.add(kind, tensor, scanned, found)
         if scanned[0] < INFINITY:
-            if self.first is None:
+            if self._sound:
                 self._largest[kind, tensor] = self.steps, scanned[0]
         elif self.first_kept is None and not self._pending and not (kind == "input" and masks(found)):
             behind = self._behind(made_of)
             if kind == "updates":
                 behind = behind or self._broken_before(tensor)
-            self._pending.append(behind or self._event(kind, layer, tensor, found))
+            event = behind or self._event(kind, layer, tensor, found)
+            if event.below:
+                self._below = self._below or event
+            else:
+                self._pending.append(event)
+
+    @property
+    def _sound(self) -> bool:
+        """Whether nothing has broken so far."""
+        return self.first is None or self.first.harmless
 
     def _behind(self, made_of: Ingredients) -> NonFinite | None:
         """What was not finite before an output was: weights, a buffer, or an input."""
@@ -315,7 +327,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         before = (was[0], float(np.uint32(was[1]).view(np.float32))) if was else None
         return NonFinite(
             self.steps, kind, layer, tensor, int(bad.sum()) - nan, nan, found.size, int(np.argmax(bad)), before,
-            self._scale,
+            self._scale, below=kind == "activations" and only_below(found),
         )  # fmt: skip
 
     # --- what was seen ----------------------------------------------------------------------------------------------
@@ -397,6 +409,12 @@ def _unscaled(found: Array, scale: float) -> tuple[Array, int]:
         return found, exponent - 1
     with np.errstate(all="ignore"):
         return (found.view(np.float32) * np.float32(1 / scale)).view(np.uint32), 0
+
+
+def _rate(optimizer: Any) -> bool:
+    """Whether a learning rate is not zero, as in the first step of a warm-up, when nothing is to move."""
+    groups = getattr(optimizer, "param_groups", [])
+    return not groups or any(group.get("lr", 1) for group in groups)
 
 
 def _owned(optimizer: Any) -> set[int] | None:

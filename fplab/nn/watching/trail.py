@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...language import Text
+from . import words
+
 Array = np.ndarray[Any, Any]
 SAMPLE = 16  # values kept of a tensor, evenly spread over it
 
@@ -23,8 +26,14 @@ class Name(NamedTuple):
     call: int
 
     def __str__(self) -> str:
-        again = f", call {self.call + 1}" if self.call else ""
-        return f"{self.kind} of {self.tensor}{again}"
+        return str(self.text)
+
+    @property
+    def text(self) -> Text:
+        """The tensor in both languages."""
+        again = words.CALL.fill(n=self.call + 1) if self.call else words.NOTHING
+        named = words.WHOSE.fill(kind=words.kind(self.kind), tensor=words.tensor(self.tensor))
+        return words.joined((named, again), words.NEXT)
 
 
 class Print(NamedTuple):
