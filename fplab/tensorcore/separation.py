@@ -44,7 +44,9 @@ def separate(model: Model, other: Model, seed: int = 0) -> Separation | None:
 
     The search draws operands that both models' formats hold, of the kinds that lie where models differ: next to the
     accumulator's last bits, cancelling, tiny, and next to overflow. What it finds is then shrunk until no product and
-    no element of k can be left out and no factor or c be made simpler.
+    no element of k can be left out and no factor or c be made simpler. ``seed``: of what is drawn.
+
+    Raises LabError for models without blocks: INT8 and FP64.
 
     >>> from fplab.tensorcore import get
     >>> found = separate(get("A100"), get("H100"))

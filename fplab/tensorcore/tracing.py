@@ -117,7 +117,8 @@ def trace(
 ) -> Trace:
     """One row as :func:`dot` computes it, with every step as data: ``a``, ``b`` (K,), ``c`` a number.
 
-    It is computed by the oracle, on integers and fractions. Not for INT8 and FP64, whose steps hide nothing.
+    The other arguments are :func:`dot`'s; block scales have shape (K / length, rounded up). It is computed by the
+    oracle, on integers and fractions. Not for INT8 and FP64, whose steps hide nothing.
 
     >>> step = trace([2.0**-12] * 4, [2.0**-12] * 4, 1.0, gpu="V100").steps[0]
     >>> [t.units for t in step.terms], step.result

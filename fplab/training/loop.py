@@ -21,7 +21,10 @@ Named = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained: stochastic gradient descent with momentum on the mean cross-entropy of a batch."""
+    """How a network is trained: stochastic gradient descent with momentum on the mean cross-entropy of a batch.
+
+    ``batch``: examples of a step. ``lr``: the learning rate. ``seed``: of the order of the examples alone.
+    """
 
     epochs: int = 12
     batch: int = 64

@@ -108,7 +108,8 @@ register(
             "Write rne(x, n): the non-negative integer x divided by 2^n, rounded to the nearest "
             "integer, ties to the even one. "
             "Where no other rule is named, every rounding in this course is this one.",
-            "编写 rne(x, n)：非负整数 x 除以 2^n，舍入到最近的整数，恰好一半时取偶数。本课程中凡未指明其他规则的舍入，都是这一种。",
+            "编写 rne(x, n)：非负整数 x 除以 2^n，舍入到最近的整数，恰好一半时取偶数。"
+            "本课程中凡未指明其他规则的舍入，都是这一种。",
         ),
         Text(
             "Compare x mod 2^n with 2^(n−1): below, above, or equal?",

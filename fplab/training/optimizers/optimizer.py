@@ -111,6 +111,15 @@ class LabOptimizer(Optimizer):
                         raise LabError(f"the state's {name!r} of parameter {index} is {shapes}.")
         super().load_state_dict(copy.deepcopy(state_dict))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``copy`` and ``pickle``: torch takes along what it knows of alone."""
+        return {**super().__getstate__(), "_formats": self._formats}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, and of a state that is loaded."""
+        super().__setstate__(state)
+        self._scratch = {}
+
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _precision(self, group: dict[str, Any]) -> Precision:
@@ -173,6 +182,7 @@ def _word(seed: int, step: int, place: int) -> int:
 class SGD(LabOptimizer):
     """Stochastic gradient descent with torch's ``momentum``, ``nesterov`` and ``weight_decay`` (L2), no dampening.
 
+    The arguments after ``*``: see :class:`LabOptimizer`.
     State ``velocity``: momentum * velocity + gradient (torch's momentum_buffer).
     """
 
@@ -214,6 +224,7 @@ class SGD(LabOptimizer):
 class Adam(LabOptimizer):
     """Adam (Kingma and Ba 2015); ``weight_decay`` is L2: a part of the gradient, and so divided by its root too.
 
+    ``betas``, ``eps``: as torch's. The arguments after ``*``: see :class:`LabOptimizer`.
     States ``exp_avg`` and ``exp_avg_sq``, named as torch names them.
     """
 
@@ -268,7 +279,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): the weight shrinks by lr * weight_decay.
 
     In a narrow format that shrinkage is itself an update that can be lost: ``1 - lr * weight_decay`` must be further
-    from 1 than half an ulp. By default ``weight_decay`` is 0.01, as in torch.
+    from 1 than half an ulp. By default ``weight_decay`` is 0.01, as in torch; other arguments as :class:`Adam`'s.
     """
 
     decoupled = True

@@ -224,7 +224,8 @@ class DynamicScaler(Scaler):
 class KerasScaler(Scaler):
     """Keras 3's ``LossScaleOptimizer``: doubles after ``dynamic_growth_steps`` finite steps, halves after another.
 
-    Gradients are divided by the scale. There is no guard: a scale of 2**127 grows to infinity and stays there.
+    Gradients are divided by the scale, then rounded to ``gradients`` (:class:`Scaler`). There is no guard: a scale of
+    2**127 grows to infinity and stays there.
     """
 
     def __init__(
@@ -241,7 +242,8 @@ class KerasScaler(Scaler):
 class ApexScaler(Scaler):
     """NVIDIA Apex's dynamic scale, which stops growing at 2**24.
 
-    The bounds and their defaults are those of ``apex/amp/frontend.py``.
+    Multiplied by ``scale_factor`` after ``scale_window`` good steps in a row, divided by it after a bad one. The bounds
+    and the defaults are those of ``apex/amp/frontend.py``; ``gradients`` is :class:`Scaler`'s.
     """
 
     def __init__(
