@@ -98,16 +98,22 @@ def test_convolutions_forward_and_backward(geometry: dict[str, int | Pair]) -> N
     assert same(bias.grad, g.sum((0, 2, 3)))
 
 
-@pytest.mark.parametrize(("stride", "padding", "extra", "groups"), [(1, 0, 0, 1), (2, 1, 1, 2), (3, 2, 2, 1)])
-def test_transposed_convolutions(stride: int, padding: int, extra: int, groups: int) -> None:
-    """A transposed convolution is the gradient of a convolution's input, and its own gradients are a convolution's."""
+@pytest.mark.parametrize(
+    ("stride", "padding", "extra", "groups", "dilation"),
+    [(1, 0, 0, 1, 1), (2, 1, 1, 2, 1), (3, 2, 2, 1, 1), (2, 1, 3, 2, 4)],
+)
+def test_transposed_convolutions(stride: int, padding: int, extra: int, groups: int, dilation: int) -> None:
+    """A transposed convolution is the gradient of a convolution's input, and its own gradients are a convolution's.
+
+    An output padding of a stride or more makes room for places that the convolution had not: they do not count.
+    """
     x, w = random(2, 4, 5, 6, grad=True), random(4, 6 // groups, 3, 3, seed=1, grad=True)
     with emulate("H100"):
-        y = functional.conv_transpose2d(x, w, None, stride, padding, extra, groups)
+        y = functional.conv_transpose2d(x, w, None, stride, padding, extra, groups, dilation)
     xd, wd = x.detach(), w.detach()
-    given = {"stride": stride, "padding": padding, "dilation": 1, "groups": groups}
+    given = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     check(y, gradient_of_input(xd, torch.zeros(y.shape), wd, **given),
-          functional.conv_transpose2d(xd, wd, None, stride, padding, extra, groups))  # fmt: skip
+          functional.conv_transpose2d(xd, wd, None, stride, padding, extra, groups, dilation))  # fmt: skip
     g = random(*y.shape, seed=2)
     y.backward(g)
     assert x.grad is not None
@@ -117,11 +123,12 @@ def test_transposed_convolutions(stride: int, padding: int, extra: int, groups: 
         conv_by_product(g, wd, None, **given)[:, :, :5, :6],
         functional.conv2d(g, wd, None, **given)[:, :, :5, :6],
     )
-    patches = unfolded(g, (3, 3), pair(stride), pair(padding), (1, 1), groups)
+    patches = unfolded(g, (3, 3), pair(stride), pair(padding), pair(dilation), groups)
     places = functional.conv2d(g, wd, None, **given).shape[2:]
     kept = patches.reshape(groups, 2, *places, -1)[:, :, :5, :6].reshape(groups, 60, -1)
     rows = xd.transpose(0, 1).reshape(groups, 4 // groups, -1)
-    own = torch.autograd.grad(functional.conv_transpose2d(xd, w, None, stride, padding, extra, groups), w, g)[0]
+    plain = functional.conv_transpose2d(xd, w, None, stride, padding, extra, groups, dilation)
+    own = torch.autograd.grad(plain, w, g)[0]
     check(w.grad, product(rows, kept).reshape(w.shape), own)
 
 

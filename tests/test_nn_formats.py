@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -337,3 +341,73 @@ def test_what_formats_refuses() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with formats(model, optimizer, weights="bf16", master=True), pytest.raises(LabError, match=r"step\(closure\)"):
         optimizer.step(lambda: model(data()).sum())
+
+
+# --- what layers return ---------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """What a layer may return."""
+
+    first: torch.Tensor
+    second: torch.Tensor | None
+
+
+class Output(OrderedDict[str, torch.Tensor]):
+    """What models of a hub return: a dictionary of a class of its own."""
+
+
+RETURNED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tuple": lambda y: (y, None),
+    "dictionary": lambda y: {"first": y},
+    "named tuple": lambda y: Pair(y, None),
+    "class of a dictionary": lambda y: Output(first=y),
+}
+
+
+@pytest.mark.parametrize("kind", RETURNED)
+def test_what_a_layer_returns_is_rounded_whatever_holds_it(kind: str) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([0.1, 1 / 3, 3.0]))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return RETURNED[kind](self.weight * x)
+
+    layer = Layer()
+    with formats(layer, activations="e4m3") as held:
+        got = layer(torch.ones(3))
+    plain = layer(torch.ones(3))
+    assert type(got) is type(plain)
+    found = next(iter(got.values())) if isinstance(got, dict) else got[0]
+    assert found.tolist() == fplab.quantize([0.1, 1 / 3, 3.0], "e4m3").tolist() != layer.weight.tolist()
+    assert held.rounded["activations"] == 2  # the input, and this
+
+
+def test_a_packed_sequence_is_rounded() -> None:
+    torch.manual_seed(0)
+    lstm = nn.LSTM(4, 5)
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(2, 4)])
+    with formats(lstm, activations="e4m3"):
+        output, _ = lstm(packed)
+    assert type(output) is type(packed)
+    values = output.data.detach()
+    assert torch.equal(values, torch.from_numpy(fplab.quantize(values.numpy(), "e4m3")))
+    assert torch.equal(output.batch_sizes, packed.batch_sizes)
+
+
+def test_names_that_match_nothing_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    with pytest.raises(LabError, match=r"unknown module or parameter in keep 'norm'\. Allowed: 0, 1, 0\.weight"):
+        formats(model, weights="bf16", keep=["norm"])
+    with pytest.raises(LabError, match=r"keep='1' is a string; a list of names is needed: keep=\['1'\]"):
+        formats(model, weights="bf16", keep="1")
+    with pytest.raises(LabError, match="SGD owns none of the parameters of Linear"):
+        formats(nn.Linear(3, 3), sgd, weights="bf16")
+    with formats(model, sgd, states={"exp_avg": "bf16"}):
+        sgd.step()  # without a gradient there is no state yet
+        model(torch.ones(2, 3)).sum().backward()
+        with pytest.raises(LabError, match=r"unknown state of SGD 'exp_avg'\. Allowed: momentum_buffer"):
+            sgd.step()

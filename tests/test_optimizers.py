@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import io
 import math
+import pickle
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from optimizer_runs import Make, N, oracle_round, run, same, slopes, start
-from torch import nn
+from torch import Tensor, nn
 
 import fplab
 from fplab.errors import LabError
@@ -388,3 +391,25 @@ def test_autograd_is_told_of_a_step_between_forward_and_backward(update: str) ->
     assert weight.tolist() == [0.5] * 4
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("update", ["nearest", "stochastic", "kahan", "master"])
+@pytest.mark.parametrize("through", ["deepcopy", "pickle"])
+def test_a_copy_of_a_model_and_its_optimizer_goes_on_to_the_same_bits(update: str, through: str) -> None:
+    custom = dataclasses.replace(fplab.formats.get("bf16"), name="bf16 of a copy")  # no name of the table
+    model = nn.Linear(5, 4)
+    optimizer = AdamW(model.parameters(), 1e-2, weights=custom, states="bf16", update=update, seed=3)
+
+    def go_on(model: nn.Module, optimizer: LabOptimizer, seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    go_on(model, optimizer, 0)
+    pair = model, optimizer
+    copied = copy.deepcopy(pair) if through == "deepcopy" else pickle.loads(pickle.dumps(pair))
+    want = go_on(model, optimizer, 1)
+    assert all(map(torch.equal, go_on(*copied, 1), want))

@@ -8,9 +8,10 @@ an operation is :func:`fplab.nn.emulate`'s matter, and torch's FP32 without it.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -82,10 +83,15 @@ class Formats:
 
     def outgoing(self, value: Any) -> Any:
         """A layer's output: its floating-point tensors rounded, and their gradients when those come back."""
-        if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            return type(value)(self.outgoing(v) for v in value)
-        if isinstance(value, Mapping) and type(value) is dict:
-            return {k: self.outgoing(v) for k, v in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_make"):  # named, as a packed sequence
+            return value._make(map(self.outgoing, value))
+        if type(value) in (list, tuple):
+            return type(value)(map(self.outgoing, value))
+        if isinstance(value, MutableMapping):
+            rounded = copy.copy(value)
+            for key, held in value.items():
+                rounded[key] = self.outgoing(held)
+            return rounded
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         result = straight_through(value, self.cast("activations"), Cast(None))
@@ -102,6 +108,10 @@ class Formats:
 
     def round_states(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         """Round an optimizer's states where they lie; its step counts are no states in this sense."""
+        there = dict.fromkeys(name for states in optimizer.state.values() for name in states)
+        for name in self._states if isinstance(self._states, Mapping) else ():
+            if name not in there and any(parameter.grad is not None for parameter in parameters):
+                raise unknown(f"state of {type(optimizer).__name__}", name, there or ["none"])
         for parameter in parameters:
             for name, value in optimizer.state.get(parameter, {}).items():
                 cast = self._states.get(name) if isinstance(self._states, Mapping) else self._states
@@ -171,6 +181,7 @@ def formats(
     else:
         held = _cast("states", states, rounding, overflow, seed)
     _known_kinds(rounding, overflow)
+    _fitting(model, optimizer, keep)
     return _hooked(model, optimizer, Formats(casts, held, keep, seed), casts, master)
 
 
@@ -179,6 +190,22 @@ def _known_kinds(*choices: Choice | None) -> None:
         for kind in choice if isinstance(choice, Mapping) else ():
             if kind not in KINDS:
                 raise unknown("kind of tensor", kind, KINDS)
+
+
+def _fitting(model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: Sequence[str]) -> None:
+    """An error for an optimizer of another model, and for patterns that leave nothing alone."""
+    if isinstance(keep, str):
+        raise LabError(f"keep={keep!r} is a string; a list of names is needed: keep=[{keep!r}].")
+    names = [name for name, _ in (*model.named_modules(), *model.named_parameters()) if name]
+    for pattern in keep:
+        if not fnmatch.filter(names, pattern):
+            raise unknown("module or parameter in keep", pattern, names[:40], names)
+    own = set(map(id, model.parameters()))
+    if optimizer is not None and not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        raise LabError(
+            f"{type(optimizer).__name__} owns none of the parameters of {type(model).__name__}; make it from this "
+            "model's parameters(), after the model was built, copied or loaded."
+        )
 
 
 def _cast(kind: str, fmt: Name, rounding: Choice, overflow: Choice | None, seed: int | None) -> Cast:

@@ -32,7 +32,8 @@ def forward(
     weights = (scores - top).exp()
     sums = weights.sum(-1, keepdim=True)
     mixed = products(weights, _heads(v, q), q.dtype) / torch.where(sums == 0, 1, sums)
-    return products.stored(mixed, q.dtype), (top + sums.log()).squeeze(-1)
+    out = torch.empty_like(q).copy_(products.stored(mixed, q.dtype))  # laid out in memory as torch's
+    return out, (top + sums.log()).squeeze(-1)
 
 
 def backward(
@@ -53,7 +54,8 @@ def backward(
     grad_q = products(by_score, keys, q.dtype, (True, False)) * factor
     grad_k = products(by_score.transpose(-1, -2), q, q.dtype, (True, False)) * factor
     grads = grad_q, _summed(grad_k, k), _summed(grad_v, v)
-    return tuple(products.stored(g, q.dtype) for g in grads)  # type: ignore[return-value]
+    stored = (products.stored(g, q.dtype) for g in grads)
+    return tuple(g.transpose(1, 2).contiguous().transpose(1, 2) for g in stored)  # type: ignore[return-value]
 
 
 def _scores(

@@ -44,6 +44,8 @@ class Calls(TorchFunctionMode):
             self.mode.link()
         with _innermost("calling"):
             result = func(*args, **kwargs)
+        if func is torch.Tensor.backward:
+            self.mode.run.new_step()
         if torch._C._functorch.get_dynamic_layer_stack_depth():
             self.mode.link_graph(result)
         return result

@@ -47,6 +47,8 @@ class Emulation:
         except BaseException:
             undo.close()
             raise
+        if not self._blocks:
+            self.new_step()
         self._blocks.append((mode, undo))
         return self
 
@@ -62,6 +64,10 @@ class Emulation:
     def here(self) -> Origin:
         """The layer that is running, and how many products it has had."""
         return Origin(*self._layers[-1])
+
+    def new_step(self) -> None:
+        """Products outside of all layers are counted anew, so that a loop in one block gives each its role again."""
+        self._layers[0][1] = 0
 
     def next_product(self) -> Origin:
         """The number of a new product of the layer that is running."""
@@ -112,7 +118,8 @@ def emulate(
     class, in order of first call), pass, number of the product in it, operand, and " gradient" after one that is. With
     it, and with ``gradients``, a checkpoint asks again for the same roles when it recomputes.
 
-    ``allow``: products that may run unemulated ("linalg_qr", "mylib::op"); any other raises LabError where it is met.
+    ``allow``: products that may run unemulated ("linalg_qr", "mylib::op", or of tensors that no unit takes, "mm of
+    int64"); any other raises LabError where it is met.
     torch.compile is refused. One block is for one thread.
 
     >>> import torch

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from ...errors import LabError
 from .multiply import Products
@@ -47,8 +48,7 @@ def forward(
     dilation: Ints, transposed: bool, output_padding: Ints, groups: int,
 ) -> Tensor:  # fmt: skip
     """torch's convolution: x (N, C, ...), weight (C_out, C / groups, ...), transposed (C, C_out / groups, ...)."""
-    if x.dtype != weight.dtype:
-        raise LabError(f"a convolution of {x.dtype} by {weight.dtype}: torch takes tensors of one dtype; cast one.")
+    _checked(x, weight, transposed, groups)
     dims = weight.dim() - 2
     geometry = Geometry.of(dims, stride, padding, dilation, groups)
     flags = marked(x), marked(weight)
@@ -63,7 +63,7 @@ def forward(
         result = products.with_addend(result, shaped, 1.0, 1.0)
     kernel = tuple(weight.shape[2:])
     places = sizes if transposed else _places(x.shape[2:], kernel, geometry)
-    return products.stored(_as_images(result, x.shape[0], places), x.dtype)
+    return _laid_out(products.stored(_as_images(result, x.shape[0], places), x.dtype), x, weight)
 
 
 def backward(
@@ -77,16 +77,36 @@ def backward(
     if output_mask[0]:
         sizes, flags = tuple(x.shape[2:]), (True, False)
         if transposed:
-            flat = _patch_product(products, gradient, weight, geometry, flags)
+            flat = _patch_product(products, gradient, weight, geometry, flags, sizes)
         else:
             flat = _spread_product(products, gradient, weight, geometry, sizes, flags)
-        grads[0] = products.stored(_as_images(flat, x.shape[0], sizes), x.dtype)
+        grads[0] = _laid_out(products.stored(_as_images(flat, x.shape[0], sizes), x.dtype), x, weight)
     if output_mask[1]:
         over, by, flags = (gradient, x, (True, False)) if transposed else (x, gradient, (False, True))
-        grads[1] = products.stored(_weight_product(products, over, by, weight, geometry, flags), weight.dtype)
+        grad_w = products.stored(_weight_product(products, over, by, weight, geometry, flags), weight.dtype)
+        grads[1] = _laid_out(grad_w, x, weight)
     if output_mask[2]:
         grads[2] = gradient.sum(dim=[0, *range(2, gradient.dim())])
     return grads[0], grads[1], grads[2]
+
+
+def _checked(x: Tensor, weight: Tensor, transposed: bool, groups: int) -> None:
+    """What torch itself would refuse."""
+    if x.dtype != weight.dtype:
+        raise LabError(f"a convolution of {x.dtype} by {weight.dtype}: torch takes tensors of one dtype; cast one.")
+    taken = weight.shape[0] if transposed else weight.shape[1] * groups
+    if x.dim() != weight.dim() or x.shape[1] != taken:
+        raise LabError(
+            f"a convolution with weights of {tuple(weight.shape)} in {groups} group(s) takes {taken} channels and "
+            f"{weight.dim() - 2} dimensions; the input has the shape {tuple(x.shape)}."
+        )
+
+
+def _laid_out(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """In memory as torch lays its own: channels last if an operand is. A view, or a sum, would be another otherwise."""
+    given = (suggest_memory_format(x), suggest_memory_format(weight))
+    last = [form for form in given if form != torch.contiguous_format]
+    return result.contiguous(memory_format=last[0] if last else torch.contiguous_format)
 
 
 def _places(sizes: Ints, kernel: Ints, g: Geometry) -> tuple[int, ...]:
@@ -116,7 +136,7 @@ def _patches(x: Tensor, kernel: Ints, places: Ints, g: Geometry) -> Tensor:
     )  # fmt: skip
     grouped = windows.reshape(n, g.groups, channels // g.groups, *places, *kernel)
     order = (1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))
-    return grouped.permute(order).reshape(g.groups, n * math.prod(places), -1)
+    return grouped.permute(order).reshape(g.groups, n * math.prod(places), channels // g.groups * math.prod(kernel))
 
 
 def _padded(x: Tensor, before: Ints, after: Ints) -> Tensor:
@@ -125,12 +145,15 @@ def _padded(x: Tensor, before: Ints, after: Ints) -> Tensor:
     return torch.nn.functional.pad(x, amounts) if any(amounts) else x
 
 
-def _patch_product(products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[bool, bool]) -> Tensor:
-    """(groups, N * places, C_out / groups): a convolution as a product."""
+def _patch_product(
+    products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[bool, bool], places: Ints | None = None
+) -> Tensor:
+    """(groups, N * places, C_out / groups): a convolution as a product; ``places``: the first so many, None is all."""
     kernel = tuple(weight.shape[2:])
-    places = _places(x.shape[2:], kernel, g)
+    places = places or _places(x.shape[2:], kernel, g)
     patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
-    columns = weight.reshape(g.groups, weight.shape[0] // g.groups, -1).transpose(1, 2)
+    outs, taken = weight.shape[0] // g.groups, math.prod(weight.shape[1:])
+    columns = weight.reshape(g.groups, outs, taken).transpose(1, 2)
     return products(patches, columns, x.dtype, flags)
 
 
@@ -147,8 +170,9 @@ def _spread_product(
     patches = _patches(_padded(spread, before, after), kernel, sizes, plain)
     flipped = weight.flip(list(range(2, 2 + dims)))
     inner = weight.shape[0] // g.groups
-    columns = flipped.reshape(g.groups, inner, weight.shape[1], -1).transpose(2, 3)  # group, in, place, out
-    return products(patches, columns.reshape(g.groups, -1, weight.shape[1]), x.dtype, flags)
+    outs, area = weight.shape[1], math.prod(kernel)
+    columns = flipped.reshape(g.groups, inner, outs, area).transpose(2, 3)  # group, in, place, out
+    return products(patches, columns.reshape(g.groups, inner * area, outs), x.dtype, flags)
 
 
 def _with_gaps(x: Tensor, stride: Ints) -> Tensor:
@@ -169,7 +193,7 @@ def _weight_product(
     kernel, places = tuple(weight.shape[2:]), tuple(by.shape[2:])
     patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
     channels = by.shape[1] // g.groups
-    rows = by.transpose(0, 1).reshape(g.groups, channels, -1)
+    rows = by.transpose(0, 1).reshape(g.groups, channels, by.shape[0] * math.prod(places))
     return products(rows, patches, x.dtype, (flags[1], flags[0])).reshape(weight.shape)
 
 

@@ -7,7 +7,7 @@ is stored, so that an FP16 result is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,15 +19,16 @@ Tensor = torch.Tensor
 
 
 def _checked(name: str, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> None:
-    """What torch itself would refuse, and what no Tensor Core takes."""
+    """What torch itself would refuse."""
     if a.dim() != b.dim() or a.dim() not in dims or a.shape[:-2] != b.shape[:-2]:
         raise LabError(f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)} does not exist.")
+    if a.shape[-1] != b.shape[-2]:
+        raise LabError(
+            f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)}: {a.shape[-1]} columns by "
+            f"{b.shape[-2]} rows."
+        )
     if a.dtype != b.dtype:
         raise LabError(f"{name} of {a.dtype} and {b.dtype}: torch multiplies tensors of one dtype; cast one of them.")
-    if not a.dtype.is_floating_point:
-        raise LabError(f"{name} of {a.dtype} has no Tensor Core model here; allowed: floating-point tensors.")
-    if not (a.layout == b.layout == torch.strided):
-        raise LabError(f"{name} of sparse tensors is not emulated; make them dense with to_dense().")
 
 
 def _product(products: Products, marked: Marked, a: Tensor, b: Tensor) -> Tensor:
@@ -58,6 +59,8 @@ def addmm(
 ) -> Tensor:  # fmt: skip
     """``beta * c + alpha * (a @ b)`` for addmm and baddbmm; ``c`` broadcasts."""
     _checked(products.operation, a, b, (2, 3))
+    if c.dtype not in (a.dtype, out_dtype):
+        raise LabError(f"{products.operation} of {a.dtype} with an addend of {c.dtype}: cast the addend.")
     total = products.with_addend(_product(products, marked, a, b), c, float(alpha), float(beta))
     return products.stored(total, out_dtype or a.dtype)
 
@@ -80,3 +83,12 @@ def addbmm(
         one, other = a[i], b[i]
         total = addmm(products, marked, total, one, other, beta=beta if i == 0 else 1, alpha=alpha)
     return total if a.shape[0] else total * beta
+
+
+def affine_grid(products: Products, marked: Marked, theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+    """The places (N, ..., dims) to which affine maps ``theta`` (N, dims, dims + 1) take the grid of ``size``."""
+    dims = theta.shape[1]
+    still = torch.eye(dims, dims + 1, dtype=theta.dtype).expand(1, -1, -1)
+    grid = torch.affine_grid_generator(still, [1, *size[1:]], align_corners)  # products by 1 and 0: exact
+    places = torch.cat([grid.reshape(1, -1, dims), torch.ones(1, grid[0, ..., 0].numel(), 1, dtype=theta.dtype)], -1)
+    return mm(products, marked, places.expand(len(theta), -1, -1), theta.mT).reshape(len(theta), *grid.shape[1:])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .context import Emulation
 
 _LOCAL = threading.local()
+_PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # none of its own, as parameters and most classes of tensors
 _HOOKED = "fplab emulation"  # key of a node's metadata
 NO_COMPILER = (
     "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its own, whose products cannot be "
@@ -38,7 +39,7 @@ NO_COMPILER = (
 
 # Nodes whose backward multiplies no matrices. They need a mode only where a checkpoint may recompute inside them.
 _PLAIN_NAMES = """
-    Abs Add Addcdiv Addcmul Alias AsStrided AvgPool2D Cat Clamp ClampMin Clone Copy CopySlices Detach Div Elu Embedding
+    Abs Add Addcdiv Addcmul Alias AsStrided AvgPool2D Cat Clamp ClampMin Clone Copy Detach Div Elu Embedding
     Exp Expand Gather Gelu HardSigmoid HardSwish HardTanh Index IndexSelect LeakyRelu Log LogSoftmax Logsumexp
     MaskedFill MaxPool2DWithIndices Mean MseLoss Mul NativeBatchNorm NativeDropout NativeGroupNorm NativeLayerNorm Neg
     NllLoss NllLoss2D Permute Pow Relu ReshapeAlias Rsqrt Select Sigmoid Silu Slice Softmax Softplus Split Sqrt Squeeze
@@ -99,15 +100,15 @@ class Mode(TorchDispatchMode):
     def _operation(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if getattr(_LOCAL, "busy", False):
             return func(*args, **kwargs)
-        if types and any(t is not torch.nn.Parameter and t is not torch.Tensor for t in types):
+        if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first, into operations that come back
         self.link()
-        if operations.composed(func):
+        if operations.composed(func) and not _nested(args):
             with self:
                 return func.decompose(*args, **kwargs)
         handler = operations.handler(func)
         with _alone():
-            if handler is not None and not _abstract(args):
+            if handler is not None and not _abstract(args) and self._has_unit(func, args):
                 origin = self._origin()
                 result = self._product(handler, func, args, kwargs)
             else:
@@ -135,6 +136,8 @@ class Mode(TorchDispatchMode):
         if operations.name_of(func) != name:
             return args[0].copy_(result)
         if out is not None:
+            if out.dtype != result.dtype:
+                raise LabError(f"{name} of {result.dtype} into out= of {out.dtype}: torch takes one dtype.")
             return out.resize_(result.shape).copy_(result)
         return result
 
@@ -152,10 +155,20 @@ class Mode(TorchDispatchMode):
     def _permit(self, func: Any) -> None:
         """An error for a product that is not emulated, unless it was allowed."""
         why = operations.refusal(func)
-        if why is None:
-            return
-        name = operations.name_of(func)
-        base = operations.base_name(func)
+        if why is not None:
+            self._allowed(operations.name_of(func), operations.base_name(func), why)
+
+    def _has_unit(self, func: Any, args: Any) -> bool:
+        """Whether a unit takes the operands; an error if none does, unless that was allowed."""
+        kind = operations.kind_without_unit(args)
+        if kind is None:
+            return True
+        name, base = operations.name_of(func), operations.base_name(func)
+        self._allowed(f"{name} of {kind}", f"{base} of {kind}", operations.NO_UNIT)
+        return False
+
+    def _allowed(self, name: str, base: str, why: str) -> None:
+        """Count a product that runs in torch's own arithmetic, or an error if ``allow`` does not name it."""
         if not {name, base} & self.run.settings.allow:
             raise LabError(
                 f"{name} is not emulated ({why}). Its result would have torch's bits, not the {self.run.gpu}'s; "
@@ -207,6 +220,9 @@ class Mode(TorchDispatchMode):
         for tensor, origin, elsewhere in self._new:
             if tensor.requires_grad:
                 self._hook(tensor.grad_fn, origin, elsewhere)
+                base = tensor._base  # where a view was changed in place, the work is in the node of its base
+                if base is not None and base.grad_fn is not None and base.grad_fn._sequence_nr() >= self._first:
+                    self._hook(base.grad_fn, origin, elsewhere)
         self._new = []
 
     def link_function(self, result: Any) -> None:
@@ -271,6 +287,11 @@ def _saved(node: Any) -> set[int]:
     names = [name for name in dir(node) if name.startswith("_saved_")]
     tensors = [getattr(node, name) for name in names]
     return {t.untyped_storage().data_ptr() for t in tensors if isinstance(t, torch.Tensor)}
+
+
+def _nested(args: Any) -> bool:
+    """Whether an operand is a ragged batch in one piece of memory, which has operations of its own."""
+    return any(isinstance(x, torch.Tensor) and x.is_nested for x in args)
 
 
 def _abstract(args: Any) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from ...errors import LabError, unknown
 from . import attention, convolution, dense
 
@@ -19,11 +21,14 @@ Handler = Callable[..., Any]
 EMULATED: dict[str, Handler] = {
     "mm": dense.mm, "bmm": dense.mm, "mv": dense.mv, "dot": dense.dot, "vdot": dense.dot,
     "addmm": dense.addmm, "addmv": dense.addmv, "baddbmm": dense.addmm, "addbmm": dense.addbmm,
+    "affine_grid_generator": dense.affine_grid,
     "convolution": convolution.forward, "convolution_backward": convolution.backward,
     "_scaled_dot_product_flash_attention_for_cpu": attention.forward,
     "_scaled_dot_product_flash_attention_for_cpu_backward": attention.backward,
 }  # fmt: skip
 
+UNITS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # dtypes of operands
+NO_UNIT = "a Tensor Core takes dense tensors of float16, bfloat16, float32 and float64 here"
 _OTHER_LINEAR = "its products are not taken apart"
 _FACTORS = "a factorisation or solver multiplies matrices inside a library"
 _SPARSE = "a sparse product"
@@ -95,18 +100,46 @@ _HARMLESS = ("prim", "prims", "profiler", "c10d", "_c10d_functional", "rngprims"
 
 
 def allowed_names(names: Iterable[str]) -> frozenset[str]:
-    """The names of ``allow``, checked: an operation of torch that is refused here, or "library::operation"."""
+    """The names of ``allow``, checked: an operation of torch that is refused here, or "library::operation".
+
+    An emulated operation is refused for tensors that no unit takes, and named with their kind: "mm of int64".
+    """
     if isinstance(names, str):
         raise LabError(f"allow={names!r} is a string; a list of names is needed: allow=[{names!r}].")
     found = set()
     for name in names:
         short = name.removeprefix("aten::").removeprefix("aten.") if isinstance(name, str) else name
         if short in EMULATED:
-            raise LabError(f"allow: {short!r} is emulated, there is nothing to allow.")
-        if not isinstance(name, str) or (short not in REFUSED and "::" not in short):
+            raise LabError(
+                f"allow: {short!r} is emulated, there is nothing to allow. For tensors that no Tensor Core takes, name "
+                f"their kind: '{short} of int64'."
+            )
+        if not isinstance(name, str) or (short not in REFUSED and "::" not in short and not _with_kind(short)):
             raise unknown("operation in allow", name, [*REFUSED], [*REFUSED])
         found.add(short)
     return frozenset(found)
+
+
+def _with_kind(name: str) -> bool:
+    """Whether a name is an emulated operation's with a kind of tensors that no unit takes, as "mm of int64"."""
+    operation, _, kind = name.partition(" of ")
+    found = getattr(torch, kind, None)
+    return operation in EMULATED and (
+        kind == "nested" or (isinstance(found, (torch.dtype, torch.layout)) and found not in (*UNITS, torch.strided))
+    )
+
+
+def kind_without_unit(args: Iterable[Any]) -> str | None:
+    """The dtype or layout of the first operand that no unit takes: "int64", "sparse_csr", "nested"; None: all fit."""
+    for x in args:
+        if isinstance(x, torch.Tensor):
+            if x.is_nested:
+                return "nested"
+            if x.layout != torch.strided:
+                return str(x.layout).removeprefix("torch.")
+            if x.dtype not in UNITS:
+                return str(x.dtype).removeprefix("torch.")
+    return None
 
 
 @lru_cache(maxsize=4096)
