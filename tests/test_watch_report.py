@@ -414,6 +414,12 @@ def test_the_figure_of_a_broken_run_and_of_one_without_gradients(tmp_path):
     style.save(figure, tmp_path / "broken.png", "light")
 
 
+def test_steps_are_whole_numbers_on_the_axis():
+    figure = run(2, lr=0.1, fp16=False, momentum=0.0).report().figure()
+    (steps,) = [ax for ax in figure.axes if ax.get_title(loc="left") == "Largest magnitude of a step"]
+    assert all(tick == int(tick) for tick in steps.get_xticks())
+
+
 def test_many_layers_are_merged_by_name_in_the_figure():
     one = (np.array([-2, -1]), np.array([1, 2]))
     layers = {f"net.block{i}.conv{j}": one for i in range(6) for j in range(4)}

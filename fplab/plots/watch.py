@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 
 from ..formats import Format
 from .style import current, look, look_of_format, new_figure
@@ -248,6 +249,7 @@ def largest_by_step(ax: Axes, picture: Picture) -> None:
                     color=theme.series[5], fontweight="bold", xycoords=("data", "axes fraction"),
                     ha="left" if early else "right")  # fmt: skip
     ax.set_xlabel("step")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_title("Largest magnitude of a step")
     if finite:
         ax.legend(loc="best")
