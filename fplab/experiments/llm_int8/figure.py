@@ -47,7 +47,7 @@ def draw(arrays: Arrays, params: Params) -> Figure:
     characters = params.windows * params.context
     loss.set_title(f"Loss on {characters:,} characters (FP32: {arrays['fp32_loss'][0]:.3f} nats)")
     rows[1].legend(*error.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    threshold, table, four = rows[2].subplots(1, 3)
+    threshold, table, four = rows[2].subplots(1, 3, gridspec_kw={"wspace": 0.1})
     by_threshold(threshold, arrays, params)
     published(table)
     int4(four, arrays)
