@@ -39,6 +39,7 @@ import fplab
 from fplab import exact
 from fplab.errors import LabError
 from fplab.formats import TABLE, Format, Overflow, Rounding, Specials, get
+from fplab.hardware.tensors import overflow_of
 from fplab.kernels.convert import random_words
 from fplab.kernels.rounding import stream_keys
 from fplab.plans import carrier
@@ -60,7 +61,7 @@ TORCH = {
     "fp16": (torch.float16, "inf"),
     "bf16": (torch.bfloat16, "inf"),
     "e5m2": (torch.float8_e5m2, "inf"),
-    "e4m3": (torch.float8_e4m3fn, "saturate"),
+    "e4m3": (torch.float8_e4m3fn, overflow_of("e4m3", torch.__version__) or "nan"),
     "e4m3fnuz": (torch.float8_e4m3fnuz, "nan"),
     "e5m2fnuz": (torch.float8_e5m2fnuz, "nan"),
 }

@@ -48,6 +48,8 @@ class _Counting(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = super().forward(x)
+        if not out.requires_grad:  # torch before 2.13 learns the shapes of a stage without gradients
+            return out
         _Counting.held += 1
         _Counting.peak = max(_Counting.peak, _Counting.held)
         out.register_hook(_Counting.done)

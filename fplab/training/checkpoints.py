@@ -34,7 +34,7 @@ def save(path: Path, configuration: Configuration, state: Any) -> None:
     text = json.dumps({"version": VERSION, "configuration": configuration, "state": _taken(state, arrays)})
     sweep(path.parent)
     with atomically(path) as part, part.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})
+        np.savez(file, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})  # type: ignore[arg-type]
 
 
 def load(path: Path, configuration: Configuration) -> Any:
@@ -83,6 +83,8 @@ def _taken(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         arrays[name] = data.reshape(-1).view(torch.uint8).numpy().copy()
         return {"tensor": name, "dtype": str(data.dtype).removeprefix("torch."), "shape": list(data.shape)}
     if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:  # NumPy would pickle it, and refuse to read it
+            raise LabError("a checkpoint cannot hold an array of objects; allowed: arrays of numbers or strings.")
         name = f"array{len(arrays)}"
         arrays[name] = value
         return {"array": name}
