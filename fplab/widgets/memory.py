@@ -7,21 +7,13 @@ from dataclasses import asdict, dataclass
 from .. import memory
 from ..errors import quotes_call
 from ..language import Text
-from ..memory import Estimate
+from ..memory import Estimate, words
 from ..memory.activations import RECOMPUTE
 from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, table, title
 from .marks import bracketed
 from .shell import Board, Control
 
-KINDS = {
-    "parameters": Text("parameters", "参数"),
-    "gradients": Text("gradients", "梯度"),
-    "master": Text("master weights", "主权重"),
-    "states": Text("optimizer states", "优化器状态"),
-    "activations": Text("activations", "激活值"),
-    "temporary": Text("temporary", "临时"),
-    "buffers": Text("buffers", "缓冲"),
-}
+KINDS = {kind: name for kind, name in words.KINDS.items() if kind != "kv cache"}  # of training
 COLOURS = dict(zip(KINDS, (BLUE, ORANGE, PURPLE, GREEN, RED, GREY, GREY), strict=True))
 CARDS = {"": 0, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141, "192 GB": 192}
 WIDTH, LEFT = 880, 70

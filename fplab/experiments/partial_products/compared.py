@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(ABC):
     """One kind of operands, multiplied in several ways; integers (:mod:`fplab.exact_products`).
 
     ``lengths`` (S,): K. ``exact`` and ``magnitude`` (M, N, S): the sums of the products and of their magnitudes.
@@ -34,9 +35,9 @@ class Compared:
         """Magnitudes of the errors (way, M, N, S)."""
         return np.asarray(np.abs(self.results - self.exact))
 
+    @abstractmethod
     def bound(self, i: int) -> Array | None:
         """The bound on the errors of one way (M, N, S), rounded down; None where none is proved here."""
-        raise NotImplementedError
 
     def rounded_down(self, bound: Callable[..., Any], *sums: Array) -> Array:
         """A bound ``(K, *sums) -> number`` of every product and length, as integers (M, N, S)."""
