@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures test lint browser lab pages bench prove clean
+.PHONY: help install run figures test lint browser lab pages bench prove withstand clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ bench: $(VENV)/.installed ## speed, as ratios measured in one run
 
 prove: $(VENV)/.installed ## the exhaustive proofs (16 minutes on two free cores, resumable)
 	@$(BIN)/python -m tests.prove
+
+withstand: $(VENV)/.installed ## kills, damaged files, races and misuse, from a seed (minutes)
+	@$(BIN)/python -m tests.withstand
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache pages figures/full figures/*.png figures/*.dark.svg
