@@ -69,6 +69,76 @@ def test_a_cached_weight_is_dropped_when_the_block_ends() -> None:
         assert not cuda_autocast._local.weights
 
 
+STALE = "a weight has changed since autocast cast it, and the product uses the old values.*a block a step; or cache"
+
+
+@pytest.mark.parametrize("change", ["add_", "data", "set"])
+def test_a_cast_that_is_used_after_its_weight_has_changed_warns(change: str) -> None:
+    """Whatever changed it: an optimizer in place, a loop through ``.data``, or ``.data`` set anew."""
+    w, x = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1)
+    with autocast("fp16"):
+        for step in range(3):
+            if step:
+                with pytest.warns(UserWarning, match=STALE) as said:
+                    assert (x @ w).item() == 1.0  # the old cast, as torch's
+                assert said[0].filename == __file__
+            else:
+                x @ w
+            x @ w.detach()  # no leaf that requires a gradient: cast anew
+            if change == "add_":
+                with torch.no_grad():
+                    w.add_(1.0)
+            elif change == "data":
+                w.data += 1.0
+            else:
+                w.data = w.data + 1.0
+
+
+def test_a_cast_that_still_holds_does_not_warn() -> None:
+    """No warning (they are errors here): written with the same values, changed below the cast's last bit, NaN."""
+    w, x = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1)
+    with autocast("fp16"):
+        x @ w
+        with torch.no_grad():
+            w.copy_(torch.ones(1, 1))
+            x @ w
+            w.add_(2.0**-20)
+        x @ w
+    with autocast("fp16", cache=False):
+        for _ in range(2):
+            x @ w
+            with torch.no_grad():
+                w.add_(1.0)
+    with torch.no_grad():
+        w.fill_(torch.nan)
+    with autocast("bf16"):
+        assert (x @ w).isnan().all()
+        assert (x @ w).isnan().all()
+
+
+@pytest.mark.parametrize("where", ["step", "loop"])
+def test_a_network_trains_with_a_block_a_step_and_not_with_one_around_the_loop(where: str) -> None:
+    from contextlib import nullcontext
+
+    from fplab.training import tasks
+
+    torch.manual_seed(0)
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    loop = autocast("fp16") if where == "loop" else nullcontext()
+    heard = pytest.warns(UserWarning, match=STALE) if where == "loop" else nullcontext()
+    losses = []
+    with heard, loop:
+        for batch in tasks.DIGITS_MLP.batches(0, 20):
+            optimizer.zero_grad()
+            with autocast("fp16") if where == "step" else nullcontext():
+                loss = F.cross_entropy(model(batch.inputs), batch.targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert (losses[-1] < losses[0] / 2) == (where == "step")
+
+
 # --- any module, and everything around it ---------------------------------------------------------------------------
 
 

@@ -58,6 +58,14 @@ def test_cells_are_thin_and_hold_no_outputs(notebook):
         assert not made, cell.source
 
 
+def test_autocast_stands_around_no_optimizer_step(notebook):
+    """It keeps the casts of the weights until its block ends: around a loop the network would not train."""
+    for cell in cells(notebook, "code"):
+        for block in [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.With)]:
+            if any("autocast" in ast.unparse(item) for item in block.items):
+                assert not re.search(r"\.step\(", ast.unparse(block)), cell.source
+
+
 def test_prose_is_whole_in_both_languages(notebook):
     for cell in cells(notebook, "markdown"):
         found = PROSE.fullmatch(cell.source)

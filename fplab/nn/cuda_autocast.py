@@ -10,15 +10,18 @@ the ones that were there before, so ``torch.autocast("cpu")`` stays what it is.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from .. import formats
 from ..errors import LabError, quotes_call, unknown
@@ -33,6 +36,10 @@ ALIASES = {alias: dtype for name, dtype in DTYPES.items() for alias in (name, *f
 PRODUCTS = ("float32", "torch")
 KEY = torch._C.DispatchKey.AutocastCPU
 NO_AUTOCAST = torch._C.DispatchKeySet(KEY)
+STALE = (
+    "a weight has changed since autocast cast it, and the product uses the old values: the cast is kept until the "
+    "outermost block ends. Put autocast around the forward pass and the loss alone, a block a step; or cache=False."
+)
 BELOW = torch._C._dispatch_keyset_full_after(KEY)
 
 
@@ -68,7 +75,9 @@ def autocast(
 
     ``dtype``: "fp16" or "bf16", or torch's dtype. ``enabled=False`` makes a region without casts, as do
     ``torch.autocast("cpu", enabled=False)`` and ``torch.autocast("cuda", enabled=False)`` inside the block.
-    ``cache``: whether a weight is cast once in the outermost block; its uses then add their gradients in ``dtype``.
+    ``cache``: whether a weight is cast once in the outermost block; its uses then add their gradients in ``dtype``. As
+    in torch the cast stays what it was when the weight changes, so a block around a whole training loop does not train;
+    where torch is silent, a cast that is used after its weight has changed warns here.
     ``product``: what computes the products of operands that were cast. A product of FP16 tensors takes torch about
     220 times as long as one of FP32 on a CPU without FP16 units, so "float32" multiplies the rounded operands in FP32
     and rounds the result once; the order of those sums is the CPU's, not any GPU's. "torch" leaves it to torch, in
@@ -157,7 +166,24 @@ def _cast_weight(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     known = _local.weights.get(key)
     if known is None or known[0]() is not x or known[1].dtype != dtype:
         known = _local.weights[key] = weakref.ref(x), x.to(dtype)
+    elif _stale(x, known[1]):
+        warnings.warn(STALE, stacklevel=_users_frame())
     return known[1]
+
+
+def _stale(x: torch.Tensor, kept: torch.Tensor) -> bool:
+    """Whether a weight's cast would have other bits now. ``x.data`` changes no version, so the bits are compared."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided:
+        return False
+    with _disable_current_modes(), torch.no_grad():
+        return not torch.equal(x.detach().to(kept.dtype).view(torch.int16), kept.detach().view(torch.int16))
+
+
+def _users_frame() -> int:
+    """The stack level, for a warning of the caller, of the first line outside torch and this package."""
+    own = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    return next((i + 1 for i, f in enumerate(frames) if not f.f_code.co_filename.startswith(own)), 1)
 
 
 def widest(args: Any, current: torch.dtype, lower: torch.dtype) -> torch.dtype:
