@@ -1,17 +1,22 @@
-"""JupyterLab on the notebooks: on this machine alone, with its token, on the first free port from the one asked for."""
+"""JupyterLab on the notebooks: on this machine alone, with its token, on the first free port from the one asked for.
+
+The token goes to nobody before the server's own process is seen to listen on the port: between the look for a free port
+and the start of the server another program may take it. Each start has a token of its own.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-import urllib.error
-import urllib.request
+import webbrowser
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +25,7 @@ from .errors import LabError
 HOST = "127.0.0.1"
 FIRST = "00_start.ipynb"
 PORTS = 50  # how many are tried from the one asked for
-PATIENCE = 180.0  # seconds in which the server must answer, on a slow disk too
+PATIENCE = 180.0  # seconds in which the server must listen, on a slow disk too
 
 
 def free_port(port: int) -> int:
@@ -42,15 +47,15 @@ def free_port(port: int) -> int:
     raise LabError(f"ports {port} to {tried[-1]} are all in use; --port N names another to begin with.")
 
 
-def command(folder: Path, port: int, browser: bool) -> list[str]:
+def command(folder: Path, port: int) -> list[str]:
     """The command line that starts JupyterLab. The token is not in it, where other users could read it."""
-    words = [sys.executable, "-m", "jupyterlab", f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}"]
+    words = [sys.executable, "-m", "fplab.lab", f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}"]
     words += ["--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder.resolve()}", "--ServerApp.log_level=ERROR"]
     words += ["--ServerApp.answer_yes=True"]  # Ctrl-C is answer enough
+    words += ["--no-browser"]  # it would be sent the token before the server has its port
+    words += ["--ServerApp.no_browser_open_file=False"]  # the page that is opened later
     if (folder / FIRST).is_file():
         words.append(f"--LabApp.default_url=/lab/tree/{FIRST}")
-    if not browser:
-        words.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         words.append("--allow-root")  # in a container one is root, and only this machine can reach the server
     return words
@@ -72,21 +77,24 @@ def address(port: int, token: str) -> str:
 
 
 def serve(folder: Path, port: int, browser: bool) -> int:
-    """Start JupyterLab, print its address when it answers, and wait until it ends; gives its exit status."""
+    """Start JupyterLab, print its address when it listens, and wait until it ends; gives its exit status."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the server ends, too
-    chosen, token = free_port(port), os.environ.get("JUPYTER_TOKEN") or secrets.token_hex(24)
-    environment = {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_CONFIG_PATH": settings()}
     with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen(command(folder, chosen, browser), env=environment, stdout=log, stderr=log)
+        chosen, token = free_port(port), _token()
+        server = _start(folder, chosen, token, log)
         try:
-            while not _answers(server, chosen, token):
+            while not (pid := _listening(server, chosen)):
                 if server.poll() is None or free_port(chosen) == chosen:
                     raise LabError(_failure(server, log))
-                chosen = free_port(chosen)  # another lab took the port between the look and the start
-                server = subprocess.Popen(command(folder, chosen, browser), env=environment, stdout=log, stderr=log)
+                _end(server)
+                chosen, token = free_port(chosen), _token()  # another took the port between the look and the start
+                server = _start(folder, chosen, token, log)
             if chosen != port:
                 print(f"Port {port} is in use; this is port {chosen}.")
             print(f"JupyterLab: {address(chosen, token)}\nCtrl-C ends it.", flush=True)
+            if browser:
+                # By way of a page: a command line is read by other users. In a thread: a terminal's browser stays.
+                threading.Thread(target=webbrowser.open, args=(_page(pid).as_uri(),), daemon=True).start()
             return server.wait()
         except KeyboardInterrupt:
             return 0  # Ctrl-C is how one leaves it; the server has had the signal, too
@@ -95,24 +103,57 @@ def serve(folder: Path, port: int, browser: bool) -> int:
             signal.signal(signal.SIGTERM, before)
 
 
-def _answers(server: subprocess.Popen[bytes], port: int, token: str) -> bool:
-    """Wait until this server answers, and not another one on its port; False where it ends instead or stays silent."""
+def _token() -> str:
+    """The token of one start: the reader's own, or a new one."""
+    return os.environ.get("JUPYTER_TOKEN") or secrets.token_hex(24)
+
+
+def _start(folder: Path, port: int, token: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A server whose standard input is a pipe from here: it ends with this process, even one that is killed."""
+    environment = {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_CONFIG_PATH": settings()}
+    return subprocess.Popen(command(folder, port), env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+
+def _listening(server: subprocess.Popen[bytes], port: int) -> int | None:
+    """Wait until this server holds the port, and give its process; None where it ends instead or takes too long."""
     deadline = time.monotonic() + PATIENCE
-    status = urllib.request.Request(f"http://{HOST}:{port}/api/status", headers={"Authorization": f"token {token}"})
     while time.monotonic() < deadline and server.poll() is None:
-        try:
-            urllib.request.urlopen(status, timeout=5).close()
-            return True
-        except (urllib.error.URLError, OSError):  # nobody yet, or somebody who does not know the token
-            time.sleep(0.1)
-    return False
+        if pid := _holder(server.pid, port):
+            return pid
+        time.sleep(0.1)
+    return None
+
+
+def _holder(pid: int, port: int) -> int | None:
+    """Of a process and those that it started (Python's starter on Windows does), the one that listens on the port.
+
+    Jupyter tries the port, lets it go, writes its page and takes it then: only from there on does it count.
+    """
+    import psutil
+
+    try:
+        first = psutil.Process(pid)
+        for process in (first, *first.children(recursive=True)):
+            for one in process.net_connections("tcp") if _page(process.pid).exists() else ():
+                if one.status == psutil.CONN_LISTEN and one.laddr == (HOST, port):
+                    return int(process.pid)
+    except psutil.Error:  # it ended meanwhile
+        pass
+    return None
+
+
+def _page(pid: int) -> Path:
+    """The page that Jupyter writes for the browser, with the token, readable by its user alone."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir(), f"jpserver-{pid}-open.html")
 
 
 def _failure(server: subprocess.Popen[bytes], log: IO[bytes]) -> str:
-    """What a server that did not answer said last."""
+    """What a server that did not listen said last."""
     log.seek(0)
     said = log.read().decode("utf-8", "replace").strip().splitlines()
-    how = "did not answer" if server.poll() is None else f"ended with status {server.returncode}"
+    how = "did not listen" if server.poll() is None else f"ended with status {server.returncode}"
     return f"JupyterLab {how}: {said[-1].strip() if said else 'it said nothing'}"
 
 
@@ -125,3 +166,16 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+    if server.stdin is not None:
+        server.stdin.close()
+
+
+def _end_with_parent() -> None:
+    """End this process, as Ctrl-C would, when the one that started it is gone."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    runpy.run_module("jupyterlab", run_name="__main__", alter_sys=True)

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fplab import lab
@@ -31,12 +32,11 @@ def taken():
 
 
 def test_the_command_listens_to_this_machine_alone_and_holds_no_token():
-    command = lab.command(SOURCE / "notebooks", 8899, browser=False)
-    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    command = lab.command(SOURCE / "notebooks", 8899)
+    assert command[:3] == [sys.executable, "-m", "fplab.lab"]
     assert "--ServerApp.ip=127.0.0.1" in command
     assert f"--ServerApp.root_dir={SOURCE / 'notebooks'}" in command
-    assert "--no-browser" in command
-    assert "--no-browser" not in lab.command(SOURCE, 8888, browser=True)
+    assert "--no-browser" in command, "Jupyter would open it before it has its port"
     assert not any("token" in word for word in command)
 
 
@@ -55,6 +55,48 @@ def test_a_server_that_ends_at_once_is_reported(monkeypatch, capsys):
     with pytest.raises(LabError, match=r"^JupyterLab ended with status 1: no such option$"):
         lab.serve(SOURCE / "notebooks", 18888, browser=False)
     assert not capsys.readouterr().out
+
+
+LISTENER = """
+import os, socket, sys
+own = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+browser = own.accept()[0]
+browser.sendall(os.environ["JUPYTER_TOKEN"].encode())
+browser.recv(1)
+"""
+
+
+def test_who_takes_the_port_between_the_look_and_the_start_hears_nothing(monkeypatch, capsys):
+    thieves, tokens, begin = [], [], lab._token
+
+    def command(folder, port):
+        if not thieves:
+            thieves.append(socket.create_server((lab.HOST, port)))
+        return [sys.executable, "-c", LISTENER, str(port)]
+
+    def opened(page):
+        """The browser."""
+        assert page == Path(__file__).as_uri()
+        texts.append(capsys.readouterr().out)
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", texts[0])[1])
+        with socket.create_connection((lab.HOST, port)) as browser:
+            texts.append(browser.recv(100).decode())
+
+    texts = []
+    monkeypatch.setattr(lab, "command", command)
+    monkeypatch.setattr(lab, "_page", lambda pid: Path(__file__))
+    monkeypatch.setattr(lab.webbrowser, "open", opened)
+    monkeypatch.setattr(lab, "_token", lambda: tokens.append(begin()) or tokens[-1])
+    monkeypatch.delenv("JUPYTER_TOKEN", raising=False)
+    assert lab.serve(SOURCE / "notebooks", lab.free_port(18900), browser=True) == 0
+    assert len(set(tokens)) == 2, "a token of its own for each start"
+    assert f"?token={tokens[1]}" in texts[0]
+    assert texts[1] == tokens[1]
+    assert "is in use; this is port" in texts[0]
+    with thieves[0] as thief:
+        thief.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            thief.accept()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and 127.0.0.2 as on Linux")
@@ -103,3 +145,15 @@ def test_two_labs_started_at_once_have_a_port_each(tmp_path):
         for one in labs:
             one.terminate()
             one.communicate(timeout=120)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals as on Linux")
+def test_a_lab_that_is_killed_leaves_no_server(tmp_path):
+    environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
+    words = [sys.executable, "-m", "fplab", "lab", "--no-browser"]
+    with subprocess.Popen(words, cwd=SOURCE, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("JupyterLab: "))
+        (server,) = psutil.Process(process.pid).children()
+        process.kill()
+    server.wait(120)
