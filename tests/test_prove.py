@@ -334,9 +334,8 @@ def no_process_is_left(group: int) -> bool:
     return False
 
 
-def test_the_command_stops_at_an_interrupt(tmp_path: Path) -> None:
-    """Two processes, interrupted as a terminal does it, to the whole group: 130, no traceback, finished shares kept."""
-    state = tmp_path / "state"
+def two_processes_at_work(state: Path) -> subprocess.Popen[str]:
+    """The command on two processes, in a group of its own, with a first share finished."""
     run = subprocess.Popen(
         [sys.executable, "-m", "tests.prove", "--part", "fma", "--jobs", "2", "--state", str(state)],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -344,12 +343,24 @@ def test_the_command_stops_at_an_interrupt(tmp_path: Path) -> None:
     deadline = time.monotonic() + 600
     while not list(state.glob("*.json")) and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
+    return run
+
+
+def test_the_command_stops_at_an_interrupt(tmp_path: Path) -> None:
+    """Two processes, interrupted as a terminal does it, to the whole group: 130, no traceback, finished shares kept."""
+    run = two_processes_at_work(tmp_path / "state")
     os.killpg(run.pid, signal.SIGINT)
     out, err = run.communicate(timeout=300)
     assert run.returncode == 130, err
     assert "Traceback" not in err, err
     assert "interrupted; what is finished is kept" in err
     assert re.search(r"fma of 5 formats, rne rtz rtp rtn, stratified +MPFR +[\d,]{7,} .* of 80 shares", out)
+    assert no_process_is_left(run.pid)
+
+
+def test_a_command_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    with two_processes_at_work(tmp_path / "state") as run:
+        run.kill()
     assert no_process_is_left(run.pid)
 
 

@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -82,9 +83,19 @@ def settle() -> None:
     """One thread a process, since shares are what runs side by side, and no warnings about infinities and NaNs."""
     import torch
 
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
     fplab.set_num_threads(1)
     torch.set_num_threads(1)
     np.seterr(all="ignore")
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone: one that is killed stops nobody."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def attempt(share: Share) -> Done:
