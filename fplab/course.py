@@ -33,7 +33,7 @@ THEMED = (
     "<style>[data-jp-theme-light=true] .fplab-figure{color-scheme:light}"
     "[data-jp-theme-light=false] .fplab-figure{color-scheme:dark}</style>"
 )
-SIGNS = {"pass": "✓", "FAIL": "✗", "absent": "–"}  # a dash: neither yes nor no
+SIGNS = {"pass": "✓", "FAIL": "✗", "differs, unexplained": "✗", "absent": "–"}  # a dash: neither yes nor no
 
 # --- the language -----------------------------------------------------------------------------------------------
 

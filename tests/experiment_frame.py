@@ -9,10 +9,12 @@ A test module names its experiment and the size that it runs::
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import numpy as np
 import pytest
 
 from fplab import experiments
-from fplab.experiments.base import Check, Status, same_bits
+from fplab.experiments.base import Check, Evidence, Status, same_bits
 from fplab.hardware.cases import Arrays, Case
 
 
@@ -44,6 +46,62 @@ def frame(experiment: Any, params: Any, checks: Sequence[Check] | None = None, a
     return arrays, test_it_is_loaded_by_its_name, test_every_claim_holds
 
 
+@dataclass(frozen=True)
+class Mutant:
+    """A fault in a computation, and the claims that it must turn to FAIL, each named by how it begins.
+
+    ``target``: the name in whose place something else is put, written "module.name" below the experiment's package or
+    "fplab.module.name"; ``fault``: from what stands there makes the faulty one. Then the experiment is run again, and
+    its claims are checked with the fault in place. Or, where running again is dear, ``change``: from the arrays of the
+    good run makes those that the fault would have given. ``params``: a size of its own.
+    """
+
+    name: str
+    kills: tuple[str, ...]
+    target: str = ""
+    fault: Callable[[Any], Any] | None = None
+    change: Callable[[Arrays], Arrays] | None = None
+    params: Any = None
+
+
+def kills(experiment: Any, params: Any, mutants: Sequence[Mutant], spared: Sequence[str] = ()) -> Any:
+    """Two tests of a module that has the fixture ``arrays``: every mutant is killed, and every claim kills one.
+
+    ``spared``: how the claims begin that need what this machine lacks. ::
+
+        test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(underflow, SMALL, MUTANTS)
+    """
+
+    @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name)
+    def test_a_mutant_is_killed(mutant: Mutant, arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+        size = params if mutant.params is None else mutant.params
+        if mutant.target:
+            inside = not mutant.target.startswith("fplab.")
+            target = f"{experiment.__name__}.{mutant.target}" if inside else mutant.target
+            module = importlib.import_module(target.rpartition(".")[0])
+            name = target.rpartition(".")[2]
+            monkeypatch.setattr(module, name, mutant.fault(getattr(module, name)))
+            faulty = experiment.run(size, lambda share, text: None)
+        else:
+            faulty = {**arrays, **mutant.change({name: array.copy() for name, array in arrays.items()})}
+        for claim in mutant.kills:
+            failing(claim_of(experiment, claim), faulty, size)
+
+    def test_every_claim_kills_a_mutant() -> None:
+        killing = {claim_of(experiment, claim).claim for mutant in mutants for claim in mutant.kills}
+        spare = {claim_of(experiment, claim).claim for claim in spared}
+        assert not killing & spare
+        assert killing | spare == {check.claim for check in experiment.CHECKS}
+
+    return test_a_mutant_is_killed, test_every_claim_kills_a_mutant
+
+
+def claim_of(experiment: Any, beginning: str) -> Check:
+    """The one claim of an experiment that begins so."""
+    (found,) = [check for check in experiment.CHECKS if check.claim.startswith(beginning)]
+    return found
+
+
 def name_of(experiment: Any) -> str:
     """The name of an experiment's module."""
     return str(experiment.__name__).rpartition(".")[2]
@@ -56,6 +114,7 @@ def holds(check: Check, arrays: Arrays, params: Any, absent: str | None = None) 
     if absent is not None and outcome.status is Status.ABSENT and re.search(absent, outcome.detail):
         pytest.skip(outcome.detail)
     assert outcome.status is Status.PASS, f"{check.claim}: {outcome.detail}"
+    assert (outcome.sample is not None) == (check.evidence is Evidence.MEASURED), f"{check.claim}: {outcome.sample}"
 
 
 def failing(check: Any, arrays: Arrays, params: Any) -> str:

@@ -110,7 +110,7 @@ def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: 
     assert captured.out.splitlines()[1].split() == ["experiment", "claim", "evidence", "outcome"]
     assert "toy         every square is there" in captured.out
     assert "no record for this hardware" in captured.out
-    assert "4 claims: 2 pass, 2 absent" in captured.out or "live GPU      pass" in captured.out
+    assert "4 claims: 2 pass, 2 absent" in captured.out or "hardware, live      pass" in captured.out
     assert re.search(r"time: toy \d+\.\d s of 2 s", captured.out)
     assert "6 files in figures/" in captured.out
     assert captured.err.startswith("[1/1] toy ... ")
@@ -118,14 +118,14 @@ def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: 
 
 
 def test_run_ends_with_1_exactly_when_something_fails(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(CHECKS=(Check("no", Evidence.EXACT, lambda arrays, params: failed("1 against 0")),))
+    toy.install(CHECKS=(Check("no", Evidence.PROVED, lambda arrays, params: failed("1 against 0")),))
     assert cli.main(["run", "toy", "--out", "elsewhere"]) == 1
-    assert "FAIL toy: no [exact]: 1 against 0" in capsys.readouterr().out
+    assert "FAIL toy: no [proved]: 1 against 0" in capsys.readouterr().out
     assert Path("elsewhere/MANIFEST.json").exists()
 
 
 def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(CHECKS=(Check("never asked", Evidence.EXACT, toy.boom),))
+    toy.install(CHECKS=(Check("never asked", Evidence.PROVED, toy.boom),))
     assert cli.main(["figures", "toy"]) == 0
     assert "figures/toy.svg\n" in capsys.readouterr().out
     assert cli.main(["figures", "--check"]) == 0
@@ -134,7 +134,7 @@ def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture
     manifest["toy"]["arrays"]["square"]["sha256"] = "0" * 64
     Path("figures/MANIFEST.json").write_text(json.dumps(manifest))
     assert cli.main(["figures", "--check"]) == 1
-    assert "FAIL toy: array 'square' as in the manifest [exact]: sha256 differs" in " ".join(
+    assert "FAIL toy: array 'square' as in the manifest [proved]: sha256 differs" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -156,7 +156,7 @@ def test_record_and_verify(only_toy: None, capsys: pytest.CaptureFixture[str]) -
     assert [(row["claim"], row["evidence"], row["outcome"]) for row in said["rows"]] == [
         ("squares", "CPU stand-in", "pass"),
         ("broken", "CPU stand-in", "absent"),
-        ("every GPU case", "recorded GPU", "absent"),
+        ("every GPU case", "hardware, recorded", "absent"),
     ]
     toy.install(cases=(toy.case("squares", emulate=toy.boom),))
     assert cli.main(["verify", "rec"]) == 1

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import toy
-from experiment_frame import computed_on_cpu, holds
+from experiment_frame import Mutant, computed_on_cpu, holds, kills
 
-from fplab.experiments.base import Check, Evidence, Outcome, absent, failed, passed
+from fplab.experiments.base import Check, Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from fplab.experiments.statistics import equivalent, superior
 
 
 def of(outcome: Outcome) -> Check:
-    return Check("a claim", Evidence.EXACT, lambda arrays, params: outcome)
+    return Check("a claim", Evidence.PROVED, lambda arrays, params: outcome)
 
 
 @pytest.mark.parametrize("outcome", [failed("1 against 2"), passed(""), absent("no library here")])
@@ -47,3 +49,55 @@ def test_the_bits_of_a_nan_count_unless_they_are_said_not_to() -> None:
     computed_on_cpu(toy.case("quiet", **nans), nan_equal=True)
     with pytest.raises(AssertionError, match="1 of 1 differ"):
         computed_on_cpu(toy.case("quiet", **nans))
+
+
+def test_a_measured_claim_says_what_it_rests_on() -> None:
+    sample = Sample(5, 0.25, 1.0)
+    outcome = measured(True, "a gain of 2", sample)
+    assert outcome.detail == "a gain of 2; n = 5, spread 0.25, margin 1"
+    holds(Check("a claim", Evidence.MEASURED, lambda arrays, params: outcome), {}, None)
+    for evidence, given in ((Evidence.MEASURED, passed("a gain of 2")), (Evidence.PROVED, outcome)):
+        with pytest.raises(AssertionError, match="a claim"):
+            holds(Check("a claim", evidence, lambda arrays, params, given=given: given), {}, None)
+
+
+def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:
+    """The differences 1, 2, 3: mean 2, one-sided 95% limits 2.92 / sqrt(3) = 1.686 away (Student's t, 2 degrees)."""
+    one, other = np.array([1.0, 2.0, 3.0]), np.zeros(3)
+    assert equivalent(one, other, 3.69, "scores").status is Status.PASS
+    assert equivalent(one, other, 3.68, "scores").status is Status.FAIL
+    assert equivalent(other, one, 3.68, "scores").status is Status.FAIL
+    assert superior(one, other, 0.31, "scores").status is Status.PASS
+    assert superior(one, other, 0.32, "scores").status is Status.FAIL
+    assert superior(other, one, 0.0, "scores").status is Status.FAIL
+    for test in (equivalent, superior):
+        assert test(np.array([1.0, np.nan]), np.zeros(2), 1e9, "scores").status is Status.FAIL
+    assert superior(one, other, 0.0, "scores").detail == ("scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0")
+
+
+@pytest.fixture
+def arrays() -> Any:
+    return toy.run(toy.QUICK, lambda share, text: None)
+
+
+@pytest.fixture
+def square_toy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from fplab import experiments
+
+    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    yield toy.install()
+    del sys.modules["fplab.experiments.toy"]
+
+
+def test_a_mutant_that_no_claim_notices_fails(square_toy: Any, arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = sys.modules["fplab.experiments.toy"]
+    wrong = Mutant("off by one", ("every square",), change=lambda arrays: {"square": arrays["square"] + np.uint8(1)})
+    unnoticed = Mutant("other noise", ("every square", "numpy"), change=lambda arrays: {"noise": np.float64(0)})
+    killed, complete = kills(experiment, toy.QUICK, (wrong, unnoticed))
+    killed(wrong, arrays, monkeypatch)
+    with pytest.raises(AssertionError, match="PASS"):
+        killed(unnoticed, arrays, monkeypatch)
+    complete()
+    with pytest.raises(AssertionError):
+        kills(experiment, toy.QUICK, (wrong,))[1]()
+    kills(experiment, toy.QUICK, (wrong,), spared=("numpy",))[1]()

@@ -80,7 +80,9 @@ def test_the_evidence_that_the_course_shows_is_there_in_both_languages(name: str
     english, chinese = shown._repr_html_().split('<div class="fplab-zh"')
     assert not CHINESE.search(english)
     assert all(f">{head.zh}</th>" in chinese for head in wording.HEADINGS[1:])
-    assert not re.search(r">(claim|evidence|outcome|exact|library|live GPU)<|> ?[✓✗–] (pass|FAIL|absent)", chinese)
+    assert not re.search(
+        r">(claim|evidence|outcome|proved|library|measured here|hardware, live)<|> ?[✓✗–] (pass|FAIL|absent)", chinese
+    )
     assert numbers(re.sub("<[^>]*>", " ", english)) == numbers(re.sub("<[^>]*>|^[^>]*>", " ", chinese))
 
 
@@ -88,8 +90,8 @@ ADDED = "48 additions in each of FP16 and BF16, every bit"
 ROWS = [
     Row("schedules", "the 16-bit sums are torch's", "library", passed(ADDED)),
     Row("schedules", "said by nobody yet", STAND_IN, passed("3 results, every bit; and more")),
-    Row("formats", runner.CLAIM, "recorded GPU", absent("no record for this hardware (8 cases to record)")),
-    Row("formats", runner.CLAIM, "live GPU", failed("1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)")),
+    Row("formats", runner.CLAIM, "hardware, recorded", absent("no record for this hardware (8 cases to record)")),
+    Row("formats", runner.CLAIM, "hardware, live", failed("1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)")),
 ]  # fmt: skip
 
 
@@ -102,7 +104,7 @@ def test_a_table_in_chinese_lines_up(width: int) -> None:
     assert heads == ["实验", "论断", "证据", "结果"]
     start = columns.width_of(lines[0][: lines[0].index("证据")])
     for line in lines:
-        for evidence in ("程序库  ", "CPU 代替  ", "GPU 记录  ", "本机 GPU  "):
+        for evidence in ("程序库  ", "CPU 代替  ", "硬件，记录  ", "硬件，本机  "):
             if evidence in line:
                 assert columns.width_of(line[: line.index(evidence)]) == start
     flat = "".join("".join(lines).split())
@@ -110,7 +112,7 @@ def test_a_table_in_chinese_lines_up(width: int) -> None:
     assert "3results,everybit;andmore" in flat  # a half-known finding is not half translated
     assert "4条论断：2条通过、1条不通过、1条暂缺（其中1条通过是由CPU代替的，不是关于GPU的证据）" in flat
     assert flat.endswith(
-        "不通过formats：GPU用例给出的位与GPU完全相同[本机GPU]：1of9differ;firstat3:0101(1.25)against0100(1)"
+        "不通过formats：GPU用例给出的位与GPU完全相同[硬件，本机]：1of9differ;firstat3:0101(1.25)against0100(1)"
     )
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from experiment_frame import computed_on_cpu, drawn, frame
 
-from fplab.experiments import formats_in_training
+from fplab.experiments import formats_in_training, statistics
 from fplab.experiments.base import Status
-from fplab.experiments.formats_in_training import by_hand, cases, checks, data, statistics
+from fplab.experiments.formats_in_training import by_hand, cases, checks, data
 from fplab.hardware.cases import Arrays, Case
 from fplab.training import DIGITS_MLP
 

@@ -17,7 +17,7 @@ import toy
 
 from fplab import experiments
 from fplab.errors import LabError
-from fplab.experiments import recorder
+from fplab.experiments import recorder, runner, table
 from fplab.experiments.base import Status
 from fplab.hardware import environment, records, suite
 from fplab.hardware.cases import Arrays
@@ -64,7 +64,7 @@ def test_the_cpu_stands_in_and_is_no_gpu_evidence(tmp_path: Path) -> None:
     assert outcomes(recorder.verify([tmp_path])) == [
         ("squares", "CPU stand-in", "pass", "256 results, every bit"),
         ("squares again", "CPU stand-in", "pass", "256 results, every bit"),
-        ("every GPU case", "recorded GPU", "absent", "no record for this hardware"),
+        ("every GPU case", "hardware, recorded", "absent", "no record for this hardware"),
     ]
 
 
@@ -81,7 +81,9 @@ def test_a_gpu_record_is_verified_with_its_own_inputs_and_meta(tmp_path: Path) -
     records.save(tmp_path, replace(one, cases=(fewer,)))
     toy.install(cases=(toy.case("squares", emulate=emulate),))
     for _ in range(2):
-        assert outcomes(recorder.verify([tmp_path])) == [("squares", "recorded GPU", "pass", "1 results, every bit")]
+        assert outcomes(recorder.verify([tmp_path])) == [
+            ("squares", "hardware, recorded", "pass", "1 results, every bit")
+        ]
     x, torch_version, device = seen[-1]
     assert x.tolist() == [3]
     assert torch_version == "2.13.0"
@@ -123,8 +125,8 @@ def test_an_emulation_that_goes_wrong_fails(tmp_path: Path, emulate: Any, detail
     records.save(tmp_path, gpu_record())
     toy.install(cases=(toy.case("squares", emulate=emulate),))
     first, second = outcomes(recorder.verify([tmp_path]))
-    assert first == ("squares", "recorded GPU", "FAIL", detail)
-    assert second == ("squares again", "recorded GPU", "absent", "the experiment has no such case any more")
+    assert first == ("squares", "hardware, recorded", "FAIL", detail)
+    assert second == ("squares again", "hardware, recorded", "absent", "the experiment has no such case any more")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_no_record_at_all_says_so() -> None:
     if records.records_in(records.FOLDER):
         pytest.skip("the package has records of real experiments, and the toy is none of them")
     assert outcomes(recorder.verify()) == [
-        ("every GPU case", "recorded GPU", "absent", "no record for this hardware"),
+        ("every GPU case", "hardware, recorded", "absent", "no record for this hardware"),
     ]
 
 
@@ -197,12 +199,12 @@ def test_live_compares_the_device_that_is_present(tmp_path: Path) -> None:
 
     rows = outcomes(recorder.verify([tmp_path], live=True))
     if not torch.cuda.is_available():
-        assert rows[-1] == ("every GPU case", "live GPU", "absent", "no CUDA device is present")
+        assert rows[-1] == ("every GPU case", "hardware, live", "absent", "no CUDA device is present")
     live = outcomes(recorder.verify([tmp_path], live=True, device="cpu"))
     assert ("squares", "CPU stand-in", "pass", "256 results, every bit") in live
     toy.install(cases=(toy.case("squares", emulate=lambda inputs, meta: {"y": inputs["x"]}),))
     live = outcomes(recorder.verify([tmp_path], live=True, device="cpu"))
-    assert live[0][:3] == ("every GPU case", "recorded GPU", "absent")
+    assert live[0][:3] == ("every GPU case", "hardware, recorded", "absent")
     assert live[1][2] == "FAIL"
 
 
@@ -277,6 +279,39 @@ def test_a_gpu_is_described_by_what_its_bits_depend_on(monkeypatch: pytest.Monke
     assert done.record.on_gpu
     assert done.files[0][0].name.startswith("cuda--nvidia-h100-80gb-hbm3--torch-")
     assert outcomes(recorder.verify([tmp_path], live=True)) == [
-        ("squares", "recorded GPU", "pass", "256 results, every bit"),
-        ("squares", "live GPU", "pass", "256 results, every bit"),
+        ("squares", "hardware, recorded", "pass", "256 results, every bit"),
+        ("squares", "hardware, live", "pass", "256 results, every bit"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "models", "status", "says"),
+    [
+        ({"as it is": lambda i, m: {"y": toy.squares(i["x"])}}, True, Status.PASS, "as 'as it is'"),
+        (
+            {"one more": lambda i, m: {"y": toy.squares(i["x"]) + np.uint8(1)}},
+            True,
+            Status.FAIL,
+            "no hypothesis agrees",
+        ),
+        ({}, True, Status.DIFFERS, "open: why? y (device against lab): 256 of 256 differ"),
+        ({}, False, Status.ABSENT, "open: why? y:"),
+    ],
+    ids=["a hypothesis agrees", "none agrees", "none to try", "no model"],
+)
+def test_an_open_question_can_be_answered_can_fail_and_is_never_a_pass_unanswered(
+    tmp_path: Path, hypotheses: Any, models: bool, status: Status, says: str
+) -> None:
+    def wrong(inputs: Arrays, meta: Any) -> Arrays:
+        return {"y": toy.squares(inputs["x"]) ^ np.uint8(0x40)} if models else {}
+
+    records.save(tmp_path, gpu_record())
+    asked = toy.case("squares again", emulate=wrong, open="why?", hypotheses=hypotheses)
+    toy.install(cases=(toy.case("squares"), asked))
+    found = recorder.verify([tmp_path])
+    outcome = found[1].row.outcome
+    assert outcome.status is status
+    assert says in outcome.detail
+    headline = runner.summed(found)
+    assert headline.status is (Status.PASS if status is Status.ABSENT else status)
+    assert bool(table.failures([found[1].row])) is (status in (Status.FAIL, Status.DIFFERS))

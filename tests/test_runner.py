@@ -53,15 +53,15 @@ def outcomes(rows: Any) -> list[tuple[str, str, str]]:
 def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_path: Path) -> None:
     done = run()
     assert outcomes(done.rows)[:3] == [
-        ("every square is there", "exact", "pass"),
+        ("every square is there", "proved", "pass"),
         ("numpy squares the same", "library", "pass"),
-        (runner.CLAIM, "recorded GPU", "absent"),
+        (runner.CLAIM, "hardware, recorded", "absent"),
     ]
     assert done.rows[2].outcome.detail == "no record for this hardware (2 cases to record)"
     import torch
 
     live = done.rows[3]
-    assert live.evidence == "live GPU"
+    assert live.evidence == "hardware, live"
     if not torch.cuda.is_available():
         assert live.outcome == absent("no CUDA device is present")
     assert done.budget == 2.0
@@ -116,7 +116,7 @@ def test_the_csv_is_exact_and_plain(tmp_path: Path) -> None:
 
 def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
     checks = (
-        Check("no", Evidence.EXACT, lambda arrays, params: failed("0101 against 0100")),
+        Check("no", Evidence.PROVED, lambda arrays, params: failed("0101 against 0100")),
         Check("oops", Evidence.LIBRARY, toy.boom),
         Check("yes", Evidence.LIBRARY, lambda arrays, params: passed()),
     )
@@ -139,7 +139,7 @@ def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
 def test_a_broken_part_is_a_row_that_fails(part: str, claim: str, files: int, tmp_path: Path) -> None:
     toy.install(**{part: toy.boom})
     done = run(out=tmp_path / "out")
-    assert outcomes(done.rows)[-1] == (claim, "exact", "FAIL")
+    assert outcomes(done.rows)[-1] == (claim, "proved", "FAIL")
     assert len(done.files) == files
     assert not (tmp_path / "out" / "MANIFEST.json").exists()
     assert not list(tmp_path.rglob(".*"))
@@ -148,7 +148,7 @@ def test_a_broken_part_is_a_row_that_fails(part: str, claim: str, files: int, tm
 def test_an_experiment_that_does_not_load_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "NAMES", ("toy_missing", "toy"))
     missing, present = runner.run_experiments(quiet=True, recorded=())
-    assert outcomes(missing.rows) == [("the experiment can be loaded", "exact", "FAIL")]
+    assert outcomes(missing.rows) == [("the experiment can be loaded", "proved", "FAIL")]
     assert "No module named 'fplab.experiments.toy_missing'" in missing.rows[0].outcome.detail
     assert present.rows[0].outcome.status is Status.PASS
 
@@ -197,7 +197,7 @@ def test_a_refused_record_is_a_row_that_fails(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir()
     (tmp_path / "rec" / "bad.npz").write_bytes(b"?")
     _, refused = runner.run_experiments(quiet=True, recorded=[tmp_path / "rec"])
-    assert outcomes(refused.rows) == [("bad.npz", "recorded GPU", "FAIL")]
+    assert outcomes(refused.rows) == [("bad.npz", "hardware, recorded", "FAIL")]
 
 
 # --- the manifest -------------------------------------------------------------------------------------------------
@@ -336,8 +336,8 @@ def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: P
 # --- the table ----------------------------------------------------------------------------------------------------
 
 ROWS = [
-    Row("sums", "a claim " + "that is long " * 8, "exact", passed("1,024 results, every bit")),
-    Row("sums", "short", "recorded GPU", absent("no record for this hardware")),
+    Row("sums", "a claim " + "that is long " * 8, "proved", passed("1,024 results, every bit")),
+    Row("sums", "short", "hardware, recorded", absent("no record for this hardware")),
     Row("formats", "wrong", "library", failed("1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)")),
 ]
 
@@ -347,7 +347,7 @@ def test_the_table_fits_its_width_and_its_columns_align(width: int) -> None:
     lines = render(ROWS, width).splitlines()
     assert max(map(len, lines)) <= width
     heading = lines[0]
-    for name, at in (("sums", 0), ("a claim", heading.index("claim")), ("exact", heading.index("evidence"))):
+    for name, at in (("sums", 0), ("a claim", heading.index("claim")), ("proved", heading.index("evidence"))):
         assert any(line[at:].startswith(name) for line in lines[2:]), name
     end = heading.index("outcome")
     above = [line for line in lines[1:] if line[end - 2 : end] == "  "]
@@ -366,7 +366,7 @@ def test_colour_changes_nothing_but_colour() -> None:
 
 
 def test_stand_ins_are_counted_apart() -> None:
-    rows = [Row("a", "b", "CPU stand-in", passed()), Row("a", "c", "exact", passed())]
+    rows = [Row("a", "b", "CPU stand-in", passed()), Row("a", "c", "proved", passed())]
     assert counts(rows) == "2 claims: 2 pass (1 of the passes are a CPU stand-in and no evidence about a GPU)"
     assert counts([]) == "no claims"
 

@@ -6,7 +6,7 @@ The package ``fplab.experiments.NAME`` has, and the tests demand:
 * a frozen dataclass ``Params`` whose defaults are the full size, and ``QUICK``, an instance of the quick size;
 * ``run(params, tick) -> Arrays``: pure; calls ``tick(fraction, text)`` as it goes;
 * ``plot(arrays, params) -> Figure`` and ``table(arrays, params) -> columns`` (what the CSV holds);
-* ``CHECKS``: a tuple of :class:`Check`, each a claim with its evidence;
+* ``CHECKS``: a tuple of :class:`Check`, each a claim with its evidence, and with a fault in the tests that fails it;
 * ``gpu_cases(params) -> tuple[Case, ...]``: what a GPU must compute, through torch, for these claims;
 * ``DIGESTED``: names of the arrays whose bits are the same on every machine (from integers and kernels);
 * if it likes, ``animation() -> str``: an SVG that moves.
@@ -32,30 +32,55 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Evidence(enum.Enum):
-    """What a claim is checked against: fractions, a definition, or what the lab itself computed to the bit, counts and
-    losses of emulated runs too (exact); code that others wrote (library); a GPU's own bits, recorded or just now.
+    """What a claim rests on, in four words.
+
+    Proved: every case there is was tried, or a bound was derived and holds. Library: another implementation gives the
+    same bits. Measured here: so it came out in n runs, whose spread and margin the row says (:class:`Sample`).
+    Hardware: the bits of a device, recorded or just now.
     """
 
-    EXACT = "exact"
+    PROVED = "proved"
     LIBRARY = "library"
-    RECORDED_GPU = "recorded GPU"
-    LIVE_GPU = "live GPU"
+    MEASURED = "measured here"
+    RECORDED = "hardware, recorded"
+    LIVE = "hardware, live"
+    EXACT = "exact"
 
 
 class Status(enum.Enum):
-    """The three outcomes of a check; none is hidden."""
+    """The four outcomes of a check; none is hidden."""
 
     PASS = "pass"
     FAIL = "FAIL"
+    DIFFERS = "differs, unexplained"
     ABSENT = "absent"
 
 
 @dataclass(frozen=True)
+class Sample:
+    """What a measured claim rests on. ``seeds``: runs, matrices or other independent draws; ``spread``: how far apart
+    they lie, the standard deviation over them, or greatest less least of few; ``margin``: what was fixed beforehand.
+    Spread and margin are in the unit of what is measured.
+    """
+
+    seeds: int
+    spread: float
+    margin: float
+
+    def __str__(self) -> str:
+        return f"n = {self.seeds}, spread {self.spread:.2g}, margin {self.margin:.2g}"
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """How a check ended. ``detail``: what was compared, the first differing bits, or what is absent."""
+    """How a check ended. ``detail``: what was compared, the first differing bits, or what is absent.
+
+    ``sample``: of a measured claim that was decided.
+    """
 
     status: Status
     detail: str = ""
+    sample: Sample | None = None
 
 
 def passed(detail: str = "") -> Outcome:
@@ -73,9 +98,19 @@ def absent(detail: str) -> Outcome:
     return Outcome(Status.ABSENT, detail)
 
 
+def differs(detail: str) -> Outcome:
+    """A device computed something else than the lab, and nothing known explains it; say where first."""
+    return Outcome(Status.DIFFERS, detail)
+
+
 def verdict(holds: bool, detail: str) -> Outcome:
     """Pass or fail, with the same detail."""
     return passed(detail) if holds else failed(detail)
+
+
+def measured(holds: bool, detail: str, sample: Sample) -> Outcome:
+    """Pass or fail of a measured claim, with the same detail, which ends in what it rests on."""
+    return Outcome(Status.PASS if holds else Status.FAIL, f"{detail}; {sample}", sample)
 
 
 @dataclass(frozen=True)

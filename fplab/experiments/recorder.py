@@ -27,7 +27,7 @@ from ..hardware.cases import Arrays, Case, Emulate, NotHereError
 from ..hardware.profiling import kernel_names
 from ..hardware.records import Record, RecordedCase
 from . import load
-from .base import Evidence, Outcome, Status, Tick, absent, failed, passed, same_bits
+from .base import Evidence, Outcome, Status, Tick, absent, differs, failed, passed, same_bits
 from .figures import params_of, size_name
 from .table import STAND_IN, Row
 
@@ -238,8 +238,9 @@ def _message(error: Exception) -> str:
 def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
     """What a device computed against what the lab says, bit by bit, from the inputs that the device had.
 
-    Where something differs, the case's hypotheses are tried: which of them agrees is said, and where the case asks an
-    open question, agreement with one is an answer and disagreement with all is no failure.
+    Where something differs, the case's hypotheses are tried. A case that asks an open question is answered where one
+    of them agrees in every bit, and fails where none of them does. It differs without an explanation where there is
+    none to try; what the lab has no model of at all is absent.
     """
     try:
         wanted = _emulated(case.emulate, done, meta)
@@ -256,9 +257,12 @@ def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
     text = "; ".join(f"{name}{differing[name]}{answers[name][1]}" for name in differing)
     if not case.open:
         return failed(text)
-    if all(found for found, _ in answers.values()):
+    left = {name for name, (found, _) in answers.items() if not found}
+    if not left:
         return passed(f"open question, answered: {case.open} {text}")
-    return absent(f"open: {case.open} {text}")
+    if any(name in arrays for name in left for arrays in tried.values()):
+        return failed(f"open, and no hypothesis agrees: {case.open} {text}")
+    return (differs if left & wanted.keys() else absent)(f"open: {case.open} {text}")
 
 
 def _emulated(emulate: Emulate, done: RecordedCase, meta: Mapping[str, Any]) -> Arrays:
@@ -307,7 +311,7 @@ def evidence_of(kind: str, live: bool) -> str:
     """What a comparison is evidence of. A CPU stands in for a GPU and is never counted as one."""
     if kind != "cuda":
         return STAND_IN
-    return str((Evidence.LIVE_GPU if live else Evidence.RECORDED_GPU).value)
+    return str((Evidence.LIVE if live else Evidence.RECORDED).value)
 
 
 @dataclass(frozen=True)
@@ -338,7 +342,7 @@ def verify(
         try:
             one = records.read(path)
         except LabError as error:
-            row = Row("records", path.name, Evidence.RECORDED_GPU.value, failed(str(error)))
+            row = Row("records", path.name, Evidence.RECORDED.value, failed(str(error)))
             found.append(Evidenced(row, ""))
             continue
         if one.on_gpu and one.cases:
@@ -346,7 +350,7 @@ def verify(
         found += verify_record(one)
     for name in recorded_names():
         if name not in covered:
-            row = Row(name, "every GPU case", Evidence.RECORDED_GPU.value, absent(NO_RECORD))
+            row = Row(name, "every GPU case", Evidence.RECORDED.value, absent(NO_RECORD))
             found.append(Evidenced(row, ""))
     if live:
         found += verify_live(device, tick=lambda f, text: tick((len(paths) + f) / (len(paths) + 1), text))
@@ -386,7 +390,7 @@ def verify_live(
         if device == "cpu":
             raise
         for name in names:
-            row = Row(name, "every GPU case", Evidence.LIVE_GPU.value, absent(str(error).split(";")[0]))
+            row = Row(name, "every GPU case", Evidence.LIVE.value, absent(str(error).split(";")[0]))
             yield Evidenced(row, "")
         return
     for i, name in enumerate(names):

@@ -19,7 +19,7 @@ from . import figures, load
 from .base import Evidence, Experiment, Outcome, Status, Tick, absent, failed, passed
 from .progress import progress
 from .recorder import NO_RECORD, Evidenced, cases_of, known, verify_live, verify_record
-from .table import Row
+from .table import WRONG, Row
 
 CLAIM = "the GPU cases give the very bits of the GPU"
 
@@ -87,7 +87,7 @@ def run_one(name: str, full: bool, folder: Path, gpu: Sequence[Record] | None, t
         doing = "its figures, table and manifest are written"
         files += figures.write_outputs(folder, name, experiment, arrays, params, size, _part(tick, 0.85, 1.0))
     except Exception as error:
-        rows.append(Row(name, doing, Evidence.EXACT.value, raised(error)))
+        rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
     compiling = compiled()
     return Finished(name, tuple(rows), tuple(files), time.perf_counter() - start - compiling, budget, compiling)
 
@@ -144,7 +144,7 @@ def gpu_records(folders: Sequence[Path] | None = None) -> tuple[list[Record], li
             try:
                 one = records.read(path)
             except LabError as error:
-                refused.append(Row("records", path.name, Evidence.RECORDED_GPU.value, failed(str(error))))
+                refused.append(Row("records", path.name, Evidence.RECORDED.value, failed(str(error))))
                 continue
             if one.on_gpu:
                 kept.append(one)
@@ -162,8 +162,8 @@ def gpu_rows(name: str, size: str, kept: Sequence[Record], tick: Tick) -> list[R
 
     rows = []
     sources: tuple[tuple[Evidence, Callable[[], Iterable[Evidenced]]], ...] = (
-        (Evidence.RECORDED_GPU, recorded),
-        (Evidence.LIVE_GPU, live),
+        (Evidence.RECORDED, recorded),
+        (Evidence.LIVE, live),
     )
     for i, (evidence, source) in enumerate(sources):
         tick(i / 2, evidence.value)
@@ -177,14 +177,13 @@ def gpu_rows(name: str, size: str, kept: Sequence[Record], tick: Tick) -> list[R
 
 
 def summed(found: Sequence[Evidenced]) -> Outcome:
-    """Many comparisons as one outcome: the first failure if there is one, else what passed and what is absent."""
-    bad = [e for e in found if e.row.outcome.status is Status.FAIL]
-    if bad:
-        first = bad[0]
-        where = f"{first.row.claim!r} on {first.device}"
-        return failed(f"{len(bad)} of {len(found)} cases; first {where}: {first.row.outcome.detail}")
-    good = [e for e in found if e.row.outcome.status is Status.PASS]
-    lacking = [e for e in found if e.row.outcome.status is Status.ABSENT]
+    """Many comparisons as one outcome: a pass only where no case fails or differs, and one passes."""
+    by = {status: [e for e in found if e.row.outcome.status is status] for status in Status}
+    for status in WRONG:
+        if bad := by[status]:
+            where = f"{bad[0].row.claim!r} on {bad[0].device}"
+            return Outcome(status, f"{len(bad)} of {len(found)} cases; first {where}: {bad[0].row.outcome.detail}")
+    good, lacking = by[Status.PASS], by[Status.ABSENT]
     if not good:
         return lacking[0].row.outcome
     text = f"{len(good)} cases, every bit: {'; '.join(sorted({e.device for e in good}))}"
@@ -208,5 +207,5 @@ def check_manifest(folder: Path, names: Sequence[str] | None = None, quiet: bool
             try:
                 rows += figures.compare(name, load(name), manifest, tick)
             except Exception as error:
-                rows.append(Row(name, "arrays as in the manifest", Evidence.EXACT.value, raised(error)))
+                rows.append(Row(name, "arrays as in the manifest", Evidence.PROVED.value, raised(error)))
     return rows

@@ -16,7 +16,8 @@ from . import wording
 from .base import Outcome, Status
 
 STAND_IN = "CPU stand-in"  # verified like a GPU's record, and no evidence about any GPU
-COLOURS = {Status.PASS: "32", Status.FAIL: "1;31", Status.ABSENT: "33"}
+COLOURS = {Status.PASS: "32", Status.FAIL: "1;31", Status.DIFFERS: "1;35", Status.ABSENT: "33"}
+WRONG = (Status.FAIL, Status.DIFFERS)  # what ends in a non-zero exit status
 WIDEST = 120  # longer lines are hard to read
 
 
@@ -47,8 +48,8 @@ class Row:
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:
-    """The rows that say FAIL."""
-    return [row for row in rows if row.outcome.status is Status.FAIL]
+    """The rows that fail, or differ without an explanation."""
+    return [row for row in rows if row.outcome.status in WRONG]
 
 
 def terminal_width(stream: TextIO | None = None) -> int:
@@ -70,10 +71,10 @@ def render(
     """The rows as a table ``width`` characters wide: claims wrapped, details below them, counts at the end.
 
     >>> from .base import passed
-    >>> print(render([Row("sums", "1 + 1 = 2", "exact", passed("4 bits"))], width=60))
+    >>> print(render([Row("sums", "1 + 1 = 2", "proved", passed("4 bits"))], width=60))
     experiment  claim                          evidence  outcome
     ────────────────────────────────────────────────────────────
-    sums        1 + 1 = 2                      exact     pass
+    sums        1 + 1 = 2                      proved    pass
                   4 bits
     ────────────────────────────────────────────────────────────
     1 claim: 1 pass
@@ -81,8 +82,8 @@ def render(
     heads, said = [str(head) for head in headings], [tuple(map(str, row.said())) for row in rows]
     first = max([width_of(heads[0]), *(width_of(row.experiment) for row in rows)])
     third = max([width_of(heads[2]), *(width_of(evidence) for _, evidence, _, _ in said)])
-    fourth = max(width_of(heads[3]), *(width_of(str(status)) for status in wording.STATUS.values()))
-    second = max(20, width - first - third - fourth - 6)
+    fourth = max([width_of(heads[3]), *(width_of(status) for _, _, status, _ in said)])
+    second = max(16, width - first - third - fourth - 6)
 
     def line(a: str, b: str, c: str, d: str) -> str:
         return f"{padded(a, first)}  {padded(b, second)}  {padded(c, third)}  {d}".rstrip()
@@ -99,7 +100,7 @@ def render(
         out.append(line(name, claim, evidence, paint(shown, COLOURS[status], colour)))
         out += [line("", text, "", "") for text in more]
         for text in wrapped(detail, len(rule) - first - 4):
-            out.append(" " * (first + 4) + paint(text, "31" if status is Status.FAIL else "2", colour))
+            out.append(" " * (first + 4) + paint(text, "31" if status in WRONG else "2", colour))
         above = row.experiment
     return "\n".join([*out, rule, *_endings(rows, width, colour)])
 
@@ -138,7 +139,7 @@ def _endings(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
             width,
             indent=" " * 5,
         )
-        out += [paint(line, COLOURS[Status.FAIL], colour) for line in lines]
+        out += [paint(line, COLOURS[row.outcome.status], colour) for line in lines]
     return out
 
 

@@ -25,15 +25,18 @@ CATALOGUE = Path(__file__).with_name("chinese.toml")
 COMMON = "common"  # what the rows of every experiment may say
 HEADINGS = (Text("experiment", "实验"), Text("claim", "论断"), Text("evidence", "证据"), Text("outcome", "结果"))
 EVIDENCE = {
-    "exact": "精确计算",
+    "proved": "已证明",
     "library": "程序库",
-    "recorded GPU": "GPU 记录",
-    "live GPU": "本机 GPU",
+    "measured here": "本处实测",
+    "hardware, recorded": "硬件，记录",
+    "hardware, live": "硬件，本机",
+    "exact": "精确计算",
     "CPU stand-in": "CPU 代替",
 }
 STATUS = {
     Status.PASS: Text(Status.PASS.value, "通过"),
     Status.FAIL: Text(Status.FAIL.value, "不通过"),
+    Status.DIFFERS: Text(Status.DIFFERS.value, "不同且无解释"),
     Status.ABSENT: Text(Status.ABSENT.value, "暂缺"),
 }
 CASES = (HEADINGS[0], Text("case", "用例"), *HEADINGS[2:])  # of the table that compares records

@@ -10,10 +10,10 @@ import numpy as np
 from ...hardware.cases import Arrays
 from ...hardware.tensors import TORCH, tensor
 from ..base import Check, Evidence, Outcome, absent, failed, passed, same_bits, verdict
+from ..statistics import Compared, compared
 from .by_hand import OPERANDS, logits
 from .cases import logits_case, losses_case
 from .data import ADAMS_EPS, LARGER_EPS, MIXED, NAMES, POLICIES, Params, optimizer, sizes, task_of, tasks_of
-from .statistics import Compared, compared
 
 
 def comparison(task: str, policy: str, arrays: Arrays) -> Compared:

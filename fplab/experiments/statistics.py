@@ -1,4 +1,10 @@
-"""What "within the normal variation" means: an equivalence test on paired differences.
+"""How runs of training are compared: by paired differences over seeds, against a margin that was fixed beforehand.
+
+:func:`equivalent` passes where the 90% confidence interval (Student's t) of the mean difference lies inside the margin
+on both sides: two one-sided tests at 5% each. :func:`superior` passes where its lower end lies above the margin. Few or
+scattered seeds fail either: little data can never show equality, nor a gain.
+
+What "within the normal variation" means: the same with a margin that the data give.
 
 Normal variation is how much FP32 differs from itself: ``sigma``, the standard deviation of FP32's top-1 over seeds.
 A policy is compared with FP32 seed by seed, the same initial weights and batches in both, so that most of that
@@ -18,8 +24,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .base import Outcome, Sample, measured
+
 BAND = 2.0
 CONFIDENCE = 0.95
+
+
+def equivalent(one: np.ndarray, other: np.ndarray, margin: float, detail: str) -> Outcome:
+    """Whether two ways of training end alike: ``one``, ``other`` their scores by seed (n,), n at least 2."""
+    mean, reach, sample = _paired(one, other, margin)
+    return measured(abs(mean) + reach <= margin, f"{detail}; mean difference {mean:.2g} ± {reach:.2g}", sample)
+
+
+def superior(one: np.ndarray, other: np.ndarray, margin: float, detail: str) -> Outcome:
+    """Whether ``one`` is above ``other`` by more than ``margin``: scores by seed (n,), n at least 2."""
+    mean, reach, sample = _paired(one, other, margin)
+    return measured(mean - reach > margin, f"{detail}; mean difference {mean:.2g} ± {reach:.2g}", sample)
+
+
+def _paired(one: np.ndarray, other: np.ndarray, margin: float) -> tuple[float, float, Sample]:
+    """The mean difference, how far the one-sided 95% limit lies from it, and what they rest on; NaN fails any test."""
+    apart = np.asarray(one, np.float64) - np.asarray(other, np.float64)
+    n, spread = len(apart), float(np.std(apart, ddof=1)) if np.isfinite(apart).all() else math.nan
+    reach = quantile(0.95, n - 1) * spread / math.sqrt(n)
+    return float(apart.mean()), reach, Sample(n, spread, margin)
 
 
 @dataclass(frozen=True)
