@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 LADDER = """
 from fplab.kernels import jit
@@ -32,21 +36,31 @@ for _ in range(5):
 """
 
 
-def climb(folder, rung: int) -> str:
-    """A rung of the ladder in a process of its own, which finds the lower ones compiled by earlier processes."""
-    environment = os.environ | {"PYTHONPATH": str(folder), "FPLAB_CACHE_DIR": str(folder / "cache")}
-    code = f"import ladder; print(ladder.LADDER[{rung}](5))"
+def python(folder, code: str) -> tuple[str, str]:
+    """What code prints in a process of its own that has the ladder and a cache in ``folder``, and what it complains."""
+    (folder / "ladder.py").write_text(LADDER)
+    path = os.pathsep.join([str(folder), str(Path(__file__).parent.parent)])
+    environment = os.environ | {"PYTHONPATH": path, "FPLAB_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600, check=True
     )
-    return done.stdout.strip()
+    return done.stdout.strip(), done.stderr
+
+
+def climb(folder, rung: int) -> str:
+    """A rung of the ladder in a process of its own, which finds the lower ones compiled by earlier processes."""
+    return python(folder, f"import ladder; print(ladder.LADDER[{rung}](5))")[0]
+
+
+def kept(folder) -> dict[Path, bytes]:
+    """The machine code that lies in a cache."""
+    return {path: path.read_bytes() for path in (folder / "cache").rglob("*.nbc")}
 
 
 def test_a_closure_from_the_cache_is_not_taken_for_the_one_that_calls_it(tmp_path):
     """By numba's names alone, the second rung that is compiled in a later process would call itself for ever."""
-    (tmp_path / "ladder.py").write_text(LADDER)
     assert [climb(tmp_path, rung) for rung in (1, 2, 3, 5)] == ["6", "7", "8", "10"]
-    assert list((tmp_path / "cache").rglob("*.nbc"))  # they were kept, so the later processes did load them
+    assert kept(tmp_path)  # they were kept, so the later processes did load them
 
 
 def test_every_closure_of_the_kernels_has_a_name_of_its_own():
@@ -58,3 +72,79 @@ def test_every_closure_of_the_kernels_has_a_name_of_its_own():
     assert not {k.py_func.__qualname__ for k in tensorcore_fast.TO_FLOAT.values()} & {
         k.py_func.__qualname__ for k in tensorcore_fast.TO_HALF.values()
     }
+
+
+def test_damaged_machine_code_is_compiled_again_and_a_word_is_said_once(tmp_path):
+    assert climb(tmp_path, 2) == "7"
+    whole = kept(tmp_path)
+    empty, cut, flipped = whole
+    empty.write_bytes(b"")
+    cut.write_bytes(whole[cut][:-1])
+    flipped.write_bytes(whole[flipped][:-1] + bytes([whole[flipped][-1] ^ 1]))
+    out, complaint = python(tmp_path, "import ladder; print(ladder.LADDER[2](5))")
+    assert (out, complaint.count("is damaged; it is compiled again")) == ("7", 1)
+    assert {path: len(data) for path, data in kept(tmp_path).items()} == {path: len(d) for path, d in whole.items()}
+    assert python(tmp_path, "import ladder; print(ladder.LADDER[2](5))") == ("7", "")
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_call(tmp_path):
+    pytest.importorskip("resource")
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+    out, complaint = python(tmp_path, full + "import ladder; print(ladder.LADDER[2](5))")
+    assert out == "7"
+    assert complaint.count("fplab: compiled kernels are not kept") == 1
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other rights")
+def test_a_cache_that_others_can_write_is_not_used(tmp_path):
+    """A planted file would run: here the one that is there would end the process."""
+    assert climb(tmp_path, 1) == "6"
+    for path in kept(tmp_path):
+        data = b"cos\n_exit\n(I7\ntR."
+        path.write_bytes(hashlib.sha256(data).digest() + data)
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 7"):
+        climb(tmp_path, 1)
+    before = kept(tmp_path)
+    (folder,) = {path.parent for path in before}
+    for writable in (folder, folder.parent):
+        writable.chmod(0o775)
+        out, complaint = python(tmp_path, "import ladder; print(ladder.LADDER[1](5))")
+        assert out == "6"
+        said = f"{writable} has to belong to you and to be writable by nobody else (chmod go-w)"
+        assert complaint.count(said) == complaint.count("fplab:") == 1
+        assert kept(tmp_path) == before
+        writable.chmod(0o755)
+
+
+INTERRUPTED = """
+import os, signal
+from numba.core.codegen import JITCodeLibrary
+from fplab.experiments import runner
+
+compiled, interrupts = JITCodeLibrary._object_compiled_hook, [signal.SIGINT]
+
+def interrupt(library, *given):
+    if interrupts and "rung" in given[0].name:
+        os.kill(os.getpid(), interrupts.pop())
+    compiled(*given)
+
+JITCodeLibrary._object_compiled_hook = classmethod(interrupt)
+
+import ladder
+
+class Experiment:
+    BUDGET, QUICK, CHECKS = 1.0, None, ()
+    run = staticmethod(lambda params, tick: {"x": ladder.LADDER[3](5)})
+
+runner.load, runner.environment.warm_up = lambda name: Experiment, lambda: None
+try:
+    print(runner.run_one("interrupted", False, None, None, lambda fraction, text: None))
+except KeyboardInterrupt:
+    print("interrupted", ladder.LADDER[3](5), ladder.LADDER[4](5))
+"""
+
+
+def test_an_interrupt_while_llvm_works_is_an_interrupt_and_the_next_call_works(tmp_path):
+    """It was lost in a callback of LLVM's, and became a RuntimeError: a failing row of the experiment that ran."""
+    assert python(tmp_path, INTERRUPTED)[0] == "interrupted 8 9"

@@ -3,23 +3,37 @@
 Compiled code is cached on disk. numba's own cache notices a change only in the file of the function itself, not in a
 function of another file that it calls, and would then run stale machine code. Here each file has a cache folder of its
 own, named by a digest of that file, of all kernel files that it imports, directly or not, and of numba's version: an
-edit starts a fresh folder for whatever it can change, and leaves the others.
+edit starts a fresh folder for whatever it can change, and leaves the others. In it each compiled signature is a file
+that begins with its own SHA-256, since numba's index fails for good once a file is cut, and loses or confuses entries
+when two processes write it together. A file is a pickle, which runs what it says, and the digest says only that it is
+whole: so the folder has to be the user's own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
+import pickle
 import re
+import signal
+import stat
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import config as numba_config
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from ..language import Text
+from ..storage import sweep, write_bytes
 
 Kernel = Callable[..., Any]
 
@@ -57,26 +71,121 @@ def digest(*names: str) -> str:
     return sha.hexdigest()[:16]
 
 
-_announced = False
+_said: set[str] = set()
+COMPILING = Text(
+    "fplab: compiling kernels as they are first used; kept for later runs in {folder}",
+    "fplab：内核在首次使用时编译，并保存在 {folder}，供以后使用",
+)
+NOT_KEPT = Text(
+    "fplab: compiled kernels are not kept, and are compiled again in every run: {why}",
+    "fplab：编译好的内核不会保存，每次运行都要重新编译：{why}",
+)
+FOREIGN = Text(
+    "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run",
+    "{folder} 必须属于您，且他人不可写（chmod go-w），因为其中的内容会被执行",
+)
+DAMAGED = Text(
+    "fplab: {path} is damaged; it is compiled again, and so is every other file that is",
+    "fplab：{path} 已损坏，将重新编译；其他损坏的文件也会如此处理",
+)
+
+
+def _say_once(text: Text, **values: object) -> None:
+    """Tell whoever waits, the first time that there is such a thing to tell."""
+    if text.en not in _said:
+        _said.add(text.en)
+        print(text.fill(**values), file=sys.stderr)
+
+
+def _others_write(folder: Path) -> bool:
+    """Whether a folder is another user's, or others may write to it. Windows' own rights are not looked at."""
+    found = folder.stat()
+    return hasattr(os, "getuid") and (
+        found.st_uid != os.getuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    )
 
 
 @lru_cache
-def _cache_dir(names: tuple[str, ...]) -> str | None:
-    """The cache folder of what is made in these modules, made if need be; None where nothing can be written."""
-    global _announced
-    folder = cache_root() / f"{'+'.join(names)}-{digest(*names)}"
+def _cache_dir(names: tuple[str, ...]) -> Path | None:
+    """The cache folder of what is made in these modules, made if need be.
+
+    None, after a word on why, where nothing can be written or somebody else could have.
+    """
+    root = cache_root()
+    folder = root / f"{'+'.join(names)}-{digest(*names)}"
     fresh = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, exist_ok=True)
+        for each in (root, folder):
+            if _others_write(each):
+                _say_once(NOT_KEPT, why=FOREIGN.fill(folder=each))
+                return None
+        sweep(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError:
+    except OSError as error:
+        _say_once(NOT_KEPT, why=error)
         return None
-    if fresh and not _announced:
-        _announced = True
-        kept = f"kept for later runs in {folder.parent}"
-        print(f"fplab: compiling kernels as they are first used; {kept}", file=sys.stderr)
-    return str(folder)
+    if fresh:
+        _say_once(COMPILING, folder=root)
+    return folder
+
+
+class _Cache(NullCache):  # type: ignore[misc]
+    """The compiled signatures of one function on disk; what cannot be read or written costs time, never the call."""
+
+    def __init__(self, folder: Path, function: Kernel, name: str) -> None:
+        self.folder, self.stem = folder, re.sub(r"\W+", "_", function.__qualname__)
+        self.key = (name, function.__code__.co_code, sys.implementation.cache_tag)
+
+    def _file(self, signature: object, codegen: Any) -> Path:
+        """Where the code of a signature for this processor lies."""
+        key = repr((*self.key, signature, codegen.magic_tuple()))
+        return self.folder / f"{self.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.nbc"
+
+    def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
+        """What was compiled for a signature before; None if nothing was, or it is damaged."""
+        target_context.refresh()
+        path = self._file(sig, target_context.codegen())
+        try:
+            whole = path.read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(whole[32:]).digest() != whole[:32]:
+            _say_once(DAMAGED, path=path)
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(whole[32:]))
+
+    def save_overload(self, sig: Any, cres: CompileResult) -> None:
+        """Keep what was compiled, unless it holds addresses of this process."""
+        if cres.lifted or cres.library.has_dynamic_globals:
+            return
+        data = dumps(cres._reduce())
+        try:
+            write_bytes(self._file(sig, cres.codegen), hashlib.sha256(data).digest() + data)
+        except OSError as error:
+            _say_once(NOT_KEPT, why=error)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the block ends.
+
+    While LLVM works, it would be raised in a callback of LLVM's, which loses it and the machine code with it.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    held: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *given: held.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            before(*held[0])
 
 
 def _name(function: Kernel) -> str:
@@ -111,13 +220,17 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
     """
     folder, name = _cache_dir(_home(function)), _name(function)
     _distinct(function, name)
-    before, numba_config.CACHE_DIR = numba_config.CACHE_DIR, folder or ""
-    try:
-        compiled: Kernel = numba.njit(cache=folder is not None, nogil=True, error_model="numpy", forceinline=inline)(
-            function
-        )
-    finally:
-        numba_config.CACHE_DIR = before
+    compiled: Kernel = numba.njit(nogil=True, error_model="numpy", forceinline=inline)(function)
+    if folder is not None:
+        compiled._cache = _Cache(folder, function, name)
+    compile_signature = compiled.compile
+
+    @functools.wraps(compile_signature)
+    def uninterrupted(signature: Any) -> Any:
+        with _uninterrupted():
+            return compile_signature(signature)
+
+    compiled.compile = uninterrupted
     # A cached closure is looked up by what it captures, and numba names a captured function by a random number: the
     # closure would be compiled again in every process. With a name of its own the function is found again.
     compiled._set_uuid(name)  # type: ignore[attr-defined]
