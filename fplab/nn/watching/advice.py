@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...formats import Format
 from .losses import Lost
-from .tables import SPECIAL, Array, Fates, histogram
+from .tables import SPECIAL, ZERO, Array, Fates, histogram, resolved
 
 if TYPE_CHECKING:
     from .session import watch
@@ -62,6 +62,11 @@ class Row:
     lost: Lost | None
 
     @property
+    def judged(self) -> bool:
+        """Whether any value was finite; of a layer that held infinities and NaN alone no format can be told."""
+        return _finite(self.table)
+
+    @property
     def binades(self) -> tuple[int, int] | None:
         """The lowest and the highest binade in use."""
         exponents, _ = histogram(self.table)
@@ -106,15 +111,13 @@ def loss_scale(seen: watch, fmt: Format, limits: Limits) -> LossScale | None:
     """The loss scale for a format.
 
     None (2**0) where hardly a gradient vanishes or is subnormal; else the middle of what serves every layer, or the
-    largest that no layer overflows where no scale serves all.
+    largest that no layer overflows where no scale serves all. The windows leave out what FP32 itself does not resolve.
     """
-    fates = {}
-    for kind, layer in seen._tables:
-        table = seen._tables.merged([(kind, layer)])
-        if kind in GRADIENTS and table[:SPECIAL].any():
-            fates[kind, layer] = [seen._tables.fates(table, fmt, s) for s in range(MOST_SCALE + 1)]
-    if not fates:
+    keys = [key for key in seen._tables if key[0] in GRADIENTS]
+    tables = {key: table for key in keys if (table := resolved(seen._tables.merged([key])))[:SPECIAL].any()}
+    if not tables:
         return None
+    fates = {key: [seen._tables.fates(t, fmt, s) for s in range(MOST_SCALE + 1)] for key, t in tables.items()}
     windows = {key: window(f, limits) for key, f in fates.items()}
     low, high = max(w.low for w in windows.values()), min(w.high for w in windows.values())
     few = Limits(limits.subnormal, limits.lost)
@@ -122,9 +125,13 @@ def loss_scale(seen: watch, fmt: Format, limits: Limits) -> LossScale | None:
     usable = max(high - HEADROOM, 0)
     log2 = 0 if max(low, good) == 0 else (max(low, good) + usable + 1) // 2 if max(low, good) <= usable else usable
     left_out = tuple(dict.fromkeys(layer for (_, layer), w in windows.items() if not w.low <= log2 <= w.high))
-    total = seen._tables.merged(fates)
+    total = seen._tables.merged(tables)
     without, within = (seen._tables.fates(total, fmt, s) for s in (0, log2))
     return LossScale(fmt, log2, Window(low, high), without, within, left_out)
+
+
+def _finite(table: Array) -> bool:
+    return bool(table[:SPECIAL].any() or table[ZERO].any())
 
 
 def _subnormal_as_lost(fates: Fates) -> Fates:
@@ -143,7 +150,7 @@ def rows(seen: watch, scales: dict[Format, LossScale | None], limits: Limits) ->
             changed = "weights" if kind == "updates" else kind
             lost = seen._losses.get(changed, layer) if (changed, layer) in seen._losses else None
             choices = {
-                bits: _choice(seen, table, kind, group, scales, limits, lost)
+                bits: _choice(seen, resolved(table) if kind in GRADIENTS else table, kind, group, scales, limits, lost)
                 for bits, group in widths(seen.formats).items()
             }
             found.append(Row(layer, kind, table, fates, choices, lost))
@@ -168,6 +175,6 @@ def _choice(
             at = fitting[-1] - HEADROOM if fitting and table[:SPECIAL].any() else 0
         fates = seen._tables.fates(table, fmt, at)
         keeps = not kind.startswith("state") or lost is None or lost.share(fmt.name) <= limits.lost
-        if fates.overflow == 0 and fates.share("vanish") <= limits.vanish and keeps:
+        if _finite(table) and fates.overflow == 0 and fates.share("vanish") <= limits.vanish and keeps:
             return Choice(fmt, at)
     return None

@@ -14,7 +14,7 @@ from . import words
 from .advice import GRADIENTS, Limits, LossScale, Row, loss_scale, rows, widths
 from .events import NonFinite, power
 from .losses import Lost, merged
-from .tables import Fates, histogram
+from .tables import SPECIAL, Fates, histogram, resolved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,9 +107,10 @@ class Report:
         lost = [r.lost for r in mine if r.lost is not None]
         cells = self._cells(Row(str(words.ALL), kind, table, fates, {}, merged(lost) if lost else None))
         for bits in mine[0].choices:
-            found = dict.fromkeys(str(r.choices[bits] or "fp32") for r in mine)
+            found = dict.fromkeys(str(r.choices[bits] or "fp32") for r in mine if r.judged)
             names = dict.fromkeys(text.partition(" ")[0] for text in found)
-            cells.append("" if kind == "updates" else next(iter(found)) if len(found) == 1 else ", ".join(names))
+            shown = next(iter(found)) if len(found) == 1 else ", ".join(names) or str(words.NONE)
+            cells.append("" if kind == "updates" else shown)
         return cells
 
     def _cells(self, row: Row) -> list[str]:
@@ -126,7 +127,8 @@ class Report:
                 text = lost if row.kind == "updates" else f"{text}, {lost}"
             cells.append(text)
         for choice in row.choices.values():
-            cells.append("" if row.kind == "updates" else "fp32" if choice is None else str(choice))
+            wide = "fp32" if row.judged else str(words.NONE)
+            cells.append("" if row.kind == "updates" else wide if choice is None else str(choice))
         return cells
 
     def figure(self, theme: str = "light") -> Figure:
@@ -160,6 +162,8 @@ def _three(fates: Fates) -> str:
 
 def _formats(row: Row) -> str:
     """The formats that a row stands, without an 8-bit tensor's own scale."""
+    if not row.judged:
+        return str(words.NONE)
     return ", ".join(
         "fp32" if c is None else str(c) if bits >= 16 else c.format.name for bits, c in row.choices.items()
     )
@@ -189,7 +193,13 @@ def make_report(seen: watch, limits: Limits) -> Report:
         notes.append(words.FEW.fill(n=counted))
     if seen.unread:
         notes.append(words.UNREAD.fill(names=words.joined(sorted(seen.unread)[:4])))
-    advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, found, limits), *_narrower(found, seen))
+    judged = tuple(r for r in found if r.judged)
+    notes += _unresolved(judged, limits)
+    advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, judged, limits), *_narrower(judged, seen))
+    if len(judged) < len(found):
+        names = tuple(dict.fromkeys(r.layer for r in found if not r.judged))
+        text = words.ALL_BROKEN.fill(layers=words.named(names, 4, words.MORE_LAYERS))
+        advice += (words.advice(words.NOT_JUDGED, text),)
     return Report(
         seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
         seen.first, seen.first_kept, found, kept, advice, tuple(notes), seen.formats, seen,
@@ -205,6 +215,16 @@ def _broken(seen: watch) -> list[Text]:
         likely = words.LIKELY.fill(cause=event.reason)
         lines += [words.advice(words.BROKEN, event.text), words.advice(words.BLANK, likely)]
     return lines
+
+
+def _unresolved(found: tuple[Row, ...], limits: Limits) -> list[Text]:
+    """How many gradients FP32's own rounding has made, where so many of a layer would have changed a verdict."""
+    tables = [r.table for r in found if r.kind in GRADIENTS and r.binades]
+    counts = [(int(t[:SPECIAL].sum()), int(resolved(t)[:SPECIAL].sum())) for t in tables]
+    if not any(nonzero - above > limits.vanish * nonzero for nonzero, above in counts):
+        return []
+    nonzero, above = (sum(column) for column in zip(*counts, strict=True))
+    return [words.UNRESOLVED.fill(share=percent(1 - above / nonzero))]
 
 
 def _scale_advice(scales: dict[str, LossScale]) -> list[Text]:
@@ -231,7 +251,7 @@ def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[Text
     wide = [f for f in seen.formats if f.bits >= 16]
     if not wide:
         return []
-    lines = _master_copy(found, wide, limits)
+    lines = _master_copy(seen, found, wide, limits)
     for kind in dict.fromkeys(r.kind for r in found if r.kind.startswith("state")):
         mine = [r for r in found if r.kind == kind]
         unfit = [r for r in mine if all(r.choices[b] is None for b in r.choices if b >= 16)]
@@ -251,7 +271,7 @@ def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[Text
     return lines
 
 
-def _master_copy(found: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
+def _master_copy(seen: watch, found: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
     """Whether the weights need an FP32 copy, and how many of their updates each format would lose.
 
     Updates that are lost already, because the weights are held in a narrow format, are lost in every candidate.
@@ -264,6 +284,8 @@ def _master_copy(found: tuple[Row, ...], wide: list[Format], limits: Limits) -> 
     too_many = {f: sum(one.share(f.name) > limits.lost for one in by_layer.values()) for f in wide}
     safe = [f.name for f in wide if not too_many[f] and not stuck]
     verdict = words.NO_COPY.fill(formats=words.joined(safe)) if safe else words.MASTER
+    if safe and seen.first_kept is not None:  # its updates are not those of a run that learns
+        verdict = words.NO_VERDICT
     shares = [
         words.WOULD_LOSE.fill(
             format=f.name, share=_worst(by_layer, total, f.name), bad=too_many[f], layers=len(by_layer)

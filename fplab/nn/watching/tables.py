@@ -29,6 +29,7 @@ LOWEST, HIGHEST = -149 - REACH, 127 + REACH
 BINADES = HIGHEST - LOWEST + 1
 SPECIAL, ZERO = BINADES, BINADES + 1
 WORTH_SHARING = 1 << 18  # elements from which threads share the counting; torch's own are busy with the model
+RESOLVED = 24  # binades below a tensor's largest: half an ulp of FP32 there, the error of any sum that it is part of
 MOST_FRACTION_BITS = 21  # whose midpoints float32 holds with a bit to spare
 
 
@@ -209,3 +210,17 @@ def histogram(table: Array) -> tuple[Array, Array]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     low, high = int(used[0]), int(used[-1]) + 1
     return np.arange(low, high) + LOWEST, counts[low:high]
+
+
+def resolved(table: Array) -> Array:
+    """A table's counts with the values below 2**-24 of the largest as zeros.
+
+    FP32's own rounding makes such values of what is zero in theory, the gradients of a causal attention's first query
+    and of biases of keys among them: what a format makes of them says nothing about the format.
+    """
+    used = np.flatnonzero(table[:BINADES].sum(axis=1))
+    low = max(int(used[-1]) - RESOLVED, 0) if used.size else 0
+    found = table.copy()
+    found[ZERO] += found[:low].sum(axis=0)
+    found[:low] = 0
+    return found

@@ -179,12 +179,22 @@ NO_SCALE = Text(
     "({evidence}; {at})",
     "{format}：没有哪个缩放适合所有的层；取 2^{log2} 时，{layers} 会丢失过多或上溢（{evidence}；{at}）",
 )
+UNRESOLVED = Text(
+    "{share} of the non-zero gradients lie below 2^-24 of their layer's largest, where FP32's own rounding makes such "
+    "values of an exact zero (the first query of a causal attention, biases of keys): no format is judged by them",
+    "{share} 的非零梯度小于所在层最大值的 2^-24；理论上恰为零的梯度（因果注意力的第一个查询、键的偏置）在 FP32 中舍入后"
+    "就是这样：不据此评判任何格式",
+)
 MORE, MORE_LAYERS = Text(" and {n} more", " 及另外 {n} 层"), Text(" and {n} more layers", " 及另外 {n} 层")
 
 # --- what stays wide, what may be narrower ----------------------------------------------------------------------
 
 WEIGHTS, STAYS = Text("WEIGHTS", "权重"), Text("STAYS FP32", "保留 FP32")
 NO_COPY = Text("no FP32 copy needed in {formats}", "{formats} 不需要 FP32 副本")
+NO_VERDICT = Text(
+    "whether an FP32 copy is needed cannot be told from a run that went infinite or NaN",
+    "训练中出现过无穷大或 NaN，无法判断是否需要 FP32 副本",
+)
 MASTER = Text("the weights' master copy", "权重的主副本")
 OF_UPDATES = Text("{verdict}: of {moved:,} updates {shares}", "{verdict}：{moved:,} 次更新中，{shares}")
 WOULD_LOSE = Text(
@@ -200,6 +210,8 @@ STATE = Text("{kind} in {unfit} of {layers} layers ({parts})", "{kind}，{layers
 VANISH = Text("{format}: {share} vanish{changes}", "{format}：变成零的占 {share}{changes}")
 CHANGES = Text(", {share} of its changes lost", "，变化丢失的占 {share}")
 OF_LAYERS = Text("{kind} of {layers}", "{layers} 的{kind}")
+NOT_JUDGED = Text("NO VERDICT", "无法判断")
+ALL_BROKEN = Text("{layers}: some tensors held infinities and NaN alone", "{layers}：有的张量只含无穷大或 NaN")
 BITS = Text("{bits} BITS", "{bits} 位")
 FITS = Text("{kind}: of {n} tensors {counts}{own}{rest}", "{kind}，{n} 个张量：{counts}{own}{rest}")
 IN, IN_NONE = Text("{n} in {format}", "{n} 个可用 {format}"), Text(", {n} in none", "，{n} 个都不可用")
