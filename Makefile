@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures test lint browser lab pages bench prove withstand clean
+.PHONY: help install run figures gallery test lint browser lab pages bench prove withstand clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -24,11 +24,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 install: $(VENV)/.installed ## build .venv only
 
-run: $(VENV)/.installed ## every experiment at its quick size: figures and the table of claims
+run: $(VENV)/.installed ## every experiment at its quick size: the table of claims, and figures in runs/quick
 	@$(BIN)/python -m fplab run
 
-figures: $(VENV)/.installed ## every experiment at its full size, into figures/full
+figures: $(VENV)/.installed ## every experiment at its full size, into runs/full
 	@$(BIN)/python -m fplab figures --full
+
+gallery: $(VENV)/.installed ## draw figures/ anew, the pictures that are kept; in the pinned environment
+	@$(BIN)/python -m fplab figures --out figures
 
 lint: $(VENV)/.installed ## ruff and mypy
 	$(BIN)/ruff check .
@@ -57,4 +60,4 @@ withstand: $(VENV)/.installed ## kills, damaged files, races and misuse, from a 
 	@$(BIN)/python -m tests.withstand
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache pages figures/full figures/*.png figures/*.dark.svg
+	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache pages runs figures/*.png figures/*.dark.svg

@@ -285,7 +285,7 @@ def _names(parser: argparse.ArgumentParser) -> None:
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _names(parser)
     parser.add_argument("--full", action="store_true", help="the full size instead of the quick one")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: figures, or figures/full)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: runs/quick, or runs/full)")
 
 
 def _figures_arguments(parser: argparse.ArgumentParser) -> None:

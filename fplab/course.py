@@ -128,8 +128,9 @@ class Picture:
 
 
 def folders() -> tuple[Path, ...]:
-    """Where figures may lie: below or beside the working folder, or in the source tree."""
-    return Path("figures"), Path("../figures"), Path(__file__).resolve().parent.parent / "figures"
+    """Where figures may lie, a run's own before the gallery: below or beside the working folder, or in the sources."""
+    places = [Path(place, kind) for kind in ("runs/quick", "figures") for place in ("", "..")]
+    return (*places, Path(__file__).resolve().parent.parent / "figures")
 
 
 def figure(name: str) -> Picture:
@@ -143,7 +144,7 @@ def figure(name: str) -> Picture:
     for folder in folders():
         if (path := folder / f"{name}.svg").is_file():
             return Picture(name, path)
-    raise LabError(f"there is no figure of {name!r} in any folder 'figures' here; fplab run {name} draws it.")
+    raise LabError(f"there is no figure of {name!r} in 'runs/quick' or 'figures' here; fplab run {name} draws it.")
 
 
 @dataclass(frozen=True)

@@ -112,9 +112,9 @@ def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: 
     assert "no record for this hardware" in captured.out
     assert "4 claims: 2 pass, 2 absent" in captured.out or "hardware, live      pass" in captured.out
     assert re.search(r"time: toy \d+\.\d s of 2 s", captured.out)
-    assert "6 files in figures/" in captured.out
+    assert "6 files in runs/quick/" in captured.out
     assert captured.err.startswith("[1/1] toy ... ")
-    assert len(list(Path("figures").iterdir())) == 6
+    assert len(list(Path("runs/quick").iterdir())) == 6
 
 
 def test_run_ends_with_1_exactly_when_something_fails(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,12 +127,12 @@ def test_run_ends_with_1_exactly_when_something_fails(only_toy: None, capsys: py
 def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
     toy.install(CHECKS=(Check("never asked", Evidence.PROVED, toy.boom),))
     assert cli.main(["figures", "toy"]) == 0
-    assert "figures/toy.svg\n" in capsys.readouterr().out
+    assert "runs/quick/toy.svg\n" in capsys.readouterr().out
     assert cli.main(["figures", "--check"]) == 0
     assert "array 'square' as in the manifest" in capsys.readouterr().out
-    manifest = json.loads(Path("figures/MANIFEST.json").read_text())
+    manifest = json.loads(Path("runs/quick/MANIFEST.json").read_text())
     manifest["toy"]["arrays"]["square"]["sha256"] = "0" * 64
-    Path("figures/MANIFEST.json").write_text(json.dumps(manifest))
+    Path("runs/quick/MANIFEST.json").write_text(json.dumps(manifest))
     assert cli.main(["figures", "--check"]) == 1
     assert "FAIL toy: array 'square' as in the manifest [proved]: sha256 differs" in " ".join(
         capsys.readouterr().out.split()

@@ -104,7 +104,7 @@ def test_a_figure_is_the_file_that_was_drawn():
     data = re.search(r'base64,([^"]+)"', shown._repr_html_())
     drawn = base64.b64decode(data[1]).decode()
     sheet = re.search(r"<style>@media\(prefers-color-scheme:dark\)\{.*?\}</style>", drawn)[0]
-    assert drawn.replace(sheet, "") == Path("figures/underflow.svg").read_text(encoding="utf-8")
+    assert drawn.replace(sheet, "") == shown.path.read_text(encoding="utf-8")
     assert "fplab run underflow" in shown._repr_html_()
 
 
@@ -175,3 +175,5 @@ def test_the_figures_are_found_from_the_notebooks(monkeypatch, tmp_path):
     shutil.copy("figures/formats.svg", tmp_path / "figures")
     monkeypatch.chdir(tmp_path / "notebooks")
     assert course.figure("formats").path.resolve() == (tmp_path / "figures" / "formats.svg").resolve()
+    shutil.copytree(tmp_path / "figures", tmp_path / "runs" / "quick")  # a run of one's own comes before the gallery
+    assert course.figure("formats").path.resolve() == (tmp_path / "runs" / "quick" / "formats.svg").resolve()

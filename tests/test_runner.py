@@ -72,9 +72,9 @@ def test_a_run_leaves_all_files_and_nothing_else(tmp_path: Path) -> None:
     done = run()
     names = ["MANIFEST.json", "toy.csv", "toy.dark.png", "toy.dark.svg", "toy.png", "toy.svg"]
     assert sorted(path.name for path in done.files) == names
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
-    assert (tmp_path / "figures/toy.png").read_bytes().startswith(b"\x89PNG")
-    light, dark = ((tmp_path / f"figures/toy{theme}.svg").read_bytes() for theme in ("", ".dark"))
+    assert sorted(path.name for path in (tmp_path / "runs/quick").iterdir()) == names
+    assert (tmp_path / "runs/quick/toy.png").read_bytes().startswith(b"\x89PNG")
+    light, dark = ((tmp_path / f"runs/quick/toy{theme}.svg").read_bytes() for theme in ("", ".dark"))
     assert b"</svg>" in light
     assert b"</svg>" in dark
     assert light != dark
@@ -85,10 +85,10 @@ def test_a_run_leaves_all_files_and_nothing_else(tmp_path: Path) -> None:
 def test_the_full_size_has_its_own_folder(tmp_path: Path) -> None:
     done = run(full=True)
     assert done.budget is None
-    manifest = figures.read_manifest(tmp_path / "figures" / "full")
+    manifest = figures.read_manifest(tmp_path / "runs" / "full")
     assert manifest["toy"]["size"] == "full"
     assert manifest["toy"]["parameters"]["count"] == 256
-    assert not (tmp_path / "figures" / "MANIFEST.json").exists()
+    assert not (tmp_path / "runs" / "quick" / "MANIFEST.json").exists()
 
 
 def test_the_csv_is_exact_and_plain(tmp_path: Path) -> None:

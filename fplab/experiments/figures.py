@@ -39,8 +39,8 @@ def params_of(experiment: Experiment, full: bool) -> Any:
 
 
 def default_folder(full: bool) -> Path:
-    """Quick runs go to ``figures/``, full ones to ``figures/full/``."""
-    return Path("figures") / "full" if full else Path("figures")
+    """Runs go below ``runs/``: what is kept in ``figures/``, the gallery, is drawn on purpose only."""
+    return Path("runs") / size_name(full)
 
 
 def write_outputs(
