@@ -51,3 +51,10 @@ def test_the_numbers_of_the_course_are_true():
     assert f"{widgets} widgets, {exercises} exercises" in TEXT
     assert f"{widgets} 个组件、{exercises} 道习题" in TEXT
     assert len(list((ROOT / "notebooks").glob("[0-9]*.ipynb"))) == 13
+
+
+def test_the_version_is_said_alike_everywhere():
+    citation, changes = ((ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md"))
+    assert f"version: {fplab.__version__}\n" in citation
+    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == fplab.__version__
+    assert "BSD 3-Clause" in (ROOT / "LICENSE").read_text(encoding="utf-8")
