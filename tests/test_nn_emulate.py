@@ -268,3 +268,22 @@ def test_operands_that_do_not_fit_are_refused() -> None:
             torch.mm(X.to_sparse(), W)
         with pytest.raises(LabError, match=r"mm of tensors of shapes .*: 72 columns by 24 rows"):
             torch.mm(X, W.t())
+
+
+def test_a_report_names_the_unit_of_every_step() -> None:
+    """A step begins where the block is entered, and inside it after each backward pass."""
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    with emulate("H100") as inside:
+        for _ in range(2):
+            (x @ w).sum().backward()
+        x @ w
+    for _ in range(2):
+        with inside:
+            y = x @ w
+        y.sum().backward()
+    unit = inside.report().rows[0].unit
+    whole = (("forward", unit, 1), ("backward", unit, 2))
+    assert inside.report().steps == (whole, whole, whole[:1], whole, whole)
+    assert f"Steps 1 to 2: forward 1 x {unit}, backward 2 x {unit}." in str(inside.report()).splitlines()
+    with speaking("zh"):
+        assert f"第 3 至 3 步：前向 1 x {unit}。" in str(inside.report()).splitlines()

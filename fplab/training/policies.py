@@ -118,15 +118,15 @@ class Policy:
         return optimizer
 
     @contextmanager
-    def running(self, model: nn.Module, gpu: str | None = "H100", scaling: Any = None) -> Iterator[None]:
+    def running(self, model: nn.Module, gpu: str | None = "H100", scaling: Any = None) -> Iterator[Any]:
         """Within the block a forward and backward pass of ``model`` computes as the policy says, on that GPU.
 
+        It gives the :class:`~fplab.nn.emulation.context.Emulation` of the products, None where they are torch's own.
         ``gpu=None``: torch's own products on this machine. ``scaling``: what ``products.scaling`` made for the run.
         """
         with ExitStack() as stack:
-            for context in self._contexts(model, gpu, scaling):
-                stack.enter_context(context)
-            yield
+            entered = [stack.enter_context(context) for context in self._contexts(model, gpu, scaling)]
+            yield entered[0] if self.products is not None and gpu is not None else None
 
     def _contexts(self, model: nn.Module, gpu: str | None, scaling: Any) -> Iterator[AbstractContextManager[Any]]:
         from .. import nn as lab

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..errors import LabError, integer
+from ..nn.emulation.report import Used
 from ..storage import demand_writable
 from . import checkpoints, policies, tasks
 from .loop import one_thread
@@ -30,6 +31,8 @@ class Fit:
     ``losses``: float32 (steps,), each batch's loss without the loss scale. ``scales``: float32 (steps,), the loss
     scale used in that step. ``skipped``: bool (steps,), steps that the scaler left out. ``scores``: on the held-out
     data, computed as the policy computes. ``model``: trained, its parameters FP32 tensors of the policy's values.
+    ``units``: of each step that this call made, which Tensor Core unit its products ran in, forward and backward
+    (:attr:`fplab.nn.emulation.report.Report.steps`); nothing where they are torch's own.
     """
 
     task: Task
@@ -40,6 +43,7 @@ class Fit:
     skipped: np.ndarray
     scores: Scores
     model: nn.Module
+    units: tuple[tuple[Used, ...], ...] = ()
 
 
 def fit(
@@ -110,6 +114,7 @@ class _Running:
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []
+        self.units: list[tuple[Used, ...]] = []
         self.configuration = {
             "task": task.key,
             **{f"policy {field}": value for field, value in policy.described().items()},
@@ -132,7 +137,7 @@ class _Running:
         """One update, or an error that says why there can be none."""
         self.optimizer.zero_grad()
         scale = self.scaler.get_scale()
-        with self.computing():
+        with self.computing() as products:
             loss = self.task.loss(self.runs_as, batch)
             if not bool(loss.isfinite()):
                 raise loss_not_finite(self.done, loss, self.model, lambda: self.task.loss(self.runs_as, batch))
@@ -145,6 +150,8 @@ class _Running:
         if (bad := first_bad_parameter(self.model)) is not None:
             name, parameter = bad[0], dict(self.model.named_parameters())[bad[0]]
             raise weights_not_finite(self.done, name, parameter, self.optimizer, self.policy, scale, before)
+        steps = () if products is None else products.report().steps
+        self.units.append(steps[0] if steps else ())
         self.losses.append(float(loss.detach()))
         self.scales.append(scale)
         self.skipped.append(bool(skipped))
@@ -158,7 +165,7 @@ class _Running:
             np.array(self.scales, np.float32),
             np.array(self.skipped, np.bool_),
         )
-        return Fit(self.task, self.policy, self.seed, *columns, scores, self.model)
+        return Fit(self.task, self.policy, self.seed, *columns, scores, self.model, tuple(self.units))
 
     def state(self) -> dict[str, Any]:
         """All that the rest of the run depends on, and what has happened."""

@@ -68,6 +68,7 @@ class Emulation:
     def new_step(self) -> None:
         """Products outside of all layers are counted anew, so that a loop in one block gives each its role again."""
         self._layers[0][1] = 0
+        self.log.new_step()
 
     def next_product(self) -> Origin:
         """The number of a new product of the layer that is running."""

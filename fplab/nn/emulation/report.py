@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from ...columns import padded, width_of
@@ -55,6 +56,7 @@ HEADS = (
 PHASES = {"forward": Text("forward", "前向"), "backward": Text("backward", "反向")}
 ALLOWED = Text("torch's own (allowed)", "torch 自己的（已允许）")
 EMULATED = Text("{n:,} multiply-accumulates emulated.", "模拟了 {n:,} 次乘加。")
+STEPS = Text("Steps {first} to {last}: {units}.", "第 {first} 至 {last} 步：{units}。")
 OPEN, QUESTION = Text("Open questions:", "未决的问题："), Text("* {name}: {text}.", "* {name}：{text}。")
 
 
@@ -65,6 +67,17 @@ class Shape(NamedTuple):
     m: int
     k: int
     n: int
+
+
+class Used(NamedTuple):
+    """How many products of one pass of a step ran in a unit; ``unit`` as in :class:`Row`."""
+
+    phase: str
+    unit: str
+    times: int
+
+    def __str__(self) -> str:
+        return f"{PHASES.get(self.phase, self.phase)} {self.times} x {self.unit or ALLOWED}"
 
 
 @dataclass(frozen=True)
@@ -90,10 +103,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What ran where; ``str`` of it is a table. ``questions``: what hardware alone could settle, by name."""
+    """What ran where; ``str`` of it is a table. ``questions``: what hardware alone could settle, by name.
+
+    ``steps``: of every step that had a product, the units. A step begins where the block is entered, and inside it
+    after each ``backward()``.
+    """
 
     rows: tuple[Row, ...]
     questions: dict[str, Text]
+    steps: tuple[tuple[Used, ...], ...]
 
     @property
     def unemulated(self) -> tuple[str, ...]:
@@ -105,6 +123,12 @@ class Report:
         widths = [max(width_of(row[i]) for row in cells) for i in range(len(HEADS))]
         lines = ["  ".join(map(padded, row, widths)).rstrip() for row in cells]
         lines.append(str(EMULATED.fill(n=sum(row.macs for row in self.rows))))
+        if len(self.steps) > 1:
+            first = 1
+            for units, alike in groupby(self.steps):
+                last = first + len(list(alike)) - 1
+                lines.append(str(STEPS.fill(first=first, last=last, units=", ".join(map(str, units)))))
+                first = last + 1
         if self.questions:
             lines.append(str(OPEN))
             lines += [str(QUESTION.fill(name=name, text=text)) for name, text in self.questions.items()]
@@ -122,18 +146,27 @@ class Log:
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[str, str, str, str, Shape | None]] = Counter()
+        self._steps: list[Counter[tuple[str, str]]] = [Counter()]
+
+    def new_step(self) -> None:
+        """What comes now is another step's."""
+        if self._steps[-1]:
+            self._steps.append(Counter())
 
     def product(self, layer: str, phase: str, operation: str, model: Model, shape: Shape) -> None:
         """One emulated product."""
         self._seen[layer, phase, operation, model.name, shape] += 1
+        self._steps[-1][phase, model.name] += 1
 
     def allowed(self, layer: str, phase: str, operation: str) -> None:
         """One product that was let through."""
         self._seen[layer, phase, operation, "", None] += 1
+        self._steps[-1][phase, ""] += 1
 
     def report(self) -> Report:
         """All so far."""
         rows = tuple(Row(*key, count) for key, count in self._seen.items())
         names = {row.operation for row in rows if row.unit}
         asked = {q: text for q, text in QUESTIONS.items() if q not in _ASKED_BY or names & set(_ASKED_BY[q])}
-        return Report(rows, asked if names else {})
+        steps = tuple(tuple(Used(*key, count) for key, count in step.items()) for step in self._steps if step)
+        return Report(rows, asked if names else {}, steps)
