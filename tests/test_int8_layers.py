@@ -16,6 +16,8 @@ from fplab import integers
 from fplab.errors import LabError
 from fplab.hardware.cases import philox_bits
 from fplab.integers import METHODS, Method
+from fplab.memory import Tensor
+from fplab.memory.inference import weight_bytes
 from fplab.nn import Int4Linear, Int8Linear, int4_linears, int8_layers, int8_linears
 from fplab.nn.int8_layers import int_mm
 
@@ -153,8 +155,26 @@ def test_int4_weights_are_the_groups(k: int, group: int, zero_point: bool) -> No
     assert np.array_equal(quantised.weight().numpy(), want.values())
     x = torch.from_numpy(normal(9, 3, k))
     assert torch.equal(quantised(x), nn.functional.linear(x, quantised.weight(), layer.bias))
-    assert quantised.bytes == want.bytes
+    assert (quantised.zero_point is not None) == zero_point
     assert quantised.packed.numel() == 6 * ((k + 1) // 2)
+
+
+def held(layer: nn.Module) -> int:
+    """Bytes of a layer's buffers and parameters."""
+    return sum(t.numel() * t.element_size() for t in (*layer.buffers(), *layer.parameters()))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_layers_hold_the_bytes_that_the_calculator_says(bias: bool) -> None:
+    """Its INT8 keeps no second copy of the weights; with one, the layer's default, two bytes a weight come on top."""
+    layer = nn.Linear(192, 40, bias).half()
+    tensors = [Tensor("a.weight", (40, 192), 0, linear=True)] + [Tensor("a.bias", (40,), 0)] * bias
+    int8 = held(Int8Linear(layer, outlier_weights="int8"))
+    assert int8 == weight_bytes(tensors, "int8")
+    assert held(Int8Linear(layer)) == int8 + 2 * 192 * 40
+    assert held(Int8Linear(layer, "zeropoint")) - held(Int8Linear(layer, "vectorwise")) <= 4
+    assert held(Int4Linear(layer, 64)) == weight_bytes(tensors, "int4")
+    assert held(Int4Linear(layer, 64, zero_point=True)) == held(Int4Linear(layer, 64)) + 40 * 3
 
 
 def test_smaller_groups_lie_nearer() -> None:

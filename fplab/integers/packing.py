@@ -72,7 +72,7 @@ class Groups:
 
     @property
     def bytes(self) -> int:
-        """Storage: half a byte a weight and 2 bytes (FP16) a scale; with zero points half a byte more a group."""
+        """In a file: half a byte a weight and 2 bytes (FP16) a scale; with zero points half a byte more a group."""
         zero_points = 0 if not self.zero_point.any() else -(-self.zero_point.size // 2)
         return int(self.packed.size + 2 * self.scale.size + zero_points)
 

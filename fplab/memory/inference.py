@@ -18,7 +18,8 @@ def weight_bytes(tensors: Iterable[Tensor], fmt: str) -> int:
 
     INT8 and INT4 hold the weights of linear layers and their scales, everything else stays in 16 bits. INT8 (LLM.int8,
     arXiv 2208.07339): one byte and a float32 scale for each row; INT4: half a byte and a float32 scale for each block
-    of 64. The output projection stays in 16 bits, as the libraries leave it.
+    of 64: what the lab's Int8Linear with ``outlier_weights="int8"`` and Int4Linear with ``group=64`` hold. The output
+    projection stays in 16 bits, as the libraries leave it.
 
     >>> weight_bytes([Tensor("a.weight", (10, 64), 0, linear=True), Tensor("norm.weight", (64,))], "int8")
     808

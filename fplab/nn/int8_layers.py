@@ -70,8 +70,10 @@ class Int8Linear(Layer):
 
     Computed in INT8, INT32 and float32 whatever the dtype; a 16-bit result is the float32 one rounded once.
     ``linear``: the layer it stands for, which is left as it is. ``method``: of :data:`fplab.integers.METHODS`.
-    ``threshold`` and ``outlier_weights``: as in :func:`fplab.integers.matmul`. ``amax``: a calibrated largest input,
-    which fixes the inputs' scale instead of taking it from each batch (methods with one symmetric constant for X).
+    ``threshold`` and ``outlier_weights``: as in :func:`fplab.integers.matmul`; "fp16" holds a second copy of the
+    weights, three bytes each in all, "int8" the bytes of ``fplab.memory.estimate(..., inference="int8")``.
+    ``amax``: a calibrated largest input, which fixes the inputs' scale instead of taking it from each
+    batch (methods with one symmetric constant for X).
 
     Raises LabError for a layer so wide that its INT32 sums could overflow, and for inputs with NaN or infinity.
     """
@@ -80,7 +82,7 @@ class Int8Linear(Layer):
 
     codes: Tensor
     scale: Tensor
-    zero_point: Tensor
+    zero_point: Tensor | None
     rows16: Tensor | None
     bias: Tensor | None
 
@@ -107,7 +109,8 @@ class Int8Linear(Layer):
         how = scheme(w, "int8", self.method.weights, self.method.zero_point)
         self._keep("codes", torch.from_numpy(np.ascontiguousarray(quantize(w, how))), linear)
         self._keep("scale", torch.from_numpy(np.atleast_2d(how.scale)), linear)
-        self._keep("zero_point", torch.from_numpy(np.atleast_2d(how.zero_point)), linear)
+        zeros = torch.from_numpy(np.atleast_2d(how.zero_point)) if self.method.zero_point else None
+        self._keep("zero_point", zeros, linear)
         keeps = self.method.decompose and outlier_weights == "fp16"
         self._keep("rows16", linear.weight.detach().T.half().contiguous() if keeps else None, linear)
         self._keep("bias", None if linear.bias is None else linear.bias.detach().clone(), linear)
@@ -157,7 +160,7 @@ class Int8Linear(Layer):
             torch.int8
         )
         total = int_mm(own, codes)
-        if self.method.zero_point:
+        if self.zero_point is not None:
             rows, columns = own.sum(1, keepdim=True, dtype=torch.int32), codes.sum(0, keepdim=True, dtype=torch.int32)
             total = total - zero * columns - self.zero_point * rows + x.shape[1] * zero * self.zero_point
         return total.float() * (scale * self.scale)
@@ -167,7 +170,8 @@ class Int8Linear(Layer):
         a = x[:, apart].half().double()
         if not torch.isfinite(a).all():
             raise LabError(f"an outlier is {float(x.abs().max())!r}, beyond FP16's 65504.")
-        b = self.rows16[apart] if self.rows16 is not None else (self.codes[apart].int() - self.zero_point) * self.scale
+        zero = 0 if self.zero_point is None else self.zero_point
+        b = self.rows16[apart] if self.rows16 is not None else (self.codes[apart].int() - zero) * self.scale
         b = b.half().double()
         if not torch.isfinite(b).all():
             raise LabError("a weight that an outlier meets is beyond FP16's 65504.")
@@ -186,11 +190,12 @@ class Int4Linear(Layer):
 
     ``group``: weights of one output that share a scale (128). ``zero_point``: groups with zero points on 16 codes;
     otherwise symmetric, on the 15 codes from -7 to 7. Weights are unpacked at every call: what this saves is memory.
+    Scales are float32: with ``group=64`` it holds the bytes of ``fplab.memory.estimate(..., inference="int4")``.
     """
 
     packed: Tensor
     scale: Tensor
-    zero_point: Tensor
+    zero_point: Tensor | None
     bias: Tensor | None
     fixed = ("scale",)
 
@@ -199,18 +204,26 @@ class Int4Linear(Layer):
         demand_linear(linear)
         w = linear.weight.detach().float().cpu().numpy()
         groups = quantize_groups(w, group, "int4_full" if zero_point else "int4", zero_point)
-        self.k, self.group, self.bytes = groups.k, groups.group, groups.bytes
-        device = linear.weight.device
-        for name in ("packed", "scale", "zero_point"):
-            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(getattr(groups, name))).to(device))
+        self.k, self.group = groups.k, groups.group
+        held = {"packed": groups.packed, "scale": groups.scale, "zero_point": None}
+        if zero_point:
+            held["zero_point"] = groups.zero_point.astype(np.int8)  # one of 16 codes
+        for name, value in held.items():
+            tensor = None if value is None else torch.from_numpy(np.ascontiguousarray(value))
+            self.register_buffer(name, tensor if tensor is None else tensor.to(linear.weight.device))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
 
     def weight(self) -> Tensor:
         """The weights (N, K) that the codes stand for, float32."""
         both = torch.stack([self.packed & 15, self.packed >> 4], -1).flatten(1)[:, : self.k]
         codes = (both ^ 8).int() - 8
-        scale, zero = (v.repeat_interleave(self.group, 1)[:, : self.k] for v in (self.scale, self.zero_point))
-        return (codes - zero).float() * scale
+        if self.zero_point is not None:
+            codes = codes - self._of_weights(self.zero_point)
+        return codes.float() * self._of_weights(self.scale)
+
+    def _of_weights(self, groups: Tensor) -> Tensor:
+        """A number of each group for each of its weights."""
+        return groups.repeat_interleave(self.group, 1)[:, : self.k]
 
     @torch.no_grad()
     def forward(self, input: Tensor) -> Tensor:
