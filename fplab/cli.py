@@ -217,13 +217,7 @@ def memory(args: Arguments) -> int:
     """Count the bytes that training or running a model takes on each GPU, and say which GPUs hold it."""
     from .memory.command import run as run_memory
 
-    if not args.accuracy:
-        return run_memory(args)
-    from .experiments.memory_measured.joined import bytes_and_accuracy
-
-    if args.out is None or args.precision or args.inference:
-        raise LabError("--accuracy draws all precisions that were trained: give --out, no --precision, no --inference.")
-    return run_memory(args, lambda model, options: bytes_and_accuracy(model, **options))
+    return run_memory(args)
 
 
 def inspect(args: Arguments) -> int:
@@ -351,18 +345,29 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _memory_arguments(parser: argparse.ArgumentParser) -> None:
-    def group(title: str, *rows: tuple[str, type, str, str]) -> None:
+    def group(title: str, *rows: tuple[str, type, str, str]) -> Any:
         part = parser.add_argument_group(title)
         for name, kind, metavar, text in rows:
             part.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+        return part
 
-    group(
+    shape = group(
         "the model",
         ("preset", str, "NAME", "gpt2, gpt2-xl, gpt3, bloom-176b, llama3-8b, llama3-70b or llama3-405b"),
         ("parameters", int, "N", "a number of parameters instead: model states alone"),
         *((name, int, "N", "of a transformer") for name in ("layers", "hidden", "heads", "vocabulary")),
         *((name, int, "N", "of a transformer (default: as heads, 4 hidden)") for name in ("kv-heads", "ffn")),
+        ("positions", str, "KIND", "of a transformer: learned (default), rotary or alibi"),
     )
+    for name, text in (
+        ("gated", "an MLP of three matrices, as SwiGLU (default: no)"),
+        ("rms", "RMSNorm, a scale without a shift (default: LayerNorm)"),
+        ("bias", "on every linear layer (default: yes)"),
+        ("tied", "the output projection is the embedding (default: yes)"),
+        ("embedding-norm", "a norm behind the embedding (default: no)"),
+        ("dropout", "training keeps dropout's masks (default: yes)"),
+    ):
+        shape.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"of a transformer: {text}")
     group(
         "how it is run",
         ("gpus", int, "N", "all of them (default: 1)"),
@@ -375,7 +380,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
         ("micro-batch", int, "N", "sequences in one forward pass (default: 1)"),
         ("micro-batches", int, "N", "of them in one step (default: 1)"),
         ("sequence", int, "N", "tokens of a sequence (default: the model's context)"),
-        ("precision", str, "NAME", "fp32, mixed (default), mixed+fp32grads, amp or bf16"),
+        ("precision", str, "NAME", "fp32, mixed (default), mixed+fp32grads, amp, bf16 or fp8"),
         ("optimizer", str, "NAME", "sgd, momentum, adam, adamw (default), momentum8bit or adamw8bit"),
         ("block", int, "N", "elements that share a scale in 8-bit states (default: 256)"),
         ("recompute", str, "HOW", "activations that are computed again: none (default), selective or full"),
@@ -387,8 +392,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flash", action=argparse.BooleanOptionalAction, help="attention without s-by-s matrices")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also draw it, as FILE.svg or FILE.png")
-    parser.add_argument("--accuracy", action="store_true", help="draw every precision's bytes and what training lost")
-    parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of the figure")
+    parser.add_argument("--theme", choices=("light", "dark"), help="of the figure (default: light)")
 
 
 COMMANDS: tuple[Command, ...] = (

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fplab import cli
-from fplab.errors import LabError
 from fplab.memory import estimate
 
 
@@ -22,7 +20,7 @@ def test_bloom_in_int8(capsys: pytest.CaptureFixture[str]) -> None:
     text = said("--preset bloom-176b --inference int8", capsys)
     assert text.startswith("bloom-176b, 176,247,271,424 parameters, inference in int8, 1 x 2,048 tokens, 1 GPU\n")
     assert f"parameters           179,893,116,928     179.89     167.54  {38 * '█'}\n" in text
-    assert "80 GB   needs 2.4 times that      at least 4 GPUs = 320 GB\n" in text
+    assert "80 GB   does not fit: 2.4 times   at least 4 GPUs = 320 GB\n" in text
 
 
 def test_llama_on_eight_gpus(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,50 +78,74 @@ def test_the_bars_hold_what_the_table_says() -> None:
     assert list(bars(estimate("gpt2", inference="bf16"))[1]) == ["bf16 (chosen)", "fp16", "int8", "int4"]
 
 
-def trained(stopped: int = -1) -> tuple[dict[str, np.ndarray], object]:
-    """Made-up results of the training experiment: top-1 by policy and seed."""
-    from fplab.experiments import formats_in_training
-
-    top1 = np.linspace(0.95, 0.96, 7 * 4).reshape(7, 4)
-    if stopped >= 0:
-        top1[stopped, 1] = np.nan
-    return {"digits_top1": top1, "digits_baseline": np.linspace(0.94, 0.97, 12)}, formats_in_training.QUICK
+LLAMA2 = (
+    "--layers 32 --hidden 4096 --heads 32 --vocabulary 32000 --sequence 4096 --ffn 11008 "
+    "--gated --rms --no-bias --no-tied --positions rotary --no-dropout"
+)
 
 
-def test_bytes_and_accuracy_are_one_figure() -> None:
-    from fplab.experiments.memory_measured.joined import bytes_and_accuracy, estimates
-
-    found = estimates("llama3-8b", gpus=8, zero=2, recompute="full")
-    assert found["tf32"].total == found["fp32"].total
-    assert found["bf16"].fullest.states == found["fp32"].fullest.states == 2 * found["pure_bf16"].fullest.states
-    assert found["bf16"].fullest.device["activations"] < found["fp32"].fullest.device["activations"]
-    figure = bytes_and_accuracy("llama3-8b", trained=trained(5), gpus=8, zero=2)
-    left, right = figure.get_axes()[:2]
-    names = [text.get_text() for text in left.get_yticklabels()]
-    assert names == ["FP32", "TF32", "FP16, loss scale", "BF16", "FP8 hybrid", "pure FP16", "pure BF16"]
-    said = [text.get_text() for text in right.texts]
-    assert said.count("within") == 5
-    assert "a run did not come to its end" in said
-    with pytest.raises(LabError, match=r"unknown recipe 'fp4'. Allowed: fp32, tf32, fp16, "):
-        estimates("gpt2", ["fp4"])
-    with pytest.raises(LabError, match="precision= and inference= are no options here"):
-        estimates("gpt2", precision="bf16")
+def test_llama2_by_its_dimensions_has_its_published_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Touvron et al. 2023 (arXiv 2307.09288): 6,738,415,616 parameters in the released weights, called 6.7B."""
+    assert json.loads(said(f"{LLAMA2} --json", capsys))["parameters"] == 6_738_415_616
+    grouped = json.loads(said(f"{LLAMA2} --kv-heads 8 --json", capsys))["parameters"]
+    assert grouped == 6_738_415_616 - 32 * 2 * 3 * 4096 * 1024
 
 
-def test_the_joined_figure_is_drawn_on_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fplab.experiments import formats_in_training
+@pytest.mark.parametrize(
+    ("flags", "more"),
+    [
+        ("--gated", 4 * (64 * 256 + 256)),
+        ("--rms", -(2 * 4 + 1) * 64),
+        ("--no-bias", -4 * (64 * 4 + 256 + 64)),
+        ("--no-tied", 100 * 64),
+        ("--positions rotary", -16 * 64),
+        ("--embedding-norm", 2 * 64),
+        ("--gated --no-gated", 0),
+    ],
+)
+def test_every_part_of_a_transformer_has_its_option(flags: str, more: int, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = "--layers 4 --hidden 64 --heads 4 --vocabulary 100 --sequence 16 --json"
+    plain, other = (json.loads(said(f"{shape} {extra}", capsys))["parameters"] for extra in ("", flags))
+    assert other - plain == more
 
-    monkeypatch.setattr(formats_in_training, "run", lambda params, tick: trained()[0])
-    said(f"--preset gpt2 --gpus 2 --zero 1 --accuracy --out {tmp_path / 'both.png'}", capsys)
-    assert (tmp_path / "both.png").stat().st_size > 10_000
+
+def test_dropout_is_of_the_activations(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = "--layers 4 --hidden 64 --heads 4 --vocabulary 100 --sequence 16 --json"
+    kept, none = (json.loads(said(f"{shape} {extra}", capsys))["stages"][0]["device"] for extra in ("", "--no-dropout"))
+    assert kept["activations"] - none["activations"] == 16 * 64 * (1 + 4 * 2) + 4 * 4 * 16 * 16 * (1 + 2)
+
+
+def test_what_just_does_not_fit_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not "needs 1.0 times that": one byte beyond 24 GB is too much."""
+    text = said("--parameters 1500000000", capsys)
+    assert "\n24 GB   fits " in text
+    text = said("--parameters 1500000001", capsys)
+    assert "\n24 GB   does not fit: 1.000000001 times" in text
+    assert " 1.0 times" not in text
+
+
+def test_fp8_training_takes_less_than_16_bits_and_its_terms_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """8 bits for the inputs and the casts of the linear layers; all else as under autocast to 16 bits."""
+    amp, fp8 = (estimate("llama3-8b", precision=p).fullest for p in ("amp", "fp8"))
+    assert fp8.total < amp.total
+    assert fp8.states == amp.states
+    tokens, h, f, layers = 8192, 4096, 14336, 32
+    assert amp.device["activations"] - fp8.device["activations"] == layers * tokens * (3 * h + f)
+    inside = layers * (2 * h * h + 2 * h * 1024 + 3 * h * f + 2 * h)
+    assert fp8.temporary["8-bit casts of the layers' weights"] == inside
+    assert fp8.temporary["16-bit casts of the weights"] == 2 * (fp8.elements - inside)
+    sharded = [estimate("llama3-8b", gpus=8, zero=3, precision=p).fullest.temporary for p in ("amp", "fp8")]
+    largest = sharded[0]["gathered layer, next layer"] // 4
+    assert sharded[1] == sharded[0] | {"8-bit casts of the layers' weights": 2 * largest}
+    assert "8-bit casts" in said("--preset gpt2 --precision fp8", capsys)
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--preset gpt2 --accuracy", "fplab: --accuracy draws all precisions that were trained: give --out, no --prec"),
+        ("--preset gpt2 --theme dark", "fplab: --theme is of a figure; give --out FILE with it."),
+        ("--preset gpt2 --gated", "fplab: say which model, in one way: "),
+        ("--preset gpt2 --block 64", "block=64 has no effect here; it is of 8-bit optimizer states."),
         ("", "fplab: say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ..."),
         ("--preset gpt2 --layers 3", "fplab: say which model, in one way: "),
         ("--layers 4 --hidden 64", "fplab: a transformer needs --heads, --vocabulary, --sequence too."),

@@ -303,7 +303,7 @@ def test_the_table_says_what_fits() -> None:
     assert ends == sorted(ends)  # each begins where the one before it ends
     total = next(line for line in lines if line.startswith("total"))
     assert total.split()[1] == f"{e.total:,}"
-    assert lines[-4].startswith("24 GB   needs 1.2 times that")
+    assert lines[-4].startswith("24 GB   does not fit: 1.2 times")
     assert lines[-2].startswith("80 GB   fits ")
     assert max(map(len, lines)) <= 140
     assert Fraction(e.total, GB) > 24

@@ -79,7 +79,7 @@ from fplab.memory.units import GB
         (lambda: estimate("gpt2", sequence=2048), "sequence=2048 is more than the 1024 learned positions of gpt2."),
         (
             lambda: estimate("gpt2", precision="fp16"),
-            "unknown precision 'fp16'. Allowed: fp32, mixed, mixed+fp32grads, amp, bf16.",
+            "unknown precision 'fp16'. Allowed: fp32, mixed, mixed+fp32grads, amp, bf16, fp8.",
         ),
         (
             lambda: estimate("gpt2", optimizer="adamw8"),
@@ -123,6 +123,28 @@ from fplab.memory.units import GB
         (
             lambda: Transformer("x", 2, 96, 8, 10, 8, positions="none"),
             "unknown kind of positions 'none'. Allowed: learned, rotary, alibi.",
+        ),
+        (lambda: estimate("gpt2", partition="rows"), "partition='rows' has no effect here; it is how ZeRO divides"),
+        (lambda: estimate("gpt2", schedule="gpipe"), "schedule='gpipe' has no effect here; it is of training in a pi"),
+        (lambda: estimate("gpt2", gpus=2, pipeline=2, inference="bf16", schedule="gpipe"), "schedule='gpipe' has no "),
+        (lambda: estimate("gpt2", block=64), "block=64 has no effect here; it is of 8-bit optimizer states."),
+        (
+            lambda: estimate("gpt2", optimizer="sgd", step_counts=True),
+            "step_counts=True has no effect here; it is of o",
+        ),
+        (lambda: estimate("gpt2", chunk_budget=9), "chunk_budget=9 has no effect here; it is of offload='chunks'."),
+        (lambda: estimate("gpt2", zero=3, bucket=9), "bucket=9 has no effect here; it is of zero=1, zero=2 and offl"),
+        (lambda: estimate("gpt2", zero=1, bucket_views=False), "bucket_views=False has no effect here; it is of DDP"),
+        *(
+            (
+                lambda o=option: estimate(10**9, **o),
+                " has no effect on a model of which only parameters are known; give",
+            )
+            for option in ({"micro_batch": 2}, {"sequence": 9}, {"flash": True}, {"recompute": "full"})
+        ),
+        (
+            lambda: estimate(torch.nn.Linear(2, 2), inputs=torch.zeros(1, 2), precision="fp8"),
+            "torch saves no 8-bit operands that could be traced; precision='fp8' has a formula.",
         ),
         (lambda: smallest("gpt2", GB, tensor=2, step=3), "step=3 is no multiple of tensor*pipeline = 2."),
     ],

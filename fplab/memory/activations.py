@@ -41,21 +41,24 @@ class Term:
         return divided_up(self.elements, parts) * self.width
 
 
-def layer_terms(c: Transformer, batch: int, sequence: int, width: int = 2) -> tuple[Term, ...]:
-    """The terms of one layer; ``batch`` sequences, ``width`` bytes an activation. The first is the layer's input."""
-    tokens = batch * sequence
+def layer_terms(c: Transformer, batch: int, sequence: int, width: int = 2, operands: int = 0) -> tuple[Term, ...]:
+    """The terms of one layer; ``batch`` sequences, ``width`` bytes an activation. The first is the layer's input.
+
+    ``operands``: bytes of an input of a linear layer, where that is saved in a narrower format (0: it is not).
+    """
+    tokens, product = batch * sequence, operands or width
     h, kv, f = tokens * c.hidden, tokens * c.kv_width, tokens * c.width
     return (
         Term("norm 1 input", h, width),
-        Term("Q, K, V input", h, width),
+        Term("Q, K, V input", h, product),
         Term("queries", h, width, tensor=True),
         Term("keys", kv, width, tensor=True),
         Term("values", kv, width, tensor=True),
         *_attention_core(c, batch, sequence, width),
-        Term("projection input", h, width, tensor=True),
+        Term("projection input", h, product, tensor=True),
         *((Term("dropout mask 1", h, 1),) if c.dropout else ()),
         Term("norm 2 input", h, width),
-        Term("MLP input", h, width),
+        Term("MLP input", h, product),
         *(
             (
                 Term("SiLU input", f, width, tensor=True),
@@ -65,7 +68,7 @@ def layer_terms(c: Transformer, batch: int, sequence: int, width: int = 2) -> tu
             if c.gated
             else (Term("GELU input", f, width, tensor=True),)
         ),
-        Term("down input", f, width, tensor=True),
+        Term("down input", f, product, tensor=True),
         *((Term("dropout mask 2", h, 1),) if c.dropout else ()),
     )
 

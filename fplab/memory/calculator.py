@@ -12,7 +12,7 @@ from ..errors import LabError, integer, quotes_call, summary, unknown
 from . import inference, pipeline, recipes, sharding, stages
 from .communication import Traffic
 from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
-from .options import Options, check_transformer
+from .options import Options, check_effects, check_transformer
 from .stages import KINDS, Stage
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any 
     traced = None
     if inputs is not None:
         check_traced(model, o)
+    check_effects(o, c is not None)
     if c is None:
         o = for_tensors(tensors, o)
         if inputs is not None:
@@ -171,6 +172,8 @@ def check_traced(model: Any, o: Options) -> None:
     """Whether a forward pass can be traced, and all options have a part in it."""
     if not is_module(model):
         raise LabError("inputs= are for a torch module; other activations follow from micro_batch= and sequence=.")
+    if recipes.precision(o.precision).operands:
+        raise LabError(f"torch saves no 8-bit operands that could be traced; precision={o.precision!r} has a formula.")
     if o.gpus != o.data:
         raise LabError("inputs= traces a whole forward pass; with it, tensor and pipeline must be 1.")
     for name, nothing in (("recompute", "none"), ("flash", None), ("sequence", None), ("micro_batch", 1)):

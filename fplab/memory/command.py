@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,18 @@ from .calculator import NAMES, Estimate, estimate
 from .models import Transformer, preset
 
 SHAPE = ("layers", "hidden", "heads", "vocabulary")
+PARTS = ("kv_heads", "ffn", "positions", "gated", "rms", "bias", "tied", "embedding_norm", "dropout")
 
 
-def run(args: argparse.Namespace, figure: Callable[[Any, dict[str, Any]], Any] | None = None) -> int:
-    """Estimate what the arguments describe, print it and draw it; ``figure(model, options)`` draws another figure."""
+def run(args: argparse.Namespace) -> int:
+    """Estimate what the arguments describe, print it and draw it."""
+    if args.theme is not None and args.out is None:
+        raise LabError("--theme is of a figure; give --out FILE with it.")
     given = {name: getattr(args, name) for name in NAMES if getattr(args, name, None) is not None}
     model = chosen_model(args)
     found = estimate(model, **given)
     if args.out is not None:
-        draw(args.out, args.theme, (lambda: bars_of(found)) if figure is None else (lambda: figure(model, given)))
+        draw(args.out, args.theme or "light", found)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(found.to_json() if args.json else found.table(columns))
     return 0
@@ -31,7 +33,7 @@ def run(args: argparse.Namespace, figure: Callable[[Any, dict[str, Any]], Any] |
 def chosen_model(args: argparse.Namespace) -> Any:
     """A preset, a number of parameters, or a transformer of the given shape."""
     shape = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
-    extra = {name: getattr(args, name) for name in ("kv_heads", "ffn") if getattr(args, name) is not None}
+    extra = {name: getattr(args, name) for name in PARTS if getattr(args, name) is not None}
     ways = [args.preset is not None, args.parameters is not None, bool(shape or extra)]
     if sum(ways) != 1:
         raise LabError("say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ...")
@@ -44,23 +46,17 @@ def chosen_model(args: argparse.Namespace) -> Any:
     return Transformer("transformer", sequence=args.sequence, **shape, **extra)
 
 
-def bars_of(found: Estimate) -> Any:
-    """The figure of stacked bars."""
+def draw(out: Path, theme: str, found: Estimate) -> None:
+    """Write the figure of stacked bars as ``.svg`` or ``.png``."""
     from ..plots.memory import figure_of
-    from .report import bars
-
-    return figure_of(*bars(found))
-
-
-def draw(out: Path, theme: str, figure: Callable[[], Any]) -> None:
-    """Write a figure as ``.svg`` or ``.png``."""
     from ..plots.style import save, themed
     from ..storage import atomically, demand_writable
+    from .report import bars
 
     if out.suffix.lower() not in (".svg", ".png"):
         raise LabError(f"--out {str(out)!r} is no figure; allowed: a name that ends in .svg or .png.")
     demand_writable(out.parent)
     with themed(theme):
-        drawn = figure()
+        drawn = figure_of(*bars(found))
         with atomically(out) as part:
             save(drawn, part, theme)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import LabError, unknown
@@ -20,6 +21,17 @@ TRAINING = (
     "zero", "partition", "sequence_parallel", "micro_batches", "precision", "optimizer", "block", "step_counts",
     "recompute", "offload", "chunk_elements", "chunk_budget", "bucket", "bucket_views",
 )  # fmt: skip
+EFFECTS: dict[str, tuple[Callable[[Options], bool], str]] = {  # an option, where it has an effect, and in words
+    "partition": (lambda o: o.zero > 0, "how ZeRO divides tensors; with zero=0 nothing is divided"),
+    "schedule": (lambda o: o.pipeline > 1 and o.inference is None, "of training in a pipeline, pipeline >= 2"),
+    "block": (lambda o: optimizer(o.optimizer).bits == 8, "of 8-bit optimizer states"),
+    "step_counts": (lambda o: optimizer(o.optimizer).counts, "of optimizers that keep one, torch's Adam and AdamW"),
+    "chunk_elements": (lambda o: o.offload == "chunks", "of offload='chunks'"),
+    "chunk_budget": (lambda o: o.offload == "chunks", "of offload='chunks'"),
+    "bucket": (lambda o: o.zero in (1, 2) or o.offload == "optimizer", "of zero=1, zero=2 and offload='optimizer'"),
+    "bucket_views": (lambda o: o.zero == 0, "of DDP, zero=0"),
+}
+OF_LAYERS = ("micro_batch", "sequence", "flash", "recompute")  # what no number of parameters and no tensors can use
 POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
 
 
@@ -117,6 +129,24 @@ class Options:
     def data(self) -> int:
         """Data-parallel ranks."""
         return self.gpus // (self.tensor * self.pipeline)
+
+
+def check_effects(o: Options, layers: bool) -> None:
+    """Whether every option that is not its default changes something; ``layers``: whether a configuration is known.
+
+    Not a rule of the records themselves: an estimate is repeated with other options, which may take an effect away.
+    """
+    for field in dataclasses.fields(o):
+        name, value = field.name, getattr(o, field.name)
+        if value == field.default:
+            continue
+        if name in EFFECTS and not EFFECTS[name][0](o):
+            raise LabError(f"{name}={value!r} has no effect here; it is {EFFECTS[name][1]}.")
+        if name in OF_LAYERS and not layers:
+            raise LabError(
+                f"{name}={value!r} has no effect on a model of which only parameters are known; give a preset or a "
+                "Transformer, or for a module inputs=."
+            )
 
 
 def check_transformer(c: Transformer, o: Options) -> None:

@@ -22,7 +22,8 @@ class Precision:
     ``weights``, ``gradients``: as the module holds them. ``master``: an FP32 copy of the weights that the optimizer
     updates. ``accumulated``: an FP32 copy of the gradients beside those of the backward pass. ``state``: one optimizer
     state. ``compute``: the weights while they multiply; where that is narrower than ``weights``, casts of them exist
-    for a while. ``activations``: one saved value.
+    for a while. ``activations``: one saved value. ``operands``: one operand of the layers' products, a saved input or a
+    cast of a weight, where those are narrower still (0: they are not).
     """
 
     name: str
@@ -34,6 +35,7 @@ class Precision:
     state: int
     compute: int
     activations: int
+    operands: int = 0
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -44,6 +46,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("mixed+fp32grads", "mixed, and gradients accumulated in FP32", 2, 2, 4, 4, 4, 2, 2),
         Precision("amp", "FP32 weights and gradients, cast to 16 bits where they multiply", 4, 4, 0, 0, 4, 2, 2),
         Precision("bf16", "everything in BF16, no master weights", 2, 2, 0, 0, 2, 2, 2),
+        Precision("fp8", "amp, with the operands of the layers' products in 8 bits", 4, 4, 0, 0, 4, 2, 2, 1),
     )
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
+from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ..errors import LabError
 from ..language import Text
 from . import words
 from .stages import KINDS
-from .units import GB, gb, gib, shown
+from .units import GB, gb, gib, rounded, shown
 
 if TYPE_CHECKING:
     from .calculator import Estimate, Rank
@@ -186,7 +187,7 @@ def _fits(e: Estimate) -> list[str]:
     o = e.options
     rows = []
     for size, count in fitting(e).items():
-        here = words.FITS if e.total <= size * GB else words.NEEDS.fill(times=gb(e.total) / size)
+        here = words.FITS if e.total <= size * GB else words.NEEDS.fill(times=times(e.total, size * GB))
         least = words.NONE
         if count is not None:
             together = words.IN_ALL.fill(size=count * size) if count > 1 else words.NOTHING
@@ -201,6 +202,18 @@ def _fits(e: Estimate) -> list[str]:
     rows.insert(0, ("GPU", str(these), str(words.FEWEST.fill(how=how))))
     wide = max(26, *(2 + width_of(here) for _, here, _ in rows))
     return [f"{size:<8}{padded(here, wide)}{least}" for size, here, least in rows]
+
+
+def times(total: int, capacity: int) -> str:
+    """How many times a capacity a larger total is: to one decimal, to more where that would read as 1.
+
+    >>> times(176, 80), times(10_000_001, 10_000_000)
+    ('2.2', '1.0000001')
+    """
+    ratio, digits = Fraction(total, capacity), 1
+    while Fraction(text := rounded(ratio, digits)) <= 1:
+        digits += 1
+    return text
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .options import Options
 from .sharding import Shapes
 from .units import divided_up
 
-CASTS = "16-bit casts of the weights"
+CASTS, CASTS8 = "16-bit casts of the weights", "8-bit casts of the layers' weights"
 KINDS = ("parameters", "gradients", "master", "states", "activations", "temporary", "buffers", "kv cache")
 
 
@@ -148,16 +148,17 @@ def saved(c: Transformer, stage: Stage, o: Options) -> int:
 
 
 def _terms(c: Transformer, o: Options) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
-    return _all_terms(c, o.micro_batch, o.sequence or c.sequence, recipes.precision(o.precision).activations)
+    p = recipes.precision(o.precision)
+    return _all_terms(c, o.micro_batch, o.sequence or c.sequence, p.activations, p.operands)
 
 
 @functools.lru_cache(maxsize=64)
 def _all_terms(
-    c: Transformer, batch: int, sequence: int, width: int
+    c: Transformer, batch: int, sequence: int, width: int, operands: int
 ) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
     shape = (c, batch, sequence, width)
     ends = activations.embedding_terms(*shape), activations.head_terms(*shape)
-    return activations.layer_terms(*shape), ends
+    return activations.layer_terms(*shape, operands), ends
 
 
 def _total(terms: Iterable[Term], o: Options) -> int:
@@ -181,8 +182,11 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
         largest = max(stage.units)
         out["gathered layer, next layer"] = 2 * largest * p.compute
         out["gradients of a layer"] = largest * p.gradients
+        out[CASTS8] = 2 * largest * p.operands
     elif p.compute != p.weights:
-        out[CASTS] = n * p.compute
+        first = int(stage.index == 0)
+        narrow = sum(stage.units[first : first + stage.layers]) if p.operands else 0
+        out[CASTS], out[CASTS8] = (n - narrow) * p.compute, narrow * p.operands
     if o.data > 1 and o.zero == 0 and not o.bucket_views:
         out["DDP buckets"] = n * p.gradients
     if (o.data > 1 and o.zero in (1, 2)) or o.offload == "optimizer":

@@ -23,6 +23,7 @@ TERMS = {  # temporaries, what is sent, and how
     "gathered layer, next layer": "收集来的一层与下一层",
     "gradients of a layer": "一层的梯度",
     "16-bit casts of the weights": "权重的 16 位转换副本",
+    "8-bit casts of the layers' weights": "各层权重的 8 位转换副本",
     "DDP buckets": "DDP 的桶",
     "buckets": "桶",
     "a layer computed again": "重新计算的一层",
@@ -98,7 +99,7 @@ MESSAGE, REPEATED = Text("{collective} of {size}", "{collective} {size}"), Text(
 
 # --- what fits --------------------------------------------------------------------------------------------------
 
-FITS, NEEDS = Text("fits", "放得下"), Text("needs {times:.1f} times that", "需要其 {times:.1f} 倍")
+FITS, NEEDS = Text("fits", "放得下"), Text("does not fit: {times} times", "放不下：是其 {times} 倍")
 NONE = Text("no number is enough", "多少块都不够")
 AT_LEAST, IN_ALL = Text("at least {n} GPU{s}{all}", "至少 {n} 块 GPU{all}"), Text(" = {size:,} GB", " = {size:,} GB")
 SEVERAL, ONE = Text("{n} of them", "{n} 块"), Text("one of them", "一块")

@@ -1,8 +1,6 @@
-"""The experiment's figure: a row for each task, and what the same recipes take for a large model."""
+"""The experiment's figure: a row for each task."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,32 +8,25 @@ from matplotlib.figure import Figure
 
 from ...hardware.cases import Arrays
 from ...plots.style import Look, current, look, look_of_format, new_figure
-from ..memory_measured import joined
 from .checks import comparison
 from .data import NAMES, POLICIES, Params, sizes, tasks_of
 
 TITLES = {"digits": "Digits, perceptron", "characters": "Characters, transformer"}
 LOOKS = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8_hybrid": "e4m3"}
 PURE = {"pure_fp16": 7, "pure_bf16": 3}
-LARGE = "llama3-8b"  # the model whose bytes are drawn beside the accuracy, and how it is run
-HOW: dict[str, Any] = {"gpus": 8, "zero": 2, "recompute": "full"}
 
 
 def draw(arrays: Arrays, params: Params) -> Figure:
-    """Loss curves, their distance from FP32's, and top-1 against FP32's seed by seed; below, bytes and accuracy."""
-    tasks, recipes = tasks_of(params), joined.estimates(LARGE, **HOW)
-    heights = [0.6 + 4.1 * len(tasks), joined.height(recipes)]
-    figure = new_figure(13, sum(heights))
-    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
-    top, bottom = parts
-    axes = top.subplots(len(tasks), 3, squeeze=False, width_ratios=[1, 1, 1.25])
+    """Loss curves, their distance from FP32's, and top-1 against FP32's seed by seed."""
+    tasks = tasks_of(params)
+    figure = new_figure(13, 0.6 + 4.1 * len(tasks))
+    axes = figure.subplots(len(tasks), 3, squeeze=False, width_ratios=[1, 1, 1.25])
     for (left, middle, right), task in zip(axes, tasks, strict=True):
         losses(left, arrays, task, params)
         distances(middle, arrays, task)
         differences(right, arrays, task)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    top.legend(handles, labels, loc="outside lower center", ncols=len(POLICIES), handlelength=3)
-    joined.panels(bottom, recipes, arrays, params)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(POLICIES), handlelength=3)
     return figure
 
 

@@ -1,7 +1,6 @@
 """Memory of real training steps, counted byte by byte, against the calculator of :mod:`fplab.memory`.
 
 ``measure``: the runs; ``checks``: the claims; ``cases``: for a GPU, by its allocator's count; ``figure``: the drawing;
-``joined``: bytes beside the accuracy that precisions cost, for ``fplab memory --accuracy``.
 Activations are set beside the formula of Korthikanti et al. 2022 (arXiv 2205.05198), and every byte beyond it is named.
 """
 

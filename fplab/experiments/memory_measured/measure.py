@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ...memory import Transformer, estimate
+from ...memory import OPTIMIZERS, Transformer, estimate
 from ...memory.gap import EXTRAS, explained
 from ...memory.published import TORCHTITAN, estimated
 from ...memory.stages import KINDS
@@ -151,7 +151,7 @@ def estimated_step(params: Params, recipe: Recipe) -> Any:
         optimizer=recipe.optimizer,
         recompute=recipe.recompute,
         micro_batch=params.batch,
-        step_counts=True,
+        step_counts=OPTIMIZERS[recipe.optimizer].counts,
     ).fullest
 
 
