@@ -22,6 +22,12 @@ class LabError(ValueError):
     call: str | None = None
 
 
+def reason(error: Exception) -> str:
+    """What another error says, as part of a sentence: its first line."""
+    text = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+    return text.partition("\n")[0].rstrip(" .:")
+
+
 def unknown(kind: str, given: object, allowed: Iterable[str], aliases: Iterable[str] = ()) -> LabError:
     """The error for a name that is not in a table, with the nearest name that is; ``aliases`` are names too."""
     names = list(allowed)

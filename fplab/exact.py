@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from .errors import LabError
+from .errors import LabError, integer
 from .formats import Format, Overflow, Rounding, Specials, get, overflow, rounding
 
 INVALID, DIVZERO, OVERFLOW, UNDERFLOW, INEXACT = 16, 8, 4, 2, 1
@@ -82,8 +82,7 @@ def magnitude_of(code: int, fmt: Format) -> Fraction:
 def decode(code: int, fmt: str | Format) -> Exact:
     """What a code means."""
     fmt = get(fmt)
-    if not 0 <= code < 1 << fmt.bits:
-        raise LabError(f"code {code} is not a code of {fmt.name}; allowed: 0 to {(1 << fmt.bits) - 1}.")
+    code = integer("code", code, 0, (1 << fmt.bits) - 1, f", the codes of {fmt.name}")
     negative = bool(code & fmt.sign_mask)
     magnitude = code & ~fmt.sign_mask
     if fmt.specials is Specials.NEGATIVE_ZERO and code == fmt.nan_code:

@@ -1,38 +1,80 @@
-"""Files that are whole or not there, and digests of arrays that are the same on every machine."""
+"""Files that are whole or not there, archives that are read within bounds, digests that are the same everywhere."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import math
 import os
 import re
+import secrets
+import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import LabError
+from .errors import LabError, reason
 
 PART = re.compile(r"\.part-(\d+)-.+")
+_writing: set[Path] = set()  # the parts of this process that are no leftovers
+
+
+class WriteError(LabError, OSError):
+    """A file that cannot be written: a full disk, a folder that is read-only or another user's."""
 
 
 @contextmanager
 def atomically(path: Path) -> Iterator[Path]:
     """A path to write to, beside ``path`` and with its suffix; it becomes ``path`` when the block ends without error.
 
-    A reader, and an interrupted writer, see the old file or the new one and nothing between.
+    A reader, and an interrupted writer, see the old file or the new one and nothing between; of several writers,
+    threads or processes, the last to end has the word. Raises :class:`WriteError` where nothing can be written. The
+    part is a new file with a name that nobody can guess, so that no link that was put there leads elsewhere.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    part = path.with_name(f".part-{os.getpid()}-{secrets.token_hex(8)}-{path.name}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
+        _writing.add(part)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield part
         with part.open("rb+") as file:
             os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
         part.replace(path)
+    except WriteError:
+        raise
+    except OSError as error:
+        raise WriteError(f"cannot write {str(path)!r}: {error.strerror or error}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
+        _writing.discard(part)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other threads and processes waiting that would read, change and write what lies in a folder meanwhile.
+
+    The folder itself is locked, where the system can do that; the lock ends with the process at the latest.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network folders know no locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def demand_writable(folder: Path) -> None:
@@ -58,13 +100,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove the parts that killed processes left in a folder; call it before writing. Returns what was removed."""
-    if not folder.is_dir():
-        return []
-    left = [p for p in sorted(folder.iterdir()) if (found := PART.fullmatch(p.name)) and _ended(int(found[1]))]
-    for part in left:
-        part.unlink(missing_ok=True)
-    return left
+    """Remove the parts that killed processes left in a folder, as every write there does. Returns what was removed."""
+    removed = []
+    for part in sorted(folder.glob(".part-*")):
+        found = PART.fullmatch(part.name)
+        if found and part not in _writing and _ended(int(found[1])):
+            with suppress(OSError):  # another writer was first, or it is another user's
+                part.unlink()
+                removed.append(part)
+    return removed
 
 
 def _ended(pid: int) -> bool:
@@ -78,6 +122,51 @@ def _ended(pid: int) -> bool:
     except OSError:
         return False
     return False
+
+
+def read_arrays(data: bytes, most: int) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` archive that expands to at most ``most`` bytes; a LabError with the reason otherwise.
+
+    ``np.load`` would make an array of whatever size its header claims before it reads a byte of it.
+    """
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        raise LabError("it is no .npz file, or a cut one.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
+            if (size := sum(one.file_size for one in members)) > most:
+                raise LabError(f"it would expand to {size:,} bytes; allowed: {most:,}.")
+            if any(one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for one in members):
+                raise LabError("it is compressed in a way that NumPy does not use.")
+            return {one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in members}
+    except LabError:
+        raise
+    except Exception as error:  # the parsers of zip, deflate and headers raise whatever they come upon
+        raise LabError(f"it is damaged: {reason(error)}.") from None
+
+
+def _array(data: bytes) -> np.ndarray:
+    """The array in an ``.npy`` file, if it is as large as it claims and holds no Python objects."""
+    file = io.BytesIO(data)
+    read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read_header[np.lib.format.read_magic(file)[0]](file)
+    if dtype.hasobject:
+        raise LabError("it holds Python objects, which are never loaded: they could run code.")
+    if math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise LabError(f"it is damaged: {len(data) - file.tell():,} bytes claim to be {dtype} of shape {shape}.")
+    array: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    return array
+
+
+@contextmanager
+def shipped(path: Path) -> Iterator[None]:
+    """Read a file that is part of the package: what goes wrong in the block is a LabError that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        raise LabError(
+            f"{str(path)!r} is part of fplab and cannot be read ({reason(error)}); install fplab again."
+        ) from None
 
 
 def little_endian(array: np.ndarray) -> np.ndarray:

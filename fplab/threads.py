@@ -38,6 +38,10 @@ def _pool(n: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n, thread_name_prefix="fplab")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads that a pool believes in
+
+
 def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
     """Call ``work(start, stop)`` on shares of ``range(n)``, cut at multiples of ``unit``; the results in order."""
     shares = max(1, min(num_threads(), n // SMALLEST_SHARE))

@@ -136,9 +136,7 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
             np.savez(file, weights=np.arange(3))
     else:
         path.write_bytes(broken)
-    with pytest.raises(
-        LabError, match=r"run' is no checkpoint of a training run, or is damaged \(\w+: .*\); delete it"
-    ):
+    with pytest.raises(LabError, match=r"run' is no checkpoint of a training run, or a damaged one \(.+\); delete it"):
         checkpoints.load(path, {})
 
 

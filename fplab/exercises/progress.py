@@ -6,19 +6,17 @@ one process at a time.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..language import Text
-from ..storage import write_text
+from ..storage import alone, write_bytes, write_text
 
 COLUMNS = ("exercise", "chapter", "level", "title", "passed", "attempts", "first_attempt", "first_passed")
 Entry = dict[str, Any]
@@ -34,7 +32,7 @@ def path() -> Path:
 
 
 def load() -> dict[str, Entry]:
-    """Every exercise that was tried; a file that cannot be read counts as none."""
+    """Every exercise that was tried; what cannot be read of the file counts as not tried."""
     try:
         data = json.loads(path().read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -63,59 +61,38 @@ def _is_time(text: Any) -> bool:
 def remember(name: str, passed: bool) -> Text | None:
     """Note one attempt. A file that cannot be written does not stop a lesson: the note that comes back says so."""
     try:
-        path().parent.mkdir(parents=True, exist_ok=True)
-        with _alone():
+        with alone(path().parent):
             _note(name, passed)
     except OSError as error:
         text = Text("(progress is not kept: {why})", "（进度未保存：{why}）")
-        return text.fill(why=f"{path()}: {error.strerror}")
+        return text.fill(why=f"{path()}: {error.strerror or error}")
     return None
 
 
 def _note(name: str, passed: bool) -> None:
     """Count one attempt in the file."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
+    _set_aside()
     entries = load()
     entry = entries.setdefault(name, {"attempts": 0, "first_attempt": now, "first_passed": None})
     entry["attempts"] += 1
     if passed and entry["first_passed"] is None:
         entry["first_passed"] = now
-    if not entries.keys() - {name}:
-        _set_aside()
     write_text(path(), json.dumps({"exercises": entries}, indent=1, ensure_ascii=False) + "\n")
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Keep other processes waiting that would read, count and write meanwhile: a notebook and a terminal, for two.
-
-    The folder itself is locked, where the system can do that; the lock ends with the process at the latest.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    folder = os.open(path().parent, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network folders know no locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
 def _set_aside() -> None:
-    """A file that exists and cannot be read as progress is kept under another name before a new one is begun."""
+    """A file that holds anything else than what :func:`load` reads is copied beside, before it is written anew."""
     file = path()
     if not file.exists():
         return
     try:
-        readable = isinstance(json.loads(file.read_text(encoding="utf-8")), dict)
+        whole = bool(json.loads(file.read_text(encoding="utf-8")) == {"exercises": load()})
     except (ValueError, RecursionError):
-        readable = False
-    if not readable:
-        file.replace(file.with_suffix(".damaged.json"))
+        whole = False
+    if not whole:
+        copies = (file.with_suffix(f".damaged{number}.json") for number in ("", *range(2, 1000)))
+        write_bytes(next(copy for copy in copies if not copy.exists()), file.read_bytes())
 
 
 def rows() -> list[dict[str, Any]]:

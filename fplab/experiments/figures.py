@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import LabError
 from ..hardware.cases import Arrays
 from ..hardware.environment import versions
-from ..storage import atomically, described, write_text
+from ..storage import alone, atomically, described, write_text
 from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, failed, passed
 from .table import Row
 
@@ -140,10 +140,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def merge_manifest(folder: Path, name: str, new: Mapping[str, Any]) -> Path:
-    """Put one experiment's entry into the manifest and leave those of the others."""
-    manifest = {**read_manifest(folder), name: new}
-    text = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_text(folder / MANIFEST, text + "\n")
+    """Put one experiment's entry into the manifest and leave those of the others, who may write theirs meanwhile."""
+    with alone(folder):
+        manifest = {**read_manifest(folder), name: new}
+        text = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        write_text(folder / MANIFEST, text + "\n")
     return folder / MANIFEST
 
 

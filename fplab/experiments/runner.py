@@ -14,7 +14,6 @@ from ..errors import LabError
 from ..hardware import environment, records
 from ..hardware.cases import Arrays
 from ..hardware.records import Record
-from ..storage import sweep
 from . import figures, load
 from .base import Evidence, Experiment, Outcome, Status, Tick, absent, failed, passed
 from .progress import progress
@@ -55,7 +54,6 @@ def run_experiments(
     """
     chosen = known(names)
     folder = figures.default_folder(full) if out is None else out
-    sweep(folder)
     kept, refused = gpu_records(recorded) if claims else ([], [])
     done = []
     for i, name in enumerate(chosen, start=1):

@@ -12,8 +12,6 @@ import hashlib
 import io
 import json
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +20,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError
-from ..storage import digest, little_endian, sweep, write_bytes
+from ..storage import digest, little_endian, read_arrays, write_bytes
 from .cases import Arrays
 
 VERSION = 1
 FOLDER = Path(__file__).parent / "records"  # the records that are part of the package
 LIMIT = 12_000_000  # bytes of a file
+EXPANDED = 1 << 29  # bytes of a record's arrays
 META, CHECKSUM = "fplab_meta", "fplab_sha256"
 REQUIRED = {"version": int, "experiment": str, "size": str, "kind": str, "device": str, "torch": str, "cases": list}
-# What reading a damaged archive raises; NotImplementedError is zipfile's word for a compression it does not know.
-DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def pack(record: Record) -> bytes:
 
 def unpack(data: bytes) -> Record:
     """A record from the bytes of its file; an error with the reason where they are damaged or something else."""
-    arrays = _arrays(data)
+    arrays = read_arrays(data, EXPANDED)
     meta = _meta(arrays)
     said = arrays.pop(CHECKSUM, np.zeros(0, np.uint8))
     if said.tobytes() != _checksum(arrays).tobytes():
@@ -146,7 +143,8 @@ def write(path: Path, record: Record) -> int:
 def read(path: Path) -> Record:
     """The record in a file; an error that names the file and the reason where it is damaged or foreign."""
     try:
-        return unpack(path.read_bytes())
+        with path.open("rb") as file:
+            return unpack(file.read(EXPANDED))
     except OSError as error:
         raise LabError(f"cannot read record {str(path)!r}: {error.strerror or error}.") from None
     except LabError as error:
@@ -167,7 +165,6 @@ def save(out: Path, record: Record) -> list[tuple[Path, int]]:
 
     What an earlier recording of the same experiment on the same device left there is replaced.
     """
-    sweep(out)
     written: list[tuple[Path, int]] = []
     for part, piece in enumerate(_pieces(record), start=1):
         path = out / filename(record.meta, part)
@@ -203,26 +200,13 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.frombuffer(sha.digest(), np.uint8)
 
 
-def _arrays(data: bytes) -> Arrays:
-    """All arrays of an npz file."""
-    if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise LabError("it is no .npz file, or a cut one.")
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            return {name: np.asarray(file[name]) for name in file.files}
-    except DAMAGE as error:
-        if "allow_pickle" in str(error):
-            raise LabError("it holds Python objects, which are never loaded: they could run code.") from None
-        raise LabError(f"it is damaged: {error}.") from None
-
-
 def _meta(arrays: Arrays) -> dict[str, Any]:
     """The meta of a record that this version can read."""
     if META not in arrays:
         raise LabError(f"it is an .npz file, but none of fplab's: there is no {META!r} in it.")
     try:
         meta = json.loads(arrays[META].tobytes().decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LabError(f"it is damaged: {META!r} is no JSON.") from None
     version = meta.get("version") if isinstance(meta, dict) else None
     if isinstance(version, int) and version > VERSION:

@@ -7,8 +7,8 @@ NumPy lacks come back bit for bit.
 
 from __future__ import annotations
 
+import io
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import LabError
-from ..storage import atomically, sweep
+from ..errors import LabError, reason
+from ..storage import read_arrays, write_bytes
 
 VERSION = 1
 Configuration = Mapping[str, Any]
@@ -27,14 +27,16 @@ Configuration = Mapping[str, Any]
 def save(path: Path, configuration: Configuration, state: Any) -> None:
     """Write a checkpoint, atomically: a process killed at any moment leaves the old file or the new one.
 
+    Raises :class:`LabError` where it cannot be written, or the state holds something else than is listed here.
+
     ``configuration``: what the run is, as JSON values. ``state``: dictionaries (keys: strings, integers), lists,
     tuples, tensors of any dtype, NumPy arrays, numbers, strings, booleans and None, nested as one likes.
     """
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps({"version": VERSION, "configuration": configuration, "state": _taken(state, arrays)})
-    sweep(path.parent)
-    with atomically(path) as part, part.open("wb") as file:
-        np.savez(file, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})  # type: ignore[arg-type]
+    buffer = io.BytesIO()
+    np.savez(buffer, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})  # type: ignore[arg-type]
+    write_bytes(path, buffer.getvalue())
 
 
 def load(path: Path, configuration: Configuration) -> Any:
@@ -46,14 +48,14 @@ def load(path: Path, configuration: Configuration) -> Any:
     if path.is_dir():
         raise LabError(f"{str(path)!r} is a directory; a checkpoint is a file, such as {str(path / 'run.npz')!r}.")
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        data = path.read_bytes()
+        arrays = read_arrays(data, len(data))  # save compresses nothing
         held = json.loads(arrays.pop("state").tobytes())
-        version, theirs = held["version"], held["configuration"]
+        version, theirs = held["version"], dict(held["configuration"])
         state = _given(held["state"], arrays)
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, OSError) as error:
+    except Exception as error:  # JSON of something else can be of any shape, and nested without end
         raise LabError(
-            f"{str(path)!r} is no checkpoint of a training run, or is damaged ({type(error).__name__}: {error}); "
+            f"{str(path)!r} is no checkpoint of a training run, or a damaged one ({reason(error)}); "
             "delete it, and the run begins at step 0."
         ) from None
     if version != VERSION:
@@ -112,10 +114,8 @@ def _given(held: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     ((kind, value), *rest) = held.items()
     if kind == "tensor":
         described = dict(rest)
-        made = torch.empty(described["shape"], dtype=getattr(torch, described["dtype"]))
-        if made.numel():
-            made.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(arrays[value]))
-        return made
+        raw, dtype = torch.from_numpy(arrays[value]), getattr(torch, described["dtype"])
+        return (raw.view(dtype) if raw.numel() else torch.empty(0, dtype=dtype)).reshape(described["shape"])
     if kind == "array":
         return arrays[value]
     if kind == "items":

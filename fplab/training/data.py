@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import unknown
+from ..storage import read_arrays, shipped
 
 SPLITS = ("train", "test", "all")
 FOLDER = Path(__file__).parent / "datasets"
@@ -35,7 +36,8 @@ def digits(split: str = "train") -> Digits:
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    with np.load(FOLDER / "digits.npz", allow_pickle=False) as file:
+    with shipped(path := FOLDER / "digits.npz"):
+        file = read_arrays(path.read_bytes(), 1 << 20)
         images, labels = file["images"], file["labels"]
     if split == "all":
         return Digits(images, labels)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..errors import LabError, integer
+from ..errors import LabError, integer, reason
 from ..nn.emulation.report import Used
 from ..storage import demand_writable
 from . import checkpoints, policies, tasks
@@ -182,10 +182,14 @@ class _Running:
 
     def go_on_from(self, state: dict[str, Any], path: Path, steps: int) -> None:
         """Take over a checkpoint's state."""
-        if len(state["losses"]) > steps:
-            raise LabError(
-                f"{str(path)!r} has {len(state['losses'])} steps behind it; allowed: steps of at least that."
-            )
+        try:
+            self._take_over(state)
+        except Exception as error:  # a state that this release did not write for this run can lack anything
+            raise LabError(f"{str(path)!r} holds no state of this run ({reason(error)}).") from None
+        if self.done > steps:
+            raise LabError(f"{str(path)!r} has {self.done} steps behind it; allowed: steps of at least that.")
+
+    def _take_over(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])

@@ -7,6 +7,7 @@ import gzip
 import numpy as np
 
 from ..errors import unknown
+from ..storage import shipped
 from .data import FOLDER, SPLITS
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -22,7 +23,8 @@ def text() -> str:
     Source: five topics of CPython 3.11's ``pydoc_data``, (c) Python Software Foundation, PSF License Version 2;
     ``datasets/python_topics.txt`` beside the file has the details and the licence.
     """
-    return gzip.decompress((FOLDER / "python_topics.gz").read_bytes()).decode("ascii")
+    with shipped(path := FOLDER / "python_topics.gz"):
+        return gzip.decompress(path.read_bytes()).decode("ascii")
 
 
 def tokens(split: str = "train") -> np.ndarray:

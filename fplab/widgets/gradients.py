@@ -17,6 +17,7 @@ import numpy as np
 from .. import floats, formats
 from ..errors import LabError, quotes_call
 from ..language import Text
+from ..storage import read_arrays, shipped
 from .drawing import BLUE, GREY, ORANGE, PURPLE, RED, Svg, note, panel, say, table, title, two_to
 from .marks import listed
 from .shell import Board, Control
@@ -50,8 +51,8 @@ def sample(kind: str) -> np.ndarray:
     """The sampled non-zero gradients of a kind, float32 (16384,), read-only."""
     if kind not in KINDS:
         raise LabError(f"kind={kind!r} is not possible; allowed: {', '.join(KINDS)}.")
-    with np.load(FILE, allow_pickle=False) as stored:
-        values: np.ndarray = stored[kind].view(np.float32)
+    with shipped(FILE):
+        values = read_arrays(FILE.read_bytes(), 1 << 20)[kind].view(np.float32)
     values.setflags(write=False)
     return values
 

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from fplab.errors import LabError
+from fplab.storage import demand_writable
 from fplab.threads import num_threads
 
 from . import casts, fma, fp8, pairs
@@ -15,7 +17,7 @@ PARTS = (casts.PART, pairs.PART, fp8.PART, fma.PART)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line and prove; 0 if all agreed, 1 on a difference, 130 if interrupted."""
+    """Parse the command line and prove; 0 if all agreed, 1 on a difference, 2 on a full disk, 130 if interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.prove",
         description="Prove rounding and arithmetic bit by bit. Interrupt it at will: finished shares are remembered.",
@@ -34,7 +36,12 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--jobs {given.jobs}: at least 1")
     jobs = given.jobs or (1 if given.quick else num_threads())
     parts = [part for part in PARTS if not given.part or part.name in given.part]
-    return prove(parts, quick=given.quick, fresh=given.fresh, jobs=jobs, folder=given.state)
+    try:
+        demand_writable(given.state)
+        return prove(parts, quick=given.quick, fresh=given.fresh, jobs=jobs, folder=given.state)
+    except LabError as error:
+        print(f"prove: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 import fplab
 from fplab import kernels
+from fplab.storage import write_text
 
 from .shares import Difference, Part, Share
 
@@ -66,17 +67,14 @@ class State:
         """What a file knows of a part; nothing if ``fresh``, or if it cannot be read."""
         try:
             known = {} if fresh else json.loads(path.read_text())
-        except (OSError, ValueError):
-            known = {}
-        return cls(path, {key: (int(cases), float(seconds)) for key, (cases, seconds) in known.items()})
+            return cls(path, {key: (int(cases), float(seconds)) for key, (cases, seconds) in known.items()})
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            return cls(path)
 
     def add(self, done: Done) -> None:
         """Remember a share whose cases all agreed."""
         self.finished[done.share.key] = (done.cases, round(done.seconds, 3))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(f".{os.getpid()}.tmp")
-        beside.write_text(json.dumps(self.finished, indent=0))
-        beside.replace(self.path)
+        write_text(self.path, json.dumps(self.finished, indent=0))
 
 
 def settle() -> None:
@@ -218,8 +216,8 @@ def prove(parts: list[Part], *, quick: bool, fresh: bool, jobs: int, folder: Pat
     except KeyboardInterrupt:
         interrupted = True
         progress.say("interrupted; what is finished is kept, the same command goes on from here")
-        running.close()
     finally:
+        running.close()  # interrupted, or where nothing can be remembered: no process is left
         progress.close()
     if quick:
         print("A slice of every claim (--quick); without it all cases.")

@@ -1,0 +1,283 @@
+"""Files: many writers of one path, links that were planted, parts that were left, full disks, crafted archives."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fplab import storage
+from fplab.errors import LabError
+from fplab.exercises import progress
+from fplab.experiments import figures
+from fplab.hardware import records
+from fplab.storage import atomically, read_arrays, sweep, write_bytes, write_text
+from fplab.training import checkpoints, data, fit, text
+from fplab.training.tasks import perceptron
+
+
+def at_once(work: Callable[[int], object], threads: int) -> list[BaseException]:
+    """Run ``work(0)`` to ``work(threads - 1)`` in threads that begin together; what they raise."""
+    raised: list[BaseException] = []
+    begin = threading.Barrier(threads)
+
+    def one(number: int) -> None:
+        begin.wait()
+        try:
+            work(number)
+        except Exception as error:
+            raised.append(error)
+
+    running = [threading.Thread(target=one, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return raised
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file gets larger than 100 bytes."""
+    resource = pytest.importorskip("resource")
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+# --- writing --------------------------------------------------------------------------------------------------
+
+
+def test_threads_write_one_path_and_readers_see_whole_files(tmp_path: Path) -> None:
+    """With a part named by the process alone, one thread renamed or removed the part of another."""
+    path, torn = tmp_path / "one", []
+    path.write_bytes(bytes(5000))
+
+    def write(number: int) -> None:
+        for _ in range(60):
+            write_bytes(path, bytes([number]) * 5000)
+            read = path.read_bytes()
+            torn.extend([read] if len(read) != 5000 or len(set(read)) != 1 else [])
+
+    assert at_once(write, 3) == []
+    assert torn == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can guess the name of a part; who could, would stop the write and reach nothing."""
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    names = set()
+    for _ in range(3):
+        with atomically(tmp_path / "file") as part:
+            names.add(part.name)
+    assert len(names) == 3
+    monkeypatch.setattr(storage.secrets, "token_hex", lambda n: "guessed")
+    (tmp_path / f".part-{os.getpid()}-guessed-file").symlink_to(victim)
+    monkeypatch.setattr(storage, "sweep", lambda folder: [])
+    with pytest.raises(storage.WriteError, match=r"cannot write '.*file': File exists\."):
+        write_text(tmp_path / "file", "new")
+    assert victim.read_text() == "untouched"
+
+
+def test_own_leftovers_are_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    """Containers hand out the same few process numbers again: a part of this number may be an earlier process's."""
+    left = tmp_path / f".part-{os.getpid()}-0123-run.npz"
+    left.write_bytes(b"of another life")
+    with atomically(tmp_path / "file") as part:
+        assert not left.exists()
+        assert sweep(tmp_path) == []
+        part.write_text("new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_what_another_user_owns_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = tmp_path / f".part-{os.getpid()}-0123-run.npz"
+    left.touch()
+
+    def refuse(*given: object, **more: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        assert sweep(tmp_path) == []
+    assert sweep(tmp_path) == [left]
+
+
+def test_every_writer_of_the_manifest_is_in_it(tmp_path: Path) -> None:
+    """Two that read, add and write meanwhile would each keep their own entry only."""
+
+    def write(number: int) -> None:
+        for k in range(10):
+            figures.merge_manifest(tmp_path, f"{number}-{k}", {"seed": k})
+
+    assert at_once(write, 4) == []
+    assert len(json.loads((tmp_path / figures.MANIFEST).read_text())) == 40
+
+
+# --- progress -------------------------------------------------------------------------------------------------
+
+GOOD = {"attempts": 2, "first_attempt": "2026-01-01T00:00:00+00:00", "first_passed": None}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [{"exercises": {"rne": GOOD, "absorbed": {**GOOD, "attempts": "2"}}}, {"exercises": {"rne": GOOD}, "more": 1}, []],
+)
+def test_progress_that_lost_an_entry_keeps_a_copy(
+    damaged: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
+    for copy in ("progress.damaged.json", "progress.damaged2.json"):
+        progress.path().write_text(json.dumps(damaged))
+        kept = progress.load()
+        (tmp_path / f".part-{os.getpid()}-0123-progress.json").touch()
+        assert progress.remember("rne", True) is None
+        assert set(progress.load()) == {*kept, "rne"}
+        assert json.loads((tmp_path / copy).read_text()) == damaged
+    assert progress.remember("rne", True) is None
+    names = {"progress.json", "progress.damaged.json", "progress.damaged2.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+# --- full disks -------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with full_disk(), pytest.raises(LabError, match=r"cannot write '.*file': File too large\."):
+        write_text(path, "new" * 100)
+    assert path.read_text() == "old"
+    case = records.RecordedCase("c", {}, {"y": np.arange(300, dtype=np.uint16)}, {"y": "fp16"})
+    meta = {"kind": "cpu", "device": "a", "torch": "2", "experiment": "e", "size": "quick"}
+    with full_disk(), pytest.raises(LabError, match=r"cannot write '.*cpu--a--torch-2--e.npz': File too large\."):
+        records.save(tmp_path, records.Record(meta, (case,)))
+    with full_disk(), pytest.raises(LabError, match=r"cannot write '.*run.npz': File too large\."):
+        fit(perceptron(width=4, hidden=1, batch=8), steps=1, checkpoint=tmp_path / "run.npz")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_proof_that_cannot_be_remembered_ends_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.prove", "--quick", "--part", "fma", "--state", str(tmp_path / "file")],
+        cwd=Path(__file__).parent.parent, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"prove: cannot write to {str(tmp_path / 'file')!r}: File exists.")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def archive(**members: bytes) -> bytes:
+    """An archive of what may be no arrays."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
+def npy(header: str, content: bytes = b"") -> bytes:
+    """A file as NumPy writes it, with any header."""
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content
+
+
+CLAIMS = "{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }"
+CRAFTED = [
+    (archive(x=npy(CLAIMS % 2**40, b"1")), r"1 bytes claim to be uint8 of shape \(1099511627776,\)"),
+    (archive(x=npy(CLAIMS % 2**21, bytes(2**21))), r"it would expand to 2,097,\d+ bytes; allowed: 1,048,576"),
+    (archive(x=npy("(" * 9000)), "it is damaged"),
+    (archive(x=b"\x93NUMPY\x09\x00"), "it is damaged"),
+    (archive(x=npy(CLAIMS.replace("|u1", "|O") % 1, b"cos\n_exit\n(I7\ntR.")), "holds Python objects"),
+    (archive(x=npy(CLAIMS % 3, b"123"))[:-30], "it is no .npz file, or a cut one"),
+]
+
+
+@pytest.mark.parametrize(("crafted", "why"), CRAFTED)
+def test_a_crafted_archive_is_refused_in_words(crafted: bytes, why: str, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=why):
+        read_arrays(crafted, 1 << 20)
+    path = tmp_path / "crafted.npz"
+    path.write_bytes(crafted)
+    with pytest.raises(LabError, match=r"crafted.npz' is refused: "):
+        records.read(path)
+    with pytest.raises(LabError, match=r"crafted.npz' is no checkpoint of a training run, or a damaged one \(.*\); "):
+        checkpoints.load(path, {})
+
+
+def test_what_is_compressed_otherwise_is_refused() -> None:
+    """A block of bzip2 or LZMA expands to any size before the first byte of it can be counted."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_BZIP2) as file:
+        file.writestr("x.npy", npy(CLAIMS % 3, b"123"))
+    with pytest.raises(LabError, match="compressed in a way that NumPy does not use"):
+        read_arrays(buffer.getvalue(), 1 << 20)
+
+
+def checkpoint(state: object, **arrays: np.ndarray) -> bytes:
+    """A checkpoint with any state."""
+    said = state if isinstance(state, bytes) else json.dumps({"version": 1, "configuration": {}, "state": state})
+    buffer = io.BytesIO()
+    np.savez(buffer, state=np.frombuffer(said if isinstance(said, bytes) else said.encode(), np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+TENSOR = {"tensor": "a", "dtype": "float32", "shape": [2]}
+STATES = [
+    checkpoint(b'{"state": ' + b"[" * 100_000),
+    checkpoint(b'{"version": 1, "configuration": {}, "state": ' + b'{"list": [' * 3000 + b"]}" * 3000 + b"}"),
+    checkpoint(TENSOR, a=np.zeros(1, np.uint8)),
+    checkpoint({**TENSOR, "shape": [2**40]}, a=np.zeros(1, np.uint8)),
+    checkpoint({**TENSOR, "shape": [2**40]}, a=np.zeros(0, np.uint8)),
+    checkpoint({**TENSOR, "dtype": "load"}, a=np.zeros(8, np.uint8)),
+    checkpoint(b'{"version": 1, "configuration": [1], "state": {"value": 1}}'),
+    checkpoint(b"[]"),
+]
+
+
+@pytest.mark.parametrize("crafted", STATES, ids=range(len(STATES)))
+def test_a_crafted_state_is_refused_in_words(crafted: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "crafted.npz"
+    path.write_bytes(crafted)
+    with pytest.raises(LabError, match=r"crafted.npz' is no checkpoint of a training run, or a damaged one \(.*\); "):
+        checkpoints.load(path, {})
+
+
+def test_a_state_of_something_else_is_refused_in_words(tmp_path: Path) -> None:
+    task, path = perceptron(width=4, hidden=1, batch=8), tmp_path / "run.npz"
+    fit(task, steps=1, checkpoint=path)
+    arrays = read_arrays(path.read_bytes(), 1 << 20)
+    held = json.loads(arrays["state"].tobytes())
+    checkpoints.save(path, held["configuration"], {"losses": [1.0], "model": {}})
+    with pytest.raises(LabError, match=r"run.npz' holds no state of this run \(RuntimeError: Error\(s\) in loading"):
+        fit(task, steps=1, checkpoint=path)
+
+
+@pytest.mark.parametrize(("name", "read"), [("digits.npz", data.digits), ("python_topics.gz", text.tokens)])
+def test_damaged_data_of_the_package_says_what_to_do(
+    name: str, read: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = (data.FOLDER / name).read_bytes()
+    monkeypatch.setattr(sys.modules[read.__module__], "FOLDER", tmp_path)
+    for at in range(0, len(whole), len(whole) // 15):
+        (tmp_path / name).write_bytes(whole[:at] + b"damaged" + whole[at + 7 :])
+        with pytest.raises(LabError, match=rf"{name}' is part of fplab and cannot be read \(.*\); install fplab again"):
+            read()

@@ -1,0 +1,38 @@
+"""Threads that a fork does not carry along."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FORKED = """
+import os, warnings
+import numpy as np
+import fplab
+
+warnings.simplefilter("ignore")  # Python's own: of a process with threads that forks
+fplab.set_num_threads(2)
+x = np.linspace(-1, 1, 1 << 17, dtype=np.float32)
+before = fplab.quantize(x, "fp16")
+child = os.fork()
+if child == 0:
+    os._exit(0 if np.array_equal(fplab.quantize(x, "fp16"), before) else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(fplab.quantize(x, "fp16"), before))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_that_is_forked_after_a_threaded_call_computes() -> None:
+    """As a DataLoader's worker is. It waited forever for threads that only its parent has."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, _ = running.communicate(timeout=300)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, 9)
+    assert out == "0 True\n"
