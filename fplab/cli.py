@@ -321,9 +321,15 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
 
     action("list", "Print every exercise by chapter, with what was solved.")
     one = action("check", "Check the answers of a file; the exit status is 1 where one is wrong.")
+    one.epilog = "The file runs with your rights, like any program. For answers of others there is --isolated."
     one.add_argument("file", type=Path, metavar="FILE", help="Python: functions and values named as the exercises are")
     one.add_argument("names", nargs="*", metavar="NAME", help="check these alone")
     one.add_argument("--limit", type=float, default=5, metavar="S", help="seconds that a call may take (default: 5)")
+    one.add_argument(
+        "--isolated",
+        action="store_true",
+        help="keep the answers from the network and from your files, as far as this system can (it says how far)",
+    )
     one = action("show", "Print what an exercise asks.")
     one.add_argument("name", metavar="NAME")
     one.add_argument("--hint", action="store_true", help="with a hint")

@@ -76,18 +76,28 @@ def test_a_file_that_ends_its_process_does_not_run(tmp_path, code, how):
         check(file)
 
 
-def silence(answer):
-    """Little patience with one exercise (None: with the file itself) once its first call is known; much otherwise."""
+@pytest.fixture
+def impatient(monkeypatch):
+    """Little patience with one request, once the file runs; much otherwise."""
 
-    def patience(state):
-        at_it = state.running and state.now == answer and (answer is None or state.arguments)
-        return 0.5 if at_it else 600.0
+    def with_(**wanted):
+        ask = supervisor.Child.ask
 
-    return patience
+        def asked(self, **request):
+            self.request = request
+            return ask(self, **request)
+
+        def patience(self):
+            return 0.5 if self.running and wanted.items() <= self.request.items() else 600.0
+
+        monkeypatch.setattr(supervisor.Child, "ask", asked)
+        monkeypatch.setattr(supervisor.Child, "patience", patience)
+
+    return with_
 
 
-def test_an_operation_that_holds_the_interpreter_is_ended_from_outside(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(supervisor.State, "patience", silence("next_up"))
+def test_an_operation_that_holds_the_interpreter_is_ended_from_outside(tmp_path, capsys, impatient):
+    impatient(do="call", name="next_up")
     file = written(tmp_path, HOPELESS + "next_up = hopeless\nflags_of_overflow = 5\n")
     assert check(file, limit=30) == 1
     text = capsys.readouterr().out
@@ -99,35 +109,32 @@ def test_an_operation_that_holds_the_interpreter_is_ended_from_outside(tmp_path,
     assert progress.load()["next_up"]["attempts"] == 1
 
 
-def test_a_file_that_holds_the_interpreter_is_ended_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor.State, "patience", silence(None))
+def test_a_file_that_holds_the_interpreter_is_ended_too(tmp_path, impatient):
+    impatient(do="run")
     fplab.lang("zh")
     with pytest.raises(fplab.LabError, match="停在一个无法中断的操作中"):
         check(written(tmp_path, HOPELESS + "hopeless()\n"), limit=30)
 
 
-def test_patience_begins_when_the_file_runs():
-    state = supervisor.State([], 5.0)
-    assert state.patience() == supervisor.STARTING
-    supervisor._take(state, {"running": True})
-    assert state.patience() == 5.0 + supervisor.PATIENCE
+def test_patience_begins_when_the_file_runs(tmp_path):
+    child = supervisor.Child(str(written(tmp_path, "largest_e4m3 = 448\n")), 60.0, False)
+    try:
+        assert child.patience() == supervisor.STARTING
+        assert child.ask(do="run")["names"] == ["largest_e4m3"]
+        assert child.patience() == 60.0 + supervisor.PATIENCE
+    finally:
+        child.close()
 
 
 @posix
 def test_without_a_supervisor_the_alarm_ends_a_child(tmp_path):
     start = supervisor.START.replace("child.main()", "child.LONGER = 0.5; child.main()")
-    request = {"file": str(written(tmp_path, HOPELESS + "hopeless()\n")), "names": [], "limit": 0.1, "lang": "en"}
-    words = [sys.executable, "-P", "-c", start, json.dumps(sys.path), json.dumps(request)]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False, timeout=600)
+    file = str(written(tmp_path, HOPELESS + "hopeless()\n"))
+    given = {"file": file, "limit": 0.1, "lang": "en", "isolated": False}
+    words = [sys.executable, "-P", "-c", start, json.dumps(sys.path), json.dumps(given)]
+    request = b'{"number": 1, "do": "run"}\n'
+    done = subprocess.run(words, input=request, stdout=subprocess.DEVNULL, check=False, timeout=600)
     assert done.returncode == -signal.SIGALRM
-
-
-def test_a_file_that_changes_the_lab_is_told_so(tmp_path, capsys):
-    text = "import fplab.exercises.show as s\ns.text_of = lambda report: 1 / 0\nlargest_e4m3 = 448\n"
-    assert check(written(tmp_path, text)) == 1
-    text = capsys.readouterr().out
-    assert "[largest_e4m3]: the check itself broke off (ZeroDivisionError: division by zero, " in text
-    assert "Does the file change numpy, fplab or Python's own functions?" in text
 
 
 def test_the_supervisor_imports_little():

@@ -135,6 +135,9 @@ class Exercise:
 
         An operation that holds the interpreter, such as ``10**10**9`` or a hopeless regular expression, cannot be
         stopped from within: in a notebook the kernel must be restarted. ``fplab exercise check`` ends it.
+
+        The answer runs with the rights of this process, as all code of a notebook does. To check the answers of others,
+        use ``fplab exercise check --isolated``.
         """
         from .checker import check
 

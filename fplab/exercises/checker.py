@@ -6,9 +6,9 @@ import copy
 import itertools
 import time
 import zlib
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,12 +16,11 @@ from ..errors import LabError
 from ..language import Text, in_each
 from . import progress, shrink
 from .base import Exercise, Find, Implement, Mutant, Predict
-from .kind import Many, Words
+from .kind import Kind, Many, Words
 from .sandbox import LIMIT, Outcome, Sandbox
 from .shown import Shown, of_any
 
 Arguments = tuple[Any, ...]
-Tell = Callable[[list[list[str]]], None]
 MOST_CASES = 120  # boundary cases of several arguments, beyond each argument's own
 
 NOTHING_SHOWN: Many = ()
@@ -80,22 +79,78 @@ class Report:
         return self.passed
 
 
-def check(
-    exercise: Exercise, answer: Any, *, limit: float | None = None, remember: bool = True, tell: Tell | None = None
-) -> Report:
-    """Check one answer against one exercise. ``tell`` gets the arguments of each call as text, before it is made."""
+class Answer(Protocol):
+    """What a verdict is about: in this process, :class:`Here`, or in another.
+
+    ``limit``: seconds that a call may take; ``compiled``: those beyond it that went into compiling.
+    """
+
+    limit: float
+
+    @property
+    def compiled(self) -> float: ...  # noqa: D102
+    @property
+    def callable(self) -> bool: ...  # noqa: D102
+    def call(self, case: Arguments) -> Outcome: ...  # noqa: D102
+    def read(self) -> Outcome: ...  # noqa: D102
+    def shown(self) -> str: ...  # noqa: D102
+
+
+class Here:
+    """An answer in this process, as a sandbox runs it."""
+
+    def __init__(self, task: Implement | Predict | Find, answer: Any, box: Sandbox) -> None:
+        self.kind, self.answer, self.box, self.limit = kind_of(task), answer, box, box.limit
+
+    @property
+    def compiled(self) -> float:
+        """What the sandbox counted."""
+        return self.box.compiled
+
+    @property
+    def callable(self) -> bool:
+        """Whether it is a function, or acts as one."""
+        return callable(self.answer)
+
+    def call(self, case: Arguments) -> Outcome:
+        """What it gives for these arguments, read as the kind that is asked for."""
+        return self.box.call(lambda: self.kind.read(self.answer(*[given(v) for v in case])))
+
+    def read(self) -> Outcome:
+        """The answer itself, read as the kind that is asked for."""
+        return self.box.call(lambda: self.kind.read(self.answer))
+
+    def shown(self) -> str:
+        """The answer's text; its repr is its own code, too."""
+        outcome = self.box.call(lambda: of_any(self.answer).text)
+        return outcome.value if outcome.how == "value" else f"<{type(self.answer).__name__}>"
+
+
+def kind_of(task: Implement | Predict | Find) -> Kind:
+    """The kind of what an answer gives."""
+    return task.result if isinstance(task, Implement) else task.kind
+
+
+def check(exercise: Exercise, answer: Any, *, limit: float | None = None, remember: bool = True) -> Report:
+    """Check one answer, which runs here, with the rights of this process."""
     seconds = LIMIT if limit is None else limit
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 3600:
         raise LabError(f"limit={limit!r} is no number of seconds; allowed: above 0, to 3600.")
     with Sandbox(seconds) as box:
-        if isinstance(exercise.task, Implement):
-            report = _Trial(exercise, exercise.task, answer, box, tell).report()
-        else:
-            report = _check_value(exercise, exercise.task, answer, box)
-    if remember:
-        note = progress.remember(exercise.name, report.passed)
-        report = Report(report.exercise, report.passed, report.tried, report.failure, note)
-    return report
+        report = judged(exercise, Here(exercise.task, answer, box))
+    return remembered(report) if remember else report
+
+
+def judged(exercise: Exercise, answer: Answer) -> Report:
+    """The verdict on an answer. Nothing of the answer runs here unless it is :class:`Here`."""
+    if isinstance(exercise.task, Implement):
+        return _Trial(exercise, exercise.task, answer).report()
+    return _check_value(exercise, exercise.task, answer)
+
+
+def remembered(report: Report) -> Report:
+    """The report, with a note where progress cannot be kept."""
+    return replace(report, note=progress.remember(report.exercise.name, report.passed))
 
 
 # --- functions -------------------------------------------------------------------------------------------------
@@ -163,29 +218,19 @@ def given(value: Any) -> Any:
 
 
 def in_brief(value: Any) -> str:
-    """An argument as text, cheaply: every call is told of."""
+    """An argument as text."""
     return of_any(list(value) if isinstance(value, tuple) else value).text
 
 
 class _Trial:
     """One function on one exercise: what it gave on every input so far."""
 
-    def __init__(self, exercise: Exercise, task: Implement, answer: Any, box: Sandbox, tell: Tell | None) -> None:
-        self.exercise, self.task, self.answer, self.box, self.tell = exercise, task, answer, box, tell
+    def __init__(self, exercise: Exercise, task: Implement, answer: Answer) -> None:
+        self.exercise, self.task, self.answer = exercise, task, answer
         self.seen: dict[Hashable, tuple[Arguments, Outcome]] = {}
-        self.patience = PATIENCE * box.limit
+        self.patience = PATIENCE * answer.limit
         self.deadline = time.monotonic() + self.patience
         self.skipped = False  # whether an input was left out because the time was up
-
-    def run(self, case: Arguments) -> Outcome:
-        """The answer's outcome on a case, read as the kind that was asked for."""
-
-        def job() -> Any:
-            return self.task.result.read(self.answer(*[given(v) for v in case]))
-
-        if self.tell:
-            self.tell([[name, in_brief(value)] for name, value in zip(self.task.arguments, case, strict=True)])
-        return self.box.call(job)
 
     def expected(self, case: Arguments) -> Any:
         return self.task.result.read(self.task.reference(*[given(v) for v in case]))
@@ -194,10 +239,10 @@ class _Trial:
         """Whether the answer is wrong on a case; remembers what it gave."""
         key = key_of(self.task, case)
         if key not in self.seen:
-            if time.monotonic() > self.deadline + self.box.compiled:
+            if time.monotonic() > self.deadline + self.answer.compiled:
                 self.skipped = True
                 return False
-            self.seen[key] = case, self.run(case)
+            self.seen[key] = case, self.answer.call(case)
         outcome = self.seen[key][1]
         if outcome.how == "late" and outcome.stuck and not outcome.text.en:
             return False  # the sandbox was spent by an earlier input: nothing is known
@@ -208,7 +253,7 @@ class _Trial:
         return outcome.how != "value" or key(outcome.value) != key(self.expected(case))
 
     def report(self) -> Report:
-        if not callable(self.answer):
+        if not self.answer.callable:
             return Report(self.exercise, False, 0, self._not_a_function())
         first = self._first_failure()
         if first is None and self.skipped:
@@ -220,10 +265,8 @@ class _Trial:
         return Report(self.exercise, False, tried, self._failure(least, steps))
 
     def _not_a_function(self) -> Failure:
-        shown = self.box.call(lambda: of_any(self.answer).text)
         text = Text("a function is wanted ({s}), not {x}", "需要一个函数（{s}），而不是 {x}")
-        what = shown.value if shown.how == "value" else f"<{type(self.answer).__name__}>"
-        return Failure("unfit", says=text.fill(s=self.exercise.signature, x=what))
+        return Failure("unfit", says=text.fill(s=self.exercise.signature, x=self.answer.shown()))
 
     def _too_slow(self) -> Text:
         text = Text(
@@ -257,7 +300,7 @@ class _Trial:
         says: Text | None = outcome.text
         if outcome.how == "value":
             got, says = self.task.result.show(outcome.value), None
-            again = self.run(case)
+            again = self.answer.call(case)
             if again.how != "late" and not self._wrong(case, again):
                 how = "changes"
                 says = Text("it gives different results for the same input", "对相同的输入，它给出不同的结果")
@@ -287,13 +330,11 @@ def _same(task: Implement, mutant: Mutant, case: Arguments, outcome: Outcome) ->
 # --- values ----------------------------------------------------------------------------------------------------
 
 
-def _check_value(exercise: Exercise, task: Predict | Find, answer: Any, box: Sandbox) -> Report:
+def _check_value(exercise: Exercise, task: Predict | Find, answer: Answer) -> Report:
     """Check a predicted, chosen or found value."""
-    outcome = box.call(lambda: task.kind.read(answer))
+    outcome = answer.read()
     if outcome.how != "value":
-        shown = box.call(lambda: of_any(answer))  # its repr is the answer's own code, too
-        came = (shown.value,) if shown.how == "value" else NOTHING_SHOWN
-        return Report(exercise, False, 1, Failure(outcome.how, says=outcome.text, got=came))
+        return Report(exercise, False, 1, Failure(outcome.how, says=outcome.text, got=(Shown(answer.shown()),)))
     value = outcome.value
     if isinstance(task, Predict):
         if task.kind.key(value) == task.kind.key(task.kind.read(task.answer)):

@@ -1,7 +1,7 @@
-"""The process in which ``fplab exercise check`` runs the answers of a file; ``supervisor`` starts it and listens.
+"""The process in which ``fplab exercise check`` runs the answers of a file; ``supervisor`` starts it and asks it.
 
-It speaks on what was its standard output, a JSON object a line: when the file begins to run, the names that are to be
-checked, the exercise at work, the arguments of each call, each report, and an empty object as a sign of life. What
+It is told what to run, and tells how that ended: it knows of no verdict. Requests come on what was its standard input
+and replies go out on what was its standard output, a JSON object a line, and an empty one as a sign of life. What
 answers print, and what they do to ``sys.stdout``, cannot reach that line.
 """
 
@@ -13,36 +13,44 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Say = Callable[..., None]
+Message = dict[str, Any]
+Say = Callable[[Message], None]
 PULSE = 0.25  # seconds between two signs of life
 LONGER = 10.0  # seconds beyond the limit of a call without a sign of life: later than the supervisor acts
 
 
 def main() -> None:
-    """Do what the command line asks for, and end at once, whatever threads the answers left behind."""
+    """Answer requests until there are no more, and end at once, whatever threads the answers left behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
-    request, say = json.loads(sys.argv[2]), _line()
-    threading.Thread(target=_pulse, args=(say, request["limit"] + LONGER), daemon=True).start()
+    given = json.loads(sys.argv[2])
+    requests, say = _line()
+    threading.Thread(target=_pulse, args=(say, given["limit"] + LONGER), daemon=True).start()
     try:
-        run(request, say)
-        say(end=True)
+        if given["isolated"]:
+            from .isolation import bound
+
+            bound()
+        answers = Answers(Path(given["file"]), given["limit"], given["lang"], say)
+        for line in requests:
+            request = json.loads(line)
+            say({"to": request["number"], **answers.reply(request)})
     except BaseException:
-        traceback.print_exc()
         os._exit(1)
     os._exit(0)
 
 
-def _line() -> Say:
-    """A function that sends one message; the standard output becomes the standard error."""
-    own, lock = os.dup(1), threading.Lock()
+def _line() -> tuple[Any, Say]:
+    """Where requests come from, and a function that sends one message; the standard streams lead nowhere then."""
+    requests, own, lock = os.fdopen(os.dup(0), "rb"), os.dup(1), threading.Lock()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
     os.dup2(2, 1)
 
-    def say(**message: Any) -> None:
+    def say(message: Message) -> None:
         data = json.dumps(message).encode() + b"\n"
         try:
             with lock:
@@ -51,69 +59,73 @@ def _line() -> Say:
         except OSError:  # nobody listens any more
             os._exit(1)
 
-    return say
+    return requests, say
 
 
 def _pulse(say: Say, seconds: float) -> None:
     """Signs of life; and should the supervisor be gone when they stop, the alarm ends this process."""
     while True:
-        say()
+        say({})
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, seconds)
         time.sleep(PULSE)
 
 
-def run(request: dict[str, Any], say: Say) -> None:
-    """Check the answers of a file, one after the other; errors are said, too."""
-    from ..errors import LabError
-    from ..language import lang
+class Answers:
+    """The answers of a file, which run when they are asked for."""
 
-    lang(request["lang"])
-    try:
-        _run(request, say)
-    except LabError as error:
-        say(error=str(error))
+    def __init__(self, file: Path, limit: float, language: str, say: Say) -> None:
+        from ..language import lang
 
+        lang(language)
+        self.file, self.limit, self.say = file, limit, say
+        self.found: dict[str, Any] = {}
+        self.name: str | None = None
+        self.box: Any = None
 
-def _run(request: dict[str, Any], say: Say) -> None:
-    from ..errors import LabError
-    from .base import exercise
-    from .files import answers
+    def reply(self, request: Message) -> Message:
+        """Do what is asked: "run" the file, or one thing with the answer of a "name"."""
+        from .sandbox import KEPT
+        from .wire import told, unpacked_case
 
-    file, names, limit = Path(request["file"]), request["names"], request["limit"]
-    names = [exercise(name).name for name in names]  # known ones, before the file is run
-    say(running=True)
-    found = answers(file, limit)
-    if missing := [name for name in names if name not in found]:
-        raise LabError(f"{str(file)!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
-    names = names or list(found)
-    say(names=names)
-    for name in names:
-        say(now=name)
-        passed, report = _checked(name, found[name], limit, say)
-        say(report=report, passed=passed)
+        if request["do"] == "run":
+            return self._run()
+        self._turn_to(request["name"])
+        match request["do"]:
+            case "callable":
+                return {"callable": self.here.callable}
+            case "call":
+                outcome = self.here.call(unpacked_case(request["given"], self.kinds))
+            case "read":
+                outcome = self.here.read()
+            case _:
+                return {"shown": self.here.shown()[:KEPT]}
+        return {**told(outcome), "compiled": self.box.compiled}
 
+    def _run(self) -> Message:
+        from ..errors import LabError
+        from .base import registry
+        from .files import answers
 
-def _checked(name: str, answer: Any, limit: float, say: Say) -> tuple[bool, str]:
-    """Whether an answer passes, and the report. Where a file has changed the lab itself, that is the report."""
-    try:
-        from .base import exercise
-        from .checker import check
+        registry()  # long from a cold disk, and not the file's own time
+        self.say({"running": True})
+        try:
+            self.found = answers(self.file, self.limit)
+        except LabError as error:
+            return {"error": str(error)}
+        return {"names": list(self.found)}
 
-        report = check(exercise(name), answer, limit=limit, tell=lambda arguments: say(call=arguments))
-        return report.passed, str(report)
-    except Exception as error:
-        return False, _broken(name, error)
+    def _turn_to(self, name: str) -> None:
+        """Each answer gets a sandbox of its own."""
+        from .base import Implement, exercise
+        from .checker import Here
+        from .sandbox import Sandbox
 
-
-def _broken(name: str, error: Exception) -> str:
-    from ..language import Text
-
-    at, last = error.__traceback__, ""
-    while at is not None:
-        last, at = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}", at.tb_next
-    text = Text(
-        "[{n}]: the check itself broke off ({e}, {at}). Does the file change numpy, fplab or Python's own functions?",
-        "[{n}]：检查本身中断（{e}，{at}）。文件是否改动了 numpy、fplab 或 Python 自身的函数？",
-    )
-    return str(text.fill(n=name, e=f"{type(error).__name__}: {error}", at=last))
+        if name == self.name:
+            return
+        if self.box is not None:
+            self.box.__exit__(None, None, None)
+        self.name, self.box = name, Sandbox(self.limit).__enter__()
+        task = exercise(name).task
+        self.here = Here(task, self.found[name], self.box)
+        self.kinds = task.arguments.values() if isinstance(task, Implement) else ()

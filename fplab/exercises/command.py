@@ -49,7 +49,7 @@ def check_file(args: Arguments) -> int:
         raise LabError(f"--limit={args.limit:g} is no number of seconds; allowed: above 0, to 3600.")
     from .supervisor import check
 
-    return check(str(args.file), args.names, args.limit)
+    return check(str(args.file), args.names, args.limit, args.isolated)
 
 
 def show_one(args: Arguments) -> int:
