@@ -45,6 +45,7 @@ _MODULES = (
     "claims",
     "codebooks",
     "course",
+    "draw",
     "exact",
     "exercises",
     "experiments",
@@ -56,7 +57,6 @@ _MODULES = (
     "nn",
     "pages",
     "parallel",
-    "plots",
     "sums",
     "tensorcore",
     "training",
@@ -65,9 +65,9 @@ _MODULES = (
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "add", "claims", "classify", "codebooks", "convert", "course", "decode", "div", "dot", "encode", "eq", "exact",
-    "exercises", "experiments", "fma", "formats", "hardware", "inspect", "inspection", "integers", "lang", "le", "lt",
-    "memory", "mul", "neighbours", "nn", "num_threads", "pages", "parallel", "plots", "quantize", "reveal_order",
+    "add", "claims", "classify", "codebooks", "convert", "course", "decode", "div", "dot", "draw", "encode", "eq",
+    "exact", "exercises", "experiments", "fma", "formats", "hardware", "inspect", "inspection", "integers", "lang",
+    "le", "lt", "memory", "mul", "neighbours", "nn", "num_threads", "pages", "parallel", "quantize", "reveal_order",
     "set_num_threads", "sqrt", "sub", "sum", "sums", "tensorcore", "training", "ulp", "widgets",
 ]  # fmt: skip
 
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         claims,
         codebooks,
         course,
+        draw,
         exact,
         exercises,
         experiments,
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
         nn,
         pages,
         parallel,
-        plots,
         sums,
         tensorcore,
         training,
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-    elif name in _MODULES:
+    elif name in _MODULES or name == "plots":
         value = importlib.import_module(f".{name}", __name__)
     else:
         raise AttributeError(f"module 'fplab' has no attribute {name!r}")

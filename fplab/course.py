@@ -107,8 +107,8 @@ class Picture:
 
     def _repr_html_(self) -> str:
         from . import experiments
+        from .draw.adaptive import adaptive
         from .experiments import wording
-        from .plots.adaptive import adaptive
 
         drawn = adaptive(self.path.read_text(encoding="utf-8"))
         data = base64.b64encode(drawn.encode()).decode("ascii")

@@ -135,7 +135,7 @@ def repeats(experiment: Any, arrays: Arrays, params: Any) -> None:
 
 def drawn(experiment: Any, arrays: Arrays, params: Any, theme: str, folder: Path) -> tuple[Any, int]:
     """The figure of an experiment in one theme, and the bytes of its SVG, written into ``folder``."""
-    from fplab.plots.style import save, themed
+    from fplab.draw.style import save, themed
 
     path = folder / f"{name_of(experiment)}.{theme}.svg"
     with themed(theme):

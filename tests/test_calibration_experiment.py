@@ -107,7 +107,7 @@ def test_the_figure_and_the_table(theme: str, arrays: Arrays, tmp_path: Path) ->
 def test_a_histogram_of_nothing_is_not_drawn() -> None:
     from matplotlib.figure import Figure
 
-    from fplab.plots.calibration import magnitude_histogram
+    from fplab.draw.calibration import magnitude_histogram
 
     with pytest.raises(LabError, match=r"counts have shape \(3,\) and sum 0; they must be 1-d and not all zero"):
         magnitude_histogram(Figure().subplots(), np.zeros(3, np.int64), 0.1)
@@ -116,7 +116,7 @@ def test_a_histogram_of_nothing_is_not_drawn() -> None:
 def test_bars_add_up_neighbouring_bins() -> None:
     from matplotlib.figure import Figure
 
-    from fplab.plots.calibration import DRAWN, magnitude_histogram
+    from fplab.draw.calibration import DRAWN, magnitude_histogram
 
     ax = Figure().subplots()
     magnitude_histogram(ax, np.r_[np.arange(1, 1001), np.zeros(50, np.int64)], 0.5)

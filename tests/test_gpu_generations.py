@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from experiment_frame import frame
 
+from fplab.draw.style import themed
 from fplab.experiments import gpu_generations
 from fplab.experiments.base import Status
 from fplab.experiments.gpu_generations import cases, checks, data
 from fplab.hardware.cases import Arrays
-from fplab.plots.style import themed
 
 DEVICES = ("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
 SMALL = data.Params(steps=24, seeds=2)

@@ -113,7 +113,7 @@ def test_a_chapter_shows_a_figure_something_to_move_and_hardware():
     for path in CHAPTERS[1:]:
         text = path.read_text(encoding="utf-8")
         assert "fplab.widgets." in text, path.stem
-        assert re.search(r"fplab\.(course\.figure|plots|experiments)\b", text), path.stem
+        assert re.search(r"fplab\.(course\.figure|draw|experiments)\b", text), path.stem
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -48,7 +48,7 @@ CODE = (
     "print('said in', fplab.lang())",
     "fplab.widgets.gradients.widget(log2_scale=4)",
     "fplab.widgets.bits.widget()",
-    "from fplab.plots.style import new_figure\nfigure = new_figure(2, 1)\nfigure.subplots().plot([1, 2])\nfigure",
+    "from fplab.draw.style import new_figure\nfigure = new_figure(2, 1)\nfigure.subplots().plot([1, 2])\nfigure",
     "fplab.exercises.check('rne', lambda x, n: x >> n)",
     "from IPython.display import HTML\nHTML('<b>bold</b><script src=\"https://cdn.example/x.js\"></script>')",
     "print('\\x1b[31mplain\\x1b[0m <text>')",

@@ -81,7 +81,7 @@ def test_its_gpu_cases_hold_on_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_table_and_figure(runs, name: str) -> None:
-    from fplab.plots.style import themed
+    from fplab.draw.style import themed
 
     one = MODULES[name]
     columns = one.table(runs[name], one.QUICK)

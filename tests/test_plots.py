@@ -15,14 +15,14 @@ pytest.importorskip("matplotlib")
 import matplotlib as mpl
 from matplotlib.patches import Rectangle
 
+from fplab.draw import style
+from fplab.draw.bitstrip import bit_strips
+from fplab.draw.errors import error_curves
+from fplab.draw.histogram import binade_histogram, format_thresholds, percent, shares
+from fplab.draw.numberline import number_line, values_between
+from fplab.draw.themes import DARK, LIGHT, Theme
 from fplab.errors import LabError
 from fplab.formats import get
-from fplab.plots import style
-from fplab.plots.bitstrip import bit_strips
-from fplab.plots.errors import error_curves
-from fplab.plots.histogram import binade_histogram, format_thresholds, percent, shares
-from fplab.plots.numberline import number_line, values_between
-from fplab.plots.themes import DARK, LIGHT, Theme
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
 SIGHT = {
@@ -162,11 +162,17 @@ def test_save_refuses_other_suffixes(tmp_path) -> None:
 
 def test_pyplot_is_never_imported() -> None:
     code = (
-        "import sys, fplab.plots.style as s, fplab.plots.histogram, fplab.plots.errors, fplab.plots.bitstrip, "
-        "fplab.plots.numberline\nwith s.themed('dark'): s.new_figure().subplots()\n"
+        "import sys, fplab.draw.style as s, fplab.draw.histogram, fplab.draw.errors, fplab.draw.bitstrip, "
+        "fplab.draw.numberline\nwith s.themed('dark'): s.new_figure().subplots()\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_former_name_leads_to_the_same_modules() -> None:
+    with pytest.warns(DeprecationWarning, match="fplab.plots is called fplab.draw now"):
+        from fplab.plots import style as former
+    assert former is style
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from fplab.plots import adaptive, style
-from fplab.plots.bitstrip import bit_strips
-from fplab.plots.themes import DARK, LIGHT
+from fplab.draw import adaptive, style
+from fplab.draw.bitstrip import bit_strips
+from fplab.draw.themes import DARK, LIGHT
 
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 RULE = re.compile(

@@ -119,7 +119,7 @@ def test_number_lines_show_every_value() -> None:
     from matplotlib.figure import Figure
 
     from fplab import formats
-    from fplab.plots.codebooks import number_lines, values_of
+    from fplab.draw.codebooks import number_lines, values_of
 
     assert values_of(formats.get("e2m1")).tolist() == [-1, -2 / 3, -0.5, -1 / 3, -0.25, -1 / 6, -1 / 12, 0,
                                                        1 / 12, 1 / 6, 0.25, 1 / 3, 0.5, 2 / 3, 1]  # fmt: skip

@@ -370,8 +370,8 @@ def test_it_is_reached_by_three_names() -> None:
 
 
 def test_drawings(tmp_path: Path) -> None:
-    from fplab.plots.style import new_figure, save, themed
-    from fplab.plots.tree import sum_tree
+    from fplab.draw.style import new_figure, save, themed
+    from fplab.draw.tree import sum_tree
 
     tree = SumTree.of(fused(24, 8))
     with themed("dark"):
@@ -389,7 +389,7 @@ def test_drawings(tmp_path: Path) -> None:
 
 
 def test_no_two_lines_cross() -> None:
-    from fplab.plots.tree import _in_order
+    from fplab.draw.tree import _in_order
 
     rng = np.random.default_rng(3)
     for _ in range(20):

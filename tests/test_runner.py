@@ -280,7 +280,7 @@ toy.install({parts})
 sys.exit(main(["run", "--out", "out"]))
 """
 SLOW_SAVE = """
-import fplab.plots.style as style
+import fplab.draw.style as style
 whole = style.save
 def save(figure, path, theme):
     whole(figure, path, theme)

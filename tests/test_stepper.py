@@ -13,9 +13,9 @@ pytest.importorskip("matplotlib")
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from fplab.draw.stepper import trace_figure
+from fplab.draw.style import current
 from fplab.errors import LabError
-from fplab.plots.stepper import trace_figure
-from fplab.plots.style import current
 from fplab.tensorcore import trace
 
 

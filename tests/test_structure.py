@@ -19,7 +19,7 @@ LAYERS = (
     ("columns", "errors", "formats", "language", "storage", "threads"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
     ("arithmetic", "codebooks", "floats", "inspection", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
-    ("hardware", "nn", "plots"),
+    ("draw", "hardware", "nn", "plots"),
     ("memory", "parallel", "training"),
     ("experiments",),
     ("claims", "course", "exercises", "lab", "pages", "widgets"),
@@ -79,7 +79,7 @@ def drawn_on_demand(path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("library", "homes"),
-    [("torch", {"hardware", "memory", "nn", "parallel", "training"}), ("matplotlib", {"plots"}), ("sklearn", set())],
+    [("torch", {"hardware", "memory", "nn", "parallel", "training"}), ("matplotlib", {"draw"}), ("sklearn", set())],
 )
 def test_heavy_libraries_are_imported_at_home_only(library, homes):
     found = {

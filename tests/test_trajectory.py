@@ -250,7 +250,7 @@ def test_sizes_that_would_not_do_are_refused(given, text):
 
 
 def test_the_figure_and_the_table(arrays):
-    from fplab.plots.style import themed
+    from fplab.draw.style import themed
 
     with themed("light"):
         figure = trajectory.plot(arrays, trajectory.QUICK)

@@ -222,7 +222,7 @@ def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: P
 def test_shares_that_are_no_whole_are_refused() -> None:
     from matplotlib.figure import Figure
 
-    from fplab.plots.shares import stacked_shares
+    from fplab.draw.shares import stacked_shares
 
     with pytest.raises(LabError, match=r"shares add up to 0\.5 to 0\.9; they must add up to 1\."):
         stacked_shares(

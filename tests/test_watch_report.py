@@ -16,10 +16,10 @@ from watched import half, run
 
 import fplab
 from fplab import training
+from fplab.draw import style
+from fplab.draw import watch as drawing
 from fplab.nn import watch
 from fplab.nn.watching import advice, report
-from fplab.plots import style
-from fplab.plots import watch as drawing
 from fplab.training.loop import one_thread
 
 Tensor = torch.Tensor

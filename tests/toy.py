@@ -44,7 +44,7 @@ def run(params: Params, tick: Callable[[float, str], None]) -> Arrays:
 
 def plot(arrays: Arrays, params: Params) -> Any:
     """A line."""
-    from fplab.plots.style import new_figure
+    from fplab.draw.style import new_figure
 
     figure = new_figure(3, 2)
     figure.subplots().plot(arrays["n"], arrays["square"])

@@ -55,7 +55,7 @@ def show(name: str, full: bool = False, theme: str = "light") -> Figure:
 
     ``full``: the full size instead of the quick one. ``theme``: "light" or "dark".
     """
-    from ..plots.style import themed
+    from ..draw.style import themed
 
     experiment = load(name)
     params = experiment.Params() if full else experiment.QUICK

@@ -58,7 +58,7 @@ def write_figures(
     folder: Path, name: str, experiment: Experiment, arrays: Arrays, params: Any, tick: Tick
 ) -> list[Path]:
     """Draw the figure light and dark, as SVG and as PNG."""
-    from ..plots.style import save, themed
+    from ..draw.style import save, themed
 
     written = []
     for i, (theme, infix) in enumerate(THEMES.items()):

@@ -48,8 +48,8 @@ def chosen_model(args: argparse.Namespace) -> Any:
 
 def draw(out: Path, theme: str, found: Estimate) -> None:
     """Write the figure of stacked bars as ``.svg`` or ``.png``."""
-    from ..plots.memory import figure_of
-    from ..plots.style import save, themed
+    from ..draw.memory import figure_of
+    from ..draw.style import save, themed
     from ..storage import atomically, demand_writable
     from .report import bars
 

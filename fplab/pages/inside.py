@@ -17,8 +17,8 @@ __all__ = ["FIRST", "STATIC", "prepare", "svg"]
 
 def svg(figure: Figure) -> str:
     """A figure as SVG text, the same every time, which is dark where the page is."""
-    from ..plots.adaptive import adaptive
-    from ..plots.style import save
+    from ..draw.adaptive import adaptive
+    from ..draw.style import save
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"

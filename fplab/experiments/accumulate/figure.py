@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ...draw.style import current, label_ends, look, look_of_format, new_figure
 from ...formats import get
 from ...hardware.cases import Arrays
-from ...plots.style import current, label_ends, look, look_of_format, new_figure
 from . import bounds, series
 
 if TYPE_CHECKING:

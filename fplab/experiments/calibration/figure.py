@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ...draw.calibration import magnitude_histogram, ranges
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
 from ...integers import CALIBRATORS
 from ...integers.calibration import START
-from ...plots.calibration import magnitude_histogram, ranges
-from ...plots.style import current, look, new_figure
 from .checks import INT4, INT8, WITHIN
 from .data import BITS, LAYERS, RULES, SCHEMES, THROUGH, Params
 

@@ -8,8 +8,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import current, look, new_figure
 from .checks import sqrt_segment
 from .steps import Params, peak_bytes, saved_bytes, shown
 

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...draw.animation import Moving, animation
+from ...draw.collectives import draw_frames
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
 from ...parallel import collectives as c
-from ...plots.animation import Moving, animation
-from ...plots.collectives import draw_frames
-from ...plots.style import current, look, new_figure
 from .data import CURVES, ON_GRADIENTS, Params, loss_scales, rank_counts
 from .skipping import POLICIES
 

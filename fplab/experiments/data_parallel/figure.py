@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...draw.memory import kind_patches, stacked_bytes
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.memory import kind_patches, stacked_bytes
-from ...plots.style import current, look, new_figure
 from .data import KINDS, Params
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...draw.style import current, look_of_format, new_figure
 from ...formats import NAMES, TABLE, Format, get
 from ...hardware.cases import Arrays
-from ...plots.style import current, look_of_format, new_figure
 
 SKYLINE = ("fp32", "tf32", "bf16", "fp16", "e4m3", "e5m2")
 LOW, HIGH = -165, 140  # exponents shown; FP64 goes on

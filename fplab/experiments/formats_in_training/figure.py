@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...draw.style import Look, current, look, look_of_format, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import Look, current, look, look_of_format, new_figure
 from .checks import comparison
 from .data import NAMES, POLICIES, Params, sizes, tasks_of
 

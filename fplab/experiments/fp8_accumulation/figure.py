@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from ...draw.style import current, label_ends, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import current, label_ends, look, new_figure
 from .checks import at, errors
 from .operands import DEFINITIONS, DISTRIBUTIONS, SERIES, relative
 

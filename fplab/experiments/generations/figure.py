@@ -11,9 +11,9 @@ from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from ...draw.style import current, label_ends, look, new_figure
+from ...draw.tree import sum_tree
 from ...hardware.cases import Arrays
-from ...plots.style import current, label_ends, look, new_figure
-from ...plots.tree import sum_tree
 from ...reveal import SumTree
 from . import product, sweep
 from .probes import FP8_GPUS, FP8_PROBES, FP16_PROBES, GENERATIONS, GPUS

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ...draw.style import Look, current, label_ends, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import Look, current, label_ends, look, new_figure
 from .data import RUNS, TENSORS, Params
 
 LOOKS = {"V100": 1, "A100": 2, "H100": 0, "B200": 3, "one weight": 6, "all weights": 4, "FP32": 5}

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ... import integers
+from ...draw.style import Look, current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import Look, current, look, new_figure
 from .data import DECOMPOSED, NAMES, Params
 from .planting import GAIN, outlier_dimensions
 from .published import BASELINE, LEAST_MAGNITUDE, POSITIONS_67B, SIZES, TABLE1

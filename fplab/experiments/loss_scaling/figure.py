@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import current, look, new_figure
 from .data import TASKS, Params
 
 SCORES = {"autoencoder": "explained variance (test)", "classifier": "accuracy (test)"}

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ... import formats
+from ...draw.shares import magnitude_map
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.shares import magnitude_map
-from ...plots.style import current, look, new_figure
 from .data import HALVES, LAYERS, VARIANTS, WORDS, Params, Variant, ratio_edges
 
 FP32 = Variant("fp32", "nearest")

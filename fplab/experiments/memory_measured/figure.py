@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ...draw.memory import fill, kind_patches, plate, stacked_bytes
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
 from ...memory.published import TORCHTITAN
 from ...memory.stages import KINDS
 from ...memory.units import GIB
-from ...plots.memory import fill, kind_patches, plate, stacked_bytes
-from ...plots.style import current, look, new_figure
 from .checks import ACTIVATIONS, WEIGHTS
 from .measure import HELD, MODELS, RECIPES, SHARED, TERMS, Params
 

@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from ... import exact_products as whole
+from ...draw.style import current, label_ends, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import current, label_ends, look, new_figure
 from . import bounds, operands
 from .accumulators import ACCUMULATORS, CORES, FATES, alike, index
 from .exactly import Exactly, of_kind, shares_of

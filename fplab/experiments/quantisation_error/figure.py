@@ -9,9 +9,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from ... import formats
 from ...codebooks import BOOKS
+from ...draw.codebooks import Source, number_lines
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.codebooks import Source, number_lines
-from ...plots.style import current, look, new_figure
 from .data import BLOCKS, KINDS, SIGNED, STATE_PAIRS, Params, book_of
 
 LOOKS = {"dynamic": 0, "linear": 1, "tree": 2, "quantile": 3, "dynamic unsigned": 5, "linear unsigned": 1}

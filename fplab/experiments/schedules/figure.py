@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...draw.style import current, look, new_figure
+from ...draw.timeline import draw_timeline, pass_patches
 from ...hardware.cases import Arrays
-from ...plots.style import current, look, new_figure
-from ...plots.timeline import draw_timeline, pass_patches
 from .checks import differing, split_errors
 from .data import ACCUMULATORS, SCHEDULES, SPLITS, Params, counts, timelines
 

@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from ... import formats
+from ...draw.style import Look, current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import Look, current, look, new_figure
 from .data import EVERY, FORMATS, INSIDE, INSIDE_ONLY, NEAR, NEITHER, RANGE, RESULT, Params, Verdict, verdicts
 from .operations import OPERATIONS
 

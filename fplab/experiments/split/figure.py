@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
+from ...draw.style import Look, current, label_ends, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import Look, current, label_ends, look, new_figure
 from . import parts
 from .methods import KINDS, SMALL, index, of_kind
 

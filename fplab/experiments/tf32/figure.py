@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
+from ...draw.style import Look, current, label_ends, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.style import Look, current, label_ends, look, new_figure
 from .checks import PUBLISHED_ERROR
 from .operands import CONVERSIONS, LOW
 from .products import EXAMPLE_GPU, KINDS, index, of_kind

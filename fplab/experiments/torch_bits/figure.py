@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ...draw.style import current, look, new_figure
+from ...draw.tree import sum_tree
 from ...floats import decode
 from ...hardware import elementwise
 from ...hardware.cases import Arrays
-from ...plots.style import current, look, new_figure
-from ...plots.tree import sum_tree
 from ...reveal import SumTree
 from . import orders
 from .catalogue import EACH, FIRST, FORMULAS, LAST, NARROW, ONCE, RIGHT, TWICE, rows

@@ -10,10 +10,10 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from ... import formats
+from ...draw.histogram import binade_histogram, percent
+from ...draw.shares import FATE_SERIES, fate_patches, fill, magnitude_map, stacked_shares
+from ...draw.style import current, look, new_figure
 from ...hardware.cases import Arrays
-from ...plots.histogram import binade_histogram, percent
-from ...plots.shares import FATE_SERIES, fate_patches, fill, magnitude_map, stacked_shares
-from ...plots.style import current, look, new_figure
 from .data import (
     FATES,
     FORMATS,

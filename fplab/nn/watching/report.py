@@ -133,8 +133,8 @@ class Report:
 
     def figure(self, theme: str = "light") -> Figure:
         """The figure: histograms by binade, gradients against the loss scale, updates lost. "light" or "dark"."""
-        from ...plots.style import themed
-        from ...plots.watch import draw
+        from ...draw.style import themed
+        from ...draw.watch import draw
 
         with themed(theme):
             return draw(picture(self))
@@ -338,7 +338,7 @@ def _fitting(kind: str, fit: list[str], tensors: int, own_scale: bool) -> Text:
 
 def picture(report: Report) -> Any:
     """What the figure shows, as plain arrays."""
-    from ...plots.watch import Picture
+    from ...draw.watch import Picture
 
     seen = report._seen
     gradients = [r.table for r in report.rows if r.kind in GRADIENTS]
