@@ -9,8 +9,8 @@
 ``base``: the record; ``chapters``: the exercises; ``kind``, ``kinds``: arguments and answers; ``reading``: answers of
 any type; ``checker``; ``shrink``; ``show``; ``sandbox``: time limit and kindness; ``progress``: what was solved;
 ``files``: answers in a file; ``command``, ``supervisor``, ``child``, ``wire``, ``isolation``: the terminal, where
-another process than the judge's runs the answers. The names below are loaded when
-first used, so that a process that only watches over another starts fast.
+another process than the judge's runs the answers. The names below are loaded when first used, so that a process that
+only watches over another starts fast.
 """
 
 from __future__ import annotations

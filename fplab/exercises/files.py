@@ -18,8 +18,8 @@ MODULE = "answers"  # what a file is called while it runs: not "__main__"
 def answers(file: Path, limit: float = LIMIT) -> dict[str, Any]:
     """Run a file and give what it defines under the names of exercises, in the order of the chapters.
 
-    It runs with the rights of this process, and may import what lies beside it. Raises LabError for a file that cannot be read or run, and for one without an
-    answer.
+    It runs with the rights of this process, and may import what lies beside it. Raises LabError for a file that cannot
+    be read or run, and for one without an answer.
     """
     code = _compiled(file, _source(file))
     module = types.ModuleType(MODULE)
