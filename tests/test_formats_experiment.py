@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, computed_on_cpu, drawn, frame, kills
 
 from fplab import exact
 from fplab.experiments import formats as atlas
@@ -25,28 +27,64 @@ PARAMS = atlas.QUICK
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(atlas, PARAMS, absent=r"\w+ is not installed")
 
 
-# A check, and one changed element with which it must fail.
-SPOILED = [
-    (checks.codes_mean, "decoded_e4m3", 3, 0x3F800000),
-    (checks.codes_return, "decoded_e3m2", 5, 0x3F800000),
-    (checks.binades, "density_fp16", 12, 1023),
-    (checks.binades, "log2_ulp_bf16", 100, 0),
-    (checks.counts, "counts", (4, 0), 63489),
-    (checks.tenth, "tenth_error", 4, 2.0**-10),
-    (checks.tenth, "tenth_error", 13, 0.0),
-    (checks.decode_tables, "decoded_fp16", 999, 0),
-    (checks.golden_tables, "decoded_e2m1", 7, 0),
-    (checks.library_casts, "rounded_e5m2", 1001, 0x55),
-]
+def off(name: str, at: Any, value: Any) -> Callable[[Arrays], Arrays]:
+    """One changed element."""
+
+    def change(arrays: Arrays) -> Arrays:
+        assert arrays[name][at] != value
+        arrays[name][at] = value
+        return {name: arrays[name]}
+
+    return change
 
 
-@pytest.mark.parametrize(("check", "name", "at", "value"), SPOILED)
-def test_checks_can_fail(arrays, check, name: str, at, value) -> None:
-    pytest.importorskip("ml_dtypes")
-    spoiled = arrays[name].copy()
-    assert spoiled[at] != value
-    spoiled[at] = value
-    assert check({**arrays, name: spoiled}, PARAMS).status is Status.FAIL
+def property_of(name: str, field: str, value: float) -> Callable[[Arrays], Arrays]:
+    """A format's property that is another one."""
+    return off("finfo", (NAMES.index(name), atlas.FINFO.index(field)), value)
+
+
+def one_more(by_binade: Any) -> Any:
+    """An edge of a binade that belongs to its neighbour."""
+
+    def faulty(fmt: Any) -> Arrays:
+        found = by_binade(fmt)
+        found[f"density_{fmt.name}"][-3:-1] += np.array([1, -1])
+        return found
+
+    return faulty
+
+
+def as_other(get: Any) -> Any:
+    """E5M2 in the place of the 16-bit formats."""
+    return lambda name: get({"fp16": "e5m2", "bf16": "e5m2"}.get(name, name))
+
+
+def cut(encode: Any) -> Any:
+    """Casts that truncate."""
+    return lambda x, fmt, *options, **named: encode(x, fmt, "rtz", **named)
+
+
+LIBRARIES = ("numpy", "ml_dtypes", "torch")
+MUTANTS = (
+    Mutant("a binade's edge", ("a normal binade below",), "by_binade", one_more),
+    Mutant("one FP16 value misread", ("decode tables equal", "decode tables have"), change=off("decoded_fp16", 999, 0)),
+    Mutant("an ulp too small", ("a normal binade below",), change=off("log2_ulp_bf16", 100, 0)),
+    Mutant("a code counted twice", ("finite, infinite",), change=off("counts", (4, 0), 63489)),
+    Mutant("0.1 exact", ("0.1 is exact",), change=off("tenth_error", 13, 0.0)),
+    Mutant("0.1 off by an ulp", ("0.1 is exact",), change=off("tenth_error", 4, 2.0**-10)),
+    Mutant("BF16 with FP16's range", ("BF16 has the larger",), change=property_of("bf16", "max", 65504.0)),
+    Mutant("FP16 without subnormals", ("FP16 runs",), change=property_of("fp16", "smallest_subnormal", 2.0**-14)),
+    Mutant("BF16 with 10 bits", ("BF16 is close", "BF16 has"), change=property_of("bf16", "nmant", 10)),
+    Mutant("TF32 in 18 bits", ("TF32 is 19",), change=property_of("tf32", "bits", 18)),
+    Mutant("TF32 without FP16's last bit", ("TF32 is 19",), change=property_of("tf32", "nmant", 9)),
+    Mutant("E5M2 for FP16 and BF16", tuple(f"the derived properties equal {lib}." for lib in LIBRARIES),
+           "checks.get", as_other),
+    Mutant("casts truncate", ("casts from", "casts between", "E8M0"), "fplab.floats.encode", cut),
+    Mutant("the other overflow", ("E4M3 overflow",), "checks.overflow_of",
+           lambda rule: lambda fmt, version: None if rule(fmt, version) else "saturate"),
+    Mutant("E8M0 one up", ("E8M0",), "checks.torch_e8m0", lambda cast: lambda bits: cast(bits) + np.uint8(1)),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(atlas, PARAMS, MUTANTS)
 
 
 def test_a_missing_library_is_absent_not_passed(arrays, monkeypatch) -> None:
