@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
+from experiment_frame import Mutant, computed_on_cpu, drawn, frame, kills, repeats
 
 from fplab import exact, exact_sums, floats, sums
 from fplab.experiments import accumulate
-from fplab.experiments.accumulate import bounds, checks, series
+from fplab.experiments.accumulate import bounds, series
 from fplab.formats import get
 from fplab.hardware.cases import Arrays, Case
 
@@ -21,25 +23,78 @@ REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "spec" / "reference
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(accumulate, SMALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "check"),
-    [
-        ("stall_value", (0, 1), checks.known_stalls),
-        ("stall_last", (2, 2), checks.known_stalls),
-        ("stall_last", (0, 0), checks.oracle_stalls),
-        ("stall_value", (3, 4), checks.oracle_stalls),
-        ("stall_before", (1, 0), checks.libraries_stall),
-        ("stall_last", (0, 2), checks.folklore),
-        ("exact", (1, 2, 6), checks.bounds_hold),
-        ("exact", (0, 1, -3), checks.kulisch_agrees),
-        ("stochastic", (2, 1, 1, 8), checks.stochastic_law),
-        ("stochastic", (2, 1, 1, 8), checks.bounds_hold),
-    ],
-)
-def test_a_wrong_number_fails(arrays: Arrays, name: str, place: tuple[int, ...], check: object) -> None:
-    wrong = {**arrays, name: arrays[name].copy()}
-    wrong[name][place] = wrong[name][place] * 2 + 1
-    failing(check, wrong, SMALL)
+def off(name: str, place: Any) -> Callable[[Arrays], Arrays]:
+    """One number that is another one."""
+
+    def change(arrays: Arrays) -> Arrays:
+        arrays[name][place] = arrays[name][place] * 2 + 1
+        return {name: arrays[name]}
+
+    return change
+
+
+def early(stall: Any) -> Any:
+    """A stall that is seen one term before it is there."""
+
+    def faulty(name: str, form: Any) -> series.Stall:
+        found = stall(name, form)
+        return series.Stall(found.value, found.last - 1, found.before)
+
+    return faulty
+
+
+def eight_times(bound: Any) -> Any:
+    """Bounds eight times too large."""
+    return {order: lambda *of, one=one: None if one(*of) is None else 8 * one(*of) for order, one in bound.items()}
+
+
+def half_units(bound: Any) -> Any:
+    """Bounds that take the place to which a sum is rounded for twice as fine."""
+    return {order: lambda n, p, block, one=one: one(n, p + 1, block) for order, one in bound.items()}
+
+
+def downwards(sums: Any) -> Any:
+    """Stochastic sums that always round toward zero."""
+    return lambda x, form, *order, rounding="rne", seed=None, **named: sums(
+        x, form, *order, rounding="rtz" if rounding == "stochastic" else rounding, **named
+    )
+
+
+MUTANTS = (
+    Mutant("a stall one term early", ("every sequential", "the first harmonic"), "series.stall", early),
+    Mutant("a sum on the way", ("every sequential",), change=off("partial", (0, 1, 20))),
+    Mutant("bounds eight times too large", ("no error",), "bounds.BOUNDS", eight_times),
+    Mutant("bounds of half a unit", ("no error",), "bounds.BOUNDS", half_units),
+    Mutant("an exact sum", ("the exact sums",), change=off("exact", (0, 1, -3))),
+    Mutant("stochastic sums truncate", ("the largest stochastic",), "fplab.sums.sum", downwards),
+    Mutant("stochastic sums without error", ("the largest stochastic",),
+           change=lambda arrays: {"stochastic": np.where(arrays["stochastic"] < 0, -1, arrays["exact"][:, :, None])}),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(accumulate, SMALL, MUTANTS)
+
+# Where sequential sums stop, as a table anyone can recompute: (value, last term that changes it).
+KNOWN: dict[tuple[str, str], tuple[float, int]] = {
+    ("harmonic", "fp16"): (7.0859375, 512),
+    ("harmonic", "bf16"): (5.0625, 64),
+    ("harmonic", "fp32"): (15.403682708740234, 2097151),
+    ("harmonic", "e4m3"): (3.0, 8),
+    ("harmonic", "e5m2"): (2.0, 4),
+    ("ones", "fp16"): (2048.0, 2048),
+    ("ones", "bf16"): (256.0, 256),
+    ("ones", "fp32"): (2.0**24, 2**24),
+    ("ones", "e4m3"): (16.0, 16),
+    ("ones", "e5m2"): (8.0, 8),
+    ("0.1", "fp16"): (256.0, 2207),
+    ("0.1", "bf16"): (32.0, 276),
+    ("1e-4", "fp16"): (0.25, 2181),
+    ("1e-4", "bf16"): (0.03125, 273),
+}
+
+
+def test_the_stalls_are_those_that_are_known(arrays: Arrays) -> None:
+    for (name, fmt), want in KNOWN.items():
+        at = series.SERIES.index(name), accumulate.FORMATS.index(fmt)
+        assert (arrays["stall_value"][at], arrays["stall_last"][at]) == want
 
 
 def test_known_stalls_are_the_reference_table() -> None:
@@ -55,7 +110,7 @@ def test_known_stalls_are_the_reference_table() -> None:
     terms = lines["last k that changes the sum / first no-op k"]
     for fmt, value, term in zip(formats, values, terms, strict=True):
         last, first = (int(part) for part in term.split("/"))
-        assert checks.KNOWN["harmonic", fmt] == (float(value), last)
+        assert KNOWN["harmonic", fmt] == (float(value), last)
         assert first == last + 1
     for row, name in (
         ("Σ0.1 (0.1 rounded first): stops at / last effective add", "0.1"),
@@ -64,10 +119,10 @@ def test_known_stalls_are_the_reference_table() -> None:
         for fmt, cell in zip(formats, lines[row], strict=True):
             if "/" in cell:
                 value, last = cell.split("/")
-                assert checks.KNOWN[name, fmt] == (float(value), int(last))
+                assert KNOWN[name, fmt] == (float(value), int(last))
     for fmt, cell in zip(formats, lines["Σ1: stops at"], strict=True):
         stop = 2**24 if cell == "2^24" else int(cell.split()[0])
-        assert checks.KNOWN["ones", fmt] == (float(stop), stop)
+        assert KNOWN["ones", fmt] == (float(stop), stop)
 
 
 def test_partial_sums_pass_chunks_unharmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +247,7 @@ def test_the_cases_pass_the_stalls() -> None:
         for lane, name in enumerate(series.SERIES):
             if fmt == "fp32" and name in ("0.1", "1e-4"):
                 continue  # these stall beyond 2**24 additions
-            value, last = checks.KNOWN[name, fmt]
+            value, last = KNOWN[name, fmt]
             before = STEPS_BEFORE[name] if fmt == "fp32" else 0
             row = partial[lane]
             assert row[last - before - 1] == row[last - before] == row[-1] == value

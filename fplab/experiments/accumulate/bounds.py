@@ -12,8 +12,9 @@ a subnormal sum is exact.
 * kahan: u + (1 + u) e with e = (u + (n - 2) u**2) / (1 - (n - 2) u**2), which is 2 u + O(n u**2) (Kahan; Knuth; Higham,
   Accuracy and Stability of Numerical Algorithms, section 4.3), for terms that do not increase, u <= 1/8, and as long as
   the bound is at most 1/4. Proof: see :func:`kahan`.
-* stochastic, certain: (1 + 2 u)**(n - 1) - 1. Expected: u sqrt(n), from independent errors of mean zero whose
-  standard deviation is half a unit in the last place at most (Connolly, Higham & Mary, SISC 43, 2021).
+* stochastic, certain: (1 + 2 u)**(n - 1) - 1. Expected: u sqrt(n), from errors of standard deviation half a unit in the
+  last place at most, each of mean zero whatever the ones before it were. They are mean-independent so, and need not be
+  independent (Connolly, Higham & Mary, SISC 43, 2021).
 """
 
 from __future__ import annotations
