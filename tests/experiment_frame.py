@@ -22,8 +22,10 @@ import numpy as np
 import pytest
 
 from fplab import experiments
+from fplab.experiments import recorder
 from fplab.experiments.base import Check, Evidence, Status, same_bits
 from fplab.hardware.cases import Arrays, Case
+from fplab.hardware.records import RecordedCase
 
 
 def frame(experiment: Any, params: Any, checks: Sequence[Check] | None = None, absent: str | None = None) -> Any:
@@ -159,6 +161,39 @@ def computed_on_cpu(case: Case, nan_equal: bool = False) -> Arrays:
         outcome = same_bits(got[name], want[name], fmt, nan_equal)
         assert outcome.status is Status.PASS, (case.name, name, outcome.detail)
     return got
+
+
+H100 = {"kind": "cuda", "device": "NVIDIA H100 80GB HBM3", "capability": "9.0", "torch": "2.11.0", "size": "quick"}
+
+
+def forged(case: Case, meta: Any = H100, spared: Sequence[str] = ()) -> None:
+    """A record of a GPU that gave what the lab knows passes; one with shuffled outputs, or a bit turned, does not.
+
+    What the lab knows of an output is its model, or where it has none the first hypothesis that gives it. ``spared``:
+    outputs of which it knows nothing.
+    """
+    inputs, known = case.inputs(), {}
+    for emulate in (case.emulate, *case.hypotheses.values()):
+        for name, array in emulate({key: value.copy() for key, value in inputs.items()}, meta).items():
+            known.setdefault(name, array)
+        if known.keys() == case.formats.keys():
+            break
+    assert known.keys() == case.formats.keys() - set(spared), case.name
+    unknown = {name: np.zeros(1, np.uint8) for name in spared}
+
+    def ended(outputs: Arrays) -> Status:
+        done = RecordedCase(case.name, inputs, outputs | unknown, dict(case.formats))
+        return recorder.compare(case, done, meta).status
+
+    assert spared or ended(known) is Status.PASS, case.name
+    order = np.random.default_rng(5)
+    for name, array in known.items():
+        fakes = [array.copy()]
+        fakes[0].flat[array.size // 2] ^= array.dtype.type(1)
+        if np.unique(array).size > 1:
+            fakes.append(order.permuted(array.ravel()).reshape(array.shape))
+        for fake in fakes:
+            assert ended({**known, name: fake}) in (Status.FAIL, Status.DIFFERS), (case.name, name)
 
 
 def compute_with_little_installed(experiment: Any, params: str = "QUICK") -> None:

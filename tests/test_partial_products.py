@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
+from experiment_frame import Mutant, claim_of, computed_on_cpu, drawn, forged, frame, holds, kills, repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fplab import exact, floats
 from fplab import exact_products as whole
 from fplab.experiments import partial_products as pp
-from fplab.experiments.partial_products import accumulators, bounds, checks, exactly, network, operands
-from fplab.hardware.cases import Arrays
+from fplab.experiments.partial_products import accumulators, bounds, exactly, network, operands
+from fplab.hardware.cases import Arrays, Case
 from fplab.tensorcore import oracle
+from fplab.tensorcore.models import GPUS, get
 
 UNIT = Fraction(2) ** whole.UNIT
 
@@ -56,39 +58,96 @@ def _copy(source: tuple[str, str], target: tuple[str, str]) -> Change:
     return apply
 
 
-MUTANTS: list[tuple[Any, str, Change]] = [
-    (checks.definition, "random: walked", _set((0, 0, 0, 0), 3.0)),
-    (checks.oracle, "positive: results", _results("fp32", "A100", lambda x: np.nextafter(x, np.float32(9)))),
-    (checks.libraries, "random: results", _results("fp16", "", lambda x: x * 2)),
-    (checks.libraries, "swamped: results", _results("fp32", "", lambda x: np.nextafter(x, np.float32(9)))),
-    (checks.all_gpus, "random: results", _results("fp16", "H100", lambda x: -x)),
-    (checks.bounds_hold, "positive: results", _results("fp32", "H100", lambda x: x * np.float32(1.001))),
-    (checks.bounds_hold, "random: results", _results("fp32", "", lambda x: x + 1)),
-    (checks.bounds_hold, "activations × gradients: results", _results("fp16", "V100", lambda x: x + 5)),
-    (checks.beforehand, "random: bound", _set((..., 8), 1)),
-    (checks.beforehand, "positive: results", _results("fp32", "V100", lambda x: x * np.float32(1.1))),
-    (checks.tight, "swamped: results", _results("fp32", "A100", lambda x: x * np.float32(1.001))),
-    (checks.published, "swamped: results", _copy(("fp32", ""), ("fp32", "V100"))),
-    (checks.published, "positive: results", _results("fp32", "H100", lambda x: x * np.float32(0.9))),
-    (checks.drift, "positive: results", _results("fp32", "H100", lambda x: x * np.float32(1.001))),
-    (checks.drift, "positive: results", _results("fp32", "", lambda x: x * np.float32(1.1))),
-    (checks.more_bits, "random: results", _copy(("fp32", "A100"), ("fp32", "V100"))),
-    (checks.more_bits, "random: results", _copy(("fp32", ""), ("fp32", "H100"))),
-    (checks.stored_once, "random: results", _results("fp32", "H100", lambda x: x * np.float32(1.5))),
-    (checks.lost_products, "weights × gradients: fates", _set((0, 0, 1), 1 << 20)),
-    (checks.cancellation, "ill-conditioned: results", _results("fp32", "", lambda x: x + 1)),
-]
+def off(array: str, change: Change) -> Callable[[Arrays], Arrays]:
+    """One array changed."""
+
+    def apply(arrays: Arrays) -> Arrays:
+        change(arrays[array])
+        return {array: arrays[array]}
+
+    return apply
 
 
-@pytest.mark.parametrize(("check", "name", "change"), MUTANTS, ids=lambda v: getattr(v, "__name__", None))
-def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
-    wrong = {**arrays, name: arrays[name].copy()}
-    change(wrong[name])
-    failing(check, wrong, pp.QUICK)
+def times(bound: Any, factor: Fraction) -> Any:
+    return lambda *of: bound(*of) * factor
 
 
-def test_every_check_has_a_mutant() -> None:
-    assert {check.check for check in pp.CHECKS} == {mutant[0] for mutant in MUTANTS}
+TINY = pp.Params(rows=2, log2_last=8, points=16)  # of a mutant that runs again
+SUMS, BOUNDS, DRIFT = "numpy's float16 and", "No error is above", "All-positive sums drift"
+MUTANTS = (
+    Mutant("sums in descending order", (SUMS,), "accumulators.running",
+           lambda running: lambda a, b, fmt: running(a[::-1], b[:, ::-1], fmt), params=TINY),
+    Mutant("an ulp of FP32", (SUMS,), change=off(
+        "swamped: results", _results("fp32", "", lambda x: np.nextafter(x, np.float32(9))))),
+    Mutant("another running sum is drawn", (SUMS,), change=off("positive: trace", _set((2, -1), 3.0))),
+    Mutant("an error of 1", (BOUNDS,), change=off("random: results", _results("fp32", "", lambda x: x + 1))),
+    Mutant("a thousandth too large", (BOUNDS, "These bounds"), change=off(
+        "swamped: results", _results("fp32", "A100", lambda x: x * np.float32(1.001)))),
+    Mutant("bounds one by one eight times too large", (BOUNDS,), "bounds.one_by_one",
+           lambda bound: lambda *of: times(bound, Fraction(8))(*of), params=TINY),
+    Mutant("bounds by block eight times too large", ("These bounds",), "fplab.exact_products.of_counts",
+           lambda limbs: lambda counts, lowest: limbs(counts, lowest + 3), params=TINY),
+    Mutant("the rate eight times too large", ("These bounds",), "bounds.rate",
+           lambda rate: lambda model: 8 * rate(model), params=TINY),
+    Mutant("half the rate", ("FP32 sums: K",), "bounds.rate", lambda rate: lambda model: rate(model) / 2, params=TINY),
+    Mutant("V100 as exact as one by one", ("The bound K",),
+           change=off("swamped: results", _copy(("fp32", ""), ("fp32", "V100")))),
+    Mutant("H100 a tenth too small", ("The bound K",),
+           change=off("positive: results", _results("fp32", "H100", lambda x: x * np.float32(0.9)))),
+    Mutant("H100 does not truncate", (DRIFT,), change=off("positive: results", _copy(("fp32", ""), ("fp32", "H100")))),
+    Mutant("A100 drifts half as far", (DRIFT,), change=lambda arrays: {"positive: results": _halfway(arrays)}),
+    Mutant("A100 adds as V100", ("Random signs",),
+           change=off("random: results", _copy(("fp32", "V100"), ("fp32", "A100")))),
+    Mutant("the cast truncates", ("An FP32 sum stored",), "fplab.floats.quantize",
+           lambda quantize: lambda x, fmt, *of, **named: quantize(x, fmt, *(of or ("rtz",)), **named), params=TINY),
+    Mutant("fates by place reversed", ("What FP16 stores",), "accumulators.fates",
+           lambda fates: lambda *of: fates(*of)[::-1], params=TINY),
+    Mutant("zero from 2^-24 on", ("What FP16 stores",), change=off("weights × gradients: fates", _set((0, 0, 1), 99))),
+    Mutant("FP16 sums in FP32", ("Ill-conditioned",),
+           change=off("ill-conditioned: results", _copy(("fp32", ""), ("fp16", "")))),
+    Mutant("FP32 sums in FP16", ("Ill-conditioned",),
+           change=off("ill-conditioned: results", _copy(("fp16", ""), ("fp32", "")))),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(pp, pp.QUICK, MUTANTS)
+
+
+def _halfway(arrays: Arrays) -> np.ndarray:
+    """A100's sums, as far again from what FP32 gives one by one as they are from the exact ones."""
+    results = arrays["positive: results"]
+    i = pp.index("fp32", "A100")
+    results[i] = (results[i] + results[pp.index("fp32")]) / 2
+    return results
+
+
+@pytest.mark.parametrize("claim", [SUMS, BOUNDS, "FP32 sums: K", "These bounds", "An FP32 sum stored", "What FP16"])
+def test_where_the_mutants_run_again_the_claims_hold(claim: str) -> None:
+    check = claim_of(pp, claim)
+    holds(check, tiny(), TINY)
+
+
+@cache
+def tiny() -> Arrays:
+    return pp.run(TINY, lambda share, text: None)
+
+
+def test_the_kernels_give_the_chains_that_the_bounds_walk(arrays: Arrays) -> None:
+    for kind in pp.KINDS:
+        got = arrays[f"{kind}: results"][list(pp.BLOCKED)]
+        assert np.array_equal(got.view(np.uint32), arrays[f"{kind}: walked"].view(np.uint32)), kind
+
+
+def test_the_records_know_four_ways_to_add_fp16_products() -> None:
+    """Three that torch's products take, and the short instruction of Hopper and later."""
+    ways = {
+        (one.length, one.alignment_bits)
+        for gpu in GPUS
+        for instruction in (None, "mma.k8")
+        for one in [get(gpu, "fp16", "fp32", instruction=instruction if gpu in ("H100", "H200", "B200") else None)]
+    }
+    assert ways == {(4, 23), (8, 24), (16, 25), (8, 25)}
+    cores = {(one.length, one.alignment_bits) for one in (get(gpu, "fp16") for gpu in accumulators.CORES)}
+    assert cores == ways - {(8, 25)}
+    assert {gpu for group in accumulators.alike().values() for gpu in group} == set(GPUS)
 
 
 def half_codes(shape: tuple[int, ...], seed: int, subnormal: bool = False) -> np.ndarray:
@@ -262,7 +321,7 @@ def test_the_table_has_every_error_with_its_bound(arrays: Arrays) -> None:
     lengths = [arrays[f"{kind}: exact"].shape[2] for kind in pp.KINDS]
     assert len(rows) == len(pp.ACCUMULATORS) * sum(lengths)
     assert all(error <= bound and used <= 1 for *_, error, bound, used in rows)
-    last = [row for row in rows if row[:3] == ("swamped", 65536, "V100 FP32")]
+    last = [row for row in rows if row[:3] == ("swamped", 1 << pp.QUICK.log2_last, "V100 FP32")]
     assert last[0][5] > 0.99
 
 
@@ -286,10 +345,16 @@ def test_the_stand_in_gives_the_emulated_bits_of_every_case() -> None:
 
 
 def test_a_case_multiplies_what_the_experiment_multiplied(arrays: Arrays) -> None:
-    case = next(c for c in pp.gpu_cases(pp.QUICK) if c.name.startswith("positive, K = 65536"))
+    last = f"positive, K = {1 << pp.QUICK.log2_last}"
+    case = next(c for c in pp.gpu_cases(pp.QUICK) if c.name.startswith(last))
     got = case.emulate(case.inputs(), {"kind": "cuda", "device": "NVIDIA A100-SXM4-80GB"})["d"]
     assert np.array_equal(got.view(np.float32), arrays["positive: results"][pp.index("fp32", "A100"), ..., -1])
     stored = next(c for c in pp.gpu_cases(pp.QUICK) if "stored as FP16" in c.name)
     got = stored.emulate(stored.inputs(), {"kind": "cpu"})["d"]
     sums = arrays["positive: results"][pp.index("fp32", "H100"), ..., 8]
     assert np.array_equal(got, floats.encode(sums, "fp16"))
+
+
+@pytest.mark.parametrize("case", pp.gpu_cases(pp.QUICK)[:2], ids=lambda case: case.name)
+def test_a_forged_record_fails(case: Case) -> None:
+    forged(case)

@@ -22,6 +22,7 @@ from ..base import Columns, in_columns
 from . import operands
 from .accumulators import ACCUMULATORS, BLOCKED, CORES, FORMATS, index
 from .checks import CHECKS as CHECKS
+from .checks import TRACED
 from .exactly import of_kind, shares_of
 from .network import REAL
 from .operands import FIRST, SYNTHETIC
@@ -33,7 +34,6 @@ TITLE = "Partial products"
 QUESTION = "What is lost when partial products are kept in FP16, and what does each GPU's FP32 accumulation keep?"
 BUDGET = 8.0
 KINDS = SYNTHETIC + REAL
-TRACED = ("positive", "activations × gradients")  # of these the running sums are kept
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Params:
     points: int = 512
 
 
-QUICK = Params(rows=4)
+QUICK = Params(rows=4, log2_last=14, points=256)
 PARTS = ("a", "b", "exact", "magnitude", "clamped", "results", "walked", "bound", "fates")
 DIGESTED = tuple(f"{kind}: {part}" for kind in SYNTHETIC for part in PARTS)
 

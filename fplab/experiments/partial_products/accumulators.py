@@ -36,7 +36,7 @@ class Accumulator:
         return get(self.gpu, "fp16", self.fmt)
 
 
-CORES = ("V100", "A100", "H100")  # one GPU of each arithmetic; see :func:`alike`
+CORES = ("V100", "A100", "H100")  # one GPU of each arithmetic that torch's products use; mma.k8 of H100 is a fourth
 FORMATS = ("fp16", "fp32")
 ACCUMULATORS = tuple(Accumulator(fmt, gpu) for fmt in FORMATS for gpu in ("", *CORES))
 FATES = ("zero", "stored as zero", "added without effect", "counts")
@@ -50,7 +50,7 @@ def index(fmt: str, gpu: str = "") -> int:
 
 @lru_cache(maxsize=2)
 def alike(fmt: str = "fp32") -> Mapping[str, tuple[str, ...]]:
-    """The GPUs whose FP16 products have the arithmetic of V100, A100 and H100, by the records."""
+    """The GPUs whose FP16 products, as torch does them, have the arithmetic of V100, A100 and H100, by the records."""
 
     def rule(gpu: str) -> tuple[Any, ...]:
         one = get(gpu, "fp16", fmt)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ... import exact_products as whole
-from ..base import Outcome, failed, passed
+from ..base import Outcome, failed, verdict
 
 Array = np.ndarray[Any, Any]
+USED = 1 / 16  # of its bound, at the least, by the largest error of every way: a bound far too large proves little
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Compared(ABC):
 
 
 def within_bounds(kinds: Iterable[tuple[str, Compared]], names: Sequence[str]) -> Outcome:
-    """Every error that has a bound is at most that, in integers; how much of it each way (``names``) uses at most."""
+    """Every error that has a bound is at most that, in integers, and each way (``names``) uses some of it."""
     compared = 0
     used: dict[str, float] = {}
     for kind, one in kinds:
@@ -69,7 +70,8 @@ def within_bounds(kinds: Iterable[tuple[str, Compared]], names: Sequence[str]) -
                 return failed(f"{kind}, {name}, K = {one.lengths[at[-1]]}: {shares[at]:.3g} of the bound")
             compared += bound.size
             used[name] = max(used.get(name, 0.0), float(shares.max()))
-    return passed(f"{compared:,} errors; used at most: " + ", ".join(f"{n} {v:.3f}" for n, v in used.items()))
+    text = ", ".join(f"{n} {v:.3f}" for n, v in used.items())
+    return verdict(min(used.values()) >= USED, f"{compared:,} errors; used at most: {text}")
 
 
 def rows(kinds: Iterable[tuple[str, Compared]], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
