@@ -253,8 +253,8 @@ def lab(args: Arguments) -> int:
 
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabError('JupyterLab is not installed; pip install "fplab[lab]" or pip install jupyterlab.')
-    integer("--port", args.port, 1, 65535)
-    return serve(notebooks_folder(), args.port, not args.no_browser)
+    port = integer("--port", args.port, 1, 65535)
+    return serve(notebooks_folder(), port, not args.no_browser)
 
 
 def notebooks_folder() -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -77,10 +78,21 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
-    """``value`` as an int between ``low`` and ``high``, or an error that names the field."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise LabError(f"{name}={value!r} is not an integer; allowed: {low} to {high}.")
-    number = value.__index__()
+    """``value`` as an int between ``low`` and ``high``, or an error that names the field.
+
+    Whoever asks goes on with what comes back: numpy's small integers overflow in silence where Python's do not.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:  # numpy's arrays and torch's tensors have __index__ too, and refuse it unless they are one number
+        raise LabError(f"{name}={summary(value)} is not an integer; allowed: {low} to {high}.") from None
     if not low <= number <= high:
         raise LabError(f"{name}={number} is not possible; allowed: {low} to {high}{why}.")
-    return int(number)
+    return number
+
+
+def own_integer(record: object, name: str, low: int, high: int, why: str = "") -> None:
+    """Make a frozen record's field the plain integer that it stands for (numpy's, say), or raise the rule."""
+    object.__setattr__(record, name, integer(name, getattr(record, name), low, high, why))

@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from .errors import LabError, integer, unknown
+from .errors import LabError, own_integer, unknown
 
 
 class Specials(enum.Enum):
@@ -94,11 +94,11 @@ class Format:
         for field in ("signed", "zero"):
             if not isinstance(getattr(self, field), bool):
                 raise LabError(f"{field}={getattr(self, field)!r} is neither True nor False.")
-        integer("exponent_bits", self.exponent_bits, 1, 11, " (float64, which carries the values, has 11)")
-        integer("fraction_bits", self.fraction_bits, 0, 52, " (float64, which carries the values, has 52)")
+        own_integer(self, "exponent_bits", 1, 11, " (float64, which carries the values, has 11)")
+        own_integer(self, "fraction_bits", 0, 52, " (float64, which carries the values, has 52)")
         if self.bias is None:
             object.__setattr__(self, "bias", max(2 ** (self.exponent_bits - 1) - 1, 0))
-        integer("bias", self.bias, -1100, 1100)
+        own_integer(self, "bias", -1100, 1100)
         if not isinstance(self.specials, Specials):
             raise unknown("specials", self.specials, [f"Specials.{s.name}" for s in Specials])
         if self.specials is Specials.IEEE and self.fraction_bits < 1:

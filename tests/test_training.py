@@ -148,7 +148,7 @@ def test_momentum_follows_torchs_sgd() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Recipe(epochs=0), "epochs=0 is not possible; allowed: 1 and more."),
+        (lambda: Recipe(epochs=0), "epochs=0 is not possible; allowed: 1 to 1073741824."),
         (lambda: Recipe(lr=-1.0), "lr=-1.0, momentum=0.9; allowed: lr > 0 and 0 <= momentum < 1."),
         (lambda: trained(Recipe(batch=5000)), "batch=5000 is more than the 1438 examples; allowed: 1 to 1438."),
         (lambda: trained(SHORT, (22,)), "snapshots at steps [22] of a run of 22 steps; allowed: 0 to 21."),

@@ -154,7 +154,7 @@ def linear(signed: bool = True, bits: int = 8) -> Codebook:
     >>> linear().values[126:129]
     array([-7.8740194e-03,  0.0000000e+00,  3.7252903e-09], dtype=float32)
     """
-    integer("bits", bits, 2, 8)
+    bits = integer("bits", bits, 2, 8)
     made = "even steps (bitsandbytes, create_linear_map)"
     if not signed:
         return Codebook(f"linear unsigned {bits}-bit", evenly_spaced(0, 1, 2**bits), made)
@@ -176,7 +176,7 @@ def dynamic(signed: bool = True, bits: int = 8) -> Codebook:
     array([-9.9296874e-01, -5.5000004e-07,  0.0000000e+00,  5.5000004e-07,
             1.0000000e+00], dtype=float32)
     """
-    integer("bits", bits, 2, 8)
+    bits = integer("bits", bits, 2, 8)
     decades = bits - 1
     found: list[Array] = []
     for i in range(decades):
@@ -204,7 +204,7 @@ def dynamic_tree(bits: int = 8) -> Codebook:
     >>> len(book), float(book.table[0b0_001_1001])
     (243, 0.006000000052154064)
     """
-    integer("bits", bits, 3, 8)
+    bits = integer("bits", bits, 3, 8)
     ranked: dict[Fraction, int] = {}
     for code in range(1 << bits):
         ranked.setdefault(tree.decode(code, bits), code)
@@ -245,7 +245,7 @@ def quantile(data: Sequence[float] | Array, bits: int = 8) -> Codebook:
     interpolated quantile function, divided by the data's absolute maximum; equal values are merged. It has no exact
     maximum and in general no zero. Source: arXiv 2110.02861, appendix on quantile quantisation.
     """
-    integer("bits", bits, 2, 8)
+    bits = integer("bits", bits, 2, 8)
     flat = read(data, "data").flat.astype(np.float64)
     if flat.size == 0 or not np.isfinite(flat).all():
         raise LabError(f"data has {flat.size} values; it needs some, and all of them finite.")

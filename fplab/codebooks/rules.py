@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import integer, unknown
+from ..errors import own_integer, unknown
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.look_up:
-            integer("look_up", self.look_up, 2, 1 << 24)
+            own_integer(self, "look_up", 2, 1 << 24)
 
 
 EVEN = Rule("even", "the nearest value; ties to even rank, as bitsandbytes' CUDA search resolves them")

@@ -37,8 +37,8 @@ def fields(code: int, bits: int = 8) -> Fields:
     >>> fields(0b0_001_1001)
     Fields(negative=False, zeros=2, fraction=9, width=4)
     """
-    integer("bits", bits, 3, 8)
-    integer("code", code, 0, (1 << bits) - 1, f" ({bits} bits)")
+    bits = integer("bits", bits, 3, 8)
+    code = integer("code", code, 0, (1 << bits) - 1, f" ({bits} bits)")
     negative, rest = divmod(code, 1 << (bits - 1))
     width = rest.bit_length() - 1  # of what follows the indicator
     zeros = bits - 1 - rest.bit_length()
@@ -60,6 +60,7 @@ def encode(x: float | Fraction, bits: int = 8) -> int:
     >>> f"{encode(0.006):08b}"
     '00011001'
     """
+    bits = integer("bits", bits, 3, 8)
     try:
         wanted = x if isinstance(x, Fraction) else Fraction(float(x))
     except (ValueError, OverflowError, TypeError):

@@ -31,8 +31,8 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
 
     Raises LabError for a trace without so many steps, and for more than four of them.
     """
-    integer("first", first, 0, max(len(trace.steps) - 1, 0))
-    integer("steps", steps, 1, MOST)
+    first = integer("first", first, 0, max(len(trace.steps) - 1, 0))
+    steps = integer("steps", steps, 1, MOST)
     if not trace.steps:
         raise LabError("the trace has no steps: its row is empty.")
     shown = trace.steps[first : first + steps]

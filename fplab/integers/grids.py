@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, own_integer, unknown
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Grid:
     high: int
 
     def __post_init__(self) -> None:
-        integer("low", self.low, -128, 0)
-        integer("high", self.high, 1, 255)
+        own_integer(self, "low", -128, 0)
+        own_integer(self, "high", 1, 255)
         if self.low < 0 and self.high > 127:
             raise LabError(f"grid {self.name!r} from {self.low} to {self.high} does not fit 8 bits.")
 

@@ -42,7 +42,7 @@ def unpack_int4(packed: Any, n: int, signed: bool = True) -> Array:
     x = np.asarray(packed)
     if x.dtype != np.uint8 or x.ndim < 1:
         raise LabError(f"packed is {x.dtype} of shape {x.shape}; it must be uint8, two codes a byte.")
-    integer("n", n, 2 * x.shape[-1] - 1 if x.shape[-1] else 0, 2 * x.shape[-1], " (two codes a byte)")
+    n = integer("n", n, 2 * x.shape[-1] - 1 if x.shape[-1] else 0, 2 * x.shape[-1], " (two codes a byte)")
     both = np.stack([x & np.uint8(15), x >> np.uint8(4)], axis=-1).reshape(*x.shape[:-1], -1)[..., :n]
     return (both ^ np.uint8(8)).astype(np.int8) - np.int8(8) if signed else np.ascontiguousarray(both)
 

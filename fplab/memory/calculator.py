@@ -86,7 +86,7 @@ class Estimate:
     def rank(self, number: int) -> Rank:
         """The rank of a number: tensor-parallel ranks are neighbours, then come data-parallel ones, then stages."""
         o = self.options
-        integer("rank", number, 0, o.gpus - 1)
+        number = integer("rank", number, 0, o.gpus - 1)
         stage, place = divmod(number, o.data * o.tensor)
         return rank_of(self, stage, place // o.tensor)
 
@@ -248,7 +248,7 @@ def smallest(
     >>> smallest("llama3-8b", 80 * 10**9, zero=3, recompute="full").options.gpus
     3
     """
-    integer("capacity", capacity, 0, LARGEST * LARGEST)
+    capacity = integer("capacity", capacity, 0, LARGEST * LARGEST)
     each = math.prod(integer(name, options.get(name, 1), 1, LARGEST) for name in ("tensor", "pipeline"))
     step = integer("step", each if step is None else step, 1, LARGEST)
     if step % each:

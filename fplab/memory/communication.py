@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import unknown
+from ..errors import integer, unknown
+from .models import LARGEST
 from .units import divided_up
 
 # Bytes that one rank sends for each byte of the message, as (pieces of 1/N of the message): rings over N ranks.
@@ -43,6 +44,7 @@ def sent(collective: str, elements: int, ranks: int) -> int:
     >>> sent("all-reduce", 1000, 4)
     1500
     """
+    elements, ranks = integer("elements", elements, 0, LARGEST * LARGEST), integer("ranks", ranks, 1, LARGEST)
     if collective in ("send", "host"):
         return elements
     if collective not in RINGS:
@@ -56,4 +58,4 @@ def zero_volume(parameters: int, zero: int) -> int:
     >>> [zero_volume(10, stage) for stage in range(4)]
     [20, 20, 20, 30]
     """
-    return (3 if zero == 3 else 2) * parameters
+    return (3 if zero == 3 else 2) * integer("parameters", parameters, 0, LARGEST * LARGEST)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from .models import Tensor, Transformer
+from ..errors import integer
+from .models import LARGEST, Tensor, Transformer
 from .options import INFERENCE, Options
 from .stages import Stage
 from .units import divided_up
@@ -41,6 +42,8 @@ def kv_cache(c: Transformer, layers: int, batch: int, tokens: int, width: int = 
     >>> kv_cache(preset("llama3-8b"), 32, 1, 8192) / 2**30
     1.0
     """
+    given = {"layers": layers, "batch": batch, "tokens": tokens, "width": width, "tensor": tensor}
+    layers, batch, tokens, width, tensor = (integer(n, v, int(n == "tensor"), LARGEST) for n, v in given.items())
     return 2 * layers * batch * tokens * divided_up(c.kv_width, tensor) * width
 
 

@@ -11,15 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, integer, own_integer, unknown
 
 LARGEST = 2**40  # of one dimension: beyond any model, and products of four stay exact integers anyway
 Positions = Literal["learned", "rotary", "alibi"]
-
-
-def own_integer(record: object, name: str, low: int, high: int, why: str = "") -> None:
-    """Make a frozen record's field the plain integer that it stands for (numpy's, say), or raise the rule."""
-    object.__setattr__(record, name, integer(name, getattr(record, name), low, high, why))
 
 
 def flag(name: str, value: object) -> None:
@@ -39,6 +34,9 @@ class Tensor:
     shape: tuple[int, ...]
     split: int | None = None
     linear: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(integer("shape", n, 0, LARGEST) for n in self.shape))
 
     @property
     def elements(self) -> int:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import LabError, unknown
+from ..errors import LabError, own_integer, unknown
 from .activations import RECOMPUTE
-from .models import LARGEST, Transformer, flag, own_integer
+from .models import LARGEST, Transformer, flag
 from .pipeline import check_schedule
 from .recipes import Optimizer, Precision, optimizer, precision
 from .sharding import PARTITIONS

@@ -17,8 +17,8 @@ def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
     >>> stage_layers(126, 8)
     (16, 16, 16, 16, 16, 16, 15, 15)
     """
-    integer("layers", layers, 0, LARGEST)
-    integer("pipeline", stages, 1, max(1, layers), f": a stage needs a layer, and there are {layers}")
+    layers = integer("layers", layers, 0, LARGEST)
+    stages = integer("pipeline", stages, 1, max(1, layers), f": a stage needs a layer, and there are {layers}")
     each, more = divmod(layers, stages)
     return tuple(each + (stage < more) for stage in range(stages))
 
@@ -29,6 +29,7 @@ def layers_of(layers: int, stages: int, chunks: int = 1) -> tuple[tuple[int, ...
     >>> layers_of(8, 2), layers_of(8, 2, 2)
     (((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 1, 4, 5), (2, 3, 6, 7)))
     """
+    stages, chunks = integer("pipeline", stages, 1, LARGEST), integer("chunks", chunks, 1, LARGEST)
     sizes = [many // chunks for many in stage_layers(layers, stages)] * chunks
     ends = list(accumulate(sizes, initial=0))
     runs = [range(ends[part], ends[part + 1]) for part in range(stages * chunks)]
@@ -74,6 +75,8 @@ def held(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int
     >>> held("1f1b", 0, 8, 32), held("interleaved", 0, 8, 32, 2)
     ((8,), (15, 8))
     """
+    stage, stages = integer("stage", stage, 0, LARGEST), integer("stages", stages, 1, LARGEST)
+    micro_batches, chunks = integer("micro_batches", micro_batches, 1, LARGEST), integer("chunks", chunks, 1, LARGEST)
     if schedule == "gpipe":
         return (micro_batches,)
     if schedule == "1f1b":
@@ -103,9 +106,9 @@ def bubble(stages: int, micro_batches: int, chunks: int = 1) -> Fraction:
     >>> bubble(8, 32)
     Fraction(7, 32)
     """
-    integer("stages", stages, 1, LARGEST)
-    integer("micro_batches", micro_batches, 1, LARGEST)
-    integer("chunks", chunks, 1, LARGEST)
+    stages = integer("stages", stages, 1, LARGEST)
+    micro_batches = integer("micro_batches", micro_batches, 1, LARGEST)
+    chunks = integer("chunks", chunks, 1, LARGEST)
     return Fraction(stages - 1, micro_batches * chunks)
 
 

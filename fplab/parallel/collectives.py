@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import formats
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, integer, own_integer, unknown
 
 Array = np.ndarray[Any, Any]
 Values = Callable[[Array], Array]
@@ -56,7 +56,7 @@ class Collective:
 
     def sent(self, elements: int) -> list[int]:
         """How many of ``elements`` elements each rank sends, in all."""
-        integer("elements", elements, 0, 2**63 - 1)
+        elements = integer("elements", elements, 0, 2**63 - 1)
         sizes = [b - a for a, b in bounds(elements, self.chunks)]
         counts = [0] * self.ranks
         for message in (m for step in self.steps for m in step):
@@ -86,7 +86,7 @@ class Wire:
         if formats.rounding(self.rounding) is formats.Rounding.STOCHASTIC and self.seed is None:
             raise LabError('rounding="stochastic" needs seed=, an integer, so that a sum can be had again.')
         if self.seed is not None:
-            integer("seed", self.seed, 0, 2**32 - 1)
+            own_integer(self, "seed", 0, 2**32 - 1)
 
     def round(self, x: Array, stream: int) -> Array:
         """``x`` as it arrives, float32; element i draws random word i of the stream."""
@@ -189,8 +189,8 @@ def _last(collective: Collective) -> int:
 
 def broadcast(ranks: int) -> Collective:
     """From rank 0 along a binomial tree: ceil(log2 ranks) steps."""
-    steps, reach = [], 1
-    while reach < _ranks(ranks):
+    ranks, steps, reach = _ranks(ranks), [], 1
+    while reach < ranks:
         pairs = [(r, r + reach) for r in range(min(reach, ranks - reach))]
         steps.append(tuple(Message(s, t, 0, False, 0) for s, t in pairs))
         reach *= 2
@@ -199,8 +199,8 @@ def broadcast(ranks: int) -> Collective:
 
 def reduce(ranks: int) -> Collective:
     """To rank 0 along a binomial tree: in step s, rank r takes the sum of rank r + 2**s."""
-    steps, reach, stream = [], 1, 0
-    while reach < _ranks(ranks):
+    ranks, steps, reach, stream = _ranks(ranks), [], 1, 0
+    while reach < ranks:
         sources = range(reach, ranks, 2 * reach)
         steps.append(tuple(Message(s, s - reach, 0, True, stream + s) for s in sources))
         reach, stream = 2 * reach, stream + ranks
@@ -209,18 +209,19 @@ def reduce(ranks: int) -> Collective:
 
 def reduce_scatter(ranks: int) -> Collective:
     """Around a ring: chunk c starts at rank c, every rank adds its own, and its sum is complete at rank c - 1."""
+    ranks = _ranks(ranks)
     steps = tuple(
-        tuple(Message(r, (r + 1) % ranks, (r - s) % ranks, True, s) for r in range(ranks))
-        for s in range(_ranks(ranks) - 1)
+        tuple(Message(r, (r + 1) % ranks, (r - s) % ranks, True, s) for r in range(ranks)) for s in range(ranks - 1)
     )
     return Collective("reduce-scatter", ranks, ranks, steps, tuple(((c - 1) % ranks,) for c in range(ranks)))
 
 
 def all_gather(ranks: int) -> Collective:
     """Around a ring: the rank before c hands chunk c on, as reduce-scatter left it."""
+    ranks = _ranks(ranks)
     steps = tuple(
         tuple(Message(r, (r + 1) % ranks, (r + 1 - s) % ranks, False, ranks) for r in range(ranks))
-        for s in range(_ranks(ranks) - 1)
+        for s in range(ranks - 1)
     )
     return Collective("all-gather", ranks, ranks, steps)
 
@@ -234,7 +235,7 @@ def all_reduce(ranks: int, algorithm: str = "ring") -> Collective:
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    _ranks(ranks)
+    ranks = _ranks(ranks)
     if algorithm == "ring":
         one, two = reduce_scatter(ranks), all_gather(ranks)
         return Collective("all-reduce (ring)", ranks, ranks, one.steps + two.steps, one.owners)
@@ -293,7 +294,8 @@ def reduce_fast(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    source, wire = _source(values, integer("elements", elements, 0, 2**40), _ranks(ranks)), _wire(wire)
+    elements, ranks = integer("elements", elements, 0, 2**40), _ranks(ranks)
+    source, wire = _source(values, elements, ranks), _wire(wire)
     if algorithm == "ring":
         return _ring(source, elements, ranks, wire)
     if algorithm == "direct":
@@ -393,9 +395,9 @@ def contributions(collective: Collective, given: Array) -> list[Array]:
     ``given``: those at first. Found by running the messages on powers of two, whose sums say which were added; FP32
     holds such sums of 24 ranks.
     """
-    integer("ranks", collective.ranks, 1, 24, ": FP32 holds the sums of so many powers of two")
+    ranks = integer("ranks", collective.ranks, 1, 24, ": FP32 holds the sums of so many powers of two")
     frames = [np.asarray(given, np.float32)]
     for count in range(1, len(collective.steps) + 1):
-        part = Collective(collective.name, collective.ranks, collective.chunks, collective.steps[:count])
+        part = Collective(collective.name, ranks, collective.chunks, collective.steps[:count])
         frames.append(execute(part, frames[0]))
     return [frame.astype(np.int64) for frame in frames]

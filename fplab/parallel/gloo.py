@@ -31,8 +31,8 @@ def chunks(elements: int, ranks: int, width: int = 4) -> Array:
     >>> chunks(9, 4).tolist()
     [0, 0, 0, 0, 1, 1, 1, 1, 2]
     """
-    integer("elements", elements, 0, 2**40)
-    integer("ranks", ranks, 1, 2**20)
+    elements = integer("elements", elements, 0, 2**40)
+    ranks = integer("ranks", ranks, 1, 2**20)
     segments = max(_up(elements * width, SEGMENT // width * width), 2 * ranks)
     segments = _up(segments, ranks) * ranks
     each = _up(_up(elements * width, segments), width) * (segments // ranks)
@@ -45,8 +45,8 @@ def order(chunk: int, ranks: int) -> list[int]:
     >>> order(0, 4), order(3, 4)
     ([3, 2, 1, 0], [2, 1, 0, 3])
     """
-    integer("ranks", ranks, 1, 2**20)
-    integer("chunk", chunk, 0, ranks - 1)
+    ranks = integer("ranks", ranks, 1, 2**20)
+    chunk = integer("chunk", chunk, 0, ranks - 1)
     return [(chunk - 1 - hop) % ranks for hop in range(ranks)]
 
 
@@ -62,7 +62,7 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
     if values.ndim != 2:
         raise LabError(f"buffers have shape {values.shape}; allowed: a row for each rank.")
     ranks, elements = values.shape
-    integer("ranks", ranks, 1, 2**20)
+    ranks = integer("ranks", ranks, 1, 2**20)
     if name != "fp32":
         from ..floats import quantize
 

@@ -62,7 +62,7 @@ def command(asked: Setting, folder: Path, processes: int | None = None, port: in
 
 def check_port(port: int) -> None:
     """Whether nothing listens on a port of 127.0.0.1 yet."""
-    integer("port", port, 1, 65535)
+    port = integer("port", port, 1, 65535)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, own_integer, unknown
 from ..memory.pipeline import nearest_groups
 
 Array = np.ndarray[Any, Any]
@@ -68,15 +68,15 @@ class Setting:
                 raise unknown("strategy", name, STRATEGIES)
         if self.backend is not None and self.backend not in BACKENDS:
             raise unknown("backend", self.backend, BACKENDS)
-        integer("ranks", self.ranks, 1, 64)
-        integer("steps", self.steps, 1, 10_000)
-        integer("batch", self.batch, 1, 1438)
-        integer("micro_batches", self.micro_batches, 1, 1438)
-        integer("seed", self.seed, 0, 2**64 - 1)
+        own_integer(self, "ranks", 1, 64)
+        own_integer(self, "steps", 1, 10_000)
+        own_integer(self, "batch", 1, 1438)
+        own_integer(self, "micro_batches", 1, 1438)
+        own_integer(self, "seed", 0, 2**64 - 1)
         if not (isinstance(self.lr, int | float) and 0 < self.lr < float("inf")):
             raise LabError(f"lr={self.lr!r} is no learning rate; allowed: a positive number.")
         if self.dies is not None:
-            integer("dies", self.dies, 0, self.ranks - 1)
+            own_integer(self, "dies", 0, self.ranks - 1)
         for name in self.strategies:
             self._check(name)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import LabError, integer
+from ..errors import LabError, own_integer
 
 Steps = list[list[np.ndarray]]  # by slice and accumulator: the indices of the instructions of each chain
 
@@ -29,10 +29,10 @@ class Plan:
     c: str | None = None
 
     def __post_init__(self) -> None:
-        integer("split_k", self.split_k, 1, 1 << 20)
-        integer("accumulators", self.accumulators, 1, 1 << 20)
+        own_integer(self, "split_k", 1, 1 << 20)
+        own_integer(self, "accumulators", 1, 1 << 20)
         if self.promote is not None:
-            integer("promote", self.promote, 1, 1 << 30)
+            own_integer(self, "promote", 1, 1 << 30)
         if self.c not in (None, "accumulator", "epilogue"):
             raise LabError(f"c={self.c!r} is not possible; allowed: 'accumulator', 'epilogue', None.")
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import LabError
+from ..errors import LabError, own_integer
 from .data import Digits
 from .network import layers, tensors
 
@@ -34,8 +34,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise LabError(f"{name}={getattr(self, name)} is not possible; allowed: 1 and more.")
+            own_integer(self, name, 1, 1 << 30)
+        own_integer(self, "seed", 0, 2**64 - 1)
         if not self.lr > 0 or not 0 <= self.momentum < 1:
             raise LabError(f"lr={self.lr}, momentum={self.momentum}; allowed: lr > 0 and 0 <= momentum < 1.")
 

@@ -147,9 +147,9 @@ def digits_mlp(seed: int = 0, width: int = 256, hidden: int = 2) -> nn.Sequentia
 
 def perceptron(*, width: int = 256, hidden: int = 2, batch: int = 128, name: str = "digits_mlp") -> Task:
     """The task of reading handwritten digits with a perceptron of any size."""
-    integer("width", width, 1, 1 << 16)
-    integer("hidden", hidden, 1, 64)
-    integer("batch", batch, 1, 1438)
+    width = integer("width", width, 1, 1 << 16)
+    hidden = integer("hidden", hidden, 1, 64)
+    batch = integer("batch", batch, 1, 1438)
     return _digits_task(
         name,
         lambda seed: digits_mlp(seed, width, hidden),
@@ -183,8 +183,8 @@ def characters(
     A step's windows start at places that Philox draws from (seed, step), so a run can go on from any step. The
     held-out windows lie side by side over the last 20,480 characters, or the first ``tested`` of those.
     """
-    integer("batch", batch, 1, 1 << 16)
-    integer("tested", tested, context + 1, HELD_OUT)
+    batch = integer("batch", batch, 1, 1 << 16)
+    tested = integer("tested", tested, context + 1, HELD_OUT)
     sizes = {"width": width, "layers": layers, "heads": heads, "context": context}
 
     def model(seed: int = 0) -> nn.Module:

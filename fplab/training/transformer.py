@@ -79,8 +79,8 @@ def transformer(
     Weights are normal with deviation 0.02, those that write to the residual stream (``out`` and ``down``) divided by
     ``sqrt(2 * layers)``; biases are zero. The default has 116,480 parameters.
     """
-    for name, value in {"context": context, "width": width, "layers": layers, "heads": heads}.items():
-        integer(name, value, 1, 1 << 16)
+    sizes = {"vocabulary": vocabulary, "context": context, "width": width, "layers": layers, "heads": heads}
+    vocabulary, context, width, layers, heads = (integer(name, n, 1, 1 << 16) for name, n in sizes.items())
     if width % heads:
         raise LabError(f"width={width} does not divide into heads={heads}; allowed: a width that heads divides.")
     with torch.random.fork_rng(devices=[]):

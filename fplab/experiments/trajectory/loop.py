@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import LabError
+from ...errors import LabError, own_integer
 from ...hardware.cases import Arrays
 from .step import CLASSES, Ops, Pass, State, forward_and_backward, logits, update
 
@@ -36,12 +36,12 @@ class Params:
 
     def __post_init__(self) -> None:
         for name, most in (("batch", 256), ("hidden", 256)):
+            own_integer(self, name, 0, 1 << 30)
             value = getattr(self, name)
             if not 16 <= value <= most or value % 16 or (name == "batch" and value & (value - 1)):
                 what = "a power of two" if name == "batch" else "a multiple of 16"
                 raise LabError(f"{name}={value} is not possible; allowed: {what} from 16 to {most}.")
-        if self.steps < 1:
-            raise LabError(f"steps={self.steps} is not possible; allowed: 1 and more.")
+        own_integer(self, "steps", 1, 1 << 30)
 
     @property
     def lr(self) -> float:

@@ -40,7 +40,7 @@ class LabOptimizer(Optimizer):
         self, params: Any, defaults: dict[str, Any], weights: str | Format, states: States,
         compute: str | Format | None, update: str, seed: int,
     ) -> None:  # fmt: skip
-        integer("seed", seed, 0, 2**32 - 1)
+        seed = integer("seed", seed, 0, 2**32 - 1)
         for name in ("lr", "weight_decay", "eps"):
             value = defaults.get(name, 0.0)
             if not 0 <= value < float("inf"):

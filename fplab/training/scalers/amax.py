@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...errors import LabError, integer
+from ...errors import LabError, own_integer
 from ...formats import Format, get
 
 
@@ -53,8 +53,8 @@ class AmaxScaling:
     def __post_init__(self) -> None:
         self.fmt = get(self.fmt)
         self.gradients = self.fmt if self.gradients is None else get(self.gradients)
-        integer("history", self.history, 0, 1 << 16)
-        integer("margin", self.margin, 0, 64)
+        own_integer(self, "history", 0, 1 << 16)
+        own_integer(self, "margin", 0, 64)
 
     def format_of(self, role: str) -> Format:
         """The format that an operand of this role is rounded to."""

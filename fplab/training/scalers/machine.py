@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import LabError, integer
+from ...errors import LabError, own_integer
 
 POSITIVE_FLOAT32 = "a finite number above 0 (float32: 2**-149 to 3.4e38)"
 
@@ -78,7 +78,7 @@ class Machine:
             raise LabError(f"growth_factor={self.growth_factor!r} does not grow; allowed: finite and above 1.")
         if not 0 < self.backoff_factor < 1:
             raise LabError(f"backoff_factor={self.backoff_factor!r} does not shrink; allowed: between 0 and 1.")
-        integer("growth_interval", self.growth_interval, 1, 2**31 - 1)
+        own_integer(self, "growth_interval", 1, 2**31 - 1)
         if not 0 <= self.lowest <= self.init_scale <= self.highest:
             bounds = f"lowest={self.lowest!r}, init_scale={self.init_scale!r}, highest={self.highest!r}"
             raise LabError(f"{bounds}: a scale starts between its bounds, and the lowest is not negative.")
