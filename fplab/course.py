@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .draw.page import note, panel, table
 from .errors import LabError
 from .language import LANGUAGES, Text, follow, in_each, lang, prefer
 from .storage import write_text
-from .widgets.drawing import escaped, note, panel, table
 
 if TYPE_CHECKING:
     from .experiments.table import Row
@@ -166,16 +166,12 @@ class Claims:
 
         several = len({row.experiment for row in self.rows}) > 1  # then each row says which one it is of
         head = [str(heading) for heading in HEADINGS[0 if several else 1 :]]
-        cells = "text-align:left;vertical-align:top;padding:.25em .8em .25em 0;white-space:normal"
-        least = (6, 16, 6, 16)[-len(head) :]  # em: Chinese would break anywhere in a narrow column
-        heads = zip(head, least, strict=True)
-        lines = ["".join(f'<th scope="col" style="{cells};min-width:{em}em">{escaped(h)}</th>' for h, em in heads)]
+        rows = []
         for row in self.rows:
             claim, evidence, status, found = map(str, row.said())
             shown = f"{SIGNS[row.outcome.status.value]} {status}" + (f"{Text(': ', '：')}{found}" if found else "")
-            texts = (*([row.experiment] if several else []), claim, evidence, shown)
-            lines.append("".join(f'<td style="{cells}">{escaped(text)}</td>' for text in texts))
-        return f'<table style="max-width:70em">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
+            rows.append((*([row.experiment] if several else []), claim, evidence, shown))
+        return table(head, rows, (6, 16, 6, 16)[-len(head) :])
 
 
 @functools.lru_cache(maxsize=4)

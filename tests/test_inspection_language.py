@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fplab import cli, columns, exact, language
+from fplab.draw.strip import FIELD_NAMES
 from fplab.errors import LabError
 from fplab.formats import TABLE, Format, Rounding, Specials
 from fplab.inspection import inspect, words
@@ -66,7 +67,7 @@ def test_no_class_flag_rounding_or_field_lacks_a_word() -> None:
     assert set(words.CLASSES) == classes | {"quiet NaN", "signalling NaN"}
     assert list(words.FLAGS) == list(exact.FLAG_NAMES.values())
     assert set(words.ROUNDINGS) == set(Rounding) - {Rounding.STOCHASTIC}
-    for table in (words.CLASSES, words.FLAGS, words.FIELDS):
+    for table in (words.CLASSES, words.FLAGS, FIELD_NAMES):
         assert [text.en for text in table.values()] == list(table)
 
 
@@ -211,7 +212,7 @@ def test_the_html_whatever_language_was_chosen() -> None:
 
 
 def test_a_field_is_named_as_far_as_it_has_room() -> None:
-    names = r'font-size="10"[^>]*>([^<]*)<'
+    names = r'font-size="11"[^>]*>([^<]*)<'
     english, chinese = halves(inspect("1", "e2m1")._repr_html_())
     assert re.findall(names, english) == ["s", "expo", "f"]
     assert re.findall(names, chinese) == ["符号", "指数", "尾数"]

@@ -18,8 +18,8 @@ PACKAGE = ROOT / "fplab"
 LAYERS = (
     ("columns", "errors", "formats", "language", "storage", "threads"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
-    ("arithmetic", "codebooks", "floats", "inspection", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
-    ("draw", "hardware", "nn", "plots"),
+    ("arithmetic", "codebooks", "floats", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
+    ("draw", "hardware", "inspection", "nn", "plots"),
     ("memory", "parallel", "training"),
     ("experiments",),
     ("claims", "course", "exercises", "lab", "pages", "widgets"),

@@ -17,9 +17,10 @@ from pictures import all_states, bits_shown, parse, text_of
 import fplab
 from fplab import codebooks, exact, integers, language
 from fplab.codebooks import tree
+from fplab.draw import scene, strip
 from fplab.errors import LabError
 from fplab.formats import TABLE
-from fplab.widgets import NAMES, bits, drawing, encodings, shell
+from fplab.widgets import NAMES, bits, encodings, shell
 
 ALL = tuple(encodings.encodings())
 
@@ -94,8 +95,8 @@ def test_nothing_is_black_or_white(name):
         for element in parse(shell.picture(getattr(fplab.widgets, name).render, state)).iter():
             for attribute in ("fill", "stroke"):
                 colour = element.get(attribute, "none")
-                fixed = {getattr(drawing, c) for c in ("BLUE", "ORANGE", "GREEN", "PURPLE", "RED", "GREY")}
-                assert colour in {"none", "currentColor", *fixed, *drawing.FILLS.values()}
+                fixed = {getattr(scene, c) for c in ("BLUE", "ORANGE", "GREEN", "PURPLE", "RED", "GREY")}
+                assert colour in {"none", "currentColor", *fixed, *strip.FILLS.values()}
             if element.tag == "text":
                 assert element.get("fill") in (None, "currentColor") or element.text in "✕▲○"
 

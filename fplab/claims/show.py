@@ -5,34 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..draw.page import Html, table
+from ..draw.scene import GREEN, GREY, ORANGE, RED
 from ..exercises.base import registry
 from ..language import Text, in_each, marked
-from ..widgets.drawing import GREEN, GREY, ORANGE, RED, RULE, escaped
-from .base import Claim, Part, Verdict
+from .base import Claim, Verdict
 
 COLOURS = {Verdict.TRUE: GREEN, Verdict.LOOSE: ORANGE, Verdict.WRONG: RED, Verdict.UNTRIED: GREY}
-CELL = "text-align:left;vertical-align:top;padding:.25em .9em .25em 0;white-space:normal;background:none"
 HEADS = (Text("part", "要点"), Text("it says", "原文"), Text("the lab finds", "实测"), Text("verdict", "判定"))
+WIDTHS = (4, 4, 4, 4)
 COLUMNS = (Text("chapter", "章"), Text("claim", "说法"), Text("from", "出处"), Text("verdict", "判定"))
 
 
-def label(verdict: Verdict | None) -> str:
+def label(verdict: Verdict | None) -> Html:
     """A verdict as HTML."""
     if verdict is None:
-        return "–"  # none is called for
-    return (
-        f'<span style="white-space:nowrap"><b style="color:{COLOURS[verdict]}">{verdict.sign}</b> {verdict.word}</span>'
-    )
-
-
-def grid(heads: Sequence[Text], rows: Sequence[Sequence[str]]) -> str:
-    """A table of HTML cells."""
-    wide = f"{CELL};border-bottom:{RULE};min-width:4em"  # Chinese may break anywhere, and would in a narrow column
-    head = "".join(f'<th scope="col" style="{wide}">{escaped(str(h))}</th>' for h in heads)
-    lines = ["".join(f'<td style="{CELL};border-bottom:{RULE}">{cell}</td>' for cell in row) for row in rows]
-    body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
-    style = "border-collapse:collapse;max-width:70em;color:inherit;font-size:1em"
-    return f'<div style="overflow-x:auto"><table style="{style}"><tr>{head}</tr>{body}</table></div>'
+        return Html("–")  # none is called for
+    sign = f'<b style="color:{COLOURS[verdict]}">{verdict.sign}</b>'
+    return Html(f'<span style="white-space:nowrap">{sign} {verdict.word}</span>')
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,11 +43,7 @@ class Tried:
         return in_each(self._table)
 
     def _table(self) -> str:
-        return grid(HEADS, [self._row(one) for one in self.claim.parts])
-
-    @staticmethod
-    def _row(one: Part) -> tuple[str, ...]:
-        return (*(escaped(str(x)) for x in (one.about, one.claimed, one.found)), label(one.verdict))
+        return table(HEADS, [(p.about, p.claimed, p.found, label(p.verdict)) for p in self.claim.parts], WIDTHS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,8 +66,8 @@ class Overview:
 
     def _table(self) -> str:
         counted = str(Text(", ", "，")).join(f"{label(v)} {n}" for v, n in self.counts().items() if n)
-        rows = [(str(c.chapter), escaped(str(c.statement)), c.source, label(c.verdict)) for c in self.claims]
-        return f"<div>{counted}</div>{grid(COLUMNS, rows)}"
+        rows = [(c.chapter, c.statement, c.source, label(c.verdict)) for c in self.claims]
+        return f"<div>{counted}</div>{table(COLUMNS, rows, WIDTHS)}"
 
 
 # --- the notebook's prose ---------------------------------------------------------------------------------------

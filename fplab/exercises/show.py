@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..columns import padded, width_of
-from ..inspection.notebook import FILLS
+from ..draw.page import Html, code, table
+from ..draw.scene import GREEN, RED
+from ..draw.strip import bit_strip
 from ..language import Text
 from .base import LEVELS, Exercise, Find, Implement
 from .shown import Shown
@@ -138,24 +140,10 @@ def _table(rows: list[Line], report: Report) -> list[str]:
 
 # --- HTML ------------------------------------------------------------------------------------------------------
 
-MONO = "font-family:ui-monospace,monospace;white-space:pre"
-
-
-def _strip_html(shown: Shown, other: Shown | None) -> str:
-    """Bits by field, tinted and named in a title; bits that differ from another's are underlined and bold."""
-    same = other is not None and [len(d) for _, d in other.fields] == [len(d) for _, d in shown.fields]
-    parts = []
-    for i, (name, digits) in enumerate(shown.fields):
-        against = other.fields[i][1] if same and other is not None else digits
-        cells = "".join(f"<b><u>{a}</u></b>" if a != b else a for a, b in zip(digits, against, strict=True))
-        fill = FILLS.get(name, "rgba(128,128,128,.2)")
-        parts.append(f'<span title="{html.escape(name)}" style="background:{fill};padding:1px 2px">{cells}</span>')
-    return " ".join(parts)
-
 
 def html_of(report: Report) -> str:
     """The report as one fragment in the page's own colours; a sign stands beside every colour."""
-    sign, colour = ("✓", "#2e7d32") if report.passed else ("✗", "#c62828")
+    sign, colour = ("✓", GREEN) if report.passed else ("✗", RED)
     parts = [
         f'<div style="border-left:4px solid {colour};padding:.3em .8em;line-height:1.5;max-width:62em">'
         f'<div><b><span style="color:{colour}">{sign}</span> {html.escape(headline(report))}</b></div>'
@@ -172,30 +160,15 @@ def html_of(report: Report) -> str:
 
 
 def _rows_html(rows: list[Line], report: Report) -> str:
-    """The labelled values as a table, the fields' letters in a row of their own."""
+    """The labelled values with their bits; the bits that differ from a single expected value are marked."""
     failure = report.failure
     pair = failure is not None and len(failure.expected) == len(failure.got) == 1
-    expected = failure.expected[0] if failure is not None and pair else None
-    cell = f"padding:1px .8em 1px 0;text-align:left;{MONO}"
-    body, before = [], ""
+    expected = failure.expected[0].fields if failure is not None and pair else ()
+    cells = []
     for i, (label, shown) in enumerate(rows):
-        fields = legend(shown)
-        if fields.strip() and fields + shown.of != before:
-            body.append(
-                f'<tr><td></td><td></td><td style="{cell};opacity:.75">{_legend_html(shown)}  {shown.of}</td></tr>'
-            )
-        before = fields + shown.of if shown.fields else before
-        strip = _strip_html(shown, expected if i == len(rows) - 1 else None)
-        body.append(
-            f'<tr><th scope="row" style="{cell};font-weight:normal;opacity:.75">{html.escape(label)}</th>'
-            f'<td style="{cell}">{html.escape(shown.text)}</td><td style="{cell}">{strip}</td></tr>'
-        )
-    table = f'<table style="border:0;border-collapse:collapse;margin:0;background:none">{"".join(body)}</table>'
-    return f'<div style="overflow-x:auto;margin:.3em 0">{table}</div>'
-
-
-def _legend_html(shown: Shown) -> str:
-    return " ".join(f'<span style="padding:1px 2px">{letters}</span>' for letters in legend(shown).split(" "))
+        strip = bit_strip(shown.fields, shown.of, expected if i == len(rows) - 1 else ()).svg() if shown.fields else ""
+        cells.append((label, code(shown.text), Html(strip), shown.of))
+    return table((), cells, (0, 0, 0, 0))
 
 
 def statement_html(exercise: Exercise) -> str:
@@ -205,5 +178,5 @@ def statement_html(exercise: Exercise) -> str:
     return (
         f'<div style="line-height:1.5;max-width:62em"><b>{html.escape(str(exercise.title))}</b> '
         f'<span style="opacity:.75">{html.escape(about)}</span>{paragraphs}'
-        f'<code style="color:inherit;background:none">{html.escape(exercise.signature)}</code></div>'
+        f"{code(exercise.signature)}</div>"
     )

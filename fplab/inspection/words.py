@@ -11,11 +11,6 @@ from ..language import Text
 
 NOTHING = Text("", "")
 
-FIELDS = {
-    "sign": Text("sign", "符号"),
-    "exponent": Text("exponent", "指数"),
-    "fraction": Text("fraction", "尾数"),
-}
 CLASSES = {
     "normal": Text("normal", "正规数"),
     "subnormal": Text("subnormal", "次正规数"),
@@ -66,4 +61,4 @@ ULP_MEANS = Text(
     "ulp: the spacing of the format's values in the binade of the stored value.",
     "ulp：存下的值所在的二进区间内，该格式相邻两数的间距。",
 )
-COLON, COMMA, ENUMERATION = Text(": ", "："), Text(", ", "，"), Text(", ", "、")
+COLON, ENUMERATION = Text(": ", "："), Text(", ", "、")

@@ -1,7 +1,7 @@
 """Widgets: each a frozen state, a pure ``render(state)`` to SVG or HTML, and a thin shell of native inputs.
 
 ``fplab.widgets.bits.widget()`` shows the bit editor in a notebook; ``bits.render(bits.State(...))`` is the same picture
-as a string, without ipywidgets. One module a widget; ``drawing``: how pictures are made; ``shell``: the inputs.
+as a string, without ipywidgets. One module a widget; ``shell``: the inputs; :mod:`fplab.draw` draws.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import floats, formats, spacing, sums
+from ..draw.page import facts, note, panel, say, title
+from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call, unknown
 from ..inspection.given import parse
 from ..inspection.numerals import short, signed
 from ..language import Text
-from .drawing import BLUE, ORANGE, Svg, facts, note, panel, say, title
 from .shell import Board, Control
 
 MOST = 4096
@@ -118,7 +119,7 @@ def _plot(found: Curve, state: State) -> str:
     finite = [*exact, *found.computed[np.isfinite(found.computed)].tolist(), 0.0]
     low, high = min(finite), max(finite)
     span = high - low or 1.0
-    drawing = Svg(WIDTH, HEIGHT + 50)
+    drawing = Scene(WIDTH, HEIGHT + 50)
 
     def at(n: int, y: float) -> tuple[float, float]:
         return LEFT + n / state.n * (WIDTH - LEFT - 110), 16 + (high - y) / span * HEIGHT
@@ -142,7 +143,7 @@ def _plot(found: Curve, state: State) -> str:
     drawing.text(LEFT - 8, 18 + HEIGHT, f"{low:.5g}", "end", 11)
     drawing.text(at(state.n, low)[0], HEIGHT + 36, f"{state.n:,} {say('terms', '项')}", "end", 11)
     end = float(found.computed[-1])
-    return drawing.done(say(f"sum {end!r}, exact {exact[-1]!r}", f"和 {end!r}，精确 {exact[-1]!r}"))
+    return drawing.svg(say(f"sum {end!r}, exact {exact[-1]!r}", f"和 {end!r}，精确 {exact[-1]!r}"))
 
 
 CONTROLS = (

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..draw.page import beside, bracketed, facts, note, panel, refusal, say, title
+from ..draw.strip import bit_strip
 from ..errors import LabError
 from ..exact import Exact
 from ..inspection import numerals
 from ..inspection.given import parse
 from . import encodings
-from .drawing import beside, bit_strip, facts, field_name, note, panel, refusal, say, title
 from .encodings import Encoding
-from .marks import after_colon, bracketed, listed
 
 _CODE = re.compile(r"0x[0-9a-f]+|0b[01]+", re.IGNORECASE)
 
@@ -122,8 +122,7 @@ def _side(state: State, side: int) -> str:
     head = title(one.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
     if code is None or value is None:
         return head + note(say("cannot hold this value", "无法表示这个值"))
-    fields = one.fields(code)
-    spoken = after_colon(one.name, listed(*(f"{field_name(name)} {digits}" for name, digits in fields)))
+    strip = bit_strip(one.fields(code), one.name)
     near = [one.neighbour(code, up) for up in (False, True)]
     shown = [numerals.near_text(None if n is None else one.value(n, state.scale)) for n in near]
     lines = [
@@ -134,7 +133,7 @@ def _side(state: State, side: int) -> str:
         (say("below", "下邻"), shown[0]),
         (say("above", "上邻"), shown[1]),
     ]
-    return head + bit_strip(fields, spoken, 16 if one.bits <= 16 else 13 if one.bits <= 32 else 8) + facts(lines)
+    return head + strip.svg() + facts(lines)
 
 
 def exact_text(x: Exact) -> str:

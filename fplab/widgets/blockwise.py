@@ -9,10 +9,10 @@ import numpy as np
 
 from .. import codebooks
 from ..codebooks import Codebook, Quantized
+from ..draw.page import facts, listed, note, panel, say, table, title
+from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..errors import integer, quotes_call, unknown
 from ..language import Text
-from .drawing import BLUE, GREY, ORANGE, Svg, facts, note, panel, say, table, title
-from .marks import listed
 from .shell import Board, Control
 
 N, KEY = 64, 64
@@ -94,7 +94,7 @@ def render(state: State) -> str:
 
 
 def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
-    drawing, most = Svg(WIDTH, HEIGHT + 30), 4.0
+    drawing, most = Scene(WIDTH, HEIGHT + 30), 4.0
     step = (WIDTH - LEFT - 10) / N
 
     def y_of(value: float) -> float:
@@ -117,7 +117,7 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     drawing.line(LEFT, y_of(0), WIDTH - 10, y_of(0), stroke_opacity=0.6)
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)
-    return drawing.done(
+    return drawing.svg(
         say(
             f"{N} values in blocks of {state.block}, outlier {state.outlier:g} at {state.place}",
             f"{N} 个值，块大小 {state.block}，离群值 {state.outlier:g} 在位置 {state.place}",

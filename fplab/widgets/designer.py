@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import formats
+from ..draw.page import after_colon, beside, bracketed, facts, listed, note, panel, say, title, two_to
+from ..draw.scene import BLUE, GREY, ORANGE, Scene
+from ..draw.strip import bit_strip
 from ..errors import quotes_call
 from ..formats import Format, Specials
 from ..language import Text
-from .drawing import BLUE, GREY, ORANGE, Svg, beside, bit_strip, facts, note, panel, say, title, two_to
-from .marks import after_colon, bracketed, listed
 from .shell import Action, Board, Control, change
 
 WIDTH = 880
@@ -48,10 +49,10 @@ def render(state: State) -> str:
     found = twins(form)
     known = say(f" (the table's {', '.join(found)})", f"（即表中的 {'、'.join(found)}）") if found else ""
     bits = say(f"{form.bits} bits", f"{form.bits} 位")
-    strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), after_colon(form.name, bits))
+    strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), form.name)
     return panel(
         title(listed(form.name, bits + known)),
-        strip,
+        strip.svg(after_colon(form.name, bits)),
         beside(title(form.name) + facts(_numbers(form)), title(other.name) + facts(_numbers(other))),
         title(say("Values from zero up, to scale", "从零开始的值，按比例画出")),
         ruler(form),
@@ -91,7 +92,7 @@ def near_zero(form: Format) -> np.ndarray:
 def ruler(form: Format) -> str:
     """The non-negative values as ticks on a linear scale."""
     values = near_zero(form)
-    drawing = Svg(WIDTH, 62)
+    drawing = Scene(WIDTH, 62)
     drawing.line(20, 36, WIDTH - 30, 36)
     for value in values.tolist():
         x = 20 + value / values[-1] * (WIDTH - 50)
@@ -102,7 +103,7 @@ def ruler(form: Format) -> str:
     shown = say("largest", "最大") if values.size == form.max_code + 1 else say("and so on", "以此类推")
     drawing.text(WIDTH - 30, 54, bracketed(f"{values[-1]:.6g}", shown), "end", 11)
     ends = say(f"{values.size} values from 0 to {values[-1]:.6g}", f"从 0 到 {values[-1]:.6g} 的 {values.size} 个值")
-    return drawing.done(after_colon(form.name, ends))
+    return drawing.svg(after_colon(form.name, ends))
 
 
 def per_binade(form: Format) -> dict[int, int]:
@@ -119,7 +120,7 @@ def density(chosen: tuple[Format, Format]) -> str:
     """log2 of the number of values in each binade, one row a format."""
     tallies = [per_binade(f) for f in chosen]
     first, last = min(min(t) for t in tallies), max(max(t) for t in tallies)
-    step, drawing = (WIDTH - 90) / (last - first + 1), Svg(WIDTH, 176)
+    step, drawing = (WIDTH - 90) / (last - first + 1), Scene(WIDTH, 176)
     tallest = max(math.log2(max(t.values())) for t in tallies) + 1
     for row, (form, tally) in enumerate(zip(chosen, tallies, strict=True)):
         foot = 76.0 + row * 72
@@ -135,7 +136,7 @@ def density(chosen: tuple[Format, Format]) -> str:
         if exponent % every == 0:
             drawing.text(74 + (exponent - first + 0.5) * step, 168, two_to(exponent), "middle", 11)
     ends = [say(f"binades {min(t)} to {max(t)}", f"二进区间 {min(t)} 到 {max(t)}") for t in tallies]
-    return drawing.done("; ".join(after_colon(f.name, end) for f, end in zip(chosen, ends, strict=True)))
+    return drawing.svg("; ".join(after_colon(f.name, end) for f, end in zip(chosen, ends, strict=True)))
 
 
 def like(name: str) -> State:

@@ -12,12 +12,12 @@ import numpy as np
 from .. import codebooks, exact, integers
 from ..codebooks import oracle, tree
 from ..codebooks.books import Codebook
+from ..draw.page import say, two_to
 from ..errors import LabError, unknown
 from ..exact import Exact
 from ..formats import TABLE, Format
 from ..inspection import rows
 from ..inspection.words import CLASSES
-from .drawing import say, two_to
 
 Fields = tuple[tuple[str, str], ...]
 

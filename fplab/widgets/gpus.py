@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from .. import tensorcore
+from ..draw.page import after_colon, facts, listed, note, panel, say, title
+from ..draw.scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import LabError, quotes_call
 from ..language import Text
 from ..tensorcore import GPUS, models
-from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, title
-from .marks import after_colon, listed
 from .shell import Board, Control
 from .stepper import INPUTS, PRESETS, numbers
 
@@ -70,7 +70,7 @@ def render(state: State) -> str:
     """A row a GPU: bits, value and error; GPUs with one letter gave the same bits."""
     found, wanted = answers(state), exact(state)
     groups = list(dict.fromkeys(one.bits for one in found if one.bits is not None))
-    drawing = Svg(860, 34 + 26 * len(found))
+    drawing = Scene(860, 34 + 26 * len(found))
     finite = [Fraction(one.value) for one in found if one.bits is not None and np.isfinite(one.value)]
     worst = max((abs(x - wanted) for x in finite), default=Fraction(0)) if wanted is not None else Fraction(0)
     for x, head in ((142, say("bits", "位")), (240, say("value", "值")), (410, say("error", "误差"))):
@@ -80,12 +80,12 @@ def render(state: State) -> str:
     several = "one answer" if len(groups) == 1 else f"{len(groups)} different answers"
     count = say(several, f"{len(groups)} 种答案")
     total = say("none", "无") if wanted is None else repr(float(wanted))
-    return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.done(_spoken(found)),
+    return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.svg(_spoken(found)),
                  facts([(say("exact sum", "精确和"), total)]),
                  note(say("The same letter: the same bits.", "字母相同：位相同。")))  # fmt: skip
 
 
-def _row(drawing: Svg, y: float, one: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
+def _row(drawing: Scene, y: float, one: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
     drawing.text(4, y, one.gpu, size=13, font_weight="bold")
     if one.bits is None:
         drawing.text(142, y, say("has no such product", "没有这种乘积"), size=12, opacity=0.8)

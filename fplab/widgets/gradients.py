@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from .. import floats, formats
+from ..draw.page import listed, note, panel, say, table, title, two_to
+from ..draw.scene import BLUE, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import LabError, quotes_call
 from ..language import Text
 from ..storage import read_arrays, shipped
-from .drawing import BLUE, GREY, ORANGE, PURPLE, RED, Svg, note, panel, say, table, title, two_to
-from .marks import listed
 from .shell import Board, Control
 
 FILE = Path(__file__).parent / "data" / "gradients.npz"
@@ -91,7 +91,7 @@ def histogram(binade: np.ndarray, fate: np.ndarray, low: int, emin: int, high: i
     counts = np.zeros((4, last - first + 1), np.int64)
     np.add.at(counts, (fate, binade - first), 1)
     tallest = max(int(counts.sum(0).max()), 1)
-    drawing = Svg(WIDTH, HEIGHT + 62)
+    drawing = Scene(WIDTH, HEIGHT + 62)
     for column in range(last - first + 1):
         y = HEIGHT + 18.0
         for i, name in enumerate(FATES):
@@ -113,10 +113,10 @@ def histogram(binade: np.ndarray, fate: np.ndarray, low: int, emin: int, high: i
             drawing.text(LEFT + (exponent - first + 0.5) * step, HEIGHT + 34, two_to(exponent), "middle", 11)
     drawing.text(LEFT - 6, 28, f"{tallest:,}", "end", 11)
     drawing.line(LEFT, HEIGHT + 18, WIDTH - 10, HEIGHT + 18, stroke_opacity=0.6)
-    return drawing.done(spoken)
+    return drawing.svg(spoken)
 
 
-def _edges(drawing: Svg, edges: tuple[tuple[int, str], ...], first: int, step: float) -> None:
+def _edges(drawing: Scene, edges: tuple[tuple[int, str], ...], first: int, step: float) -> None:
     """The format's limits as labelled lines; the first two, which are close in narrow formats, away from each other."""
     room = LEFT + 50.0  # where the first label must end at the earliest to stay inside, and the next may begin
     for (exponent, name), anchor in zip(edges, ("end", "start", "end"), strict=True):

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..draw.page import after_colon, facts, listed, note, panel, power, say, title
+from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, quotes_call, unknown
 from ..language import Text
 from ..training.scalers import machine
 from ..training.scalers.machine import Machine, Tracked
-from .drawing import BLUE, ORANGE, Svg, facts, note, panel, power, say, title
-from .marks import after_colon, listed
 from .shell import Action, Board, Control
 
 MACHINES = {"torch": machine.TORCH, "keras": machine.KERAS, "apex": machine.APEX}
@@ -95,7 +95,7 @@ def _last(state: State, tracked: list[Tracked]) -> str:
 
 def _diagram(state: State, how: Machine) -> str:
     """The two states a scaler is in, and what leads from one to the other."""
-    drawing, last = Svg(WIDTH, 76), state.events[-1:] or "g"
+    drawing, last = Scene(WIDTH, 76), state.events[-1:] or "g"
     for x, name, is_now in ((40, say("count good steps", "累计正常步"), last == "g"),
                             (560, say("back off, skip the step", "回退并跳过该步"), last == "o")):  # fmt: skip
         drawing.rect(x, 20, 200, 34, BLUE if x == 40 else ORANGE, fill_opacity=0.35 if is_now else 0.08, rx=8,
@@ -109,7 +109,7 @@ def _diagram(state: State, how: Machine) -> str:
         f"after {how.growth_interval}: × {how.growth_factor:g}", f"{how.growth_interval} 步后：× {how.growth_factor:g}"
     )
     drawing.text(140, 72, "↻ " + grow, "middle", 12)
-    return drawing.done(after_colon(state.library, say("overflow", "溢出") if last == "o" else say("good", "正常")))
+    return drawing.svg(after_colon(state.library, say("overflow", "溢出") if last == "o" else say("good", "正常")))
 
 
 def _plot(state: State, tracked: list[Tracked]) -> str:
@@ -117,7 +117,7 @@ def _plot(state: State, tracked: list[Tracked]) -> str:
     logs = [math.log2(t.scale) if 0 < t.scale < math.inf else None for t in tracked]
     known = [v for v in logs if v is not None]
     low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
-    drawing = Svg(WIDTH, HEIGHT + 36)
+    drawing = Scene(WIDTH, HEIGHT + 36)
     step = (WIDTH - LEFT - 20) / max(len(logs) - 1, 24)
 
     def at(i: int, value: float) -> tuple[float, float]:
@@ -142,7 +142,7 @@ def _plot(state: State, tracked: list[Tracked]) -> str:
         drawing.text(x, y + 5, mark, "middle", 14, class_="event", data_scale=repr(tracked[i].scale),
                      fill=ORANGE if event == "o" else "currentColor")  # fmt: skip
     drawing.text(WIDTH - 10, HEIGHT + 30, say("steps →", "步 →"), "end", 11)
-    return drawing.done(after_colon(say("scales", "缩放因子"), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
+    return drawing.svg(after_colon(say("scales", "缩放因子"), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
 
 
 def changed(state: State, field: str, value: Any) -> State:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from .. import memory
+from ..draw.page import bracketed, facts, note, panel, say, table, title
+from ..draw.scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import quotes_call
 from ..language import Text
 from ..memory import Estimate, words
 from ..memory.activations import RECOMPUTE
-from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Svg, facts, note, panel, say, table, title
-from .marks import bracketed
 from .shell import Board, Control
 
 KINDS = {kind: name for kind, name in words.KINDS.items() if kind != "kv cache"}  # of training
@@ -74,7 +74,7 @@ def render(state: State) -> str:
 def bars(found: list[Estimate], chosen: int, capacity: int) -> str:
     """Stacked bars of the fullest rank, with the names written into every part that has room."""
     longest = max(*(e.total for e in found), capacity, 1)
-    drawing = Svg(WIDTH, 40 * len(found) + 30)
+    drawing = Scene(WIDTH, 40 * len(found) + 30)
     wide = WIDTH - LEFT - 96
     for row, e in enumerate(found):
         x, y = float(LEFT), 14 + 40.0 * row
@@ -97,7 +97,7 @@ def bars(found: list[Estimate], chosen: int, capacity: int) -> str:
         x = LEFT + capacity / longest * wide
         drawing.line(x, 6, x, 40 * len(found) + 12, stroke_width=2, stroke_dasharray="6 3")
         drawing.text(x, 40 * len(found) + 26, f"{capacity / 1e9:g} GB", "middle", 12)
-    return drawing.done("; ".join(f"ZeRO-{i}: {e.total / 1e9:.1f} GB" for i, e in enumerate(found)))
+    return drawing.svg("; ".join(f"ZeRO-{i}: {e.total / 1e9:.1f} GB" for i, e in enumerate(found)))
 
 
 CONTROLS = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..draw.page import after_colon, bracketed, facts, note, panel, say, title
+from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call
 from ..language import Text
 from ..parallel import schedules
 from ..parallel.schedules import Timeline
-from .drawing import BLUE, ORANGE, Svg, facts, note, panel, say, title
-from .marks import after_colon, bracketed
 from .shell import Board, Control
 
 WIDTH, LEFT, ROW = 920, 70, 30
@@ -82,7 +82,7 @@ def instead(asked: int, state: State) -> str:
 
 def draw(found: Timeline) -> str:
     """All passes to scale."""
-    drawing = Svg(WIDTH, ROW * found.stages + 34)
+    drawing = Scene(WIDTH, ROW * found.stages + 34)
     scale = (WIDTH - LEFT - 10) / float(found.span)
     for stage in range(found.stages):
         y = 6 + stage * ROW
@@ -104,7 +104,7 @@ def draw(found: Timeline) -> str:
         f"{found.stages} stages, {found.micro_batches} micro-batches, bubble {found.bubble}",
         f"{found.stages} 个阶段，{found.micro_batches} 个微批，气泡 {found.bubble}",
     )
-    return drawing.done(after_colon(found.name, spoken))
+    return drawing.svg(after_colon(found.name, spoken))
 
 
 def changed(state: State, field: str, value: object) -> State:

@@ -8,6 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from .. import exact, formats
+from ..draw.page import after_colon, listed, note, panel, say, title
+from ..draw.scene import BLUE, GREY, MONO, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call
 from ..exact import Exact
 from ..formats import Format, Rounding
@@ -15,8 +17,6 @@ from ..inspection import numerals, rows
 from ..inspection.given import parse
 from ..inspection.rows import spacing
 from ..language import Text
-from .drawing import BLUE, GREY, MONO, ORANGE, Svg, note, panel, say, title
-from .marks import after_colon, listed
 from .shell import Board, Control
 
 PARTS = 16  # positions of x within a gap
@@ -96,7 +96,7 @@ def render(state: State) -> str:
     """The line with x, and below it an arrow for each rounding."""
     form, values, x = formats.get(state.format), window(state), x_of(state)
     low, high = values[0].value, values[-1].value
-    drawing = Svg(WIDTH, 84 + 7 * ROW)
+    drawing = Scene(WIDTH, 84 + 7 * ROW)
 
     def at(value: Fraction) -> float:
         return LEFT + 20 + float((value - low) / (high - low)) * (WIDTH - LEFT - 130)
@@ -122,10 +122,10 @@ def render(state: State) -> str:
     where = say(f"x = {numerals.short(x, 17)}; spacing here {ulp}", f"x = {numerals.short(x, 17)}；此处间距 {ulp}")
     told = note(say("Above the values: the last field's bits; a dashed tick is a tie.",
                     "数值上方是最后一个字段的位；虚线刻度是平局点。"))  # fmt: skip
-    return panel(title(after_colon(form.name, where)), drawing.done(_spoken(state)), told)
+    return panel(title(after_colon(form.name, where)), drawing.svg(_spoken(state)), told)
 
 
-def _arrow(drawing: Svg, start: float, end: float, y: float, mode: Rounding, code: int, share: Fraction) -> None:
+def _arrow(drawing: Scene, start: float, end: float, y: float, mode: Rounding, code: int, share: Fraction) -> None:
     """From x to a result; the thickness is the probability."""
     width = 1 + 2 * float(share)
     if start != end:

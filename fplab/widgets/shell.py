@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..draw.page import note, refusal
 from ..errors import LabError
 from ..language import Text, follow, in_each
-from .drawing import note, refusal
 
 State = Any
 HINT = (

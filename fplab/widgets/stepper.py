@@ -11,13 +11,13 @@ from fractions import Fraction
 
 import numpy as np
 
+from ..draw.page import after_colon, bracketed, facts, listed, note, panel, power, say, title, two_to
+from ..draw.scene import BLUE, GREEN, MONO, ORANGE, Scene
 from ..errors import LabError, quotes_call
 from ..language import Text
 from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Term, Trace
 from . import evidence
-from .drawing import BLUE, GREEN, MONO, ORANGE, Svg, facts, note, panel, power, say, title, two_to
-from .marks import after_colon, bracketed, listed
 from .shell import Action, Board, Control, change
 
 CELL, ROW, LEFT, RIGHT = 15, 20, 190, 250
@@ -212,7 +212,7 @@ def draw_step(step: Step, trace: Trace) -> str:
     bottom = max(low - BELOW, min(low, *(_last(v) for v in values if v))) if any(values) else low
     cell = max(6.0, min(CELL, 620 / (top - bottom + 1)))
     width = LEFT + (top - bottom + 2) * cell + RIGHT
-    drawing = Svg(width, 34 + (len(terms) + 2) * ROW + 34)
+    drawing = Scene(width, 34 + (len(terms) + 2) * ROW + 34)
 
     def x_of(place: int) -> float:
         return LEFT + (top - place) * cell
@@ -237,7 +237,7 @@ def draw_step(step: Step, trace: Trace) -> str:
     for place in range(bottom, top + 1):
         if place % 4 == 0:
             drawing.text(x_of(place) + cell / 2, y + 16, two_to(place), "middle", 11, opacity=0.8)
-    return drawing.done(_spoken(step, trace, terms))
+    return drawing.svg(_spoken(step, trace, terms))
 
 
 def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
@@ -246,7 +246,9 @@ def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
     return after_colon(trace.model.name, say("; ", "；").join([*fates, result]))
 
 
-def _bits(drawing: Svg, y: float, value: Fraction, low: int, bottom: int, x_of: object, cell: float, fill: str) -> None:
+def _bits(
+    drawing: Scene, y: float, value: Fraction, low: int, bottom: int, x_of: object, cell: float, fill: str
+) -> None:
     """A value's digits; those below ``low`` struck out."""
     assert callable(x_of)
     for place, digit in _digits(value, bottom):
@@ -262,7 +264,7 @@ def _bits(drawing: Svg, y: float, value: Fraction, low: int, bottom: int, x_of: 
         drawing.text(x_of(bottom) + cell + 2, y + 12, "…")
 
 
-def _words(drawing: Svg, y: float, name: str, end: str, width: float, negative: bool, bold: bool = False) -> None:
+def _words(drawing: Scene, y: float, name: str, end: str, width: float, negative: bool, bold: bool = False) -> None:
     weight = "bold" if bold else "normal"
     drawing.text(LEFT - 8, y + 12.5, f"{name}{'  −' if negative else ''}", "end", 12, font_weight=weight)
     drawing.text(width - RIGHT + 6, y + 12.5, end, size=12)

@@ -1,0 +1,129 @@
+"""HTML as strings: the blocks that widgets, reports and pages are made of, legible on light and on dark pages."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from ..errors import LabError
+from ..language import Text
+from .scene import ORANGE
+
+RULE = "1px solid rgba(128,128,128,.4)"
+
+
+def say(en: str, zh: str) -> str:
+    """The text in the current language."""
+    return str(Text(en, zh))
+
+
+def after_colon(first: str, then: str) -> str:
+    """Two texts with the language's colon between them."""
+    return say(f"{first}: {then}", f"{first}：{then}")
+
+
+def listed(*texts: object) -> str:
+    """Texts with the language's commas between them."""
+    return say(", ", "，").join(map(str, texts))
+
+
+def bracketed(before: str, text: str) -> str:
+    """A text, and another in the language's brackets behind it."""
+    return say(f"{before} ({text})", f"{before}（{text}）")
+
+
+def panel(*blocks: str) -> str:
+    """A widget's whole picture."""
+    inside = "".join(f'<div style="margin:.35em 0">{block}</div>' for block in blocks if block)
+    # One grid column that may be narrower than a table in it, which then scrolls by itself.
+    style = "color:inherit;line-height:1.45;max-width:70em;display:grid;grid-template-columns:minmax(0,1fr)"
+    return f'<div class="fplab-picture" style="{style}">{inside}</div>'
+
+
+def beside(*blocks: str) -> str:
+    """Blocks side by side, below one another where the page is narrow."""
+    inside = "".join(f'<div style="flex:1 1 22em;min-width:0">{block}</div>' for block in blocks)
+    return f'<div style="display:flex;flex-wrap:wrap;gap:.5em 2em">{inside}</div>'
+
+
+def note(text: str) -> str:
+    """A line of prose below a drawing."""
+    return f'<div style="opacity:.85">{html.escape(text)}</div>'
+
+
+def title(text: str) -> str:
+    """A line of bold text."""
+    return f"<b>{html.escape(text)}</b>"
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """Labelled lines; a text may be long."""
+    inside = "".join(
+        f'<span style="opacity:.8">{html.escape(label)}</span>'
+        f'<span style="overflow-wrap:anywhere">{html.escape(text)}</span>'
+        for label, text in pairs
+    )
+    return f'<div style="display:grid;grid-template-columns:max-content 1fr;gap:0 1em">{inside}</div>'
+
+
+class Html(str):
+    """A text that is HTML already."""
+
+    __slots__ = ()
+
+
+def code(text: str) -> Html:
+    """A text as a program has it, in the page's own colours."""
+    return Html(f'<code style="color:inherit;background:none;white-space:pre-wrap">{html.escape(text)}</code>')
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]], words: Sequence[float] = ()) -> str:
+    """A table of numbers, the first column to the left and the others to the right; or of words.
+
+    ``words``: how wide each column is at least, in em, as Chinese would break anywhere in a narrow one. Without a head
+    the first column heads the rows.
+    """
+
+    def cell(tag: str, i: int, text: object) -> str:
+        style = (
+            f"text-align:left;vertical-align:top;padding:.25em .9em .25em 0;white-space:normal;min-width:{words[i]}em"
+            if words
+            else f"text-align:{'right' if i else 'left'};padding:.1em .7em"
+        )
+        inside = text if isinstance(text, Html) else html.escape(str(text))
+        return f'<{tag} style="{style};background:none;border-bottom:{RULE}">{inside}</{tag.split()[0]}>'
+
+    first = "td" if head else 'th scope="row"'
+    lines = ["".join(cell('th scope="col"', i, t) for i, t in enumerate(head))] if head else []
+    lines += ["".join(cell("td" if i else first, i, t) for i, t in enumerate(row)) for row in rows]
+    body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
+    style = "border-collapse:collapse;font-variant-numeric:tabular-nums;color:inherit;font-size:1em;max-width:70em"
+    return f'<div style="overflow-x:auto"><table style="{style}">{body}</table></div>'
+
+
+def refusal(error: LabError | str) -> str:
+    """What a widget says of a wish that cannot be met: kindly, with what is allowed, and without a traceback."""
+    head = say("Not possible:", "无法做到：")
+    text = str(error)
+    if isinstance(error, LabError) and error.call is not None:  # the call is the widget's, not the reader's
+        text = text.removeprefix(f"{error.call}: ")
+    return (
+        f'<div role="alert" style="border-left:4px solid {ORANGE};padding:.4em .8em;margin:.4em 0">'
+        f"<b>⚠ {head}</b> {html.escape(text)}</div>"
+    )
+
+
+def power(x: Fraction | float) -> str:
+    """A power of two as text with a superscript: ``2⁻²⁴``; other numbers to six digits."""
+    ratio = Fraction(x)
+    up, down = abs(ratio.numerator), ratio.denominator
+    if ratio and not up & (up - 1) and not down & (down - 1):
+        sign = "−" if ratio < 0 else ""
+        return f"{sign}{two_to(up.bit_length() - down.bit_length())}"
+    return f"{float(x):.6g}"
+
+
+def two_to(exponent: int) -> str:
+    """``2⁻²⁴``, in characters that every page can show."""
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -1,0 +1,141 @@
+"""A scene: rectangles, lines and texts in pixels, drawn as SVG on a page and by matplotlib in a figure.
+
+Text and lines wear the page's own colour (``currentColor``); fills are translucent, so that they tint light and dark
+grounds alike. What a colour says is said a second time by a word, a mark or a hatching.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
+NUMBERS = (int, float)
+LEGIBLE = 0.7  # a drawing shrinks to this share of its width, and scrolls where there is less room
+POINTS = 0.72  # of a pixel, at 100 pixels an inch
+MONO = "ui-monospace,'DejaVu Sans Mono',monospace"
+
+
+def number(x: float) -> str:
+    """A coordinate: two decimals at most."""
+    return f"{x:.2f}".rstrip("0").rstrip(".") if x % 1 else f"{x:.0f}"
+
+
+@functools.lru_cache(maxsize=4096)
+def escaped(text: str) -> str:
+    """A text as HTML; a drawing has the same few thousands of times."""
+    return html.escape(text)
+
+
+@functools.cache
+def attribute(name: str) -> str:
+    """A keyword's name as an attribute's."""
+    return name.rstrip("_").replace("_", "-")
+
+
+def attributes(given: dict[str, object]) -> str:
+    """Keyword arguments as attributes: ``stroke_width=2`` is ``stroke-width="2"``."""
+    parts = []
+    for name, value in given.items():
+        text = number(value) if isinstance(value, NUMBERS) else escaped(str(value))
+        parts.append(f' {attribute(name)}="{text}"')
+    return "".join(parts)
+
+
+class Mark(NamedTuple):
+    """One thing drawn, as SVG calls it: a tag, its attributes as keywords, and the words of a text."""
+
+    tag: str
+    given: dict[str, Any]
+    text: str = ""
+
+
+class Scene:
+    """A drawing of some width and height in pixels, grown mark by mark; ``spoken``: what a screen reader says of it."""
+
+    def __init__(self, width: float, height: float, spoken: str = "") -> None:
+        self.width, self.height, self.spoken = width, height, spoken
+        self.marks: list[Mark] = []
+
+    def add(self, tag: str, **given: object) -> None:
+        """A mark without words."""
+        self.marks.append(Mark(tag, given))
+
+    def rect(self, x: float, y: float, width: float, height: float, fill: str = "none", **given: object) -> None:
+        """A rectangle."""
+        self.add("rect", x=x, y=y, width=width, height=height, fill=fill, **given)
+
+    def line(self, x: float, y: float, to_x: float, to_y: float, **given: object) -> None:
+        """A line, in the page's colour unless told otherwise."""
+        self.add("line", **{"x1": x, "y1": y, "x2": to_x, "y2": to_y, "stroke": "currentColor", **given})
+
+    def path(self, points: Iterable[tuple[float, float]], **given: object) -> None:
+        """A line through points."""
+        places = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        self.add("polyline", **{"points": places, "fill": "none", "stroke": "currentColor", **given})
+
+    def hatch(self, x: float, y: float, width: float, height: float, step: float = 6) -> None:
+        """Slanting lines over a rectangle, the second cue of a fill."""
+        strokes = []
+        at = x - height
+        while at < x + width:  # from the lower edge to the upper one, cut off at the sides
+            left, right = max(at, x), min(at + height, x + width)
+            if right > left:
+                strokes.append(f"M{number(left)} {number(y + height - (left - at))}L{number(right)} "
+                               f"{number(y + height - (right - at))}")  # fmt: skip
+            at += step
+        self.add("path", d="".join(strokes), stroke="currentColor", stroke_opacity=0.55, fill="none")
+
+    def text(self, x: float, y: float, text: object, anchor: str = "start", size: float = 12, **given: object) -> None:
+        """A line of text; ``anchor``: start, middle or end."""
+        given = {"x": x, "y": y, "text_anchor": anchor, "font_size": size, **given}
+        self.marks.append(Mark("text", given, str(text)))
+
+    def svg(self, spoken: str = "") -> str:
+        """The scene as an SVG element that scrolls where there is no room for it."""
+        parts = (
+            f"<{tag}{attributes(given)}" + (f">{escaped(text)}</{tag}>" if text else "/>")
+            for tag, given, text in self.marks
+        )
+        box = f"0 0 {number(self.width)} {number(self.height)}"
+        least = number(LEGIBLE * self.width)
+        style = f"display:block;max-width:100%;min-width:{least}px;height:auto;font-family:system-ui,sans-serif"
+        return (
+            f'<div style="overflow-x:auto"><svg role="img" aria-label="{html.escape(spoken or self.spoken)}" '
+            f'width="{number(self.width)}" viewBox="{box}" fill="currentColor" style="{style}">'
+            f"{''.join(parts)}</svg></div>"
+        )
+
+    def onto(self, ax: Axes) -> None:
+        """Draw rectangles, lines and texts on axes that are as large as the scene, at 100 pixels an inch."""
+        from matplotlib.colors import to_rgba
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Rectangle
+
+        from .style import current
+
+        def colour(given: dict[str, Any], what: str, default: str = "none") -> Any:
+            name = given.get(what, default)
+            return to_rgba(current().ink if name == "currentColor" else name, given.get(f"{what}_opacity"))
+
+        sides = {"start": "left", "middle": "center", "end": "right"}
+        for tag, given, text in self.marks:
+            width = POINTS * given.get("stroke_width", 1)
+            if tag == "rect":
+                place, size = (given["x"], given["y"]), (given["width"], given["height"])
+                face, edge = colour(given, "fill"), colour(given, "stroke")
+                ax.add_patch(Rectangle(place, *size, facecolor=face, edgecolor=edge, linewidth=width))
+            elif tag == "line":
+                ends = (given["x1"], given["x2"]), (given["y1"], given["y2"])
+                ax.add_line(Line2D(*ends, color=colour(given, "stroke"), linewidth=width))
+            else:
+                font = {"size": POINTS * given["font_size"], "weight": given.get("font_weight", "normal")}
+                ink = to_rgba(current().ink, given.get("opacity"))
+                ax.text(given["x"], given["y"], text, ha=sides[given["text_anchor"]], color=ink, **font)
+        ax.set(xlim=(0, self.width), ylim=(self.height, 0))
+        ax.set_axis_off()
