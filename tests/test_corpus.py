@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from tensorcore_cases import exact_bits
 
 from fplab.errors import LabError
 from fplab.hardware import corpus
-from fplab.tensorcore import matmul
+from fplab.tensorcore import dot, matmul
+from fplab.tensorcore.models import Status
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "tensor-core-corpus"
 PRESENT = FOLDER.is_dir()
@@ -54,6 +56,18 @@ def test_oracle(cell: corpus.Cell) -> None:
 
 def test_status_says_data(cell: corpus.Cell) -> None:
     assert cell.model.status.value == "data"
+
+
+def test_no_row_shows_a_floor(cell: corpus.Cell) -> None:
+    """Without its floor, and with one eight binades higher, a model gives the same rows: data says nothing of it."""
+    a, b, c = (x.view(np.float32) for x in (cell.a, cell.b, cell.c))
+    floor = -19 if cell.model.floor is None else cell.model.floor
+    for other in (None, floor + 8):
+        found = np.asarray(dot(a, b, c, dataclasses.replace(cell.model, floor=other)))
+        assert np.array_equal(found.view(np.uint32), cell.d)
+    found = np.asarray(dot(a, b, c, dataclasses.replace(cell.model, floor=10)))
+    assert not np.array_equal(found.view(np.uint32), cell.d)  # one that lies among the terms does show
+    assert cell.model.floor_status is not Status.DATA
 
 
 def test_a_wrong_model_is_caught() -> None:

@@ -34,3 +34,11 @@ def test_fp32_operands_are_rounded_as_the_lab_rounds(fmt: str, transposed: bool)
     want = fplab.quantize(x, fmt)
     assert want.size > 190_000
     np.testing.assert_array_equal(out.numpy().ravel(), want)
+
+
+@pytest.mark.parametrize("gpu", ["V100", "T4", "A100"])
+def test_fp64_is_a_chain_of_multiply_adds_with_and_without_tensor_cores_for_it(gpu: str) -> None:
+    a, b = torch.randn(5, 7, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    with emulate(gpu, inputs="fp16"):
+        out = a @ b
+    np.testing.assert_array_equal(out.numpy(), fplab.tensorcore.matmul(a, b, gpu="H100", inputs="fp64"))

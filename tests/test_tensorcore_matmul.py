@@ -10,12 +10,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from tensorcore_cases import bits, operand, representative
+from tensorcore_cases import bits, exact_bits, operand, representative
 
 import fplab
-from fplab import set_num_threads
+from fplab import exact, set_num_threads
 from fplab.errors import LabError
-from fplab.tensorcore import Model, Plan, dot, engine, get, matmul
+from fplab.tensorcore import Model, Plan, dot, engine, get, matmul, trace
 
 RNG = np.random.default_rng(11)
 
@@ -145,6 +145,68 @@ def test_epilogue() -> None:
     assert np.array_equal(matmul(a, b, alpha=0.5), product * np.float32(0.5))
 
 
+def rounded(x: Fraction, fmt: str) -> float:
+    """The nearest value of a format, by the oracle."""
+    return float(exact.decode(exact.round_to(exact.of(x), fmt)[0], fmt).value) if x else 0.0
+
+
+@pytest.mark.parametrize("output", ["fp32", "fp16"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0.3), (0.7, 1), (0.7, 1.3)])
+def test_epilogues_on_fractions(output: str, alpha: float, beta: float) -> None:
+    """alpha, beta and beta * c are rounded to the output format, and then alpha * sum + (beta * c) once."""
+    a, b, c = values("fp16", 8, 64), values("fp16", 64, 8), values(output, 8, 8)
+    product, found = matmul(a, b, output=output), matmul(a, b, c, output=output, alpha=alpha, beta=beta)
+    first, second = (Fraction(rounded(Fraction(x), output)) for x in (alpha, beta))
+    once, unrounded = np.zeros((2, 8, 8), np.float32)
+    for at in np.ndindex(8, 8):
+        part = second * Fraction(float(c[at]))
+        once[at] = rounded(first * Fraction(float(product[at])) + Fraction(rounded(part, output)), output)
+        unrounded[at] = rounded(first * Fraction(float(product[at])) + part, output)
+    assert np.array_equal(bits(found), bits(once))
+    if beta != 1:
+        assert (once != unrounded).any()  # that beta * c is rounded shows
+
+
+def test_the_epilogue_of_fp64_is_fused() -> None:
+    a, b, c = (RNG.standard_normal(shape) for shape in ((50, 3), (3, 40), (50, 40)))
+    product, found = matmul(a, b, inputs="fp64"), matmul(a, b, c, inputs="fp64", alpha=0.3, beta=0.7)
+    want = [float(Fraction(0.3) * Fraction(x) + Fraction(0.7 * z)) for x, z in zip(product.flat, c.flat, strict=True)]
+    assert found.reshape(-1).tolist() == want
+    assert np.count_nonzero(found != 0.3 * product + 0.7 * c) > 300  # rounding twice is another result
+    assert np.array_equal(matmul(a, b, inputs="fp64", alpha=0.3), 0.3 * product)
+    nan = matmul([[1.0]], [[1.0]], [[np.nan]], inputs="fp64", beta=2)
+    assert nan.view(np.uint64)[0, 0] == 0x7FF8000000000000
+
+
+def test_c_in_the_accumulator_is_neither_scaled_nor_dropped() -> None:
+    a, b, c, plan = np.ones((1, 8)), np.ones((8, 1)), np.array([[5.0]]), Plan(c="accumulator")
+    assert matmul(a, b, c, plan=plan)[0, 0] == 13
+    assert matmul(a, b, plan=plan, alpha=2, beta=3)[0, 0] == 16  # no c
+    assert matmul(a, b, c, plan=Plan(c="epilogue"), alpha=2, beta=3)[0, 0] == 31
+    for factors in ({"alpha": 2, "beta": 3}, {"beta": 3}, {"alpha": 2}):
+        with pytest.raises(LabError, match=r"with Plan\(c='accumulator'\), which feeds C to the first chain as it is"):
+            matmul(a, b, c, plan=plan, **factors)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "inputs", "output", "tiny"),
+    [("A100", "fp16", "fp16", 2.0**-14), ("A100", "bf16", "fp32", 2.0**-76), ("A2", "tf32", "fp32", 2.0**-76),
+     ("Ada", "e5m2", "fp16", 2.0**-14), ("A100", "fp64", "fp64", 2.0**-600)],
+)  # fmt: skip
+def test_one_rule_for_the_sign_of_zero(gpu: str, inputs: str, output: str, tiny: float) -> None:
+    """A row is filled up to whole instructions: the -0 of an earlier block meets +0 in a later one, and is +0."""
+    model = get(gpu, inputs, output)
+    for k, negative in ((1, False), (model.k, True), (model.k + 1, False)):
+        a, b = np.zeros((1, k)), np.ones((k, 1))
+        a[0, min(k, model.k) - 1], b[min(k, model.k) - 1, 0] = -tiny, tiny
+        row = dot(a[0], b[:, 0], 0.0, model)
+        assert row == 0
+        assert np.signbit(row) == np.signbit(matmul(a, b, gpu=model)[0, 0]) == negative
+        if inputs != "fp64":
+            assert exact_bits(model, a[0], b[:, 0], 0.0) == bits(row)
+            assert trace(a[0], b[:, 0], 0.0, model).bits == bits(row)
+
+
 def test_output_and_store() -> None:
     a, b = values("fp16", 30, 512), values("fp16", 512, 70)
     wide, half = matmul(a, b, store="fp16"), matmul(a, b, output="fp16")
@@ -182,10 +244,10 @@ def test_the_block_of_tf32_is_the_instructions() -> None:
 def test_int8() -> None:
     a, b = RNG.integers(-128, 128, (70, 300)), RNG.integers(-128, 128, (300, 90))
     c = RNG.integers(-(2**31), 2**31, (70, 90))
-    exact = a.astype(object) @ b.astype(object) + c.astype(object)
+    whole = a.astype(object) @ b.astype(object) + c.astype(object)
     wrapped = matmul(a, b, c, inputs="int8")
     assert wrapped.dtype == np.int32
-    assert np.array_equal(wrapped, ((exact + 2**31) % 2**32 - 2**31).astype(np.int64))
+    assert np.array_equal(wrapped, ((whole + 2**31) % 2**32 - 2**31).astype(np.int64))
     model = get("H100", "int8").with_options(saturate=True)
     ends = (
         matmul([[127] * 64], [[127]] * 64, [[2**31 - 1]], gpu=model),
@@ -261,6 +323,10 @@ def test_memory() -> None:
         (
             lambda: matmul([[1.0]], [[1.0]], inputs="tf32", conversion="rtz"),
             "unknown conversion 'rtz'. Allowed: truncate, rna, rne",
+        ),
+        (
+            lambda: dot([1.0], [1.0], conversion="rna"),
+            "conversion='rna' says how FP32 becomes TF32, and a is fp16; leave it out.",
         ),
         (lambda: matmul([[1.0]], [[1.0]], scale_a=[[1.0]]), "has no block scales; use inputs such as 'mxfp8_e4m3'"),
         (lambda: matmul([[1.0]], [[1.0]], plan=Plan(promote=24)), "promote=24 is no multiple of 16"),

@@ -31,6 +31,8 @@ SPECIFIED = [  # gpu, inputs, output, instruction; L, F, kept bits, rounding, fl
     ("RTXPRO6000", "e2m1", "fp16", None, 32, 25, 10, "rne", -133),
     ("B200", "mxfp6_e3m2", "fp32", None, 32, 25, 23, "rtz", -133),
     ("B200", "nvfp4", "fp32", None, 64, 35, 23, "rtz", -139),
+    ("B200", "nvfp4_e8m0", "fp32", None, 64, 35, 23, "rtz", -139),
+    ("B200", "e4m3", "fp16", "tcgen05", 32, 25, 10, "rne", -133),
 ]
 
 
@@ -38,6 +40,18 @@ SPECIFIED = [  # gpu, inputs, output, instruction; L, F, kept bits, rounding, fl
 def test_parameters(row) -> None:
     m = get(*row[:4])
     assert (m.length, m.alignment_bits, m.kept_bits, m.rounding, m.floor) == row[4:]
+
+
+def test_what_does_not_exist_is_not_listed() -> None:
+    """No FP64 before sm_80, no INT8 of k = 32 on sm_75, block scales on B200 by tcgen05 alone; what exists is there."""
+    cells = {(m.gpu, m.instruction, m.a, m.output, m.k, m.scale) for m in TABLE}
+    assert not {c for c in cells if c[0] in ("V100", "T4") and c[2] == "fp64"}
+    assert {c[4] for c in cells if c[0] == "T4" and c[2] == "int8"} == {16}
+    assert not {c for c in cells if c[0] == "V100" and c[2] == "int8"}
+    assert {(c[0], c[1]) for c in cells if c[5]} == {("B200", "tcgen05"), ("RTXPRO6000", "mma")}
+    assert ("B200", "tcgen05", "e4m3", "fp16", 32, None) in cells
+    assert ("B200", "tcgen05", "e2m1", "fp32", 64, ("e8m0", 16)) in cells
+    assert get("B200", "nvfp4_e8m0").scale == ("e8m0", 16)
 
 
 def test_every_model_is_found_by_its_own_name() -> None:
@@ -67,6 +81,8 @@ def test_status() -> None:
     assert get("H100", "tf32").status is Status.LITERATURE
     assert get("H100", "tf32", instruction="mma.k4").status is Status.DATA
     assert get("H100", "e4m3*e5m2").status is Status.LITERATURE
+    assert get("A100").floor_status is Status.LITERATURE
+    assert get("H100", "e4m3", "fp16").floor_status is Status.OPEN
 
 
 def test_questions_are_asked_in_both_languages() -> None:
@@ -95,7 +111,7 @@ def test_questions_name_the_options() -> None:
         ((100,), "unknown GPU 100. Allowed: V100"),
         (("A100", "e4m3"), "A100 has no e4m3. Allowed on A100: fp16, bf16, tf32, fp64, int8. "
                            "GPUs that have it: Ada, L40S, H100, H200, B200, RTXPRO6000."),
-        (("T4", "bf16"), "T4 has no bf16. Allowed on T4: fp16, fp64, int8."),
+        (("T4", "bf16"), "T4 has no bf16. Allowed on T4: fp16, int8. GPUs that have it: A100,"),
         (("H100", "fp17"), "unknown inputs 'fp17'. Allowed: fp16, bf16, tf32,"),
         (("H100", "fp32"), "unknown inputs 'fp32'"),
         (("H100", ("fp16", "bf16")), "H100 has no fp16 * bf16."),
@@ -104,7 +120,10 @@ def test_questions_name_the_options() -> None:
         (("H100", "fp16", "bf16"), "output='bf16' is no accumulator; allowed: fp32, fp16 (store='bf16' casts at"),
         (("A100", "fp16", "fp32", "wgmma"), "A100 has no wgmma. Allowed on A100: mma."),
         (("H100", "fp16", "fp32", "gmma"), "unknown instruction 'gmma'. Allowed: mma, wgmma, tcgen05. Did you mean"),
-        (("B200", "e4m3", "fp16", "tcgen05"), "B200 has no tcgen05 that takes e4m3 to fp16. Allowed: mma."),
+        (("B200", "e2m1", "fp32", "mma"), "B200 has no mma that takes e2m1 to fp32. Allowed: tcgen05."),
+        (("B200", "nvfp4", "fp32", "mma"), "B200 has no mma that takes nvfp4 to fp32. Allowed: tcgen05."),
+        (("V100", "fp64"), "V100 has no fp64. Allowed on V100: fp16."),
+        (("T4", "int8", None, "mma.k32"), "instruction='mma.k32' does not exist here. Allowed: mma.k16."),
         (("H100", "fp16", "fp32", "mma.k4"), "instruction='mma.k4' does not exist here. Allowed: mma.k16, mma.k8."),
     ],
 )  # fmt: skip

@@ -60,6 +60,23 @@ def test_functionally_equal_models() -> None:
     assert separate(get("A100"), get("T4")) is None
 
 
+@pytest.mark.parametrize("k", [3, 7, 16])
+def test_a_row_that_one_block_may_hold_is_refused(k: int) -> None:
+    match = rf"tensorcore.probe\(.*k={k}\): k={k}: all products share one block, which may be longer; pass more"
+    with pytest.raises(LabError, match=match):
+        probe(box(get("H100")), k=k)
+    with pytest.raises(LabError, match=r"tensorcore.probe\(.*k=2\): k=2 is not possible; allowed: 3 to"):
+        probe(box(get("H100")), k=2)
+
+
+@pytest.mark.parametrize(("cell", "k"), [(("A100", "fp16", "fp16"), 16), (("T4", "fp16", "fp16"), 8),
+                                         (("A2", "tf32"), 8), (("H100", "tf32", "fp32", "mma.k4"), 4)])  # fmt: skip
+def test_the_length_of_an_instruction_is_found(cell: tuple[str, ...], k: int) -> None:
+    """By the sign of zero, which only a row of whole instructions keeps."""
+    found = probe(box(get(*cell)), get(*cell).a, get(*cell).output, k=40)
+    assert found.model.k == get(*cell).k == k
+
+
 def test_interleaving_is_found() -> None:
     found = probe(box(get("H100", "e4m3", "fp16", "mma")), "e4m3", "fp16")
     assert found.blocks[0] == tuple(k for k in range(32) if k % 4 < 2)

@@ -2,7 +2,7 @@
 
 They answer the questions that papers leave open (:data:`fplab.tensorcore.QUESTIONS`):
 
-* the floor of emax, or of each zero term: outputs ``tiny`` and ``zeros``, with the other rule as a hypothesis;
+* a floor of emax, or zeros that count with exponent -126: outputs ``tiny`` and ``zeros``, the second as a hypothesis;
 * a subnormal FP16 c at exponent -14 or its own: ``subnormal``;
 * signs of zeros, (-0) + (-0), rounding to zero from below: ``zeros``;
 * payload and sign of NaNs: ``bits`` and ``special``, of which every bit is compared; overflow: ``large``, ``probes``;
@@ -29,13 +29,13 @@ RAW = ("bits", "special")  # regimes in which the payload of a NaN counts
 FORMATS = {"fp32": "fp32", "fp16": "fp16", "fp64": "fp64", "int32": "bits32"}
 BITS = {"fp32": "bits32", "fp16": "bits16", "fp64": "bits64", "int32": "bits32"}
 OPTIONS: dict[str, dict[str, Any]] = {  # hypotheses: answers to open questions other than the model's own
-    "the floor is the exponent of zero terms": {"floor_rule": "zero_terms"},
+    "zeros count with exponent -126": {"floor_rule": "zero_terms"},
     "c has its true exponent": {"c_exponent": "true"},
     "(-0) + (-0) is -0": {"negative_zeros": "minus"},
     "negative sums round to +0": {"zero_from_below": "plus"},
     "both zero signs": {"negative_zeros": "minus", "zero_from_below": "plus"},
     "overflow gives the largest": {"overflow": "max"},
-    "zero terms have the floor, c its exponent": {"floor_rule": "zero_terms", "c_exponent": "true"},
+    "zeros count with exponent -126, c with its own": {"floor_rule": "zero_terms", "c_exponent": "true"},
 }
 
 

@@ -265,7 +265,7 @@ def core_product(one: Product, a: np.ndarray, b: np.ndarray, c: Any, plan: Plan,
             x, y.T, c, gpu=gpu_of(meta), inputs=pair, output=accumulate,
             store=one.output if one.output in ("fp16", "bf16") and accumulate == "fp32" else None,
             instruction=plan.get("instruction"), alpha=one.alpha, beta=one.beta or 1.0,
-            plan=Order(**order) if order else None, conversion=plan.get("conversion", "truncate"),
+            plan=Order(**order) if order else None, conversion=plan.get("conversion"),
         )  # fmt: skip
     if one.output == "bf16":
         return (np.ascontiguousarray(found).view(np.uint32) >> np.uint32(16)).astype(np.uint16)

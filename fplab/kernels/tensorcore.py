@@ -13,7 +13,9 @@ from numba.cpython.unsafe.numbers import leading_zeros
 
 from . import inlined, jit
 
-ABSENT = -(1 << 20)  # the exponent of a term that does not count toward emax
+ABSENT = -(1 << 20)  # the exponent of a zero that does not count toward emax, and so of sums of it with others
+NONE = -(1 << 19)  # an emax below this: no term counts
+TOWARD_ZERO, TO_NEAREST = range(2)  # how a sum is rounded; a tie goes to even
 NAN = np.uint32(0x7FFFFFFF)
 INFINITY = np.uint32(0x7F800000)
 SIGN = np.uint32(0x80000000)
@@ -26,9 +28,9 @@ class Block(NamedTuple):
     length: int  # products of a block, L
     align: int  # F
     kept: int  # fraction bits of a result
-    nearest: int  # 1: to nearest, ties to even; 0: toward zero
+    rounding: int  # TOWARD_ZERO or TO_NEAREST
     floor: int  # least emax, or ABSENT
-    zero_exponent: int  # of a zero term, or ABSENT
+    zero_exponent: int  # of a zero factor and of a zero c, or ABSENT
     emin_a: int
     emin_b: int
     emin_c: int  # where c's exponent is clamped
@@ -39,6 +41,7 @@ class Block(NamedTuple):
     plus_from_below: int  # 1: a negative sum that rounds to zero gives +0
     overflow_max: int  # 1: overflow gives the largest finite value
     widened: int  # 1: two blocks from zero, then c is added; operands come in the order of the blocks
+    zero_groups: int  # 1: a group that sums to zero counts toward emax with the exponents of its scales
 
 
 @inlined
@@ -96,7 +99,7 @@ def special_product(x, y):
 def cut(m, negative, shift):
     """``m / 2**shift`` truncated toward zero, with its sign; a negative shift multiplies."""
     if shift < 0:
-        m <<= -shift
+        m <<= min(-shift, 63)  # far to the left is a zero alone, whose exponent does not count
     else:
         m = m >> shift if shift < 63 else np.int64(0)
     return -m if negative else m
@@ -116,7 +119,7 @@ def deliver(total, exponent, p):
         else:
             s = np.uint64(drop)
             kept = m >> s
-            if p.nearest:
+            if p.rounding == TO_NEAREST:
                 rest, half = m & ((np.uint64(1) << s) - np.uint64(1)), np.uint64(1) << (s - np.uint64(1))
                 if rest > half or (rest == half and kept & np.uint64(1)):
                     kept += np.uint64(1)
@@ -142,25 +145,28 @@ def deliver(total, exponent, p):
 
 
 @jit
-def block(a, b, c, start, shift, p):
-    """One fused block of the products at ``start`` and after. c is float32 bits; so is the result.
+def check(p):
+    """Refuse a block whose rounding is none: a kernel would take it for another."""
+    if p.rounding != TOWARD_ZERO and p.rounding != TO_NEAREST:
+        raise ValueError("a kernel was given a rounding that it does not have")
 
-    ``shift`` is the sum of the exponents of two block scales. Beyond the end of the operands come products +0.
+
+@jit
+def block(a, b, c, start, shift, p):
+    """One fused block of the ``p.length`` products from ``start`` on. c is float32 bits; so is the result.
+
+    ``shift`` is the sum of the exponents of two block scales.
     """
     emax = np.int64(ABSENT)
     seen = 0
     minus = True
     for k in range(start, start + p.length):
-        if k < a.size:
-            x, y = a[k], b[k]
-            seen |= special_product(x, y)
-            _, ma, ea = parts(x, p.emin_a)
-            _, mb, eb = parts(y, p.emin_b)
-            emax = max(emax, ea + eb + shift if ma and mb else p.zero_exponent)
-            minus = minus and (ma == 0 or mb == 0) and ((x ^ y) & SIGN) != np.uint32(0)
-        else:
-            emax = max(emax, p.zero_exponent)
-            minus = False
+        x, y = a[k], b[k]
+        seen |= special_product(x, y)
+        _, ma, ea = parts(x, p.emin_a)
+        _, mb, eb = parts(y, p.emin_b)
+        emax = max(emax, (ea if ma else p.zero_exponent) + (eb if mb else p.zero_exponent) + shift)
+        minus = minus and (ma == 0 or mb == 0) and ((x ^ y) & SIGN) != np.uint32(0)
     if is_nan(c):
         seen |= 4
     if is_infinite(c):
@@ -170,15 +176,14 @@ def block(a, b, c, start, shift, p):
     negative, mc, ec = parts(c, p.emin_c)
     emax = max(emax, ec if mc else p.zero_exponent)
     minus = minus and mc == 0 and negative
-    if emax == ABSENT:
+    if emax < NONE:
         return SIGN if minus and p.minus_zeros else np.uint32(0)
     emax = max(emax, np.int64(p.floor))
     total = cut(mc, negative, 23 - p.align + emax - ec)
     for k in range(start, start + p.length):
-        if k < a.size:
-            na, ma, ea = parts(a[k], p.emin_a)
-            nb, mb, eb = parts(b[k], p.emin_b)
-            total += cut(ma * mb, na != nb, 46 - p.align + emax - (ea + eb + shift))
+        na, ma, ea = parts(a[k], p.emin_a)
+        nb, mb, eb = parts(b[k], p.emin_b)
+        total += cut(ma * mb, na != nb, 46 - p.align + emax - (ea + eb + shift))
     if total == 0:
         return SIGN if minus and p.minus_zeros else np.uint32(0)
     return deliver(total, emax - p.align, p)
@@ -201,7 +206,7 @@ def add(x, y, p):
 
 @jit
 def chain(a, b, c, shifts, p):
-    """All blocks of one row. ``shifts``: the exponents of block scales, one a block; empty where there are none."""
+    """All blocks of one row of whole blocks. ``shifts``: the exponents of block scales, one a block, or empty."""
     if is_nan(c):
         c = np.uint32(p.nan)
     d = np.uint32(0)
@@ -219,6 +224,7 @@ def chain(a, b, c, shifts, p):
 @jit
 def dot(a, b, c, shifts, out, p):
     """Rows: ``out[i]`` is the chain of ``a[i]``, ``b[i]`` and ``c[i]``."""
+    check(p)
     for i in range(a.shape[0]):
         out[i] = chain(a[i], b[i], c[i], shifts[i], p)
 
@@ -226,6 +232,7 @@ def dot(a, b, c, shifts, out, p):
 @jit
 def matmul(a, b, c, shifts_a, shifts_b, out, p):
     """Products: ``out[i, j]`` is the chain of ``a[i]``, ``b[j]`` (rows: B transposed) and ``c[i, j]``."""
+    check(p)
     for i in range(a.shape[0]):
         for j in range(b.shape[0]):
             out[i, j] = chain(a[i], b[j], c[i, j], shifts_a[i] + shifts_b[j], p)

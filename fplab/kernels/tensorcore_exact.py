@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from . import inlined, jit
-from .tensorcore import ABSENT, cut, deliver, is_infinite, is_nan, parts
+from .tensorcore import NONE, check, cut, deliver, is_infinite, is_nan, parts
 from .tensorcore_fast import ABS, INFINITY, NEVER, _float, _power64, _truncate
 
 SPAN = 256  # columns worked on at a time
@@ -88,33 +88,31 @@ def grouped_block(a, b, start, ma, ea, mb, eb, per, c, p):
     """One block of ``p.length`` products in groups of 16, element by element; float32 bits in and out.
 
     ``ma``, ``ea`` and ``mb``, ``eb``: significands (float64, NaN for a NaN) and exponents of scales, each for ``per``
-    products.
+    products. A group that sums to zero counts toward emax where ``p.zero_groups``.
     """
     groups = p.length // GROUP
     negative, mc, ec = parts(c, p.emin_c)
     bad = is_nan(c)
-    emax = ec if mc else np.int64(ABSENT)
+    emax = ec if mc else np.int64(p.zero_exponent)
     ms = np.zeros(groups, np.int64)
     es = np.zeros(groups, np.int64)
     for g in range(groups):
         n = (start + g * GROUP) // per
-        if n >= ma.size:
-            break
         if np.isnan(ma[n]) or np.isnan(mb[n]):
             bad = True
             continue
         quarters = np.int64(0)  # E2M1 products are multiples of 1/4
-        for k in range(start + g * GROUP, min(start + (g + 1) * GROUP, a.size)):
+        for k in range(start + g * GROUP, start + (g + 1) * GROUP):
             quarters += np.int64(np.float32(4) * a[k] * b[k])
         ms[g] = quarters * np.int64(8 * ma[n]) * np.int64(8 * mb[n])  # significands have at most 3 fraction bits
         es[g] = ea[n] + eb[n]
-        if ms[g]:
+        if ms[g] or p.zero_groups:
             emax = max(emax, es[g])
     if bad:
         return np.uint32(p.nan)
     if is_infinite(c):
         return c
-    if emax == ABSENT:
+    if emax < NONE:
         return np.uint32(0)
     emax = max(emax, np.int64(p.floor))
     total = cut(mc, negative, 23 - p.align + emax - ec)
@@ -126,6 +124,7 @@ def grouped_block(a, b, start, ma, ea, mb, eb, per, c, p):
 @jit
 def grouped_dot(a, b, ma, ea, mb, eb, per, c, out, p):
     """Rows: ``out[i]`` is the chain of blocks of ``a[i]`` and ``b[i]`` (values) with their scales, from ``c[i]``."""
+    check(p)
     for i in range(a.shape[0]):
         acc = np.uint32(p.nan) if is_nan(c[i]) else c[i]
         for start in range(0, a.shape[1], p.length):
@@ -163,7 +162,7 @@ def _true_exponent(bits, emin):
 
 @jit
 def grouped_matmul(a, b, ma, ea, mb, eb, per, out, row0, row1, length, r):
-    """The same for all columns, on values: ``out`` holds c and receives the results, as float32 bits.
+    """The same for all columns, where groups of zero count: ``out`` holds c and receives results, as float32 bits.
 
     Shapes: a (M, K), b (K, N); scale significands ``ma`` (M, K / per), ``mb`` (K / per, N) as float64 (NaN for a NaN
     scale) and exponents ``ea``, ``eb`` as int32. K is a multiple of ``length``.
@@ -187,7 +186,7 @@ def grouped_matmul(a, b, ma, ea, mb, eb, per, out, row0, row1, length, r):
                         exponent = np.int32(e + eb[np.uintp(n), at])
                         terms[np.uintp(g), np.uintp(j)] = t
                         exponents[np.uintp(g), np.uintp(j)] = exponent
-                        top[j] = max(top[j], exponent if t != 0.0 else np.int32(NEVER))
+                        top[j] = max(top[j], exponent)
                 for j in range(width):
                     c = np.float64(_float(out[np.uintp(i), np.uintp(left + j)]))
                     total[j] = np.trunc(c * _power64(np.int64(r.align) - np.int64(top[j])))

@@ -11,7 +11,7 @@ from ..kernels import tensorcore as general
 from ..kernels import tensorcore_exact as others
 from ..kernels import tensorcore_fast as fast
 from ..threads import SMALLEST_SHARE, split
-from .models import Kind, Model
+from .models import OPTIONS, ZERO_EXPONENT, Kind, Model
 from .operands import Scales, nan_bits
 
 Array = np.ndarray[Any, Any]
@@ -20,16 +20,16 @@ NO_SHIFTS = np.zeros(0, np.int32)
 
 def block_rule(model: Model) -> general.Block:
     """A model as the general kernel sees it."""
-    zero_terms = model.floor_rule == "zero_terms"
+    no_floor = model.floor is None or model.floor_rule == "zero_terms"
     d = model.result
     emin_a, emin_b = model.multiplier_emin
     return general.Block(
         length=model.length,
         align=model.alignment_bits,
         kept=model.kept_bits,
-        nearest=int(model.rounding == "rne"),
-        floor=general.ABSENT if model.floor is None or zero_terms else model.floor,
-        zero_exponent=model.zero_exponent if zero_terms and model.zero_exponent is not None else general.ABSENT,
+        rounding={"rtz": general.TOWARD_ZERO, "rne": general.TO_NEAREST}[model.rounding],
+        floor=general.ABSENT if no_floor or model.floor is None else model.floor,
+        zero_exponent=general.ABSENT if model.zero_exponent is None else model.zero_exponent,
         emin_a=emin_a,
         emin_b=emin_b,
         emin_c=emin_c(model),
@@ -40,6 +40,7 @@ def block_rule(model: Model) -> general.Block:
         plus_from_below=int(model.zero_from_below == "plus"),
         overflow_max=int(model.overflow == "max"),
         widened=int(model.kind is Kind.WIDENED),
+        zero_groups=int(model.zero_group == "counts"),
     )
 
 
@@ -48,11 +49,17 @@ def emin_c(model: Model) -> int:
     return model.result.emin if model.c_exponent == "clamped" else -149
 
 
+def is_usual(model: Model) -> bool:
+    """Whether a model gives the default answers to the open questions, all but c's exponent, which is the fast kernels'
+    to choose."""
+    options = {name: allowed[0] for name, allowed in OPTIONS.items() if name != "c_exponent"}
+    return all(getattr(model, name) == default for name, default in options.items())
+
+
 def is_fast(model: Model) -> bool:
     """Whether the fast kernels cover a model; they know only the default answers to the open questions."""
-    usual = (model.floor_rule, model.negative_zeros, model.zero_from_below, model.overflow)
     return (
-        usual == ("emax", "plus", "minus", "inf")
+        is_usual(model)
         and (model.c_exponent == "clamped" or model.output == "fp16")  # whose subnormals are normal numbers of float32
         and model.length in fast.TO_FLOAT
         and model.alignment_bits <= 25
@@ -190,6 +197,20 @@ def _panel_shifts(exponents: Array, panels: int) -> Array:
     return np.ascontiguousarray(padded.reshape(panels, fast.WIDTH, -1).transpose(0, 2, 1)).reshape(-1)
 
 
+def whole(x: Array, model: Model) -> Array:
+    """Operands (rows, K) with +0 added on the right to whole instructions, as a library's kernel fills them."""
+    return _padded(x, -(-x.shape[1] // model.k) * model.k, 0)
+
+
+def _padded(x: Array, width: int, value: float) -> Array:
+    """Columns of one value added on the right."""
+    if x.shape[1] == width:
+        return x
+    padded = np.full((x.shape[0], width), value, x.dtype)
+    padded[:, : x.shape[1]] = x
+    return padded
+
+
 def gather(x: Array, blocks: Array, length: int) -> Array:
     """The columns of some blocks of ``x`` (rows, K), beyond the end +0; float32 bits."""
     k = (blocks[:, None] * length + np.arange(length)).reshape(-1)
@@ -239,34 +260,41 @@ def integers(model: Model, a: Array, b: Array, c: Array) -> None:
     share(lambda p, q: others.integer_matmul(x, y, c, model.k, model.saturate, p, q), a.shape[0], a.size * b.shape[1])
 
 
-def doubles(a: Array, b: Array, c: Array) -> None:
+def doubles(model: Model, a: Array, b: Array, c: Array) -> None:
     """``c += a @ b`` by fused multiply-adds in FP64, in place."""
-    x, y = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    x, y = np.ascontiguousarray(whole(a, model)), np.ascontiguousarray(whole(b.T, model).T)
     share(lambda p, q: others.fma_matmul(x, y, c, p, q), a.shape[0], a.size * b.shape[1])
+
+
+def scaled(x: Array, factor: float, c: Array) -> None:
+    """``c += factor * x`` by one fused multiply-add in FP64 for each element, in place; arrays of one shape."""
+    flat = np.ascontiguousarray(x).reshape(-1, 1)
+    others.fma_dot(flat, np.full_like(flat, factor), c.reshape(-1))
 
 
 def grouped(model: Model, a: Array, b: Array, c: Array, scale_a: Scales, scale_b: Scales) -> None:
     """``c += a @ b`` for block-scaled FP4, in place; scales (M, K / length) and (N, K / length)."""
     assert model.scale is not None
-    length, per = model.length, model.scale[1]
-    k = -(-a.shape[1] // length) * length
-    x, y = np.zeros((a.shape[0], k), np.float32), np.zeros((k, b.shape[1]), np.float32)
-    x[:, : a.shape[1]], y[: b.shape[0]] = a, b
-    ma, ea = (_padded(part, k // per) for part in scale_a)
-    mb, eb = (np.ascontiguousarray(_padded(part, k // per).T) for part in scale_b)
+    if not is_usual(model):
+        for i in range(a.shape[0]):
+            one, scales = np.tile(a[i], (b.shape[1], 1)), Scales(*(np.tile(x[i], (b.shape[1], 1)) for x in scale_a))
+            rows(model, one, np.ascontiguousarray(b.T), c[i], scales, scale_b)
+        return
+    x, y, per = whole(a, model), np.ascontiguousarray(whole(b.T, model).T), model.scale[1]
+    ma, ea = _whole_scales(scale_a, x.shape[1] // per)
+    mb, eb = (np.ascontiguousarray(part.T) for part in _whole_scales(scale_b, x.shape[1] // per))
     rule = fast_rule(model, np.int8, 0)
     share(
-        lambda p, q: others.grouped_matmul(x, y, ma, ea, mb, eb, per, c, p, q, length, rule),
+        lambda p, q: others.grouped_matmul(x, y, ma, ea, mb, eb, per, c, p, q, model.length, rule),
         a.shape[0],
         a.size * b.shape[1],
     )
 
 
-def _padded(x: Array, width: int) -> Array:
-    """Columns added on the right: 0, which makes the products of that group nothing."""
-    padded = np.zeros((x.shape[0], width), x.dtype)
-    padded[:, : x.shape[1]] = x
-    return padded
+def _whole_scales(scales: Scales, groups: int) -> Scales:
+    """Scales of zero added on the right: the groups that fill up an instruction count for nothing."""
+    significands, exponents = scales
+    return Scales(_padded(significands, groups, 0), _padded(exponents, groups, ZERO_EXPONENT))
 
 
 def rows(model: Model, a: Array, b: Array, c: Array, scale_a: Scales | None, scale_b: Scales | None) -> None:
@@ -274,19 +302,23 @@ def rows(model: Model, a: Array, b: Array, c: Array, scale_a: Scales | None, sca
     if model.kind is Kind.INTEGER:
         integer_rows(model, a, b, c)
         return
+    if model.kind is Kind.BLOCK and scale_a is not None and scale_b is not None and model.scale:
+        a, b = with_nan_scales(a, scale_a, model.scale[1]), with_nan_scales(b, scale_b, model.scale[1])
     macs = 10 * a.size  # the general kernels are slow
+    x, y = whole(a, model), whole(b, model)
     if model.kind is Kind.FMA:
-        share(lambda p, q: others.fma_dot(a[p:q], b[p:q], c[p:q]), a.shape[0], macs)
+        share(lambda p, q: others.fma_dot(x[p:q], y[p:q], c[p:q]), a.shape[0], macs)
         return
     rule, before = block_rule(model), c.copy()
     if model.kind is Kind.GROUPED:
         assert model.scale
         assert scale_a
         assert scale_b
-        sa, sb, per = scale_a, scale_b, model.scale[1]
+        per = model.scale[1]
+        sa, sb = (_whole_scales(s, x.shape[1] // per) for s in (scale_a, scale_b))
         share(
             lambda p, q: others.grouped_dot(
-                a[p:q], b[p:q], sa.significands[p:q], sa.exponents[p:q], sb.significands[p:q], sb.exponents[p:q],
+                x[p:q], y[p:q], sa.significands[p:q], sa.exponents[p:q], sb.significands[p:q], sb.exponents[p:q],
                 per, before[p:q], c[p:q], rule,
             ),
             a.shape[0],
@@ -294,13 +326,12 @@ def rows(model: Model, a: Array, b: Array, c: Array, scale_a: Scales | None, sca
         )  # fmt: skip
         return
     shifts = np.zeros((a.shape[0], 0), np.int64)
-    if scale_a is not None and scale_b is not None and model.scale:
+    if scale_a is not None and scale_b is not None:
         shifts = scale_a.exponents.astype(np.int64) + scale_b.exponents
-        a, b = with_nan_scales(a, scale_a, model.scale[1]), with_nan_scales(b, scale_b, model.scale[1])
     if model.kind is Kind.WIDENED:
-        a, b = interleaved(a), interleaved(b)
-    x, y = a.view(np.uint32), b.view(np.uint32)
-    share(lambda p, q: general.dot(x[p:q], y[p:q], before[p:q], shifts[p:q], c[p:q], rule), a.shape[0], macs)
+        x, y = interleaved(x), interleaved(y)
+    u, v = x.view(np.uint32), y.view(np.uint32)
+    share(lambda p, q: general.dot(u[p:q], v[p:q], before[p:q], shifts[p:q], c[p:q], rule), a.shape[0], macs)
 
 
 def integer_rows(model: Model, a: Array, b: Array, c: Array) -> None:

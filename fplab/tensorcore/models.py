@@ -62,7 +62,9 @@ class Model:
     ``length``: products of one block, L. ``alignment_bits``: F; terms are cut to multiples of 2**(emax - F).
     ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne". ``floor``: the least emax, or None.
     ``k``: how many products one instruction takes. ``scale``: None, or format and group length of block scales.
-    The fields after ``zero_exponent`` answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
+    The fields after ``scale`` answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
+
+    Raises LabError for a rounding or an answer that does not exist.
     """
 
     gpu: str
@@ -79,13 +81,18 @@ class Model:
     k: int
     status: Status
     scale: tuple[str, int] | None = None
-    zero_exponent: int | None = None  # of a zero term, where floor_rule is "zero_terms"
     floor_rule: Literal["emax", "zero_terms"] = "emax"
     c_exponent: Literal["clamped", "true"] = "clamped"
     negative_zeros: Literal["plus", "minus"] = "plus"
     zero_from_below: Literal["minus", "plus"] = "minus"
     overflow: Literal["inf", "max"] = "inf"
+    zero_group: Literal["counts", "skipped"] = "counts"
     saturate: bool = False  # INT8 with .satfinite
+
+    def __post_init__(self) -> None:
+        for name, allowed in {"rounding": ("rtz", "rne"), **OPTIONS}.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise LabError(f"{name}={value!r} is not possible; allowed: {', '.join(map(repr, allowed))}.")
 
     @property
     def name(self) -> str:
@@ -117,6 +124,16 @@ class Model:
         return d if self.kept_bits == d.fraction_bits else Format(f"{d.name}_{self.kept_bits}", 8, self.kept_bits)
 
     @property
+    def floor_status(self) -> Status:
+        """What the floor rests on: never data, since no recorded row's terms are small enough to show one."""
+        return Status.LITERATURE if self.status is Status.DATA else self.status
+
+    @property
+    def zero_exponent(self) -> int | None:
+        """The exponent with which a zero factor or a zero c counts toward emax; None where zeros do not count."""
+        return ZERO_EXPONENT if self.floor_rule == "zero_terms" else None
+
+    @property
     def multiplier_emin(self) -> tuple[int, int]:
         """The least exponents of A and B as the multiplier sees them: FP16's where operands are widened to it."""
         if self.kind is Kind.WIDENED:
@@ -128,21 +145,20 @@ class Model:
 
         Raises LabError for a name or value that does not exist.
         """
-        for name, value in options.items():
+        for name in options:
             if name not in OPTIONS:
                 raise unknown("option", name, OPTIONS)
-            if value not in OPTIONS[name]:
-                allowed = ", ".join(repr(v) for v in OPTIONS[name])
-                raise LabError(f"{name}={value!r} is not possible; allowed: {allowed}.")
         return dataclasses.replace(self, **options)
 
 
+ZERO_EXPONENT = -126  # of a zero operand in MMA-Sim, whatever its format
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "floor_rule": ("emax", "zero_terms"),
     "c_exponent": ("clamped", "true"),
     "negative_zeros": ("plus", "minus"),
     "zero_from_below": ("minus", "plus"),
     "overflow": ("inf", "max"),
+    "zero_group": ("counts", "skipped"),
     "saturate": (False, True),
 }
 
@@ -152,13 +168,12 @@ class _Row:
     """One line of the table; every combination of its GPUs, instructions and inputs becomes a Model."""
 
     gpus: tuple[str, ...]
-    instructions: tuple[str, ...]
+    instructions: tuple[str, ...]  # empty: the one that torch's products use
     inputs: tuple[tuple[str, str], ...]
     output: str
     length: int
     alignment_bits: int
     floor: int | None
-    zero_exponent: int | None
     k: tuple[int, ...]  # the first is the usual instruction's; a k below L makes a shorter block
     data: tuple[str, ...] = ()  # the GPUs whose recorded results it reproduces
     kept_bits: int | None = None  # None: all of the output format's
@@ -183,36 +198,40 @@ _AMPERE_ON, _HOPPER_ON = _AMPERE + _ADA, _HOPPER + _BLACKWELL
 _RECORDED = ("V100", "A100", "A2", "Ada", "L40S", "H100", "H200", "B200")
 _FP8, _MX = ("e4m3", "e5m2"), ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 _HALF, _TF32, _OCTET = _same("fp16", "bf16"), _same("tf32"), _pairs(*_FP8)
-_MMA, _ANY = ("mma",), INSTRUCTIONS
+_MMA, _TCGEN05, _ANY = ("mma",), ("tcgen05",), INSTRUCTIONS
+_USUAL: tuple[str, ...] = ()  # block scales: tcgen05 on B200, whose mma.sync has none, and mma on the RTX Blackwell
 _OPEN, _WIDE, _GROUP = Status.OPEN, Kind.WIDENED, Kind.GROUPED
 
 _TABLE: tuple[_Row, ...] = (
-    _Row(("V100",), _MMA, _same("fp16"), "fp32", 4, 23, None, -131, (4,), _RECORDED),
-    _Row(("V100",), _MMA, _same("fp16"), "fp16", 4, 23, -19, -20, (4,), _RECORDED),
-    _Row(("T4",), _MMA, _same("fp16"), "fp32", 8, 24, -132, -132, (8,)),
-    _Row(("T4",), _MMA, _same("fp16"), "fp16", 8, 24, -20, -21, (8,)),
-    _Row(_AMPERE_ON, _MMA, _HALF, "fp32", 8, 24, -132, -132, (16, 8), _RECORDED),
-    _Row(_AMPERE_ON, _MMA, _TF32, "fp32", 4, 24, -132, -132, (8, 4), _RECORDED),
-    _Row(_AMPERE_ON, _MMA, _same("fp16"), "fp16", 8, 24, -20, -21, (16, 8), _RECORDED),
-    _Row(_ADA, _MMA, _OCTET, "fp32", 16, 13, -132, -132, (32, 16), _RECORDED, kept_bits=13),
-    _Row(_ADA, _MMA, _OCTET, "fp16", 16, 13, None, -21, (32, 16), ("Ada",)),
-    _Row(_HOPPER_ON, _ANY, _HALF, "fp32", 16, 25, -133, -133, (16, 8), _RECORDED),
-    _Row(_HOPPER_ON, _ANY, _TF32, "fp32", 8, 25, -133, -133, (8, 4), _RECORDED),
-    _Row(_HOPPER_ON, _ANY, _same("fp16"), "fp16", 16, 25, -21, -22, (16, 8), _RECORDED),
-    _Row(_HOPPER, ("wgmma",), _OCTET, "fp32", 32, 13, -133, -133, (32,), _RECORDED, kept_bits=13),
-    _Row(_HOPPER, ("wgmma",), _OCTET, "fp16", 32, 13, None, -22, (32,), otherwise=_OPEN),
-    _Row(_HOPPER, _MMA, _OCTET, "fp16", 16, 25, -21, -22, (32,), _RECORDED, kind=_WIDE),
-    _Row(_HOPPER, _MMA, _OCTET, "fp32", 16, 25, -133, -133, (32,), kind=_WIDE, otherwise=_OPEN),
-    _Row(("B200",), _MMA, _OCTET, "fp16", 16, 25, -21, -22, (32,), _RECORDED, kind=_WIDE),
-    _Row(("B200",), _MMA, _OCTET, "fp32", 16, 25, -133, -133, (32,), _RECORDED, kind=_WIDE),
-    _Row(("RTXPRO6000",), _MMA, _pairs(*_MX), "fp32", 32, 25, -133, -133, (32,)),
-    _Row(("RTXPRO6000",), _MMA, _pairs(*_MX), "fp16", 32, 25, -133, -133, (32,)),
-    _Row(("B200",), ("tcgen05",), _pairs(*_MX), "fp32", 32, 25, -133, -133, (32,)),
-    _Row(_BLACKWELL, _ANY, _pairs(*_MX), "fp32", 32, 25, -133, -133, (32,), scale=("e8m0", 32)),
-    _Row(_BLACKWELL, _ANY, _same("e2m1"), "fp32", 64, 35, -139, -139, (64,), kind=_GROUP, scale=("e8m0", 32)),
-    _Row(_BLACKWELL, _ANY, _same("e2m1"), "fp32", 64, 35, -139, -139, (64,), kind=_GROUP, scale=("e4m3", 16)),
-    _Row(GPUS, _MMA, _same("fp64"), "fp64", 1, 0, None, None, (4,), kind=Kind.FMA),
-    _Row(GPUS[1:], _ANY, _same("int8"), "int32", 32, 0, None, None, (32, 16), kind=Kind.INTEGER),
+    _Row(("V100",), _MMA, _same("fp16"), "fp32", 4, 23, None, (4,), _RECORDED),
+    _Row(("V100",), _MMA, _same("fp16"), "fp16", 4, 23, -19, (4,), _RECORDED),
+    _Row(("T4",), _MMA, _same("fp16"), "fp32", 8, 24, -132, (8,)),
+    _Row(("T4",), _MMA, _same("fp16"), "fp16", 8, 24, -20, (8,)),
+    _Row(_AMPERE_ON, _MMA, _HALF, "fp32", 8, 24, -132, (16, 8), _RECORDED),
+    _Row(_AMPERE_ON, _MMA, _TF32, "fp32", 4, 24, -132, (8, 4), _RECORDED),
+    _Row(_AMPERE_ON, _MMA, _same("fp16"), "fp16", 8, 24, -20, (16, 8), _RECORDED),
+    _Row(_ADA, _MMA, _OCTET, "fp32", 16, 13, -132, (32, 16), _RECORDED, kept_bits=13),
+    _Row(_ADA, _MMA, _OCTET, "fp16", 16, 13, None, (32, 16), ("Ada",)),
+    _Row(_HOPPER_ON, _ANY, _HALF, "fp32", 16, 25, -133, (16, 8), _RECORDED),
+    _Row(_HOPPER_ON, _ANY, _TF32, "fp32", 8, 25, -133, (8, 4), _RECORDED),
+    _Row(_HOPPER_ON, _ANY, _same("fp16"), "fp16", 16, 25, -21, (16, 8), _RECORDED),
+    _Row(_HOPPER, ("wgmma",), _OCTET, "fp32", 32, 13, -133, (32,), _RECORDED, kept_bits=13),
+    _Row(_HOPPER, ("wgmma",), _OCTET, "fp16", 32, 13, None, (32,), otherwise=_OPEN),
+    _Row(_HOPPER, _MMA, _OCTET, "fp16", 16, 25, -21, (32,), _RECORDED, kind=_WIDE),
+    _Row(_HOPPER, _MMA, _OCTET, "fp32", 16, 25, -133, (32,), kind=_WIDE, otherwise=_OPEN),
+    _Row(("B200",), _MMA, _OCTET, "fp16", 16, 25, -21, (32,), _RECORDED, kind=_WIDE),
+    _Row(("B200",), _MMA, _OCTET, "fp32", 16, 25, -133, (32,), _RECORDED, kind=_WIDE),
+    _Row(("RTXPRO6000",), _MMA, _pairs(*_MX), "fp32", 32, 25, -133, (32,)),
+    _Row(("RTXPRO6000",), _MMA, _pairs(*_MX), "fp16", 32, 25, -133, (32,)),
+    _Row(("B200",), _TCGEN05, _pairs(*_MX), "fp32", 32, 25, -133, (32,)),
+    _Row(("B200",), _TCGEN05, _OCTET, "fp16", 32, 25, -133, (32,)),
+    _Row(_BLACKWELL, _USUAL, _pairs(*_MX), "fp32", 32, 25, -133, (32,), scale=("e8m0", 32)),
+    _Row(_BLACKWELL, _USUAL, _same("e2m1"), "fp32", 64, 35, -139, (64,), kind=_GROUP, scale=("e8m0", 32)),
+    _Row(_BLACKWELL, _USUAL, _same("e2m1"), "fp32", 64, 35, -139, (64,), kind=_GROUP, scale=("e4m3", 16)),
+    _Row(("B200",), _TCGEN05, _same("e2m1"), "fp32", 64, 35, -139, (64,), kind=_GROUP, scale=("e8m0", 16)),
+    _Row(GPUS[2:], _MMA, _same("fp64"), "fp64", 1, 0, None, (4,), kind=Kind.FMA),
+    _Row(("T4",), _MMA, _same("int8"), "int32", 32, 0, None, (16,), kind=Kind.INTEGER),
+    _Row(GPUS[2:], _ANY, _same("int8"), "int32", 32, 0, None, (32, 16), kind=Kind.INTEGER),
 )
 
 # Names of block-scaled inputs: the element formats, and whether it is the product of 64 (GROUPED) or of 32.
@@ -224,6 +243,7 @@ _SCALED: dict[str, tuple[str, tuple[str, int], Kind]] = {
     "mxfp4_k32": ("e2m1", ("e8m0", 32), Kind.BLOCK),
     "mxfp4": ("e2m1", ("e8m0", 32), Kind.GROUPED),
     "nvfp4": ("e2m1", ("e4m3", 16), Kind.GROUPED),
+    "nvfp4_e8m0": ("e2m1", ("e8m0", 16), Kind.GROUPED),
 }
 _PLAIN: tuple[str, ...] = ("fp16", "bf16", "tf32", *_MX, "int8", "fp64")
 INPUTS: tuple[str, ...] = (*_PLAIN, *_SCALED)
@@ -236,7 +256,7 @@ def _expand(row: _Row) -> Iterable[Model]:
     """The models of one line of the table."""
     kept = 0 if row.output in ("int32", "fp64") else row.kept_bits
     for gpu in row.gpus:
-        for instruction in row.instructions:
+        for instruction in row.instructions or _BY_GPU[gpu][:1]:
             if instruction not in _BY_GPU[gpu]:
                 continue
             for a, b in row.inputs:
@@ -258,7 +278,6 @@ def _expand(row: _Row) -> Iterable[Model]:
                         if gpu in row.data and _recorded(gpu, instruction, a, b, k)
                         else row.otherwise,
                         scale=row.scale,
-                        zero_exponent=row.zero_exponent,
                     )
 
 
@@ -408,7 +427,7 @@ def classes() -> tuple[tuple[Model, ...], ...]:
     block, and in which hardware is known to compute so.
     """
     found: dict[tuple[Any, ...], list[Model]] = {}
-    silent = {"gpu", "instruction", "status", "k", "zero_exponent"}
+    silent = {"gpu", "instruction", "status", "k"}
     names = [f.name for f in dataclasses.fields(Model) if f.name not in silent]
     for m in TABLE:
         found.setdefault(tuple(getattr(m, name) for name in names), []).append(m)

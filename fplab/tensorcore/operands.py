@@ -6,36 +6,39 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays import Values, values
+from ..arrays import Values, values, widened
 from ..errors import LabError, unknown
 from ..floats import round_into
 from ..formats import Format, Rounding, get
 from ..plans import options
-from .models import Kind, Model
+from .models import ZERO_EXPONENT, Kind, Model
 
 Array = np.ndarray[Any, Any]
 CONVERSIONS = {"truncate": Rounding.RTZ, "rna": Rounding.RNA, "rne": Rounding.RNE}
 
 
 class Scales(NamedTuple):
-    """Block scales as significands (float64, NaN for a NaN) and exponents (int32)."""
+    """Block scales as significands (float64, NaN for a NaN) and exponents (int32), a zero's as MMA-Sim has it."""
 
     significands: Array
     exponents: Array
 
 
-def read(x: Any, name: str, fmt: str, conversion: str, strict: bool) -> Array:
+def read(x: Any, name: str, fmt: str, conversion: str | None, strict: bool) -> Array:
     """An operand rounded to its format: float32 (FP64: float64; INT8: int8) at the shape given.
 
-    ``conversion``: how FP32 becomes TF32, "truncate", "rna" or "rne"; other formats round to nearest.
+    ``conversion``: how FP32 becomes TF32, "truncate" (or None), "rna" or "rne"; other formats round to nearest, and
+    refuse one.
     """
-    if conversion not in CONVERSIONS:
+    if conversion is not None and conversion not in CONVERSIONS:
         raise unknown("conversion", conversion, CONVERSIONS)
+    if conversion is not None and fmt != "tf32":
+        raise LabError(f"conversion={conversion!r} says how FP32 becomes TF32, and {name} is {fmt}; leave it out.")
     v = values(x, name)
     if fmt == "int8":
         return _int8(v, name)
     if fmt == "fp64":
-        return v.flat.astype(np.float64).reshape(v.shape)
+        return widened(v.flat).reshape(v.shape)
     form = get(fmt)
     if not form.has_nan and np.isnan(v.flat).any():
         at = int(np.flatnonzero(np.isnan(v.flat))[0])
@@ -44,7 +47,7 @@ def read(x: Any, name: str, fmt: str, conversion: str, strict: bool) -> Array:
         _demand(v.flat, name, form)
     if fmt == "tf32":
         source = rounded(v.flat, get("fp32"), Rounding.RNE)
-        return rounded(source, form, CONVERSIONS[conversion]).reshape(v.shape)
+        return rounded(source, form, CONVERSIONS[conversion or "truncate"]).reshape(v.shape)
     return rounded(v.flat, form, Rounding.RNE).reshape(v.shape)
 
 
@@ -62,9 +65,9 @@ ROUND_FIRST = "; pass strict=False to round operands first"
 
 def _demand(flat: Array, name: str, form: Format, remedy: str = ROUND_FIRST) -> None:
     """An error for the first element that is no value of the format."""
-    nearest = np.empty(flat.size, np.float64)
-    round_into(flat.astype(np.float64), nearest, form, options(form), np.uint64(0))
-    wrong = (nearest != flat) & ~np.isnan(flat)
+    wide, nearest = widened(flat), np.empty(flat.size, np.float64)
+    round_into(wide, nearest, form, options(form), np.uint64(0))
+    wrong = (nearest != wide) & ~np.isnan(wide)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise LabError(
@@ -73,9 +76,16 @@ def _demand(flat: Array, name: str, form: Format, remedy: str = ROUND_FIRST) -> 
         )
 
 
+def whole_numbers(x: Array, low: int, high: int) -> Array:
+    """Which elements are integers from ``low`` to ``high``."""
+    inside: Array = (x >= low) & (x <= high)
+    whole = x == np.trunc(np.where(inside, x, 0))  # of a signalling NaN trunc would warn
+    return np.asarray(inside & whole)
+
+
 def _int8(v: Values, name: str) -> Array:
     """INT8 operands are never rounded: each must be an integer from -128 to 127."""
-    bad = ~((v.flat >= -128) & (v.flat <= 127) & (v.flat == np.trunc(v.flat)))
+    bad = ~whole_numbers(v.flat, -128, 127)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise LabError(
@@ -95,7 +105,7 @@ def read_c(c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
     if strict:
         _demand(v.flat, "c", form)
     if model.kind is Kind.FMA:
-        return np.array(spread(v.flat.astype(np.float64).reshape(v.shape), shape, "c"))
+        return np.array(spread(widened(v.flat).reshape(v.shape), shape, "c"))
     flat = rounded(v.flat, form, Rounding.RNE)
     bits = np.array(spread(flat.reshape(v.shape), shape, "c"), dtype=np.float32).view(np.uint32)
     bits[(bits & 0x7FFFFFFF) > 0x7F800000] = nan_bits(model)
@@ -107,7 +117,7 @@ def _int32(c: Any, shape: tuple[int, ...]) -> Array:
     if c is None:
         return np.zeros(shape, np.int32)
     v = values(c, "c")
-    if not ((v.flat >= -(2**31)) & (v.flat < 2**31) & (v.flat == np.trunc(v.flat))).all():
+    if not whole_numbers(v.flat, -(2**31), 2**31 - 1).all():
         raise LabError("c of an INT8 product must hold integers from -2147483648 to 2147483647.")
     return np.array(spread(v.flat.reshape(v.shape), shape, "c"), dtype=np.int32)
 
@@ -137,10 +147,12 @@ def read_scales(scale: Any, name: str, shape: tuple[int, ...], model: Model) -> 
     v = values(scale, name)
     if v.shape != shape:
         raise LabError(f"{name} has shape {v.shape}; it must be {shape}: one scale for {length} elements of k.")
-    magnitude = np.abs(v.flat.astype(np.float64))
+    magnitude = np.abs(widened(v.flat))
     _demand(magnitude, name, form, "")
-    mantissa, exponent = np.frexp(magnitude)
+    finite = np.isfinite(magnitude)
+    mantissa, exponent = np.frexp(np.where(finite, magnitude, 0))
     clamped = np.maximum(exponent - 1, form.emin).astype(np.int32)
-    clamped[~np.isfinite(magnitude) | (magnitude == 0)] = 0
-    significand = np.ldexp(mantissa, exponent - clamped)
+    clamped[~finite] = 0
+    significand = np.where(finite, np.ldexp(mantissa, exponent - clamped), np.nan)
+    clamped[magnitude == 0] = ZERO_EXPONENT
     return Scales(significand.reshape(shape), clamped.reshape(shape))

@@ -14,7 +14,7 @@ from fractions import Fraction
 from .. import exact
 from ..exact import Exact
 from ..formats import Overflow, Rounding, get
-from .models import Kind, Model
+from .models import ZERO_EXPONENT, Kind, Model
 
 NO_FLOOR = -(10**6)
 GROUP = 16  # products of a group in block-scaled FP4
@@ -68,23 +68,19 @@ class Block:
         return self.total - self.result.value if self.result.kind == "finite" else Fraction(0)
 
 
-def split(x: Exact, emin: int) -> tuple[Fraction, int]:
-    """A finite number as (signed significand, exponent), the exponent not below ``emin``; a zero has ``emin``."""
-    exponent = emin if x.is_zero else max(exact.floor_log2(x.magnitude), emin)
+def split(x: Exact, emin: int, of_zero: int | None = None) -> tuple[Fraction, int]:
+    """A finite number as (signed significand, exponent), the exponent not below ``emin``; a zero's is as asked for."""
+    if x.is_zero:
+        return Fraction(0), emin if of_zero is None else of_zero
+    exponent = max(exact.floor_log2(x.magnitude), emin)
     return x.value / Fraction(2) ** exponent, exponent
 
 
-def product(a: Exact, b: Exact, emins: tuple[int, int], shift: int, zero_exponent: int | None) -> Term:
+def product(a: Exact, b: Exact, model: Model, shift: int) -> Term:
     """a * b, not renormalised; ``shift`` is the sum of the exponents of block scales."""
-    (sa, ea), (sb, eb) = split(a, emins[0]), split(b, emins[1])
-    return _term(sa * sb, ea + eb + shift, a.negative != b.negative, zero_exponent)
-
-
-def _term(significand: Fraction, exponent: int, negative: bool, zero_exponent: int | None) -> Term:
-    if significand == 0:
-        counts = zero_exponent is not None
-        return Term(significand, exponent if zero_exponent is None else zero_exponent, negative, counts)
-    return Term(significand, exponent, negative, True)
+    (sa, ea), (sb, eb) = (split(x, e, model.zero_exponent) for x, e in zip((a, b), model.multiplier_emin, strict=True))
+    counts = sa * sb != 0 or model.zero_exponent is not None
+    return Term(sa * sb, ea + eb + shift, a.negative != b.negative, counts)
 
 
 def special(pairs: Sequence[tuple[Exact, Exact]], c: Exact) -> Exact | None:
@@ -115,10 +111,9 @@ def deliver(value: Fraction, model: Model) -> Exact:
 
 def fuse(products: Sequence[Term], c: Exact, model: Model) -> Block:
     """Align, truncate, add and round: the block itself, for finite terms."""
-    zero_exponent = model.zero_exponent if model.floor_rule == "zero_terms" else None
     emin = model.format_d.emin if model.c_exponent == "clamped" else -(10**4)
-    sc, ec = split(c, emin) if not c.is_zero else (Fraction(0), emin)
-    terms = [*products, _term(sc, ec, c.negative, zero_exponent)]
+    sc, ec = split(c, emin, model.zero_exponent)
+    terms = [*products, Term(sc, ec, c.negative, sc != 0 or model.zero_exponent is not None)]
     floor = NO_FLOOR if model.floor is None or model.floor_rule == "zero_terms" else model.floor
     counted = [t.exponent for t in terms if t.counts]
     if not counted:
@@ -144,8 +139,7 @@ def block(a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, shift:
     pairs = list(zip(a, b, strict=True))
     if (found := special(pairs, c)) is not None:
         return Block((), None, Fraction(1), 0, found)
-    zero_exponent = model.zero_exponent if model.floor_rule == "zero_terms" else None
-    return fuse([product(x, y, model.multiplier_emin, shift, zero_exponent) for x, y in pairs], c, model)
+    return fuse([product(x, y, model, shift) for x, y in pairs], c, model)
 
 
 def widened(a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model) -> list[Block]:
@@ -162,20 +156,24 @@ def widened(a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model) -> l
 def grouped(
     a: Sequence[Exact], b: Sequence[Exact], scales: Sequence[tuple[Exact, Exact]], c: Exact, model: Model
 ) -> Block:
-    """Block-scaled FP4: a term is the exact sum of 16 products times the significands of its two scales."""
+    """Block-scaled FP4: a term is the exact sum of 16 products times the significands of its two scales.
+
+    Its exponent is that of the scales, which counts even where the sum is zero, unless the model says otherwise.
+    """
     if c.is_nan or any(s.is_nan for pair in scales for s in pair):
         return Block((), None, Fraction(1), 0, exact.NAN)
     if c.kind == "inf":
         return Block((), None, Fraction(1), 0, c)
     assert model.scale is not None
     fmt, length = get(model.scale[0]), model.scale[1]
-    zero_exponent = model.zero_exponent if model.floor_rule == "zero_terms" else None
     terms = []
     for start in range(0, len(a), GROUP):
         group = zip(a[start : start + GROUP], b[start : start + GROUP], strict=True)
         total = sum((x.value * y.value for x, y in group), Fraction(0))
-        (ma, ea), (mb, eb) = (split(Exact(False, s.magnitude), fmt.emin) for s in scales[start // length])
-        terms.append(_term(total * ma * mb, ea + eb, total < 0, zero_exponent))
+        pair = [Exact(False, s.magnitude) for s in scales[start // length]]
+        (ma, ea), (mb, eb) = (split(s, fmt.emin, ZERO_EXPONENT) for s in pair)
+        significand = total * ma * mb
+        terms.append(Term(significand, ea + eb, total < 0, significand != 0 or model.zero_group == "counts"))
     return fuse(terms, c, model)
 
 
@@ -186,13 +184,13 @@ def instruction(
     model: Model,
     scales: Sequence[tuple[Exact, Exact]] = (),
 ) -> list[Block]:
-    """The blocks of one chain over all of k; operands shorter than the last block are filled with +0.
+    """The blocks of one chain over all of k; operands are filled with +0 to whole instructions of the model's k.
 
     ``scales``: one pair for each group of ``model.scale[1]`` elements.
     """
     c = _accumulator(c, model)
     length = model.k if model.kind is Kind.WIDENED else model.length
-    fill = [Exact(False)] * (-len(a) % length)
+    fill = [Exact(False)] * (-len(a) % model.k)
     a, b = [*a, *fill], [*b, *fill]
     steps: list[Block] = []
     for start in range(0, len(a), length):
@@ -203,7 +201,7 @@ def instruction(
             assert model.scale is not None
             per = length // model.scale[1]
             mine = list(scales[start // model.scale[1] :][:per])
-            steps.append(grouped(x, y, mine + [(exact.of(Fraction(1)),) * 2] * (per - len(mine)), c, model))
+            steps.append(grouped(x, y, mine + [(Exact(False),) * 2] * (per - len(mine)), c, model))
         elif model.scale:
             sa, sb = scales[start // model.scale[1]]
             if sa.is_nan or sb.is_nan:

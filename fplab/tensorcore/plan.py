@@ -19,8 +19,9 @@ class Plan:
     ``accumulators``: within a slice, the instructions are dealt in turn to this many accumulators, which are added in
     order at the end. ``promote``: after this many elements of k the accumulator is added to an FP32 register and starts
     again from zero (DeepSeek-V3 uses 128); the result is then FP32. All these additions round to nearest.
-    ``c``: "accumulator" feeds C to the first chain (or to the FP32 register); "epilogue" starts from zero and computes
-    ``alpha * sum + beta * c``, fused; None is the first where alpha and beta are 1, else the second.
+    ``c``: "accumulator" feeds C to the first chain (or to the FP32 register), where alpha and beta must be 1;
+    "epilogue" starts from zero and computes ``alpha * sum + beta * c``: beta * c rounded, then one fused multiply-add;
+    None is the first where alpha and beta are 1, else the second.
     """
 
     split_k: int = 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError
+from ..errors import LabError, integer, quotes_call
 from ..formats import Format, get
 from . import elimination, models
 from .models import Kind, Model, Status
@@ -69,18 +69,19 @@ class _Bench:
         return float(np.ldexp(significand / root, first)), float(np.ldexp(root, exponent - first))
 
 
+@quotes_call
 def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: int = 64) -> Finding:
     """Infer the model behind ``black_box(a, b, c) -> d`` on rows: a, b (N, K), c and d (N,) of float32 values.
 
-    ``inputs``, ``output``: the formats that it takes and gives. ``k``: the length of most rows, a multiple of the
-    blocks that are looked for and longer than one; some rows have the length of the instruction found.
+    ``inputs``, ``output``: the formats that it takes and gives. ``k``: the length of most rows, longer than a block;
+    some rows have 32 or 64 products, whatever ``k``.
 
     FP16, BF16, TF32 and FP8 are measured: every field comes from rows made to show it. The products of FP6 and FP4
     span too few exponents for that, and INT8 and FP64 have no alignment: there :mod:`.elimination` compares the black
     box with a family of records, and ``undecided`` names what those that are left differ in. Block-scaled inputs are
     called as ``black_box(a, b, c, scale_a, scale_b)``; INT8 with int8 and int32 arrays, FP64 with float64.
 
-    Raises LabError for a black box that is no arithmetic known here.
+    Raises LabError for a black box that is no arithmetic known here, and for a ``k`` that one block may hold.
 
     >>> from fplab.tensorcore import dot
     >>> found = probe(lambda a, b, c: dot(a, b, c, gpu="A100"))
@@ -88,10 +89,13 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     (8, 24, 'rtz')
     """
     a, b, scale, _ = models.input_key(inputs)
+    k = integer("k", k, 3, 1 << 20)
     if scale or not {a, b} <= MEASURED:
         return _eliminated(black_box, inputs, output, k)
     bench = _Bench(black_box, get(a), get(b), get(output), k)
     first, alignment = _alignment(bench)
+    if len(first) == k:
+        raise LabError(f"k={k}: all products share one block, which may be longer; pass more, such as k=64.")
     blocks = _partition(bench, alignment, first)
     inside = _c_inside(bench, alignment)
     kept = _kept(bench)
@@ -102,12 +106,13 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
         "floor": _floor(bench, alignment, rounding, undecided),
         "overflow": _overflow(bench, undecided),
         "negative_zeros": "minus" if np.signbit(_zeros(bench)) else "plus",
-        "zero_from_below": _from_below(bench, 32 if kind is Kind.WIDENED else length, undecided),
+        "zero_from_below": _from_below(bench, 32 if kind is Kind.WIDENED else 64, undecided),  # whole instructions
         "c_exponent": _c_exponent(bench, alignment, rounding, undecided),
     }
     model = Model(
         gpu="probed", instruction="mma", a=a, b=b, output=bench.d.name, kind=kind, length=length,
-        alignment_bits=alignment, kept_bits=kept, rounding=rounding, k=32 if kind is Kind.WIDENED else length,
+        alignment_bits=alignment, kept_bits=kept, rounding=rounding,
+        k=32 if kind is Kind.WIDENED else _instruction(bench, length),
         status=Status.OPEN, **fields,
     )  # fmt: skip
     equals = tuple(m.name for m in models.TABLE if _same(m, model, undecided))
@@ -242,13 +247,27 @@ def _overflow(bench: _Bench, undecided: list[str]) -> Any:
 
 def _zeros(bench: _Bench) -> float:
     """(-0) + (-0) + ... + (-0)."""
-    shape = (1, bench.k)
+    shape = (1, 64)  # whole instructions, to which a row would be filled up with +0
     zero, one = np.full(shape, -0.0, np.float32), np.ones(shape, np.float32)
     return float(np.asarray(bench.black_box(zero, one, np.full(1, -0.0, np.float32)))[0])
 
 
+def _instruction(bench: _Bench, length: int) -> int:
+    """The products of an instruction, to which a row is filled up with +0: only a row of whole ones can end in -0.
+
+    That of a block, ``length``, where the black box never gives -0.
+    """
+    crumb = bench.factors(-1.0, bench.smallest - 2) if bench.least <= bench.smallest - 2 else (-0.0, 1.0)
+    for k in range(length, 65, length):
+        a, b = np.full((2, k), -0.0, np.float32), np.ones((2, k), np.float32)
+        a[1, -1], b[1, -1] = crumb
+        if np.signbit(np.asarray(bench.black_box(a, b, np.full(2, -0.0, np.float32)))).any():
+            return k
+    return length
+
+
 def _from_below(bench: _Bench, k: int, undecided: list[str]) -> Any:
-    """The sign of -(a quarter of the smallest result), in a row of one instruction: later ones would add +0 to it."""
+    """The sign of -(a quarter of the smallest result) at the end of ``k`` products: later ones would add +0 to it."""
     if bench.least > bench.smallest - 2:
         undecided.append("zero_from_below")
         return "minus"

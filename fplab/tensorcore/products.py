@@ -6,7 +6,8 @@ Arguments that :func:`dot` and :func:`matmul` share:
 * ``inputs``: "fp16", "bf16", "tf32", "e4m3", "e5m2", a pair such as ("e4m3", "e5m2"), "int8", "fp64", or with block
   scales "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4". Operands that the format cannot
   represent are rounded to nearest first; with ``strict=True`` the first of them is an error. INT8 is never rounded.
-* ``conversion``: how FP32 operands become TF32: "truncate" (the multiplier ignores 13 bits), "rna" or "rne".
+* ``conversion``: how FP32 operands become TF32: "truncate" (the multiplier ignores 13 bits; so does None), "rna" or
+  "rne". For other inputs, which round to nearest, it is refused.
 * ``output``: "fp32" or "fp16", the instruction's format of C and D: an FP16 instruction rounds at every block. For
   "int8" it is int32, for "fp64" fp64. C is rounded to it first.
 * ``store``: a format to which the result is rounded once, to nearest, at the end; None leaves it. torch's half product
@@ -48,7 +49,7 @@ def dot(
     *,
     scale_a: Any = None,
     scale_b: Any = None,
-    conversion: str = "truncate",
+    conversion: str | None = None,
     strict: bool = False,
 ) -> Any:
     """The chain of blocks of each row: ``a``, ``b`` (N, K) and ``c`` (N,) give (N,). One row (K,) gives a number.
@@ -96,7 +97,7 @@ def matmul(
     plan: Plan | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
-    conversion: str = "truncate",
+    conversion: str | None = None,
     strict: bool = False,
     out: Array | None = None,
 ) -> Array:
@@ -104,7 +105,8 @@ def matmul(
 
     Any M, N, K: k is filled with zeros to whole instructions, as a kernel does. Leading dimensions broadcast. With
     alpha = beta = 1, c is the first block's accumulator; otherwise the product starts from zero and
-    ``alpha * sum + beta * c`` is a fused multiply-add in the output format (``plan.c`` chooses; see :class:`Plan`).
+    ``alpha * sum + beta * c`` is beta * c rounded, then one fused multiply-add, in the output format (``plan.c``
+    chooses; see :class:`Plan`).
     ``plan``: the order of k; None is one chain. ``scale_a`` (..., M, K / length), ``scale_b`` (..., K / length, N):
     block scales. ``out``: an array of the result's shape and dtype to fill.
 
@@ -114,6 +116,11 @@ def matmul(
     x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
     shape = _result_shape(x, y)
     enters = plan.c == "accumulator" or (plan.c is None and alpha == beta == 1)
+    if plan.c == "accumulator" and c is not None and not alpha == beta == 1:
+        raise LabError(
+            f"alpha={alpha!r}, beta={beta!r} with Plan(c='accumulator'), which feeds C to the first chain as it is; "
+            "allowed: 1 and 1, or Plan(c='epilogue')."
+        )
     acc = read_c(c if enters else None, model, shape, strict)
     sa, sb = _matrix_scales(scale_a, scale_b, x, y, model)
     _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
@@ -232,7 +239,7 @@ def _chain(
     if model.kind is Kind.INTEGER:
         engine.integers(model, a, b, acc)
     elif model.kind is Kind.FMA:
-        engine.doubles(a, b, acc)
+        engine.doubles(model, a, b, acc)
     else:
         assert model.scale
         assert sa
@@ -250,7 +257,9 @@ def _add(x: Array, y: Array, model: Model) -> Array:
         return np.clip(x.astype(np.int64) + y, -(2**31), 2**31 - 1).astype(np.int32)
     if model.kind is Kind.FMA:
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(x + y)
+            total = np.asarray(x + y)
+        total[np.isnan(total)] = np.nan  # whose sign and payload else depend on the CPU
+        return total
     bits = engine.add_up(x, y, model)
     if model.output == "fp16":
         nan = np.isnan(bits.view(np.float32))
@@ -269,8 +278,10 @@ def epilogue(result: Array, c: Any, alpha: float, beta: float, model: Model, sha
     if model.kind is Kind.INTEGER:
         raise LabError("alpha and beta must be 1 for INT8; scale the int32 result yourself.")
     if model.kind is Kind.FMA:
-        scaled = float(beta) * carrier(read_c(c, model, shape, False))
-        return np.asarray(float(alpha) * result + scaled)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = np.float64(beta) * read_c(c, model, shape, False)
+        engine.scaled(result, float(alpha), total)
+        return total
     addend: Any = np.float32(0)
     if c is not None:
         addend = carrier(read_c(c, model, shape, False))

@@ -20,10 +20,11 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "floor",
         Text(
-            "Is the floor a lower bound of emax (Khattak & Mikaitis), or the exponent of each zero term (MMA-Sim)? "
-            "The answers differ only when all terms of a block are tiny.",
-            "指数下限是 emax 的下界（Khattak 与 Mikaitis），还是每个零项的指数（MMA-Sim）？"
-            "只有一个块的各项全都极小时，两种答案才不同。",
+            "Is emax never less than a floor (Khattak & Mikaitis), or does every zero factor and a zero c count with "
+            "exponent -126 (MMA-Sim)? The answers differ where all terms of a block are tiny, or where a zero meets a "
+            "large factor.",
+            "emax 是有一个下限（Khattak 与 Mikaitis），还是每个为零的因子和为零的 c 都以指数 -126 计入（MMA-Sim）？"
+            "只有一个块的各项全都极小，或零与很大的因子相乘时，两种答案才不同。",
         ),
         ("floor_rule",),
     ),
@@ -84,9 +85,12 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "zero group",
         Text(
-            "Whether a group of 16 scaled products that sums to zero counts toward emax; taken as not.",
-            "一组 16 个带缩放因子的乘积之和为零时，是否计入 emax；此处按不计入处理。",
+            "Does a group of 16 scaled products that sums to zero count toward emax with the exponents of its scales "
+            "(MMA-Sim), or not at all? Taken as counting.",
+            "一组 16 个带缩放因子的乘积之和为零时，是以其缩放因子的指数计入 emax（MMA-Sim），还是完全不计入？"
+            "此处按计入处理。",
         ),
+        ("zero_group",),
     ),
     Question(
         "convolutions",

@@ -112,7 +112,7 @@ def trace(
     *,
     scale_a: Any = None,
     scale_b: Any = None,
-    conversion: str = "truncate",
+    conversion: str | None = None,
     strict: bool = False,
 ) -> Trace:
     """One row as :func:`dot` computes it, with every step as data: ``a``, ``b`` (K,), ``c`` a number.
@@ -158,7 +158,7 @@ def _trace(model: Model, a: list[float], b: list[float], c: float, scales: list[
 
 
 def _factors(model: Model, a: list[float], b: list[float], scales: list[tuple[float, float]]) -> Any:
-    """For each block the (k, a, b) of its terms."""
+    """For each block the (k, a, b) of its terms; beyond the operands' end, to whole instructions, zeros."""
     if model.kind is Kind.WIDENED:
         for start in range(0, len(a), model.k):
             for first in (True, False):
@@ -166,12 +166,12 @@ def _factors(model: Model, a: list[float], b: list[float], scales: list[tuple[fl
                 yield [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in chosen]
         return
     width = oracle.GROUP if model.kind is Kind.GROUPED else 1
-    for start in range(0, len(a), model.length):
+    for start in range(0, -(-len(a) // model.k) * model.k, model.length):
         places = range(start, start + model.length, width)
         if model.kind is Kind.GROUPED:
             assert model.scale is not None
             per = model.scale[1]
-            yield [(k, *(scales[k // per] if k // per < len(scales) else (1.0, 1.0))) for k in places]
+            yield [(k, *(scales[k // per] if k // per < len(scales) else (0.0, 0.0))) for k in places]
         else:
             yield [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in places]
 

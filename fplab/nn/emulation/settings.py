@@ -90,7 +90,11 @@ class Settings:
 @lru_cache(maxsize=256)
 def _model(gpu: str, a: str, b: str, accumulate: str, instruction: str | None) -> Model:
     if a == b == "fp64":
-        return models.get(gpu, "fp64", None, "mma")
+        name = models.gpu_name(gpu)
+        if any(m.gpu == name and m.a == "fp64" for m in models.TABLE):
+            return models.get(gpu, "fp64", None, "mma")
+        one_by_one = models.get("A100", "fp64")  # without FP64 Tensor Cores: multiply-adds of the ordinary units
+        return dataclasses.replace(one_by_one, gpu=name, instruction="fma", k=1, status=models.Status.OPEN)
     return models.get(gpu, (a, b), accumulate, instruction)
 
 
