@@ -28,6 +28,8 @@ from .rounding import (
     U0,
     U1,
     ZERO,
+    check,
+    check_choice,
     element_word,
     is_subnormal,
     pack,
@@ -35,8 +37,9 @@ from .rounding import (
     widen,
 )
 
-ADD, SUB, MUL, DIV, SQRT, FMA = range(6)
-EQ, LT, LE = range(3)
+OPERATIONS, RELATIONS = 6, 3
+ADD, SUB, MUL, DIV, SQRT, FMA = range(OPERATIONS)
+EQ, LT, LE = range(RELATIONS)
 U31, U64_BITS = np.uint64(31), np.uint64(64)
 
 
@@ -267,6 +270,9 @@ def operate(op, a, b, c, out, flags, src, fmt, carrier, to_fmt, options, start, 
 
     Returns the index of the first NaN that ``fmt`` cannot hold, else -1.
     """
+    check_choice(op, OPERATIONS)
+    check(options)
+    check(to_fmt)
     offender = -1
     want = flags.size > 0
     for i in range(a.size):
@@ -303,6 +309,8 @@ def operate(op, a, b, c, out, flags, src, fmt, carrier, to_fmt, options, start, 
 @jit
 def compare(op, a, b, out, flags, src, fmt, to_fmt, daz):
     """a == b, a < b or a <= b on carrier codes; lt and le raise invalid on every NaN, eq on signalling ones."""
+    check_choice(op, RELATIONS)
+    check(to_fmt)
     want = flags.size > 0
     offender = -1
     for i in range(a.size):

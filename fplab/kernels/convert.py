@@ -13,6 +13,7 @@ from .rounding import (
     STOCHASTIC,
     U0,
     ZERO,
+    check,
     element_word,
     is_subnormal,
     pack,
@@ -27,6 +28,7 @@ def convert(codes, out, flags, src, dst, options, start, seed):
 
     ``flags`` is empty or takes IEEE flags. Returns the index of the first NaN that ``dst`` cannot hold, else -1.
     """
+    check(options)
     offender = -1
     want = flags.size > 0
     for i in range(codes.size):
@@ -46,6 +48,7 @@ def convert(codes, out, flags, src, dst, options, start, seed):
 @jit
 def quantize(codes, out, src, dst, carrier, options, start, seed):
     """Round every code of ``src`` to ``dst`` and give the result as a code of ``carrier``, which holds ``dst``."""
+    check(options)
     offender = -1
     for i in range(codes.size):
         word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0

@@ -25,6 +25,7 @@ from .rounding import (
     U0,
     U1,
     ZERO,
+    check,
     element_word,
     is_subnormal,
     pack,
@@ -150,6 +151,7 @@ def dot_rows(x, y, out, flags, src, dst, options, seed, first, last):
     ``x``, ``y``: (N, K) uint32, ``y`` without elements means ones; ``out``, ``flags``: (N,), bit 64 of the flags says
     that a NaN met a format without one. Row i draws random word i.
     """
+    check(options)
     limbs = np.zeros(limb_count(src), np.int64)
     for i in range(first, last):
         kind, negative, m, e, sticky, raised = exact_dot(x, y, i, src, options.daz != 0, options.mode, limbs)

@@ -48,6 +48,21 @@ class Options(NamedTuple):
 
 
 @jit
+def check(options):
+    """Refuse a rounding, overflow or NaN rule that is none: the branches below would take it for another one."""
+    known = RNE <= options.mode <= STOCHASTIC and TO_INF <= options.overflow <= TO_NAN
+    if not (known and NAN_ERROR <= options.nan <= NAN_MAX):
+        raise ValueError("a kernel was given a rounding, overflow or NaN rule that it does not have")
+
+
+@jit
+def check_choice(given, count):
+    """Refuse an operation or order that is none of the ``count`` that a kernel has."""
+    if given < 0 or given >= count:
+        raise ValueError("a kernel was given an operation or order that it does not have")
+
+
+@jit
 def unpack(code, fmt):
     """``code`` (uint64) of ``fmt`` as (kind, negative, m, e, payload); a NaN's payload is left-aligned in 64 bits."""
     nm = np.uint64(fmt.fraction_bits)
@@ -97,7 +112,7 @@ def _rounds_up(mode, negative, odd, above, half, sticky, share, word):
         return not odd
     if mode == STOCHASTIC:
         return share + word >= np.uint64(1 << 32)
-    return False
+    return False  # RTZ
 
 
 @jit

@@ -15,9 +15,23 @@ from typing import NamedTuple
 import numpy as np
 
 from . import arith, jit
-from .rounding import FINITE, QUIET, STOCHASTIC, U0, U1, ZERO, element_word, is_subnormal, pack, unpack
+from .rounding import (
+    FINITE,
+    QUIET,
+    STOCHASTIC,
+    U0,
+    U1,
+    ZERO,
+    check,
+    check_choice,
+    element_word,
+    is_subnormal,
+    pack,
+    unpack,
+)
 
-SEQUENTIAL, PAIRWISE, BLOCKED, KAHAN, NEUMAIER = range(5)
+ORDERS = 5
+SEQUENTIAL, PAIRWISE, BLOCKED, KAHAN, NEUMAIER = range(ORDERS)
 # Typed constants: numba compiles a function anew for every Python literal it is called with.
 PLUS, MINUS, EXACT, FIRST = np.bool_(False), np.bool_(True), np.bool_(False), np.int64(0)
 WORDS_PER_TERM = 8  # the random words that one term of a row may use; no order rounds more often
@@ -186,6 +200,8 @@ def general_rows(x, y, out, flags, plan, src, acc, options, seed, first, last):
     ``out``: (N, K) uint64 codes of ``acc`` when running, else (N, 1). ``flags``: (N,), the flags that were raised on
     the way; 64 says that a NaN met a format without one.
     """
+    check(options)
+    check_choice(plan.order, ORDERS)
     n = x.shape[1]
     state = np.zeros(2, np.int64)
     for row in range(first, last):
@@ -330,6 +346,7 @@ def _fast_neumaier(x, y, row, out, plan, t):
 @jit
 def fast_rows(x, y, out, plan, t, first, last):
     """:func:`general_rows` for float32 values and nearest even; ``out`` float32."""
+    check_choice(plan.order, ORDERS)
     n = x.shape[1]
     for row in range(first, last):
         if plan.order == SEQUENTIAL:
