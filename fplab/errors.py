@@ -70,9 +70,8 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
             parts = [summary(a) for a in args] + [f"{k}={summary(v)}" for k, v in kwargs.items()]
             call = f"{shown}({', '.join(parts)})"
             rule = str(error).removeprefix(f"{error.call}: ")  # a public function called on the way quoted its own call
-            quoted = type(error)(f"{call}: {rule}")
-            quoted.call = call
-            raise quoted from None
+            error.args, error.call = (f"{call}: {rule}",), call  # the same error, with whatever else it carries
+            raise error from None
 
     return wrapper
 

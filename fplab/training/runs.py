@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..errors import LabError, integer, reason
+from ..errors import LabError, integer, quotes_call, reason
 from ..nn.emulation.report import Used
 from ..storage import demand_writable
 from . import checkpoints, policies, tasks
@@ -46,6 +46,7 @@ class Fit:
     units: tuple[tuple[Used, ...], ...] = ()
 
 
+@quotes_call
 def fit(
     task: Task | str,
     policy: Policy | str = "fp32",
