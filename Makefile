@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures gallery test lint browser lab pages bench prove withstand clean
+.PHONY: help install run figures gallery test lint browser lab pages bench prove withstand cpus clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ prove: $(VENV)/.installed ## the exhaustive proofs (16 minutes on two free cores
 
 withstand: $(VENV)/.installed ## kills, damaged files, races and misuse, from a seed (minutes)
 	@$(BIN)/python -m tests.withstand
+
+cpus: $(VENV)/.installed ## what a CPU's vector units could change, tested with three other CPUs imitated (minutes)
+	@$(BIN)/python -m tests.cpus -n 2 --dist load
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache pages runs figures/*.png figures/*.dark.svg

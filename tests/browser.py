@@ -17,7 +17,9 @@ CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "
 # No sandbox: tests often run as root, in a container. The rest keeps Chromium from asking its maker for anything.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--font-render-hinting=none"]  # fmt: skip
-PATIENCE = 120_000  # milliseconds in which a notebook must have run
+# Milliseconds: a bound for what never comes, not for what is slow. All that is waited for is an event, and what ends in
+# an error ends the waiting.
+PATIENCE = 1_800_000
 # A cell that has run is numbered. Until the kernel hears of a run, it is idle and no cell waits.
 RUN = """() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle' && (
     document.querySelector('.jp-RenderedText[data-mime-type*=stderr]') ||
@@ -49,7 +51,7 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE)
         try:
             yield browser
         finally:

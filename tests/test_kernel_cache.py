@@ -63,6 +63,22 @@ def test_a_closure_from_the_cache_is_not_taken_for_the_one_that_calls_it(tmp_pat
     assert kept(tmp_path)  # they were kept, so the later processes did load them
 
 
+def test_machine_code_is_a_cpus_own(tmp_path, monkeypatch):
+    """Named to numba, another CPU compiles anew, and finds its own code again; the first one's stays what it was."""
+    assert climb(tmp_path, 1) == "6"
+    own = kept(tmp_path)
+    for variables in ({"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+sse4.2"}):
+        before = kept(tmp_path)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert climb(tmp_path, 1) == "6"
+        both = kept(tmp_path)
+        assert len(both) == len(before) + len(own)
+        assert {path: both[path] for path in before} == before
+        assert climb(tmp_path, 1) == "6"
+        assert kept(tmp_path) == both
+
+
 def test_every_closure_of_the_kernels_has_a_name_of_its_own():
     from fplab.kernels import tensorcore_fast
 

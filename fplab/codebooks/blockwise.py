@@ -90,7 +90,7 @@ def quantize_blockwise(
     if stochastic and rule is not rules.EVEN:
         raise LabError(f"ties={rule.name!r} with stochastic=True: there are no ties; leave it out.")
     given = values(x)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
         flat = given.flat.astype(np.float32, copy=False)
     size = block_size(block, flat.size)
     direct = out is not None and check_out(out, given.shape, np.uint8).flags.c_contiguous

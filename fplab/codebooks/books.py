@@ -100,7 +100,8 @@ def frozen(array: Array) -> Array:
 
 def _ascending(values: Any) -> Array:
     try:
-        table = np.asarray(values, np.float64).reshape(-1)
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            table = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError):
         raise LabError(f"values={values!r} is no list of numbers.") from None
     if not 2 <= table.size <= MOST:

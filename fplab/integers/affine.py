@@ -37,10 +37,10 @@ class Affine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grid", get(self.grid))
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             scale = values(self.scale, "scale").flat.astype(np.float32).reshape(np.shape(self.scale))
         zero = np.asarray(self.zero_point)
-        with np.errstate(divide="ignore", over="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             possible = (scale > 0) & np.isfinite(scale) & np.isfinite(np.float32(1) / scale)
         if not possible.all():
             bad = float(scale[~possible].flat[0])
