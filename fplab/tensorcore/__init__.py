@@ -1,4 +1,4 @@
-"""Tensor Cores in software: matrix products with the very bits of eleven GPUs.
+"""Tensor Cores in software: matrix products by the records of eleven GPUs, eight of them held against data.
 
 >>> from fplab import tensorcore
 >>> model = tensorcore.get("A100", "fp16")

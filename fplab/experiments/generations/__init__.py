@@ -1,4 +1,4 @@
-"""The same product on eight GPUs, bit by bit: probes, sums that fall while c rises, summation trees, a real product."""
+"""The same product in the bits of eight GPUs: probes, sums that fall while c rises, summation trees, a real product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...hardware.cases import Arrays, Case
 from ..base import Columns, in_columns
 from . import product, sweep
 from .checks import CHECKS as CHECKS
-from .probes import FP8_GPUS, FP8_PROBES, FP16_PROBES, GPUS, results, rounded
+from .probes import BF16_GPUS, BF16_PROBES, FP8_GPUS, FP8_PROBES, FP16_PROBES, GPUS, results, rounded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ DIGESTED: tuple[str, ...] = (
 def run(params: Params, tick: Callable[[float, str], None]) -> Arrays:
     """FP32 bits of every part, uint32.
 
-    ``fp16_probes`` (probe, GPU) and ``fp8_probes`` with their exact sums; ``sweep`` (product, GPU, c);
+    ``fp16_probes`` (probe, GPU), ``fp8_probes`` and ``bf16_probes`` with their exact sums; ``sweep`` (product, GPU, c);
     ``tree_sizes`` (GPU, term, term), int64; ``operands`` (pixel, image), FP16 codes, and the product of these with
     their transpose, ``real`` (GPU, pixel, pixel) and ``real_exact``.
     """
@@ -50,6 +50,8 @@ def run(params: Params, tick: Callable[[float, str], None]) -> Arrays:
         "fp16_exact": np.array([rounded(p.sum) for p in FP16_PROBES], np.uint32),
         "fp8_probes": results(FP8_PROBES, FP8_GPUS),
         "fp8_exact": np.array([rounded(p.sum) for p in FP8_PROBES], np.uint32),
+        "bf16_probes": results(BF16_PROBES, BF16_GPUS),
+        "bf16_exact": np.array([rounded(p.sum) for p in BF16_PROBES], np.uint32),
         "sweep_c": sweep.accumulators(),
         "sweep": sweep.results(),
     }
@@ -75,7 +77,8 @@ def table(arrays: Arrays, params: Params) -> Columns:
     """A row per probe and GPU, then one per pair of GPUs (and exact) of the real product."""
     names = ("case", "GPU", "against", "bits", "bits against", "elements that differ", "largest difference in ulp")
     rows: list[tuple[Any, ...]] = []
-    for kind, probes, gpus in (("fp16", FP16_PROBES, GPUS), ("fp8", FP8_PROBES, FP8_GPUS)):
+    kinds = (("fp16", FP16_PROBES, GPUS), ("fp8", FP8_PROBES, FP8_GPUS), ("bf16", BF16_PROBES, BF16_GPUS))
+    for kind, probes, gpus in kinds:
         for i, probe in enumerate(probes):
             want = int(arrays[f"{kind}_exact"][i])
             for j, gpu in enumerate(gpus):

@@ -7,6 +7,7 @@ GPUs by the models of Khattak and Mikaitis (arXiv 2512.07004).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,6 +25,14 @@ GENERATIONS: dict[str, tuple[str, ...]] = {
 }
 GPUS: tuple[str, ...] = tuple(gpu for family in GENERATIONS.values() for gpu in family)
 FP8_GPUS: tuple[str, ...] = ("Ada", "H100", "B200")
+BF16_GPUS = GPUS[2:]
+# Products of one block, fraction bits beside the largest term, and of a result, as papers report them.
+REPORTED: dict[tuple[str, str], tuple[int, int, int]] = {
+    **{(gpu, "fp16"): rule for rule, family in zip(((4, 23, 23), (8, 24, 23), (16, 25, 23)), GENERATIONS.values(),
+                                                   strict=True) for gpu in family},
+    **{(gpu, "bf16"): (8, 24, 23) if gpu in GENERATIONS["Turing, Ampere, Ada"] else (16, 25, 23) for gpu in BF16_GPUS},
+    ("Ada", "e4m3"): (16, 13, 13), ("H100", "e4m3"): (32, 13, 13), ("B200", "e4m3"): (32, 25, 23),
+}  # fmt: skip
 LENGTHS = dict(zip(GENERATIONS, (4, 8, 16), strict=True))  # products of one block
 TINY: dict[int, tuple[float, float]] = {  # FP16 factors of 2**-24, 2**-25 and 2**-26
     -24: (2.0**-12, 2.0**-12),
@@ -104,6 +113,36 @@ FP8_PROBES: tuple[Probe, ...] = (
     Probe("448^2 and 31 products of 1 (E4M3)", r"$448^2 + 31 \times 1$", 0.0, ((448.0, 448.0, 1), (1.0, 1.0, 31)), 32,
           "e4m3", dict(zip(FP8_GPUS, _bits(200704, 200704, 200735), strict=True)), *_bits(200735)),
 )  # fmt: skip
+# Eight products of which the first is enough to tell a floor of the exponents of -127 or above, or a zero that has one.
+BF16_PROBES: tuple[Probe, ...] = (
+    Probe("c = 0, 8 products of 2^-152 (BF16)", r"$8 \times 2^{-152}$", 0.0, ((2.0**-76, 2.0**-76, 8),), 16, "bf16",
+          dict.fromkeys(BF16_GPUS, 1), 1),
+)  # fmt: skip
+
+
+def by_blocks(a: Sequence[float], b: Sequence[float], c: float, rule: tuple[int, int, int]) -> int:
+    """The FP32 bits of c and a chain of blocks by the definition, on fractions.
+
+    Of each block every term is truncated to a multiple of ``2**(e - F)``, e the largest exponent, and their sum to
+    FP32. No factor is subnormal, and no floor that is reported is high enough to matter.
+    """
+    length, align, kept = rule
+    total = Fraction(c)
+    for start in range(0, len(a), length):
+        pairs = [(Fraction(x), Fraction(y)) for x, y in zip(*(v[start : start + length] for v in (a, b)), strict=True)]
+        found = [(x * y, _exponent(x) + _exponent(y)) for x, y in pairs if x and y]
+        found += [(total, max(_exponent(total), -126))] if total else []
+        if found:
+            quantum = Fraction(2) ** (max(e for _, e in found) - align)
+            total = sum((int(value / quantum) * quantum for value, _ in found), Fraction(0))
+        if total:
+            place = Fraction(2) ** max(_exponent(total) - kept, -149)
+            total = int(total / place) * place
+    return rounded(total)
+
+
+def _exponent(x: Fraction) -> int:
+    return math.frexp(x)[1] - 1
 
 
 def rounded(value: Fraction) -> int:
