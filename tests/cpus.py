@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 HERE = Path(__file__).resolve().parent
 AFFECTED = ("test_cpus.py", "test_spacing.py", "test_nn_emulate_operands.py")
 # By name: the CPU that numba compiles for, and the vector units that numpy, torch and MKL may use.

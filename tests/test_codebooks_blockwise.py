@@ -112,6 +112,19 @@ def test_the_cpu_librarys_zero_is_not_zero() -> None:
         assert codebooks.quantize_blockwise(f32([1, 0]), book).codes.tolist() == [255, 127 * signed]
 
 
+def test_the_cpu_library_clamps_no_maximum() -> None:
+    """What bitsandbytes 0.50.2's library gave on a CPU: from 2**-128 down a reciprocal is infinite, and times 0 NaN."""
+    for x, want in (
+        ([1e-39, 2.5e-40, -5e-40, 0, -0.0, 1e-45, -1e-45], [255, 255, 0, 0, 0, 255, 0]),
+        ([2.0**-128, 1e-39, 0], [255, 255, 0]),
+        ([3e-39, 1e-39, -1e-39, 0, -0.0, 1e-45], [255, 207, 47, 131, 131, 131]),
+        ([1e-38, 5e-39, -2e-39, 0], [255, 219, 56, 131]),
+    ):
+        q = codebooks.quantize_blockwise(f32(x), codebooks.dynamic(), 8, "bitsandbytes cpu")
+        assert q.codes.tolist() == want
+        assert oracle.quantize(f32(x), codebooks.dynamic(), 8, rules.CPU)[0].tolist() == want
+
+
 def test_how_many_elements_the_cpu_library_misplaces() -> None:
     x = np.random.default_rng(0).uniform(-1, 1, 1 << 20).astype(f32)
     x[0] = 1

@@ -17,6 +17,7 @@ from .thresholds import floors, padded, plan, rank_of, thresholds
 
 Array = np.ndarray[Any, Any]
 MOST = 1 << 62
+SMALLEST = np.float32(1e-38)  # what a maximum counts at least before its reciprocal, in kernels too
 PAST_CACHE = 1 << 20  # elements from which results are written past the cache
 
 
@@ -157,10 +158,24 @@ def _special_blocks(
             f"element {at} is {float(given[at])!r}{', beyond float32' if np.isfinite(given[at]) else ''}; pass "
             f'nan="propagate" and its block of {size} becomes NaN, or replace it.'
         )
+    if not rule.divides and not rule.clamps:
+        _tiny_blocks(flat, codes, absmax, size, code, rule)
     zero = int(rank_of(np.zeros(1, np.float32), thresholds(code, rule))[0])
     _fill(codes, lost, size, zero)
     if not rule.zeros_as_zero:
         _fill(codes, absmax == 0, size, 0)
+
+
+def _tiny_blocks(flat: Array, codes: Array, absmax: Array, size: int, code: Codebook, rule: Rule) -> None:
+    """Blocks whose maximum the kernel clamped and the rule does not: times the reciprocal as it is, perhaps infinite."""
+    blocks = np.flatnonzero((absmax > 0) & (absmax < SMALLEST))
+    at = (blocks[:, None] * size + np.arange(size)).reshape(-1) if blocks.size else blocks
+    at = at[at < flat.size]
+    if at.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = flat[at] * (np.float32(1) / absmax[at // size])
+        scaled = np.where(np.isnan(scaled), np.float32(-1), np.clip(scaled, np.float32(-1), np.float32(1)))
+        codes[at] = rank_of(scaled, thresholds(code, rule))
 
 
 def _fill(codes: Array, chosen: Array, size: int, rank: int) -> None:

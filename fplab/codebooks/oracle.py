@@ -97,7 +97,9 @@ def scaled(x: float, most: Fraction, rule: Rule) -> float:
     if rule.divides:
         found = float32(Fraction(x) / most)
     else:
-        smallest = Fraction(float(np.float32(1e-38)))
+        smallest = Fraction(float(np.float32(1e-38))) if rule.clamps else most
+        if 1 / most >= 2**128 and not rule.clamps:  # an infinite reciprocal; times 0 it is NaN, the first entry
+            return -1.0 if x == 0 else math.copysign(1, x)
         product = float32(Fraction(x) * float32(1 / max(most, smallest)))
         found = min(max(product, Fraction(-1)), Fraction(1))
     return math.copysign(float(found), x)

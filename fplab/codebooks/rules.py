@@ -14,6 +14,8 @@ class Rule:
     ``name``; ``source``: whose it is. ``even_ties``: an exact tie goes to the value of even rank, else to the lower.
     ``exact_midpoints``: the midpoint of two values is the real number, else ``(a + b) * 0.5`` rounded to float32.
     ``divides``: an element is divided by its block's maximum, else multiplied by the maximum's rounded reciprocal.
+    ``clamps``: a maximum below 1e-38 counts as that before its reciprocal is taken; else that of the smallest is
+    infinite: an element becomes the last value or the first by its sign, and 0 the first.
     ``look_up``: 0, or the size of a table of evenly spaced elements which alone are compared with the values.
     ``zeros_as_zero``: a block of zeros gets the code nearest to 0, else code 0, whatever that reads as.
     ``keeps_sign``: an element with the sign bit, -0 too, never becomes 0 but at least the value below it.
@@ -24,6 +26,7 @@ class Rule:
     even_ties: bool = True
     exact_midpoints: bool = True
     divides: bool = True
+    clamps: bool = True
     look_up: int = 0
     zeros_as_zero: bool = True
     keeps_sign: bool = False
@@ -60,6 +63,7 @@ CPU = Rule(
     even_ties=False,
     exact_midpoints=False,
     divides=False,
+    clamps=False,
     look_up=1 << 16,
     zeros_as_zero=False,
 )
