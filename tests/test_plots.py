@@ -16,13 +16,14 @@ import matplotlib as mpl
 from matplotlib.patches import Rectangle
 
 from fplab.draw import style
-from fplab.draw.bitstrip import bit_strips
 from fplab.draw.errors import error_curves
 from fplab.draw.histogram import binade_histogram, format_thresholds, percent, shares
 from fplab.draw.numberline import number_line, values_between
+from fplab.draw.strip import bit_strip
 from fplab.draw.themes import DARK, LIGHT, Theme
 from fplab.errors import LabError
 from fplab.formats import get
+from fplab.inspection import bit_fields
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
 SIGHT = {
@@ -162,7 +163,7 @@ def test_save_refuses_other_suffixes(tmp_path) -> None:
 
 def test_pyplot_is_never_imported() -> None:
     code = (
-        "import sys, fplab.draw.style as s, fplab.draw.histogram, fplab.draw.errors, fplab.draw.bitstrip, "
+        "import sys, fplab.draw.style as s, fplab.draw.histogram, fplab.draw.errors, fplab.draw.strip, "
         "fplab.draw.numberline\nwith s.themed('dark'): s.new_figure().subplots()\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -239,11 +240,11 @@ def test_error_curves_show_zeros_bounds_and_names() -> None:
 def test_bit_strip_draws_every_bit() -> None:
     with style.themed("dark"):
         ax = style.new_figure().subplots()
-        bit_strips(ax, [("fp16", 0x3C00, "fp16", "1"), ("e8m0", 127, "e8m0", "1")])
+        bit_strip(bit_fields(0x3C00, get("fp16")), "fp16").onto(ax)
     drawn = texts(ax)
-    assert "".join(t for t in drawn if t in ("0", "1"))[:16] == "0011110000000000"
+    assert "".join(t for t in drawn if t in ("0", "1")) == "0011110000000000"
     assert {"exponent", "fraction", "s"} <= set(drawn)
-    assert len(ax.patches) == 16 + 8
+    assert len(ax.patches) == 16
 
 
 def test_number_line_values() -> None:

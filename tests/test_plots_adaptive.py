@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from fplab.draw import adaptive, style
-from fplab.draw.bitstrip import bit_strips
 from fplab.draw.themes import DARK, LIGHT
 
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
@@ -24,8 +23,8 @@ def drawn(theme: str, path) -> str:
     """A figure with every kind of colour: series, muted text, grid, fields of a code, a hatching, a mixture."""
     with style.themed(theme) as colours:
         figure = style.new_figure(6, 4)
-        strips, lines = figure.subplots(2, 1)
-        bit_strips(strips, [("0.1", 0x2E66, "fp16", "a tenth"), ("0.1", 0x3DCD, "bf16", "")])
+        lines = figure.subplots()
+        lines.bar([0, 1], [1, 2], color=[colours.sign, colours.exponent])
         for i in range(8):
             lines.plot([0, 1], [i, i + 1], **style.look(i).marked, label=f"series {i}")
         lines.bar([0.5], [3], color=colours.fraction, hatch="//", edgecolor=colours.ink)

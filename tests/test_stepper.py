@@ -10,29 +10,20 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-
-from fplab.draw.stepper import trace_figure
-from fplab.draw.style import current
+from fplab.draw.scene import Scene
+from fplab.draw.stepper import EMPTY, step_scene, trace_figure
 from fplab.errors import LabError
 from fplab.tensorcore import trace
 
 
-def drawn(ax: Axes) -> list[tuple[Fraction, Fraction]]:
+def drawn(scene: Scene) -> list[tuple[Fraction, Fraction]]:
     """For every row from above: the magnitude of its full boxes, and that of the crossed-out ones among them."""
-    rows: dict[float, list[tuple[int, bool]]] = defaultdict(list)
-    gone = current().series[1]
-    for box in ax.patches:
-        assert isinstance(box, Rectangle)
-        full = rows[round(box.get_y(), 6)]
-        if box.get_alpha() == 1.0:
-            lost = np.allclose(box.get_facecolor()[:3], [int(gone[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-            full.append((round(-box.get_x() - 0.45), bool(lost)))
-    power = Fraction(2)
-    sums = [(sum((power**p for p, _ in row), Fraction(0)), sum((power**p for p, lost in row if lost), Fraction(0)))
-            for _, row in sorted(rows.items(), reverse=True)]  # fmt: skip
-    return sums
+    rows: dict[float, list[Fraction]] = defaultdict(lambda: [Fraction(0), Fraction(0)])
+    for tag, given, _ in scene.marks:
+        if tag == "rect" and given["fill_opacity"] > EMPTY:
+            rows[given["y"]][0] += Fraction(2) ** given["data_place"]
+            rows[given["y"]][1] += Fraction(2) ** given["data_place"] * (given["class_"] == "lost")
+    return [(whole, lost) for _, (whole, lost) in sorted(rows.items())]
 
 
 @pytest.mark.parametrize(("gpu", "inputs", "n"), [("V100", "fp16", 8), ("A100", "bf16", 8), ("H100", "fp16", 16)])
@@ -41,22 +32,25 @@ def test_the_bits_drawn_are_those_of_the_terms(gpu: str, inputs: str, n: int) ->
     a, b = rng.choice([0.75, -1.25, 3.0], n), rng.choice([1.5, 0.625, -0.875], n) * np.exp2(-rng.integers(0, 26, n))
     found = trace(a, b, 1.0 + 2.0**-20, gpu=gpu, inputs=inputs)
     figure = trace_figure(found, steps=len(found.steps))
-    assert len(figure.axes) == len(found.steps)
     for ax, step in zip(figure.axes, found.steps, strict=True):
+        scene = step_scene(step, found)
         terms = [t for t in step.terms if t.value]
-        *rows, total, result = drawn(ax)
+        *rows, total, result = drawn(scene)
         assert rows == [(abs(t.value), abs(t.lost)) for t in terms]
         assert total[0] == abs(step.total)
         assert total[1] == abs(step.lost_to_rounding)  # FP32 results are truncated
         assert result == (abs(Fraction(step.result)), 0)
         words = [text.get_text() for text in ax.texts]
-        assert f"= {step.result:.9g}" in " ".join(words)
+        assert words == [mark.text for mark in scene.marks if mark.tag == "text"]
+        assert len(ax.patches) == sum(mark.tag == "rect" for mark in scene.marks)
+        assert len(ax.lines) == sum(mark.tag == "line" for mark in scene.marks)
+        assert f"{step.result:.9g}" in " ".join(words)
         assert sum("lost" in w for w in words) >= sum(bool(t.lost) for t in terms)
 
 
 def test_an_instruction_with_fp16_output_loses_bits_to_rounding() -> None:
     found = trace([1.0] * 4, [2.0**-11, 2.0**-12, 0, 0], 1.0, gpu="V100", output="fp16")
-    _, _, _, total, result = drawn(trace_figure(found).axes[0])
+    _, _, _, total, result = drawn(step_scene(found.steps[0], found))
     assert total == (1 + Fraction(3, 2**12), Fraction(3, 2**12))
     assert result == (1 + Fraction(1, 2**10), 0)
 
@@ -64,7 +58,7 @@ def test_an_instruction_with_fp16_output_loses_bits_to_rounding() -> None:
 def test_what_lies_far_below_is_told_in_words() -> None:
     figure = trace_figure(trace([1.0, 2.0**-14], [1.0, 2.0**-14 * 1.5], 0.0, gpu="A100"))
     words = " ".join(text.get_text() for text in figure.axes[0].texts)
-    assert "shift 28: lost, $2^{-28}$ is below $2^{-24}$" in words
+    assert "shift 28: lost (2⁻²⁸ < 2⁻²⁴)" in words
 
 
 def test_special_operands_and_empty_rows() -> None:

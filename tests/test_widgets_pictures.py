@@ -15,6 +15,7 @@ from pictures import bits_shown, of_class, parse, text_of
 
 import fplab
 from fplab import codebooks, exact, formats, language, memory, sums
+from fplab.draw.stepper import BELOW
 from fplab.errors import LabError
 from fplab.formats import Rounding
 from fplab.hardware import records
@@ -59,7 +60,7 @@ def test_stepper_draws_every_bit_of_the_trace(gpu, preset):
         picture = stepper.render(replace(state, step=number))
         assert f"{step.result!r} (0x{step.bits:08x})" in text_of(picture)
         low, want, struck = _log2(step.quantum), "", 0
-        bottom = max(min([low, _last(step.total), *(_last(t.value) for t in step.terms)]), low - stepper.BELOW)
+        bottom = max(min([low, _last(step.total), *(_last(t.value) for t in step.terms)]), low - BELOW)
         for term in (t for t in step.terms if t.value):
             digits = _digits(term.value, bottom)
             want += digits

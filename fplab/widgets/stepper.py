@@ -5,23 +5,21 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from ..draw.page import after_colon, bracketed, facts, listed, note, panel, power, say, title, two_to
-from ..draw.scene import BLUE, GREEN, MONO, ORANGE, Scene
+from ..draw.stepper import step_scene
 from ..errors import LabError, quotes_call
 from ..language import Text
 from ..tensorcore import GPUS, models, tracing
-from ..tensorcore.tracing import Step, Term, Trace
+from ..tensorcore.tracing import Step, Trace
 from . import evidence
 from .shell import Action, Board, Control, change
 
-CELL, ROW, LEFT, RIGHT = 15, 20, 190, 250
-BELOW, MOST_TERMS = 10, 64
+MOST_TERMS = 64
 INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
 PRESETS: dict[str, tuple[str, str, str]] = {
     "1 + 4 × 2^-24": ("2^-12 2^-12 2^-12 2^-12", "2^-12 2^-12 2^-12 2^-12", "1"),
@@ -142,7 +140,7 @@ def render(state: State) -> str:
     step = trace.steps[number]
     place = f"{say('step', '第')} {number + 1} / {len(trace.steps)}" + say("", " 步")
     head = title(after_colon(trace.model.name, bracketed(place, _what(step))))
-    drawing = draw_step(step, trace) if step.emax is not None and step.quantum else note(_unaligned(step))
+    drawing = step_scene(step, trace).svg() if step.emax is not None and step.quantum else note(_unaligned(step))
     return panel(head, drawing, facts(_lines(step, trace)), facts(_results(state, trace)))
 
 
@@ -196,125 +194,6 @@ def hardware(state: State, trace: Trace) -> str:
         return say("no record of this row", "没有这一行的记录")
     same = say("✓ the same bits", "✓ 位完全相同") if found.bits == trace.bits else say("✗ OTHER BITS", "✗ 位不同")
     return f"0x{found.bits:08x}  {same}  ({found.source})"
-
-
-# --- the drawing -------------------------------------------------------------------------------------------------
-
-
-def draw_step(step: Step, trace: Trace) -> str:
-    """A column a power of two, a row a term; below the line the sum of what is left, and the result."""
-    terms = [term for term in step.terms if term.value]
-    low = _top(step.quantum)
-    result = Fraction(step.result) if math.isfinite(step.result) else Fraction(0)
-    kept = _last_place(result, trace) if result else low
-    values = [*(t.value for t in terms), step.total]
-    top = max(max((_top(v) for v in values if v), default=low), step.emax or low)
-    bottom = max(low - BELOW, min(low, *(_last(v) for v in values if v))) if any(values) else low
-    cell = max(6.0, min(CELL, 620 / (top - bottom + 1)))
-    width = LEFT + (top - bottom + 2) * cell + RIGHT
-    drawing = Scene(width, 34 + (len(terms) + 2) * ROW + 34)
-
-    def x_of(place: int) -> float:
-        return LEFT + (top - place) * cell
-
-    y = 24.0
-    for term in terms:
-        _bits(drawing, y, term.value, low, bottom, x_of, cell, GREEN if term.k < 0 else BLUE)
-        _words(drawing, y, _name(term), _fate(term, low), width, term.value < 0)
-        y += ROW
-    edge = x_of(low) + cell
-    drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
-    drawing.text(edge + 3, 13, say("cut", "截断"), size=11)
-    drawing.line(LEFT - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
-    y += 8
-    change_ = f", {float(-step.lost_to_rounding):+.3g}" if step.lost_to_rounding else ""
-    sums = ((step.total, say("sum", "和"), f"{step.units:,} × {two_to(low)}"),
-            (result, say("result", "结果"), f"{step.result:.9g}{change_}"))  # fmt: skip
-    for value, name, end in sums:
-        _bits(drawing, y, value, kept, bottom, x_of, cell, "currentColor")
-        _words(drawing, y, name, end, width, value < 0, bold=True)
-        y += ROW
-    for place in range(bottom, top + 1):
-        if place % 4 == 0:
-            drawing.text(x_of(place) + cell / 2, y + 16, two_to(place), "middle", 11, opacity=0.8)
-    return drawing.svg(_spoken(step, trace, terms))
-
-
-def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
-    fates = [after_colon(_name(t), _fate(t, _top(step.quantum))) for t in terms]
-    result = f"{say('result', '结果')} {step.result!r}"
-    return after_colon(trace.model.name, say("; ", "；").join([*fates, result]))
-
-
-def _bits(
-    drawing: Scene, y: float, value: Fraction, low: int, bottom: int, x_of: object, cell: float, fill: str
-) -> None:
-    """A value's digits; those below ``low`` struck out."""
-    assert callable(x_of)
-    for place, digit in _digits(value, bottom):
-        x, lost = x_of(place), place < low
-        opacity = 0.12 if digit == "0" else 0.35 if fill == "currentColor" else 0.5
-        drawing.rect(x + 0.5, y, cell - 1, ROW - 4, ORANGE if lost else fill, fill_opacity=opacity,
-                     stroke="currentColor", stroke_opacity=0.3, class_="lost" if lost else "kept")  # fmt: skip
-        if cell >= 9:
-            drawing.text(x + cell / 2, y + 12.5, digit, "middle", 11, font_family=MONO, class_="bit")
-        if lost:
-            drawing.line(x + 0.5, y + ROW - 4, x + cell - 0.5, y, class_="strike")
-    if value and _last(value) < bottom <= _top(value):
-        drawing.text(x_of(bottom) + cell + 2, y + 12, "…")
-
-
-def _words(drawing: Scene, y: float, name: str, end: str, width: float, negative: bool, bold: bool = False) -> None:
-    weight = "bold" if bold else "normal"
-    drawing.text(LEFT - 8, y + 12.5, f"{name}{'  −' if negative else ''}", "end", 12, font_weight=weight)
-    drawing.text(width - RIGHT + 6, y + 12.5, end, size=12)
-
-
-def _top(value: Fraction) -> int:
-    """The place of the highest 1."""
-    place = abs(value.numerator).bit_length() - value.denominator.bit_length()
-    return place if Fraction(2) ** place <= abs(value) else place - 1
-
-
-def _last(value: Fraction) -> int:
-    """The place of the lowest 1."""
-    return (value.numerator & -value.numerator).bit_length() - value.denominator.bit_length()
-
-
-def _last_place(result: Fraction, trace: Trace) -> int:
-    """The place of the last bit that the result's format keeps."""
-    form = trace.model.result
-    return max(_top(result), form.emin) - min(form.fraction_bits, trace.model.kept_bits)
-
-
-def _digits(value: Fraction, bottom: int) -> Iterator[tuple[int, str]]:
-    """Places and digits of a magnitude from its highest 1 to its lowest, none below ``bottom``."""
-    if not value or _top(value) < bottom:
-        return
-    top, last = _top(value), max(_last(value), bottom)
-    scaled = int(abs(value) / Fraction(2) ** last)
-    for place in range(top, last - 1, -1):
-        yield place, str(scaled >> (place - last) & 1)
-
-
-def _factor(x: float) -> str:
-    """A factor to five digits; small powers of two as such."""
-    return power(x) if abs(x) < 0.01 and math.isfinite(x) and math.frexp(x)[0] in (0.5, -0.5) else f"{x:.5g}"
-
-
-def _name(term: Term) -> str:
-    return "c" if term.k < 0 else f"k={term.k}: {_factor(term.a)} × {_factor(term.b)}"
-
-
-def _fate(term: Term, low: int) -> str:
-    """What became of a term, in words."""
-    shift = f"{say('shift', '移位')} {term.shift}"
-    if not term.lost:
-        return after_colon(shift, say("kept whole", "完整保留"))
-    if not term.units:
-        return after_colon(shift, bracketed(say("lost", "全部丢失"), f"{two_to(_top(term.value))} < {two_to(low)}"))
-    bits = say(f"{term.bits_lost} bit{'s' * (term.bits_lost != 1)} lost", f"丢失 {term.bits_lost} 位")
-    return after_colon(shift, bits)
 
 
 CHOICES = ("", *dict.fromkeys(named(m) for m in sorted(models.TABLE, key=lambda m: m.k) if m.a in INPUTS))
