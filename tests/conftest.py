@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -23,7 +24,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Whoever runs the tests keeps the progress that they have made in the exercises.
-os.environ["FPLAB_PROGRESS_DIR"] = tempfile.mkdtemp(prefix="fplab-progress-")
+os.environ["FPLAB_PROGRESS_DIR"] = PROGRESS = tempfile.mkdtemp(prefix="fplab-progress-")
+
+
+def pytest_unconfigure():
+    """Nothing is left of it, in the processes of pytest-xdist neither."""
+    shutil.rmtree(PROGRESS, ignore_errors=True)
+
 
 # Nor does what they have chosen for themselves change what a test sees.
 for chosen in ("FPLAB_CORPUS", "FPLAB_LANG", "FPLAB_STATIC"):

@@ -271,3 +271,16 @@ def test_no_data_is_an_error(rule) -> None:  # type: ignore[no-untyped-def]
 def test_refusals(call, text: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError, match=text):
         call()
+
+
+def test_a_batch_that_is_refused_changes_nothing() -> None:
+    """Its extremes were taken over before it was refused, and every rule went by them afterwards."""
+    seen, untouched = (Histogram(bins=64).collect([0.0, 0.5, -1.0]) for _ in range(2))
+    found = [seen.entropy("int4", start=16), seen.max()]
+    for refused in ([1e38], [float("nan")], [-1e30, 2.0]):
+        with pytest.raises(LabError):
+            seen.collect(refused)
+    state = [vars(one) | {"counts": one.counts.tolist()} for one in (seen, untouched)]
+    assert state[0] | {"_chosen": {}} == state[1]
+    assert [seen.entropy("int4", start=16), seen.max()] == found
+    assert seen.collect([2.0]).counts.tolist() == untouched.collect([2.0]).counts.tolist()

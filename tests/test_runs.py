@@ -140,6 +140,16 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
         checkpoints.load(path, {})
 
 
+def test_settings_that_only_one_side_has_are_another_run(tmp_path: Path) -> None:
+    """A later release may add a setting, or an earlier one have had it: what the run was is not known then."""
+    checkpoints.save(tmp_path / "run", {"seed": 1, "warmth": 2}, {"step": 1})
+    with pytest.raises(LabError, match=r"is a checkpoint of another run: warmth is 2 in the file and None here\."):
+        checkpoints.load(tmp_path / "run", {"seed": 1})
+    checkpoints.save(tmp_path / "run", {"seed": 1}, {"step": 1})
+    with pytest.raises(LabError, match=r"is a checkpoint of another run: warmth is None in the file and 2 here\."):
+        checkpoints.load(tmp_path / "run", {"seed": 1, "warmth": 2})
+
+
 def test_a_directory_is_refused_without_advice_to_delete_it(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     with pytest.raises(LabError) as caught:

@@ -281,3 +281,12 @@ def test_damaged_data_of_the_package_says_what_to_do(
         (tmp_path / name).write_bytes(whole[:at] + b"damaged" + whole[at + 7 :])
         with pytest.raises(LabError, match=rf"{name}' is part of fplab and cannot be read \(.*\); install fplab again"):
             read()
+
+
+def test_the_tests_leave_no_folder_behind(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_threads.py"],
+        cwd=Path(__file__).parent.parent, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "1 test collected" in done.stdout
+    assert list(tmp_path.iterdir()) == []

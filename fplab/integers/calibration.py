@@ -61,37 +61,39 @@ class Histogram:
 
     @quotes_call
     def collect(self, x: Any) -> Histogram:
-        """Count the magnitudes of a batch of any shape; NaN and infinity are errors. Returns itself."""
+        """Count the magnitudes of a batch of any shape; NaN and infinity are errors. Returns itself.
+
+        A batch that is refused changes nothing.
+        """
         given = floats(x).ravel()
         if not given.size:
             return self
-        self._chosen.clear()
-        self.least, self.most = min(self.least, float(given.min())), max(self.most, float(given.max()))
         magnitudes = np.abs(given).astype(np.float64)
         top = float(magnitudes.max())
+        if width := self.width or top / self.first_bins:
+            bins = self._bins(top, width)
+            counts = self.counts if self.width else np.array([self.zeros])
+            counts = np.concatenate([counts, np.zeros(bins - len(counts), np.int64)])
+            self.counts = counts + binned(magnitudes, np.arange(bins + 1) * width)
+            self.width, self.zeros = width, 0
+        else:
+            self.zeros += magnitudes.size
+        self._chosen.clear()
+        self.least, self.most = min(self.least, float(given.min())), max(self.most, float(given.max()))
         self.amax = max(self.amax, top)
-        if not self.width:
-            if top == 0:
-                self.zeros += magnitudes.size
-                return self
-            self.width = top / self.first_bins
-            self.counts = np.zeros(self.first_bins, np.int64)
-            self.counts[0], self.zeros = self.zeros, 0
-        self._grow(top)
-        self.counts += binned(magnitudes, self.edges)
         return self
 
-    def _grow(self, top: float) -> None:
-        """Add bins until the last edge is at ``top`` or beyond."""
-        bins = max(len(self.counts), int(np.ceil(top / self.width)))
+    def _bins(self, top: float, width: float) -> int:
+        """How many bins of a width it takes for the last edge to be at ``top`` or beyond."""
+        bins = max(len(self.counts), self.first_bins, int(np.ceil(top / width)))
         if bins > 2**24:
             raise LabError(
-                f"a batch reaches {top!r}, {bins:,} bins of the width {self.width!r} that the first batch fixed; "
+                f"a batch reaches {top!r}, {bins:,} bins of the width {width!r} that the first batch fixed; "
                 "collect a typical batch first."
             )
-        while bins * self.width < top:  # the quotient or the product was rounded
+        while bins * width < top:  # the quotient or the product was rounded
             bins += 1
-        self.counts = np.concatenate([self.counts, np.zeros(bins - len(self.counts), np.int64)])
+        return bins
 
     def _some(self) -> None:
         if not self.total:
