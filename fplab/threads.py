@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -13,6 +14,7 @@ from .errors import LabError, integer, quotes_call
 SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
 MOST = 1024
 _count: int | None = None
+_here = threading.local()
 
 
 def num_threads() -> int:
@@ -43,11 +45,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
-    """Call ``work(start, stop)`` on shares of ``range(n)``, cut at multiples of ``unit``; the results in order."""
+    """Call ``work(start, stop)`` on shares of ``range(n)``, cut at multiples of ``unit``; the results in order.
+
+    Work that itself comes here does its own in its own thread: shares of shares would wait for threads that wait.
+    """
     shares = max(1, min(num_threads(), n // SMALLEST_SHARE))
-    if shares == 1:
+    if shares == 1 or getattr(_here, "is_share", False):
         return [work(0, n)]
     step = -(-n // shares)
     step = -(-step // unit) * unit
     bounds = [(start, min(start + step, n)) for start in range(0, n, step)]
-    return list(_pool(shares).map(lambda b: work(*b), bounds))
+
+    def share(start: int, stop: int) -> Any:
+        _here.is_share = True
+        try:
+            return work(start, stop)
+        finally:
+            _here.is_share = False
+
+    return list(_pool(shares).map(lambda b: share(*b), bounds))

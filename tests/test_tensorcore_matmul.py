@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from fractions import Fraction
@@ -90,6 +92,25 @@ def test_threads_do_not_matter(model: Model, threads: None) -> None:
         found.append(bits(matmul(a, b, gpu=model)))
         found.append(bits(matmul(b.T, a.T, gpu=engine.swapped(model)).T))
     assert all(np.array_equal(one, found[0]) for one in found)
+
+
+HANGS = """
+import faulthandler, numpy as np
+from fplab import set_num_threads
+from fplab.tensorcore import get, matmul
+
+set_num_threads(2)
+faulthandler.dump_traceback_later(1800, exit=True)  # for what never ends
+for model in (get("H100", "e4m3", "fp16", "mma"), get("A100").with_options(overflow="max")):
+    a = np.ones((4, 700, 3), np.float32)
+    found = matmul(a, a.swapaxes(1, 2), gpu=model)
+    assert (found == 3).all()
+"""
+
+
+def test_a_batch_in_threads_asks_for_no_further_threads() -> None:
+    """K of 3 is filled up to 16 or 32 products: each matrix of the batch was split again, and waited for the batch."""
+    subprocess.run([sys.executable, "-c", HANGS], check=True)
 
 
 def ieee_sum(parts: list[np.ndarray], fmt: str = "fp32") -> np.ndarray:

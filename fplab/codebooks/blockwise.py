@@ -167,7 +167,7 @@ def _special_blocks(
 
 
 def _tiny_blocks(flat: Array, codes: Array, absmax: Array, size: int, code: Codebook, rule: Rule) -> None:
-    """Blocks whose maximum the kernel clamped and the rule does not: times the reciprocal as it is, perhaps infinite."""
+    """Blocks whose maximum the kernel clamped and the rule does not: times the reciprocal as it is, infinite or not."""
     blocks = np.flatnonzero((absmax > 0) & (absmax < SMALLEST))
     at = (blocks[:, None] * size + np.arange(size)).reshape(-1) if blocks.size else blocks
     at = at[at < flat.size]
