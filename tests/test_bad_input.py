@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import fplab
 from fplab import Format, LabError, Specials
@@ -29,6 +32,8 @@ def same(got: np.ndarray, want: np.ndarray = WANT) -> None:
             "fplab.quantize(float32[4], 'bf61'): unknown format 'bf61'. Allowed: fp64,",
         ),
         (lambda: fplab.quantize(X, "bf61"), "Did you mean 'bf16'?"),
+        (lambda: fplab.quantize(X, "fp8"), "Did you mean 'fp8_e5m2' or 'fp8_e4m3'?"),
+        (lambda: fplab.tensorcore.matmul([[1]], [[1]], inputs="fp8"), "Did you mean 'fp8_e5m2' or 'fp8_e4m3'?"),
         (lambda: fplab.quantize(X, 16), "unknown format 16"),
         (
             lambda: fplab.quantize(X, "fp16", "rnd"),
@@ -227,3 +232,17 @@ def test_an_error_leaves_no_warning_and_no_chain():
     assert caught.value.__suppress_context__
     assert str(caught.value).startswith("fplab.add(1, 2, 'fp17'): ")
     assert isinstance(caught.value, ValueError)
+
+
+def test_the_public_name_is_quoted() -> None:
+    """Not the file in which a function lies; and a name that a package has of another kind is not taken for it."""
+    with pytest.raises(LabError, match=r"^fplab\.nn\.formats\(<"):
+        fplab.nn.formats(torch.nn.Sequential(torch.nn.Linear(2, 2)), weights="fp99")
+    with pytest.raises(LabError, match=r"^fplab\.integers\.quantize\("):
+        fplab.integers.quantize([float("nan")], fplab.integers.symmetric(1.0))
+
+
+def test_modules_of_training_are_there_without_an_import_of_their_own() -> None:
+    code = "import fplab; print(fplab.training.scalers.__name__, fplab.training.policies.get('fp32').name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "fplab.training.scalers fp32\n", done.stderr

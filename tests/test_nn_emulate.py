@@ -238,9 +238,13 @@ def test_what_is_open_is_said() -> None:
     ("given", "message"),
     [
         ({"gpu": "H10"}, "unknown GPU 'H10'"),
-        ({"inputs": "fp8"}, "unknown inputs 'fp8'"),
-        ({"gpu": "V100", "inputs": "bf16"}, "V100 has no bf16"),
-        ({"inputs": "int8"}, "inputs='int8' cannot be emulated under a model"),
+        ({"inputs": "fp8"}, "unknown inputs 'fp8'. Allowed: fp16, bf16, tf32, e4m3, e5m2, fp64. Did you mean "
+                            "'fp8_e5m2' or 'fp8_e4m3'?"),
+        ({"gpu": "V100", "inputs": "bf16"}, "inputs='bf16': V100 has no unit for it. Allowed on V100: fp16"),
+        ({"gpu": "H100", "gradients": "e2m1"}, "gradients='e2m1': H100 has no unit for it. Allowed on H100: fp16"),
+        ({"gpu": "4090"}, "unknown GPU '4090'. Allowed: V100, T4, A100, A2, A30, Ada, L40S, H100, H200, B200, RTX"),
+        ({"inputs": "int8"}, "inputs='int8' cannot be emulated under a model: its operands need scales or are "
+                             "integers. Allowed on H100: fp16, bf16, tf32, e4m3, e5m2, fp64."),
         ({"gpu": "B200", "inputs": "mxfp8_e4m3"}, "its operands need scales or are integers"),
         ({"gradients": "e5m2"}, "no e5m2 * fp16"),
         ({"conversion": "up"}, "unknown conversion 'up'"),
@@ -250,12 +254,14 @@ def test_what_is_open_is_said() -> None:
         ({"allow": ["mm"]}, "'mm' is emulated, there is nothing to allow"),
         ({"store": "fp17"}, "unknown format 'fp17'"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_refused_with_the_call(given: dict[str, object], message: str) -> None:
     with pytest.raises(LabError) as error:
         emulate(**given)  # type: ignore[arg-type]
     assert message in str(error.value)
-    assert str(error.value).startswith("fplab.nn.emulate(") or "emulate(" in str(error.value)
+    assert str(error.value).startswith("fplab.nn.emulate(")
+    if "4090" in message:
+        assert "Did you mean" not in str(error.value)  # no GPU here is anything like it
 
 
 def test_operands_that_do_not_fit_are_refused() -> None:

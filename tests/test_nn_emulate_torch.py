@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fplab.errors import LabError
 from fplab.nn import emulate
+from fplab.training import AmaxScaling
 
 X, W = random(40, 72), random(72, 24, seed=1)
 G = random(40, 24, seed=2)
@@ -370,9 +371,18 @@ def test_scaled_operands_are_rounded_and_the_product_is_scaled_back() -> None:
 
 
 def test_operands_saturate_in_fp8() -> None:
+    """And a block says so once, at the user's line: nothing scales them unless ``scaling`` is given."""
+    x, one = torch.tensor([[1e6, -torch.inf]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    text = r"2 of 2 values of ' forward 0 a' are beyond 448, the largest of e4m3, and saturate: without scaling= "
     with emulate("H100", "e4m3"):
-        got = torch.tensor([[1e6, -torch.inf]]) @ torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        one @ one  # nothing beyond: no warning, which would be an error here
+        with pytest.warns(UserWarning, match=text.replace("forward 0", "forward 1")) as said:
+            got = x @ one
+        x @ one  # once
+    assert said[0].filename == __file__
     assert got.tolist() == [[448.0, -448.0]]
+    with emulate("H100", "e4m3", scaling=AmaxScaling(history=0)):
+        assert (torch.tensor([[1e6, 0.0]]) @ one)[0, 0] == 240 * 2.0**12
 
 
 def test_a_scale_that_is_no_power_of_two_is_refused() -> None:

@@ -101,8 +101,9 @@ def test_updates_are_the_optimizers_rules() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: policies.get("pure_fp61"), "unknown policy 'pure_fp61'. Allowed: fp32, tf32,"),
-        (lambda: policies.get(16), "unknown policy 16. Allowed: fp32,"),
+        (lambda: policies.get("pure_fp61"),
+         "fplab.training.policies.get('pure_fp61'): unknown policy 'pure_fp61'. Allowed: fp32, tf32,"),
+        (lambda: policies.get(16), "fplab.training.policies.get(16): unknown policy 16. Allowed: fp32,"),
         (lambda: Policy("x", "", cast="fp8"), "unknown cast of policy 'x' 'fp8'. Allowed: fp32, fp16, bf16."),
         (lambda: Policy("x", "", cast="fp16", autocast="bf16"),
          "policy 'x': cast='fp16' and autocast='bf16'; allowed: one."),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -374,7 +376,20 @@ ALLOWED = "; allowed: a finite number above 0 (float32: 2**-149 to 3.4e38)."
 def test_impossible_scalers_are_refused(make, text) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError) as caught:
         make()
-    assert str(caught.value) == text
+    call, rule = re.fullmatch(r"(fplab\.training\.\w+\(.*?\): )?(.*)", str(caught.value)).groups()
+    assert rule == text
+    assert (call is None) == ("DynamicScaler()." in inspect.getsource(make))  # the methods' errors name them
+
+
+def test_errors_of_scalers_quote_the_call() -> None:
+    for make, call in (
+        (lambda: StaticScaler(-8.0), "fplab.training.StaticScaler(-8.0): scale=-8.0 "),
+        (lambda: KerasScaler(dynamic_growth_steps=0), "fplab.training.KerasScaler(dynamic_growth_steps=0): growth"),
+        (lambda: AmaxScaling("fp8"), "fplab.training.AmaxScaling('fp8'): unknown format 'fp8'"),
+        (lambda: Machine(2.0, 1.0), "fplab.training.scalers.Machine(2.0, 1.0): growth_factor=1.0"),
+    ):
+        with pytest.raises(LabError, match=re.escape(call)):
+            make()
 
 
 def test_calls_out_of_order_are_refused_as_torch_refuses_them() -> None:

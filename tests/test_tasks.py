@@ -209,7 +209,8 @@ def test_a_part_of_the_baselines_steps_is_enough_to_learn(task: Task) -> None:
     ("make", "text"),
     [
         (lambda: tasks.get("digts"),
-         "unknown task 'digts'. Allowed: digits, digits_mlp, characters. Did you mean 'digits'?"),
+         "fplab.training.tasks.get('digts'): unknown task 'digts'. Allowed: digits, digits_mlp, characters. Did you "
+         "mean 'digits'?"),
         (lambda: tasks.perceptron(hidden=0), "hidden=0 is not possible; allowed: 1 to 64."),
         (lambda: characters(batch=0), "batch=0 is not possible; allowed: 1 to 65536."),
         (lambda: characters(width=30).model(0),

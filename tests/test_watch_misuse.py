@@ -24,6 +24,17 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> 
         optimizer.step()
 
 
+def test_errors_quote_the_call():
+    model = mlp()
+    with pytest.raises(LabError, match=r"^fplab\.nn\.watch\(<Sequential>, 3\): optimizer is a int without step"):
+        watch(model, 3)
+    seen = watch(model, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.report\(\): no step was taken inside the block"):
+        seen.report()
+    with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.fates\('fp16', 'weight'\): unknown kind 'weight'"):
+        seen.fates("fp16", "weight")
+
+
 def test_a_report_without_a_step():
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

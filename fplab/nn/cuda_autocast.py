@@ -10,21 +10,18 @@ the ones that were there before, so ``torch.autocast("cpu")`` stays what it is.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from .. import formats
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, quotes_call, unknown, warn
 from .autocast_lists import RULES, SINGLE, WITH_DTYPE, Rule
 from .recomputation import Carried, carry
 
@@ -167,7 +164,7 @@ def _cast_weight(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if known is None or known[0]() is not x or known[1].dtype != dtype:
         known = _local.weights[key] = weakref.ref(x), x.to(dtype)
     elif _stale(x, known[1]):
-        warnings.warn(STALE, stacklevel=_users_frame())
+        warn(STALE)
     return known[1]
 
 
@@ -177,13 +174,6 @@ def _stale(x: torch.Tensor, kept: torch.Tensor) -> bool:
         return False
     with _disable_current_modes(), torch.no_grad():
         return not torch.equal(x.detach().to(kept.dtype).view(torch.int16), kept.detach().view(torch.int16))
-
-
-def _users_frame() -> int:
-    """The stack level, for a warning of the caller, of the first line outside torch and this package."""
-    own = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
-    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    return next((i + 1 for i, f in enumerate(frames) if not f.f_code.co_filename.startswith(own)), 1)
 
 
 def widest(args: Any, current: torch.dtype, lower: torch.dtype) -> torch.dtype:

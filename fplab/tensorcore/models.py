@@ -337,7 +337,7 @@ def _one_input(name: str) -> tuple[str, tuple[str, int] | None, Kind]:
     except LabError:
         plain = ""
     if plain not in _PLAIN:
-        raise unknown("inputs", name, INPUTS)
+        raise unknown("inputs", name, INPUTS, [alias for f in formats.TABLE if f.name in _PLAIN for alias in f.aliases])
     return plain, None, Kind.BLOCK
 
 

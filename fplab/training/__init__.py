@@ -74,6 +74,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _WITH_TORCH:  # a module of this package: fplab.training.scalers needs no import of its own
+        return importlib.import_module(f"{__name__}.{name}")
     for module, names in _WITH_TORCH.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)

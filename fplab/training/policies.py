@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import formats
-from ..errors import LabError, unknown
+from ..errors import LabError, quotes_call, unknown
 from ..language import Text
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -338,6 +338,7 @@ POLICIES: tuple[Policy, ...] = (
 )
 
 
+@quotes_call
 def get(policy: str | Policy) -> Policy:
     """The policy of a name, in any case; a record is given back.
 

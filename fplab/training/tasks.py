@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..errors import integer, unknown
+from ..errors import integer, quotes_call, unknown
 from .data import digits
 from .network import digits_net, tensors
 from .text import ALPHABET, HELD_OUT, tokens
@@ -219,6 +219,7 @@ CHARACTERS = characters()
 TASKS: tuple[Task, ...] = (DIGITS, DIGITS_MLP, CHARACTERS)
 
 
+@quotes_call
 def get(name: str) -> Task:
     """The task of a name.
 

@@ -119,6 +119,8 @@ def emulate(
     class, in order of first call), pass, number of the product in it, operand, and " gradient" after one that is. With
     it, and with ``gradients``, a checkpoint asks again for the same roles when it recomputes.
 
+    Without it operands saturate as they are, which warns once.
+
     ``allow``: products that may run unemulated ("linalg_qr", "mylib::op", or of tensors that no unit takes, "mm of
     int64"); any other raises LabError where it is met.
     torch.compile is refused. One block is for one thread.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import LabError
+from ...errors import LabError, warn
 from ...floats import quantize
 from ...formats import Rounding, get
 from ...tensorcore import products as tensorcore
@@ -76,6 +76,13 @@ class Products:
         shift = self._scale(role, plain)
         if shift:
             array = np.ldexp(array, shift)
+        if self.settings.scaling is None and not self.log.warned and (beyond := int((np.abs(array) > form.max).sum())):
+            self.log.warned = True
+            warn(
+                f"{beyond:,} of {array.size:,} values of {role!r} are beyond {form.max:g}, the largest of {form.name}, "
+                "and saturate: without scaling= operands are rounded as they are. Pass one, such as "
+                "fplab.training.AmaxScaling()."
+            )
         return np.asarray(quantize(array, fmt, overflow="saturate")), shift
 
     def _scale(self, role: str, tensor: torch.Tensor) -> int:

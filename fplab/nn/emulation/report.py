@@ -145,6 +145,7 @@ class Log:
     """Counts what runs, in order of first appearance."""
 
     def __init__(self) -> None:
+        self.warned = False  # of operands that saturate
         self._seen: Counter[tuple[str, str, str, str, Shape | None]] = Counter()
         self._steps: list[Counter[tuple[str, str]]] = [Counter()]
 

@@ -46,18 +46,35 @@ class Settings:
             formats.get(self.store)
         if self.scaling is not None and not callable(getattr(self.scaling, "scale", None)):
             raise LabError(f"scaling={self.scaling!r} has no method scale(role, tensor) that returns a power of two.")
+        for name in ("inputs", "gradients"):
+            self._demand_offered(name, getattr(self, name))
         for pair in ((self.inputs, self.inputs), (self.gradients, self.inputs), (self.inputs, self.gradients)):
-            self._checked(self.model(*pair))
-
-    def _checked(self, model: Model) -> None:
-        if model.kind is Kind.INTEGER or model.scale is not None:
-            raise LabError(
-                f"inputs={self.inputs!r} cannot be emulated under a model: its operands need scales or are integers. "
-                "Allowed: fp16, bf16, tf32, fp64, e4m3, e5m2, and on Blackwell e3m2, e2m3, e2m1."
-            )
-        half = formats.get(model.a).bits <= 8
-        if self.scaling is not None and not half:
+            self.model(*pair)
+        if self.scaling is not None and not self.narrow:
             raise LabError(f"scaling is for FP8 and narrower; inputs={self.inputs!r} needs none.")
+
+    def _demand_offered(self, name: str, given: str) -> None:
+        """Whether the GPU has a unit for tensors of a format: not for integers, nor for blocks with scales."""
+        gpu = self.gpu.gpu if isinstance(self.gpu, Model) else models.gpu_name(self.gpu)
+        units = [m for m in models.TABLE if m.a == m.b and m.scale is None and m.kind is not Kind.INTEGER]
+        offered = tuple(dict.fromkeys(m.a for m in units if m.gpu == gpu))
+        try:
+            plain = formats.get(given).name
+        except LabError:
+            plain = ""
+        if plain in offered:
+            return
+        if others := list(dict.fromkeys(m.gpu for m in units if m.a == plain)):
+            raise LabError(
+                f"{name}={given!r}: {gpu} has no unit for it. Allowed on {gpu}: {', '.join(offered)}. "
+                f"GPUs that have it: {', '.join(others)}."
+            )
+        if given in models.INPUTS:
+            raise LabError(
+                f"{name}={given!r} cannot be emulated under a model: its operands need scales or are integers. "
+                f"Allowed on {gpu}: {', '.join(offered)}."
+            )
+        raise unknown(name, given, offered, [a for f in formats.TABLE if f.name in offered for a in f.aliases])
 
     @property
     def narrow(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...errors import LabError, integer, unknown
+from ...errors import LabError, integer, quotes_call, unknown
 from ...formats import Format
 from .advice import Limits
 from .comparing import compare
@@ -59,6 +59,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
     compare = staticmethod(compare)
     _open: watch | None = None
 
+    @quotes_call
     def __init__(
         self,
         model: nn.Module,
@@ -355,6 +356,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
             raise unknown("layer", layer, [name for k in kinds for name in self.layers(k)])
         return self._tables.merged(keys)
 
+    @quotes_call
     def histogram(self, kind: str, layer: str | None = None) -> tuple[Array, Array]:
         """Binades e and how many values are from 2**e to below 2**(e+1) in size, int64 both; gradients unscaled.
 
@@ -362,11 +364,13 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         """
         return histogram(self._table(kind, layer))
 
+    @quotes_call
     def fates(self, fmt: str | Format, kind: str, layer: str | None = None, log2_scale: int = 0) -> Fates:
         """How many values a candidate format, at a scale of 2**log2_scale, would make what; exact counts."""
         scale = integer("log2_scale", log2_scale, -REACH, REACH)
         return self._tables.fates(self._table(kind, layer), candidate(fmt), scale)
 
+    @quotes_call
     def lost(self, layer: str | None = None, kind: str = "weights") -> Lost:
         """How many changes of the weights (or of "state NAME") each candidate format would lose; exact counts.
 
@@ -377,6 +381,7 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
             raise unknown("layer", layer, [name for name in self.layers() if (kind, name) in self._losses])
         return merged([self._losses.get(kind, name) for name in layers])
 
+    @quotes_call
     def report(self, tolerance: float = 0.001, lost: float = 0.05) -> Report:
         """The table, the figure and the recommendation.
 

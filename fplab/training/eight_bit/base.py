@@ -13,7 +13,7 @@ import torch
 from ...codebooks import Codebook, rules
 from ...codebooks.blockwise import block_count
 from ...codebooks.thresholds import floors, padded, plan, thresholds
-from ...errors import LabError
+from ...errors import LabError, quotes_class
 from ...kernels.optim8 import BLOCKWISE, WHOLE, Coding, Numbers, first_bad
 from ...threads import split
 from .options import MASK, SIGNS, books_of, checked
@@ -107,6 +107,9 @@ class EightBit(torch.optim.Optimizer):
     """
 
     kind: ClassVar[States]
+
+    def __init_subclass__(cls) -> None:
+        quotes_class(cls)
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ...errors import LabError, integer
+from ...errors import LabError, integer, quotes_class
 from ...formats import Format
 from . import programs
 from .arithmetic import rounded
@@ -35,6 +35,9 @@ class LabOptimizer(Optimizer):
     """
 
     observer: Observer | None = None
+
+    def __init_subclass__(cls) -> None:
+        quotes_class(cls)
 
     def __init__(
         self, params: Any, defaults: dict[str, Any], weights: str | Format, states: States,

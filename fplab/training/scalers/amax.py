@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...errors import LabError, own_integer
+from ...errors import LabError, own_integer, quotes_class
 from ...formats import Format, get
 
 
@@ -31,6 +31,7 @@ def power_of_two_scale(amax: float, largest: float, margin: int = 0) -> float:
     return math.ldexp(1.0, max(-126, min(126, exponent)))
 
 
+@quotes_class
 @dataclass
 class AmaxScaling:
     """Per-tensor scales for FP8, to be handed to ``fplab.nn.emulate(..., scaling=...)``.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import LabError, own_integer
+from ...errors import LabError, own_integer, quotes_class
 
 POSITIVE_FLOAT32 = "a finite number above 0 (float32: 2**-149 to 3.4e38)"
 
@@ -53,6 +53,7 @@ def _fault(scale: float) -> str:
     return "every scaled gradient would be infinite or NaN" if _float32(scale) == math.inf else ""
 
 
+@quotes_class
 @dataclass(frozen=True)
 class Machine:
     """When and how a dynamic scale grows and shrinks.

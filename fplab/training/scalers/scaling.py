@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ...errors import LabError
+from ...errors import LabError, quotes_class
 from ...formats import Format, get
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, checked_scale, unscaled
 
@@ -56,6 +56,9 @@ class Scaler:
     skip: bool = True
     _now: Tracked = field(init=False)
     _progress: dict[int, _Progress] = field(init=False, default_factory=dict, repr=False)
+
+    def __init_subclass__(cls) -> None:
+        quotes_class(cls)
 
     def __post_init__(self) -> None:
         if self.gradients is not None:
