@@ -120,7 +120,7 @@ def test_a_chapter_shows_a_figure_something_to_move_and_hardware():
 def test_it_runs(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
     client = nbclient.NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+        notebook, timeout=None, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
     )
     client.execute()
     for cell in cells(notebook, "code"):

@@ -57,7 +57,7 @@ def test_gloo_adds_around_a_ring_against_the_order_of_the_ranks(tmp_path: Path, 
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
              f"--nproc-per-node={ranks}", str(tmp_path / "probe.py")]  # fmt: skip
     subprocess.run(
-        [*start, str(tmp_path / "rows.npy"), str(tmp_path / "sums.npz")], env=environment(), check=True, timeout=600,
+        [*start, str(tmp_path / "rows.npy"), str(tmp_path / "sums.npz")], env=environment(), check=True,
         capture_output=True,
     )  # fmt: skip
     with np.load(tmp_path / "sums.npz") as found:

@@ -340,8 +340,7 @@ def two_processes_at_work(state: Path) -> subprocess.Popen[str]:
         [sys.executable, "-m", "tests.prove", "--part", "fma", "--jobs", "2", "--state", str(state)],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 600
-    while not list(state.glob("*.json")) and run.poll() is None and time.monotonic() < deadline:
+    while not list(state.glob("*.json")) and run.poll() is None:
         time.sleep(0.1)
     return run
 
@@ -350,7 +349,7 @@ def test_the_command_stops_at_an_interrupt(tmp_path: Path) -> None:
     """Two processes, interrupted as a terminal does it, to the whole group: 130, no traceback, finished shares kept."""
     run = two_processes_at_work(tmp_path / "state")
     os.killpg(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=300)
+    out, err = run.communicate()
     assert run.returncode == 130, err
     assert "Traceback" not in err, err
     assert "interrupted; what is finished is kept" in err

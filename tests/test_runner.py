@@ -304,7 +304,7 @@ def start(tmp_path: Path, change: str = "", parts: str = "") -> subprocess.Popen
 
 def end(process: subprocess.Popen[str], by: signal.Signals) -> tuple[int, str]:
     process.send_signal(by)
-    _, error = process.communicate(timeout=300)
+    _, error = process.communicate()
     return process.returncode, error
 
 

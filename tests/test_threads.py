@@ -31,7 +31,7 @@ def test_a_child_that_is_forked_after_a_threaded_call_computes() -> None:
         [sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        out, _ = running.communicate(timeout=300)
+        out, _ = running.communicate(timeout=1800)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, 9)

@@ -4,8 +4,9 @@ Arguments that :func:`dot` and :func:`matmul` share:
 
 * ``gpu``: a name ("H100", in any case) or a :class:`~fplab.tensorcore.models.Model`, which then says everything.
 * ``inputs``: "fp16", "bf16", "tf32", "e4m3", "e5m2", a pair such as ("e4m3", "e5m2"), "int8", "fp64", or with block
-  scales "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4". Operands that the format cannot
-  represent are rounded to nearest first; with ``strict=True`` the first of them is an error. INT8 is never rounded.
+  scales "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_e8m0" (E8M0 for each 16).
+  Operands that the format cannot represent are rounded to nearest first; with ``strict=True`` the first of them is an
+  error. INT8 is never rounded.
 * ``conversion``: how FP32 operands become TF32: "truncate" (the multiplier ignores 13 bits; so does None), "rna" or
   "rne". For other inputs, which round to nearest, it is refused.
 * ``output``: "fp32" or "fp16", the instruction's format of C and D: an FP16 instruction rounds at every block. For
