@@ -235,7 +235,7 @@ def test_reports_follow_the_language():
     assert "expected" in str(report)
     fplab.lang("zh")
     assert "应为" in str(report)
-    assert "规则" in str(report)
+    assert "提示" in str(report)
     assert "这是截断" in str(report)
     fplab.lang("en")
     found = check(1 + 2**-11, "double_rounding")
@@ -271,6 +271,19 @@ def test_compiling_a_kernel_is_not_the_answer_s_time():
         outcome = box.call(lambda: int(numba.njit(lambda x: halved(x))(8)))
         assert (outcome.how, outcome.value) == ("value", 4)
         assert box.compiled > 0
+        assert box.call(lambda: all(True for _ in iter(int, 1))).how == "late"
+
+
+def test_importing_a_module_is_not_the_answer_s_time(tmp_path, monkeypatch):
+    """As torch's from a cold disk: longer than the limit, on any machine, and no endless loop."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import time\nfrom fplab_test_box import box\nwhile not box.compiled:\n    time.sleep(0.01)\nfound = 4\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with sandbox.Sandbox(limit=1.0) as box:
+        monkeypatch.setitem(sys.modules, "fplab_test_box", SimpleNamespace(box=box))
+        outcome = box.call(lambda: __import__("slow_to_import").found)
+        assert (outcome.how, outcome.value) == ("value", 4)
         assert box.call(lambda: all(True for _ in iter(int, 1))).how == "late"
 
 

@@ -102,7 +102,8 @@ class Exercise:
     """One exercise, in two languages.
 
     ``name``: an identifier, by which answers are found in a file. ``level``: 1 to 3. ``statement``: what to do.
-    ``rule``: what is true, shown when an answer fails. ``hint``: a step towards it. ``mutants``: typical wrong answers.
+    ``rule``: what is true, shown with the solution and when an answer passes. ``hint``: a step towards it.
+    ``mutants``: typical wrong answers.
     ``source``: where the rule comes from.
 
     >>> from fplab.exercises import exercise

@@ -31,6 +31,8 @@ NOTHING = Text("", "")
 LIMIT = 5.0  # seconds a call may take
 GRACE = 1.0  # seconds in which a stopped call must end
 COMPILER = os.sep + "numba" + os.sep
+IMPORTING = "<frozen importlib._bootstrap>"
+MOST = 600.0  # seconds beyond the limit in all, however much is imported and compiled
 INNERMOST = 500  # frames among which the compiler is looked for: a recursion without end has millions
 KEPT = 2000  # characters of what was printed
 # Files whose lines are not the answer's own.
@@ -128,21 +130,21 @@ class Sandbox:
     def _in_time(self) -> bool:
         """Whether the job ends within the limit. A kernel of numba's that is compiled for it gets the limit anew.
 
-        So does the import of numba, which takes seconds from a cold disk.
+        So does an import: torch takes seconds from a cold disk.
         """
         while not self._done.wait(self.limit):
-            if not self._compiling():
+            if self.compiled >= MOST or not self._compiling():
                 return False
             self.compiled += self.limit
         return True
 
     def _compiling(self) -> bool:
-        """Whether numba is at work in the thread, which it is once on a machine for each kernel, and at its import."""
+        """Whether numba is at work in the thread, which it is once on a machine for each kernel, or an import."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         for _ in range(INNERMOST):
             if frame is None:
                 return False
-            if COMPILER in frame.f_code.co_filename:
+            if COMPILER in frame.f_code.co_filename or frame.f_code.co_filename == IMPORTING:
                 return True
             frame = frame.f_back
         return False

@@ -59,16 +59,21 @@ def lines(report: Report) -> Iterator[Line]:
 
 
 def remarks(report: Report) -> list[tuple[str, str]]:
-    """What is said below: what was printed, the mistake, the rule, a hint."""
+    """What is said below: what was printed, the mistake, a hint; the rule, which often is the answer, once it is found.
+
+    Who gives up asks for the solution, which says the rule too.
+    """
     failure, exercise = report.failure, report.exercise
-    if failure is None or report.passed:
+    if report.passed:
+        return [(str(RULE), str(exercise.rule))]
+    if failure is None:
         return []
     found: list[tuple[str, str]] = []
     if failure.printed.strip():
         found.append((str(PRINTED), failure.printed.strip()))
     if failure.mistake:
         found.append((str(MISTAKE), str(failure.mistake)))
-    return [*found, (str(RULE), str(exercise.rule)), (str(HINT), str(exercise.hint))]
+    return [*found, (str(HINT), str(exercise.hint))]
 
 
 def caption(report: Report) -> str:

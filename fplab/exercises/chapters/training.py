@@ -205,12 +205,13 @@ register(
             fp8_scale,
             {
                 "amaxes": Lists(
-                    Floats("fp32", finite=True, low=2.0**-60, high=2.0**60, signed=False, edges=(1.75, 448.0)), 0, 4
+                    Floats("fp64", finite=True, low=2.0**-60, high=2.0**60, signed=False, edges=(1.75, 448.0)), 0, 4
                 )
             },
             Integers(-200, 200),
             cases=(
                 ((1.75 + 2.0**-22,),),
+                ((1.75 + 2.0**-52,),),
                 ((2.0, 1.0),),
                 ((1.0, 2.0),),
                 *(((math.ldexp(1.75, e),),) for e in range(-60, 60)),
@@ -231,6 +232,14 @@ register(
                 _scale(max, rounds=math.ceil),
                 Text("Rounding the exponent up lets the largest value overflow.", "指数向上取整会使最大值上溢。"),
                 "expected",
+            ),
+            Mutant(
+                _scale(max),
+                Text(
+                    "The quotient and its logarithm are rounded: just above 1.75 · 2^e they are those of 1.75 · 2^e.",
+                    "商及其对数都有舍入误差：略大于 1.75 · 2^e 的数，算出来就像恰好等于它。",
+                ),
+                "1.75",
             ),
             Mutant(
                 _difference_of_logarithms,
