@@ -107,7 +107,7 @@ class Picture:
 
     def _repr_html_(self) -> str:
         from . import experiments
-        from .draw.adaptive import adaptive
+        from .draw.themes import adaptive
         from .experiments import wording
 
         drawn = adaptive(self.path.read_text(encoding="utf-8"))

@@ -1,7 +1,16 @@
-"""The colours of the lab's figures, light and dark; without matplotlib, for pages that show what was drawn before."""
+"""The colours of the lab's figures, light and dark; without matplotlib, for pages that show what was drawn before.
+
+On a page a figure that was drawn light is dark where the page is: by one style sheet, the same in every figure, which
+gives each colour of the light theme its twin of the dark one. A page says which it wants by ``color-scheme``, of itself
+or of the image; without a word the reader's system decides. The figure draws its own ground, so it is legible where
+neither is understood.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -47,3 +56,29 @@ DARK = Theme(
     fraction="#1f5a8c",
 )
 THEMES = {"light": LIGHT, "dark": DARK}
+
+
+def colours(theme: Theme) -> Iterator[str]:
+    """The colours of a theme, in the order of its fields."""
+    for field in dataclasses.fields(theme)[1:]:
+        given = getattr(theme, field.name)
+        yield from (given,) if isinstance(given, str) else given
+
+
+@functools.cache
+def sheet() -> str:
+    """The style sheet of every figure on a page.
+
+    What has no colour of its own is black text. Points that were drawn as pixels have no style: they are turned over.
+    """
+    rules = [f"svg{{fill:{DARK.ink}}}image{{filter:invert(1) hue-rotate(180deg)}}"]
+    for light, dark in zip(colours(LIGHT), colours(DARK), strict=True):
+        for kind in ("fill", "stroke"):  # matplotlib writes them into styles, and the ground of a hatching by itself
+            rules.append(f'[style*="{kind}: {light}"],[{kind}="{light}"]{{{kind}:{dark}!important}}')
+    return f"<style>@media(prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
+
+
+def adaptive(svg: str) -> str:
+    """A figure that was drawn in the light theme, with the style sheet that makes it dark where dark is preferred."""
+    start = svg.index(">", svg.index("<svg")) + 1
+    return svg[:start] + sheet() + svg[start:]

@@ -17,8 +17,8 @@ __all__ = ["FIRST", "STATIC", "prepare", "svg"]
 
 def svg(figure: Figure) -> str:
     """A figure as SVG text, the same every time, which is dark where the page is."""
-    from ..draw.adaptive import adaptive
     from ..draw.style import save
+    from ..draw.themes import adaptive
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"

@@ -203,11 +203,8 @@ def difference_map(ax: Axes, arrays: Arrays, one: str, other: str) -> None:
 
 
 def _shades() -> list[Any]:
-    """From the background, for no difference, to the theme's second colour."""
-    back, full = (np.array(to_rgb(c)) for c in (current().background, current().series[1]))
-    dark = np.array(to_rgb(current().ink))
-    shades = [back, *(back + (full - back) * share for share in (0.25, 0.5, 0.75, 1.0)), (full + dark) / 2]
-    return [tuple(shade) for shade in shades]
+    """From nothing, for no difference, through the theme's second colour to its ink."""
+    return [*((*to_rgb(current().series[1]), share) for share in (0, 0.25, 0.5, 0.75, 1)), current().ink]
 
 
 def map_legend(ax: Axes) -> None:
