@@ -9,7 +9,7 @@ A test module names its experiment and the size that it runs::
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -80,7 +80,7 @@ def kills(experiment: Any, params: Any, mutants: Sequence[Mutant], spared: Seque
         if mutant.target:
             inside = not mutant.target.startswith("fplab.")
             target = f"{experiment.__name__}.{mutant.target}" if inside else mutant.target
-            module = importlib.import_module(target.rpartition(".")[0])
+            module = pkgutil.resolve_name(target.rpartition(".")[0])
             name = target.rpartition(".")[2]
             monkeypatch.setattr(module, name, mutant.fault(getattr(module, name)))
             faulty = experiment.run(size, lambda share, text: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -9,22 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
+from experiment_frame import Mutant, computed_on_cpu, drawn, forged, frame, kills, repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fplab import exact_products as whole
 from fplab import tensorcore
 from fplab.experiments import split
-from fplab.experiments.base import Status
 from fplab.experiments.partial_products.operands import sizes
 from fplab.experiments.split import cases, checks, methods, parts
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 
 UNIT = Fraction(2) ** whole.UNIT
 Change = Callable[[np.ndarray], Any]
 
-arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(split, split.QUICK)
+SMALL = split.Params(rows=4, log2_last=12, values=256)
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(split, SMALL)
 
 
 # --- every check can fail --------------------------------------------------------------------------------------------
@@ -55,43 +56,68 @@ def _add(place: Any, value: float) -> Change:
     return apply
 
 
+def off(array: str, change: Change) -> Callable[[Arrays], Arrays]:
+    """One array changed."""
+
+    def apply(arrays: Arrays) -> Arrays:
+        change(arrays[array])
+        return {array: arrays[array]}
+
+    return apply
+
+
 REAL = checks.REAL
-MUTANTS: list[tuple[Any, str, Change]] = [
-    (checks.lost_bits, "lost", _add((0, 1), 1)),
-    (checks.lost_bits, "lost", _add((1, 3), -1)),
-    (checks.ranges, "binades", _add((2, 50), 1e-3)),
-    (checks.ranges, "binades", _add((3, 0), 1e-3)),
-    (checks.how_many, "positive: partial", _add((2, 0, 0, 0, 8), 1 << 20)),
-    (checks.how_many, "random: partial", _add((3, 0, 0, 0, 8), 1 << 19)),
-    (checks.bounds_hold, "positive: results", _scale("3 scaled, outside, H100", 1.0001)),
-    (checks.bounds_hold, "positive: results", _scale("3 scaled, inside, A100", 1.001)),
-    (checks.bounds_hold, "positive: results", _scale("FP32 multiply-adds", 1.001)),
-    (checks.outside_is_a_loop, "random: results", _scale("3 scaled, outside, A100", 1 + 2.0**-22)),
-    (checks.outside_is_a_loop, "positive: results", _copy("3 scaled, inside, H100", "3 scaled, outside, H100")),
-    (checks.single_precision, "positive: results", _copy("3 scaled, inside, A100", "3 scaled, outside, A100")),
-    (checks.inside_drifts, "positive: results", _copy("3 scaled, outside, A100", "3 scaled, inside, A100")),
-    (checks.inside_drifts, "positive: results", _scale("3 scaled, inside, H100", 1.01)),
-    (checks.scale_saves, "small: results", _copy("3 scaled, inside, A100", "3 products")),
-    (checks.gradients, f"{REAL}: results", _copy("3 scaled, outside, A100", "3 TF32 scaled, outside")),
-    (checks.gradients, f"{REAL}: results", _copy("FP32 multiply-adds", "3 scaled, outside, A100")),
-]
+BOUND, RANGE, PARTS = "No error is above", "The scale 2^11", "Added exactly"
+OUTSIDE, INSIDE, GRADIENTS = "Three products, added", "Added inside", "Real gradients"
+MUTANTS = (
+    Mutant("a bit less to nearest", ("Two FP16 parts",), change=off("lost", _add((0, 1), 1))),
+    Mutant("a bit more truncated", ("Two FP16 parts",), change=off("lost", _add((1, 3), -1))),
+    Mutant("truncated parts", ("The parts are",), "checks.SCALED",
+           lambda scheme: dataclasses.replace(scheme, rounding="rtz"),
+           params=split.Params(rows=2, log2_last=4, values=4)),
+    Mutant("a binade that is lost", (RANGE,), change=off("binades", _add((2, 50), 1e-3))),
+    Mutant("TF32 with an end", (RANGE,), change=off("binades", _add((3, 0), 1e-3))),
+    Mutant("a third product that misses", (PARTS,), change=off("positive: partial", _add((2, 0, 0, 0, 8), 1 << 20))),
+    Mutant("a large fourth", (PARTS,), change=off("random: partial", _add((3, 0, 0, 0, 8), 1 << 19))),
+    Mutant("no fourth", (PARTS,), change=lambda arrays: {"random: partial": _without_fourth(arrays)}),
+    Mutant("outside too large", (BOUND,), change=off("positive: results", _scale("3 scaled, outside, H100", 1.0001))),
+    Mutant("FP32 too large", (BOUND,), change=off("positive: results", _scale("FP32 multiply-adds", 1.001))),
+    Mutant("bounds eight times too large", (BOUND,), "methods.Measured.bound",
+           lambda bound: lambda self, i: None if bound(self, i) is None else 8 * bound(self, i),
+           params=split.Params(rows=4, log2_last=9, values=4)),
+    *(Mutant(f"outside is inside, {gpu}", (INSIDE,), change=off(
+        "positive: results", _copy(f"3 scaled, inside, {gpu}", f"3 scaled, outside, {gpu}"))) for gpu in methods.GPUS),
+    Mutant("added inside after all", (OUTSIDE,), change=off(
+        "positive: results", _copy("3 scaled, inside, A100", "3 scaled, outside, A100"))),
+    Mutant("inside is above", (INSIDE,), change=off("positive: results", _scale("3 scaled, inside, H100", 1.01))),
+    Mutant("scaled after all", ("Without the scale",), change=off(
+        "small: results", _copy("3 scaled, outside, A100", "3 products"))),
+    Mutant("TF32 parts as narrow as FP16's", (GRADIENTS,), change=off(
+        f"{REAL}: results", _copy("3 scaled, outside, A100", "3 TF32 scaled, outside"))),
+    Mutant("FP16 parts as wide as FP32", (GRADIENTS,), change=off(
+        f"{REAL}: results", _copy("FP32 multiply-adds", "3 scaled, outside, A100"))),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(split, SMALL, MUTANTS)
 
 
-@pytest.mark.parametrize(("check", "name", "change"), MUTANTS, ids=lambda v: getattr(v, "__name__", None))
-def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
-    wrong = {**arrays, name: arrays[name].copy()}
-    change(wrong[name])
-    failing(check, wrong, split.QUICK)
+def _without_fourth(arrays: Arrays) -> np.ndarray:
+    found = arrays["random: partial"]
+    found[3] = found[2]
+    return found
 
 
-def test_other_parts_than_numpys_fail(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = parts.Scheme("", "fp16", 11, "rtz")
-    monkeypatch.setattr(checks, "SCALED", other)
-    assert checks.numpy_parts(arrays, split.QUICK).status is Status.FAIL
-
-
-def test_every_check_has_a_mutant() -> None:
-    assert {check.check for check in split.CHECKS} == {mutant[0] for mutant in MUTANTS} | {checks.numpy_parts}
+def test_outside_is_c_0_for_each_instruction_and_numpys_additions(arrays: Arrays) -> None:
+    for gpu in methods.GPUS:
+        (ah, al), (bh, bl) = (
+            parts.split(arrays[f"random: {part}"].view(np.float32)[:, :1024], parts.SCALED) for part in "ab"
+        )
+        sums = np.zeros((2, len(ah), len(bh)), np.float32)
+        for which, a, b in ((0, ah, bh), (1, ah, bl), (1, al, bh)):
+            for start in range(0, 1024, 16):
+                s = slice(start, start + 16)
+                sums[which] += tensorcore.matmul(a[:, s], b[:, s].T, gpu=gpu)
+        got = arrays["random: results"][methods.index(f"3 scaled, outside, {gpu}"), ..., 6]
+        assert np.array_equal(got, sums[0] + sums[1] / np.float32(2048))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -184,11 +210,11 @@ def test_the_bound_outside_grows_sixteen_times_slower() -> None:
 
 
 def test_made_up_arrays_are_the_same_every_time(arrays: Arrays) -> None:
-    repeats(split, arrays, split.QUICK)
+    repeats(split, arrays, SMALL)
 
 
 def test_the_table_has_every_method(arrays: Arrays) -> None:
-    rows = list(zip(*split.table(arrays, split.QUICK).values(), strict=True))
+    rows = list(zip(*split.table(arrays, SMALL).values(), strict=True))
     lengths = [arrays[f"{kind}: exact"].shape[2] for kind in methods.KINDS]
     assert len(rows) == len(methods.METHODS) * sum(lengths)
     assert all(0 <= mean <= most and not most > bound for *_, mean, most, bound in rows)
@@ -196,13 +222,13 @@ def test_the_table_has_every_method(arrays: Arrays) -> None:
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
     for theme in ("light", "dark"):
-        figure, _ = drawn(split, arrays, split.QUICK, theme, tmp_path)
+        figure, _ = drawn(split, arrays, SMALL, theme, tmp_path)
         assert len(figure.axes) == 7
 
 
 def test_the_cpu_gives_the_emulated_bits_of_every_case() -> None:
     pytest.importorskip("torch")
-    for case in split.gpu_cases(split.QUICK):
+    for case in split.gpu_cases(SMALL):
         computed_on_cpu(case)
         assert sum(x.nbytes for x in case.inputs().values()) <= 1 << 20
 
@@ -210,7 +236,7 @@ def test_the_cpu_gives_the_emulated_bits_of_every_case() -> None:
 def test_what_runs_on_a_gpu_adds_as_the_lab_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device's own path, with a product of the lab's in the place of torch's."""
     torch = pytest.importorskip("torch")
-    case = next(c for c in split.gpu_cases(split.QUICK) if c.name.startswith("positive, K = 256"))
+    case = next(c for c in split.gpu_cases(SMALL) if c.name.startswith("positive, K = 256"))
     inputs = case.inputs()
     x, y = (cases.tensor(inputs[name], "fp32", "cpu") for name in "ab")
 
@@ -225,8 +251,13 @@ def test_what_runs_on_a_gpu_adds_as_the_lab_does(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_experiment_multiplies_as_the_cases_do(arrays: Arrays) -> None:
-    inputs = cases.given("positive", 256, split.QUICK)
+    inputs = cases.given("positive", 256, SMALL)
     got = cases.outside_emulate(inputs, {"kind": "cpu"})["d"].view(np.float32)
     at = sizes(8).size - 1
     assert np.array_equal(got, arrays["positive: results"][methods.index("3 scaled, outside, H100"), ..., at])
-    assert cases.high_parts("positive", split.QUICK)[0].shape == (split.QUICK.rows, cases.LONG)
+    assert cases.high_parts("positive", SMALL)[0].shape == (SMALL.rows, cases.LONG)
+
+
+@pytest.mark.parametrize("case", split.gpu_cases(SMALL)[3:6], ids=lambda case: case.name)
+def test_a_forged_record_fails(case: Case) -> None:
+    forged(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -9,21 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
+from experiment_frame import Mutant, computed_on_cpu, drawn, forged, frame, kills, repeats
 
 from fplab import exact_products as whole
 from fplab import tensorcore
 from fplab.experiments import tf32
-from fplab.experiments.base import Status
 from fplab.experiments.partial_products import bounds
-from fplab.experiments.tf32 import cases, checks, operands, products
-from fplab.hardware.cases import Arrays
-from fplab.tensorcore.models import get
+from fplab.experiments.tf32 import cases, operands, products
+from fplab.hardware.cases import Arrays, Case, philox_bits
+from fplab.tensorcore.models import GPUS, get
 
 UNIT = Fraction(2) ** whole.UNIT
 Change = Callable[[np.ndarray], Any]
 
-arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(tf32, tf32.QUICK)
+SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(tf32, SMALL)
 
 
 # --- every check can fail --------------------------------------------------------------------------------------------
@@ -52,47 +53,71 @@ def _scale_all(factor: float) -> Change:
     return apply
 
 
-MUTANTS: list[tuple[Any, str, Change]] = [
-    (checks.means, "low bits", _add((0, 0, 5), 1)),
-    (checks.means, "low bits", _add((2, 1, 5), 1)),
-    (checks.ties, "low bits", _add((1, 1, 4096), 1)),
-    (checks.converted_first, "random: results", _scale("A100", "rna", -1)),
-    (checks.bounds_hold, "positive: results", _scale("H100", "rne", 1.01)),
-    (checks.bounds_hold, "positive: results", _scale("", "", 1.01)),
-    (checks.parts_hold, "positive: results", _scale("A100", "truncate", 1.004)),
-    (checks.parts_hold, "random: converted", _add((1, 0, 0, 2, 8), 1 << 30)),
-    (checks.conversion_decides, "random: results", _scale("A100", "rne", 1.01)),
-    (checks.conversion_decides, "random: results", _scale("", "", 1.001)),
-    (checks.shrinks, "positive: converted", _add((0, 0, 0, 0, 9), 1 << 30)),
-    (checks.shrinks, "positive: converted", _add((2, 0, 0, -1, 8), 1 << 25)),
-    (checks.published_error, "published: errors", _scale_all(0.5)),
-    (checks.published_error, "published: exact", _scale_all(1.5)),
-]
+def off(array: str, change: Change) -> Callable[[Arrays], Arrays]:
+    """One array changed."""
+
+    def apply(arrays: Arrays) -> Arrays:
+        change(arrays[array])
+        return {array: arrays[array]}
+
+    return apply
 
 
-@pytest.mark.parametrize(("check", "name", "change"), MUTANTS, ids=lambda v: getattr(v, "__name__", None))
-def test_a_wrong_number_fails(arrays: Arrays, check: Any, name: str, change: Change) -> None:
-    wrong = {**arrays, name: arrays[name].copy()}
-    change(wrong[name])
-    failing(check, wrong, tf32.QUICK)
+def sixteen_times(bound: Any) -> Any:
+    return lambda self, conversion: 16 * bound(self, conversion)
 
 
-@pytest.mark.parametrize("check", [checks.formulas, checks.half_precision])
-@pytest.mark.parametrize("mode", ["odd", "rtp"])
-def test_another_rounding_fails(arrays: Arrays, check: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in operands.ROUNDINGS:
-        monkeypatch.setitem(operands.ROUNDINGS, name, mode)
-    assert check(arrays, tf32.QUICK).status is Status.FAIL
+BOUND, PARTS, DECIDES = "No error is above", "Conversion and chain", "Up to K = 4,096"
+SHRINKS, PUBLISHED = "Truncation shrinks", "PyTorch's published"
+MUTANTS = (
+    Mutant("an error of truncation", ("Over all low bits",), change=off("low bits", _add((0, 0, 5), 1))),
+    Mutant("an error of rne", ("Over all low bits",), change=off("low bits", _add((2, 1, 5), 1))),
+    Mutant("another tie", ("rna and rne differ",), change=off("low bits", _add((1, 1, 4096), 1))),
+    Mutant("rne rounds up", ("TF32 is FP16's",), "checks.converted",
+           lambda converted: lambda x, conversion: converted(np.nextafter(x, np.float32(np.inf)), conversion)),
+    Mutant("H100 a hundredth too large", (BOUND,), change=off("positive: results", _scale("H100", "rne", 1.01))),
+    Mutant("FP32 a hundredth too large", (BOUND,), change=off("positive: results", _scale("", "", 1.01))),
+    Mutant("conversion's bound 16 times too large", (BOUND, PARTS), "products.Measured.conversion_bound",
+           sixteen_times, params=tf32.Params(rows=4, log2_last=8, sample=8)),
+    Mutant("A100's chain errs", (PARTS,), change=off("positive: results", _scale("A100", "truncate", 1.004))),
+    Mutant("a converted sum", (PARTS,), change=off("random: converted", _add((1, 0, 0, 2, 8), 1 << 30))),
+    Mutant("A100 with the chain of FP16", (DECIDES,), change=off("random: results", _scale("A100", "rne", 1.01))),
+    Mutant("FP32 as bad as TF32", (DECIDES,), change=off("random: results", _scale("", "", 1.01))),
+    Mutant("truncation does not shrink", (SHRINKS,), change=off("positive: converted", _add((0, 0, 0, 0, 9), 1 << 30))),
+    Mutant("rna truncates", (SHRINKS,), change=lambda arrays: {"positive: converted": _truncated(arrays)}),
+    Mutant("errors half as large", (PUBLISHED,), change=off("published: errors", _scale_all(0.5))),
+    Mutant("other products", (PUBLISHED,), change=off("published: exact", _scale_all(1.5))),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(tf32, SMALL, MUTANTS)
 
 
-def test_a_gpu_with_another_block_fails(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "CORES", ("A100",))
-    assert checks.gpus(arrays, tf32.QUICK).status is Status.FAIL
+def _truncated(arrays: Arrays) -> np.ndarray:
+    found = arrays["positive: converted"]
+    found[1] = found[0]
+    return found
 
 
-def test_every_check_has_a_mutant() -> None:
-    others = {checks.formulas, checks.half_precision, checks.gpus}
-    assert {check.check for check in tf32.CHECKS} == {mutant[0] for mutant in MUTANTS} | others
+def test_converting_first_and_truncating_then_is_converting(arrays: Arrays) -> None:
+    for gpu, conversion in itertools.product(products.CORES, operands.CONVERSIONS):
+        a, b = (products.converted(arrays[f"random: {part}"].view(np.float32), conversion) for part in "ab")
+        got = products.results(a, b, products.Variant(gpu, "truncate"), np.array([16, 32, 64]))
+        assert np.array_equal(got, arrays["random: results"][products.index(gpu, conversion)][..., :3])
+
+
+def test_conversions_are_their_bit_formulas() -> None:
+    codes = np.concatenate([philox_bits(2200, 1 << 18), np.arange(0x7F7FE000, 0x7F810000, dtype=np.uint32)])
+    codes = codes[(codes & np.uint32(0x7FFFFFFF)) <= np.uint32(0x7F800000)]  # NaNs have no one answer
+    u, keep = codes.astype(np.uint64), np.uint64(0xFFFFE000)
+    up = np.uint64(0xFFF) + ((u >> np.uint64(13)) & np.uint64(1))
+    for conversion, want in (("truncate", u), ("rna", u + np.uint64(0x1000)), ("rne", u + up)):
+        got = products.converted(codes.view(np.float32), conversion).view(np.uint32)
+        assert np.array_equal(got, (want & keep).astype(np.uint32)), conversion
+
+
+def test_the_gpus_with_tf32_have_the_blocks_of_the_two_that_are_shown() -> None:
+    models = [get(gpu, "tf32") for gpu in GPUS if gpu not in ("V100", "T4")]
+    blocks = {(one.length, one.alignment_bits) for one in models}
+    assert blocks == {(one.length, one.alignment_bits) for one in (get(gpu, "tf32") for gpu in products.CORES)}
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -164,11 +189,11 @@ def test_a_product_is_the_same_in_pieces() -> None:
 
 
 def test_made_up_arrays_are_the_same_every_time(arrays: Arrays) -> None:
-    repeats(tf32, arrays, tf32.QUICK)
+    repeats(tf32, arrays, SMALL)
 
 
 def test_the_table_has_every_variant(arrays: Arrays) -> None:
-    rows = list(zip(*tf32.table(arrays, tf32.QUICK).values(), strict=True))
+    rows = list(zip(*tf32.table(arrays, SMALL).values(), strict=True))
     lengths = [arrays[f"{kind}: exact"].shape[2] for kind in products.KINDS]
     assert len(rows) == len(products.VARIANTS) * sum(lengths)
     assert all(0 <= mean <= most <= bound for *_, mean, most, bound in rows)
@@ -176,18 +201,18 @@ def test_the_table_has_every_variant(arrays: Arrays) -> None:
 
 def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
     for theme in ("light", "dark"):
-        figure, _ = drawn(tf32, arrays, tf32.QUICK, theme, tmp_path)
+        figure, _ = drawn(tf32, arrays, SMALL, theme, tmp_path)
         assert len(figure.axes) == 9
 
 
 def test_the_stand_in_gives_the_emulated_bits_of_every_case() -> None:
-    for case in tf32.gpu_cases(tf32.QUICK):
+    for case in tf32.gpu_cases(SMALL):
         computed_on_cpu(case)
         assert sum(x.nbytes for x in case.inputs().values()) <= 1 << 20
 
 
 def test_the_product_with_the_identity_tells_the_conversions_apart() -> None:
-    case = tf32.gpu_cases(tf32.QUICK)[0]
+    case = tf32.gpu_cases(SMALL)[0]
     given = case.inputs()
     answers = {
         "truncate": case.emulate(given, {"kind": "cpu"})["d"],
@@ -201,3 +226,8 @@ def test_the_product_with_the_identity_tells_the_conversions_apart() -> None:
     magnitude = np.abs(cases.every_exponent()[0].view(np.float32))
     assert magnitude.max() > 1e29
     assert magnitude.min() < 1e-29
+
+
+@pytest.mark.parametrize("case", tf32.gpu_cases(SMALL)[:4], ids=lambda case: case.name)
+def test_a_forged_record_fails(case: Case) -> None:
+    forged(case)

@@ -13,7 +13,7 @@ from ..base import Check, Evidence, Outcome, Sample, Status, failed, measured, p
 from ..statistics import superior
 from . import operands
 from .accumulators import ACCUMULATORS, CORES, FORMATS, index, on_gpu
-from .compared import within_bounds
+from .compared import drawn, within_bounds
 from .exactly import of_kind
 from .network import REAL
 from .operands import SYNTHETIC
@@ -123,8 +123,7 @@ def more_bits(arrays: Arrays, params: Params) -> Outcome:
     one = of_kind(arrays, "random")
     found = {}
     for gpu in ("", *CORES):
-        share = whole.ratio(one.errors[index("fp32", gpu)], one.magnitude)[..., -3:]
-        found[gpu or "one by one"] = np.sqrt((np.diagonal(share) ** 2).mean(axis=0))
+        found[gpu or "one by one"] = drawn(whole.ratio(one.errors[index("fp32", gpu)], one.magnitude))
     rms = {name: float(np.sqrt((v**2).mean())) for name, v in found.items()}
     more = np.minimum(found["A100"], found["H100"])
     detail = f"r.m.s. {_listed(rms, '.1e')}; in powers of 2"

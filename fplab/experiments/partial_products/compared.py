@@ -55,6 +55,14 @@ class Compared(ABC):
         return error.mean(axis=(0, 1)), error.max(axis=(0, 1)), most
 
 
+def drawn(x: Array, last: int = 3) -> Array:
+    """Root mean square of ``x`` (M, N, S) over the ``last`` lengths, of each product on the diagonal (draw,).
+
+    Those are products of other rows of A and of B, so independent draws.
+    """
+    return np.asarray(np.sqrt((np.diagonal(x[..., -last:]) ** 2).mean(axis=0)))
+
+
 def within_bounds(kinds: Iterable[tuple[str, Compared]], names: Sequence[str]) -> Outcome:
     """Every error that has a bound is at most that, in integers, and each way (``names``) uses some of it."""
     compared = 0
