@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, compute_with_little_installed, computed_on_cpu, drawn, frame, kills
 
 from fplab import codebooks
 from fplab.experiments import quantisation_error as experiment
-from fplab.experiments.base import Status
-from fplab.experiments.quantisation_error import checks, data
+from fplab.experiments.quantisation_error import data
 from fplab.hardware.cases import Arrays, Case
 
-SMALL = data.Params(steps=4, heavy=1 << 14, sample=64)
+SMALL = data.Params(steps=8, seeds=(0, 1, 2), heavy=1 << 14)
+TINY = data.Params(steps=2, seeds=(0, 1, 2), normal=1 << 14, heavy=1 << 12)  # where the published table has no place
 
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(experiment, SMALL)
 
@@ -59,32 +59,58 @@ def test_real_tensors_are_all_there(arrays: Arrays) -> None:
     assert (arrays["m"] < 0).any()
 
 
-def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
-    copy = np.array(arrays[name])
-    change(copy)
-    return {**arrays, name: copy}
+def quantising(change):  # type: ignore[no-untyped-def]
+    """A fault of block-wise quantisation: ``change`` takes the good function and its arguments."""
+
+    def fault(good):  # type: ignore[no-untyped-def]
+        return lambda x, code, block=2048, *args, **options: change(good, x, code, block, *args, **options)
+
+    return fault
 
 
-def test_checks_can_fail(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    def worse(table: np.ndarray) -> None:
-        table[0, 0, 3, 0] += 1e-6
+def next_code(good, *args, **options):  # type: ignore[no-untyped-def]
+    q = good(*args, **options)
+    q.codes.reshape(-1)[0] ^= 1
+    return q
 
-    outcome = checks.check_published(broken(arrays, "errors", worse), SMALL)
-    assert outcome.status is Status.FAIL
-    assert "dynamic, block 2048: 0.00970" in outcome.detail
-    for check in (checks.check_trade, checks.check_states, checks.check_tree):
-        upside_down = broken(arrays, "errors", lambda table: table.__imul__(-1))
-        assert check({**upside_down, "errors": arrays["errors"][:, ::-1]}, SMALL).status is Status.FAIL
-    right = codebooks.quantize_blockwise
 
-    def off_by_one(x, code, *args, **options):  # type: ignore[no-untyped-def]
-        q = right(x, code, *args, **options)
-        q.codes.reshape(-1)[0] ^= 1
-        return q
+def larger_scale(good, *args, **options):  # type: ignore[no-untyped-def]
+    q = good(*args, **options)
+    q.absmax[:] = np.nextafter(q.absmax, np.float32(np.inf))
+    return q
 
-    monkeypatch.setattr(codebooks, "quantize_blockwise", off_by_one)
-    for check in (checks.check_oracle, checks.check_torch, checks.check_gaps):
-        assert check(arrays, SMALL).status is Status.FAIL, check.__name__
+
+def swapped_books(good):  # type: ignore[no-untyped-def]
+    return {**good, "linear": good["dynamic"], "dynamic": good["linear"], "tree": good["dynamic"]}
+
+
+def shifted_digit(arrays: Arrays) -> Arrays:
+    arrays["errors"][0, 0, 3, 0] += 1e-6
+    return arrays
+
+
+QUANTISE = "fplab.codebooks.quantize_blockwise"
+MUTANTS = (
+    Mutant("the first code is its neighbour", ("No element", "torch.bucketize"), QUANTISE, quantising(next_code),
+           params=TINY),
+    Mutant("a scale one ulp too large", ("A block's maximum",), QUANTISE, quantising(larger_scale), params=TINY),
+    Mutant("one scale whatever the block", ("A block confines", "The errors drawn"), QUANTISE,
+           quantising(lambda good, x, code, block, *args, **options: good(x, code, None, *args, **options)),
+           params=TINY),
+    Mutant("a printed digit", ("Errors on 2^20",), change=shifted_digit),
+    Mutant("kinds of data in another order", ("The errors drawn",),
+           change=lambda a: {**a, "errors": a["errors"][[0, 1, 3, 2, 4, 5]]}),
+    Mutant("updates by another pair of states", ("The errors drawn",),
+           change=lambda a: {**a, "update_errors": a["update_errors"][[1, 0, 2, 3]]}),
+    Mutant("the linear codebook in the dynamic one's place", ("On normal data linear", "On normal data the literal"),
+           "checks.BOOKS", swapped_books, params=TINY),
+    Mutant("every second moment by the dynamic map", ("Linear makes zeros",), "data.LOSING",
+           lambda good: ("dynamic unsigned",) * 2, params=TINY),
+    Mutant("the tree's indicator a place lower", ("The literal tree",), "fplab.codebooks.tree.fields",
+           lambda good: lambda code: good(min(code + 1, 127)), params=TINY),
+)  # fmt: skip
+
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(experiment, SMALL, MUTANTS)
 
 
 CASES = experiment.gpu_cases(SMALL)

@@ -19,8 +19,11 @@ KINDS = ("normal", "heavy", "weight", "gradient", "m", "v")
 BLOCKS = (64, 256, 1024, 2048, 4096)
 WHOLE = 0  # the block size that stands for the whole array
 METRICS = ("mean absolute", "mean relative", "root mean square", "share lost")
-NORMAL = 1 << 20
+NORMAL, DRAWN = 1 << 20, 1 << 15  # elements of the published table's data; of a draw that claims are measured on
+DRAWS = 6
 EPS = 1e-8
+REACHES = (256, 2048, WHOLE)  # block sizes that the outlier meets
+LOSING = ("linear unsigned", "dynamic unsigned")
 MOST_FOR_QUANTILES = 1 << 16
 SMALLEST = 4096  # elements of a tensor whose states an 8-bit optimizer quantises
 STATE_PAIRS = (("linear", "linear unsigned"), ("quantile", "quantile"), ("dynamic", "dynamic"),
@@ -29,19 +32,20 @@ STATE_PAIRS = (("linear", "linear unsigned"), ("quantile", "quantile"), ("dynami
 
 @dataclass(frozen=True)
 class Params:
-    """``steps``, ``lr``, ``seed``: the training run that weights, gradients and states come from. ``heavy``: elements
-    with heavy tails. ``outlier``: how many deviations the injected element has. ``sample``: elements for the oracle.
+    """``steps``, ``lr``: the training runs, one a seed; weights, gradients and states are of the first, and of the
+    others the second moments alone. ``normal``, ``heavy``: elements of normal data and with heavy tails. ``outlier``:
+    how many deviations the injected element has.
     """
 
     steps: int = 300
     lr: float = 3e-3
-    seed: int = 0
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    normal: int = NORMAL
     heavy: int = 1 << 20
     outlier: float = 1000.0
-    sample: int = 2048
 
 
-QUICK = Params(steps=24, heavy=1 << 16, sample=192)
+QUICK = Params(steps=10, seeds=(0, 1, 2), heavy=1 << 16)
 
 
 class Errors(NamedTuple):
@@ -81,9 +85,9 @@ def errors(x: np.ndarray, book: Codebook, block: int | None, sizes: Sequence[int
     return Errors(error.mean(), relative.mean(), float(np.sqrt(np.mean(error**2))), lost)
 
 
-def normal() -> np.ndarray:
-    """2^20 samples of the normal distribution, float32: the data of the published table."""
-    return np.random.default_rng(0).standard_normal(NORMAL).astype(np.float32)
+def normal(n: int = NORMAL, seed: int = 0) -> np.ndarray:
+    """Samples of the normal distribution, float32; 2^20 of seed 0 are the data of the published table."""
+    return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
 
 
 def uniforms(key: int, n: int) -> np.ndarray:
@@ -98,15 +102,15 @@ def heavy_tails(n: int) -> np.ndarray:
     return found
 
 
-def outlier_data(size: float) -> tuple[np.ndarray, np.ndarray]:
+def outlier_data(size: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Normal data of 32 blocks of 2048, without and with one element of ``size`` deviations, in the 21st block."""
-    plain = normal()[: 32 * 2048].copy()
+    plain = normal(32 * 2048, seed)
     spoiled = plain.copy()
     spoiled[20 * 2048 + 700] = size
     return plain, spoiled
 
 
-def trained(params: Params, tick: Tick) -> Arrays:
+def trained(params: Params, seed: int, tick: Tick) -> Arrays:
     """The character transformer's larger tensors after training in float32, of each kind end to end; their sizes.
 
     Kinds: weights, gradients, and both states of Adam.
@@ -119,13 +123,13 @@ def trained(params: Params, tick: Tick) -> Arrays:
 
     task = characters()
     with one_thread():
-        model = task.model(params.seed)
+        model = task.model(seed)
         optimizer = Adam8bit(model.parameters(), lr=params.lr, state_bits=32)
-        for step, batch in enumerate(task.batches(params.seed, params.steps)):
+        for step, batch in enumerate(task.batches(seed, params.steps)):
             optimizer.zero_grad()
             task.loss(model, batch).backward()
             optimizer.step()
-            tick(0.4 * step / params.steps, f"training, step {step}")
+            tick(step / params.steps, f"training, seed {seed}, step {step}")
     parameters = [p for p in model.parameters() if p.numel() >= SMALLEST]
     tensors: dict[str, list[torch.Tensor]] = {
         "weight": [p.detach() for p in parameters],
@@ -156,8 +160,14 @@ def sizes_of(kind: str, arrays: Arrays) -> list[int]:
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """Errors (kind, codebook, block, metric), errors of Adam's update (states, block, 2), and the outlier's reach."""
-    found = {"normal": normal(), "heavy": heavy_tails(params.heavy), **trained(params, tick)}
+    """Errors (kind, codebook, block, metric), errors of Adam's update (states, block, 2), the outlier's reach (draw,
+    block, without or with, 256s), and the shares of second moments that become 0 (seed, linear or dynamic).
+    """
+    runs = [
+        trained(params, seed, lambda done, text, i=i: tick(0.4 * (i + done) / len(params.seeds), text))  # type: ignore[misc]
+        for i, seed in enumerate(params.seeds)
+    ]
+    found = {"normal": normal(params.normal), "heavy": heavy_tails(params.heavy), **runs[0]}
     blocks = (*BLOCKS, WHOLE)
     table = np.zeros((len(KINDS), len(SIGNED), len(blocks), len(METRICS)))
     for k, kind in enumerate(KINDS):
@@ -167,12 +177,14 @@ def run(params: Params, tick: Tick) -> Arrays:
             for i, block in enumerate(blocks):
                 table[k, b, i] = errors(x, book_of(name, x, block or None, sizes), block or None, sizes)
     tick(0.9, "Adam's update")
-    plain, spoiled = outlier_data(params.outlier)
     return {
         **found,
         "errors": table,
+        "lost": np.array(
+            [[errors(one["v"], BOOKS[name], 2048, sizes_of("v", one)).lost for name in LOSING] for one in runs]
+        ),
         "update_errors": update_errors(found["m"], found["v"], sizes_of("m", found)),
-        "outlier": outlier_reach(plain, spoiled, (256, 2048, WHOLE)),
+        "outlier": np.stack([outlier_reach(*outlier_data(params.outlier, seed), REACHES) for seed in range(DRAWS)]),
         "tables": np.stack([BOOKS[name].table for name in SIGNED if name in BOOKS]),
     }
 

@@ -143,7 +143,7 @@ def adam(ax: Axes, arrays: Arrays) -> None:
 
 def outlier(ax: Axes, arrays: Arrays, params: Params) -> None:
     """The error along an array with one outlier, by block size."""
-    found = arrays["outlier"]
+    found = arrays["outlier"][0]
     x = np.arange(found.shape[2] + 1) / 8
     for i, (name, style) in enumerate((("blocks of 256", 5), ("blocks of 2048", 0), ("one scale", 1))):
         chosen = look(style)
