@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +13,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from experiment_frame import compute_with_little_installed, drawn, frame
+from experiment_frame import Mutant, compute_with_little_installed, drawn, forged, frame, kills
 from torch import nn
 
 from fplab import codebooks
 from fplab.experiments import eight_bit_adam as experiment
 from fplab.experiments.base import Status, same_bits
-from fplab.experiments.eight_bit_adam import checks, data, peer
+from fplab.experiments.eight_bit_adam import data, peer
 from fplab.hardware.cases import Arrays
 from fplab.training import Adam8bit, StableEmbedding
 
-SMALL = data.Params(width=32, layers=1, context=16, batch=4, steps=24, rates=(3e-3,), seeds=(0,), trace=250, copies=255)
+SMALL = data.Params(width=32, layers=1, context=32, batch=8, steps=24, rates=(3e-3,), trace=250, copies=255)
 
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(
     experiment, SMALL, absent="bitsandbytes is not installed"
@@ -94,7 +95,7 @@ def test_the_peer_is_compared_when_it_is_there(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_held_state_in_closed_form(arrays: Arrays) -> None:
     """Float32 decays as 0.999^t from 1 - 0.999^50; the nearest code, once it stands, is carried up by the scale."""
-    exact, nearest, stochastic = arrays["traces"]
+    exact, nearest, *_, stochastic = arrays["traces"]
     t = np.arange(data.HOLD, SMALL.trace)
     peak = 1 - data.BETA2**data.HOLD
     np.testing.assert_allclose(exact[data.HOLD :], peak * data.BETA2 ** (t + 1 - data.HOLD), rtol=1e-3)
@@ -115,14 +116,34 @@ def test_a_run_that_diverges_is_cut_off_and_counted(arrays: Arrays) -> None:
     assert losses[0] == pytest.approx(math.log(96), abs=0.2)
 
 
-def test_checks_can_fail(arrays: Arrays) -> None:
-    assert checks.check_bytes({**arrays, "state_bytes": arrays["state_bytes"] + 1}, SMALL).status is Status.FAIL
-    assert checks.check_held({**arrays, "traces": arrays["traces"][[1, 0, 2]]}, SMALL).status is Status.FAIL
-    same = np.repeat(arrays["losses"][:1], 8, axis=0)
-    assert checks.check_linear({**arrays, "losses": same}, SMALL).status is Status.FAIL
-    apart = same.copy()
-    apart[3] += 0.3
-    assert checks.check_as_good({**arrays, "losses": apart}, SMALL).status is Status.FAIL
+SIX = (codebooks.dynamic(True, 6), codebooks.dynamic(False, 6))
+
+
+def other_states(name: str, **options):  # type: ignore[no-untyped-def]
+    """Another set of options in the place of a variant's."""
+    return lambda good: tuple(replace(v, options=tuple(options.items())) if v.name == name else v for v in good)
+
+
+def drifting(arrays: Arrays) -> Arrays:
+    arrays["losses"][3, :, :, -2:] += 0.15
+    return arrays
+
+
+MUTANTS = (
+    Mutant("codes of six bits", ("Losses with dynamic",), "data.VARIANTS",
+           other_states("dynamic + blocks", block=256, code=SIX)),
+    Mutant("the dynamic map under the name of the linear one", ("Linear states",), "data.VARIANTS",
+           other_states("linear", block=None), params=replace(SMALL, steps=6)),
+    Mutant("the end of a run 0.15 nats higher", ("Dynamic states in blocks train",), change=drifting),
+    Mutant("a block of states that is not counted", ("States take",), "data.VARIANTS",
+           other_states("dynamic + blocks", block=512), params=replace(SMALL, steps=1)),
+    Mutant("stochastic rounding that rounds to nearest", ("Nearest rounding",), "data.KEPT",
+           lambda good: (*good[:2], {}, {}, {}), params=replace(SMALL, steps=1)),
+)  # fmt: skip
+
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(
+    experiment, SMALL, MUTANTS, spared=("bitsandbytes' CPU", "bitsandbytes' 8-bit")
+)
 
 
 CASES = experiment.gpu_cases(SMALL)
@@ -147,6 +168,7 @@ def test_torchs_square_root_is_an_open_question_because_the_cpus_is_not_rounded_
     theirs = case.compute(inputs, "cpu")["root"]
     assert np.abs(theirs.astype(np.int64) - want.astype(np.int64)).max() <= 1
     assert "correctly rounded?" in case.open
+    forged(case)
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
@@ -155,8 +177,8 @@ def test_cases_need_numpy_and_torch_alone() -> None:
 
 def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
     table = experiment.table(arrays, SMALL)
-    assert {len(column) for column in table.values()} == {8}
-    assert table["unstable"][:2] == [False, True]
+    assert {len(column) for column in table.values()} == {8 * 3}
+    assert table["unstable"][:6] == [False] * 3 + [True] * 3
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

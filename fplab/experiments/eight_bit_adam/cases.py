@@ -133,6 +133,12 @@ def lab_sqrt(inputs: Arrays, meta: Meta) -> Arrays:
     return {"root": fplab.sqrt(inputs["x"].view(np.float32), "fp32").view(np.uint32)}
 
 
+def lab_reciprocal(inputs: Arrays, meta: Meta) -> Arrays:
+    """The root as x times its reciprocal, each rounded: what a device without a rounded root may do."""
+    x = inputs["x"].view(np.float32)
+    return {"root": (x * (1 / np.sqrt(x.astype(np.float64))).astype(np.float32)).view(np.uint32)}
+
+
 def gpu_cases(params: Params) -> tuple[Case, ...]:
     """The trajectory, and the square root."""
     return (
@@ -144,5 +150,6 @@ def gpu_cases(params: Params) -> tuple[Case, ...]:
             lab_sqrt,
             {"root": "fp32"},
             open="Is torch's FP32 square root on this device correctly rounded?",
+            hypotheses={"correctly rounded": lab_sqrt, "x times the reciprocal root": lab_reciprocal},
         ),
     )
