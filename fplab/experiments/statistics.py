@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import Outcome, Sample, measured
+from .base import Outcome, Sample, Status, measured
 
 BAND = 2.0
 CONFIDENCE = 0.95
@@ -40,6 +40,12 @@ def superior(one: np.ndarray, other: np.ndarray, margin: float, detail: str) -> 
     """Whether ``one`` is above ``other`` by more than ``margin``: scores by seed (n,), n at least 2."""
     mean, reach, sample = _paired(one, other, margin)
     return measured(mean - reach > margin, f"{detail}; mean difference {mean:.2g} ± {reach:.2g}", sample)
+
+
+def both(one: Outcome, other: Outcome) -> Outcome:
+    """Of two measured outcomes the one that fails, or the second, with what both say."""
+    worse = one if one.status is Status.FAIL else other
+    return Outcome(worse.status, f"{one.detail}; {other.detail}", worse.sample)
 
 
 def _paired(one: np.ndarray, other: np.ndarray, margin: float) -> tuple[float, float, Sample]:

@@ -93,8 +93,8 @@ def check_as_good(arrays: Arrays, params: Params) -> Outcome:
         rates = ~at(wide, bad).any(1)
         if not rates.any():
             return absent("no learning rate at which 32-bit Adam is stable")
-        ends = (at(one, end)[rates].mean(0) for one in (name, wide))
-        outcomes.append(equivalent(*ends, UNSTABLE / 5, name))
+        narrow, full = (at(one, end)[rates].mean(0) for one in (name, wide))
+        outcomes.append(equivalent(narrow, full, UNSTABLE / 5, name))
     return next((one for one in outcomes if one.status is Status.FAIL), outcomes[0])
 
 

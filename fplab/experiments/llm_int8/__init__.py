@@ -46,10 +46,9 @@ def table(arrays: Arrays, params: Params) -> Columns:
             error, loss = float(arrays["threshold_errors"][i, j]), float(arrays["threshold_losses"][i, j])
             share = float(arrays["int8_shares"][j])
             rows.append(("threshold", name, params.planted, threshold, error, loss - base, None, share))
-    for group, loss, moved in zip(
-        *(arrays[n].tolist() for n in ("groups", "int4_losses", "int4_divergences")), strict=True
-    ):
-        rows.append(("int4 weights", f"groups of {group}", 0, None, None, loss - base, moved, None))
+    four = (arrays[n].tolist() for n in ("groups", "int4_errors", "int4_losses", "int4_divergences"))
+    for group, error, loss, moved in zip(*four, strict=True):
+        rows.append(("int4 weights", f"groups of {group}", 0, None, error, loss - base, moved, None))
     for name, line in TABLE1.items():
         for size, perplexity in zip(SIZES, line, strict=True):
             rows.append(("paper, C4 perplexity", name, size, None, None, perplexity, None, None))

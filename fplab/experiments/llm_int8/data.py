@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ... import integers
 from ...hardware.cases import Arrays
 from ..base import Tick
 from .planting import planted, readers, trained
-from .published import TABLE1
+from .published import LEAST_MAGNITUDE, TABLE1
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,11 +26,10 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Params:
-    """``width`` to ``context``: the transformer; ``batch``, ``steps``, ``lr``, ``seed``: its training.
+    """``width`` to ``context``: the transformer; ``batch``, ``steps``, ``lr``: its training, once for each seed.
 
     ``windows``: held-out windows of ``context`` characters. ``dimensions``: numbers of outlier dimensions planted;
-    ``planted``: how many for the thresholds. ``groups``: weights of INT4 that share a scale. ``sample``: rows that the
-    Fraction oracle takes.
+    ``planted``: how many for the thresholds. ``groups``: weights of INT4 that share a scale.
     """
 
     width: int = 64
@@ -40,7 +39,7 @@ class Params:
     batch: int = 16
     steps: int = 600
     lr: float = 3e-3
-    seed: int = 0
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     windows: int = 128
     dimensions: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
     planted: int = 6
@@ -63,17 +62,24 @@ class Params:
         64.0,
     )
     groups: tuple[int, ...] = (4, 8, 16, 32, 64)
-    sample: int = 2
+
+    @property
+    def ends(self) -> Params:
+        """What of each further network is measured: the least and the most outliers, and so on."""
+        thresholds = self.thresholds[0], LEAST_MAGNITUDE, self.thresholds[-1]
+        return replace(self, dimensions=self.dimensions[:: len(self.dimensions) - 1], thresholds=thresholds,
+                       groups=self.groups[:: len(self.groups) - 1])  # fmt: skip
 
 
 QUICK = Params(
     context=32,
     batch=8,
-    steps=200,
-    windows=24,
-    dimensions=(0, 1, 2, 4, 7),
-    thresholds=(0.0, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0, 32.0, 64.0),
-    groups=(8, 16, 32, 64),
+    steps=60,
+    seeds=(0, 1, 2),
+    windows=12,
+    dimensions=(0, 1, 3, 7),
+    thresholds=(0.0, 2.0, 6.0, 24.0, 64.0),
+    groups=(8, 16, 64),
 )
 
 
@@ -92,12 +98,37 @@ class Baseline:
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """Train, plant, and measure: arrays by method and number of outlier dimensions, by threshold, by group size."""
+    """Train, plant, and measure: arrays by method and number of outlier dimensions, by threshold, by group size.
+
+    They are the first network's; those that begin with "each" hold of every network what :attr:`Params.ends` names.
+    """
     from ...training.loop import one_thread
 
-    model, tokens, targets = trained(params, lambda done, text: tick(0.5 * done, text))
-    with one_thread():
-        return measure(params, model, tokens, targets, tick)
+    measured: list[Arrays] = []
+    for i, seed in enumerate(params.seeds):
+
+        def part(done: float, text: str, i: int = i) -> None:
+            tick((i + done) / len(params.seeds), text)
+
+        model, tokens, targets = trained(params, seed, lambda done, text: part(0.5 * done, text))
+        with one_thread():
+            measured.append(measure(params.ends if i else params, model, tokens, targets, part))
+    six = params.thresholds.index(LEAST_MAGNITUDE)
+
+    def each(name: str, *first: int) -> np.ndarray:
+        """Of the first network what of the others alone there is."""
+        return np.stack([measured[0][name][..., first], *(one[name] for one in measured[1:])])
+
+    return {
+        **measured[0],
+        "unchanged": np.concatenate([one["unchanged"] for one in measured]),
+        "each_inputs": np.stack([one["inputs"] for one in measured]),
+        "each_errors": each("errors", 0, -1),
+        "each_divergences": each("divergences", 0, -1),
+        "each_threshold_errors": each("threshold_errors", 0, six, -1),
+        "each_int8_shares": each("int8_shares", 0, six, -1),
+        "each_int4_errors": each("int4_errors", 0, -1),
+    }
 
 
 def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, tick: Tick) -> Arrays:
@@ -111,9 +142,8 @@ def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, t
         "fp32_loss": np.array([base.loss]),
         **by_dimensions(params, base, lambda done, text: tick(0.5 + 0.3 * done, text)),
         **by_threshold(params, base, outlying, reading, lambda done, text: tick(0.8 + 0.15 * done, text)),
-        **by_group(params, base, lambda done, text: tick(0.95 + 0.05 * done, text)),
+        **by_group(params, base, plain, lambda done, text: tick(0.95 + 0.05 * done, text)),
         "inputs": np.stack([x.numpy() for _, x in reading]),
-        "plain_inputs": np.stack([x.numpy() for _, x in plain]),
         "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
         "published": np.array(list(TABLE1.values())),
     }
@@ -176,17 +206,20 @@ def by_threshold(params: Params, base: Baseline, outlying: nn.Module, reading: l
     }
 
 
-def by_group(params: Params, base: Baseline, tick: Tick) -> Arrays:
-    """Weights in INT4 with a scale for each group, at every group size: losses and divergences."""
-    from ...nn import int4_linears
+def by_group(params: Params, base: Baseline, plain: list[Reading], tick: Tick) -> Arrays:
+    """Weights in INT4 with a scale for each group, at every group size: errors of products, losses, divergences."""
+    from ...nn import Int4Linear, int4_linears
 
     tick(0.0, "INT4 weights")
     found = [
         logits_and_loss(int4_linears(base.model, group, skip=SKIP), base.tokens, base.targets)
         for group in params.groups
     ]
+    errors = [relative_error([Int4Linear(linear, group) for linear, _ in plain], plain, base.exact)
+              for group in params.groups]  # fmt: skip
     return {
         "groups": np.array(params.groups),
+        "int4_errors": np.array(errors),
         "int4_losses": np.array([loss for _, loss in found]),
         "int4_divergences": np.array([divergence(base.logits, logits) for logits, _ in found]),
     }
@@ -215,12 +248,16 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 def product_error(reading: list[Reading], exact: list[Tensor], method: str, threshold: float = 6.0) -> float:
-    """The error of the products that read outliers, relative to the exact ones (Frobenius), averaged over layers."""
+    """The error of the products that read outliers in INT8 by a method."""
     from ...nn import Int8Linear
 
+    return relative_error([Int8Linear(linear, method, threshold) for linear, _ in reading], reading, exact)
+
+
+def relative_error(layers: list[Any], reading: list[Reading], exact: list[Tensor]) -> float:
+    """The error of layers' products, without a bias, relative to exact ones (Frobenius), averaged over layers."""
     errors = []
-    for (linear, x), want in zip(reading, exact, strict=True):
-        layer = Int8Linear(linear, method, threshold)
+    for layer, (_, x), want in zip(layers, reading, exact, strict=True):
         layer.bias = None
         errors.append(float((layer(x) - want).norm() / want.norm()))
     return float(np.mean(errors))

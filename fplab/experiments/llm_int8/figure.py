@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,26 +28,22 @@ DRAWN = dict(zip(SHORT, (4, 6, 1, 0, 2, 5, 3, 7), strict=True))  # series number
 
 
 def draw(arrays: Arrays, params: Params) -> Figure:
-    """Features, errors and losses by outlier dimensions; threshold, the paper's table and INT4 weights."""
+    """Features, errors and predictions by outlier dimensions; threshold, the paper's table and INT4 weights."""
     figure = new_figure(14, 14)
     grid = figure.add_gridspec(3, 1, height_ratios=[0.85, 1.15, 1.0])
     rows = [figure.add_subfigure(grid[i]) for i in range(3)]
     rows[0].suptitle(caption(arrays, params), x=0.01, ha="left", fontsize=10, color=current().muted)
     features(rows[0].subplots(), arrays, params)
-    error, divergence, loss = rows[1].subplots(1, 3)
-    against_outliers(error, arrays | {"errors": 100 * arrays["errors"]}, "errors", "relative error (%)", log=True)
+    error, divergence = rows[1].subplots(1, 2)
+    against_outliers(error, arrays | {"errors": 100 * arrays["errors"]}, "errors", "relative error (%)")
     error.set_yticks([0.3, 0.5, 1, 2, 5], ["0.3", "0.5", "1", "2", "5"])
     error.set_title("Error of the INT8 products")
-    against_outliers(divergence, arrays, "divergences", "divergence from FP32's predictions (nats)", log=True)
+    against_outliers(divergence, arrays, "divergences", "divergence from FP32's predictions (nats)")
     divergence.set_title("Predictions of the model")
-    excess = {"excess": 1e3 * (arrays["losses"] - arrays["fp32_loss"][0])}
-    against_outliers(loss, arrays | excess, "excess", "loss − loss in FP32 (millinats)", log=False)
-    characters = params.windows * params.context
-    loss.set_title(f"Loss on {characters:,} characters (FP32: {arrays['fp32_loss'][0]:.3f} nats)")
     rows[1].legend(*error.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     threshold, table, four = rows[2].subplots(1, 3, gridspec_kw={"wspace": 0.1})
     by_threshold(threshold, arrays, params)
-    published(table)
+    published(table, arrays["published"])
     int4(four, arrays)
     return figure
 
@@ -95,17 +89,14 @@ def style(name: str) -> Look:
     return look(DRAWN[name])
 
 
-def against_outliers(ax: Axes, arrays: Arrays, name: str, label: str, log: bool) -> None:
+def against_outliers(ax: Axes, arrays: Arrays, name: str, label: str) -> None:
     """One quantity by method against the number of outlier dimensions."""
     for i, method in enumerate(NAMES):
         plain = not integers.METHODS[i].decompose
         ax.plot(arrays["dimensions"], arrays[name][i], **style(method).marked, label=SHORT[method],
                 linewidth=1.3 if plain else 2.0, markersize=5 if plain else 6, clip_on=False)  # fmt: skip
-    if log:
-        ax.set_yscale("log")
-        ax.yaxis.set_minor_formatter("")
-    else:
-        ax.axhline(0, color=current().ink, linewidth=0.8)
+    ax.set_yscale("log")
+    ax.yaxis.set_minor_formatter("")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("outlier dimensions")
     ax.set_ylabel(label)
@@ -135,11 +126,11 @@ def by_threshold(ax: Axes, arrays: Arrays, params: Params) -> None:
     ax.set_title(f"By threshold ({params.planted} outlier dimensions)")
 
 
-def published(ax: Axes, table: Mapping[str, tuple[float, ...]] = TABLE1) -> None:
-    """The paper's Table 1: how much perplexity a method adds, by size of the model."""
-    base, x = np.array(table[BASELINE]), np.arange(len(SIZES))
+def published(ax: Axes, table: np.ndarray) -> None:
+    """The paper's Table 1 (method, size): how much perplexity a method adds, by size of the model."""
+    lines, x = dict(zip(TABLE1, table, strict=True)), np.arange(len(SIZES))
     for name in NAMES:
-        more = 100 * (np.array(table[name]) / base - 1)
+        more = 100 * (lines[name] / lines[BASELINE] - 1)
         plain = not integers.METHODS[NAMES.index(name)].decompose
         ax.plot(x, more, **style(name).marked, linewidth=1.3 if plain else 2.0, clip_on=False)
     ax.set_yscale("symlog", linthresh=1)
@@ -153,17 +144,18 @@ def published(ax: Axes, table: Mapping[str, tuple[float, ...]] = TABLE1) -> None
 
 
 def int4(ax: Axes, arrays: Arrays) -> None:
-    """Weights in INT4: how far predictions move, against the bits that a weight takes with its share of a scale."""
-    bits, moved = 4 + 16 / arrays["groups"], arrays["int4_divergences"]
+    """Weights in INT4: the error of products, against the bits that a weight takes with its share of a scale."""
+    bits, moved = 4 + 16 / arrays["groups"], 100 * arrays["int4_errors"]
     ax.plot(bits, moved, **look(2).marked, clip_on=False)
     for x, y, group in zip(bits, moved, arrays["groups"], strict=True):
         ax.annotate(f"{group}", (x, y), (0, 6), textcoords="offset points", fontsize=9, ha="center")
-    eight = float(arrays["divergences"][NAMES.index("vectorwise"), 0])
+    eight = 100 * float(arrays["errors"][NAMES.index("vectorwise"), 0])
     ax.axhline(eight, **style("vectorwise").line, linewidth=1.2)
     ax.text(1, eight, "vector-wise INT8, no outliers", transform=ax.get_yaxis_transform(), ha="right", va="bottom",
             fontsize=9, color=style("vectorwise").color)  # fmt: skip
     ax.set_yscale("log")
     ax.set_ylim(eight / 3, 3 * moved.max())
     ax.set_xlabel("bits a weight, an FP16 scale a group counted")
-    ax.set_ylabel("divergence from FP32's predictions (nats)")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.set_ylabel("error of the products (%)")
     ax.set_title("Weight-only INT4, by size of a group")

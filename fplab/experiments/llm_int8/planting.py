@@ -63,7 +63,7 @@ def readers(model: nn.Module, tokens: Tensor) -> list[tuple[nn.Linear, Tensor]]:
     return found
 
 
-def trained(params: Any, tick: Callable[[float, str], None]) -> tuple[nn.Module, Tensor, Tensor]:
+def trained(params: Any, seed: int, tick: Callable[[float, str], None]) -> tuple[nn.Module, Tensor, Tensor]:
     """The transformer after its training, and held-out windows with the characters that follow, int64 (windows, t)."""
     import torch
 
@@ -72,15 +72,15 @@ def trained(params: Any, tick: Callable[[float, str], None]) -> tuple[nn.Module,
 
     sizes = {"width": params.width, "layers": params.layers, "heads": params.heads}
     task = tasks.characters(**sizes, context=params.context, batch=params.batch)
-    model = task.model(params.seed)
+    model = task.model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=params.lr, weight_decay=0.01)
     with one_thread():
-        for step, batch in enumerate(task.batches(params.seed, params.steps)):
+        for step, batch in enumerate(task.batches(seed, params.steps)):
             optimizer.param_groups[0]["lr"] = params.lr * min(1.0, (step + 1) / 20)
             loss = task.loss(model, batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            tick(step / params.steps, f"training, step {step}")
+            tick(step / params.steps, f"training, seed {seed}, step {step}")
     held_out = [torch.cat(parts)[: params.windows] for parts in zip(*task.held_out(), strict=True)]
     return model.eval(), held_out[0], held_out[1]

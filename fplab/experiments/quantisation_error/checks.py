@@ -9,8 +9,8 @@ import numpy as np
 from ... import codebooks
 from ...codebooks import BOOKS, rules, tree
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, verdict
-from ..statistics import superior
+from ..base import Check, Evidence, Outcome, absent, failed, passed, verdict
+from ..statistics import both, superior
 from .data import (
     BLOCKS,
     DRAWN,
@@ -168,12 +168,6 @@ def draws(name: str) -> np.ndarray:
     """Mean absolute and mean relative error of a codebook on independent draws of normal data, (draw, 2), octaves."""
     book = BOOKS[name]
     return np.log2([errors(normal(DRAWN, 1000 + seed), book, 2048)[:2] for seed in range(DRAWS)])
-
-
-def both(one: Outcome, other: Outcome) -> Outcome:
-    """Of two measured outcomes the one that fails, or the second, with what both say."""
-    worse = one if one.status is Status.FAIL else other
-    return Outcome(worse.status, f"{one.detail}; {other.detail}", worse.sample)
 
 
 def check_trade(arrays: Arrays, params: Params) -> Outcome:
