@@ -7,39 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from experiment_frame import computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, computed_on_cpu, drawn, flipped, forged, frame, kills, shuffled
 
-from fplab import training
 from fplab.errors import LabError
 from fplab.experiments import calibration
 from fplab.experiments.base import Status
 from fplab.experiments.calibration import cases, checks, data
 from fplab.hardware.cases import Arrays
-from fplab.nn import observe
+from fplab.nn import fake_quantization
 
 QUICK = calibration.QUICK
 
-arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(calibration, QUICK, absent="^seeds differ")
-
-
-def test_the_histogram_that_checks_read_is_the_one_collected(arrays: Arrays) -> None:
-    images, _ = training.tensors(training.digits("train"))
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
-    seen = observe(model, torch.split(images, QUICK.collect))["1"]
-    again = checks.histogram(arrays, 0)
-    assert np.array_equal(seen.counts, again.counts)
-    assert (seen.width, seen.amax) == (again.width, again.amax)
-    for rule in ("max", "p99.99", "entropy", "mse"):
-        amax = arrays["amax"][0, data.BITS.index(8), 0, data.RULES.index(rule), 0]
-        assert next(r for r in checks.CALIBRATORS if r.name == rule).amax(seen, "int8") == amax
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(calibration, QUICK)
 
 
 def test_shapes(arrays: Arrays) -> None:
     bits, schemes, rules = len(data.BITS), len(data.SCHEMES), len(data.RULES)
-    assert arrays["right"].shape == arrays["losses"].shape == arrays["errors"].shape == (1, bits, schemes, rules)
+    assert arrays["right"].shape == arrays["losses"].shape == arrays["errors"].shape == (4, bits, schemes, rules)
+    assert np.isfinite(arrays["right"]).sum(axis=(1, 3)).tolist() == [[21] * 4, *[[21, 0, 0, 0]] * 3]
     assert arrays["amax"].shape == (1, bits, 2, rules, 4)
-    assert arrays["qat_right"].shape == (1, len(data.THROUGH), 7)
-    assert arrays["steps"].tolist() == [0, 4, 8, 12, 16, 20, 22]
+    assert arrays["qat_right"].shape == (4, len(data.THROUGH), 3)
+    assert arrays["steps"].tolist() == [0, 11, 22]
     assert arrays["counts"].sum(axis=1).tolist() == [1438 * n for n in (64, 16 * 64, 32 * 16, 256)]
 
 
@@ -50,35 +38,44 @@ def test_training_starts_from_the_quantised_net(arrays: Arrays) -> None:
         assert arrays["qat_right"][0, i, 0] == start
 
 
-def test_checks_can_fail(arrays: Arrays) -> None:
-    def failing(check, **changed: np.ndarray) -> bool:  # type: ignore[no-untyped-def]
-        return check(arrays | changed, QUICK).status is Status.FAIL
+class Blocked(fake_quantization._FakeQuantize):
+    """Nothing passes straight through."""
 
-    assert failing(checks.check_percentiles, amax=arrays["amax"] * 1.001)
-    spoiled = arrays["amax"].copy()
-    spoiled[..., data.RULES.index("entropy"), 1] *= 0.4
-    assert failing(checks.check_entropy, amax=spoiled)
-    assert failing(checks.check_int8, right=arrays["right"] - 4)
-    assert failing(checks.check_four_bits, errors=np.ones_like(arrays["errors"]))
-    assert failing(checks.check_entropy_fails, right=np.full_like(arrays["right"], arrays["fp32_right"][0]))
-    assert failing(checks.check_trained, qat_right=arrays["qat_right"] - 6)
-    assert failing(checks.check_learned, qat_right=arrays["qat_right"][:, [0, 1, 1, 3, 3]])
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+        return torch.zeros_like(grads[0]), None, None, None
 
 
-@pytest.mark.parametrize(("end", "status"), [(0.04, Status.PASS), (0.06, Status.FAIL)])
-def test_a_single_network_does_not_say_how_much_loss_comes_back(end: float, status: Status, arrays: Arrays) -> None:
-    losses = np.broadcast_to(arrays["fp32_loss"] + np.array([0.1, end]), (3, len(data.THROUGH), 2))
-    assert checks.check_three_bits(arrays | {"qat_losses": losses}, QUICK).status is status
-    assert checks.check_three_bits(arrays, QUICK).status is Status.ABSENT
+def one_combination(arrays: Arrays) -> Arrays:
+    arrays["right"][:, data.BITS.index(8), 0, 2] -= 5
+    return arrays
 
 
-def test_wrong_arithmetic_is_found(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = checks.integers.dequantize
-    monkeypatch.setattr(checks.integers, "dequantize", lambda *a: np.nextafter(right(*a), np.float32(9)))
-    assert checks.check_torch(arrays, QUICK).status is Status.FAIL
-    monkeypatch.undo()
-    monkeypatch.setattr(checks.integers, "int_matmul", lambda a, b: a.astype(int) @ b.astype(int) + 1)
-    assert checks.check_integers(arrays, QUICK).status is Status.FAIL
+def wider(arrays: Arrays) -> Arrays:
+    arrays["errors"][:, data.BITS.index(4)] *= 2.5
+    return arrays
+
+
+def spared_by_entropy(arrays: Arrays) -> Arrays:
+    arrays["right"][:, data.BITS.index(4), :, checks.ENTROPY] = arrays["fp32_right"][:, None] - 20
+    return arrays
+
+
+TINY = data.Params(epochs=1, seeds=1, every=22)
+MUTANTS = (
+    Mutant("a straight-through gradient of zero", ("one epoch",), "fplab.nn.fake_quantization._FakeQuantize",
+           lambda good: Blocked),
+    Mutant("learned ranges that stay", ("a learned range",),
+           change=lambda a: {"qat_right": a["qat_right"][:, [0, 0, 2, 3]]}),
+    Mutant("values a little too large", ("fake quantisation", "integer codes"), "fplab.integers.dequantize",
+           lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), params=TINY),
+    Mutant("five digits lost in INT8", ("in INT8",), change=one_combination),
+    Mutant("five bits fewer", ("four bits fewer",), change=wider),
+    Mutant("entropy harmless", ("in INT4",), change=spared_by_entropy),
+    Mutant("entropy that cuts whatever the bins", ("in INT4",), change=lambda a: {"kept": np.minimum(a["kept"], 0.07)}),
+)  # fmt: skip
+
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(calibration, QUICK, MUTANTS)
 
 
 def test_the_case_of_fake_quantisation_is_the_labs_bits_on_the_cpu() -> None:
@@ -92,7 +89,8 @@ def test_the_open_case_has_the_answer_of_this_processor_among_its_hypotheses() -
     found = case.compute(inputs, "cpu")
     answers = [hypothesis(inputs, {}) for hypothesis in case.hypotheses.values()]
     assert any(all(np.array_equal(found[k], answer[k]) for k in found) for answer in answers)
-    assert case.open
+    for fault in (flipped, shuffled):
+        assert forged(case, {"kind": "cuda"}, fault).status is Status.FAIL
     assert np.array_equal(found["tensor"], cases.saturates(inputs, {})["tensor"])
 
 
@@ -101,7 +99,7 @@ def test_the_figure_and_the_table(theme: str, arrays: Arrays, tmp_path: Path) ->
     assert drawn(calibration, arrays, QUICK, theme, tmp_path)[1] > 50_000
     table = calibration.table(arrays, QUICK)
     assert {len(column) for column in table.values()} == {3 * 4 * 7}
-    assert table["right"][0] == arrays["right"][0, 0, 0, 0] / 359
+    assert table["right"][0] == arrays["right"][:, 0, 0, 0].mean() / 359
 
 
 def test_a_histogram_of_nothing_is_not_drawn() -> None:

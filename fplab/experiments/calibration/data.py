@@ -40,20 +40,21 @@ class Through(NamedTuple):
 
 
 THROUGH = (
-    Through(4, "max", False),
     Through(4, "entropy", False),
     Through(4, "entropy", True),
-    Through(3, "mse", False),
-    Through(3, "mse", True),
+    Through(3, "max", False),
+    Through(3, "max", True),
 )
+FEWER, MORE = (1024, 1500, 2000), (2048, 4096)  # bins from which entropy keeps the images' range in INT4, and does not
 
 
 @dataclass(frozen=True)
 class Params:
     """``epochs``, ``batch``, ``lr``, ``momentum``: the FP32 training; ``seeds``: how many such runs.
 
-    ``bins``: of a histogram at first. ``collect``: images of a calibration batch. ``qat_lr``: the learning rate of the
-    epoch through the quantisers; ``every``: steps of it between two evaluations.
+    ``bins``: of a histogram at first. ``collect``: images of a calibration batch. ``schemes``: how many are tried with
+    the networks after the first. ``qat_lr``: the learning rate of the epoch through the quantisers; ``every``: steps of
+    it between two evaluations.
     """
 
     epochs: int = 16
@@ -63,11 +64,12 @@ class Params:
     seeds: int = 5
     bins: int = 2048
     collect: int = 256
+    schemes: int = len(SCHEMES)
     qat_lr: float = 0.01
     every: int = 1
 
 
-QUICK = Params(epochs=5, seeds=1, every=4)
+QUICK = Params(epochs=3, seeds=4, schemes=1, every=11)
 
 
 def grid_names(bits: int, zero_point: bool) -> tuple[str, str]:
@@ -85,7 +87,9 @@ def run(params: Params, tick: Tick) -> Arrays:
     return {**found, **{name: runs[0][name] for name in FIRST_ONLY}, "levels": levels()}
 
 
-FIRST_ONLY = ("counts", "widths", "divergences", "weights", "biases", "images", "hidden", "steps", "tested")
+FIRST_ONLY = (
+    "amax", "kept", "counts", "widths", "divergences", "weights", "biases", "images", "hidden", "steps", "tested",
+)  # fmt: skip
 
 
 def levels() -> np.ndarray:
@@ -110,13 +114,17 @@ def one_run(params: Params, seed: int, tick: Tick) -> Arrays:
     images, _ = training.tensors(train)
     seen = observe(model, torch.split(images, params.collect), params.bins)
     part(0.35, "calibration")
-    amax = ranges(seen)
     logits, right, loss = evaluate(model)
     found: Arrays = {
         "fp32_right": np.array(right),
         "fp32_loss": np.array(loss),
-        "amax": amax,
-        **quantised(model, seen, logits, lambda done: part(0.5 + 0.2 * done, "post-training quantisation")),
+        **quantised(
+            model,
+            seen,
+            logits,
+            params.schemes if seed else len(SCHEMES),
+            lambda done: part(0.5 + 0.2 * done, "post-training quantisation"),
+        ),
         **trained_through(model, seen, params, seed, lambda done: part(0.7 + 0.3 * done, "training through integers")),
     }
     if seed:
@@ -125,6 +133,8 @@ def one_run(params: Params, seed: int, tick: Tick) -> Arrays:
     tested, _ = training.tensors(test)
     layer: Any = model[-1]
     return found | {
+        "amax": ranges(seen)[None],
+        "kept": np.array([kept(images.numpy(), bins) for bins in FEWER + MORE]),
         "counts": np.stack([np.pad(h.counts, (0, size - len(h.counts))) for h in seen.values()]),
         "widths": np.array([h.width for h in seen.values()]),
         "divergences": np.stack([padded(seen[name].divergences("int4")[1], size) for name in LAYERS]),
@@ -134,6 +144,12 @@ def one_run(params: Params, seed: int, tick: Tick) -> Arrays:
         "hidden": hidden(model, tested),
         "tested": np.array([len(test.labels)]),
     }
+
+
+def kept(images: np.ndarray, bins: int) -> float:
+    """The share of the range of images that the entropy rule keeps in INT4, by the bins of the histogram."""
+    seen = Histogram(bins).collect(images)
+    return seen.entropy("int4") / seen.max()
 
 
 def padded(values: np.ndarray, size: int) -> np.ndarray:
@@ -173,15 +189,18 @@ def evaluate(model: nn.Module) -> tuple[np.ndarray, int, float]:
     return logits.numpy(), int((logits.argmax(1) == labels).sum()), float(loss)
 
 
-def quantised(model: nn.Module, seen: dict[str, Histogram], logits: np.ndarray, tick: Any) -> Arrays:
-    """Post-training quantisation by bits, scheme and rule: right answers, loss, relative error of the logits."""
+def quantised(model: nn.Module, seen: dict[str, Histogram], logits: np.ndarray, schemes: int, tick: Any) -> Arrays:
+    """Post-training quantisation by bits, scheme and rule: right answers, loss, relative error of the logits.
+
+    NaN in the schemes after the first so many.
+    """
     from ...nn import Quantization, fake_quantized
 
     shape = (len(BITS), len(SCHEMES), len(RULES))
-    right, losses, errors = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
+    right, losses, errors = np.full((3, *shape), np.nan)
     for b, bits in enumerate(BITS):
         tick(b / len(BITS))
-        for s, (along, zero_point) in enumerate(SCHEMES):
+        for s, (along, zero_point) in enumerate(SCHEMES[:schemes]):
             weights, inputs = grid_names(bits, zero_point)
             for r, rule in enumerate(RULES):
                 how = Quantization(weights, inputs, along, rule, zero_point=zero_point)

@@ -37,14 +37,14 @@ def draw(arrays: Arrays, params: Params) -> Figure:
     axes[1, 0].set_ylabel("range by rule")
     axes[1, -1].legend(loc="upper left")
     error, accuracy = rows[1].subplots(1, 2)
-    by_rule(error, 100 * arrays["errors"].mean(axis=0))
+    by_rule(error, 100 * np.nanmean(arrays["errors"], axis=0))
     error.set_yscale("log")
     error.minorticks_off()
     error.yaxis.set_major_formatter("{x:g}")
     error.set_ylabel("error of the logits (%)")
     error.set_title("After training: error by rule")
     tested = int(arrays["tested"][0])
-    by_rule(accuracy, 100 * arrays["right"].mean(axis=0) / tested)
+    by_rule(accuracy, 100 * np.nanmean(arrays["right"], axis=0) / tested)
     fp32 = 100 * arrays["fp32_right"].mean() / tested
     band(accuracy, fp32)
     accuracy.set_yscale("function", functions=(stretched, shrunk))
@@ -54,7 +54,7 @@ def draw(arrays: Arrays, params: Params) -> Figure:
     accuracy.set_title("After training: accuracy by rule")
     rows[1].legend(handles=handles(), loc="outside lower center", ncols=7)
     cuts, epoch = rows[2].subplots(1, 2)
-    divergences(cuts, arrays)
+    divergences(cuts, arrays, params)
     through(epoch, arrays, fp32)
     return figure
 
@@ -112,7 +112,7 @@ def handles() -> list[Line2D]:
     return lines
 
 
-def divergences(ax: Axes, arrays: Arrays) -> None:
+def divergences(ax: Axes, arrays: Arrays, params: Params) -> None:
     """The entropy rule's divergence against the cut, for INT4, in the first two layers."""
     for layer in (0, 1):
         found = arrays["divergences"][layer]
@@ -132,14 +132,14 @@ def divergences(ax: Axes, arrays: Arrays) -> None:
     ax.set_xlim(0, 101)
     ax.set_xlabel("bins kept (% of the range seen)")
     ax.set_ylabel("divergence (nats), 0 at the bottom")
-    ax.set_title("Why entropy fails in INT4: cut to one grey value, all agrees")
+    ax.set_title(f"Entropy in INT4, {params.bins:,} bins: cut to one grey value, all agrees")
     ax.legend(loc="lower right")
 
 
 def through(ax: Axes, arrays: Arrays, fp32: float) -> None:
     """Accuracy over one epoch of training through the quantisers."""
     tested = int(arrays["tested"][0])
-    looks = {(4, "max"): 0, (4, "entropy"): 1, (3, "mse"): 2}
+    looks = {(4, "entropy"): 1, (3, "max"): 2}
     band(ax, fp32)
     for i, (bits, rule, learned) in enumerate(THROUGH):
         style = look(looks[bits, rule])
