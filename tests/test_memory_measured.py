@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, computed_on_cpu, drawn, flipped, forged, frame, kills, shuffled
 
 from fplab.experiments import memory_measured
 from fplab.experiments.base import Status
-from fplab.experiments.memory_measured import checks, measure
+from fplab.experiments.memory_measured import measure
 from fplab.hardware.cases import Arrays, Case
 from fplab.memory.gap import explained, predicted
 from fplab.memory.measuring import Trainer, measured_step
@@ -24,31 +25,32 @@ QUICK = memory_measured.QUICK
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(memory_measured, QUICK)
 
 
-def broken(arrays: Arrays, name: str, at: tuple[int, ...], by: int) -> Arrays:
-    changed = arrays[name].copy()
-    changed[at] += by
-    return arrays | {name: changed}
+def off(name: str, at: tuple[int, ...], by: int) -> Any:
+    """One number of the run another."""
+
+    def change(arrays: Arrays) -> Arrays:
+        arrays[name][at] += by
+        return arrays
+
+    return change
 
 
-@pytest.mark.parametrize(
-    ("check", "name", "at", "by", "text"),
-    [
-        (checks.check_states, "held", (3, 2), 4, "mixed: master hold "),
-        (checks.check_activations, "activations", (7,), -1, "amp, selective: "),
-        (checks.check_terms, "terms", (6, 5), 2, "amp: copies "),
-        (checks.check_terms, "traced", (0,), 1, "fp32: the terms add up to "),
-        (checks.check_peak, "peak", (0,), 10**6, "worst fp32"),
-        (checks.check_mixed, "activations", (3,), 10**7, "activations "),
-        (checks.check_shares, "shares", (0, 1, 1), 8, "convolutional net, FP32, AdamW, batch 8: weights "),
-        (checks.check_shares, "shares", (1, 1, 3), 2_300_000, "transformer at batch 2: "),
-        (checks.check_claimed_gradients, "shares", (1, 2, 1), 1_200_000, ""),
-        (checks.check_published, "published", (0, 4), 2**34, "8B, FSDP 8 109%"),
-    ],
-)
-def test_the_checks_can_fail(check, name, at, by, text, arrays) -> None:  # type: ignore[no-untyped-def]
-    outcome = check(broken(arrays, name, at, by), QUICK)
-    assert outcome.status is Status.FAIL, outcome.detail
-    assert text in outcome.detail
+TINY = measure.Params(layers=1, hidden=64, vocabulary=320, sequence=64, batches=1)
+MUTANTS = (
+    Mutant("the estimate of other states", ("a training step holds",), "measure.estimated_step",
+           lambda good: lambda params, recipe: good(params, recipe._replace(optimizer="adamw")), params=TINY),
+    Mutant("four bytes more of a master copy", ("a training step holds",), change=off("held", (3, 2), 4)),
+    Mutant("a byte less after the forward pass", ("the activations alive",), change=off("activations", (7,), -1)),
+    Mutant("two bytes more of copies", ("the trace is",), change=off("terms", (6, 5), 2)),
+    Mutant("a byte more traced", ("the trace is", "the activations alive"), change=off("traced", (0,), 1)),
+    Mutant("a megabyte more at the peak", ("the peak of",), change=off("peak", (0,), 10**6)),
+    Mutant("mixed activations as wide as FP32's", ("mixed precision",), change=off("activations", (3,), 10**7)),
+    Mutant("gradients larger than weights", ("with AdamW",), change=off("shares", (0, 1, 1), 8)),
+    Mutant("more states", ("with AdamW",), change=off("shares", (1, 1, 3), 2_300_000)),
+    Mutant("an estimate above what was reserved", ("the published peaks",), change=off("published", (0, 4), 2**34)),
+)  # fmt: skip
+
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(memory_measured, QUICK, MUTANTS)
 
 
 def test_8_bit_states_are_two_bytes_a_parameter_and_their_scales(arrays: Arrays) -> None:
@@ -103,8 +105,10 @@ def test_what_no_rule_knows_is_a_copy_or_missing() -> None:
 
 
 @pytest.mark.parametrize("case", memory_measured.gpu_cases(QUICK), ids=lambda c: c.name)
-def test_gpu_cases_on_the_cpu_equal_the_lab(case: Case) -> None:
+def test_gpu_cases_on_the_cpu_equal_the_lab_and_forged_ones_fail(case: Case) -> None:
     computed_on_cpu(case)
+    for fault in (flipped, shuffled):
+        assert forged(case, {"kind": "cuda"}, fault).status is Status.FAIL
 
 
 def test_the_table_has_a_row_for_every_recipe_and_published_run(arrays: Arrays) -> None:

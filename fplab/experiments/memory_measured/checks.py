@@ -8,10 +8,10 @@ from ...hardware.cases import Arrays
 from ...memory.gap import EXTRAS, predicted, terms_of
 from ...memory.published import TORCHTITAN
 from ...memory.units import GIB
-from ..base import Check, Evidence, Outcome, failed, passed, verdict
+from ..base import Check, Evidence, Outcome, Sample, failed, measured, passed
 from .measure import HELD, MODELS, RECIPES, TERMS, Params
 
-WEIGHTS, ACTIVATIONS, GRADIENTS = (0.05, 0.10), (0.60, 0.80), (0.20, 0.30)  # the shares that the sources quote
+WEIGHTS, ACTIVATIONS = (0.05, 0.10), (0.60, 0.80)  # the shares that the sources quote
 
 
 def check_states(arrays: Arrays, params: Params) -> Outcome:
@@ -60,31 +60,40 @@ def rest(arrays: Arrays) -> np.ndarray:
 
 
 def check_peak(arrays: Arrays, params: Params) -> Outcome:
-    """The peak within 5%."""
+    """The peak of every recipe; the margin is the claim's 5%."""
     ratio = rest(arrays)
     worst = int(np.argmax(abs(ratio - 1)))
-    return verdict(
+    return measured(
         bool((abs(ratio - 1) <= 0.05).all()),
         f"estimate over measured peak: {ratio.min():.3f} to {ratio.max():.3f}; worst {RECIPES[worst].name}",
+        Sample(len(ratio), float(ratio.std()), 0.05),
     )
 
 
 def check_mixed(arrays: Arrays, params: Params) -> Outcome:
-    """Mixed precision halves activations and leaves the model states as large as they were."""
+    """Mixed precision against FP32 where layers are kept: model states alike, of the activations half to 60%.
+
+    Their masks and statistics are no narrower; autocast, which keeps casts of the weights too, lies between.
+    """
     at = {recipe.name: i for i, recipe in enumerate(RECIPES)}
-    wide, mixed, amp = (at[name] for name in ("fp32", "mixed", "amp"))
-    states = [int(arrays["held"][i].sum()) for i in (wide, mixed, amp)]
-    saved = [int(arrays["activations"][i]) for i in (wide, mixed, amp)]
-    holds = states[0] == states[1] == states[2] and 0.5 < saved[1] / saved[0] < 0.6 and saved[1] < saved[2] < saved[0]
-    return verdict(
-        holds,
-        f"model states {states[0]:,} bytes in each; activations {saved[1] / saved[0]:.0%} of FP32's, "
-        f"under autocast {saved[2] / saved[0]:.0%}",
+    ways = [[at[f"{p}{how}"] for p in ("fp32", "mixed", "amp")] for how in ("", ", selective")]
+    states, saved = arrays["held"].sum(axis=1)[ways], arrays["activations"][ways]
+    half = saved[:, 1] / saved[:, 0]
+    holds = (states == states[0, 0]).all() and (abs(half - 0.55) < 0.06).all()
+    holds &= bool((saved[0, 1] < saved[0, 2]) & (saved[0, 2] < saved[0, 0]))
+    text = (
+        f"model states {int(states[0, 0]):,} bytes in each; "
+        f"activations {half.min():.0%} to {half.max():.0%} of FP32's, "
+        f"under autocast {saved[0, 2] / saved[0, 0]:.0%}"
     )
+    return measured(bool(holds), text, Sample(len(half), float(np.ptp(half)), 0.06))
 
 
 def check_shares(arrays: Arrays, params: Params) -> Outcome:
-    """Where FP32 weights take 5 to 10%, activations take 60 to 80%; gradients take what the weights take."""
+    """Where FP32 weights take 5 to 10%, activations take 60 to 80%; gradients take what the weights take.
+
+    The margin: half a per cent, to which the sources round.
+    """
     shares, inside = arrays["shares"] / arrays["shares"].sum(axis=2, keepdims=True), []
     for model in (0, 1):
         for batch, (weights, gradients, _, states, activations) in zip(
@@ -96,28 +105,22 @@ def check_shares(arrays: Arrays, params: Params) -> Outcome:
                 inside.append((model, int(batch), activations, gradients + states))
     ok = {model for model, *_ in inside} == {0, 1}
     ok &= all(ACTIVATIONS[0] - 0.005 <= a <= ACTIVATIONS[1] + 0.005 for _, _, a, _ in inside)
-    ok &= all(0.15 <= g <= 0.305 for *_, g in inside)
+    ok &= all(0.15 - 0.005 <= g <= 0.3 + 0.005 for *_, g in inside)
     texts = [f"{('net', 'transformer')[m]} at batch {b}: {a:.0%} and {g:.0%}" for m, b, a, g in inside]
-    return verdict(ok, f"activations, and gradients with Adam's states: {'; '.join(texts)}")
-
-
-def check_claimed_gradients(arrays: Arrays, params: Params) -> Outcome:
-    """No run has gradients of 20 to 30% and weights of 5 to 10% at once."""
-    shares = arrays["shares"] / arrays["shares"].sum(axis=2, keepdims=True)
-    weights, gradients = shares[..., 0], shares[..., 1]
-    both = (weights >= WEIGHTS[0]) & (weights <= WEIGHTS[1]) & (gradients >= GRADIENTS[0])
-    return verdict(
-        not both.any(), f"{weights.size} runs; gradients are at most {gradients[weights <= 0.1].max():.0%} there"
-    )
+    spread = float(np.ptp([a for _, _, a, _ in inside])) if inside else 0.0
+    detail = f"activations, and gradients with Adam's states: {'; '.join(texts)}"
+    return measured(ok, detail, Sample(len(inside), spread, 0.005))
 
 
 def check_published(arrays: Arrays, params: Params) -> Outcome:
-    """Every published peak is above the estimate; the gap by run."""
+    """Every published peak is above the estimate; the gap by run. The margin: the estimate is two thirds of it."""
     ours = arrays["published"].sum(axis=1) / GIB
     share = ours / arrays["published_gib"]
     texts = [f"{run.name} {s:.0%}" for run, s in zip(TORCHTITAN, share, strict=True)]
-    return verdict(
-        bool((share < 1).all() and (share > 0.65).all()), f"estimate over reserved memory: {', '.join(texts)}"
+    return measured(
+        bool((share < 1).all() and (share > 2 / 3).all()),
+        f"estimate over reserved memory: {', '.join(texts)}",
+        Sample(len(share), float(share.std()), 1 / 3),
     )
 
 
@@ -135,25 +138,24 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "the trace is Korthikanti's formula and six extras, each known in closed form",
-        Evidence.EXACT,
+        Evidence.PROVED,
         check_terms,
     ),
-    Check("the peak of forward and backward pass is within 5% of the estimate", Evidence.LIBRARY, check_peak),
+    Check("the peak of forward and backward pass is within 5% of the estimate", Evidence.MEASURED, check_peak),
     Check(
         "mixed precision saves about half of the activations and nothing of the model states",
-        Evidence.EXACT,
+        Evidence.MEASURED,
         check_mixed,
     ),
     Check(
         "with AdamW in FP32, where weights take 5 to 10%, activations take 60 to 80%, and gradients with Adam's states "
         "15 to 30%",
-        Evidence.EXACT,
+        Evidence.MEASURED,
         check_shares,
     ),
-    Check("gradients alone never take 20 to 30% while weights take 5 to 10%", Evidence.EXACT, check_claimed_gradients),
     Check(
         "the published peaks of torchtitan's runs, memory reserved by the allocator, lie above the bytes estimated",
-        Evidence.LIBRARY,
+        Evidence.MEASURED,
         check_published,
     ),
 )
