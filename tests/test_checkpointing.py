@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
+
 import torch
-from experiment_frame import computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, computed_on_cpu, drawn, frame, kills
 
 from fplab.experiments import checkpointing
-from fplab.experiments.base import Status
 from fplab.experiments.checkpointing import checks, steps
 from fplab.hardware.cases import Arrays
 
-SMALL = steps.Params(layers=4, hidden=32, vocabulary=64, sequence=32, repeats=1)
+SMALL = steps.Params(layers=4, hidden=32, vocabulary=64, sequence=32)
 
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(checkpointing, SMALL)
 
 
-@pytest.mark.parametrize(
-    ("number", "name", "at", "by", "text"),
-    [
-        (0, "differ", (1, 2), 1, "bf16, segments of 1: 1 bytes of the gradients differ"),
-        (1, "without_random: fp32", (0,), -(10**9), ""),
-        (2, "saved", (0, 3), 1, "fp32, segments of 2: "),
-        (3, "peak", (1, 1), -1, "bf16, selective: "),
-        (4, "peak", (0, 2), 10**9, "2 layers, "),
-    ],
-)
-def test_the_checks_can_fail(number, name, at, by, text, arrays) -> None:  # type: ignore[no-untyped-def]
-    changed = arrays[name].copy()
-    changed[at] += by
-    outcome = checkpointing.CHECKS[number].check(arrays | {name: changed}, SMALL)
-    assert outcome.status is Status.FAIL
-    assert text in outcome.detail
+def off(name: str, at: tuple[int, ...], by: int) -> Any:
+    """One number of the run another."""
+
+    def change(arrays: Arrays) -> Arrays:
+        arrays[name][at] += by
+        return arrays
+
+    return change
+
+
+def another_dropout(good: Any) -> Any:
+    """Segments that draw new random numbers when they run again."""
+    return lambda inner, size, keep_random=True: good(inner, size, keep_random=False)
+
+
+def one_by_one(good: Any) -> Any:
+    """Segments of one layer, whatever their name."""
+    return lambda inner, size, keep_random=True: good(inner, 1, keep_random)
+
+
+TINY = steps.Params(layers=2, hidden=32, vocabulary=64, sequence=16)
+MUTANTS = (
+    Mutant("segments draw dropout anew", ("recomputation gives",), "steps.segmented", another_dropout, params=TINY),
+    Mutant("segments keep their random numbers", ("a segment that runs again",), "steps.segmented",
+           lambda good: lambda inner, size, keep_random=True: good(inner, size), params=TINY),
+    Mutant("every layer by itself under every name", ("what the forward pass leaves", "the peak of the backward"),
+           "steps.segmented", one_by_one, params=TINY),
+    Mutant("an operation more", ("segments of any size",), change=off("work", (3,), 1)),
+    Mutant("one byte of a gradient", ("recomputation gives",), change=off("differ", (1, 2), 1)),
+    Mutant("another best segment", ("the best segment",), change=off("peak", (0, 2), 10**9)),
+)  # fmt: skip
+
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(checkpointing, SMALL, MUTANTS)
 
 
 def test_a_step_in_segments_computes_what_a_plain_one_does() -> None:
@@ -76,7 +93,6 @@ def test_the_history_is_what_the_peak_says(arrays: Arrays) -> None:
 
 def test_the_table_and_the_figure(arrays: Arrays, tmp_path) -> None:  # type: ignore[no-untyped-def]
     table = checkpointing.table(arrays, SMALL)
-    assert table == checkpointing.table(arrays | {"seconds": 2 * arrays["seconds"]}, SMALL)  # the same in every run
     assert {len(column) for column in table.values()} == {2 * len(SMALL.ways)}
     for theme in ("light", "dark"):
         assert drawn(checkpointing, arrays, SMALL, theme, tmp_path)[1] > 50_000

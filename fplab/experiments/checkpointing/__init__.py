@@ -30,21 +30,19 @@ DIGESTED = ("formula_saved", "formula_peak")
 
 
 def table(arrays: Arrays, params: Params) -> Columns:
-    """A row for each precision and way: bytes measured and by the formula, differing bytes.
-
-    No times: they change from run to run, and are drawn alone.
-    """
+    """A row for each precision and way: bytes measured and by the formula, differing bytes, operations."""
     columns: dict[str, list[object]] = {
         "precision": [p for p in PRECISIONS for _ in params.ways],
         "recomputed": [way for _ in PRECISIONS for way in params.ways],
     }
     for name in ("saved", "formula_saved", "peak", "formula_peak", "differ"):
         columns[name] = [*arrays[name].ravel().tolist()]
+    columns["operations"] = [*arrays["work"].tolist()] * len(PRECISIONS)
     return columns
 
 
 def plot(arrays: Arrays, params: Params) -> Figure:
-    """Memory through a step, bytes by segment size, time against memory."""
+    """Memory through a step, bytes by segment size, work against memory."""
     from .figure import draw
 
     return draw(arrays, params)

@@ -31,7 +31,7 @@ def draw(arrays: Arrays, params: Params) -> Figure:
     left, middle, right = bottom.subplots(1, 3)
     by_segment(left, arrays, params)
     by_depth(middle, params)
-    time_against_memory(right, arrays, params)
+    work_against_memory(right, arrays, params)
     return figure
 
 
@@ -109,20 +109,20 @@ def by_depth(ax: Axes, params: Params) -> None:
     ax.legend(loc="upper left", fontsize=8)
 
 
-def time_against_memory(ax: Axes, arrays: Arrays, params: Params) -> None:
-    """Each way's time, as a multiple of the plain one, against its peak."""
-    theme, peak, seconds = current(), arrays["peak"][0] / 1e6, arrays["seconds"] / arrays["seconds"][0]
+def work_against_memory(ax: Axes, arrays: Arrays, params: Params) -> None:
+    """Each way's operations, as a multiple of the plain one's, against its peak."""
+    theme, peak, work = current(), arrays["peak"][0] / 1e6, arrays["work"] / arrays["work"][0]
     for i, way in enumerate(params.ways):
         style = look(0 if way.startswith("segments") else 1)
-        ax.plot(peak[i], seconds[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
+        ax.plot(peak[i], work[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
         segment = way.startswith("segments")
-        ax.annotate(way.split()[-1] if segment else NAMES[way], (peak[i], seconds[i]), (9 if segment else -8, 0),
+        ax.annotate(way.split()[-1] if segment else NAMES[way], (peak[i], work[i]), (9 if segment else -8, 0),
                     textcoords="offset points", fontsize=8.5, ha="left" if segment else "right", va="center",
                     color=style.color)  # fmt: skip
     ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)), label="4/3: one more forward pass")
     ax.set_xlim(0, 1.12 * peak.max())
-    ax.set_ylim(min(0.9, 0.95 * seconds.min()), 1.15 * max(1.4, seconds.max()))
+    ax.set_ylim(0.95, 1.45)
     ax.set_xlabel("peak (MB)")
-    ax.set_ylabel("processor time in this run, of the plain pass")
+    ax.set_ylabel("operations of products, of the plain step")
     ax.legend(loc="upper left", fontsize=8.5)
-    ax.set_title("Time against memory (numbers: segment)")
+    ax.set_title("Work against memory (numbers: segment)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ UNIT = {"fp32": 4, "bf16": 2}
 
 @dataclass(frozen=True)
 class Params:
-    """A deep and narrow transformer, its batch, and how often each way is timed. ``layers`` is a power of two."""
+    """A deep and narrow transformer and its batch. ``layers`` is a power of two."""
 
     layers: int = 32
     hidden: int = 64
@@ -33,7 +32,6 @@ class Params:
     vocabulary: int = 128
     sequence: int = 64
     batch: int = 3
-    repeats: int = 9
 
     @property
     def model(self) -> Transformer:
@@ -51,7 +49,8 @@ class Params:
         return ("none", "selective", *(f"segments of {k}" for k in self.segments))
 
 
-QUICK = Params(layers=8, repeats=9)
+QUICK = Params(layers=8)
+SEEDS = (66, 67, 68)  # of dropout; the first is what everything but new random numbers is measured with
 
 
 def network_of(params: Params, way: str, precision: str = "fp32", device: str = "cpu") -> nn.Module:
@@ -101,13 +100,13 @@ def tokens_of(params: Params) -> tuple[torch.Tensor, torch.Tensor]:
     return measure.tokens_of(params.model, params.batch, key=66)
 
 
-def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> np.ndarray:
-    """The bits of all gradients of one step, end to end, as uint8; dropout is drawn from a fixed seed."""
+def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...], seed: int = SEEDS[0]) -> np.ndarray:
+    """The bits of all gradients of one step, end to end, as uint8; dropout is drawn from the seed."""
     import torch
 
     devices = [inputs[0].device] if inputs[0].is_cuda else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(66)
+        torch.manual_seed(seed)
         module.zero_grad(set_to_none=True)
         module(*inputs).backward()
     found = [p.grad.reshape(-1).view(torch.uint8).cpu() for p in module.parameters() if p.grad is not None]
@@ -115,13 +114,14 @@ def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> np.ndarray
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """Bytes int64, seconds float64.
+    """Bytes and operations, int64.
 
-    ``differ`` (precision, way): bytes of the gradients that differ from those of "none"; ``without_random``: the same
-    of segments of one layer that draw new random numbers when they run again. ``saved`` (precision, way): alive after
-    the forward pass; ``peak`` (precision, way): the most that is alive beside parameters and gradients.
-    ``formula_saved`` and ``formula_peak``: by the formula. ``seconds`` (way,): of the processor, the fastest, FP32.
-    ``history: WAY``: bytes alive through a step, FP32, of three ways.
+    ``differ`` (precision, way): bytes of the gradients that differ from those of "none"; ``without_random: PRECISION``
+    (seed, 2): the same of segments of one layer that draw new random numbers when they run again, and all bytes.
+    ``saved`` (precision, way): alive after the forward pass; ``peak`` (precision, way): the most that is alive beside
+    parameters and gradients. ``formula_saved`` and ``formula_peak``: by the formula. ``work`` (way,): floating-point
+    operations of the products, as torch counts them, FP32; ``forward``: those of a forward pass. ``history: WAY``:
+    bytes alive through a step, FP32, of three ways.
     """
     ways, arrays = params.ways, formulas(params)
     shape = len(PRECISIONS), len(ways)
@@ -139,10 +139,15 @@ def run(params: Params, tick: Tick) -> Arrays:
                 arrays["saved"][p, w], arrays["peak"][p, w], history = tracked(module, inputs)
                 if precision == "fp32" and way in shown(params):
                     arrays[f"history: {way}"] = history
-            changed = gradients(segmented(inner_network(params, precision), 1, keep_random=False), inputs)
-            arrays[f"without_random: {precision}"] = np.array([np.count_nonzero(changed != plain), plain.size])
-        tick(0.7, "times")
-        arrays["seconds"] = timed([network_of(params, way) for way in ways], inputs, params.repeats)
+            rows = []
+            for seed in SEEDS:
+                kept = gradients(network_of(params, "none", precision), inputs, seed)
+                anew = gradients(segmented(inner_network(params, precision), 1, keep_random=False), inputs, seed)
+                rows.append([np.count_nonzero(anew != kept), kept.size])
+            arrays[f"without_random: {precision}"] = np.array(rows)
+        tick(0.7, "operations")
+        arrays["work"] = np.array([operations(network_of(params, way), inputs) for way in ways])
+        arrays["forward"] = np.array([operations(network_of(params, "none"), inputs, backward=False)])
     tick(1.0, "done")
     return arrays
 
@@ -170,18 +175,15 @@ def tracked(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[int, i
         return saved, tracker.peak - before, np.array(tracker.history) - before
 
 
-def timed(modules: list[nn.Module], inputs: tuple[torch.Tensor, ...], repeats: int) -> np.ndarray:
-    """Seconds of a forward and backward pass, the fastest of ``repeats`` of each, taken in turns.
+def operations(module: nn.Module, inputs: tuple[torch.Tensor, ...], backward: bool = True) -> int:
+    """Floating-point operations of the products of a step, or of its forward pass, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
 
-    Of the processor, which does not count while other programs run: a busy machine would draw another figure.
-    """
-    fastest = np.full(len(modules), np.inf)
-    for _ in range(repeats):
-        for i, module in enumerate(modules):
-            start = time.process_time()
-            module(*inputs).backward()
-            fastest[i] = min(fastest[i], time.process_time() - start)
-    return fastest
+    with FlopCounterMode(display=False) as counter:
+        loss = module(*inputs)
+        if backward:
+            loss.backward()
+    return int(counter.get_total_flops())
 
 
 # --- the formula ------------------------------------------------------------------------------------------------
