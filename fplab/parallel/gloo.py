@@ -47,7 +47,12 @@ def order(chunk: int, ranks: int) -> list[int]:
     """
     ranks = integer("ranks", ranks, 1, 2**20)
     chunk = integer("chunk", chunk, 0, ranks - 1)
-    return [(chunk - 1 - hop) % ranks for hop in range(ranks)]
+    return [_taken(chunk, hop, ranks) for hop in range(ranks)]
+
+
+def _taken(chunk: Any, hop: int, ranks: int) -> Any:
+    """The rank whose addend the sum of a chunk, or of each of several, takes after ``hop`` others."""
+    return (chunk - 1 - hop) % ranks
 
 
 def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
@@ -68,9 +73,9 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
 
         values = np.asarray(quantize(values, name), np.float32)
     at, column = chunks(elements, ranks, WIDTHS[name]), np.arange(elements)
-    total = values[(at - 1) % ranks, column]
+    total = values[_taken(at, 0, ranks), column]
     for hop in range(1, ranks):
-        own = values[(at - 1 - hop) % ranks, column]
+        own = values[_taken(at, hop, ranks), column]
         with np.errstate(over="ignore", invalid="ignore"):
             total = total + own if name == "fp32" else added(total, own, name)
     return np.asarray(total, np.float32)

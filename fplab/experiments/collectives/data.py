@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Params:
     """``ranks``, ``elements``: of the simulated sums. ``shares``: the most ranks that share real gradients, a power of
     two; ``images`` on each of them. ``steps``: of the replicas. ``scales``: loss scales 2^-20, 2^-18, ... below
     2^scales (the small ones stand for networks whose gradients are smaller). ``every``: with all algorithms and wires,
-    not those alone that are drawn.
+    not those alone that are drawn. ``networks``: how many, from ``seed`` on, the first of which is drawn.
     """
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -65,6 +65,7 @@ class Params:
     scales: int = 34
     every: bool = True
     seed: int = 0
+    networks: int = 4
 
     @property
     def curves(self) -> tuple[Curve, ...]:
@@ -72,7 +73,8 @@ class Params:
         return CURVES + OTHERS if self.every else CURVES
 
 
-QUICK = Params(ranks=(2, 16, 128, 2048), elements=64, shares=32, steps=40, every=False)
+QUICK = Params(ranks=(2, 16, 128, 2048), elements=64, shares=32, steps=40, every=False, networks=3)
+GROUPS = 4  # of elements, each an independent draw of the simulated sums
 
 
 def values(params: Params) -> np.ndarray:
@@ -133,23 +135,38 @@ def loss_scales(params: Params) -> range:
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """All sums."""
+    """All sums.
+
+    ``errors``, ``biases`` (curve, ranks): of the simulated sums; ``by_group`` (error or bias, curve, group): at the
+    most ranks, by group of elements; ``conditions`` (ranks,): the sum of magnitudes over the sum's. Of real gradients
+    and of replicas see :func:`on_gradients`, :func:`averaged` and :func:`skipping.replicas`; a network in each row.
+    """
     from .skipping import replicas
 
     table = values(params)
     found = np.zeros((2, len(params.curves), len(params.ranks)))
+    groups = np.zeros((2, len(params.curves), GROUPS))
     for c, curve in enumerate(params.curves):
         tick(0.6 * c / len(params.curves), curve.name)
         for r, ranks in enumerate(params.ranks):
             given = table[:ranks]
             total = reduce_fast(given, params.elements, ranks, curve.algorithm, curve.wire)
-            found[:, c, r] = against(total, given.sum(axis=0, dtype=np.float64))
-    tick(0.6, "gradients")
-    parts = gradients(params)
-    tick(0.8, "averaging")
-    arrays = {"errors": found[0], "biases": found[1], "gradients": parts, **on_gradients(params, parts)}
-    tick(0.9, "replicas")
-    return {**arrays, **averaged(params, parts), **replicas(params)}
+            exact = given.sum(axis=0, dtype=np.float64)
+            found[:, c, r] = against(total, exact)
+        parts = (np.array_split(x, GROUPS) for x in (total, exact))
+        groups[:, c] = np.transpose([against(*pair) for pair in zip(*parts, strict=True)])
+    sums = [
+        (np.abs(table[:n]).sum(axis=0, dtype=np.float64), table[:n].sum(axis=0, dtype=np.float64)) for n in params.ranks
+    ]
+    conditions = np.array([np.linalg.norm(all_) / np.linalg.norm(sum_) for all_, sum_ in sums])
+    rows = []
+    for i in range(params.networks):
+        tick(0.6 + 0.4 * i / params.networks, f"gradients and replicas, network {i}")
+        one = replace(params, seed=params.seed + i)
+        slopes = gradients(one)
+        rows.append({"gradients": slopes, **on_gradients(one, slopes), **averaged(one, slopes), **replicas(one)})
+    arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return {"errors": found[0], "biases": found[1], "by_group": groups, "conditions": conditions, **arrays}
 
 
 def on_gradients(params: Params, parts: np.ndarray) -> Arrays:

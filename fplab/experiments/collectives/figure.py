@@ -92,7 +92,7 @@ def simulated(ax: Axes, arrays: Arrays, params: Params) -> None:
 def on_gradients(ax: Axes, arrays: Arrays, params: Params) -> None:
     """The same on real gradients."""
     for i, curve in enumerate(ON_GRADIENTS):
-        ax.plot(rank_counts(params), arrays["gradient_errors"][i], **look(i).marked, markersize=4, linewidth=1.4,
+        ax.plot(rank_counts(params), arrays["gradient_errors"][0][i], **look(i).marked, markersize=4, linewidth=1.4,
                 label=curve.name)  # fmt: skip
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -105,12 +105,12 @@ def on_gradients(ax: Axes, arrays: Arrays, params: Params) -> None:
 
 def averaging(ax: Axes, arrays: Arrays, params: Params) -> None:
     """Infinite and zero sums against the loss scale."""
-    n = arrays["gradients"].shape[1]
+    n = arrays["gradients"][0].shape[1]
     x = list(loss_scales(params))
     for way, name in enumerate(("divided before the sum", "divided after it")):
         for fate, what in enumerate(("infinite", "zero")):
             style = look(fate)
-            ax.plot(x, 100 * arrays["fates"][way, :, fate] / n, color=style.color, marker=style.marker, markersize=4,
+            ax.plot(x, 100 * arrays["fates"][0][way, :, fate] / n, color=style.color, marker=style.marker, markersize=4,
                     linestyle="-" if way else (0, (3, 2)), label=f"{what}, {name}")  # fmt: skip
     ax.set_xticks(x[::4], [f"$2^{{{e}}}$" for e in x[::4]])
     ax.set_xlabel("loss scale")
@@ -122,7 +122,7 @@ def averaging(ax: Axes, arrays: Arrays, params: Params) -> None:
 def parting(ax: Axes, arrays: Arrays) -> None:
     """How far apart the replicas are."""
     for i, policy in enumerate(POLICIES):
-        ax.plot(np.arange(1, arrays["apart"].shape[1] + 1), arrays["apart"][i], **look(i).line,
+        ax.plot(np.arange(1, arrays["apart"][0].shape[1] + 1), arrays["apart"][0][i], **look(i).line,
                 label=f"a rank that overflows skips {policy}" if i else "all ranks skip together")  # fmt: skip
     ax.set_xlabel("training step")
     ax.set_ylabel("largest difference between replicas' weights")
