@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ MODEL = "gpt3"
 class Params:
     """``stages``, ``micro_batches``: of the timelines. ``accumulated``: the most micro-batches whose gradients are
     added, a power of two, of ``images`` each. ``rows``: of the product whose k is split, ``width``: its k.
+    ``networks``: how many, from ``seed`` on.
     """
 
     stages: int = 4
@@ -31,9 +32,10 @@ class Params:
     rows: int = 256
     width: int = 1024
     seed: int = 0
+    networks: int = 5
 
 
-QUICK = Params(accumulated=128, rows=64, width=512)
+QUICK = Params(accumulated=128, rows=64, width=512, networks=3)
 
 
 def timelines(params: Params) -> list[Timeline]:
@@ -42,7 +44,7 @@ def timelines(params: Params) -> list[Timeline]:
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """Timelines, sums of gradients, products."""
+    """Timelines; sums of gradients and products, a network in each row."""
     from ... import memory
 
     lines = timelines(params)
@@ -52,16 +54,17 @@ def run(params: Params, tick: Tick) -> Arrays:
         how = {"pipeline": params.stages, "gpus": params.stages, "micro_batches": params.micro_batches}
         stages = memory.estimate(MODEL, schedule=name, chunks=chunks, **how).stages
         held.append([stage.device["activations"] for stage in stages])
-    tick(0.1, "gradients")
-    arrays = {
+    rows = []
+    for i in range(params.networks):
+        tick(0.1 + 0.9 * i / params.networks, f"sums and products, network {i}")
+        one = replace(params, seed=params.seed + i)
+        slopes = gradients(one)
+        rows.append({"gradients": slopes, "errors": accumulation(slopes, one), **products(one)})
+    return {
         "in_flight": np.array([line.in_flight() for line in lines]),
         "activations": np.array(held),
-        "gradients": gradients(params),
+        **{name: np.stack([row[name] for row in rows]) for name in rows[0]},
     }
-    tick(0.6, "accumulation")
-    arrays["errors"] = accumulation(arrays["gradients"], params)
-    tick(0.7, "split products")
-    return {**arrays, **products(params)}
 
 
 def gradients(params: Params) -> np.ndarray:

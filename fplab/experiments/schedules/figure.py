@@ -54,7 +54,7 @@ def accumulation(ax: Axes, arrays: Arrays, params: Params) -> None:
     """Error of a running sum."""
     for i, (fmt, rounding) in enumerate(ACCUMULATORS):
         name = fmt.upper() + (", stochastic" if rounding == "stochastic" else "")
-        shown = np.where(arrays["errors"][i] > 0, arrays["errors"][i], np.nan)
+        shown = np.where(arrays["errors"][0, i] > 0, arrays["errors"][0, i], np.nan)
         ax.plot(counts(params), shown, **look(i).marked, markersize=4, label=name)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -68,7 +68,7 @@ def accumulation(ax: Axes, arrays: Arrays, params: Params) -> None:
 def splitting(ax: Axes, arrays: Arrays) -> None:
     """How many results differ from one chain."""
     for i, store in enumerate(("fp32", "bf16")):
-        share = [100 * x for x in differing(arrays, store)[1:]]
+        share = 100 * differing(arrays, store).mean(axis=0)[1:]
         bars = ax.bar(np.arange(len(share)) + 0.4 * i - 0.2, share, 0.36, color=look(i).color, hatch=("", "//")[i],
                       alpha=0.8, label=f"stored in {store.upper()}")  # fmt: skip
         ax.bar_label(bars, fmt="%.3g%%", fontsize=9, padding=2)
@@ -81,7 +81,7 @@ def splitting(ax: Axes, arrays: Arrays) -> None:
 
 def errors(ax: Axes, arrays: Arrays) -> None:
     """Error against the exact product."""
-    ax.plot(SPLITS, split_errors(arrays), **look(0).marked)
+    ax.plot(SPLITS, split_errors(arrays).mean(axis=0), **look(0).marked)
     ax.set_xscale("log", base=2)
     ax.set_xticks(SPLITS, [str(s) for s in SPLITS])
     ax.set_ylim(0, None)
