@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiment_frame import Mutant, computed_on_cpu, drawn, flipped, forged, frame, kills, shuffled
+from experiment_frame import Mutant, computed_on_cpu, drawn, forged, frame, kills
 
 from fplab.experiments import memory_measured
-from fplab.experiments.base import Status
 from fplab.experiments.memory_measured import measure
 from fplab.hardware.cases import Arrays, Case
 from fplab.memory.gap import explained, predicted
@@ -107,8 +106,7 @@ def test_what_no_rule_knows_is_a_copy_or_missing() -> None:
 @pytest.mark.parametrize("case", memory_measured.gpu_cases(QUICK), ids=lambda c: c.name)
 def test_gpu_cases_on_the_cpu_equal_the_lab_and_forged_ones_fail(case: Case) -> None:
     computed_on_cpu(case)
-    for fault in (flipped, shuffled):
-        assert forged(case, {"kind": "cuda"}, fault).status is Status.FAIL
+    forged(case)
 
 
 def test_the_table_has_a_row_for_every_recipe_and_published_run(arrays: Arrays) -> None:

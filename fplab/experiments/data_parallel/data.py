@@ -27,7 +27,7 @@ class Params:
     batch: int = 32
 
 
-QUICK = Params(strategies=("ddp", "parameter-server", "zero1", "zero2", "zero3"), ranks=2, steps=2)
+QUICK = Params(strategies=("ddp", "parameter-server", "zero1", "zero2", "zero3"), ranks=3, steps=2, batch=33)
 
 
 def run(params: Params, tick: Tick) -> Arrays:
