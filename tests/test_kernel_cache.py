@@ -41,9 +41,7 @@ def python(folder, code: str) -> tuple[str, str]:
     (folder / "ladder.py").write_text(LADDER)
     path = os.pathsep.join([str(folder), str(Path(__file__).parent.parent)])
     environment = os.environ | {"PYTHONPATH": path, "FPLAB_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     return done.stdout.strip(), done.stderr
 
 

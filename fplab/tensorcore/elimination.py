@@ -7,6 +7,7 @@ or that have no blocks at all (INT8, FP64).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ LENGTHS = (4, 8, 16, 32, 64)
 ALIGNMENTS = range(8, 41)
 COUNT = 384  # rows of a round
 ROUNDS = 4
-SEEN = ("kind", "length", "alignment_bits", "kept_bits", "rounding", "k", "saturate")  # what the family varies
+SEEN = ("kind", "length", "alignment_bits", "kept_bits", "rounding", "k", "saturate", "zero_group")  # what varies
 
 
 def eliminate(black_box: Callable[..., Any], inputs: models.Inputs, output: str, k: int) -> tuple[Model, ...]:
@@ -68,7 +69,9 @@ def _others(m: Model) -> Iterator[Model]:
         lengths = [n for n in LENGTHS if n >= smallest] if m.kind is not Kind.WIDENED else [m.length]
         for length in lengths:
             k = m.k if m.kind is Kind.WIDENED else length
-            yield from (dataclasses.replace(m, length=length, alignment_bits=f, k=k) for f in ALIGNMENTS)
+            groups = models.OPTIONS["zero_group"] if m.kind is Kind.GROUPED else (m.zero_group,)
+            for f, group in itertools.product(ALIGNMENTS, groups):
+                yield dataclasses.replace(m, length=length, alignment_bits=f, k=k, zero_group=group)
 
 
 def draw(model: Model, k: int, rng: np.random.Generator) -> Rows:
@@ -92,7 +95,21 @@ def draw(model: Model, k: int, rng: np.random.Generator) -> Rows:
         first = (a[:, :size] * b[:, :size] * (s * t)[:, :size]).sum(axis=1)
         near = rows["c"] * np.maximum((s * t).max(axis=1), 2.0**-60)
         rows["c"] = np.where(cancels, -first, near).astype(np.float32)
+        if model.kind is Kind.GROUPED:
+            _zero_groups(rows, model.scale[1], rng)
     return rows
+
+
+def _zero_groups(rows: Rows, size: int, rng: np.random.Generator) -> None:
+    """In some rows a first group of zeros with the largest scales, and a c whose last bits lie below that alignment."""
+    chosen = rng.random(COUNT) < 0.25
+    rows["a"][chosen, :size] = 0
+    top = max(float(rows[name].max()) for name in ("scale_a", "scale_b"))
+    for name in ("scale_a", "scale_b"):
+        rows[name][chosen, 0] = top
+    digits = 1 + rng.integers(0, 1 << 23, COUNT) * 2.0**-23
+    c = np.ldexp(digits, rng.integers(-30, -12, COUNT)) * top**2
+    rows["c"][chosen] = c[chosen]
 
 
 def _elements(f: Format, k: int, rng: np.random.Generator) -> Array:

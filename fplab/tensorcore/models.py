@@ -50,7 +50,7 @@ class Kind(enum.Enum):
 class Status(enum.Enum):
     """What a record rests on."""
 
-    DATA = "data"  # reproduces, bit for bit, results recorded on this GPU
+    DATA = "data"  # reproduces, bit for bit, results recorded on this GPU; they show no floor (Model.floor_status)
     LITERATURE = "literature"  # published, not checked against data here
     OPEN = "open"  # sources disagree or are silent
 
