@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, drawn, failing, frame, repeats
+from experiment_frame import Mutant, computed_on_cpu, drawn, forged, frame, kills, repeats
 
 from fplab import floats, tensorcore
 from fplab.errors import LabError
 from fplab.experiments import fp8_accumulation
-from fplab.experiments.base import Status
 from fplab.experiments.fp8_accumulation import cases, checks, operands
 from fplab.hardware.cases import Arrays, Case, NotHereError
 
@@ -38,41 +37,64 @@ def half(x: np.ndarray) -> None:
     x /= 2
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "change", "check"),
-    [
-        ("results", (2, 0, LAST, 3, 7), ulp_off, checks.oracle_agrees),
-        ("results", (0, 2, 4, 3, 7), ulp_off, checks.oracle_agrees),
-        ("results", (1, 3, 4, 3, 7), ulp_off, checks.oracle_agrees),
-        ("exact", (1, 3, 7), half, checks.exact_is_exact),
-        ("results", (1, 0, 2, 5, 5), ulp_off, checks.fourteen_bits),
-        ("results", (1, 2, 0, 63, 63), ulp_off, checks.fourteen_bits),
-        ("results", (0, 1, LAST, 9, 1), ulp_off, checks.promotion_by_hand),
-        ("results", (2, 3, 1, 2, 2), doubled, checks.truncation_shrinks),
-        ("results", (2, 0, LAST, 4, 4), doubled, checks.grows_with_k),
-        ("results", (2, 0, 5, 4, 4), doubled, checks.positive_passes),
-        ("defined", (0, 1, 0, checks.OF_RMS), half, checks.nearly_two_percent),
-        ("defined", (2, 1, 0, checks.NORM), half, checks.no_other_definition),
-        ("results", (1, 1, LAST, 0, 0), doubled, checks.promotion_repairs),
-        ("promoted", (2, 2, 8, 8), doubled, checks.shorter_is_better),
-        ("promoted", (0, 7, 1, 1), ulp_off, checks.shorter_is_better),
-        ("results", (0, 2, LAST, 6, 6), doubled, checks.ada_too),
-        ("results", (0, 3, LAST, 6, 6), doubled, checks.blackwell_keeps),
-    ],
-)
-def test_a_wrong_number_fails(
-    arrays: Arrays, name: str, place: Any, change: Callable[[np.ndarray], None], check: Any
-) -> None:
-    wrong = {**arrays, name: arrays[name].copy()}
-    change(wrong[name][(*place, None)])  # a view of one number
-    failing(check, wrong, PARAMS)
+def off(name: str, place: Any, change: Callable[[np.ndarray], None]) -> Callable[[Arrays], Arrays]:
+    """One number, or several, of an array changed."""
+
+    def apply(arrays: Arrays) -> Arrays:
+        change(arrays[name][(*place, None)])  # a view
+        return {name: arrays[name]}
+
+    return apply
 
 
-def test_promotion_cannot_be_claimed_of_a_chain(arrays: Arrays) -> None:
-    results = arrays["results"].copy()
-    results[:, 1] = results[:, 0]
-    assert checks.promotion_repairs({**arrays, "results": results}, PARAMS).status is Status.FAIL
-    assert checks.promotion_by_hand({**arrays, "results": results}, PARAMS).status is Status.FAIL
+def unpromoted(product: Any) -> Any:
+    return lambda a, b, gpu, promote=None: product(a, b, gpu)
+
+
+def long_accumulator(product: Any) -> Any:
+    """Hopper with Blackwell's accumulator."""
+    return lambda a, b, gpu, promote=None: product(a, b, "B200" if gpu == "H100" else gpu, promote)
+
+
+BITS, CHAINS, POSITIVES = "of these sums one chain", "promotion every 128 is", "of these sums of positive"
+GROWS, PASSES, NEARLY, OTHERS = "errors of one sign", "positive operands pass", "DeepSeek-V3's", "no other definition"
+REPAIRS, LONGER, ADAS, BLACKWELL = "promoted every 128, the", "the longer", "Ada errs", "Blackwell errs"
+MUTANTS = (
+    Mutant("Hopper with a long accumulator", (BITS, POSITIVES, PASSES, NEARLY, REPAIRS),
+           "product", long_accumulator),
+    Mutant("no promotion", (BITS, CHAINS, REPAIRS, LONGER), "product", unpromoted),
+    Mutant("an exact sum", ("the reference has",), change=off("exact", (1, 3, 7), half)),
+    Mutant("a fifteenth bit", (BITS,), change=off("results", (1, 2, 0, 63, 63), ulp_off)),
+    Mutant("an ulp of a promoted sum", (CHAINS,), change=off("results", (0, 1, LAST, 9, 1), ulp_off)),
+    Mutant("a sum that is too large", (POSITIVES,), change=off("results", (2, 3, 1, 2, 2), doubled)),
+    Mutant("no growth", (GROWS,), change=lambda arrays: {"results": _late(arrays)}),
+    Mutant("errors half as large", (NEARLY,), change=off("defined", (0, 1, 0, checks.OF_RMS), half)),
+    Mutant("errors of any size of matrix", (NEARLY,), change=lambda arrays: {"defined": _one_size(arrays)}),
+    Mutant("another norm", (OTHERS,), change=off("defined", (2, 1, 0, checks.NORM), half)),
+    Mutant("a promoted sum is far off", (LONGER,), change=off("promoted", (2, 2, 8, 8), doubled)),
+    Mutant("4,096 is not one chain", (LONGER,), change=off("promoted", (0, 7, 1, 1), ulp_off)),
+    Mutant("Ada promotes", (ADAS,), change=lambda arrays: {"results": _copied(arrays["results"], 1, 2)}),
+    Mutant("Blackwell is far off once", (BLACKWELL,), change=off("results", (0, 3, LAST, 6, 6), doubled)),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(fp8_accumulation, PARAMS, MUTANTS)
+
+
+def _copied(results: np.ndarray, source: int, target: int) -> np.ndarray:
+    results[:, target] = results[:, source]
+    return results
+
+
+def _late(arrays: Arrays) -> np.ndarray:
+    """Positive sums that lose twice as much at K = 512 and nothing more until 4,096."""
+    results, exact = arrays["results"], arrays["exact"]
+    results[2, 0, 4] = np.float32(exact[2, 4] * 0.97).view(np.uint32)
+    return results
+
+
+def _one_size(arrays: Arrays) -> np.ndarray:
+    defined = arrays["defined"]
+    defined[:, 0] = defined[:, 1]
+    return defined
 
 
 # --- operands and errors ---------------------------------------------------------------------------------------------
@@ -202,3 +224,8 @@ def test_a_gpu_without_fp8_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotHereError, match=r"8\.0 has no FP8; 8\.9 is the first"):
         EVERY[0].compute(EVERY[0].inputs(), "cuda")
     assert issubclass(NotHereError, LabError)
+
+
+@pytest.mark.parametrize("case", [case for case in EVERY if "4096" not in case.name], ids=lambda case: case.name)
+def test_a_forged_record_fails(case: Case) -> None:
+    forged(case)

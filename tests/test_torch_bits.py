@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import frame
+from experiment_frame import Mutant, frame, kills
 
 import fplab
 from fplab import formats
 from fplab.experiments import torch_bits as experiment
-from fplab.experiments.base import Status
 from fplab.experiments.torch_bits import catalogue, checks, examples, figure, orders
 from fplab.hardware import elementwise
 from fplab.hardware.cases import Arrays
@@ -98,34 +98,50 @@ def test_an_order_folds_as_it_is_written() -> None:
     assert orders.folded(SumTree.of((((0, 1), 2), 3)), terms, wide=True) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("check", "output", "fmt", "formula", "place"),
-    [
-        (checks.check_arithmetic, "mul", "bf16", catalogue.ONCE, 1),
-        (checks.check_sqrt, "sqrt", "fp16", catalogue.ONCE, 0),
-        (checks.check_casts, "bf16", "bf16", catalogue.TWICE, 0),
-        pytest.param(checks.check_contraction, "lerp", "fp32", catalogue.LAST, 1, marks=needs_fma),
-        pytest.param(checks.check_addcdiv, "addcdiv", "fp32", catalogue.FIRST, 0, marks=needs_fma),
-        pytest.param(checks.check_place, "rsqrt", "fp16", catalogue.NARROW, 1, marks=needs_fma),
-    ],
-    ids=lambda v: getattr(v, "__name__", None),
+def one_more(output: str, fmt: str, formula: str, place: int, count: int = 1) -> Callable[[Arrays], Arrays]:
+    """One result of torch that is another than a formula says."""
+
+    def change(arrays: Arrays) -> Arrays:
+        index = catalogue.FORMULAS.index(formula)
+        rows = enumerate(catalogue.rows())
+        (row,) = [i for i, r in rows if (r.output, r.fmt) == (output, fmt) and arrays["wrong"][0, i, index] >= 0]
+        arrays["wrong"][place, row, index] += count
+        return {"wrong": arrays["wrong"]}
+
+    return change
+
+
+def off(name: str, place: Any, value: Any) -> Callable[[Arrays], Arrays]:
+    def change(arrays: Arrays) -> Arrays:
+        arrays[name][place] = value
+        return {name: arrays[name]}
+
+    return change
+
+
+def another_order(arrays: Arrays) -> Arrays:
+    arrays["paths"][0] = arrays["paths"][2]
+    return {"paths": arrays["paths"]}
+
+
+WITH_FMA = (
+    Mutant("lerp in two steps", ("FP32 add(alpha=)",), change=one_more("lerp", "fp32", catalogue.LAST, 1)),
+    Mutant("addcdiv fused", ("addcdiv",), change=one_more("addcdiv", "fp32", catalogue.FIRST, 0)),
+    Mutant("one rsqrt", ("Half add(alpha=)",), change=one_more("rsqrt", "fp16", catalogue.NARROW, 1)),
+    Mutant("an add in two steps", ("torch's add(alpha=)",), change=off("codes", 0, 0x3F800000)),  # 1 + 0.3 * 1
 )
-def test_a_check_fails_on_one_wrong_result(check, output, fmt, formula, place, arrays: Arrays) -> None:  # type: ignore[no-untyped-def]
-    changed = copy.deepcopy(dict(arrays))
-    index = catalogue.FORMULAS.index(formula)
-    rows = catalogue.rows()
-    (row,) = [i for i, r in enumerate(rows) if (r.output, r.fmt) == (output, fmt) and arrays["wrong"][0, i, index] >= 0]
-    changed["wrong"][place, row, index] += 1
-    assert check(changed, experiment.QUICK).status is Status.FAIL
-
-
-def test_other_checks_fail_on_wrong_examples_orders_and_ways(arrays: Arrays) -> None:
-    changed = copy.deepcopy(dict(arrays))
-    changed["codes"][0] = 0x3F800000  # 1 + 0.3 * 1 tells nothing
-    changed["ways"][1, 1] = 5
-    changed["paths"][0] = changed["paths"][2]
-    for check in (checks.check_examples, checks.check_fused_example, checks.check_optimizers, checks.check_orders):
-        assert check(changed, experiment.QUICK).status is Status.FAIL
+MUTANTS = (
+    Mutant("one product", ("+, -, *, /",), change=one_more("mul", "bf16", catalogue.ONCE, 1)),
+    Mutant("one root", ("Half square roots",), change=one_more("sqrt", "fp16", catalogue.ONCE, 0)),
+    Mutant("five exponentials", ("Half exp",), change=one_more("exp", "fp16", catalogue.TWICE, 0, 5)),
+    Mutant("one cast", ("Casts from FP64",), change=one_more("bf16", "bf16", catalogue.TWICE, 0)),
+    Mutant("foreach adds otherwise", ("An optimizer's",), change=off("ways", (1, 1), 5)),
+    Mutant("an example that tells nothing", ("Each smallest",), change=off("codes", 0, 0x3F800000)),
+    Mutant("another order", ("Random sums",), change=another_order),
+    *(WITH_FMA if FMA else ()),
+)
+SPARED = () if FMA else tuple(claim for mutant in WITH_FMA for claim in mutant.kills)
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(experiment, experiment.QUICK, MUTANTS, SPARED)
 
 
 def test_the_digested_array_is_the_same_everywhere(arrays: Arrays) -> None:

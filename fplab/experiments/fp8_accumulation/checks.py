@@ -1,4 +1,4 @@
-"""The claims about FP8 accumulation, each against fractions, integers or numpy's float32."""
+"""The claims about FP8 accumulation, each against integers, numpy's float32, or by draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, failed, passed, same_bits, verdict
+from ..base import Check, Evidence, Outcome, Sample, failed, measured, passed, same_bits, verdict
+from ..statistics import equivalent, superior
 from .operands import DEFINITIONS, DISTRIBUTIONS, RMS, SERIES, UNIT, numbers, product, relative, significant_bits
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ NAMES = list(SERIES)
 CHAIN, PROMOTED, ADA, B200 = range(4)
 NORMAL, BOTH, POSITIVE = range(3)
 OWN, OF_RMS, OF_LARGEST, NORM = range(4)
-ORACLE_ELEMENT = (3, 7)  # which the oracle adds up,
-ORACLE_LONG, ORACLE_SHORT = POSITIVE, 512  # over K = 4096 for this distribution, and so many for the others
+DRAWS = 4  # squares of the results
+TIMES = 2.0  # between growth in proportion to K, 8 times here, and with its square root, 2.8 times
+ALIKE = 0.415  # log2 of four thirds
+NEARLY, WITHIN = 0.02, 0.005  # the report's figure; what rounds to it, said with one digit
 SIDE = 512  # of the square of results by which definitions are compared
 SPREAD = 7  # every so many elements are summed by integers
 
@@ -30,32 +33,21 @@ def at(arrays: Arrays, k: int) -> int:
 
 
 def errors(arrays: Arrays, i: int, s: int) -> np.ndarray:
-    """The relative error, of the r.m.s. result, by K."""
-    return np.array([relative(arrays["results"][i, s, j], arrays["exact"][i, j]) for j in range(arrays["sizes"].size)])
+    """The relative error, of the r.m.s. result, by draw and K: of squares on the diagonal, of other rows of A and B."""
+    step = len(arrays["a"][i]) // DRAWS
+    squares = [slice(k, k + step) for k in range(0, step * DRAWS, step)]
+    results, exact = arrays["results"][i, s], arrays["exact"][i]
+    return np.array([[relative(x[q, q], y[q, q]) for x, y in zip(results, exact, strict=True)] for q in squares])
+
+
+def sample(values: np.ndarray, margin: float) -> Sample:
+    """What a claim on values by draw rests on."""
+    return Sample(len(values), float(values.std(ddof=1)), margin)
 
 
 def percent(x: float) -> str:
     """A share for a message."""
     return f"{100 * x:.3g}%"
-
-
-def oracle_agrees(arrays: Arrays, params: Params) -> Outcome:
-    """Elements at K = 4096, instruction by instruction, on integers and fractions."""
-    from ...tensorcore import get, oracle
-    from . import K
-
-    compared = 0
-    for i, (s, name) in itertools.product(range(len(DISTRIBUTIONS)), enumerate(NAMES)):
-        if s == PROMOTED:
-            continue
-        model, k = get(name, "e4m3"), K if i == ORACLE_LONG else ORACLE_SHORT
-        x, y = (numbers(arrays[side][i, row, :k]).tolist() for side, row in zip("ab", ORACLE_ELEMENT, strict=True))
-        want = oracle.result_bits(oracle.dot(x, y, 0.0, model), model)
-        got = int(arrays["results"][i, s, at(arrays, k)][ORACLE_ELEMENT])
-        if got != want:
-            return failed(f"{name}, element {ORACLE_ELEMENT} at K = {k}: {got:08x}, the oracle {want:08x}")
-        compared += 1
-    return passed(f"{compared} sums of {ORACLE_SHORT} and of {K:,} products")
 
 
 def exact_is_exact(arrays: Arrays, params: Params) -> Outcome:
@@ -103,7 +95,7 @@ def promotion_by_hand(arrays: Arrays, params: Params) -> Outcome:
 
 
 def truncation_shrinks(arrays: Arrays, params: Params) -> Outcome:
-    """Sums of positive products are never above the exact ones, and all but the shortest are below."""
+    """Sums of positive products are never above the exact ones; how many are below."""
     values = arrays["results"][POSITIVE].view(np.float32).astype(np.float64)
     want = arrays["exact"][POSITIVE]
     for s in (CHAIN, ADA, B200):
@@ -111,7 +103,7 @@ def truncation_shrinks(arrays: Arrays, params: Params) -> Outcome:
             return failed(f"{NAMES[s]}: {int((values[s] > want).sum())} sums are too large")
     below = float((values[CHAIN] < want)[arrays["sizes"] >= 128].mean())
     return verdict(
-        below == 1.0, f"{3 * want.size:,} sums; on H100 {percent(below)} of those from K = 128 on are too small"
+        below > 0.99, f"{3 * want.size:,} sums; on H100 {percent(below)} of those from K = 128 on are too small"
     )
 
 
@@ -120,29 +112,31 @@ def grows_with_k(arrays: Arrays, params: Params) -> Outcome:
     from . import K
 
     first, last = at(arrays, 512), at(arrays, K)
-    ratio = [errors(arrays, i, CHAIN)[last] / errors(arrays, i, CHAIN)[first] for i in (POSITIVE, NORMAL)]
-    holds = 8 <= ratio[0] <= 16 and 2 <= ratio[1] < 8
-    return verdict(holds, f"from K = 512 to {K:,}: {ratio[0]:.1f} times with one sign, {ratio[1]:.1f} with both")
+    one, both = (e[:, last] / e[:, first] for e in (errors(arrays, i, CHAIN) for i in (POSITIVE, NORMAL)))
+    detail = f"from K = 512 to {K:,}: {one.mean():.1f} times with one sign, {both.mean():.1f} with both"
+    return superior(one, both, TIMES, detail)
 
 
 def positive_passes(arrays: Arrays, params: Params) -> Outcome:
     """Where one chain of positive products passes 2%, and what it has come to at K = 4096."""
     from . import K
 
-    error = dict(zip(arrays["sizes"].tolist(), errors(arrays, POSITIVE, CHAIN).tolist(), strict=True))
-    holds = error[1024] < 0.02 < error[2048] and 0.07 < error[K] < 0.09
-    return verdict(holds, ", ".join(f"K = {k:,}: {percent(error[k])}" for k in (1024, 2048, K)))
+    error = {k: errors(arrays, POSITIVE, CHAIN)[:, at(arrays, k)] for k in (1024, 2048, K)}
+    holds = error[1024].max() < 0.02 < error[2048].min() and 0.07 < error[K].min() <= error[K].max() < 0.09
+    text = ", ".join(f"K = {k:,}: {percent(float(v.mean()))}" for k, v in error.items())
+    return measured(bool(holds), text, sample(error[K], 0.01))
 
 
 def nearly_two_percent(arrays: Arrays, params: Params) -> Outcome:
-    """The definition and the operands that give the report's figure."""
+    """The definition, the operands and the size that give the report's figure, and that other sizes do not."""
     side = params.sides.index(SIDE)
-    found = [float(arrays["defined"][i, side, 0, OF_RMS]) for i in (NORMAL, BOTH)]
+    found = arrays["defined"][[NORMAL, BOTH]][:, :, 0, OF_RMS]
     names = list(DISTRIBUTIONS)
-    text = ", ".join(f"{names[i]} {percent(x)}" for i, x in zip((NORMAL, BOTH), found, strict=True))
-    sizes = [percent(float(arrays["defined"][NORMAL, j, 0, OF_RMS])) for j in range(len(params.sides))]
-    grows = ", ".join(f"{n}x{n} {x}" for n, x in zip(params.sides, sizes, strict=True))
-    return verdict(all(0.015 < x < 0.025 for x in found), f"{text} of the r.m.s.; it grows with the matrix: {grows}")
+    text = ", ".join(f"{names[i]} {percent(x)}" for i, x in zip((NORMAL, BOTH), found[:, side], strict=True))
+    grows = ", ".join(f"{n}x{n} {percent(x)}" for n, x in zip(params.sides, found[0], strict=True))
+    holds = bool((np.abs(found[:, side] - NEARLY) < WITHIN).all() and (np.diff(found, axis=1) > 0).all())
+    detail = f"{text} of the r.m.s.; it grows with the matrix: {grows}"
+    return measured(holds, detail, sample(found[:, side], WITHIN))
 
 
 def no_other_definition(arrays: Arrays, params: Params) -> Outcome:
@@ -157,67 +151,74 @@ def no_other_definition(arrays: Arrays, params: Params) -> Outcome:
     )
     parts = [f"{name}: {percent(low)} to {percent(high)}" for name, low, high in zip(
         DEFINITIONS, both.min(axis=0), both.max(axis=0), strict=True) if name != RMS]  # fmt: skip
-    return verdict(holds, f"{'; '.join(parts)}; positive operands: {percent(found[POSITIVE].min())} and more")
+    detail = f"{'; '.join(parts)}; positive operands: {percent(found[POSITIVE].min())} and more"
+    return measured(holds, detail, sample(both[:, NORM], WITHIN))
 
 
 def promotion_repairs(arrays: Arrays, params: Params) -> Outcome:
-    """The error at K = 4096 against one chain's, and that it stays what it is at K = 128."""
+    """The error at K = 4096 against one chain's."""
     from . import K
 
-    texts = []
-    for i, (name, least) in enumerate(zip(DISTRIBUTIONS, (10, 10, 50), strict=True)):
-        chain, promoted = errors(arrays, i, CHAIN), errors(arrays, i, PROMOTED)
-        gain = chain[at(arrays, K)] / promoted[at(arrays, K)]
-        if gain < least or promoted[at(arrays, 256) :].max() > promoted[at(arrays, 128)]:
-            return failed(f"{name}: {gain:.1f} times less; {percent(promoted.max())} at most")
-        texts.append(f"{name}: {gain:.0f} times less, {percent(promoted[at(arrays, K)])}")
-    return passed("; ".join(texts))
+    texts, gains = [], []
+    for i, name in enumerate(DISTRIBUTIONS):
+        chain, promoted = (errors(arrays, i, s)[:, at(arrays, K)] for s in (CHAIN, PROMOTED))
+        gains.append(chain / promoted)
+        texts.append(f"{name}: {gains[-1].mean():.0f} times less, {percent(float(promoted.mean()))}")
+    least = np.min(gains, axis=0)
+    return measured(bool((least >= 10).all()), "; ".join(texts), sample(least, 10.0))
 
 
 def shorter_is_better(arrays: Arrays, params: Params) -> Outcome:
-    """Errors by promotion interval on positive products: each doubling adds to it."""
+    """Errors by promotion interval on positive products: each doubling adds to it, in every draw."""
     from . import INTERVALS, K
 
-    want = arrays["exact"][:, at(arrays, K)]
-    found = [relative(bits, want[POSITIVE]) for bits in arrays["promoted"][POSITIVE]]
-    rising = all(x < y for x, y in itertools.pairwise(found))
+    step = params.rows // DRAWS
+    squares = [slice(k, k + step) for k in range(0, step * DRAWS, step)]
+    want = arrays["exact"][POSITIVE, at(arrays, K)]
+    found = np.array([[relative(bits[q, q], want[q, q]) for bits in arrays["promoted"][POSITIVE]] for q in squares])
     same = np.array_equal(arrays["promoted"][:, INTERVALS.index(K)], arrays["results"][:, CHAIN, at(arrays, K)])
-    return verdict(rising and same, ", ".join(f"{n}: {percent(x)}" for n, x in zip(INTERVALS, found, strict=True)))
+    ratios = (found[:, 1:] / found[:, :-1]).min(axis=1)
+    detail = ", ".join(f"{n}: {percent(x)}" for n, x in zip(INTERVALS, found.mean(axis=0), strict=True))
+    return measured(bool((ratios > 1).all()) and same, detail, sample(ratios, 1.0))
 
 
 def ada_too(arrays: Arrays, params: Params) -> Outcome:
     """From K = 512 on Ada, which adds 16 products at a time, loses as much as Hopper, which adds 32."""
-    ratios = [errors(arrays, i, ADA)[at(arrays, 512) :] / errors(arrays, i, CHAIN)[at(arrays, 512) :] for i in range(3)]
-    low, high = min(map(np.min, ratios)), max(map(np.max, ratios))
-    return verdict(bool(low > 0.75 and high < 1.33), f"{low:.2f} to {high:.2f} times Hopper's error")
+    first = at(arrays, 512)
+    logs = (np.log2(errors(arrays, i, ADA) / errors(arrays, i, CHAIN)) for i in range(3))
+    ratios = np.array([x[:, first:].mean(axis=1) for x in logs])
+    mean = ratios.mean(axis=0)
+    detail = f"{2 ** ratios.min():.2f} to {2 ** ratios.max():.2f} times Hopper's error; in powers of 2"
+    return equivalent(mean, np.zeros_like(mean), ALIKE, detail)
 
 
 def blackwell_keeps(arrays: Arrays, params: Params) -> Outcome:
     """Blackwell's 25 bits against Hopper's 13, at every K from 128 on."""
-    ratios = [errors(arrays, i, CHAIN)[2:] / errors(arrays, i, B200)[2:] for i in range(3)]
+    share = np.array([(errors(arrays, i, B200) / errors(arrays, i, CHAIN))[:, 2:] for i in range(3)])
     worst = max(float(errors(arrays, i, B200).max()) for i in range(3))
-    low, high = min(map(np.min, ratios)), max(map(np.max, ratios))
-    holds = bool(low > 1000 and worst < 2e-5)
-    return verdict(holds, f"{low:,.0f} to {high:,.0f} times smaller, {percent(worst)} at most")
+    least = 1 / share.max(axis=(0, 2))
+    detail = f"{least.min():,.0f} times smaller and more, {percent(worst)} at most"
+    return measured(bool((least > 1000).all()), detail, sample(least, 1000.0))
 
 
-EXACT = Evidence.EXACT
+PROVED, LIBRARY, MEASURED = Evidence.PROVED, Evidence.LIBRARY, Evidence.MEASURED
 CHECKS: tuple[Check, ...] = (
-    Check("fractions and integers give the same bits at K = 4096: H100, Ada, B200", EXACT, oracle_agrees),
-    Check("the reference has no error: Python's integers", EXACT, exact_is_exact),
-    Check("one chain leaves 14 significant bits on Hopper and Ada; promoted, or on Blackwell, over 20", EXACT,
-          fourteen_bits),
-    Check("promotion every 128 is numpy's float32 sum of chains of 128", Evidence.LIBRARY, promotion_by_hand),
-    Check("positive sums are too small, never too large", EXACT, truncation_shrinks),
-    Check("errors of one sign grow with K, of both signs more slowly", EXACT, grows_with_k),
-    Check("positive operands pass 2% between K = 1,024 and 2,048, and err by 7 to 9% at 4,096", EXACT, positive_passes),
-    Check("Compatible with DeepSeek-V3's 'nearly 2%' at K = 4096: largest error over r.m.s. result, 512x512",
-          EXACT, nearly_two_percent),
-    Check("no other definition gives it: over 100%, or below 0.5%; and positive operands over 5%", EXACT,
+    Check("the reference has no error: Python's integers", LIBRARY, exact_is_exact),
+    Check("of these sums one chain leaves 14 significant bits on Hopper and Ada; promoted, or on Blackwell, over 20",
+          PROVED, fourteen_bits),
+    Check("promotion every 128 is numpy's float32 sum of chains of 128", LIBRARY, promotion_by_hand),
+    Check("of these sums of positive products none is too large, and from K = 128 on Hopper's are too small", PROVED,
+          truncation_shrinks),
+    Check("errors of one sign grow with K, of both signs more slowly by a factor of 2", MEASURED, grows_with_k),
+    Check("positive operands pass 2% between K = 1,024 and 2,048, and err by 7 to 9% at 4,096", MEASURED,
+          positive_passes),
+    Check("DeepSeek-V3's 'nearly 2%' at K = 4096 is the largest error over r.m.s. result at 512x512, and grows",
+          MEASURED, nearly_two_percent),
+    Check("no other definition gives it there: over 100%, or below 0.5%; and positive operands over 5%", MEASURED,
           no_other_definition),
-    Check("promoted every 128, the error at K = 4096 is at least 10 times smaller and no larger than at K = 128", EXACT,
-          promotion_repairs),
-    Check("the longer the interval of promotion, the larger the error; 4,096 is one chain", EXACT, shorter_is_better),
-    Check("Ada errs as much as Hopper from K = 512 on, within a third", EXACT, ada_too),
-    Check("Blackwell errs a thousand times less from K = 128 on", EXACT, blackwell_keeps),
+    Check("promoted every 128, the error at K = 4096 is at least 10 times smaller", MEASURED, promotion_repairs),
+    Check("the longer the interval of promotion, the larger the error; 4,096 is one chain", MEASURED,
+          shorter_is_better),
+    Check("Ada errs as much as Hopper from K = 512 on, within a third", MEASURED, ada_too),
+    Check("Blackwell errs a thousand times less from K = 128 on", MEASURED, blackwell_keeps),
 )  # fmt: skip

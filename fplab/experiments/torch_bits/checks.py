@@ -19,6 +19,7 @@ from .examples import DISTINCTIONS, smallest, told_apart
 LONG, SHORT = range(len(PLACES))
 NONE = np.uint64(2**64 - 1)
 WITH_FMA = ("AVX2", "AVX512")
+OFF = 4  # of 65,536 codes: where FP32's own results differ between vector instructions, and lie by a midpoint
 
 
 def wrong(arrays: Arrays, output: str, fmt: str, name: str, place: int = LONG) -> int:
@@ -97,7 +98,10 @@ def check_functions(arrays: Arrays, params: Params) -> Outcome:
     names = ("exp", "exp2", "expm1", "log", "log2", "tanh")
     counts = {f"{o} {f}": wrong(arrays, o, f, TWICE) for o in names for f in ("fp16", "bf16")}
     off = {k: v for k, v in counts.items() if v}
-    return verdict(max(counts.values()) <= 4, f"every code of {len(counts)} functions; off by a code: {off or 'none'}")
+    return verdict(
+        0 <= min(counts.values()) <= max(counts.values()) <= OFF,
+        f"every code of {len(counts)} functions; off by a code: {off or 'none'}",
+    )
 
 
 def check_casts(arrays: Arrays, params: Params) -> Outcome:
@@ -190,17 +194,25 @@ def random_terms(n: int) -> np.ndarray:
     return ((raw & np.uint32(0x807FFFFF)) | np.uint32(0x3F800000)).view(np.float32)
 
 
-LIBRARY, EXACT = Evidence.LIBRARY, Evidence.EXACT
+LIBRARY = Evidence.LIBRARY
 CHECKS = (
-    Check("+, -, *, /, reciprocal and two written steps are each rounded once", EXACT, check_arithmetic),
-    Check("FP32 add(alpha=), addcmul and lerp are fused multiply-adds", EXACT, check_contraction),
-    Check("addcdiv is not fused", EXACT, check_addcdiv),
-    Check("Half square roots are correctly rounded", EXACT, check_sqrt),
-    Check("Half add(alpha=) and rsqrt depend on the place: left-over elements round at every step", EXACT, check_place),
-    Check("Half exp, log and their like are FP32's results rounded again", LIBRARY, check_functions),
-    Check("Casts from FP64 to narrow formats round twice, through FP32", EXACT, check_casts),
+    Check("+, -, *, /, reciprocal and two written steps are each rounded once", LIBRARY, check_arithmetic),
+    Check("FP32 add(alpha=), addcmul and lerp are fused multiply-adds", LIBRARY, check_contraction),
+    Check("addcdiv is not fused", LIBRARY, check_addcdiv),
+    Check("Half square roots are correctly rounded", LIBRARY, check_sqrt),
+    Check(
+        "Half add(alpha=) and rsqrt depend on the place: left-over elements round at every step", LIBRARY, check_place
+    ),
+    Check(
+        "Half exp, log and their like are FP32's results rounded again, but for 4 codes at most",
+        LIBRARY,
+        check_functions,
+    ),
+    Check("Casts from FP64 to narrow formats round twice, through FP32", LIBRARY, check_casts),
     Check("An optimizer's loop and foreach give the same bits; fused has its own", LIBRARY, check_optimizers),
     Check("Each smallest example tells two formulas apart, and has no bit to spare", LIBRARY, check_examples),
-    Check("torch's add(alpha=) rounds the exact x + alpha*y once, on the smallest example", EXACT, check_fused_example),
+    Check(
+        "torch's add(alpha=) rounds the exact x + alpha*y once, on the smallest example", LIBRARY, check_fused_example
+    ),
     Check("Random sums folded in the revealed orders are torch's sums; cumsum adds in FP64", LIBRARY, check_orders),
 )
