@@ -169,6 +169,12 @@ def test_a_missing_file_or_folder_says_so(tmp_path: Path) -> None:
         records.records_in(tmp_path / "nowhere")
 
 
+def test_what_a_killed_recording_left_is_no_record(tmp_path: Path) -> None:
+    records.write(tmp_path / "whole.npz", a_record())
+    (tmp_path / ".part-1-0123-other.npz").write_bytes(b"PK half")
+    assert records.records_in(tmp_path) == [tmp_path / "whole.npz"]
+
+
 def test_outputs_and_names_of_a_case_are_checked() -> None:
     x = np.zeros(2, np.uint8)
     with pytest.raises(LabError, match=r"case 'c' has outputs \['y'\], formats of \['z'\]"):

@@ -152,12 +152,15 @@ def read(path: Path) -> Record:
 
 
 def records_in(folder: Path) -> list[Path]:
-    """The files of the records in a folder and the folders below it, sorted. The package's own may be missing."""
+    """The files of the records in a folder and the folders below it, sorted. The package's own may be missing.
+
+    What a killed recording left half-written, under a name that begins with a dot, is none.
+    """
     if folder.is_file():
         return [folder]
     if not folder.is_dir() and folder != FOLDER:
         raise LabError(f"there is no folder {str(folder)!r} with records; fplab record --out DIR makes one.")
-    return sorted(folder.rglob("*.npz"))
+    return sorted(path for path in folder.rglob("*.npz") if not path.name.startswith("."))
 
 
 def save(out: Path, record: Record) -> list[tuple[Path, int]]:

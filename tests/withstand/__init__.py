@@ -6,8 +6,10 @@ alone, and gives :class:`Counts`; ``QUICK`` is the size in the suite, ``FULL`` t
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +26,16 @@ class Counts:
         self.tried[what] = self.tried.get(what, 0) + 1
         if fault:
             self.faults.append(f"{what}: {fault}")
+
+
+def loaded(path: Path) -> ModuleType:
+    """A module from its file, each time anew: its kernels then look for their machine code on disk."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[path.stem] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def parts() -> dict[str, ModuleType]:

@@ -21,7 +21,7 @@ from fplab.experiments import figures
 from fplab.hardware import records
 from fplab.training import checkpoints, data
 
-from . import Counts
+from . import Counts, loaded
 
 TITLE = "records, checkpoints, caches, progress, manifests, data with damaged bytes"
 QUICK, FULL = 70, 1000
@@ -138,27 +138,29 @@ def tried(folder: Path) -> tuple[Path, Look, bool]:
 
 
 KERNEL = """
+from fplab.kernels import jit
+
+@jit
 def below(x):
     return x * 3
 
-below = jit(below)
-
+@jit
 def above(x, y):
     return below(x) + y
-
-above = jit(above)
 """
 
 
 def kernel(folder: Path) -> tuple[Path, Look, bool]:
-    """Functions made anew look for their machine code on disk."""
+    file = folder / "withstood.py"
+    file.write_text(KERNEL)
 
     def look() -> object:
-        made: dict[str, Any] = {"jit": kernels.jit, "__name__": "made"}
-        exec(KERNEL, made)
-        return [made["above"](5, 2), made["below"](7)]
+        made = loaded(file)
+        return [made.above(5, 2), made.below(7)]
 
     look()
+    made = loaded(file)
+    assert (made.above(5, 2), sum(made.above.stats.cache_hits.values())) == (17, 1)  # it is the disk's
     return next((folder / "cache").rglob("above-*.nbc")), look, True
 
 
