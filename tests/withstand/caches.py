@@ -11,7 +11,7 @@ from pathlib import Path
 from . import Counts
 
 TITLE = "processes with one empty kernel cache"
-QUICK, FULL = 3, 40
+QUICK, FULL = 3, 24
 AT_ONCE = 4
 WANT = "[10, 13, 10.0, 7.5] 13"
 # One kernel with several signatures, so that the processes meet in one index, and one that another calls.

@@ -21,7 +21,7 @@ import numpy as np
 
 from . import Counts, loaded
 
-TITLE = "runs, records, manifests, progress, proofs, pages and compilations that are killed"
+TITLE = "runs, recordings, manifests, progress, proofs and compilations that are killed"
 QUICK, FULL = 12, 100
 ROOT = Path(__file__).parent.parent.parent
 

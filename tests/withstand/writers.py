@@ -47,7 +47,11 @@ def run(size: int, seed: int) -> Counts:
                 assert one.stdout is not None
                 one.stdout.readline()  # it is ready
             for one in running:
-                one.communicate("go\n")
+                assert one.stdin is not None
+                one.stdin.write("go\n")
+                one.stdin.flush()
+            for one in running:
+                one.communicate()
             kept = json.loads((Path(made) / MANIFEST).read_text())
             attempts = json.loads((Path(made) / "progress.json").read_text())["exercises"]["rne"]["attempts"]
             for number in numbers:
