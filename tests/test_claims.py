@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+import fplab
 from fplab import LabError, claims
-from fplab.claims import base, bits, memory, optimizers, parallel, quantisation, show, training
+from fplab.claims import base, memory, quantisation, show, training
 from fplab.claims.base import Part, Verdict
+from fplab.claims.training import UNDERFLOW
 from fplab.language import Text, speaking
 
 nbformat = pytest.importorskip("nbformat")
@@ -19,18 +24,18 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 EXPECTED = {
     Verdict.TRUE: """
         fields bf16-loses-3 sizes fp32-partials small-gradients histogram-shift gradient-times-lr master-copy
-        adam-written-out half-is-faster same-accuracy fp16-or-bf16 straight-through eight-bit-step three-quarters
-        blockwise tree table-and-search offloading per-billion bloom-bytes recomputation collectives replicas
-        tensor-parallel pipeline zero
+        adam-written-out same-accuracy fp16-or-bf16 straight-through eight-bit-step three-quarters blockwise tree
+        table-and-search per-billion bloom-bytes recomputation collectives replicas pipeline zero
     """,
     Verdict.LOOSE: """
         ranges fp16-exponents generations all-underflow amp-loop decay-is-l2 compute-and-storage pytorch-names
-        llm-int8-slower int4-on-turing percentile-calibration block-maximum dynamic-map stable-embedding one-one-two
-        six-billion bloom-cards memory-halved intermediates
+        llm-int8-slower int4-on-turing int8-values percentile-calibration block-maximum stable-embedding one-one-two
+        six-billion bloom-cards memory-halved intermediates offloading tensor-parallel
     """,
     Verdict.WRONG: """
-        bf16-finer fp16-below bf16-like-fp32 int8-bytes int8-values int4-training all-but-master training-shares
+        bf16-finer fp16-below bf16-like-fp32 int8-bytes int4-training all-but-master training-shares dynamic-map
     """,
+    Verdict.UNTRIED: "half-is-faster",
 }
 
 
@@ -104,34 +109,142 @@ def test_a_part_holds_strictly_loosely_or_not_at_all():
     assert base.equal("a", "a", 3, 4).verdict is Verdict.WRONG
 
 
-def worst(parts: tuple[Part, ...]) -> Verdict:
-    return max((p.verdict for p in parts if p.verdict not in (None, Verdict.UNTRIED)), key=lambda verdict: verdict.rank)
+def constant(value):
+    """A fault that puts a value in the place of another."""
+    return lambda good: value
 
 
-def test_another_world_gives_other_verdicts(monkeypatch):
+def returning(value):
+    """A fault that makes a function give a value, whatever it is given."""
+    return lambda good: lambda *args, **how: value
+
+
+def times(factor):
+    """A fault that multiplies what a function gives."""
+    return lambda good: lambda *args, **how: good(*args, **how) * factor
+
+
+def estimate(**instead):
+    """A fault of the calculator: other options than those asked for."""
+    return lambda good: lambda *args, **how: good(*args, **{**how, **instead})
+
+
+def bytes_of(**factors):
+    """A fault of the bytes by kind: some kinds are larger or smaller."""
+    return lambda good: lambda *args, **how: {k: v * factors.get(k, 1) for k, v in good(*args, **how).items()}
+
+
+def without(name):
+    """A fault of a table: an entry is gone."""
+    return lambda good: {key: value for key, value in good.items() if key != name}
+
+
+def first_code_flipped(good):
+    def quantise(*args, **how):
+        q = good(*args, **how)
+        q.codes.reshape(-1)[0] ^= 1
+        return q
+
+    return quantise
+
+
+SWAPPED = {"fp16": "bf16", "bf16": "fp16"}
+ONES = np.ones(64, np.float32)
+POINTS = [{"bits": "4", "right": "0.9", "right_fp32": "0.91"}] * 2
+BITS, TRAINING, OPTIMIZERS = "fplab.claims.bits", "fplab.claims.training", "fplab.claims.optimizers"
+QUANTISATION, MEMORY, PARALLEL = "fplab.claims.quantisation", "fplab.claims.memory", "fplab.claims.parallel"
+MUTANTS = {  # of each claim another world, in which its verdict is another
+    "fields": (f"{BITS}.fields", returning((1, 8, 7))),
+    "ranges": (f"{BITS}.decades", returning((-30, 30))),
+    "bf16-finer": (f"{BITS}.get", lambda good: lambda name: good(SWAPPED.get(name, name))),
+    "fp16-below": (f"{BITS}.get", lambda good: lambda name: good({"fp16": "e4m3", "bf16": "fp16"}.get(name, name))),
+    "bf16-loses-3": (f"{BITS}.digits", lambda good: lambda name: {"fp16": 11}.get(name, 9)),
+    "bf16-like-fp32": (f"{BITS}.digits", returning(24)),
+    "int8-bytes": (f"{BITS}.signed_byte", returning((8, -128, 127))),
+    "sizes": (f"{BITS}.signed_byte", returning((2, -128, 127))),
+    "int8-values": (f"{BITS}.signed_byte", returning((1, -127, 127))),
+    "fp16-exponents": (f"{BITS}.get", lambda good: lambda name: good("bf16")),
+    "int4-training": (f"{BITS}.stored", lambda good: lambda x, how: x),
+    "generations": (f"{BITS}.quantize", times(0.5)),
+    "fp32-partials": (f"{TRAINING}.dot", times(1.01)),
+    "all-underflow": (f"{TRAINING}.add", returning((0, UNDERFLOW))),
+    "small-gradients": (f"{TRAINING}.sample", returning(ONES)),
+    "histogram-shift": (f"{TRAINING}.fp16", times(1.01)),
+    "gradient-times-lr": (f"{TRAINING}.sample", returning(ONES)),
+    "compute-and-storage": (f"{TRAINING}.RULES", without("softmax.int")),
+    "pytorch-names": ("torch.cuda.amp.GradScaler", returning(None)),
+    "same-accuracy": (f"{TRAINING}.TOP_1", constant({"ResNet50": (76.0, 75.0)})),
+    "fp16-or-bf16": (f"{TRAINING}.sample", returning(ONES)),
+    "master-copy": (f"{OPTIMIZERS}.add", lambda good: lambda a, b, fmt: a + b),
+    "all-but-master": (f"{OPTIMIZERS}.fp16", lambda good: np.asarray),
+    "amp-loop": ("torch.nn.Linear", lambda good: lambda *sizes: good(*sizes).half()),
+    "adam-written-out": ("torch.optim.AdamW", lambda good: torch.optim.Adam),
+    "decay-is-l2": (f"{OPTIMIZERS}.one_step", returning(1.9)),
+    "llm-int8-slower": (f"{QUANTISATION}.BLOOM_TIMES", constant((((100, 100), (118, 119)),))),
+    "int4-on-turing": (f"{QUANTISATION}.rows_of", returning(POINTS)),
+    "percentile-calibration": ("fplab.integers.Histogram.percentile", returning(1e9)),
+    "straight-through": ("fplab.nn.fake_quantize", lambda good: lambda x, *args, **how: x * 1),
+    "eight-bit-step": ("fplab.training.Adam8bit", lambda good: lambda p, block: good(p, block=1024)),
+    "three-quarters": ("fplab.memory.estimate", lambda good: lambda n, **how: good(n, precision="fp32")),
+    "blockwise": ("fplab.codebooks.quantize_blockwise", lambda good: lambda x, book, *args: good(x, book, None)),
+    "block-maximum": ("fplab.codebooks.dynamic", lambda good: fplab.codebooks.linear),
+    "tree": (f"{QUANTISATION}.tree.fields", lambda good: lambda code, *args: good(code ^ 1, *args)),
+    "dynamic-map": (f"{QUANTISATION}.states", returning((np.logspace(-4, 0, 99), np.logspace(-4, 0, 99)))),
+    "stable-embedding": ("fplab.training.StableEmbedding", lambda good: torch.nn.Embedding),
+    "table-and-search": ("fplab.codebooks.quantize_blockwise", first_code_flipped),
+    "offloading": ("fplab.memory.estimate", lambda good: lambda n, **how: good(2 * n, **how)),
+    "per-billion": (
+        f"{MEMORY}.estimate",
+        lambda good: lambda *a, **how: good(*a, **how if "precision" in how else {"inference": "fp32"}),
+    ),
+    "one-one-two": (f"{MEMORY}.device", bytes_of(gradients=2)),
+    "six-billion": (f"{MEMORY}.device", bytes_of(parameters=2)),
+    "bloom-bytes": (f"{MEMORY}.estimate", lambda good: lambda name, **how: good("gpt3", **how)),
+    "bloom-cards": (f"{MEMORY}.CARD", constant(30 * memory.BILLION)),
+    "training-shares": (f"{MEMORY}.device", bytes_of(gradients=2.5)),
+    "memory-halved": (
+        f"{MEMORY}.device",
+        lambda good: (
+            lambda *args, precision, **how: {
+                kind: size * (2 if precision == "mixed" else 1)
+                for kind, size in good(*args, precision=precision, **how).items()
+            }
+        ),
+    ),
+    "intermediates": (f"{MEMORY}.activations.layer_terms", lambda good: lambda *args: good(*args)[:1]),
+    "recomputation": ("torch.utils.checkpoint.checkpoint", lambda good: lambda f, x, **how: f(x) * 1.01),
+    "collectives": ("fplab.parallel.collectives.execute", times(1.01)),
+    "replicas": (f"{PARALLEL}.estimate", lambda good: lambda n, gpus: good(n, gpus=gpus, zero=int(gpus > 1))),
+    "tensor-parallel": (f"{PARALLEL}.matmul", lambda good: lambda a, b, gpu: good(a, b, gpu=gpu)[:, ::-1]),
+    "pipeline": ("fplab.parallel.schedules.timeline", lambda good: lambda name, stages, n: good(name, stages, 8)),
+    "zero": (f"{PARALLEL}.estimate", estimate(zero=0)),
+}
+
+
+def test_every_claim_that_is_tried_has_a_mutant():
+    assert set(MUTANTS) == {c.name for c in claims.claims() if c.verdict is not Verdict.UNTRIED}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_another_world_gives_another_verdict(name, monkeypatch):
     """A verdict that no finding could change would be an assertion."""
-    monkeypatch.setattr(bits, "digits", lambda name: {"fp16": 11, "bf16": 12, "fp32": 24}[name])
-    assert worst(bits.bf16_higher()) is Verdict.WRONG  # its range is still not smaller
-    assert worst(bits.three_bits()) is Verdict.WRONG
-    monkeypatch.setattr(bits, "octaves", lambda name: {"fp16": 30, "bf16": 29}[name])
-    assert worst(bits.bf16_higher()) is Verdict.TRUE
+    path, fault = MUTANTS[name]
+    there, last = resolved(path)
+    monkeypatch.setattr(there, last, fault(getattr(there, last)))
+    parts = claims.TRIES[name]()
+    found = max((p.verdict for p in parts if p.verdict not in (None, Verdict.UNTRIED)), key=lambda v: v.rank)
+    assert found is not claims.get(name).verdict, parts
 
-    monkeypatch.setattr(training, "sample", lambda kind: training.np.ones(64, training.np.float32))
-    assert worst(training.small_gradients()) is Verdict.WRONG
-    assert worst(training.gradient_times_lr()) is Verdict.WRONG
-    monkeypatch.setattr(optimizers, "add", lambda a, b, fmt: a + b)
-    assert worst(optimizers.master_copy()) is Verdict.WRONG
-    monkeypatch.setattr(optimizers, "one_step", lambda made, decay, decoupled=False: 1.9)
-    assert worst(optimizers.decay_is_l2()) is Verdict.TRUE
 
-    monkeypatch.setattr(quantisation, "BLOOM_TIMES", (((100, 100), (118, 119)),))
-    assert worst(quantisation.llm_int8_slower()) is Verdict.TRUE
-    monkeypatch.setattr(quantisation, "BLOOM_TIMES", (((100, 100), (200, 300)),))
-    assert worst(quantisation.llm_int8_slower()) is Verdict.WRONG
-    monkeypatch.setattr(memory, "CARD", 44 * memory.BILLION)
-    assert memory.bloom_cards()[0].verdict is Verdict.TRUE
-    monkeypatch.setattr(parallel, "ZERO", ((2, 2, 4, 8), (2, 2, 1, 2), (2, 1, 1, 2), (0.5, 0.5, 1, 2)))
-    assert worst(parallel.zero()) is Verdict.WRONG
+def resolved(path: str):
+    """What holds the last name of a dotted path, module or class, and that name."""
+    names = path.split(".")
+    there = importlib.import_module(names[0])
+    for name in names[1:-1]:
+        if not hasattr(there, name):
+            importlib.import_module(f"{there.__name__}.{name}")
+        there = getattr(there, name)
+    return there, names[-1]
 
 
 def test_what_was_not_drawn_here_is_said_to_be_untried(monkeypatch):
@@ -147,8 +260,8 @@ def test_what_was_not_drawn_here_is_said_to_be_untried(monkeypatch):
 def test_tables_say_the_verdict_with_a_sign_and_a_word_in_both_languages():
     html = claims.overview()._repr_html_()
     for verdict in Verdict:
-        assert (f"{verdict.sign}</b> {verdict.word.en}" in html) is (verdict is not Verdict.UNTRIED)
-        assert (f"{verdict.sign}</b> {verdict.word.zh}" in html) is (verdict is not Verdict.UNTRIED)
+        assert f"{verdict.sign}</b> {verdict.word.en}" in html
+        assert f"{verdict.sign}</b> {verdict.word.zh}" in html
     assert html.count("<tr") == 2 * (len(claims.claims()) + 1)
     assert sum(claims.overview().counts().values()) == len(claims.claims())
     one = claims.tried("half-is-faster")
@@ -160,7 +273,7 @@ def test_tables_say_the_verdict_with_a_sign_and_a_word_in_both_languages():
         assert all(f">{head.zh}</th>" in chinese for head in show.HEADS)
         assert not re.search(r">(part|it says|the lab finds|verdict)<|</b> (TRUE|LOOSE|WRONG|UNTRIED)", chinese)
     with speaking("zh"):
-        assert str(one).startswith("✓ 正确：在 Tensor Core 上")
+        assert str(one).startswith("? 未检验：在 Tensor Core 上")
     assert repr(claims.tried("bf16-finer")).startswith("✗ WRONG: BF16 has a smaller range")
     assert len(repr(claims.overview()).splitlines()) == len(claims.claims())
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..floats import quantize
 from ..formats import get
-from ..integers import absmax, dequantize, symmetric
+from ..integers import Affine, absmax, dequantize, symmetric
 from ..integers import quantize as to_integers
 from ..language import Text
 from ..tensorcore import models
@@ -169,19 +169,25 @@ def like_fp32() -> tuple[Part, ...]:
     )
 
 
+def signed_byte() -> tuple[int, int, int]:
+    """Of signed INT8 the bytes, the least and the largest value."""
+    info = np.iinfo(np.int8)
+    return np.dtype(np.int8).itemsize, int(info.min), int(info.max)
+
+
 @tries("int8-bytes")
 def int8_bytes() -> tuple[Part, ...]:
     """The width of INT8, and how many values it has."""
-    info = np.iinfo(np.int8)
+    size, low, high = signed_byte()
     return (
         part(
             "size",
             "大小",
             Text("8 bytes", "8 字节"),
-            Text("8 bits, 1 byte", "8 位，即 1 字节"),
-            np.dtype(np.int8).itemsize == 8,
+            Text(f"{8 * size} bits: bytes {size}", f"{8 * size} 位：字节数 {size}"),
+            size == 8,
         ),
-        equal("values", "取值个数", 2**8, int(info.max) - int(info.min) + 1),
+        equal("values", "取值个数", 2**8, high - low + 1),
     )
 
 
@@ -190,22 +196,22 @@ def sizes() -> tuple[Part, ...]:
     """Bytes of each number format."""
     wanted = {"fp32": 4, "fp16": 2, "bf16": 2}
     parts = [equal(f"{n.upper()}: bytes", f"{n.upper()}：字节数", w, get(n).bits // 8) for n, w in wanted.items()]
-    return (*parts, equal("INT8: bytes", "INT8：字节数", 1, np.dtype(np.int8).itemsize))
+    return (*parts, equal("INT8: bytes", "INT8：字节数", 1, signed_byte()[0]))
 
 
 @tries("int8-values")
 def int8_values() -> tuple[Part, ...]:
-    """The values of a signed byte."""
-    info = np.iinfo(np.int8)
-    found = f"[{minus(info.min)}, {info.max}]"
+    """The values of a signed byte, beside two statements that exclude each other."""
+    _, low, high = signed_byte()
+    forms = [(low, high) == form for form in ((0, 255), (-128, 127))]
     return (
-        part("signed INT8, first form", "有符号 INT8，第一种说法", "[0, 255]", found, (info.min, info.max) == (0, 255)),
         part(
-            "signed INT8, second form",
-            "有符号 INT8，第二种说法",
-            "[−128, 127]",
-            found,
-            (info.min, info.max) == (-128, 127),
+            "signed INT8, in both forms",
+            "有符号 INT8，两种说法",
+            "[0, 255], [−128, 127]",
+            f"[{minus(low)}, {high}]",
+            all(forms),
+            any(forms),
         ),
     )
 
@@ -229,6 +235,11 @@ def minus(x: int) -> str:
     return str(x).replace("-", "−")
 
 
+def stored(x: np.ndarray, how: Affine) -> np.ndarray:
+    """Values as integers hold them."""
+    return np.asarray(dequantize(to_integers(x, how), how), np.float32)
+
+
 @tries("int4-training")
 def int4_training() -> tuple[Part, ...]:
     """A hundred small steps on weights that are kept in INT4, and on weights that are only stored in it at the end."""
@@ -236,7 +247,7 @@ def int4_training() -> tuple[Part, ...]:
     how = symmetric(absmax(weights), "int4")
     step, kept, master = np.float32(0.001), weights, weights.copy()
     for _ in range(100):
-        kept = np.asarray(dequantize(to_integers(kept - step, how), how), np.float32)
+        kept = stored(kept - step, how)
         master = master - step
     moved, wanted = float(np.mean(weights - kept)), float(np.mean(weights - master))
     return (

@@ -95,15 +95,8 @@ def bloom_bytes() -> tuple[Part, ...]:
     e = estimate("bloom-176b", inference="bf16")
     return (
         part(
-            "176 billion parameters of 2 bytes",
-            "1760 亿参数，每个 2 字节",
-            "352 GB",
-            gb(2 * BLOOM),
-            2 * BLOOM == 352 * BILLION,
-        ),
-        part(
-            "from its layers",
-            "按各层结构计算",
+            "176 billion parameters of 2 bytes, by its layers",
+            "1760 亿参数，每个 2 字节，按各层结构计算",
             "352 GB",
             gb(2 * e.parameters),
             f"{2 * e.parameters / BILLION:.0f}" == "352",
@@ -167,10 +160,18 @@ def training_shares() -> tuple[Part, ...]:
     """Shares of the total, over many settings, wherever weights take 5 to 10 per cent."""
     thin = [s for s in settings() if 0.05 <= shares(s, "parameters") <= 0.10]
     with_states = ("gradients", "master", "states")
-    kept, grads, more = ([shares(s, *kinds) for s in thin] for kinds in (("activations",), ("gradients",), with_states))
+    kept, more = ([shares(s, *kinds) for s in thin] for kinds in (("activations",), with_states))
+    ratio = [s["gradients"] / s["parameters"] for s in thin]
     return (
         between("where weights take 5–10%: activations", "权重占 5–10% 时：激活值", "60–80%", kept, 0.6, 0.8),
-        between("the same: gradients", "同上：梯度", "20–30%", grads, 0.2, 0.3),
+        part(
+            "the same: gradients, in units of the weights",
+            "同上：梯度，以权重为单位",
+            Text("2 and more: 20–30% beside 5–10%", "不小于 2：20–30% 对 5–10%"),
+            f"{min(ratio):g} … {max(ratio):g}",
+            min(ratio) >= 2,
+            max(ratio) >= 2,
+        ),
         beside("the same: gradients and optimizer states", "同上：梯度与优化器状态", spread(more)),
     )
 
@@ -195,7 +196,14 @@ def memory_halved() -> tuple[Part, ...]:
     whole = [sum(f.values()) for f in found.values()]
     said = Text("about half", "约一半")
     return (
-        part("model states", "模型状态", said, f"{states[1] / states[0]:.0%}", states[1] / states[0] <= 0.55, True),
+        part(
+            "model states",
+            "模型状态",
+            said,
+            f"{states[1] / states[0]:.0%}",
+            states[1] / states[0] <= 0.55,
+            states[1] <= states[0],
+        ),
         part(
             "activations, 8 sequences", "激活值，8 个序列", said, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55
         ),
@@ -227,16 +235,13 @@ def intermediates() -> tuple[Part, ...]:
             not other,
             len(other) < len(sizes) / 2,
         ),
-        part(
+        beside(
             "the others, in units of it",
             "其余的，以它为单位",
-            "1",
             Text(
                 ", ".join(f"{n} {s:g}" for n, s in other.items()),
                 "、".join(f"{in_chinese(n)} {s:g}" for n, s in other.items()),
             ),
-            not other,
-            True,
         ),
     )
 

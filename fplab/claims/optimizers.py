@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import add
-from ..floats import quantize
 from ..language import Text
 from ..widgets.gradients import sample
 from .base import Part, part, tries
@@ -43,7 +42,7 @@ def master_copy() -> tuple[Part, ...]:
 def all_but_master() -> tuple[Part, ...]:
     """Adam's first step on recorded weight gradients, its states rounded to FP16."""
     g = sample("weight").astype(np.float64)
-    m, v, eps = fp16(0.1 * g) == 0, fp16(0.001 * g * g) == 0, float(quantize(1e-8, "fp16"))
+    m, v, eps = fp16(0.1 * g) == 0, fp16(0.001 * g * g) == 0, float(fp16(1e-8))
     return (
         part(
             "momentum in FP16: zero after a step",
@@ -137,17 +136,19 @@ def decay_is_l2() -> tuple[Part, ...]:
     """One step with the decay in the gradient, and with the decay beside it."""
     import torch
 
-    parts = []
-    for name, made in (("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam)):
-        l2, decoupled = one_step(made, 0.1), one_step(made, 0.1, decoupled=True)
-        parts.append(
-            part(
-                f"{name}: L2 term, decoupled decay",
-                f"{name}：L2 项、解耦衰减",
-                Text("the same", "相同"),
-                f"{l2:.6f}, {decoupled:.6f}",
-                abs(l2 - decoupled) < 1e-9,
-                True,
-            )
+    steps = {
+        name: (one_step(made, 0.1), one_step(made, 0.1, decoupled=True))
+        for name, made in (("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam))
+    }
+    same = {name: abs(l2 - decoupled) < 1e-9 for name, (l2, decoupled) in steps.items()}
+    return tuple(
+        part(
+            f"{name}: L2 term, decoupled decay",
+            f"{name}：L2 项、解耦衰减",
+            Text("the same", "相同"),
+            f"{l2:.6f}, {decoupled:.6f}",
+            same[name],
+            any(same.values()),
         )
-    return tuple(parts)
+        for name, (l2, decoupled) in steps.items()
+    )

@@ -76,12 +76,18 @@ def replicas() -> tuple[Part, ...]:
 
 @tries("tensor-parallel")
 def tensor_parallel() -> tuple[Part, ...]:
-    """A product of H100, split over output features and over k."""
+    """A product of H100, split over output features: forward, and the gradients of both operands; and over k."""
     draw = np.random.Philox(key=11).random_raw(16 * 64 + 64 * 32)
     values = (draw >> np.uint64(40)).astype(np.float32) / 2**24 - np.float32(0.5)
     x, w = values[: 16 * 64].reshape(16, 64), values[16 * 64 :].reshape(64, 32)
     whole = matmul(x, w, gpu="H100")
     features = np.concatenate([matmul(x, half, gpu="H100") for half in np.split(w, 2, axis=1)], axis=1)
+    slope = matmul(x, w, gpu="H100") / np.float32(8)  # what comes back is as large as what went forward
+    halves = list(zip(np.split(slope, 2, axis=1), np.split(w, 2, axis=1), strict=True))
+    by_weight = np.concatenate([matmul(x.T.copy(), g, gpu="H100") for g, _ in halves], axis=1)
+    kept = int((by_weight == matmul(x.T.copy(), slope, gpu="H100")).sum())
+    whole_x, one_x = matmul(slope, w.T.copy(), gpu="H100"), [matmul(g, h.T.copy(), gpu="H100") for g, h in halves]
+    alone, added = (int((got == whole_x).sum()) for got in (one_x[0], one_x[0] + one_x[1]))
     over_k = matmul(x[:, :32], w[:32], gpu="H100") + matmul(x[:, 32:], w[32:], gpu="H100")
     same, other = int((features == whole).sum()), int((over_k != whole).sum())
     return (
@@ -91,6 +97,21 @@ def tensor_parallel() -> tuple[Part, ...]:
             Text("all", "全部"),
             f"{same} / {whole.size}",
             same == whole.size,
+        ),
+        part(
+            "gradient of the weights, concatenated: the same bits",
+            "权重的梯度，拼接：逐位相同",
+            Text("all", "全部"),
+            f"{kept} / {by_weight.size}",
+            kept == by_weight.size,
+        ),
+        part(
+            "gradient of the inputs: one device's; the devices' added: the same bits",
+            "输入的梯度：单个设备的；各设备相加：逐位相同",
+            Text("all without adding", "无需相加，全部"),
+            f"{alone}; {added} / {whole_x.size}",
+            alone == whole_x.size,
+            bool(np.allclose(one_x[0] + one_x[1], whole_x, rtol=0.05, atol=0.05)),
         ),
         beside(
             "split over k, added: other bits",

@@ -69,40 +69,41 @@ def int4_on_turing() -> tuple[Part, ...]:
     return (
         *parts,
         part(
-            "accuracy lost, digits, 14 ways to calibrate",
-            "损失的准确率，数字识别，14 种校准方式",
+            f"accuracy lost, digits, {len(rows)} ways to calibrate",
+            f"损失的准确率，数字识别，{len(rows)} 种校准方式",
             Text("about 1 point", "约 1 个百分点"),
             found,
             max(lost) < 1.5,
             typical < 1.5,
         ),
-        part(
-            "the same, median", "同上，中位数", Text("about 1 point", "约 1 个百分点"), f"{typical:.1f}", typical < 1.5
-        ),
+        beside("the same, median, points", "同上，中位数，百分点", f"{typical:.1f}"),
     )
 
 
 @tries("percentile-calibration")
 def percentile_calibration() -> tuple[Part, ...]:
-    """The 99.999th percentile of a large tensor with outliers, and of a small one."""
+    """The 99.999th percentile of a large tensor with outliers, and of a small one; and the other rules there are."""
     large = np.append(normal(1 << 18), np.full(2, 40, np.float32))
     clipped = [integers.Histogram().collect(x) for x in (large, normal()[:10_000])]
     (big, small), ends = [h.percentile(99.999) for h in clipped], [h.max() for h in clipped]
+    cuts = [got < end * (1 - 2 / integers.calibration.BINS) for got, end in zip((big, small), ends, strict=True)]
+    this = sum(rule.percentile == 99.999 for rule in integers.CALIBRATORS if rule.rule == "percentile")
     return (
         part(
-            "262,146 values, two of them 40: range",
-            "262,146 个值，其中两个为 40：范围",
-            Text("cuts the outliers off", "截掉离群值"),
-            f"{big:.2f} : {ends[0]:.0f}",
-            big < 8,
+            "range, maximum: 262,146 values, two of them 40; 10,000 values",
+            "范围、最大值：262,146 个值，其中两个为 40；10,000 个值",
+            Text("outliers are cut off", "截掉离群值"),
+            f"{big:.2f} : {ends[0]:.0f}; {small:.2f} : {ends[1]:.2f}",
+            all(cuts),
+            any(cuts),
         ),
         part(
-            "10,000 values: range, maximum",
-            "10,000 个值：范围、最大值",
-            Text("cuts something off", "有所截断"),
-            Text(f"{small:.2f} : {ends[1]:.2f}, a bin apart", f"{small:.2f} : {ends[1]:.2f}，相差一格"),
-            small < ends[1] * (1 - 2 / integers.calibration.BINS),
-            True,
+            "rules to calibrate by, those of this percentile",
+            "校准规则数，其中取此百分位的",
+            "1, 1",
+            f"{len(integers.CALIBRATORS)}, {this}",
+            (len(integers.CALIBRATORS), this) == (1, 1),
+            this == 1,
         ),
     )
 
@@ -268,11 +269,25 @@ def dynamic_tree() -> tuple[Part, ...]:
 
 @tries("dynamic-map")
 def dynamic_map() -> tuple[Part, ...]:
-    """How many values of each map lie in each decade, and whether the unsigned one has a negative value."""
+    """How far Adam's states reach after a short training; how many values of each map lie in each decade, and signs."""
+    spans = [decades_of(state) for state in states()]
     signed, unsigned = (by_decade(codebooks.dynamic(signed=s)) for s in (True, False))
     negative = int((codebooks.dynamic(signed=False).values < 0).sum())
     one_more = all(u == 2 * s for u, s in zip(unsigned, signed, strict=True))
     return (
+        part(
+            "decades that the states of a transformer span here: first, second",
+            "此处一个 Transformer 的状态所跨的十倍区间数：第一个、第二个",
+            "3 … 5",
+            ", ".join(f"{whole:.0f}" for whole, _ in spans),
+            all(3 <= whole <= 5 for whole, _ in spans),
+            all(3 <= most <= 5 for _, most in spans),
+        ),
+        beside(
+            "nine in ten of their values: first, second",
+            "其中十分之九的值：第一个、第二个",
+            ", ".join(f"{most:.1f}" for _, most in spans),
+        ),
         part(
             "values in each decade from 1 down, second state",
             "第二个状态，从 1 往下每个十倍区间的值数",
@@ -288,8 +303,23 @@ def dynamic_map() -> tuple[Part, ...]:
             str(negative),
             negative == 0,
         ),
-        part("decades that the map spans", "所覆盖的十倍区间数", "≥ 5", str(len(unsigned)), len(unsigned) >= 5),
     )
+
+
+@functools.cache
+def states() -> tuple[np.ndarray, np.ndarray]:
+    """Both of Adam's states of the character transformer's larger tensors, after ten steps, in FP32."""
+    from ..experiments.quantisation_error.data import Params, trained
+
+    found = trained(Params(steps=10), 0, lambda share, text: None)
+    return found["m"], found["v"]
+
+
+def decades_of(state: np.ndarray) -> tuple[float, float]:
+    """The decades that all magnitudes of a state span, zeros apart, and that nine in ten of them span."""
+    magnitudes = np.log10(np.abs(state[state != 0]).astype(np.float64))
+    low, high = np.percentile(magnitudes, (5, 95))
+    return float(np.ptp(magnitudes)), float(high - low)
 
 
 def by_decade(book: codebooks.Codebook) -> list[int]:
@@ -349,7 +379,7 @@ def table_and_search() -> tuple[Part, ...]:
     x, book = normal()[:2048], codebooks.dynamic()
     scaled = x / np.abs(x).max()
     values = book.values.astype(np.float64)
-    search = np.searchsorted((values[1:] + values[:-1]) / 2, scaled.astype(np.float64))
+    search = codebooks.quantize_blockwise(x, book, None).codes
     every = np.abs(values[:, None] - scaled.astype(np.float64)).argmin(0)
     between = np.full(20_000, 0.5 * (values[200] + values[201]) * 0.999, np.float32)
     between[0] = 1
@@ -392,10 +422,16 @@ def offloading() -> tuple[Part, ...]:
             host["adamw8bit"] < host["adamw"],
         ),
         part(
-            "12 billion parameters: CPU, GPU",
-            "120 亿参数：CPU、GPU",
+            "12 billion parameters: CPU, GPU; whether they train so, bytes do not say",
+            "120 亿参数：CPU、GPU；能否这样训练，字节数说明不了",
             "240 GB, 32 GB",
             f"{held:.0f} GB, {there:.0f} GB",
+            False,
             held <= 240 and there <= 32,
+        ),
+        beside(
+            "V100s beside those 240 GB, as PatrickStar's paper has it",
+            "PatrickStar 论文中与这 240 GB 相配的 V100 块数",
+            "8",
         ),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import add, mul
+from ..experiments.statistics import compared
 from ..floats import quantize
 from ..formats import get
 from ..language import Text
@@ -16,7 +17,7 @@ from ..nn.autocast_lists import RULES, Rule
 from ..sums import dot
 from ..tensorcore import models
 from ..widgets.gradients import sample
-from .base import Part, equal, part, tries, untried
+from .base import Part, beside, equal, part, tries, untried
 
 INEXACT, UNDERFLOW = 1, 2  # flags
 RATE = np.float32(1e-3)  # Adam's usual learning rate
@@ -68,27 +69,32 @@ def fp32_partials() -> tuple[Part, ...]:
 
 @tries("all-underflow")
 def all_underflow() -> tuple[Part, ...]:
-    """Which flags the loss raises that each technique is there for."""
+    """Which flags each technique's losses raise: of products, and of sums.
+
+    Micikevicius et al. 2018, section 3.1, name both reasons for a master copy: an update that is below FP16's range,
+    and one that is lost when it is added.
+    """
+    said = Text("underflow", "下溢")
+    names = {1: Text("inexact only", "仅不精确"), 3: Text("underflow, inexact", "下溢、不精确")}
     cases = (
+        ("loss scaling: gradient 2^-20 times 2^-10", "损失缩放：梯度 2^-20 乘以 2^-10", mul, 2**-20, 2**-10),
         (
-            "loss scaling: a gradient of 2^-20 times 2^-10",
-            "损失缩放：梯度 2^-20 乘以 2^-10",
-            mul(2**-20, 2**-10, "fp16", flags=True),
+            "master copy: gradient 2^-16 times rate 2^-10",
+            "主权重副本：梯度 2^-16 乘以学习率 2^-10",
+            mul,
+            2**-16,
+            2**-10,
         ),
-        (
-            "master copy: weight 1 plus update 2^-12",
-            "主权重副本：权重 1 加更新 2^-12",
-            add(1, 2**-12, "fp16", flags=True),
-        ),
-        ("FP32 sums: 2048 plus 1", "FP32 累加：2048 加 1", add(2048, 1, "fp16", flags=True)),
+        ("master copy: weight 1 plus update 2^-12", "主权重副本：权重 1 加更新 2^-12", add, 1, 2**-12),
+        ("FP32 sums: a product of 2^-13 and 2^-13", "FP32 累加：2^-13 与 2^-13 的积", mul, 2**-13, 2**-13),
+        ("FP32 sums: 2048 plus 1", "FP32 累加：2048 加 1", add, 2048, 1),
     )
-    said, names = (
-        Text("underflow", "下溢"),
-        {1: Text("inexact only", "仅不精确"), 3: Text("underflow, inexact", "下溢、不精确")},
-    )
-    return tuple(
-        part(en, zh, said, names[int(f)], bool(int(f) & UNDERFLOW), bool(int(f) & INEXACT)) for en, zh, (_, f) in cases
-    )
+    parts = []
+    for en, zh, operation, a, b in cases:
+        flags = int(operation(a, b, "fp16", flags=True)[1])
+        found = names.get(flags, Text(f"flags {flags}", f"标志 {flags}"))
+        parts.append(part(en, zh, said, found, bool(flags & UNDERFLOW), bool(flags & INEXACT)))
+    return tuple(parts)
 
 
 # --- underflow and loss scaling ---------------------------------------------------------------------------------
@@ -183,31 +189,23 @@ def compute_and_storage() -> tuple[Part, ...]:
             "batch norm",
             "批归一化",
             "FP32",
-            Text("in no list: runs in the dtype it is given", "不在任何列表中：按输入的 dtype 运行"),
-            "batch_norm" in RULES,
-            True,
+            Text("in no list", "不在任何列表中") if "batch_norm" not in RULES else str(RULES["batch_norm"]),
+            RULES.get("batch_norm") in (Rule.FP32, Rule.FP32_DTYPE),
+            "batch_norm" not in RULES,
         ),
     )
 
 
-DEEPBENCH = (2.0, 6.0)  # Micikevicius et al. 2018: speed-up of DeepBench's operations on Volta, half against FP32
-
-
 @tries("half-is-faster")
 def half_is_faster() -> tuple[Part, ...]:
-    """What the paper measured on Volta; a question for every other GPU."""
-    low, high = DEEPBENCH
-    said = Text("a multiple", "数倍")
-    found = Text(f"{low:g} to {high:g} times, as published", f"{low:g} 到 {high:g} 倍（论文数据）")
+    """A question for GPUs; what the paper measured on Volta (DeepBench's operations) stands beside it."""
     return (
-        part(
-            "operations of DeepBench on Volta, half against FP32",
-            "Volta 上 DeepBench 的运算，半精度与 FP32",
-            said,
-            found,
-            low >= 2,
+        untried("matrix products on a GPU of yours", "在自己的 GPU 上的矩阵乘", Text("a multiple", "数倍")),
+        beside(
+            "operations of DeepBench on Volta, half against FP32, as published",
+            "Volta 上 DeepBench 的运算，半精度与 FP32（论文数据）",
+            Text("2 to 6 times", "2 到 6 倍"),
         ),
-        untried("matrix products on a GPU of yours", "在自己的 GPU 上的矩阵乘", said),
     )
 
 
@@ -287,24 +285,28 @@ def same_accuracy() -> tuple[Part, ...]:
         )
     ]
     runs = rows_of("formats_in_training")
-    if not runs:
-        return (*parts, untried("digits, here: FP16 with master weights", "本实验室的数字识别：带主权重的 FP16", "-"))
-    top = {
-        name: [float(r["top1"]) for r in runs if r["task"] == "digits" and r["policy"] == name]
-        for name in ("fp32", "fp16")
-    }
-    low, high, mean = min(top["fp32"]), max(top["fp32"]), float(np.mean(top["fp16"]))
-    found = Text(f"{mean:.3f}; FP32's runs {low:.3f} … {high:.3f}", f"{mean:.3f}；FP32 各次 {low:.3f} … {high:.3f}")
+    digits = [row for row in runs if row["task"] == "digits"]
+    top = {name: np.array([float(row["top1"]) for row in digits if row["policy"] == name])
+           for name in ("fp32", "fp16", "pure_fp16")}  # fmt: skip
+    about = (
+        "digits, here: FP16 with master weights − FP32, points",
+        "本实验室的数字识别：带主权重的 FP16 − FP32，百分点",
+    )
+    if any(len(scores) < 2 for scores in top.values()):
+        return (*parts, untried(*about, "-", Text("fewer than 2 runs drawn here", "此处画出的不到 2 次")))
+    against = {name: compared(top[name], top["fp32"], top["fp32"]) for name in ("fp16", "pure_fp16")}
+
+    def shown_range(name: str) -> str:
+        one = against[name]
+        return f"{100 * one.low:+.2f} … {100 * one.high:+.2f} (±{100 * one.band:.1f})"
+
     said = Text("within FP32's variation", "在 FP32 的波动之内")
+    if against["fp16"].verdict == "undecided":
+        return (*parts, untried(*about, said, shown_range("fp16")))
     return (
         *parts,
-        part(
-            "digits, here: FP16, mean of seeds",
-            "本实验室的数字识别：FP16，各种子均值",
-            said,
-            found,
-            low <= mean <= high,
-        ),
+        part(*about, said, shown_range("fp16"), against["fp16"].verdict == "within"),
+        beside("the same of pure FP16", "同上，纯 FP16", shown_range("pure_fp16")),
     )
 
 
