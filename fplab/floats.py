@@ -252,10 +252,10 @@ def _is_signalling(x: Array) -> Array:
 def demand_representable(operands: list[Values], fmt: Format) -> None:
     """strict=True: an error that names the first operand the format cannot represent."""
     for number, v in enumerate(operands):
-        rounded = np.empty(v.flat.size, np.float64)
-        round_into(widened(v.flat), rounded, fmt, options(fmt, nan="zero"), np.uint64(0))
-        differ = rounded != v.flat
-        differ &= ~np.isnan(v.flat) if fmt.has_nan else True
+        wide, rounded = widened(v.flat), np.empty(v.flat.size, np.float64)
+        round_into(wide, rounded, fmt, options(fmt, nan="zero"), np.uint64(0))
+        differ = rounded != wide
+        differ &= ~np.isnan(wide) if fmt.has_nan else True
         if differ.any():
             at = int(np.flatnonzero(differ)[0])
             where = f"element {at}" if v.shape else "it"

@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import exact
 from ..arrays import values as read
+from ..arrays import widened
 from ..errors import LabError, integer, quotes_call, summary, unknown
 from . import tree
 
@@ -247,7 +248,7 @@ def quantile(data: Sequence[float] | Array, bits: int = 8) -> Codebook:
     maximum and in general no zero. Source: arXiv 2110.02861, appendix on quantile quantisation.
     """
     bits = integer("bits", bits, 2, 8)
-    flat = read(data, "data").flat.astype(np.float64)
+    flat = widened(read(data, "data").flat)
     if flat.size == 0 or not np.isfinite(flat).all():
         raise LabError(f"data has {flat.size} values; it needs some, and all of them finite.")
     if flat.min() == flat.max():

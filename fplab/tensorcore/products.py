@@ -283,15 +283,17 @@ def epilogue(result: Array, c: Any, alpha: float, beta: float, model: Model, sha
             total = np.float64(beta) * read_c(c, model, shape, False)
         engine.scaled(result, float(alpha), total)
         return total
+    with np.errstate(invalid="ignore", over="ignore"):
+        first, second = np.float32(alpha), np.float32(beta)
     addend: Any = np.float32(0)
     if c is not None:
         addend = carrier(read_c(c, model, shape, False))
-        addend = addend if beta == 1 else mul(np.float32(beta), addend, model.output)
+        addend = addend if beta == 1 else mul(second, addend, model.output)
     if alpha == 1 and model.output == "fp32":
         with np.errstate(invalid="ignore", over="ignore"):
             total = np.asarray(result + addend)  # what the fused operation gives for a factor of 1, many times faster
     else:
-        total = np.array(fma(np.float32(alpha), result, addend, model.output))
+        total = np.array(fma(first, result, addend, model.output))
     total.view(np.uint32)[np.isnan(total)] = nan_bits(model)
     return total
 
