@@ -1,95 +1,143 @@
-"""The experiment on one training run on four GPUs: its claims, its cases, and that its checks can fail."""
+"""The experiment on one training run on three GPUs: its claims, mutants that they kill, and its cases."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import frame
+from experiment_frame import Mutant, forged, frame, kills
 
 from fplab.draw.style import themed
 from fplab.experiments import gpu_generations
-from fplab.experiments.base import Status
-from fplab.experiments.gpu_generations import cases, checks, data
-from fplab.hardware.cases import Arrays
+from fplab.experiments.gpu_generations import cases, data
+from fplab.hardware.cases import Arrays, Case
+from fplab.nn import emulate
 
 DEVICES = ("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
-SMALL = data.Params(steps=24, seeds=2)
-SHORT = gpu_generations.CHECKS[:-1]  # the last claim needs more steps
+SMALL = data.Params(steps=20, seeds=3, lr=0.2, width=64)
+TINY = data.Params(steps=4, seeds=1, width=16)
 
-arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(gpu_generations, SMALL, SHORT)
-
-
-def test_the_quick_run_learns() -> None:
-    """The last claim needs more steps than the other tests."""
-    ticks: list[float] = []
-    quick = data.Params(steps=gpu_generations.QUICK.steps, seeds=1)
-    found = gpu_generations.run(quick, lambda done, _text: ticks.append(done))
-    assert checks.check_trained(found, quick).status is Status.PASS
-    assert ticks == sorted(ticks)
-    assert ticks[0] == 0
-    assert ticks[-1] == 1
+arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(gpu_generations, SMALL)
 
 
 def test_runs_are_reproducible_and_differ_from_the_first_step(arrays: Arrays) -> None:
-    short = data.Params(steps=2, seeds=1)
-    again = gpu_generations.run(short, lambda _done, _text: None)
+    ticks: list[float] = []
+    short = replace(SMALL, steps=2, seeds=1)
+    again = gpu_generations.run(short, lambda done, _text: ticks.append(done))
+    assert ticks == sorted(ticks)
+    assert (ticks[0], ticks[-1]) == (0, 1)
     assert (again["losses"] == arrays["losses"][:1, :, :2]).all()
     assert (again["differ"] == arrays["differ"][:1, :, :2]).all()
     assert (arrays["differ"][:, data.REFERENCE] == 0).all()
-    assert (arrays["differ"][:, [0, 1, 5, 6], 0] > 0).all()
-    assert (arrays["first"][data.RUNS.index("FP32")][:4] > 0.9).all()
+    others = [i for i, name in enumerate(data.RUNS) if name not in ("H100", "one weight")]
+    assert (arrays["differ"][:, others, 0] > 0).all()
+    assert (arrays["first"][:, data.RUNS.index("FP32"), :4] > 0.9).all()
 
 
-def test_a_machine_takes_its_products_from_its_gpu() -> None:
-    """The second layer's output too, which the checks do not follow."""
-    from fplab.tensorcore import Plan, matmul
-    from fplab.training.tasks import DIGITS_MLP
-
-    batch = next(DIGITS_MLP.batches(0, 1))
-    machine = data.Machine("A100", 0, SMALL)
-    outputs, loss = machine.forward(batch)
-    machine.backward(loss)
-    w, bias = (p.detach().numpy() for p in list(machine.model.parameters())[2:4])
-    hidden = np.maximum(outputs[0].detach().numpy(), 0)
-    second = outputs[1].detach().numpy()
-    assert (second == matmul(hidden, w.T, bias, gpu="A100", plan=Plan(c="epilogue"))).all()
-    assert (second != matmul(hidden, w.T, bias, gpu="H100", plan=Plan(c="epilogue"))).any()
-    grad = machine.model[0].weight.grad  # type: ignore[index, union-attr]
-    assert 0 < float(grad.abs().max()) < 1, "scaled back"
+# --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def broken(arrays: Arrays, name: str, at: object, value: float) -> Arrays:
-    """A copy of the results with some elements changed."""
-    copy = arrays[name].copy()
-    copy[at] = value
-    return arrays | {name: copy}
+def on_another_gpu(machine: type[data.Machine]) -> type[data.Machine]:
+    """A V100 with A100's bits from its second step."""
+
+    class Mutant(machine):  # type: ignore[misc, valid-type]
+        def step(self, batch: Any) -> Any:
+            found = super().step(batch)
+            if self.name == "V100":
+                self.emulation = emulate("A100")
+            return found
+
+    return Mutant
 
 
-def test_the_checks_can_fail(arrays: Arrays) -> None:
-    i = data.RUNS.index
-    bits = arrays["layer1"].copy()
-    bits[:, 0, 0] ^= 1
-    wrong = {
-        checks.check_oracle: arrays | {"layer1": bits},
-        checks.check_same_unit: broken(arrays, "losses", (0, i("B200"), 3), 1.0),
-        checks.check_parting: broken(arrays, "first", (i("B200"), 2), 0.1),
-        checks.check_growth: broken(arrays, "distance", (0, i("V100"), -1), 1e-9),
-        checks.check_noise: broken(arrays, "distance", (1, i("A100"), -1), 1.0),
-        checks.check_swallowed: broken(arrays, "first", (i("one weight"), 0), 0.1),
-        checks.check_matters: broken(arrays, "right", (0, 0), 0),
-        checks.check_trained: broken(arrays, "losses", (0, 0, -1), 9.0),
-    }
-    assert len(wrong) == len(gpu_generations.CHECKS)
-    for check, given in wrong.items():
-        assert check(given, SMALL).status is Status.FAIL, check.__name__
+def gradients_times(factor: float) -> Callable[[type[data.Machine]], type[data.Machine]]:
+    """Gradients that are scaled back by another number."""
+
+    def fault(machine: type[data.Machine]) -> type[data.Machine]:
+        class Mutant(machine):  # type: ignore[misc, valid-type]
+            def backward(self, loss: Any) -> None:
+                super().backward(loss)
+                for parameter in self.model.parameters():
+                    parameter.grad *= factor
+
+        return Mutant
+
+    return fault
+
+
+def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Backward products of a GPU by something else, counted as its own."""
+
+    def fault(products: Any) -> Any:
+        class Mutant(products):  # type: ignore[misc]
+            def __call__(self, a: Any, b: Any, *rest: Any) -> Any:
+                found = super().__call__(a, b, *rest)
+                return other(a, b, found) if (self.phase, self.settings.gpu) == ("backward", gpu) else found
+
+        return Mutant
+
+    return fault
+
+
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Arrays], Arrays]:
+    """A change of one array, in place or by a new one."""
+
+    def fault(arrays: Arrays) -> Arrays:
+        new = change(arrays[name])
+        return {name: arrays[name] if new is None else new}
+
+    return fault
+
+
+def exchanged(x: np.ndarray) -> np.ndarray:
+    """The shares of the first layer and of the second exchanged."""
+    return x[..., [1, 0, *range(2, x.shape[-1])]]
+
+
+def by_an_ulp_of_fp16(model: Any, count: int) -> None:
+    """The first weight moved by 2^13 ulps of FP32."""
+    next(model.parameters()).detach().numpy().ravel()[:1].view(np.uint32)[:] += 1 << 13
+
+
+def after_one_ulp(x: np.ndarray) -> None:
+    """The runs as if they had not parted since their first step."""
+    x[..., -1] = x[..., 0] * 50
+
+
+V100 = data.RUNS.index("V100")
+STEPS, UNITS = "In the first, a middle", "No product of any step"
+MUTANTS = (
+    Mutant("a V100 on A100's bits from its second pass", (STEPS, UNITS), "data.Machine", on_another_gpu, params=TINY),
+    Mutant("gradients scaled back by 2^9", (STEPS,), "data.Machine", gradients_times(2.0), params=TINY),
+    Mutant("V100's backward products times 1.0001", (STEPS,), "fplab.nn.emulation.modes.Products",
+           backward_products("V100", lambda a, b, found: found * 1.0001), params=TINY),
+    Mutant("backward products in plain FP32", (STEPS,), "fplab.nn.emulation.modes.Products",
+           backward_products("H100", lambda a, b, found: a.float() @ b.float()), params=TINY),
+    Mutant("a whole ulp of FP16 on one weight", ("One ulp of the first",), "data._nudge",
+           lambda nudge: by_an_ulp_of_fp16, params=TINY),
+    Mutant("distances of another run", (STEPS,), change=changed("distance", lambda x: np.roll(x, 1, axis=1))),
+    Mutant("shares of the tensors in the wrong order", (STEPS,), change=changed("first", lambda x: x[..., ::-1])),
+    Mutant("answers of another run", (STEPS,), change=changed("answers", lambda x: np.roll(x, 1, axis=1))),
+    Mutant("the layers exchanged", ("The first product",), change=changed("first", exchanged)),
+    Mutant("runs that hardly part", ("From then on",), change=changed("distance", after_one_ulp)),
+    Mutant("a V100 100 times as far off", ("They end less",),
+           change=changed("distance", lambda x: x * np.where(np.arange(len(data.RUNS)) == V100, 100.0, 1.0)[:, None])),
+    Mutant("a GPU that answers as another seed", ("Another seed",),
+           change=changed("answers", lambda x: x.__setitem__((slice(None), V100), np.roll(x[:, V100], 1, axis=0)))),
+    Mutant("a machine that does not learn", ("The networks learn",),
+           change=changed("answers", lambda x: x.__setitem__((slice(None), V100), 0))),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(gpu_generations, SMALL, MUTANTS)
 
 
 def test_the_table_has_a_row_for_each_run(arrays: Arrays) -> None:
     columns = gpu_generations.table(arrays, SMALL)
-    assert {len(column) for column in columns.values()} == {2 * len(data.RUNS)}
+    assert {len(column) for column in columns.values()} == {SMALL.seeds * len(data.RUNS)}
     assert columns["run"][:2] == ["V100", "A100"]
 
 
@@ -114,6 +162,11 @@ def test_gpu_cases_ask_for_the_products_of_a_step() -> None:
         assert bool(case.open) is ("= 64" not in case.name)
         volta, hopper = (case.emulate(given, {"kind": "cuda", "device": name})["d"] for name in DEVICES)
         assert case.name.endswith("fp16") or (volta != hopper).any(), "a GPU must be able to tell the models apart"
+
+
+@pytest.mark.parametrize("case", gpu_generations.gpu_cases(SMALL), ids=lambda c: c.name)
+def test_a_forged_record_does_not_pass(case: Case) -> None:
+    forged(case)
 
 
 def test_the_operands_need_no_numba() -> None:

@@ -104,13 +104,13 @@ class Momentum:
     """``v = momentum * v + g``, ``u = -lr * v``, ``w = w + u``, each operation rounded to FP32 by itself.
 
     ``torch.optim.SGD`` computes ``w - lr * v`` with one fused rounding on some machines and never holds the update;
-    here the update is a tensor of its own.
+    here the update is a tensor of its own. ``velocity``: v by the parameter's name.
     """
 
     def __init__(self, model: nn.Module, lr: float, momentum: float) -> None:
         self.lr, self.momentum = lr, momentum
         self._parameters = dict(model.named_parameters())
-        self._velocity = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+        self.velocity = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
 
     def step(self) -> dict[str, torch.Tensor]:
         """Apply the gradients; the updates that were added, by parameter."""
@@ -118,7 +118,7 @@ class Momentum:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 assert parameter.grad is not None
-                velocity = self._velocity[name].mul_(self.momentum).add_(parameter.grad)
+                velocity = self.velocity[name].mul_(self.momentum).add_(parameter.grad)
                 updates[name] = velocity * -self.lr
                 parameter.add_(updates[name])
         return updates

@@ -1,9 +1,9 @@
 """The runs: one network, one seed, one order of batches, and the products of six machines, step by step side by side.
 
-The classifier of digits (64-256-256-10, batch 128) learns by momentum in FP32. Operands of every product, forward and
+A classifier of digits (64-256-256-10, batch 128) learns by momentum in FP32. Operands of every product, forward and
 backward, are rounded to FP16 and multiplied in a GPU's bits (:func:`fplab.nn.emulate`); everything else is torch's
 FP32, the same for all. The loss is scaled by 2^10, so that small gradients survive as FP16 operands, and the weights'
-gradients are scaled back exactly.
+gradients are scaled back exactly. The lab's model of B200 adds FP16 products as that of H100 does, so it has no run.
 """
 
 from __future__ import annotations
@@ -20,52 +20,74 @@ from ..base import Tick
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ...training.tasks import Batch
+    from ...training.tasks import Batch, Task
 
-GPUS = ("V100", "A100", "H100", "B200")
+GPUS = ("V100", "A100", "H100")
 NUDGED = {"one weight": 1, "all weights": 2**30}  # runs on H100: how many weights of a layer are one ulp of FP32 larger
 PLAIN = "FP32"  # torch's own products of the unrounded operands
 RUNS = (*GPUS, *NUDGED, PLAIN)
 REFERENCE = RUNS.index("H100")
 LOSS_SCALE = 2.0**10
 PARAMETERS = ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias")
-# What a first step computes, in its order; gradients come from the last layer to the first.
+# What a step computes, in its order; gradients come from the last layer to the first.
 TENSORS = ("layer 1", "layer 2", "layer 3", "loss", *(f"gradient of {name}" for name in reversed(PARAMETERS)))
+FORWARD, BACKWARD = 3, 5  # products of a step; the images need no gradient
 
 
 @dataclass(frozen=True)
 class Params:
-    """``steps``: of training, 11 an epoch. ``seeds``: runs of each machine. ``lr``, ``momentum``: of the updates."""
+    """``steps``: of training, 11 an epoch. ``seeds``: runs of each machine. ``lr``, ``momentum``: of the updates.
+
+    ``width``: of both hidden layers.
+    """
 
     steps: int = 220
     seeds: int = 5
     lr: float = 0.05
     momentum: float = 0.9
+    width: int = 256
+
+    @property
+    def kept(self) -> tuple[int, int, int]:
+        """The steps of the first seed of which everything is kept: the first, a middle one and the last."""
+        return 0, self.steps // 2, self.steps - 1
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        from ...training.tasks import perceptron
+
+        return perceptron(width=self.width)
 
 
-QUICK = Params(steps=33, seeds=2)
+QUICK = Params(steps=27, seeds=4, lr=0.1, width=128)
+
+
+def gpu_of(run: str) -> str | None:
+    """The GPU whose products a run has, None for torch's own."""
+    return "H100" if run in NUDGED else None if run == PLAIN else run
 
 
 class Machine:
     """One run: a model, its optimizer, and the arithmetic of its products."""
 
     def __init__(self, name: str, seed: int, params: Params) -> None:
+        from ...nn import emulate
         from ...training import Momentum
-        from ...training.tasks import DIGITS_MLP
 
-        self.name, self.model = name, DIGITS_MLP.model(seed)
+        self.name, self.task = name, params.task
+        self.model = self.task.model(seed)
         if name in NUDGED:
             _nudge(self.model, NUDGED[name])
         self.optimizer = Momentum(self.model, params.lr, params.momentum)
+        gpu = gpu_of(name)
+        self.emulation = None if gpu is None else emulate(gpu)
 
     def forward(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
         """The outputs of the three layers and the loss, its products recorded for the backward pass."""
         from torch.nn.functional import cross_entropy
 
-        from ...nn import emulate
-
-        gpu = "H100" if self.name in NUDGED else self.name
-        block: Any = contextlib.nullcontext() if self.name == PLAIN else emulate(gpu)
+        block: Any = self.emulation or contextlib.nullcontext()
         x, outputs = batch.inputs, []
         with block:
             for layer in self.model.children():
@@ -81,16 +103,30 @@ class Machine:
             assert parameter.grad is not None
             parameter.grad /= LOSS_SCALE
 
+    def step(self, batch: Batch) -> list[np.ndarray]:
+        """One update; the step's TENSORS, float32."""
+        outputs, loss = self.forward(batch)
+        self.backward(loss)
+        grads = [p.grad for p in reversed(list(self.model.parameters()))]
+        tensors = [np.array(t.detach().numpy()) for t in (*outputs, loss, *grads) if t is not None]
+        self.optimizer.step()
+        return tensors
+
     def weights(self) -> np.ndarray:
-        """All weights and biases as one float32 array (85,002,)."""
+        """All weights and biases as one float32 array, 85,002 at the full size."""
         return np.concatenate([p.detach().numpy().ravel() for p in self.model.parameters()])
 
-    def right(self) -> int:
-        """How many of the test digits the model reads, evaluated in torch's FP32."""
-        from ...training.tasks import DIGITS_MLP
+    def velocities(self) -> np.ndarray:
+        """The optimizer's, as :meth:`weights`."""
+        return np.concatenate([v.numpy().ravel() for v in self.optimizer.velocity.values()])
 
-        answers = sum(len(batch.targets) for batch in DIGITS_MLP.held_out())
-        return round(DIGITS_MLP.evaluate(self.model) * answers)
+    def answers(self) -> np.ndarray:
+        """What the model reads on each test digit, evaluated in torch's FP32, uint8."""
+        return np.concatenate([self.model(x).argmax(1).numpy() for x, _ in self.task.held_out()]).astype(np.uint8)
+
+    def units(self) -> tuple[Any, ...]:
+        """In which units the products of each step ran."""
+        return () if self.emulation is None else self.emulation.report().steps
 
 
 def _nudge(model: nn.Module, count: int) -> None:
@@ -110,57 +146,62 @@ def norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.square(x, dtype=np.float64).sum()))
 
 
-def first_step(machines: list[Machine], batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Of each tensor of a step without update, the share of elements whose bits differ from the reference's.
-
-    And the bits of the first layer's outputs on each GPU.
-    """
-    found = []
-    for machine in machines:
-        outputs, loss = machine.forward(batch)
-        machine.backward(loss)
-        grads = [p.grad for p in reversed(list(machine.model.parameters()))]
-        found.append([np.array(t.detach().numpy()).ravel() for t in (*outputs, loss, *grads) if t is not None])
-    shares = np.array([[differing(x, y) for x, y in zip(one, found[REFERENCE], strict=True)] for one in found])
-    return shares, np.stack([one[0].view(np.uint32).reshape(len(batch.targets), -1) for one in found[: len(GPUS)]])
-
-
 def run(params: Params, tick: Tick) -> Arrays:
     """Train every machine on every seed.
 
     ``losses`` (seed, run, step) float32; ``differ`` (seed, run, step), the share of weights whose bits differ from the
-    H100's after the step, and ``distance``, their difference's norm over the norm of the H100's weights; ``right``
-    (seed, run) of ``tested`` digits; ``first`` (run, tensor), shares in the first step of the first seed; ``layer1``
-    (GPU, image, unit), the FP32 bits of the first layer's outputs in it.
+    H100's after the step, and ``distance``, their difference's norm over the norm of the H100's weights; ``answers``
+    (seed, run, digit) uint8, to be compared with ``labels``; ``first`` (seed, run, tensor), shares of the first step;
+    ``own`` (seed, run, step), whether all products of the step ran in the run's own unit. Of the kept steps of the
+    first seed, float32: ``before`` (run, step, 2, weight), weights and velocities, ``after`` (run, step, weight) and
+    ``tensors`` (run, step, element).
     """
+    from ...tensorcore import get
     from ...training.loop import one_thread
-    from ...training.tasks import DIGITS_MLP
 
     shape = (params.seeds, len(RUNS), params.steps)
     losses, differ, distance = np.zeros(shape, np.float32), np.zeros(shape), np.zeros(shape)
-    right = np.zeros(shape[:2], np.int64)
+    first, own = np.zeros((*shape[:2], len(TENSORS))), np.zeros(shape, np.bool_)
+    answers, before, after, tensors = [], [], [], []
     with one_thread():
         for seed in range(params.seeds):
             machines = [Machine(name, seed, params) for name in RUNS]
-            batches = DIGITS_MLP.batches(seed, params.steps)
-            if seed == 0:
-                first, layer1 = first_step(machines, next(DIGITS_MLP.batches(0, 1)))
-            for step, batch in enumerate(batches):
+            for step, batch in enumerate(params.task.batches(seed, params.steps)):
                 tick((seed + step / params.steps) / params.seeds, f"seed {seed}, step {step}")
-                for i, machine in enumerate(machines):
-                    _, loss = machine.forward(batch)
-                    machine.backward(loss)
-                    machine.optimizer.step()
-                    losses[seed, i, step] = loss.item()
+                kept = seed == 0 and step in params.kept
+                if kept:
+                    before.append([np.stack([machine.weights(), machine.velocities()]) for machine in machines])
+                found = [machine.step(batch) for machine in machines]
+                losses[seed, :, step] = [one[TENSORS.index("loss")] for one in found]
                 weights = [machine.weights() for machine in machines]
                 reference, size = weights[REFERENCE], norm(weights[REFERENCE])
-                for i, x in enumerate(weights):
-                    differ[seed, i, step] = differing(x, reference)
-                    distance[seed, i, step] = norm(x - reference) / size
-            right[seed] = [machine.right() for machine in machines]
+                differ[seed, :, step] = [differing(x, reference) for x in weights]
+                distance[seed, :, step] = [norm(x - reference) / size for x in weights]
+                if step == 0:
+                    first[seed] = [
+                        [differing(x, y) for x, y in zip(one, found[REFERENCE], strict=True)] for one in found
+                    ]
+                if kept:
+                    after.append(weights)
+                    tensors.append([np.concatenate([t.ravel() for t in one]) for one in found])
+            for i, machine in enumerate(machines):
+                if (gpu := gpu_of(machine.name)) is None:
+                    own[seed, i] = machine.emulation is None
+                    continue
+                unit = get(gpu, "fp16").name
+                wanted = (("forward", unit, FORWARD), ("backward", unit, BACKWARD))
+                own[seed, i, : len(machine.units())] = [used == wanted for used in machine.units()][: params.steps]
+            answers.append([machine.answers() for machine in machines])
     tick(1.0, "done")
-    tested = sum(len(batch.targets) for batch in DIGITS_MLP.held_out())
+    labels = np.concatenate([batch.targets.numpy() for batch in params.task.held_out()]).astype(np.uint8)
     return {
-        "losses": losses, "differ": differ, "distance": distance, "right": right, "tested": np.array(tested),
-        "first": first, "layer1": layer1,
+        "losses": losses, "differ": differ, "distance": distance, "first": first, "own": own,
+        "answers": np.array(answers), "labels": labels,
+        "before": np.array(before).swapaxes(0, 1), "after": np.array(after).swapaxes(0, 1),
+        "tensors": np.array(tensors).swapaxes(0, 1),
     }  # fmt: skip
+
+
+def right(arrays: Arrays) -> np.ndarray:
+    """How many of the test digits each run reads, int64 (seed, run)."""
+    return np.asarray((arrays["answers"] == arrays["labels"]).sum(axis=-1))

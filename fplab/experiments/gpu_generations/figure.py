@@ -9,12 +9,12 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ...draw.style import Look, current, label_ends, look, new_figure
 from ...hardware.cases import Arrays
-from .data import RUNS, TENSORS, Params
+from .data import RUNS, TENSORS, Params, right
 
-LOOKS = {"V100": 1, "A100": 2, "H100": 0, "B200": 3, "one weight": 6, "all weights": 4, "FP32": 5}
+LOOKS = {"V100": 1, "A100": 2, "H100": 0, "one weight": 6, "all weights": 4, "FP32": 5}
 NAMES = {
     "one weight": "H100, one weight + 1 ulp", "all weights": "H100, all weights + 1 ulp",
-    "FP32": "FP32, no Tensor Core", "V100": "V100", "A100": "A100", "H100": "H100", "B200": "B200 = H100",
+    "FP32": "FP32, no Tensor Core", "V100": "V100", "A100": "A100", "H100": "H100",
 }  # fmt: skip
 PARTING = ("V100", "A100", "all weights", "FP32")
 
@@ -62,7 +62,7 @@ def apart(ax: Axes, arrays: Arrays) -> None:
 def distances(ax: Axes, arrays: Arrays) -> None:
     """How far the weights are from the H100's."""
     curves(ax, arrays["distance"], r"$\|w - w_{H100}\| \; / \; \|w_{H100}\|$", ("one weight", *PARTING))
-    ax.set_title("the weights drift as far as after a last bit")
+    ax.set_title("the weights drift, as after a change of last bits")
 
 
 def curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] = PARTING) -> None:
@@ -81,15 +81,13 @@ def curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] = PAR
     ax.set_xlim(1, steps[-1])
     ax.set_xlabel("step")
     ax.set_ylabel(label)
-    ax.text(0.98, 0.03, "B200: no difference at any step", transform=ax.transAxes, ha="right", fontsize=9,
-            color=style("B200").color)  # fmt: skip
     label_ends(ax, ends)
 
 
 def shares(ax: Axes, arrays: Arrays) -> None:
     """The share of weights whose bits are not the H100's."""
     steps, ends = np.arange(1, arrays["differ"].shape[-1] + 1), []
-    for name in ("V100", "A100", "B200", "FP32"):
+    for name in ("V100", "A100", "FP32"):
         middle = np.median(arrays["differ"][:, RUNS.index(name)], axis=0)
         ax.plot(steps, middle, **style(name).line, clip_on=False)
         ends.append((float(middle[-1]), NAMES[name], style(name).color))
@@ -106,7 +104,7 @@ def first_step(ax: Axes, arrays: Arrays) -> None:
     """Where the first step parts: the share of each tensor's elements, in the order of computation."""
     rows = np.arange(len(TENSORS))
     for offset, name in ((-0.2, "V100"), (0.2, "A100")):
-        found = arrays["first"][RUNS.index(name)]
+        found = arrays["first"][0, RUNS.index(name)]
         hatch = "" if name == "V100" else "///"
         ax.barh(rows + offset, found, 0.36, color=style(name).color, hatch=hatch, edgecolor=current().background,
                 linewidth=0, label=name)  # fmt: skip
@@ -127,18 +125,18 @@ def first_step(ax: Axes, arrays: Arrays) -> None:
 
 def answers(ax: Axes, arrays: Arrays) -> None:
     """Right answers of every run, seed by seed."""
-    seeds = len(arrays["right"])
+    count = right(arrays)
+    seeds = len(count)
     for i, name in enumerate(RUNS):
         x = np.arange(seeds) + (i - (len(RUNS) - 1) / 2) * 0.09
-        ax.plot(x, arrays["right"][:, i], linestyle="none", marker=style(name).marker, color=style(name).color,
+        ax.plot(x, count[:, i], linestyle="none", marker=style(name).marker, color=style(name).color,
                 label=NAMES[name], markersize=6)  # fmt: skip
-    right = arrays["right"]
-    middle, room = (right.max() + right.min()) / 2, max(6, np.ptp(right))
+    middle, room = (count.max() + count.min()) / 2, max(6, np.ptp(count))
     ax.set_ylim(middle - 1.1 * room, middle + 1.1 * room)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xticks(range(seeds), [f"seed {s}" for s in range(seeds)])
     ax.set_xlim(-0.5, seeds - 0.5)
     ax.grid(visible=False, axis="x")
-    ax.set_ylabel(f"right of {int(arrays['tested'])} test digits")
+    ax.set_ylabel(f"right of {len(arrays['labels'])} test digits")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    ax.set_title("and the answers hardly change")
+    ax.set_title("how many digits each run reads")
