@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, computed_on_cpu, drawn, frame, kills, no_forgery_passes
 
 from fplab.experiments import formats_in_training, statistics
 from fplab.experiments.base import Status
-from fplab.experiments.formats_in_training import by_hand, cases, checks, data
+from fplab.experiments.formats_in_training import cases, checks, data
 from fplab.hardware.cases import Arrays, Case
 from fplab.training import DIGITS_MLP
 
@@ -122,36 +124,80 @@ def test_two_seeds_say_little() -> None:
     assert statistics.compared(many + nudge, many, BASELINE).verdict == "within"
 
 
-# --- checks can fail --------------------------------------------------------------------------------------------
+# --- mutants ----------------------------------------------------------------------------------------------------
 
 
-def changed(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
-    copy = arrays[name].copy()
-    change(copy)
-    return arrays | {name: copy}
+def plain_from(step: int, *policies: str) -> Callable[[Any], Any]:
+    """Policies that run in plain FP32 from a step on."""
+
+    def fault(running: Any) -> Any:
+        class Mutant(running):  # type: ignore[misc]
+            def computing(self) -> Any:
+                return nullcontext() if self.done >= step and self.policy.name in policies else super().computing()
+
+        return Mutant
+
+    return fault
 
 
-def test_the_checks_can_fail(arrays: Arrays) -> None:
-    def last_bit(x: np.ndarray) -> None:
-        x.view(np.uint32)[3, 7, 2] ^= 1 << 16  # BF16's last bit
+def plain_backward(products: Any) -> Any:
+    """Backward products in plain FP32, counted as the unit's."""
 
-    outcome = checks.check_by_hand(changed(arrays, "first_logits", last_bit), SMALL)
-    assert outcome.status is Status.FAIL
-    assert outcome.detail.startswith("BF16: 1 of 1,280 differ; first at 72: ")
-    wrong = changed(arrays, "digits_losses", lambda x: x.__imul__(np.float32(1 + 2**-18)))
-    for check in (checks.check_losses, checks.check_plain_torch, checks.check_repeats):
-        assert check(wrong, SMALL).status is Status.FAIL
-    flat = changed(arrays, "digits_losses", lambda x: x.fill(2.3))
-    assert checks.check_learned(flat, SMALL).status is Status.FAIL
-    assert checks.check_eps(arrays | {"eps_stops": np.array([-1, -1])}, SMALL).status is Status.FAIL
-    assert checks.check_eps(arrays | {"eps_stops": np.array([0, 0])}, SMALL).status is Status.FAIL
+    class Mutant(products):  # type: ignore[misc]
+        def __call__(self, a: Any, b: Any, *rest: Any) -> Any:
+            found = super().__call__(a, b, *rest)
+            return a.float() @ b.float() if self.phase == "backward" else found
 
-    def worse(x: np.ndarray) -> None:
-        x[data.POLICIES.index("bf16")] -= 0.5
+    return Mutant
 
-    outcome = checks.check_within("digits")(changed(arrays, "digits_top1", worse), SMALL)
-    assert outcome.status is Status.FAIL
-    assert re.search(r"BF16 -(49|50)\.\d\d \[.*?\] outside; FP8", outcome.detail)
+
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Arrays], Arrays]:
+    """A change of one array, in place or by a new one."""
+
+    def fault(arrays: Arrays) -> Arrays:
+        new = change(arrays[name])
+        return {name: arrays[name] if new is None else new}
+
+    return fault
+
+
+def by_policy(*shifts: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Top-1 of a mixed policy: FP32's and a shift for each seed."""
+    return lambda top1: np.concatenate([top1[:2], [top1[0] + shifts], top1[3:]])
+
+
+PURE = data.POLICIES.index("pure_fp16")
+STEPS, UNITS, RUNNING = "digits, first seed", "no product of any step", "fplab.training.runs._Running"
+DIGITS, CHARACTERS = "digits: top-1", "characters: top-1"
+TINY = replace(SMALL, digits_width=16, digits_steps=8, digits_seeds=1, characters_seeds=0, baseline_seeds=1)
+MUTANTS = (
+    Mutant("BF16 in plain FP32 from step 6", (STEPS, UNITS), RUNNING, plain_from(6, "bf16"), params=TINY),
+    Mutant("FP8 in plain FP32 from step 6", (STEPS, UNITS), RUNNING, plain_from(6, "fp8_hybrid"), params=TINY),
+    Mutant("backward products in plain FP32", (STEPS,), "fplab.nn.emulation.modes.Products", plain_backward,
+           params=TINY),
+    Mutant("gradients unscaled by half", (STEPS,), "fplab.training.scalers.scaling.unscaled",
+           lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
+    Mutant("a velocity that does not decay", (STEPS,), "fplab.training.optimizers.programs.MOMENTUM",
+           lambda program: program[1:], params=TINY),
+    Mutant("another policy's top-1", (STEPS,), change=changed("digits_top1", lambda x: x - 0.25)),
+    Mutant("an FP32 that is off in a last bit", ("FP32 is plain torch",),
+           change=changed("digits_losses", lambda x: x.view(np.uint32).__iadd__(1).view(np.float32))),
+    Mutant("an FP32 that learns nothing", ("FP32 learns",), change=changed("digits_losses", lambda x: x.fill(2.3))),
+    Mutant("a policy that is worse", (DIGITS,), change=changed("digits_top1", by_policy(-0.5, -0.49))),
+    Mutant("a policy that nobody can judge", (DIGITS,), change=changed("digits_top1", by_policy(0.02, -0.03))),
+    Mutant("a worse transformer", (CHARACTERS,), change=changed("characters_top1", by_policy(-0.5, -0.49))),
+    Mutant("a pure FP16 like FP32", ("characters: pure",),
+           change=changed("characters_top1", lambda x: np.concatenate([x[:PURE], x[:1], x[PURE + 1 :]]))),
+    Mutant("an eps that FP16 holds", ("with Adam's own eps",), "data.ADAMS_EPS", lambda eps: 1e-4, params=TINY),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(formats_in_training, SMALL, MUTANTS)
+
+
+def test_mixed_policies_pass_where_the_interval_lies_in_the_band(arrays: Arrays) -> None:
+    """What the mutants change: the same top-1 for all, and a band around it."""
+    for task in ("digits", "characters"):
+        alike = {f"{task}_top1": np.full((7, 2), 0.5), f"{task}_baseline": np.array([0.5, 0.48, 0.52])}
+        assert checks.check_within(task)(arrays | alike, SMALL).status is Status.PASS
 
 
 def test_pure_fp16_is_judged_by_the_same_test(arrays: Arrays) -> None:
@@ -163,28 +209,20 @@ def test_pure_fp16_is_judged_by_the_same_test(arrays: Arrays) -> None:
     assert checks.check_pure_fp16(arrays, replace(SMALL, characters_seeds=0)).status is Status.ABSENT
 
 
-def test_half_losses_are_told_from_others(monkeypatch, arrays: Arrays) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(cases, "_autocast", lambda dtype, device: torch.autocast("cpu", torch.bfloat16))
-    assert checks.check_half_losses(arrays, SMALL).status is Status.FAIL
-
-
 def test_a_task_that_was_not_trained_is_absent(arrays: Arrays) -> None:
     outcome = checks.check_within("characters")(arrays, replace(SMALL, characters_seeds=0))
     assert outcome.status is Status.ABSENT
     assert outcome.detail == "characters: trained at the full size (fplab run formats_in_training --full)"
 
 
-@pytest.mark.parametrize("policy", by_hand.OPERANDS)
-def test_the_hand_made_pass_is_close_to_fp32_and_not_fp32(policy: str, arrays: Arrays) -> None:
-    """Its bits are a check's business; this is that it is no other pass."""
-    got, plain = by_hand.logits(policy, arrays), arrays["first_logits"][0]
-    worst = np.abs(got - plain).max() / np.abs(plain).max()
-    assert 0 < worst < {"fp8_hybrid": 0.2, "bf16": 0.02, "pure_bf16": 0.02}.get(policy, 0.004)
-
-
 # --- GPU cases --------------------------------------------------------------------------------------------------
 
 CASES = formats_in_training.gpu_cases(SMALL)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_forged_record_does_not_pass(case: Case) -> None:
+    no_forgery_passes(case)
 
 
 def test_there_is_a_case_for_every_pass_and_format() -> None:
@@ -254,9 +292,9 @@ def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_figure_draws_in_both_themes(theme: str, arrays: Arrays, tmp_path: Path) -> None:
     pure = data.POLICIES.index("pure_fp16")
-    stopped = changed(arrays, "characters_top1", lambda x: x[pure].fill(np.nan))
-    stopped = changed(stopped, "characters_losses", lambda x: x[pure].fill(np.nan))
-    stopped = changed(stopped, "characters_stops", lambda x: x[pure].fill(2))
+    stopped = {name: x.copy() for name, x in arrays.items()}
+    for name, value in (("top1", np.nan), ("losses", np.nan), ("stops", 2)):
+        stopped[f"characters_{name}"][pure] = value
     figure, size = drawn(formats_in_training, stopped, SMALL, theme, tmp_path)
     assert size > 50_000
     texts = [t.get_text() for ax in figure.get_axes() for t in ax.texts]

@@ -58,13 +58,17 @@ def _paired(one: np.ndarray, other: np.ndarray, margin: float) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Compared:
-    """A policy against FP32: mean paired difference of top-1, its interval, the band, and what follows."""
+    """A policy against FP32: mean paired difference of top-1, its interval, the band, and what follows.
+
+    ``spread``: the differences' standard deviation over seeds.
+    """
 
     mean: float
     low: float
     high: float
     band: float
     verdict: str
+    spread: float = math.nan
 
 
 def compared(policy: np.ndarray, fp32: np.ndarray, baseline: np.ndarray) -> Compared:
@@ -75,9 +79,10 @@ def compared(policy: np.ndarray, fp32: np.ndarray, baseline: np.ndarray) -> Comp
     differences = policy - fp32
     n = len(differences)
     mean = float(differences.mean())
-    reach = quantile((1 + CONFIDENCE) / 2, n - 1) * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    spread = float(np.std(differences, ddof=1))
+    reach = quantile((1 + CONFIDENCE) / 2, n - 1) * spread / math.sqrt(n)
     low, high = mean - reach, mean + reach
-    return Compared(mean, low, high, band, _verdict(low, high, band))
+    return Compared(mean, low, high, band, _verdict(low, high, band), spread)
 
 
 def _verdict(low: float, high: float, band: float) -> str:

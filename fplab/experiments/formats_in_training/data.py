@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from ...hardware.cases import Arrays
 from ..base import Tick
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from ...nn.emulation.report import Used
     from ...training.policies import Made
     from ...training.tasks import Task
 
@@ -28,6 +32,19 @@ NAMES = {
     "pure_bf16": "pure BF16",
 }
 GPU = "H100"
+UNITS = {  # of the products, forward and backward; FP32 has none
+    "fp32": ((), ()),
+    "tf32": (("wgmma.k8 tf32->fp32",),) * 2,
+    "fp16": (("wgmma.k16 fp16->fp32",),) * 2,
+    "bf16": (("wgmma.k16 bf16->fp32",),) * 2,
+    "fp8_hybrid": (
+        ("wgmma.k32 e4m3->fp32",),
+        # the last where attention computes its scores again
+        ("wgmma.k32 e5m2*e4m3->fp32", "wgmma.k32 e4m3*e5m2->fp32", "wgmma.k32 e4m3->fp32"),
+    ),
+    "pure_fp16": (("wgmma.k16 fp16->fp32",),) * 2,
+    "pure_bf16": (("wgmma.k16 bf16->fp32",),) * 2,
+}
 ADAMS_EPS = 1e-8
 LARGER_EPS = 1e-4  # FP16 holds it; with Adam's own, pure FP16 stops in its first step
 
@@ -54,7 +71,7 @@ class Params:
 
 
 QUICK = Params(
-    digits_width=64, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=30, digits_seeds=4,
+    digits_width=64, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=30, digits_seeds=3,
     characters_steps=0, characters_seeds=0, baseline_seeds=12,
 )  # fmt: skip
 
@@ -88,7 +105,7 @@ def run(params: Params, tick: Tick) -> Arrays:
     arrays = first_batch()
     for i, name in enumerate(names):
         arrays |= task_runs(name, params, lambda f, text, i=i: tick((i + f) / len(names), text))  # type: ignore[misc]
-    return arrays | first_forward(params) | adams_eps(params)
+    return arrays | adams_eps(params)
 
 
 def task_runs(name: str, params: Params, tick: Tick) -> Arrays:
@@ -97,6 +114,8 @@ def task_runs(name: str, params: Params, tick: Tick) -> Arrays:
     ``NAME_losses``: float32 (policies, seeds, steps), NaN from the step on at which a run stopped; ``NAME_top1`` and
     ``NAME_held_out``: float64 (policies, seeds), NaN for a run that stopped; ``NAME_stops``: that step, or -1;
     ``NAME_skipped``: steps that the loss scaler left out. ``NAME_baseline``: top-1 of FP32, float64 (baseline seeds,).
+    ``NAME_own`` (policies, seeds, steps): whether all products of a step ran in the policy's own units, forward and
+    backward. ``NAME_last`` (policies, weights): what the first seed's run ends with, float32, NaN if it stopped.
     """
     from ...training import StoppedError, fit
 
@@ -106,6 +125,7 @@ def task_runs(name: str, params: Params, tick: Tick) -> Arrays:
     losses = np.full((*shape, steps), np.nan, np.float32)
     top1, held_out = np.full(shape, np.nan), np.full(shape, np.nan)
     stops, skipped = np.full(shape, -1, np.int32), np.zeros(shape, np.int32)
+    own, last = np.ones((*shape, steps), np.bool_), np.full((len(POLICIES), _size(task.model(0))), np.nan, np.float32)
     runs = [(p, s) for s in range(seeds) for p in range(len(POLICIES))]
     for done, (p, s) in enumerate(runs):
         tick(0.9 * done / len(runs), f"{name}: {NAMES[POLICIES[p]]}, seed {s}")
@@ -117,12 +137,30 @@ def task_runs(name: str, params: Params, tick: Tick) -> Arrays:
             continue
         losses[p, s], skipped[p, s] = found.losses, found.skipped.sum()
         top1[p, s], held_out[p, s] = found.scores
+        own[p, s] = [own_units(POLICIES[p], step) for step in found.units]
+        if s == 0:
+            last[p] = np.concatenate([w.detach().numpy().ravel() for w in found.model.parameters()])
     tick(0.9, f"{name}: more seeds in FP32")
     more = [fit(task, seed=s, steps=steps, optimizer=optimizer(name, "fp32", params), progress=_silent).scores.top1
             for s in range(seeds, params.baseline_seeds)]  # fmt: skip
     arrays = {"losses": losses, "top1": top1, "held_out": held_out, "stops": stops, "skipped": skipped}
+    arrays |= {"own": own, "last": last}
     arrays["baseline"] = np.concatenate([top1[0], more])
     return {f"{name}_{key}": value for key, value in arrays.items()}
+
+
+def own_units(policy: str, step: Sequence[Used]) -> bool:
+    """Whether the products of a step, forward and backward, ran in the policy's units and in no other."""
+    for phase, allowed in zip(("forward", "backward"), UNITS[policy], strict=True):
+        ran = {used.unit for used in step if used.phase == phase}
+        if bool(ran) != bool(allowed) or not ran <= {f"{GPU} {unit}" for unit in allowed}:
+            return False
+    return True
+
+
+def _size(model: nn.Module) -> int:
+    """How many weights a model has."""
+    return sum(p.numel() for p in model.parameters())
 
 
 def optimizer(name: str, policy: str, params: Params, eps: float | None = None) -> Made:
@@ -150,33 +188,6 @@ def first_batch() -> Arrays:
     raw = np.random.Philox(key=np.array([0, 0], np.uint64)).random_raw(len(labels))
     chosen = np.argsort(raw, kind="stable")[:128]
     return {"first_images": images[chosen].reshape(128, 64), "first_labels": labels[chosen]}
-
-
-def first_forward(params: Params) -> Arrays:
-    """What the digits' model of seed 0 answers to its first batch under each policy, and the weights it has.
-
-    ``first_logits``: float32 (policies, 128, 10). ``first_weights_0``, ``first_bias_0`` and so on: float32.
-    """
-    import torch
-
-    from ...training import policies
-    from ...training.loop import one_thread
-
-    task = task_of("digits", params)
-    model = task.model(0)
-    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
-    arrays = {f"first_weight_{i}": m.weight.detach().numpy().copy() for i, m in enumerate(linear)}
-    arrays |= {f"first_bias_{i}": m.bias.detach().numpy().copy() for i, m in enumerate(linear)}
-    batch, logits = next(task.batches(0, 1)), []
-    with one_thread(), torch.no_grad():
-        for name in POLICIES:
-            one = policies.get(name)
-            model = task.model(0)
-            one.optimizer(optimizer("digits", name, params), model.parameters())
-            scaling = one.products.scaling() if one.products and one.products.scaling else None
-            with one.running(model, GPU, scaling):
-                logits.append(one.model(model)(batch.inputs).float().numpy())
-    return arrays | {"first_logits": np.stack(logits)}
 
 
 def adams_eps(params: Params) -> Arrays:
