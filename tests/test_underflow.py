@@ -1,14 +1,17 @@
-"""The experiment on gradient underflow: its counts, its claims, its GPU cases, and that its checks can fail."""
+"""The experiment on gradient underflow: its counts, its claims, mutants that they kill, its GPU cases."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, compute_with_little_installed, computed_on_cpu, drawn, frame, kills
 
 import fplab
 from fplab import exact, formats
@@ -25,7 +28,7 @@ arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(underflow,
 
 def test_the_quick_run_reports_progress() -> None:
     ticks: list[float] = []
-    underflow.run(underflow.QUICK, lambda done, _text: ticks.append(done))
+    underflow.run(replace(TINY, seeds=2), lambda done, _text: ticks.append(done))
     assert ticks == sorted(ticks)
     assert 0 < ticks[0] < 0.1 < 0.8 < ticks[-1] <= 1
 
@@ -124,33 +127,65 @@ def test_spread_keeps_the_extremes() -> None:
     assert values[data.spread(values, 3)].tolist() == [-1.0, 3.0, -8.0]
 
 
-def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
-    """A copy of the results with one array changed."""
-    copy = arrays[name].copy()
-    change(copy)
-    return arrays | {name: copy}
+# --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_checks_can_fail(arrays: Arrays) -> None:
-    def one_more(x: np.ndarray) -> None:
-        x[0, 0, 3, 0] += 1
-        x[0, 0, 3, 1] -= 1
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Arrays], Arrays]:
+    """A change of one array, in place or by a new one."""
 
-    def move_a_fate(x: np.ndarray) -> None:
-        x[0, np.flatnonzero(x[0] == data.CHANGES)[0]] = data.LOST_IN_SUM
+    def fault(arrays: Arrays) -> Arrays:
+        new = change(arrays[name])
+        return {name: arrays[name] if new is None else new}
 
-    miscounted = broken(arrays, "counts", one_more)
-    outcome = checks.same_as(checks.numpy_cast, "fp16")(miscounted, SMALL)
-    assert outcome.status is Status.FAIL
-    assert outcome.detail.startswith("activation gradients * 2^3 to fp16: the library's values count")
-    assert checks.check_edges(miscounted, SMALL).status is Status.FAIL
-    assert checks.check_lost(broken(arrays, "update_fates", move_a_fate), SMALL).status is Status.FAIL
-    assert checks.check_rule(broken(arrays, "update_fates", move_a_fate), SMALL).status is Status.FAIL
-    assert checks.check_product(broken(arrays, "product_fates", lambda x: x.__iadd__(1)), SMALL).status is Status.FAIL
-    assert checks.check_trained(arrays | {"right": np.array([340, 359])}, SMALL).status is Status.FAIL
-    blown = broken(arrays, "counts", lambda x: x[..., 3].__iadd__(1))
-    assert checks.check_window(blown, SMALL).status is Status.FAIL
-    assert checks.check_scaling_helps(blown, SMALL).status is Status.FAIL
+    return fault
+
+
+def one_more_zero(counts: np.ndarray) -> None:
+    """One gradient counted as zero that is subnormal, in every format and at every scale."""
+    counts[..., 0] += 1
+    counts[..., 1] -= 1
+
+
+def flushed(arrays: Arrays) -> Arrays:
+    """FP16 counts as of a cast that makes everything below 2^-24 zero."""
+    for k, kind in enumerate(data.KINDS):
+        less = int((np.abs(arrays[kind]) < 2.0**-24).sum()) - arrays["counts"][k, 0, 0, 0]
+        arrays["counts"][k, 0, 0, :2] += (less, -less)
+    return arrays
+
+
+def a_lost_one_that_changes(fates: np.ndarray) -> None:
+    fates[0, np.flatnonzero(fates[0] == data.CHANGES)[0]] = data.LOST_IN_SUM
+
+
+def without_rate(arrays: Arrays) -> Arrays:
+    return {"product_binades": data.histogram(arrays["weight"])}
+
+
+TINY = replace(SMALL, epochs=1, every=10, seeds=1)
+HISTOGRAMS, LAYERS, HELPS = "The histograms count", "In the first, a middle", "FP16 loses activation gradients"
+MUTANTS = (
+    Mutant("the histogram one binade too high", (HISTOGRAMS,), "data.histogram",
+           lambda histogram: lambda values: np.roll(histogram(values), 1), params=TINY),
+    Mutant("the histogram of gradient times rate without the rate", (HISTOGRAMS,), change=without_rate),
+    Mutant("the shares by layer cut in the wrong places", (LAYERS,), "data.split_sums",
+           lambda sums: lambda flags, sizes: sums(np.roll(flags, 1000), sizes), params=TINY),
+    Mutant("the layers reversed", (LAYERS,), change=changed("layer_underflows", lambda x: x[:, ::-1])),
+    Mutant("the names of the layers reversed", (LAYERS,), "data.LAYERS", lambda names: names[::-1], params=TINY),
+    Mutant("one zero too many", ("FP16 counts", "FP16, BF16", "BF16, E5M2", "Three edges", "Smallest and largest"),
+           change=changed("counts", one_more_zero)),
+    Mutant("scales that are no powers of two", ("A loss scale adds",), "checks.scaled",
+           lambda scaled: lambda values, s: scaled(values, s) * np.float32(1 + 2**-10), params=TINY),
+    Mutant("all below 2^-24 flushed", ("FP16 loses what", "Three edges", HELPS), change=flushed),
+    Mutant("scales that win back little", (HELPS,), change=changed("lost", lambda x: x[:, [0, 1, 0]])),
+    Mutant("an update times the rate twice", ("gradient * lr",), "data.product_fates",
+           lambda fates: lambda g, lr, fmt: fates(g, lr * lr, fmt), params=TINY),
+    Mutant("an update that is lost and is not", ("An update is lost", "A ratio of 2048"),
+           change=changed("update_fates", a_lost_one_that_changes)),
+    Mutant("a network that reads worse", ("The network is a trained",),
+           change=changed("right", lambda x: x - np.array([20, 0]))),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(underflow, SMALL, MUTANTS)
 
 
 def test_a_wrong_cast_is_found_and_shown_as_bits(arrays: Arrays) -> None:

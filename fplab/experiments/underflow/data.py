@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +21,15 @@ LAYERS = ("conv1", "conv2", "conv3", "linear")
 FATES = ("zero", "subnormal", "normal", "overflow")
 NO_UPDATE, UNDERFLOWS, LOST_IN_SUM, CHANGES = range(4)  # fates of an update
 LOWEST, HIGHEST = -149, 127  # the binades of FP32
+SCALES = (0, 3, 15)  # none, the one that saved SSD in the paper, and its largest
 
 
 @dataclass(frozen=True)
 class Params:
     """``epochs``, ``batch``, ``lr``, ``momentum``, ``seed``: the training. ``every``: steps between two snapshots.
 
-    ``scales``: loss scales 2^0 to 2^scales. ``sample``: how many values the oracle and a GPU case take.
+    ``scales``: loss scales 2^0 to 2^scales. ``sample``: how many values a GPU case takes. ``seeds``: networks over
+    which the share of lost gradients is measured; all other numbers are of the first.
     """
 
     epochs: int = 16
@@ -37,6 +40,7 @@ class Params:
     every: int = 11
     scales: int = 24
     sample: int = 4096
+    seeds: int = 3
 
 
 QUICK = Params(epochs=8, every=35)
@@ -47,16 +51,23 @@ def scaled(values: np.ndarray, exponent: int) -> np.ndarray:
     return values * np.float32(2.0**exponent)
 
 
+def trained(params: Params, seed: int, tick: Tick) -> tuple[Any, Any, list[int]]:
+    """The model of a seed, its run, and the steps of its snapshots."""
+    from ... import training
+
+    data = training.digits("train")
+    recipe = training.Recipe(params.epochs, params.batch, params.lr, params.momentum, seed)
+    steps = recipe.steps(len(data.labels))
+    at = sorted({*range(0, steps, params.every), steps - 1})
+    model = training.digits_net(seed)
+    return model, training.train(model, data, recipe, at, lambda done, of: tick(done / of, f"step {done}")), at
+
+
 def gather(params: Params, tick: Tick) -> Arrays:
     """Train, and collect every snapshot's FP32 values; of gradients the non-zero ones, and how many were zero."""
     from ... import training
 
-    data = training.digits("train")
-    recipe = training.Recipe(params.epochs, params.batch, params.lr, params.momentum, params.seed)
-    steps = recipe.steps(len(data.labels))
-    at = sorted({*range(0, steps, params.every), steps - 1})
-    model = training.digits_net(params.seed)
-    run_ = training.train(model, data, recipe, at, lambda done, of: tick(0.5 * done / of, f"training, step {done}"))
+    model, run_, at = trained(params, params.seed, lambda f, text: tick(0.3 * f, f"training, {text}"))
     test = training.digits("test")
     by_layer = [[s.activation_gradients[name].ravel() for name in LAYERS] for s in run_.snapshots]
     slopes = [np.concatenate([g.ravel() for g in s.weight_gradients.values()]) for s in run_.snapshots]
@@ -75,6 +86,18 @@ def gather(params: Params, tick: Tick) -> Arrays:
     }
 
 
+def lost_shares(params: Params, first: np.ndarray, tick: Tick) -> np.ndarray:
+    """Of all activation gradients of each seed's network, what FP16 makes zero at each of SCALES: float64 (seed, 3)."""
+    rows: list[list[float]] = [first.tolist()]
+    for seed in range(params.seed + 1, params.seed + params.seeds):
+        tick(0.7 + 0.2 * (len(rows) - 1) / params.seeds, f"training, seed {seed}")
+        _, run_, _ = trained(params, seed, lambda _share, _text: None)
+        values = np.concatenate([g.ravel() for s in run_.snapshots for g in s.activation_gradients.values()])
+        there = values[values != 0]
+        rows.append([(fplab.quantize(scaled(there, s), "fp16") == 0).sum() / values.size for s in SCALES])
+    return np.array(rows, np.float64)
+
+
 def zeros(parts: Iterable[np.ndarray]) -> int:
     """How many values are zero."""
     return sum(int((part == 0).sum()) for part in parts)
@@ -86,14 +109,18 @@ def run(params: Params, tick: Tick) -> Arrays:
     counts = np.zeros((len(KINDS), len(FORMATS), params.scales + 1, len(FATES)), np.int64)
     for k, kind in enumerate(KINDS):
         for f, fmt in enumerate(FORMATS):
-            tick(0.5 + 0.4 * (k * len(FORMATS) + f) / 8, f"{kind} gradients to {fmt}")
+            tick(0.3 + 0.4 * (k * len(FORMATS) + f) / 8, f"{kind} gradients to {fmt}")
             for s in range(params.scales + 1):
                 counts[k, f, s] = fates(fplab.quantize(scaled(arrays[kind], s), fmt), fmt)
+    total = counts[0, 0, 0].sum() + arrays["zeros"][0]
+    first = counts[0, FORMATS.index("fp16"), list(SCALES), 0] / total
+    lost = lost_shares(params, first, tick)
     tick(0.9, "updates")
     underflows = fplab.quantize(arrays["activation"], "fp16") == 0
     return {
         **arrays,
         "counts": counts,
+        "lost": lost,
         "binades": np.stack([histogram(arrays[kind]) for kind in KINDS]),
         "product_binades": histogram(arrays["weight"] * np.float32(params.lr)),
         "layer_underflows": split_sums(underflows, arrays["activation_sizes"]),
