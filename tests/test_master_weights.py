@@ -1,23 +1,24 @@
-"""The experiment on 16-bit weights: its runs, its claims, its GPU cases, and that its checks can fail."""
+"""The experiment on 16-bit weights: its runs, its claims, mutants that they kill, its GPU cases."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, compute_with_little_installed, computed_on_cpu, drawn, frame, kills
 
 import fplab
 from fplab import formats
 from fplab.experiments import master_weights
-from fplab.experiments.base import Status
 from fplab.experiments.master_weights import cases, checks, data
 from fplab.experiments.torch_bits.checks import WITH_FMA
 from fplab.hardware.cases import Arrays, Case
 
-SMALL = data.Params(rates=(2.0**-4, 2.0**-6), width=32, seeds=1, sample=512)
+SMALL = master_weights.QUICK
 
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(master_weights, SMALL)
 
@@ -54,35 +55,79 @@ def test_survival_is_what_the_kernels_do_to_every_significand(fmt: str) -> None:
         assert lost.mean() == pytest.approx(data.survival(fmt)[i], abs=2.0**-form.fraction_bits)
 
 
-def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
-    copy = arrays[name].copy()
-    change(copy)
-    return arrays | {name: copy}
+# --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def test_checks_can_fail(arrays: Arrays) -> None:
-    def swap_one(pairs: np.ndarray) -> None:
-        w, _, after = pairs
-        at = int(np.flatnonzero(after == w)[0])
-        after[at] = fplab.neighbours(np.float32(w[at]), "bf16")[1]
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Arrays], Arrays]:
+    """A change of one array, in place or by a new one."""
 
-    def cases_that_fail() -> list[tuple[object, Arrays]]:
-        wrong = broken(arrays, "pairs_bf16_nearest", swap_one)
-        return [
-            (checks.check_criterion, wrong),
-            (checks.check_oracle, broken(arrays, "pairs_bf16_nearest", lambda x: x[2].__setitem__(0, x[2][0] * 2))),
-            (checks.check_libraries, broken(arrays, "pairs_fp16_nearest", lambda x: x[2].__setitem__(0, 0.125))),
-            (checks.check_rule, broken(arrays, "pairs_fp16_nearest", lambda x: x[2].__setitem__(slice(None), x[0]))),
-            (checks.check_survival, broken(arrays, "survival", lambda x: x.__imul__(0.9))),
-            (checks.check_unbiased, arrays | {"pairs_bf16_stochastic": arrays["pairs_bf16_nearest"]}),
-            (checks.check_drift, broken(arrays, "drift", lambda x: x.__iadd__(0.3))),
-            (checks.check_more_is_lost, broken(arrays, "lost", lambda x: x.__imul__(-1))),
-            (checks.check_training, broken(arrays, "final", lambda x: x.__setitem__(4, x[4] * 1.05))),
-            (checks.check_baseline, broken(arrays, "top1", lambda x: x.__imul__(0.9))),
-        ]
+    def fault(arrays: Arrays) -> Arrays:
+        new = change(arrays[name])
+        return {name: arrays[name] if new is None else new}
 
-    for check, changed in cases_that_fail():
-        assert check(changed, SMALL).status is Status.FAIL, check  # type: ignore[operator]
+    return fault
+
+
+def one_more_lost(pairs: np.ndarray) -> None:
+    """A weight that a lost update has moved all the same."""
+    w, _, after = pairs
+    at = int(np.flatnonzero(after == w)[0])
+    after[at] = fplab.neighbours(np.float32(w[at]), "bf16")[1]
+
+
+def wrong_layers(ledger: type[data.Ledger]) -> type[data.Ledger]:
+    """Lost updates blamed on the wrong layer."""
+
+    class Mutant(ledger):  # type: ignore[misc, valid-type]
+        def by_layer(self) -> np.ndarray:
+            return super().by_layer()[:, ::-1]
+
+    return Mutant
+
+
+def without(program: Any, target: str) -> Any:
+    """A rule without one of its lines."""
+    return tuple(step for step in program if step.target != target)
+
+
+def uncompensated(rules: Any) -> Any:
+    """Kahan's rule that forgets what a sum lost."""
+    return {**rules, "kahan": rules["kahan"]._replace(apply=without(rules["kahan"].apply, "compensation"))}
+
+
+NEAREST = data.VARIANTS.index(data.Variant("bf16", "nearest"))
+TINY = data.Params(rates=(2.0**-4,), distance=1.0, width=8, seeds=1, sample=64, every=4)
+STEPS, COPY, KAHAN = "In the first, a middle", "With an FP32 copy", "With Kahan's"
+MUTANTS = (
+    Mutant("lost updates blamed on the wrong layer", (STEPS,), "data.Ledger", wrong_layers, params=TINY),
+    Mutant("a compensation that is forgotten", (STEPS,), "fplab.training.optimizers.precision.RULES", uncompensated,
+           params=TINY),
+    Mutant("a velocity that does not decay", (STEPS,), "fplab.training.optimizers.programs.MOMENTUM",
+           lambda program: program[1:], params=TINY),
+    Mutant("a last loss of another run", (STEPS,), change=changed("final", lambda x: np.roll(x, 1, axis=0))),
+    Mutant("the 2048 rule taken at its word", ("A ratio |w|/|u| of 2048",), "checks.TEXTBOOK",
+           lambda rows: ((1.5, 1.5 / 2048, 1.5),), params=TINY),
+    Mutant("sums that are rounded otherwise", ("The runs' sums",),
+           change=changed("pairs_fp16_nearest", lambda x: x[2].__setitem__(0, 0.125))),
+    Mutant("an update that is lost and is not", ("|u| < ulp(w)/2",),
+           change=changed("pairs_bf16_nearest", one_more_lost)),
+    Mutant("nothing ever reaches a weight", ("The 2048 rule",),
+           change=changed("pairs_fp16_nearest", lambda x: x[2].__setitem__(slice(None), x[0]))),
+    Mutant("ties away from even", ("In between",), change=changed("survival", lambda x: x * 0.9)),
+    Mutant("larger steps lose more", ("The smaller the step",), change=changed("lost", lambda x: x[:, ::-1])),
+    Mutant("stochastic rounding that is none", ("Stochastic rounding's",),
+           change=lambda arrays: {"pairs_bf16_stochastic": arrays["pairs_bf16_nearest"]}),
+    Mutant("a copy in BF16", (COPY,), change=changed("drift", lambda x: x + 0.3)),
+    Mutant("distances in half ulps", (COPY,), change=changed("drift", lambda x: x / 2)),
+    Mutant("Kahan as rounding to nearest", (KAHAN,),
+           change=changed("drift", lambda x: x[[v - 2 if v in (3, 7) else v for v in range(9)]])),
+    Mutant("BF16 as good as FP32", ("BF16 rounded to nearest",),
+           change=changed("final", lambda x: x.__setitem__(NEAREST, x[0]))),
+    Mutant("remedies that are none", ("FP32 copy, Kahan",),
+           change=changed("final", lambda x: x.__setitem__(slice(NEAREST + 1, None), 1.1 * x[0]))),
+    Mutant("an FP32 that reads badly", ("The network learns",), change=changed("top1", lambda x: x * 0.5)),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(master_weights, SMALL, MUTANTS)
 
 
 CASES = master_weights.gpu_cases(SMALL)
@@ -125,8 +170,8 @@ def test_cases_need_numpy_and_torch_alone() -> None:
 
 def test_the_table_has_a_row_for_every_run(arrays: Arrays) -> None:
     table = master_weights.table(arrays, SMALL)
-    assert {len(column) for column in table.values()} == {9 * 2}
-    assert (table["weights"][0], table["update"][-1], table["steps"][1]) == ("fp32", "master", 384)
+    assert {len(column) for column in table.values()} == {9 * 2 * 3}
+    assert (table["weights"][0], table["update"][-1], table["steps"][1]) == ("fp32", "master", 32)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

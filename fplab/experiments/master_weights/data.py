@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 HALVES = ("fp16", "bf16")
 LAYERS = ("first", "second", "third")
+# What is kept of a step, of all weights: the parameters, what is updated (FP32 with a copy), velocities and Kahan's
+# compensations before it, the gradients, and all but these after it.
+STEP = ("parameter", "weight", "velocity", "compensation", "gradient", "new parameter", "new weight", "new velocity",
+        "new compensation")  # fmt: skip
 RATIO_STEPS = 8  # bins of |w|/|u| to a binade
 RATIO_BINADES = 4  # binades of |w|/|u| shown, from 2**(p-1)
 
@@ -59,13 +63,20 @@ class Params:
         """How many steps a learning rate takes."""
         return round(self.distance / rate)
 
+    def kept(self, rate: float) -> tuple[int, ...]:
+        """The steps of which everything is kept: the first, a middle and the last that are counted, and the last."""
+        last = self.steps(rate) - 1
+        counted = last // self.every
+        return tuple(sorted({0, counted // 2 * self.every, counted * self.every, last}))
 
-QUICK = Params(rates=(2.0**-4, 2.0**-6), width=32, seeds=1, every=16)
+
+QUICK = Params(rates=(2.0**-3, 2.0**-5), distance=4.0, width=32, every=16)
 
 
 class Trained(NamedTuple):
     """One run. ``lost``: by counted step and layer, updates that left the weight as it was; ``moving``: all of them
-    that were not zero. ``pairs``: float32 (3, n), weights, updates and new weights at the counted steps.
+    that were not zero. ``pairs``: float32 (3, n), weights, updates and new weights at the counted steps. ``steps``:
+    float32 (kept steps, STEP, n), what the kept steps began and ended with.
     """
 
     losses: np.ndarray
@@ -74,6 +85,7 @@ class Trained(NamedTuple):
     moving: np.ndarray
     drift: np.ndarray
     pairs: np.ndarray
+    steps: np.ndarray
 
 
 class Ledger:
@@ -125,17 +137,36 @@ def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained
         steps = params.steps(rate)
         losses = np.zeros(steps, np.float32)
         images, labels = whole()
+        kept = []
         for step, index in enumerate(epochs(len(labels), params.batch, seed, steps)):
             optimizer.zero_grad()
             loss = DIGITS_MLP.loss(model, Batch(images[index], labels[index]))
             loss.backward()
+            before = held(optimizer, parameters)
             optimizer.step()
+            if step in params.kept(rate):
+                gradients = np.concatenate([p.grad.numpy().ravel() for p in parameters if p.grad is not None])
+                kept.append(np.stack([*before, gradients, *held(optimizer, parameters)]))
             losses[step] = loss.item()
         drift = drifts(variant, parameters, start, ledger, optimizer)
         counted = ledger.by_layer()
         return Trained(
-            losses, DIGITS_MLP.evaluate(model), counted[..., 0], counted[..., 1], drift, np.hstack(ledger.pairs)
-        )
+            losses, DIGITS_MLP.evaluate(model), counted[..., 0], counted[..., 1], drift, np.hstack(ledger.pairs),
+            np.stack(kept),
+        )  # fmt: skip
+
+
+def held(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
+    """Parameters, what is updated, velocities and compensations, each as one float32 array, 0 before there is any."""
+    rows: list[list[np.ndarray]] = [[], [], [], []]
+    for p in parameters:
+        state, value = optimizer.state[p], p.detach().numpy()
+        nothing = np.zeros_like(value)
+        others = (("master", value), ("velocity", nothing), ("compensation", nothing))
+        found = (value, *(state.get(key, other) for key, other in others))
+        for row, x in zip(rows, found, strict=True):
+            row.append((x if isinstance(x, np.ndarray) else x.numpy()).ravel().copy())
+    return [np.concatenate(row) for row in rows]
 
 
 def whole() -> tuple[Any, Any]:
@@ -198,6 +229,7 @@ def kept(params: Params, variant: Variant, rate: int, trained: Trained) -> Array
         return {}
     name = f"{variant.weights}_{variant.update}"
     found = {f"losses_{name}": trained.losses, f"by_layer_{name}": trained.lost / np.maximum(trained.moving, 1)}
+    found[f"steps_{name}"] = trained.steps
     if variant.update in ("nearest", "stochastic") and variant.weights != "fp32":
         w, u, after = trained.pairs
         moving = np.flatnonzero(u)
