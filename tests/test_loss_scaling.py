@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import compute_with_little_installed, computed_on_cpu, drawn, frame
+from experiment_frame import Mutant, compute_with_little_installed, computed_on_cpu, drawn, frame, kills
 from torch import nn
 
 import fplab
 from fplab.experiments import loss_scaling
-from fplab.experiments.base import Status
-from fplab.experiments.loss_scaling import checks, data
+from fplab.experiments.loss_scaling import data
 from fplab.hardware.cases import Arrays, Case
 from fplab.training.chain import Chain
 from fplab.training.scalers import DynamicScaler, StaticScaler
 
-SMALL = dataclasses.replace(data.QUICK, every=8)
+SMALL = data.QUICK
 
 arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(loss_scaling, SMALL)
 
@@ -122,27 +123,66 @@ def test_h100_products_train_the_same_within_fp16() -> None:
     np.testing.assert_allclose(here.losses, there.losses, rtol=2e-3)
 
 
-def broken(arrays: Arrays, name: str, change) -> Arrays:  # type: ignore[no-untyped-def]
-    copy = arrays[name].copy()
-    change(copy)
-    return arrays | {name: copy}
+# --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def test_checks_can_fail(arrays: Arrays) -> None:
-    wrong = [
-        (checks.check_first_step, broken(arrays, "autoencoder_first", lambda x: x[0].__setitem__((0, 0), 0.0))),
-        (checks.check_first_step, broken(arrays, "classifier_first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
-        (checks.check_fails_unscaled, broken(arrays, "autoencoder_score", lambda x: x.__setitem__(0, 0.1))),
-        (checks.check_fails_unscaled, broken(arrays, "autoencoder_score", lambda x: x.__setitem__(-2, 0.05))),
-        (checks.check_needs_none, broken(arrays, "classifier_score", lambda x: x.__setitem__(0, 0.8))),
-        (checks.check_overflows, broken(arrays, "classifier_skipped", lambda x: x.__setitem__(-1, 0.9))),
-        (checks.check_window, broken(arrays, "autoencoder_score", lambda x: x[1:-2].__imul__(0.5))),
-        (checks.check_shrinking, broken(arrays, "autoencoder_zeros", lambda x: x.__setitem__(0, x[0, ::-1]))),
-        (checks.check_machine, broken(arrays, "autoencoder_trace", lambda x: x.__setitem__(40, 3.0))),
-        (checks.check_machine, broken(arrays, "classifier_overflows", lambda x: x.__setitem__(2, True))),
-    ]
-    for check, changed in wrong:
-        assert check(changed, SMALL).status is Status.FAIL, check
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Arrays], Arrays]:
+    """A change of one array, in place or by a new one."""
+
+    def fault(arrays: Arrays) -> Arrays:
+        new = change(arrays[name])
+        return {name: arrays[name] if new is None else new}
+
+    return fault
+
+
+def wide_backward(stored: Any) -> Any:
+    """Gradients that are stored in FP32."""
+
+    class Mutant(stored):  # type: ignore[misc]
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            stored.backward(ctx, *gradients)
+            return gradients[0], None, None
+
+    return Mutant
+
+
+def uncorrected(program: Any) -> Any:
+    """Adam without the correction of its second state."""
+    return tuple(step for step in program if step.right != "root_correction2")
+
+
+TINY = data.Params(steps=(3, 3), batch=(32, 32), every=8, encoder=(64, 16, 8), hidden=(16,), count=1, seeds=1)
+STEPS, FIRST, MACHINE = "In the first, a middle", "On the first step", "The dynamic scale"
+MUTANTS = (
+    Mutant("zero shares shifted by a layer", (STEPS,),
+           change=changed("autoencoder_zeros", lambda x: np.roll(x, 1, axis=1))),
+    Mutant("zeros counted in the next layer", (STEPS,),
+           change=lambda arrays: {name: np.roll(arrays[name], 1, axis=-1)
+                                  for name in ("autoencoder_zeros", "autoencoder_counted")}),
+    Mutant("gradients that are stored in FP32", (STEPS,), "fplab.training.chain._Stored", wide_backward, params=TINY),
+    Mutant("gradients unscaled by half", (STEPS,), "fplab.training.scalers.scaling.unscaled",
+           lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
+    Mutant("an Adam without its correction", (STEPS,), "fplab.training.optimizers.programs.ADAM", uncorrected,
+           params=TINY),
+    Mutant("an unscaled run that learns", ("The autoencoder hardly",),
+           change=changed("autoencoder_by_seed", lambda x: x[:, [2, 1, 2]])),
+    Mutant("a scaled run that learns less", ("With the scale",),
+           change=changed("autoencoder_by_seed", lambda x: x - [0, 0.05, 0])),
+    Mutant("a classifier that suffers", ("The classifier needs",),
+           change=changed("classifier_by_seed", lambda x: x - [0.1, 0, 0])),
+    Mutant("the layers reversed", ("Unscaled, far",), change=changed("autoencoder_unscaled", lambda x: x[:, ::-1])),
+    Mutant("a step at 2^24 that is not skipped", ("At 2^24",),
+           change=changed("classifier_skipped_steps", lambda x: x[::-1])),
+    Mutant("a gradient that is zero too soon", (FIRST,),
+           change=changed("autoencoder_first", lambda x: x[0].__setitem__((0, 0), 0.0))),
+    Mutant("a gradient that is infinite too soon", (FIRST,),
+           change=changed("classifier_first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
+    Mutant("a scale of its own", (MACHINE,), change=changed("autoencoder_trace", lambda x: x.__setitem__(40, 3.0))),
+    Mutant("an overflow unseen", (MACHINE,), change=changed("classifier_overflows", lambda x: ~x)),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(loss_scaling, SMALL, MUTANTS)
 
 
 CASES = loss_scaling.gpu_cases(SMALL)

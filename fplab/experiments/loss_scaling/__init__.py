@@ -1,7 +1,7 @@
 """Training with FP16 gradients at every loss scale: where they underflow, where they overflow, and the dynamic scale.
 
 Two networks on the digits with their natural losses, torch's default means and default initialisation. The classifier
-needs no scale, like most networks of Micikevicius et al. 2018 (arXiv 1710.03740). The autoencoder learns nothing
+needs no scale, like most networks of Micikevicius et al. 2018 (arXiv 1710.03740). The autoencoder hardly learns
 without one: its loss is a mean over the 64 values of each of 512 densities, and twelve layers of tanh, initialised as
 torch does, shrink the gradient on its way to the encoder. (It is no law: with the learning rate 5e-3 for 300 steps the
 decoder's weights grow until enough of the gradient survives, and the unscaled run catches up in part.)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TASKS = ("autoencoder", "classifier")
+SCALE = 16  # the exponent of a scale between underflow and overflow
+KEPT = ("weights", "exp_avg", "exp_avg_sq", "new weights")  # of a kept step
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Params:
 
     ``encoder``: the widths from 64 pixels to the code, which the decoder takes backwards; ``hidden``: the classifier's.
     ``growth_interval``: of the dynamic scale (torch's default is 2,000, longer than these runs). ``gpu``: whose matrix
-    products; None: this machine's FP32 products. ``count``: steps between two counts of zeros.
+    products; None: this machine's FP32 products. ``count``: steps between two counts of zeros. ``seeds``: runs over
+    which scores are compared, of the scales 1 and SCALE and of FP32; all others are of the first seed alone.
     """
 
     steps: tuple[int, int] = (400, 300)
@@ -36,7 +39,12 @@ class Params:
     growth_interval: int = 20
     gpu: str | None = "H100"
     count: int = 10
-    seed: int = 0
+    seeds: int = 3
+
+    def kept(self, which: int) -> tuple[int, int, int]:
+        """The steps of which everything is kept: the first, a middle and the last that are counted."""
+        last = (self.steps[which] - 1) // self.count
+        return 0, last // 2 * self.count, last * self.count
 
     @property
     def exponents(self) -> tuple[int, ...]:
@@ -49,7 +57,7 @@ class Params:
         return 2 * len(self.encoder) - 2
 
 
-QUICK = Params(steps=(110, 80), lr=(5e-3, 3e-3), every=4, growth_interval=6, gpu=None)
+QUICK = Params(steps=(90, 50), lr=(5e-3, 3e-3), every=8, growth_interval=6, gpu=None)
 
 
 class Job(NamedTuple):
@@ -104,7 +112,8 @@ def classifier(params: Params) -> Job:
 
 class Trained(NamedTuple):
     """One run. ``zeros``: float64 (counts, layers), shares of exact zeros in the gradients of the layers' outputs;
-    ``scales``, ``skipped``: by step; ``first``: the gradient of the outputs as stored in the first step.
+    ``scales``, ``skipped``: by step; ``first``: the gradient of the outputs as stored in the first step; ``kept``:
+    float32 (kept steps, KEPT, n).
     """
 
     losses: np.ndarray
@@ -113,9 +122,10 @@ class Trained(NamedTuple):
     scales: np.ndarray
     skipped: np.ndarray
     first: np.ndarray
+    kept: np.ndarray
 
 
-def train(job: Job, params: Params, which: int, scaler: Any, half: bool) -> Trained:
+def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: int = 0) -> Trained:
     """Train one network with a loss scaler, on one thread; Adam on the FP32 master weights."""
     from ... import nn as lab
     from ...training.chain import Chain
@@ -125,11 +135,11 @@ def train(job: Job, params: Params, which: int, scaler: Any, half: bool) -> Trai
 
     steps, depth = params.steps[which], len(job.sizes) - 1
     losses, scales, skipped = np.zeros(steps, np.float32), np.zeros(steps), np.zeros(steps, bool)
-    zeros, first = [], np.empty(0)
+    zeros, first, rows = [], np.empty(0), []
     with one_thread():
-        model = Chain(job.sizes, params.seed, half)
+        model = Chain(job.sizes, seed, half)
         optimizer = Adam(model.parameters(), params.lr[which])
-        for step, index in enumerate(epochs(len(job.inputs), params.batch[which], params.seed, steps)):
+        for step, index in enumerate(epochs(len(job.inputs), params.batch[which], seed, steps)):
             model.kept = {} if half and step % params.count == 0 else None
             products = lab.emulate(params.gpu, "fp16") if half and params.gpu else nullcontext()
             optimizer.zero_grad()
@@ -139,19 +149,34 @@ def train(job: Job, params: Params, which: int, scaler: Any, half: bool) -> Trai
             losses[step], scales[step] = loss.item(), scaler.get_scale()
             scaler.unscale_(optimizer)
             skipped[step] = scaler.found_inf(optimizer)
+            before = held(model, optimizer) if step in params.kept(which) else []
             scaler.step(optimizer)
             scaler.update()
+            if before:
+                rows.append(np.stack([*before, held(model, optimizer)[0]]))
             if model.kept:
                 kept = [model.kept[f"layer {i + 1}"] for i in range(depth)]
                 zeros.append([float((g == 0).double().mean()) for g in kept])
                 first = first if first.size else kept[-1].numpy().copy()
         model.kept = None
         score = job.score(model)
-    return Trained(losses, score, np.array(zeros).reshape(-1, depth), scales, skipped, first)
+    shares = np.array(zeros).reshape(-1, depth)
+    return Trained(losses, score, shares, scales, skipped, first, np.stack(rows))
+
+
+def held(model: Any, optimizer: Any) -> list[np.ndarray]:
+    """The master weights and Adam's two states, float32 (n,), zeros before its first step."""
+    state = optimizer.state[model.flat]
+    found = [model.flat.detach(), *(state.get(name, 0 * model.flat.detach().abs()) for name in KEPT[1:3])]
+    return [np.array(x.numpy()) for x in found]
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """Every static scale, the dynamic one, and FP32, for both tasks."""
+    """Every static scale, the dynamic one, and FP32, for both tasks.
+
+    ``TASK_by_seed``: scores, float64 (seeds, 3), of the scales 1 and 2^SCALE and of FP32; ``TASK_unscaled``: float64
+    (seeds, layers), shares of zeros with the scale 1; ``TASK_kept``: float32 (runs, kept steps, KEPT, n).
+    """
     from ...training.scalers import DynamicScaler, StaticScaler
 
     arrays: Arrays = {}
@@ -160,15 +185,17 @@ def run(params: Params, tick: Tick) -> Arrays:
         job = (autoencoder, classifier)[which](params)
         static = []
         for i, exponent in enumerate(params.exponents):
-            tick(0.95 * (which + i / runs) / 2, f"{name}, scale 2^{exponent}")
+            tick(0.95 * (which + 0.9 * i / runs) / 2, f"{name}, scale 2^{exponent}")
             static.append(train(job, params, which, StaticScaler(2.0**exponent), half=True))
         dynamic = train(job, params, which, DynamicScaler(growth_interval=params.growth_interval), half=True)
         fp32 = train(job, params, which, StaticScaler(1.0), half=False)
         found = {
             "score": np.array([*(t.score for t in static), dynamic.score, fp32.score]),
             "skipped": np.array([t.skipped.mean() for t in static]),
+            "skipped_steps": np.stack([t.skipped for t in (*static, dynamic, fp32)]),
             "zeros": np.stack([t.zeros.mean(axis=0) for t in static]),
-            "zeros_at_first": np.array([float((t.first == 0).mean()) for t in static]),
+            "counted": np.stack([t.zeros for t in static]),
+            "kept": np.stack([t.kept for t in (*static, dynamic, fp32)]),
             "first": np.stack([t.first for t in static]).astype(np.float32),
             "losses": np.stack([t.losses for t in static if t.losses.size]),
             "losses_dynamic": dynamic.losses,
@@ -176,6 +203,15 @@ def run(params: Params, tick: Tick) -> Arrays:
             "trace": dynamic.scales,
             "overflows": dynamic.skipped,
         }
+        middle = static[params.exponents.index(SCALE)].score
+        scores, zeros = [[static[0].score, middle, fp32.score]], [static[0].zeros.mean(axis=0)]
+        for seed in range(1, params.seeds):
+            tick(0.95 * (which + 0.9 + 0.03 * seed) / 2, f"{name}, seed {seed}")
+            some = [train(job, params, which, StaticScaler(2.0**e), half=True, seed=seed) for e in (0, SCALE)]
+            plain = train(job, params, which, StaticScaler(1.0), half=False, seed=seed)
+            scores.append([*(t.score for t in some), plain.score])
+            zeros.append(some[0].zeros.mean(axis=0))
+        found |= {"by_seed": np.array(scores), "unscaled": np.stack(zeros)}
         arrays |= {f"{name}_{key}": value for key, value in found.items()}
         arrays[f"{name}_first_fp32"] = first_gradient(job, params, which)
     return arrays
@@ -188,10 +224,10 @@ def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:
     from ...training.loop import one_thread
     from ...training.tasks import epochs
 
-    index = next(epochs(len(job.inputs), params.batch[which], params.seed, 1))
+    index = next(epochs(len(job.inputs), params.batch[which], 0, 1))
     products = lab.emulate(params.gpu, "fp16") if params.gpu else nullcontext()
     with one_thread(), products:
-        outputs = Chain(job.sizes, params.seed)(job.inputs[index]).detach().requires_grad_()
+        outputs = Chain(job.sizes)(job.inputs[index]).detach().requires_grad_()
         job.loss(outputs, job.targets[index]).backward()
     assert outputs.grad is not None
     return np.array(outputs.grad.numpy())
