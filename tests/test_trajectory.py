@@ -1,21 +1,24 @@
-"""The run whose every bit is known: it twice, its claims, its GPU cases, and that its checks can fail."""
+"""The run whose every bit is known: it twice, its claims, mutants that they kill, its GPU cases."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import computed_on_cpu, frame
+from experiment_frame import Mutant, computed_on_cpu, frame, kills, no_forgery_passes
+from trajectory_by_fractions import PassByFractions, updates
 
 from fplab.errors import LabError
 from fplab.experiments import trajectory
 from fplab.experiments.base import Status, same_bits
-from fplab.experiments.trajectory import cases, checks, loop, ops, step
-from fplab.hardware.cases import Arrays
+from fplab.experiments.trajectory import cases, loop, ops, step
+from fplab.hardware.cases import Arrays, Case
 from fplab.hardware.tensors import bits
 
 TINY = loop.Params(steps=14, batch=32, hidden=32)
@@ -100,6 +103,11 @@ def test_the_run_s_case_is_a_claim_and_the_products_case_a_question():
     computed_on_cpu(products, nan_equal=True)
 
 
+@pytest.mark.parametrize("case", trajectory.gpu_cases(TINY)[1:], ids=lambda c: c.name)
+def test_a_forged_record_does_not_pass(case: Case) -> None:
+    no_forgery_passes(case)
+
+
 def test_the_model_is_that_of_the_record_s_device():
     run, _ = trajectory.gpu_cases(dataclasses.replace(trajectory.QUICK, steps=12))
     given = run.inputs()
@@ -141,37 +149,27 @@ def test_a_record_is_small(params):
     assert file.tell() < 700_000
 
 
-# --- that a check can fail -------------------------------------------------------------------------------------
+# --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def changed(arrays: Arrays, name: str, at: Any, value: Any) -> Arrays:
-    copy = {key: x.copy() for key, x in arrays.items()}
-    copy[name][at] = value
-    return copy
+def changed(name: str, at: Any, value: Any) -> Callable[[Arrays], Arrays]:
+    """A change of one array."""
+
+    def fault(arrays: Arrays) -> Arrays:
+        arrays[name][at] = value
+        return arrays
+
+    return fault
 
 
-@pytest.mark.parametrize(
-    ("name", "at", "value", "claim", "text"),
-    [
-        ("digests", (-1, 100), 7, "torch's own", "digests differ from step 100 on: 7 against"),
-        ("final", (-1, 9000), 7, "torch's own", "1 of the last weights differ"),
-        ("scales", (-1, 50), 3.0, "torch's own", "scales differ from step 50 on"),
-        ("scales", (0, 50), 3.0, "the loss scale", "V100, step 50: 3, torch 1.04858e+06"),
-        ("skipped", (1, 60), True, "a skipped step", "A100: step 60 does otherwise"),
-        ("apart", (1, 70), 0, "GPUs of different families", "A100-H100: 1 updates leave no difference"),
-        ("apart", (1, 0), 1, "GPUs of different families", "A100-H100: 0 updates leave no difference"),
-        ("right", (1, 0), 300, "they all learn", "of 359 test digits right: V100 331, A100 300, H100 332"),
-    ],
-)
-def test_a_changed_bit_fails_its_claim(arrays, name, at, value, claim, text):
-    check = next(c for c in trajectory.CHECKS if c.claim.startswith(claim))
-    outcome = check.check(changed(arrays, name, at, value), trajectory.QUICK)
-    assert outcome.status is Status.FAIL
-    assert text in outcome.detail
+def with_method(name: str, wrong: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The lab's operations with one of them replaced; ``wrong`` is given the operations and the operands."""
+    return lambda kind: type("Mutant", (kind,), {name: wrong})
 
 
 def truncating_cast(_self: Any, x: np.ndarray) -> np.ndarray:
-    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float16)
+    with np.errstate(over="ignore"):
+        return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float16)
 
 
 def exact_product(_self: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -179,34 +177,65 @@ def exact_product(_self: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16)
 
 
-@pytest.mark.parametrize(
-    ("owner", "attribute", "wrong"),
-    [
-        (ops.LabOps, "half", truncating_cast),
-        (ops.LabOps, "times", lambda _self, x, f: (x.astype(np.float64) * f * (1 + 2.0**-20)).astype(x.dtype)),
-        (ops.LabOps, "add", lambda _self, a, b: (a.astype(np.float64) + b * (1 + 2.0**-10)).astype(a.dtype)),
-        (ops.LabOps, "product", exact_product),
-    ],
-    ids=["truncating casts", "products", "sums", "exact matrix products"],
-)  # fmt: skip
-def test_a_wrong_operation_is_found_by_torch_or_by_fractions(arrays, monkeypatch, owner, attribute, wrong):
-    monkeypatch.setattr(owner, attribute, wrong)
-    try:
-        outcome = checks.fractions_agree(arrays, trajectory.QUICK)
-    except AssertionError:
-        return
-    assert outcome.status is Status.FAIL
+def on_another_gpu(kind: Any) -> Any:
+    """A V100 with A100's bits after its first update: from a product on that no weight shows before."""
+    done = []
+
+    def product(self: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        done.append(self.gpu)
+        late = self.gpu == "V100" and done.count("V100") > 8 * 8
+        return (kind("A100") if late else kind(self.gpu)).product(a, b)
+
+    return type("Mutant", (kind,), {"product": product})
 
 
-def test_a_wrong_backward_pass_is_found_by_autograd(arrays, monkeypatch):
-    right = step.forward_and_backward
+def scaled_second(right: Any) -> Any:
+    """A backward pass whose second gradient is a little too large."""
 
     def wrong(*given: Any) -> Any:
         found = right(*given)
         return found._replace(g2=found.g2 * 1.001)
 
-    monkeypatch.setattr(checks, "forward_and_backward", wrong)
-    assert checks.backward_is_autograd_s(arrays, trajectory.QUICK).status is Status.FAIL
+    return wrong
+
+
+TORCH, SKIPPED, PARTED = "torch's own", "a skipped step", "in this run the three families"
+MUTANTS = (
+    Mutant("truncating casts", (TORCH,), "LabOps", with_method("half", truncating_cast), params=TINY),
+    Mutant("products that round twice", (TORCH,), "LabOps",
+           with_method("times", lambda _, x, f: (x.astype(np.float64) * f * (1 + 2.0**-20)).astype(x.dtype)),
+           params=TINY),
+    Mutant("sums of another number", (TORCH,), "LabOps",
+           with_method("add", lambda _, a, b: (a.astype(np.float64) + b * (1 + 2.0**-10)).astype(a.dtype)),
+           params=TINY),
+    Mutant("exact matrix products", (TORCH,), "LabOps", with_method("product", exact_product), params=TINY),
+    Mutant("a V100 on A100's bits after the first update", (TORCH,), "LabOps", on_another_gpu, params=TINY),
+    Mutant("another digest", (TORCH, SKIPPED), change=changed("digests", (-1, slice(100, None)), 7)),
+    Mutant("one weight at the end", (TORCH,), change=changed("final", (0, 9000), 7)),
+    Mutant("a loss of another run", (TORCH,), change=changed("losses", (1, 60), 0.5)),
+    Mutant("a scale of its own", ("the loss scale",), change=changed("scales", (0, 50), 3.0)),
+    Mutant("an overflow that was none", (SKIPPED,), change=changed("skipped", (1, 60), True)),
+    Mutant("a wrong backward pass", ("the backward pass",), "checks.forward_and_backward", scaled_second, params=TINY),
+    Mutant("families that meet again", (PARTED,), change=changed("apart", (1, 70), 0)),
+    Mutant("distances one binade too high", (PARTED,),
+           change=lambda arrays: {"spread": np.roll(arrays["spread"], 1, axis=1)}),
+    Mutant("a GPU that reads worse", ("in this run all three",), change=changed("right", (1, 0), 300)),
+    Mutant("a momentum that FP32 rounds", ("the constants",), "checks.MOMENTUM", lambda _: 0.9, params=TINY),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(trajectory, trajectory.QUICK, MUTANTS)
+
+
+def test_integers_and_fractions_give_the_same_bits(arrays: Arrays) -> None:
+    """Tensors of the first step that does not overflow and the weights after it, element by element on fractions."""
+    params, lab = trajectory.QUICK, ops.LabOps("H100")
+    at = int(np.flatnonzero(~arrays["skipped"][-1])[0])
+    x, targets = loop.examples("train")
+    index = list(islice(loop.batches(params, len(x)), at + 1))[at]
+    x, targets, weights, scale = x[index], targets[index], loop.first_weights(params), float(arrays["scales"][-1, at])
+    p = step.forward_and_backward(lab, weights, x, targets, scale)
+    tensors = PassByFractions(p, x, targets, weights, scale, lab, params.batch).elements()
+    for where, got, right in chain(tensors, updates(weights, p.gradients, scale, at, lab, params)):
+        assert got == right, where
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------------

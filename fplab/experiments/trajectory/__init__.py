@@ -6,7 +6,7 @@ two must agree on every bit of every weight after every step; here, without one,
 products. The same run in the bits of three GPU families shows what their Tensor Cores alone change.
 
 ``step``: the definition; ``ops``: its operations, twice, and ``wide``, in FP64; ``loop``: the training; ``checks``: the
-claims; ``by_fractions``: one step, element by element; ``cases``: for a GPU; ``figure``: the drawing.
+claims; ``cases``: for a GPU; ``figure``: the drawing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ TITLE = "A training run, bit for bit"
 QUESTION = "Can a whole mixed-precision training run be predicted to the last bit, and what do three GPUs make of it?"
 BUDGET = 6.0
 GPUS = ("V100", "A100", "H100")  # one of each family of FP16 blocks
+PAIRS = ((0, 1), (1, 2), (0, 2))
 DIGESTED = ("digests", "scales", "skipped", "right", "apart", "ulps", "final")
 
 
@@ -54,7 +55,6 @@ def run(params: Params, tick: Tick) -> Arrays:
         rights.append(right(ops, traces[-1].final, np.asarray, lab_bits))
         every.append(np.stack(kept))
     tick(0.95, "distances")
-    pairs = [(0, 1), (1, 2), (0, 2)]
     return {
         "digests": np.stack([t.digests for t in traces]),
         "scales": np.stack([t.scales for t in traces]),
@@ -62,10 +62,10 @@ def run(params: Params, tick: Tick) -> Arrays:
         "losses": np.stack([t.losses for t in traces]),
         "right": np.array(rights),
         "final": np.stack([x[-1] for x in every]),
-        "apart": np.stack([(every[i] != every[j]).sum(axis=1) for i, j in pairs]),
-        "ulps": np.stack([np.median(distance(every[i], every[j]), axis=1) for i, j in pairs]),
+        "apart": np.stack([(every[i] != every[j]).sum(axis=1) for i, j in PAIRS]),
+        "ulps": np.stack([np.median(distance(every[i], every[j]), axis=1) for i, j in PAIRS]),
         "spread": np.stack(
-            [np.bincount(classes(distance(every[i][-1], every[j][-1])), minlength=32) for i, j in pairs]
+            [np.bincount(classes(distance(every[i][-1], every[j][-1])), minlength=32) for i, j in PAIRS]
         ),
     }
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import exact
-from .loop import Params, lab_bits, train
-from .ops import LabOps
-from .step import SKIP, Pass
+from fplab import exact
+from fplab.experiments.trajectory.loop import Params, lab_bits, train
+from fplab.experiments.trajectory.ops import LabOps
+from fplab.experiments.trajectory.step import SKIP, Pass
 
 STEP = 37  # every so many elements of a tensor are computed by fractions
 CANCELLED = 12  # and so many of each product that cancel most: there the Tensor Core's roundings show
@@ -36,7 +36,7 @@ class PassByFractions:
     def __init__(
         self, p: Pass, x: Any, targets: Any, weights: tuple[Any, ...], scale: float, ops: LabOps, batch: int
     ) -> None:
-        from ...tensorcore import get
+        from fplab.tensorcore import get
 
         self.p, self.targets, self.factor = p, targets, Fraction(scale / batch)
         self.model = get(ops.gpu, "fp16")
@@ -48,7 +48,7 @@ class PassByFractions:
 
     def product(self, a: Any, b: Any, i: int, j: int) -> Fraction:
         """Element (i, j) of a product by the oracle of Tensor Cores, stored as FP16."""
-        from ...tensorcore import oracle
+        from fplab.tensorcore import oracle
 
         total = oracle.dot([float(v) for v in a[i]], [float(v) for v in b[:, j]], 0.0, self.model)
         return rounded(number(np.uint32(oracle.result_bits(total, self.model)).view(np.float32)), "fp16")
