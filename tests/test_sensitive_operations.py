@@ -1,25 +1,25 @@
-"""The experiment on sensitive operations: its formulas, fates, claims and GPU cases, and that its checks can fail."""
+"""The experiment on sensitive operations: its formulas, fates, claims, mutants that they kill, and GPU cases."""
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
-from fractions import Fraction
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experiment_frame import frame
+from experiment_frame import Mutant, frame, kills, no_forgery_passes
 
 import fplab
 from fplab.experiments import sensitive_operations as experiment
 from fplab.experiments.base import Status
 from fplab.experiments.sensitive_operations import cases, checks, data
 from fplab.experiments.sensitive_operations.operations import NAMES, OPERATIONS
-from fplab.hardware.cases import Arrays
+from fplab.hardware.cases import Arrays, Case
 
-SMALL = data.Params(epochs=4, rows=48, step=2)
+SMALL = data.QUICK
 BY_NAME = {op.name: op for op in OPERATIONS}
 LOGITS = np.random.default_rng(5).standard_normal((4096, 10)).astype(np.float32) * np.float32(4)
 MANY: Arrays = {"logits": LOGITS + np.float32(8) * (np.arange(10) == 0)}  # the first is the true class's
@@ -29,7 +29,7 @@ arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(experiment
 
 def test_the_run_reports_progress() -> None:
     ticks: list[float] = []
-    experiment.run(data.Params(epochs=1, rows=8, step=16), lambda done, _text: ticks.append(done))
+    experiment.run(TINY, lambda done, _text: ticks.append(done))
     assert ticks == sorted(ticks)
     assert 0 < ticks[0] < 0.1 < 0.8 < ticks[-1] <= 1
 
@@ -93,11 +93,11 @@ def test_the_limits_of_fp16_are_the_known_ones(arrays: Arrays) -> None:
 
 
 def test_the_real_values_are_of_the_shapes_described(arrays: Arrays) -> None:
-    assert arrays["activations"].shape == (48, 256)
+    assert arrays["activations"].shape == (64, 256)
     assert (arrays["activations"] < 0).any()
     assert (arrays["positive"] > 0).all()
-    assert arrays["channels"].shape == (16, 48 * 64)
-    assert arrays["logits"].shape == (48, 10)
+    assert arrays["channels"].shape == (16, 64 * 64)
+    assert arrays["logits"].shape == (64, 10)
     assert (arrays["logits"].argmax(axis=1) == 0).mean() > 0.85  # the true class comes first
 
 
@@ -121,45 +121,60 @@ def test_the_verdict_follows_the_fates() -> None:
     assert needs(1, 0, 0.1) == data.RANGE
 
 
-def broken(arrays: Arrays, name: str, place: tuple[int, ...], value: float) -> Arrays:
-    changed = copy.deepcopy(dict(arrays))
-    changed[name][place] = value
-    return changed
+# --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("check", "name", "place", "value"),
-    [
-        (checks.check_limits, "limits", (0, 1), 11.5),
-        (checks.check_limits, "limits", (1, 4), 255.0),
-        (checks.check_needs, "zero", (NAMES.index("norm"), 0, 1, 10), 0.5),
-        (checks.check_needs, "median", (NAMES.index("log"), 0, 0, 10), 0.1),
-        (checks.check_inside_is_enough, "median", (NAMES.index("exp"), 1, 1, 10), 0.1),
-        (checks.check_bf16, "overflow", (NAMES.index("sum"), 1, 0, 10), 0.5),
-        (checks.check_support, "median", (NAMES.index("log"), 0, 0, 10), 0.1),
-    ],
-    ids=lambda v: getattr(v, "__name__", None),
-)
-def test_a_check_fails_on_wrong_numbers(check, name, place, value, arrays: Arrays) -> None:  # type: ignore[no-untyped-def]
-    assert arrays["scales"][10] == 0
-    assert check(arrays, SMALL).status is Status.PASS
-    assert check(broken(arrays, name, place, value), SMALL).status is Status.FAIL
+def changed(name: str, place: tuple[Any, ...], value: float) -> Callable[[Arrays], Arrays]:
+    """A change of one array, and of what is beside it of every seed."""
+
+    def fault(arrays: Arrays) -> Arrays:
+        arrays[name][place] = value
+        near = f"near_{name}"
+        if near in arrays:
+            arrays[near][(slice(None), *place[:-1], 0 if place[-1] is Ellipsis else NEAR.index(place[-1]))] = value
+        return arrays
+
+    return fault
 
 
-def truncating(step: str, a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
-    return np.float32(getattr(fplab, step)(a, b, work, "rtz"))
+def truncating(step: str) -> Callable[[Any], Any]:
+    """A step that is rounded toward zero."""
+    return lambda _: lambda a, b, work: np.float32(getattr(fplab, step)(a, b, work, "rtz"))
 
 
-def test_checks_fail_where_a_step_is_rounded_otherwise(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fplab.experiments.sensitive_operations import operations
+def inside_loss(_: Any) -> Any:
+    """Losses that are rounded once, at the end."""
+    return lambda x, fmt: [np.asarray(fplab.encode(BY_NAME["cross-entropy"].run(x, "fp32"), fmt)) & 0x7FFF]
 
-    for step, touched in (("div", checks.check_chains), ("sub", checks.check_torch_steps), ("mul", checks.check_cube)):
-        monkeypatch.setattr(operations, step, functools.partial(truncating, step))
-        assert touched(arrays, SMALL).status is Status.FAIL
-        monkeypatch.undo()
-    monkeypatch.setattr(operations, "rounded", lambda x, work: x.astype(np.float32))
-    assert checks.check_functions(arrays, SMALL).status is Status.FAIL
-    assert checks.check_loss_kernel(MANY, SMALL).status is Status.FAIL
+
+KS = data.scales(SMALL).tolist()
+ZERO = KS.index(0)
+NEAR = [i for i, k in enumerate(KS) if abs(k) <= data.NEAR]
+TINY = replace(SMALL, epochs=1, rows=8, few=8, step=6, seeds=1)
+NEEDS, SUPPORT, CHAINS = "FP16 needs", "The evidence supports", "Sums, means"
+MUTANTS = (
+    Mutant("quotients rounded toward zero", (CHAINS,), "operations.div", truncating("div"), params=TINY),
+    Mutant("differences rounded toward zero", (CHAINS,), "operations.sub", truncating("sub"), params=TINY),
+    Mutant("products rounded toward zero", (CHAINS, "torch's x^3"), "operations.mul", truncating("mul"), params=TINY),
+    Mutant("nothing rounded", ("exp and log",), "operations.rounded",
+           lambda _: lambda x, work: x.astype(np.float32), params=TINY),
+    Mutant("a loss that keeps its sum in FP32", ("torch's log-softmax",), "checks.narrow_losses", inside_loss,
+           params=replace(TINY, rows=64)),
+    Mutant("FP32 results for kernels", ("torch's half kernels",), "checks.torch_half",
+           lambda _: lambda op, x, fmt: fplab.encode(op.run(x, fmt), fmt), params=TINY),
+    Mutant("an exp that ends later", ("The formats alone",), change=changed("limits", (0, 1), 11.5)),
+    Mutant("a sum that counts 255 ones", ("The formats alone",), change=changed("limits", (1, 4), 255.0)),
+    Mutant("a norm that vanishes", (NEEDS,), change=changed("zero", (NAMES.index("norm"), 0, 1, ZERO), 0.5)),
+    Mutant("a log that every step spoils", (NEEDS, SUPPORT),
+           change=changed("median", (NAMES.index("log"), 0, 0, ZERO), 0.1)),
+    Mutant("an exp that is off", ("With FP32 inside",),
+           change=changed("median", (NAMES.index("exp"), 1, 1, ZERO), 0.1)),
+    Mutant("a BF16 sum that overflows", ("BF16 trades",),
+           change=changed("overflow", (NAMES.index("sum"), 1, 0, ZERO), 0.5)),
+    Mutant("a list without log", ("CUDA's autocast",), "data.listed",
+           lambda listed: lambda op: op.name != "log" and listed(op), params=TINY),
+)  # fmt: skip
+test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(experiment, SMALL, MUTANTS)
 
 
 def test_what_log_softmax_rounds_holds_for_many_rows_and_is_hardly_ever_left_open() -> None:
@@ -189,6 +204,11 @@ def test_a_case_runs_on_the_cpu_and_has_every_output(case) -> None:  # type: ign
         np.testing.assert_array_equal(codes, found[name])
 
 
+@pytest.mark.parametrize("case", experiment.gpu_cases(TINY), ids=lambda c: c.name)
+def test_a_forged_record_does_not_pass(case: Case) -> None:
+    no_forgery_passes(case)
+
+
 def test_widths_are_those_of_the_list() -> None:
     case = experiment.gpu_cases(SMALL)[-1]
     (widths,) = case.emulate(case.inputs(), {}).values()
@@ -215,13 +235,3 @@ def test_the_table_has_a_row_for_every_number(arrays: Arrays) -> None:
     assert columns["format"][at] == "bf16"
     assert columns["way"][at] == "FP32 result"
     assert columns["overflow"][at] == arrays["overflow"][0, 1, 2, -1]
-
-
-def test_the_oracle_of_the_chains_is_a_fraction_by_itself() -> None:
-    """The steps of the checks, on numbers whose exact result can be said: 2048 + 1 in FP16, thirds."""
-    do = checks.Steps("fp16")
-    one, many = do.number(1.0), do.number(2048.0)
-    assert do.sum([many, one]) == many
-    third = do.mean([one, do.number(0.0), do.number(0.0)])
-    assert Fraction(float(fplab.decode(np.uint16(third), "fp16"))) == Fraction(1365, 4096)
-    assert do.root(do.number(4.0)) == do.number(2.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,11 @@ EVERY, INSIDE, RESULT = range(3)
 
 @dataclass(frozen=True)
 class Params:
-    """``epochs``, ``seed``: the training. ``rows``: how many images. ``low`` to ``high``: the values times 2^k."""
+    """``epochs``, ``seed``: the training. ``rows``: how many images. ``low`` to ``high``: the values times 2^k.
+
+    ``seeds``: networks over which verdicts are compared, on ``few`` images near their own scale; what is drawn is of
+    the first.
+    """
 
     epochs: int = 12
     seed: int = 0
@@ -28,9 +32,11 @@ class Params:
     low: int = -20
     high: int = 12
     step: int = 1
+    seeds: int = 3
+    few: int = 64
 
 
-QUICK = Params(epochs=5, rows=64, step=2)
+QUICK = Params(epochs=4, rows=64, low=-18, step=3)
 
 
 def scales(params: Params) -> np.ndarray:
@@ -110,14 +116,12 @@ def entering(arrays: Arrays, op: Listed, fmt: str, k: int) -> np.ndarray:
     return np.asarray(fplab.quantize(values, fmt, overflow="saturate"), np.float32)
 
 
-def run(params: Params, tick: Tick) -> Arrays:
-    """Fates (operation, format, way, scale), and of the elementwise operations the results of every code."""
-    arrays = gather(params, tick)
-    ks = scales(params)
+def fates(arrays: Arrays, ks: np.ndarray, tick: Tick) -> Arrays:
+    """Fates (operation, format, way, scale) of a network's values."""
     shape = (len(OPERATIONS), len(FORMATS), len(WAYS), len(ks))
     found = {name: np.zeros(shape) for name in ("median", "worst", "overflow", "zero")}
     for i, op in enumerate(OPERATIONS):
-        tick(0.3 + 0.06 * i, op.name)
+        tick(i / len(OPERATIONS), op.name)
         for f, fmt in enumerate(FORMATS):
             for s, k in enumerate(ks):
                 x = entering(arrays, op, fmt, int(k))
@@ -127,8 +131,22 @@ def run(params: Params, tick: Tick) -> Arrays:
                         one = fate(got, exact)
                         for name, values in found.items():
                             values[i, f, w, s] = getattr(one, name)
+    return found
+
+
+def run(params: Params, tick: Tick) -> Arrays:
+    """Fates of the first network's values; beside them, as ``near_`` with the seed first, of all networks' near 2^0."""
+    arrays, ks = gather(params, tick), scales(params)
+    found = fates(arrays, ks, lambda f, text: tick(0.3 + 0.4 * f, text))
+    near = np.abs(ks) <= NEAR
+    every = [{name: x[..., near] for name, x in found.items()}]
+    for seed in range(1, params.seeds):
+        tick(0.7 + 0.2 * seed / params.seeds, f"seed {seed}")
+        one = gather(replace(params, seed=params.seed + seed, rows=params.few), lambda _share, _text: None)
+        every.append(fates(one, ks[near], lambda _share, _text: None))
     tick(0.9, "every code")
-    return {**arrays, **found, "scales": ks, "limits": limits()}
+    beside = {f"near_{name}": np.stack([one[name] for one in every]) for name in found}
+    return {**arrays, **found, **beside, "scales": ks, "limits": limits()}
 
 
 # --- where the range of a format ends -------------------------------------------------------------------------------
@@ -207,6 +225,14 @@ def listed(op: Listed) -> bool:
     from ...nn.autocast_lists import RULES, Rule
 
     return any(RULES.get(m) in (Rule.FP32, Rule.FP32_DTYPE, Rule.FP32_OVERLOAD) for m in op.members)
+
+
+def of_seed(arrays: Arrays, seed: int) -> Arrays:
+    """The fates of one network near 2^0, under the names of the first one's."""
+    near = np.abs(arrays["scales"]) <= NEAR
+    return {name: arrays[f"near_{name}"][seed] for name in ("median", "overflow", "zero")} | {
+        "scales": arrays["scales"][near]
+    }
 
 
 def verdicts(arrays: Arrays, fmt: str = "fp16") -> list[Verdict]:
