@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiment_frame import Mutant, computed_on_cpu, drawn, frame, kills, no_forgery_passes
+from experiment_frame import Mutant, computed_on_cpu, drawn, forged, frame, kills
 
 from fplab.experiments import formats_in_training, statistics
 from fplab.experiments.base import Status
@@ -222,7 +222,7 @@ CASES = formats_in_training.gpu_cases(SMALL)
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_forged_record_does_not_pass(case: Case) -> None:
-    no_forgery_passes(case)
+    forged(case)
 
 
 def test_there_is_a_case_for_every_pass_and_format() -> None:

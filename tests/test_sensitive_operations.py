@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiment_frame import Mutant, frame, kills, no_forgery_passes
+from experiment_frame import Mutant, forged, frame, kills
 
 import fplab
 from fplab.experiments import sensitive_operations as experiment
@@ -206,7 +206,7 @@ def test_a_case_runs_on_the_cpu_and_has_every_output(case) -> None:  # type: ign
 
 @pytest.mark.parametrize("case", experiment.gpu_cases(TINY), ids=lambda c: c.name)
 def test_a_forged_record_does_not_pass(case: Case) -> None:
-    no_forgery_passes(case)
+    forged(case)
 
 
 def test_widths_are_those_of_the_list() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiment_frame import Mutant, computed_on_cpu, frame, kills, no_forgery_passes
+from experiment_frame import Mutant, computed_on_cpu, forged, frame, kills
 from trajectory_by_fractions import PassByFractions, updates
 
 from fplab.errors import LabError
@@ -105,7 +105,7 @@ def test_the_run_s_case_is_a_claim_and_the_products_case_a_question():
 
 @pytest.mark.parametrize("case", trajectory.gpu_cases(TINY)[1:], ids=lambda c: c.name)
 def test_a_forged_record_does_not_pass(case: Case) -> None:
-    no_forgery_passes(case)
+    forged(case)
 
 
 def test_the_model_is_that_of_the_record_s_device():
