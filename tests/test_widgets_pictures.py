@@ -418,7 +418,7 @@ def test_memory_draws_the_estimate():
     for zero in range(4):
         wanted = memory.estimate("llama3-8b", gpus=64, zero=zero, tensor=2, recompute="full")
         drawn = {e.get("data-kind"): int(e.get("data-bytes")) for e in of_class(picture, "part")
-                 if e.get("data-zero") == str(zero)}  # fmt: skip
+                 if e.get("data-row") == str(zero)}  # fmt: skip
         assert drawn == dict(wanted.fullest.device)
         if zero == 2:
             assert f"{wanted.total:,}" in text_of(picture)

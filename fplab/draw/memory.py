@@ -1,50 +1,35 @@
-"""Who takes what: bytes by kind as stacked bars, against the memory of GPUs."""
+"""Who takes what: bytes by kind as stacked bars, against the memory of GPUs; the looks that kinds have everywhere."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from ..columns import width_of
+from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
 
-from .style import current, new_figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 Bars = Mapping[str, Mapping[str, int]]
-# kind -> (series, hatch, opacity); the same kind looks the same in every figure
-LOOKS: Mapping[str, tuple[int, str, float]] = {
-    "parameters": (0, "", 0.9),
-    "gradients": (1, "", 0.9),
-    "master": (3, "\\\\\\\\", 0.55),
-    "states": (2, "", 0.8),
-    "activations": (5, "////", 0.45),
-    "kv cache": (5, "////", 0.45),
-    "temporary": (6, "....", 0.45),
-    "buffers": (7, "xxxx", 0.5),
-    "other": (6, "....", 0.45),
+LOOKS: Mapping[str, tuple[str, str, float]] = {  # kind -> (hue, hatch, opacity)
+    "parameters": (BLUE, "", 0.9),
+    "gradients": (ORANGE, "", 0.9),
+    "master": (PURPLE, "\\\\\\\\", 0.55),
+    "states": (GREEN, "", 0.8),
+    "activations": (RED, "////", 0.45),
+    "kv cache": (RED, "////", 0.45),
+    "temporary": (GREY, "....", 0.45),
+    "buffers": (GREY, "xxxx", 0.5),
+    "other": (GREY, "....", 0.45),
 }
 NAMES = {"master": "FP32 master weights", "states": "optimizer states", "kv cache": "keys and values"}
 UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-
-
-def fill(kind: str) -> dict[str, Any]:
-    """How the area of a kind is drawn: keyword arguments of a patch."""
-    series, hatch, opacity = LOOKS[kind]
-    theme = current()
-    return {
-        "facecolor": (*to_rgb(theme.series[series]), opacity),
-        "edgecolor": theme.background,
-        "hatch": hatch,
-        "linewidth": 0.8,
-    }
-
-
-def kind_patches(kinds: Sequence[str]) -> list[Patch]:
-    """Legend handles of kinds."""
-    return [Patch(label=NAMES.get(kind, kind), **fill(kind)) for kind in kinds]
+WIDTH = 880  # pixels
+OPACITY = 0.55  # of a part that words are written on
 
 
 def kinds_of(bars: Bars) -> list[str]:
@@ -52,60 +37,111 @@ def kinds_of(bars: Bars) -> list[str]:
     return [kind for kind in LOOKS if any(one.get(kind, 0) for one in bars.values())]
 
 
-def stacked_bytes(ax: Axes, bars: Bars, *, share: bool = False, total: bool = True) -> None:
-    """Draw horizontal bars of bytes, one a row from the top, stacked by kind.
+def unit_of(bars: Bars) -> tuple[int, str]:
+    """The unit in which the longest bar reads best."""
+    longest = max(sum(one.values()) for one in bars.values())
+    return next((unit for unit in UNITS if longest >= unit[0]), (1, "bytes"))
 
-    ``bars``: name -> kind -> bytes. ``share``: as percentages of each bar's total. ``total``: write it at the end.
+
+def bars_scene(bars: Bars, sizes: Sequence[int], chosen: str = "", names: Mapping[str, object] | None = None) -> Scene:
+    """Bars of bytes, with a name or, without ``names``, a number in every part that has room.
+
+    ``bars``: name -> kind -> bytes. ``sizes``: of GPUs in GB, each a line. ``chosen``: the bar that is marked.
     """
-    theme = current()
-    totals = {name: sum(one.values()) for name, one in bars.items()}
-    unit, unit_name = next((u for u in UNITS if max(totals.values()) >= u[0]), (1, "bytes"))
-    longest = 100.0 if share else max(totals.values()) / unit
-    for row, (name, one) in enumerate(bars.items()):
-        left, scale = 0.0, 100 / max(totals[name], 1) if share else 1 / unit
+    unit, unit_name = unit_of(bars)
+    totals = [sum(one.values()) for one in bars.values()]
+    left, foot = 24 + 7.2 * max(map(len, bars)), 40 * len(bars) + 12
+    per = (WIDTH - left - 96) / max(*totals, *(size * 10**9 for size in sizes), 1)
+    ends = [f"{total / unit:,.1f} {unit_name}" for total in totals]
+    told = "; ".join(f"{name}: {end}" for name, end in zip(bars, ends, strict=True))
+    drawing, lines = Scene(WIDTH, foot + 18, told), [left + size * 10**9 * per for size in sizes]
+    for row, (bar, one) in enumerate(bars.items()):
+        x, y, mark = left, 14 + 40.0 * row, bar == chosen
+        weight = "bold" if mark else "normal"
+        drawing.text(left - 8, y + 18, "▶ " * mark + bar, "end", 12, font_weight=weight)
+        for kind, n in one.items():
+            hue, hatch, _ = LOOKS[kind]
+            drawing.rect(x, y, n * per, 26, hue, fill_opacity=OPACITY, stroke="currentColor", stroke_opacity=0.5,
+                         class_="part", data_kind=kind, data_bytes=n, data_row=row)  # fmt: skip
+            if hatch:
+                drawing.hatch(x, y, n * per, 26)
+            label = str(names[kind]) if names else f"{n / unit:.3g}"
+            half, end = 3.75 * width_of(label), x + n * per
+            spots = [(x + end) / 2, *(line + side * (half + 2) for line in lines for side in (1, -1))]
+            for at in spots:
+                if x + half < at < end - half and all(abs(at - line) > half for line in lines):
+                    drawing.text(at, y + 17, label, "middle", 11)
+                    break
+            x = end
+        clear = max((line for line in lines if x - 4 < line < x + 64), default=x)  # not across a line
+        drawing.text(clear + 6, y + 18, ends[row], size=12)
+    for size, line in zip(sizes, lines, strict=True):
+        drawing.line(line, 6, line, foot, stroke_width=2, stroke_dasharray="6 3")
+        drawing.text(line, foot + 14, f"{size} GB", "middle", 12)
+    return drawing
+
+
+def fill(kind: str) -> dict[str, Any]:
+    """How the area of a kind is drawn: keyword arguments of a patch."""
+    from matplotlib.colors import to_rgba
+
+    from .style import current, of_hue
+
+    hue, hatch, opacity = LOOKS[kind]
+    face = to_rgba(of_hue(hue), opacity)
+    return {"facecolor": face, "edgecolor": current().background, "hatch": hatch, "linewidth": 0.8}
+
+
+def kind_patches(kinds: Sequence[str]) -> list[Patch]:
+    """Legend handles of kinds."""
+    from matplotlib.patches import Patch
+
+    return [Patch(label=NAMES.get(kind, kind), **fill(kind)) for kind in kinds]
+
+
+def stacked_bytes(ax: Axes, bars: Bars, *, total: bool = True) -> None:
+    """Draw horizontal bars of bytes on axes that have more to show, one a row from the top, stacked by kind.
+
+    ``bars``: name -> kind -> bytes. ``total``: write it at the end.
+    """
+    unit, unit_name = unit_of(bars)
+    longest = max(sum(one.values()) for one in bars.values()) / unit
+    for row, one in enumerate(bars.values()):
+        left = 0.0
         for kind in kinds_of(bars):
-            width = one.get(kind, 0) * scale
+            width = one.get(kind, 0) / unit
             ax.barh(row, width, left=left, height=0.68, **fill(kind))
             if width > 0.07 * longest:
-                label = f"{width:.0f}%" if share else f"{width:.3g}"
-                ax.text(left + width / 2, row, label, ha="center", va="center", fontsize=8.5, bbox=plate(), zorder=5)
+                ax.text(left + width / 2, row, f"{width:.3g}", ha="center", va="center", fontsize=8.5, bbox=plate())
             left += width
-        if total and not share:
+        if total:
             ax.annotate(f"{left:.3g} {unit_name}", (left, row), (5, 0), textcoords="offset points", va="center",
-                        fontsize=9, fontweight="bold", color=theme.ink, bbox=plate(), zorder=5)  # fmt: skip
+                        fontsize=9, fontweight="bold", bbox=plate())  # fmt: skip
     ax.set_yticks(range(len(bars)), list(bars))
     ax.set_ylim(len(bars) - 0.4, -0.6)
-    ax.set_xlim(0, 100 if share else 1.16 * longest)
-    ax.set_xlabel("share (%)" if share else unit_name)
+    ax.set_xlim(0, 1.16 * longest)
+    ax.set_xlabel(unit_name)
     ax.grid(axis="y", visible=False)
 
 
 def plate() -> dict[str, Any]:
     """A background for text, so that lines behind it do not cross it."""
+    from .style import current
+
     return {"boxstyle": "round,pad=0.12", "fc": current().background, "ec": "none", "alpha": 0.85}
 
 
-def capacity_lines(ax: Axes, sizes: Sequence[int]) -> None:
-    """Mark the memory of GPUs (GB) on an axis in GB, those that the axis reaches and the next one."""
-    right = ax.get_xlim()[1]
-    shown = [size for size in sizes if size <= right]
-    if not shown and sizes and right > sizes[0] / 3:
-        shown = [sizes[0]]
-        ax.set_xlim(0, 1.06 * sizes[0])
-    theme = current()
-    for size in shown:
-        ax.axvline(size, color=theme.ink, linewidth=1.1, linestyle=(0, (3, 2)), zorder=3)
-        ax.annotate(f"{size} GB", (size, 1), (0, 2), xycoords=ax.get_xaxis_transform(), textcoords="offset points",
-                    ha="center", va="bottom", fontsize=9, color=theme.ink)  # fmt: skip
-
-
 def figure_of(title: str, bars: Bars, sizes: Sequence[int] = ()) -> Figure:
-    """A figure of one stacked bar a row, with the GPUs that hold it."""
-    figure = new_figure(10, 1.9 + (0.5 if len(bars) < 9 else 0.34) * len(bars))
-    ax = figure.subplots()
-    stacked_bytes(ax, bars)
-    if ax.get_xlabel() == "GB":
-        capacity_lines(ax, sizes)
-    figure.suptitle(textwrap.fill(title, 100), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
-    figure.legend(handles=kind_patches(kinds_of(bars)), loc="outside lower center", ncols=6)
+    """A figure of bars, with the GPUs of ``sizes`` GB that they fill, or the smallest where they come near."""
+    from .style import figure_of_scenes
+
+    most = max(sum(one.values()) for one in bars.values()) / 10**9
+    shown = [size for size in sizes if size <= most] or [size for size in sizes[:1] if size < 3 * most]
+    scene = bars_scene({name.replace("\n", " "): one for name, one in bars.items()}, shown)
+    scene.height += 40  # of the legend
+    figure = figure_of_scenes([(textwrap.fill(title, 100), scene)])
+    patches = kind_patches(kinds_of(bars))
+    for patch in patches:
+        patch.set_alpha(OPACITY)
+    figure.legend(handles=patches, loc="lower center", ncols=6)
     return figure

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
+HUES = (BLUE, ORANGE, GREEN, PURPLE, "", RED, GREY)  # of a theme's series, by their places; the fifth is ink
 NUMBERS = (int, float)
 LEGIBLE = 0.7  # a drawing shrinks to this share of its width, and scrolls where there is less room
 POINTS = 0.72  # of a pixel, at 100 pixels an inch
@@ -117,11 +118,10 @@ class Scene:
         from matplotlib.lines import Line2D
         from matplotlib.patches import Rectangle
 
-        from .style import current
+        from .style import of_hue
 
         def colour(given: dict[str, Any], what: str, default: str = "none") -> Any:
-            name = given.get(what, default)
-            return to_rgba(current().ink if name == "currentColor" else name, given.get(f"{what}_opacity"))
+            return to_rgba(of_hue(given.get(what, default)), given.get(f"{what}_opacity"))
 
         sides = {"start": "left", "middle": "center", "end": "right"}
         for tag, given, text in self.marks:
@@ -132,10 +132,13 @@ class Scene:
                 ax.add_patch(Rectangle(place, *size, facecolor=face, edgecolor=edge, linewidth=width))
             elif tag == "line":
                 ends = (given["x1"], given["x2"]), (given["y1"], given["y2"])
-                ax.add_line(Line2D(*ends, color=colour(given, "stroke"), linewidth=width))
+                line = ax.add_line(Line2D(*ends, color=colour(given, "stroke"), linewidth=width))
+                line.set_linestyle("--" if "stroke_dasharray" in given else "-")
+            elif tag == "path":  # the hatching of the rectangle before it
+                ax.patches[-1].set_hatch("////")
             else:
                 font = {"size": POINTS * given["font_size"], "weight": given.get("font_weight", "normal")}
-                ink = to_rgba(current().ink, given.get("opacity"))
+                ink = to_rgba(of_hue("currentColor"), given.get("opacity"))
                 ax.text(given["x"], given["y"], text, ha=sides[given["text_anchor"]], color=ink, **font)
         ax.set(xlim=(0, self.width), ylim=(self.height, 0))
         ax.set_axis_off()

@@ -21,7 +21,6 @@ BELOW = 10  # places drawn below the quantum; what lies lower is told in words
 CELL, ROW, LEFT, RIGHT = 15, 20, 190, 250
 X = Callable[[int], float]  # from a place to the left edge of its column
 EMPTY = 0.12  # opacity of the box of a 0
-TITLE = 30  # pixels above a step of a figure
 
 
 def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
@@ -33,7 +32,7 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
 
     Raises LabError for a trace without so many steps, and for more than four of them.
     """
-    from .style import new_figure
+    from .style import figure_of_scenes
 
     integer("first", first, 0, max(len(trace.steps) - 1, 0))
     integer("steps", steps, 1, MOST)
@@ -41,16 +40,10 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
         raise LabError("the trace has no steps: its row is empty.")
     shown = trace.steps[first : first + steps]
     with speaking("en"):
-        scenes = [step_scene(step, trace) for step in shown]
-    width, height = max(s.width for s in scenes), sum(s.height + TITLE for s in scenes)
-    figure, top = new_figure(width / 100, height / 100), height
-    figure.set_layout_engine("none")
-    for number, (step, scene) in enumerate(zip(shown, scenes, strict=True), first):
-        top -= scene.height + TITLE
-        ax = figure.add_axes((0.0, top / height, scene.width / width, scene.height / height))
-        scene.onto(ax)
-        ax.set_title(f" {trace.model.name}, step {number}: {told(step)}", loc="left")
-    return figure
+        return figure_of_scenes(
+            [(f"{trace.model.name}, step {number}: {told(step)}", step_scene(step, trace))
+             for number, step in enumerate(shown, first)]
+        )  # fmt: skip
 
 
 def told(step: Step) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from .. import memory
+from ..draw.memory import bars_scene
 from ..draw.page import bracketed, facts, note, panel, say, table, title
-from ..draw.scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import quotes_call
 from ..language import Text
 from ..memory import Estimate, words
@@ -14,9 +14,7 @@ from ..memory.activations import RECOMPUTE
 from .shell import Board, Control
 
 KINDS = {kind: name for kind, name in words.KINDS.items() if kind != "kv cache"}  # of training
-COLOURS = dict(zip(KINDS, (BLUE, ORANGE, PURPLE, GREEN, RED, GREY, GREY), strict=True))
 CARDS = {"": 0, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141, "192 GB": 192}
-WIDTH, LEFT = 880, 70
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ def render(state: State) -> str:
     found = [estimated(state, zero) for zero in range(4)]
     chosen = found[state.zero]
     rank = chosen.fullest
+    bars = {f"ZeRO-{zero}": dict(e.fullest.device) for zero, e in enumerate(found)}
     capacity = CARDS[state.card] * 10**9
     fits = ""
     if capacity:
@@ -64,40 +63,11 @@ def render(state: State) -> str:
     head, whole = say("fullest rank", "占用最多的一张卡"), f"{rank.total / 1e9:,.2f} GB"
     return panel(
         title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {bracketed(whole, head)} {fits}"),
-        bars(found, state.zero, capacity),
+        bars_scene(bars, [CARDS[state.card]] * bool(capacity), f"ZeRO-{state.zero}", KINDS).svg(),
         table([say("kind", "种类"), say("bytes", "字节"), "GB"], rows),
         facts(lines),
         note(say("GB: 10⁹ bytes. Computed, not measured.", "GB：10⁹ 字节。为计算值，非实测。")),
     )
-
-
-def bars(found: list[Estimate], chosen: int, capacity: int) -> str:
-    """Stacked bars of the fullest rank, with the names written into every part that has room."""
-    longest = max(*(e.total for e in found), capacity, 1)
-    drawing = Scene(WIDTH, 40 * len(found) + 30)
-    wide = WIDTH - LEFT - 96
-    for row, e in enumerate(found):
-        x, y = float(LEFT), 14 + 40.0 * row
-        drawing.text(LEFT - 8, y + 18, ("▶ " if row == chosen else "") + f"ZeRO-{row}", "end", 12,
-                     font_weight="bold" if row == chosen else "normal")  # fmt: skip
-        for kind, n in e.fullest.device.items():
-            width = n / longest * wide
-            drawing.rect(x, y, width, 26, COLOURS.get(kind, GREY), fill_opacity=0.55, stroke="currentColor",
-                         stroke_opacity=0.5, class_="part", data_kind=kind, data_bytes=n, data_zero=row)  # fmt: skip
-            if kind in ("master", "temporary"):
-                drawing.hatch(x, y, width, 26)
-            name = str(KINDS.get(kind, kind))
-            if width > 7.5 * len(name) * (1.7 if ord(name[0]) > 255 else 1):
-                drawing.text(x + width / 2, y + 17, name, "middle", 11)
-            x += width
-        line = LEFT + capacity / longest * wide
-        beside = line + 6 if capacity and x - 4 < line < x + 64 else x + 6  # not across the line of the capacity
-        drawing.text(beside, y + 18, f"{e.total / 1e9:,.1f} GB", size=12)
-    if capacity:
-        x = LEFT + capacity / longest * wide
-        drawing.line(x, 6, x, 40 * len(found) + 12, stroke_width=2, stroke_dasharray="6 3")
-        drawing.text(x, 40 * len(found) + 26, f"{capacity / 1e9:g} GB", "middle", 12)
-    return drawing.svg("; ".join(f"ZeRO-{i}: {e.total / 1e9:.1f} GB" for i, e in enumerate(found)))
 
 
 CONTROLS = (
