@@ -16,7 +16,6 @@ import matplotlib as mpl
 from matplotlib.patches import Rectangle
 
 from fplab.draw import style
-from fplab.draw.errors import error_curves
 from fplab.draw.histogram import binade_histogram, format_thresholds, percent, shares
 from fplab.draw.numberline import number_line, values_between
 from fplab.draw.strip import bit_strip
@@ -163,7 +162,7 @@ def test_save_refuses_other_suffixes(tmp_path) -> None:
 
 def test_pyplot_is_never_imported() -> None:
     code = (
-        "import sys, fplab.draw.style as s, fplab.draw.histogram, fplab.draw.errors, fplab.draw.strip, "
+        "import sys, fplab.draw.style as s, fplab.draw.histogram, fplab.draw.strip, "
         "fplab.draw.numberline\nwith s.themed('dark'): s.new_figure().subplots()\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -224,17 +223,6 @@ def test_histogram_of_nothing_and_of_wrong_shapes() -> None:
     binade_histogram(ax, np.zeros(2, int), exponents=np.array([0, 1]), zero=0)
     with pytest.raises(LabError, match=r"counts \(2,\) and exponents \(3,\)"):
         binade_histogram(ax, np.zeros(2, int), exponents=np.arange(3))
-
-
-def test_error_curves_show_zeros_bounds_and_names() -> None:
-    n = np.array([2, 4, 8, 16])
-    ax = style.new_figure().subplots()
-    error_curves(ax, n, {"exact": np.zeros(4), "plain": n * 1e-3}, {"plain": n * 1e-2, "any order": n * 1e-1})
-    assert texts(ax) == ["bound: plain", "bound: any order", "exact: exact", "plain"]
-    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
-    assert [line.get_xdata().tolist() for line in hollow] == [n.tolist()]
-    with pytest.raises(LabError, match="'plain' has shape"):
-        error_curves(ax, n, {"plain": np.zeros(3)})
 
 
 def test_bit_strip_draws_every_bit() -> None:
