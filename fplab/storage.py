@@ -49,7 +49,9 @@ def atomically(path: Path) -> Iterator[Path]:
     except WriteError:
         raise
     except OSError as error:
-        raise WriteError(f"cannot write {str(path)!r}: {error.strerror or error}.") from None
+        failed = WriteError(f"cannot write {str(path)!r}: {error.strerror or error}.")
+        failed.strerror = error.strerror or str(error)
+        raise failed from None
     finally:
         with suppress(OSError):
             part.unlink()

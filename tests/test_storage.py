@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from fplab import storage
+from fplab.cli import main
 from fplab.errors import LabError
 from fplab.exercises import progress
 from fplab.experiments import figures
@@ -157,7 +158,9 @@ def test_progress_that_lost_an_entry_keeps_a_copy(
 # --- full disks -------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with full_disk(), pytest.raises(LabError, match=r"cannot write '.*file': File too large\."):
@@ -169,6 +172,13 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
         records.save(tmp_path, records.Record(meta, (case,)))
     with full_disk(), pytest.raises(LabError, match=r"cannot write '.*run.npz': File too large\."):
         fit(perceptron(width=4, hidden=1, batch=8), steps=1, checkpoint=tmp_path / "run.npz")
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
+    monkeypatch.setattr(progress, "load", lambda: {f"{k}": GOOD for k in range(9)})
+    with full_disk():
+        note = progress.remember("rne", True)
+        assert str(note) == f"(progress is not kept: {tmp_path / 'progress.json'}: File too large)"
+        assert main(["exercise", "progress", "--csv", str(tmp_path / "class.csv")]) == 2
+    assert capsys.readouterr().err == f"fplab: cannot write {str(tmp_path / 'class.csv')!r}: File too large.\n"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -65,7 +65,7 @@ def remember(name: str, passed: bool) -> Text | None:
             _note(name, passed)
     except OSError as error:
         text = Text("(progress is not kept: {why})", "（进度未保存：{why}）")
-        return text.fill(why=f"{path()}: {error.strerror or error}")
+        return text.fill(why=f"{path()}: {error.strerror}")
     return None
 
 
