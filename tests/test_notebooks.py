@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from chapter_numbers import HELD, held, of_run, unheld
 
 import fplab
 from fplab.language import marked
@@ -28,8 +29,13 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda p: p.stem)
-def notebook(request):
-    return nbformat.read(request.param, as_version=4)
+def path(request):
+    return request.param
+
+
+@pytest.fixture
+def notebook(path):
+    return nbformat.read(path, as_version=4)
 
 
 def cells(notebook, kind):
@@ -117,7 +123,7 @@ def test_a_chapter_shows_a_figure_something_to_move_and_hardware():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_runs(notebook, tmp_path, monkeypatch):
+def test_it_runs_and_its_numbers_hold(notebook, path, tmp_path, monkeypatch):
     monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
     client = nbclient.NotebookClient(
         notebook, timeout=None, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
@@ -127,3 +133,45 @@ def test_it_runs(notebook, tmp_path, monkeypatch):
         said = [o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stderr"]
         assert not [text for text in said if "compiling kernels" not in text], said
     assert any(cell.get("outputs") for cell in notebook.cells)
+    if path in CHAPTERS:
+        assert unheld(notebook, int(path.stem[:2])) == []
+
+
+def said_in(path, *parts):
+    """Whether a chapter says every one of these."""
+    text = path.read_text(encoding="utf-8")
+    return all(part in text for part in parts)
+
+
+def test_a_number_that_nothing_holds_is_found():
+    chapter = nbformat.v4.new_notebook()
+    prose = marked("en", "It takes 12.34 GB, 57% of 8,765; 99.5 is held, as in arXiv 1234.56789.") + marked(
+        "zh", "12.34"
+    )
+    chapter.cells = [nbformat.v4.new_markdown_cell(prose)]
+    assert unheld(chapter, 0) == []  # the whole line names a source
+    chapter.cells[0].source = prose.replace(", as in arXiv 1234.56789", "")
+    assert unheld(chapter, 0) == ["12.34", "57%", "8,765", "99.5"]
+    out = nbformat.v4.new_output("stream", text="12.341 0.5712 99.4")
+    chapter.cells.append(nbformat.v4.new_code_cell("8_765", outputs=[out]))
+    assert unheld(chapter, 0) == ["99.5"]
+    assert held("409.6", 0)
+    assert not held("409.7", 0)
+    for number in HELD[7]:
+        if number not in ("501,807", "99%"):
+            assert held(number, 7), number
+
+
+def test_chapter_10_says_which_table_errs_least_as_its_figure_shows():
+    errors = {(r["data"], r["codebook"], int(r["block"])): r for r in of_run("quantisation_error")}
+
+    def error(data, book, block, kind):
+        return float(errors[data, book, block][f"mean_{kind}"])
+
+    assert said_in(CHAPTERS[10], "a table of the data's own quantiles has a smaller absolute error still")
+    for block in (64, 256, 1024, 2048, 4096, 0):
+        for kind in ("absolute", "relative"):
+            assert error("heavy", "linear", block, kind) > error("heavy", "dynamic", block, kind)
+        assert error("normal", "linear", block, "absolute") < error("normal", "dynamic", block, "absolute")
+        assert error("normal", "linear", block, "relative") > error("normal", "dynamic", block, "relative")
+    assert error("normal", "quantile", 0, "absolute") < error("normal", "linear", 0, "absolute")

@@ -1,0 +1,213 @@
+"""The numbers in the chapters' prose: each is printed by the chapter, is its source's, or is held here."""
+
+from __future__ import annotations
+
+import csv
+import html
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fplab
+from fplab import memory
+from fplab.language import marked
+
+FIGURES = Path(__file__).parent.parent / "figures"
+NUMBER = re.compile(r"(?<![\w.])(?:\d[\d,]*\.\d+|\d{1,3}(?:,\d{3})+|\d+)(?:\s?%)?(?!\w)")
+PRINTED = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+# A line that names its source, and what is no number of a run: versions, years, powers, links, code.
+SOURCED = re.compile(r"arXiv|et al\.|blog|Table \d|section \d|\*\*Published|as tried|Dettmers|MATLAB-tensor-core")
+NOT_NUMBERS = re.compile(
+    r"<sup>.*?</sup>|\]\([^)]*\)|`[^`]*`|IEEE 754|Llama 3\.1|saturates E4M3 since 2\.13"
+    r"|\b(?:torch|PyTorch|qtorch|pychop|NumPy)(?:'s)?\s\d[\d.]*"
+)
+
+
+def of_run(name: str) -> list[dict[str, str]]:
+    """The rows behind a figure of the gallery, which is what a chapter shows."""
+    with open(FIGURES / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def gradients() -> int:
+    return len(fplab.widgets.gradients.sample("activation"))
+
+
+def nonzero_gradients() -> int:
+    rows = [r for r in of_run("underflow") if (r["format"], r["log2_loss_scale"]) == ("fp16", "0")]
+    return sum(int(r[fate]) for r in rows for fate in ("zero", "subnormal", "normal", "overflow"))
+
+
+def differing(gpu: str) -> float:
+    """The share of the first layer's outputs in the first step whose bits are not H100's."""
+    from fplab.training.tasks import DIGITS_MLP
+
+    layer, batch = DIGITS_MLP.model(0)[0], next(iter(DIGITS_MLP.batches(0, 1)))
+    x, w = (fplab.quantize(t.detach().numpy(), "fp16") for t in (batch.inputs, layer.weight))
+    one, other = (fplab.tensorcore.matmul(x, w.T, gpu=name) + layer.bias.detach().numpy() for name in (gpu, "H100"))
+    return float((one != other).mean())
+
+
+def probed() -> int:
+    """How many rows a probe sends."""
+    sent = []
+
+    def box(a: Any, b: Any, c: Any) -> Any:
+        sent.append(len(np.atleast_2d(a)))
+        return fplab.tensorcore.dot(a, b, c, gpu="A100")
+
+    fplab.tensorcore.probe(box)
+    return sum(sent)
+
+
+def explained() -> list[float]:
+    from fplab.memory.published import gaps
+
+    return [ours / theirs for _, ours, theirs in gaps()]
+
+
+def products_of_a_step(batch: int = 128, sizes: tuple[int, ...] = (64, 256, 256, 10)) -> int:
+    """Elements of a training step's products: forward, gradients of the weights, of the inputs but the first."""
+    pairs = list(itertools.pairwise(sizes))
+    return sum(batch * n + k * n for k, n in pairs) + sum(batch * k for k, _ in pairs[1:])
+
+
+def zeros_of_the_first_layer() -> float:
+    """The share of zeros in the gradient of the autoencoder's first layer, FP16 without a scale."""
+    from fplab.experiments.loss_scaling import data
+
+    scaler = fplab.training.StaticScaler(1.0)
+    return float(data.train(data.autoencoder(data.QUICK), data.QUICK, 0, scaler, half=True).zeros.mean(0)[0])
+
+
+def bf16(lr: str, column: str, weights: str = "bf16") -> float:
+    rows = of_run("master_weights")
+    found = [
+        r for r in rows if (r["weights"], r["update"], float(r["lr"])) == (weights, "nearest", float(Fraction(lr)))
+    ]
+    return float(np.mean([float(r[column]) for r in found]))
+
+
+def tenths(fmt: str) -> float:
+    return max(abs(float(fplab.quantize(x, fmt)) / x - 1) for x in (0.1, 0.2, 0.3))
+
+
+# By chapter: the number as written, and what it is.
+HELD: dict[int, dict[str, Callable[[], float]]] = {
+    0: {
+        "409.6": lambda: 4096 * 0.1,
+        "0.25": lambda: fplab.ulp(256, "fp16"),
+        "0.00003": lambda: 2.0**-15,
+        "16,384": gradients,
+    },
+    1: {"480": lambda: 1.875 * 2**8},  # all codes of the last binade numbers
+    2: {"1,024": lambda: len(range(2049, 4096, 2)), "16,384": gradients},
+    3: {"0.03%": lambda: 0.0003 if tenths("fp16") < 0.0003 else tenths("fp16")},
+    4: {
+        "4,095": lambda: 4096 - 1,
+        "16,384": gradients,
+        "128": lambda: fplab.sum(np.ones(128), "bf16", "blocked"),
+        "0.001": lambda: 4096 * 2.0 ** (-11 * 2),
+        "0.06": lambda: 4096 * 2.0 ** (-8 * 2),
+    },
+    5: {"65,536": lambda: max(int(r["K"]) for r in of_run("partial_products")), "0.5": lambda: 0.5},  # one to type in
+    6: {"512": lambda: 4096 / 8, "4,095": lambda: 4096 - 1, "85%": lambda: 3497 / 4096},
+    7: {
+        "2.37": lambda: 1e8 * float(fplab.widgets.gradients.sample("activation")[2]),
+        "501,807": nonzero_gradients,
+        "65,520": lambda: 65520 if fplab.quantize([65519, 65520], "fp16").tolist() == [65504, np.inf] else 0,
+        "1,000": lambda: 1000,  # no power of two
+        "2,000": lambda: fplab.training.scalers.TORCH.growth_interval,
+        "99%": zeros_of_the_first_layer,
+    },
+    8: {
+        "0.00006": lambda: fplab.ulp(0.1, "fp16"),
+        "0.02": lambda: 1000 * 0.00002,
+        "80%": lambda: 0.8,  # the paper's, with its source in the line above
+        "1.19": lambda: bf16("1/64", "training_loss") / bf16("1/64", "training_loss", "fp32"),
+        "44%": lambda: bf16("1/16", "updates_lost"),
+        "67%": lambda: bf16("1/64", "updates_lost"),
+    },
+    9: {
+        "217,000": lambda: round(products_of_a_step(), -3),
+        "0.9%": lambda: differing("V100"),
+        "1.0%": lambda: differing("V100"),
+        "0.4%": lambda: differing("A100"),
+    },
+    10: {
+        "16,384": gradients,
+        "254": lambda: 2 * 127,
+        "0.10000000149": lambda: float(np.float32(0.1)),
+        "65,536": lambda: 256 * 256,
+        "2,048": lambda: fplab.training.Adam8bit([torch.nn.Parameter(torch.ones(1))]).defaults["block"],
+    },
+    11: {
+        "112": lambda: memory.preset("bloom-176b").heads,
+        "7.5": lambda: 7_500_000_000 / 1e9,
+        "68%": lambda: min(explained()),
+        "89%": lambda: max(explained()),
+        "438": lambda: int(of_run("data_parallel")[0]["weights that differ from the whole batch"]),
+        "4,522": lambda: int(of_run("data_parallel")[0]["parameters, held"]) / 4,
+    },
+    12: {"2,823": probed},
+}
+
+
+def value(text: str) -> tuple[Fraction, int]:
+    """A number as written, a percentage as such, and how many decimals it has."""
+    plain = re.sub(r"[,\s%]", "", text)
+    return Fraction(plain), len(plain.partition(".")[2])
+
+
+def printed(notebook: Any) -> list[float]:
+    """All numbers in the code of a notebook that has run, and in what it printed."""
+    texts = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            texts.append(cell.source.replace("_", ""))
+            for out in cell.outputs:
+                shown = {"text/plain": out.text} if out.output_type == "stream" else out.get("data", {})
+                texts += [text for kind, text in shown.items() if kind == "text/plain"]
+                texts += [
+                    re.sub(r"<[^>]+>", " ", html.unescape(text)) for kind, text in shown.items() if "html" in kind
+                ]
+    return [float(m.replace(",", "")) for m in PRINTED.findall("\n".join(texts))]
+
+
+def said(notebook: Any) -> Iterator[str]:
+    """The numbers of the English prose that claim something: three digits, decimals or a percentage, and no source."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            english = cell.source.partition(marked("zh", "ZH").partition("ZH")[0])[0]
+            english = re.split(r"\*\*Further reading|## Further reading", english)[0]
+            for line in english.splitlines():
+                if not SOURCED.search(line):
+                    found = NUMBER.findall(NOT_NUMBERS.sub("", line))
+                    yield from (n for n in found if "%" in n or "." in n or len(re.sub(r"\D", "", n)) >= 3)
+
+
+def held(number: str, chapter: int) -> bool:
+    """Whether a number is held above, to its digits."""
+    if number not in HELD.get(chapter, {}):
+        return False
+    wanted, digits = value(number)
+    found = HELD[chapter][number]() * (100 if number.endswith("%") else 1)
+    return float(wanted) == round(found, digits)
+
+
+def unheld(notebook: Any, chapter: int) -> list[str]:
+    """The numbers of a chapter's prose that it does not print, rounded as written, and that nothing holds."""
+    shown = printed(notebook)
+    missing = []
+    for number in dict.fromkeys(said(notebook)):
+        wanted, digits = value(number)
+        near = {round(x, digits) for x in shown} | ({round(100 * x, digits) for x in shown} if "%" in number else set())
+        if float(wanted) not in near and not re.fullmatch(r"(19|20)\d\d", number) and not held(number, chapter):
+            missing.append(number)
+    return missing
