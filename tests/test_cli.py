@@ -139,6 +139,13 @@ def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture
     )
 
 
+def test_a_check_that_compares_nothing_is_no_success(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    toy.install(DIGESTED=())
+    assert cli.main(["figures", "toy"]) == 0
+    assert cli.main(["figures", "--check"]) == 1
+    assert "none of its arrays has the same bits everywhere" in " ".join(capsys.readouterr().out.split())
+
+
 def test_record_and_verify(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
     toy.install(cases=(toy.case("squares"), toy.case("broken", compute=toy.boom)))
     assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiment_frame import forged
 
 from fplab.errors import LabError
 from fplab.experiments import recorder
@@ -135,6 +137,33 @@ def test_open_questions_are_answered_by_hypotheses() -> None:
     )
     unfinished = Case(*made, unmodelled, {"y": "bits8"})
     assert answered(unfinished, [1, 2]).detail == "the emulation has no output 'y'"
+
+
+def asked(name: str, chosen: str) -> list[Case]:
+    """The cases of a part that ask an open question, of those whose name has a pattern in it."""
+    return [case for case in suite.cases(name) if case.open and re.search(chosen, case.name)]
+
+
+FORGED = [
+    *asked("elementwise", "^(?!three steps|square root|contraction in .*16)"),
+    *asked("reductions", "of 17$"),
+    *asked("products", r"(matmul|addmm|bmm|linear|scaled_mm) .*x(64|128)( |$)|conv2d.*1x1"),
+    *asked("orders", "n=64 "),
+    *asked("scalar", ""),
+]
+
+
+@pytest.mark.parametrize("case", FORGED, ids=lambda case: case.name)
+def test_a_forged_record_of_an_open_question_fails(case: Case) -> None:
+    forged(case, H100)
+
+
+def test_what_the_lab_has_no_hypothesis_of_is_named() -> None:
+    """Optimizers, whose contractions are asked of torch alone; a square root and Volta's unit have a model."""
+    without = [case.name for name in suite.NAMES for case in suite.cases(name) if case.open and not case.hypotheses]
+    kept = [name for name in without if not name.startswith("three steps of ")]
+    assert kept == ["square root in fp32", *(name for name in kept[1:] if "m8n8k4" in name)]
+    assert len(without) - len(kept) == 3
 
 
 def test_raw_bits_count_every_one() -> None:

@@ -348,7 +348,7 @@ def conv_case(one: Convolution) -> Case:
         if like.emulated == "fp32":
             y = plain_product(a, b, {})
         else:
-            y = core_product(like, a, b, None, {"conversion": conversion}, meta)
+            y = core_product(like, a, b, None, {"conversion": conversion} if tf32 else {}, meta)
         return {"y": np.ascontiguousarray(y.reshape(batch, side, side, filters).transpose(0, 3, 1, 2))}
 
     orders = {"k = (channel, row, column)": "crs", "k = (row, column, channel)": "rsc"}
