@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,9 @@ for name in experiments.NAMES:
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=SOURCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(experiments.NAMES)
+
+
+def test_its_claims_kill_mutants(name: str) -> None:
+    """The module that tests it says so of every claim (``kills`` of experiment_frame)."""
+    files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
+    assert any("test_every_claim_kills_a_mutant = kills(" in text and re.search(rf"\b{name}\b", text) for text in files)

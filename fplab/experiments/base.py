@@ -44,7 +44,6 @@ class Evidence(enum.Enum):
     MEASURED = "measured here"
     RECORDED = "hardware, recorded"
     LIVE = "hardware, live"
-    EXACT = "exact"
 
 
 class Status(enum.Enum):

@@ -30,7 +30,6 @@ EVIDENCE = {
     "measured here": "本处实测",
     "hardware, recorded": "硬件，记录",
     "hardware, live": "硬件，本机",
-    "exact": "精确计算",
     "CPU stand-in": "CPU 代替",
 }
 STATUS = {
