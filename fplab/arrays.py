@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LabError
+from .errors import LabError, reason
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 EXACT_INTEGERS = 2**53
@@ -31,7 +31,7 @@ def values(x: Any, name: str = "x") -> Values:
     Raises LabError for booleans, complex, extended precision, masked and object arrays, for tensors on another device
     or that require gradients, and for integers that float64 does not hold exactly.
     """
-    array = _as_array(x, name)
+    array = as_array(x, name)
     kind, itemsize = array.dtype.kind, array.dtype.itemsize
     narrow = True
     if kind in "iu":
@@ -50,15 +50,16 @@ def values(x: Any, name: str = "x") -> Values:
     return Values(np.ascontiguousarray(array).reshape(-1), array.shape, narrow, type(x) in (int, float))
 
 
-def _as_array(x: Any, name: str) -> np.ndarray[Any, Any]:
+def as_array(x: Any, name: str) -> np.ndarray[Any, Any]:
+    """An argument as an array of any dtype; LabError for what is none."""
     if isinstance(x, np.ma.MaskedArray):
         raise LabError(f"{name} is a masked array, whose mask would be lost; pass {name}.filled(value) or {name}.data.")
-    if type(x).__module__.partition(".")[0] == "torch":
-        x = _from_torch(x, name)
     try:
-        return np.asarray(x)
-    except (ValueError, TypeError) as error:
-        raise LabError(f"{name} is not an array of numbers ({error}).") from None
+        return np.asarray(_from_torch(x, name) if hasattr(x, "requires_grad") and hasattr(x, "layout") else x)
+    except LabError:
+        raise
+    except Exception as error:  # whatever a list of tensors, or an object with a conversion of its own, raises
+        raise LabError(f"{name} is not an array of numbers ({reason(error)}).") from None
 
 
 def _from_torch(x: Any, name: str) -> Any:
@@ -123,7 +124,7 @@ def broadcast(*operands: Values) -> tuple[list[Floats], tuple[int, ...]]:
 
 def codes(x: Any, bits: int, name: str = "codes") -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
     """An array of integer codes, flat and unsigned; each must lie in 0 .. 2**bits - 1."""
-    array = _as_array(x, name)
+    array = as_array(x, name)
     if array.dtype.kind not in "iu":
         raise LabError(f"{name} has dtype {array.dtype}; codes are integers.")
     if array.size:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .draw.page import note, panel, table
-from .errors import LabError
+from .errors import LabError, door
 from .language import LANGUAGES, Text, follow, in_each, lang, prefer
 from .storage import write_text
 
@@ -78,6 +78,7 @@ def memory() -> Path:
     return progress.path().with_name("language")
 
 
+@door
 def choose(language: str) -> None:
     """Speak a language, in the chapters that are opened after this one, too."""
     lang(language)
@@ -133,6 +134,7 @@ def folders() -> tuple[Path, ...]:
     return (*places, Path(__file__).resolve().parent.parent / "figures")
 
 
+@door
 def figure(name: str) -> Picture:
     """The figure of an experiment as ``fplab run`` left it; :func:`fplab.experiments.show` runs it instead.
 
@@ -174,6 +176,7 @@ class Claims:
         return table(head, rows, (6, 16, 6, 16)[-len(head) :])
 
 
+@door
 @functools.lru_cache(maxsize=4)
 def evidence(name: str) -> Claims:
     """The claims of an experiment, checked now: its quick size is run (seconds), and every GPU record is compared."""
@@ -231,6 +234,7 @@ class Recorded:
         )
 
 
+@door
 def hardware(gpus: str | Sequence[str], inputs: str = "fp16", output: str = "fp32") -> Recorded:
     """What these GPUs were recorded to give for one kind of product, compared with the lab's bits.
 

@@ -3,25 +3,35 @@
 A message quotes the call the user wrote, says what is allowed, and suggests the nearest name. Inner functions
 raise :class:`LabError` with the rule that was broken; the outermost public function, decorated with
 :func:`quotes_call`, adds the call.
+
+What no rule was written for fails somewhere inside, in words that no user can act on. Public functions and records are
+doors (:func:`door`, and :func:`quotes_call` too): there such an error becomes a LabError that names the first argument
+which is not of the annotated type. Where all arguments are, the error is the lab's own fault, and stays as it is.
 """
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import functools
+import inspect
+import numbers
 import operator
 import re
 import sys
 import traceback
+import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sized
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+D = TypeVar("D", bound=Callable[..., Any])
 
 
 class LabError(ValueError):
@@ -39,7 +49,7 @@ def reason(error: Exception) -> str:
 def unknown(kind: str, given: object, allowed: Iterable[str], aliases: Iterable[str] = ()) -> LabError:
     """The error for a name that is not in a table, with the nearest name that is; ``aliases`` are names too."""
     names = list(allowed)
-    text = f"unknown {kind} {given!r}. Allowed: {', '.join(names)}."
+    text = f"unknown {kind} {quoted(given)}. Allowed: {', '.join(names)}."
     known = {name.lower(): name for name in [*aliases, *names]}
     if isinstance(given, str) and (near := _nearest(given.lower(), list(known))):
         text += f" Did you mean {' or '.join(repr(known[name]) for name in near)}?"
@@ -77,13 +87,19 @@ def summary(value: object) -> str:
     if isinstance(shape, tuple) and shape and dtype is not None:
         return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
     name = getattr(value, "name", None)
-    try:
-        text = repr(name) if isinstance(name, str) else repr(value)
-    except ValueError:  # Python does not print integers of more than 4,300 digits
-        text = f"<{type(value).__name__}>"
+    text = quoted(name if isinstance(name, str) else value)
     if "\n" in text:  # a torch module's, for one
         return f"<{type(value).__name__}>"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def quoted(value: object) -> str:
+    """An argument as it is written, cut where it is long: a message is to be read."""
+    try:
+        text = repr(value)
+    except Exception:  # integers of more than 4,300 digits, and objects whose own code fails
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 400 else text[:397] + "..."
 
 
 def _public(module: str, name: str) -> str:
@@ -110,11 +126,12 @@ def warn(text: str) -> None:
 def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function so that a :class:`LabError` from inside begins with the user's own call."""
     *owner, name = function.__qualname__.rpartition("<locals>.")[2].split(".")
+    inner = door(function)
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            return inner(*args, **kwargs)
         except LabError as error:
             path, module = [*owner, name], function.__module__
             if name == "__init__":  # of the class that was called, which may be a subclass
@@ -131,8 +148,156 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
 def quotes_class(cls: type[T]) -> type[T]:
     """Decorate a class so that its constructor quotes the call; for subclasses, call it in ``__init_subclass__``."""
     if "__init__" in vars(cls):
-        cls.__init__ = quotes_call(cls.__init__)  # type: ignore[method-assign]
+        cls.__init__ = quotes_call(door(cls).__init__)  # type: ignore[method-assign]
     return cls
+
+
+def door(public: D) -> D:
+    """Decorate a public function or class: an error inside that an argument of another type caused names the argument.
+
+    A class refuses such arguments at once, also where nothing would have failed before it is used.
+    """
+    function = vars(public)["__init__"] if isinstance(public, type) else public
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = function(*args, **kwargs)
+        except LabError:
+            raise
+        except Exception as error:
+            if (refusal := _misfit(function, args, kwargs)) is not None:
+                raise refusal from error
+            raise
+        if function is not public and (refusal := _misfit(function, args, kwargs)) is not None:
+            raise refusal
+        return result
+
+    if function is public:
+        return wrapper  # type: ignore[return-value]
+    setattr(public, "__init__", wrapper)  # noqa: B010  # which type checkers forbid
+    return public
+
+
+def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:
+    """The refusal of the first argument that is not of its annotated type; None where all are, or none is bound."""
+    signature, kinds = _annotated(function)
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    for name, value in given.items():
+        if name in kinds and not fits(value, kinds[name]):
+            return LabError(f"{name}={summary(value)} is not possible; allowed: {words(kinds[name])}.")
+    return None
+
+
+@functools.cache
+def _annotated(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """A function's signature, and the types of its parameters."""
+    signature = inspect.signature(function)
+    space = sys.modules[function.__module__].__dict__
+    names = _Names(space | vars(builtins))
+    kinds: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        written = parameter.annotation
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and written is not parameter.empty:
+            try:
+                kinds[name] = eval(written, {}, names) if isinstance(written, str) else written
+            except (AttributeError, TypeError):
+                kinds[name] = Unknown
+    return signature, kinds
+
+
+class Unknown:
+    """A type that is imported for type checkers alone."""
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> type[Unknown]:
+        return Unknown
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type, as users mean it: NumPy's numbers, lists for tuples, no True for 1."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, one) for one in inside)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inside)
+    if kind in (None, types.NoneType):
+        return value is None
+    if kind is bool:
+        return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # NumPy's
+    if kind in (int, float, Fraction):
+        return _is_number(value, kind)
+    if origin is tuple:
+        each = inside[:1] * len(value) if isinstance(value, list | tuple) and inside[-1:] == (...,) else inside
+        return isinstance(value, list | tuple) and len(value) == len(each) and all(map(fits, value, each))
+    if origin is not None and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if origin is Callable or kind is Callable:
+        return callable(value)
+    if origin is not None and issubclass(origin, Iterable) and not hasattr(origin, "__array__"):
+        return (hasattr(value, "__len__") or not issubclass(origin, Sized)) and _is_iterable(value, inside[0])
+    if origin is not None and hasattr(origin, "__array__"):
+        return _is_array(value)
+    if not isinstance(kind, type) or kind in (Unknown, object, Any) or getattr(kind, "_is_protocol", False):
+        return True
+    return isinstance(value, kind)
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    try:
+        operator.index(value) if kind is int else float(value)
+    except Exception:
+        return False
+    real = numbers.Rational if kind is Fraction else numbers.Real
+    alone = kind is float and getattr(value, "ndim", 1) == 0  # a tensor or an array of one number
+    return not isinstance(value, bool) and (kind is int or alone or isinstance(value, real))
+
+
+def _is_iterable(value: Any, each: Any) -> bool:
+    try:
+        iter(value)
+    except Exception:
+        return False
+    return all(fits(one, each) for one in value) if hasattr(value, "__len__") else True  # else it would be used up
+
+
+def _is_array(value: Any) -> bool:
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    return kind in "biuf" and (hasattr(value, "__array__") or isinstance(value, list | tuple | numbers.Real))
+
+
+NAMES = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    None: "None",
+    Fraction: "a Fraction",
+}
+
+
+def words(kind: Any) -> str:
+    """A type in words."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(words, inside)))
+    if origin is Literal:
+        return ", ".join(map(repr, inside))
+    if origin is tuple and inside[-1:] != (...,):
+        return f"({', '.join(map(words, inside))})"
+    if origin is Callable or kind is Callable:
+        return "a function"
+    if origin is not None and hasattr(origin, "__array__"):
+        return "an array of numbers"
+    if origin is not None:
+        return "a mapping" if issubclass(origin, Mapping) else f"a sequence, each {words(inside[0])}"
+    if kind is types.NoneType:
+        return "None"
+    return NAMES.get(kind, f"a {getattr(kind, '__name__', 'value')}")
 
 
 def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
@@ -140,14 +305,11 @@ def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
 
     Whoever asks goes on with what comes back: numpy's small integers overflow in silence where Python's do not.
     """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:  # numpy's arrays and torch's tensors have __index__ too, and refuse it unless they are one number
-        raise LabError(f"{name}={summary(value)} is not an integer; allowed: {low} to {high}.") from None
+    if not fits(value, int):
+        raise LabError(f"{name}={summary(value)} is not an integer; allowed: {low} to {high}.")
+    number = operator.index(value)
     if not low <= number <= high:
-        raise LabError(f"{name}={number} is not possible; allowed: {low} to {high}{why}.")
+        raise LabError(f"{name}={summary(number)} is not possible; allowed: {low} to {high}{why}.")
     return number
 
 

@@ -11,8 +11,27 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from .errors import LabError, integer
+from .errors import LabError, door, integer
 from .formats import Format, Overflow, Rounding, Specials, get, overflow, rounding
+
+__all__ = [
+    "NAN",
+    "Exact",
+    "add",
+    "compare",
+    "decode",
+    "div",
+    "dot",
+    "flush",
+    "fma",
+    "from_float",
+    "mul",
+    "neg",
+    "of",
+    "round_to",
+    "sqrt_to",
+    "sub",
+]  # fmt: skip
 
 INVALID, DIVZERO, OVERFLOW, UNDERFLOW, INEXACT = 16, 8, 4, 2, 1
 FLAG_NAMES = {16: "invalid", 8: "divide by zero", 4: "overflow", 2: "underflow", 1: "inexact"}
@@ -52,13 +71,16 @@ class Exact:
 NAN = Exact(False, kind="nan")
 
 
+@door
 def of(value: Fraction, zero_negative: bool = False) -> Exact:
     """A Fraction as an Exact; a zero takes the sign given."""
     return Exact(value < 0 or (value == 0 and zero_negative), abs(value))
 
 
+@door
 def from_float(x: float) -> Exact:
     """A Python float as an Exact (its NaN is quiet)."""
+    x = float(x)
     negative = math.copysign(1.0, x) < 0
     if math.isnan(x):
         return Exact(negative, kind="nan")
@@ -79,6 +101,7 @@ def magnitude_of(code: int, fmt: Format) -> Fraction:
     return (1 + Fraction(fraction, 1 << fmt.fraction_bits)) * Fraction(2) ** exponent
 
 
+@door
 def decode(code: int, fmt: str | Format) -> Exact:
     """What a code means."""
     fmt = get(fmt)
@@ -185,6 +208,7 @@ def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
     raise LabError(f'{fmt.name} has no NaN; pass nan="zero" or nan="max" to replace it.')
 
 
+@door
 def round_to(
     x: Exact,
     fmt: str | Format,
@@ -230,6 +254,7 @@ def round_to(
 # --- operations -----------------------------------------------------------------------------------------------
 
 
+@door
 def flush(x: Exact, fmt: Format) -> Exact:
     """A subnormal operand of ``fmt`` as zero of its sign ("denormals are zero")."""
     if x.kind == "finite" and x.magnitude < Fraction(2) ** fmt.emin and fmt.zero:
@@ -244,11 +269,13 @@ def _nan_operand(*operands: Exact) -> tuple[Exact, int] | None:
     return None
 
 
+@door
 def neg(a: Exact) -> Exact:
     """-a."""
     return replace(a, negative=not a.negative)
 
 
+@door
 def add(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a + b, exact; an exact zero from opposite signs is +0, or -0 when rounding toward -infinity."""
     if found := _nan_operand(a, b):
@@ -262,11 +289,13 @@ def add(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     return of(a.value + b.value, zero_negative=mode is Rounding.RTN), 0
 
 
+@door
 def sub(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a - b."""
     return add(a, neg(b), mode)
 
 
+@door
 def mul(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a * b."""
     if found := _nan_operand(a, b):
@@ -277,6 +306,7 @@ def mul(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     return Exact(negative, a.magnitude * b.magnitude), 0
 
 
+@door
 def div(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a / b."""
     if found := _nan_operand(a, b):
@@ -293,6 +323,7 @@ def div(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     return Exact(negative, a.magnitude / b.magnitude), 0
 
 
+@door
 def fma(a: Exact, b: Exact, c: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a * b + c."""
     if any(x.kind == "snan" for x in (a, b, c)):
@@ -303,6 +334,7 @@ def fma(a: Exact, b: Exact, c: Exact, mode: Rounding = Rounding.RNE) -> tuple[Ex
     return add(product, c, mode)
 
 
+@door
 def sqrt_to(a: Exact, fmt: Format, mode: Rounding, word: int = 0) -> tuple[Exact, int]:
     """A number that rounds, flags and all, as the square root of ``a`` does in ``fmt``.
 
@@ -325,8 +357,12 @@ def sqrt_to(a: Exact, fmt: Format, mode: Rounding, word: int = 0) -> tuple[Exact
     return Exact(False, cut / Fraction(2) ** shift), 0
 
 
+@door
 def dot(a: list[Exact], b: list[Exact], mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """The exact sum of products, as a Kulisch accumulator holds it; the order of the terms does not matter."""
+    a, b = list(a), list(b)
+    if len(a) != len(b):
+        raise LabError(f"a has {len(a)} terms and b has {len(b)}; each product takes one of both.")
     products = [mul(x, y) for x, y in zip(a, b, strict=True)]
     flags = INVALID if any(raised for _, raised in products) else 0
     terms = [p for p, _ in products]
@@ -341,6 +377,7 @@ def dot(a: list[Exact], b: list[Exact], mode: Rounding = Rounding.RNE) -> tuple[
     return of(sum((t.value for t in terms), Fraction(0)), zero_negative=mode is Rounding.RTN), 0
 
 
+@door
 def compare(op: Literal["eq", "lt", "le"], a: Exact, b: Exact) -> tuple[bool, int]:
     """A comparison: unordered is false; lt and le raise invalid on every NaN, eq only on a signalling one."""
     if a.is_nan or b.is_nan:

@@ -25,7 +25,7 @@ import numpy as np
 
 from .arrays import Values, check_out, code_dtype, values, widened
 from .arrays import codes as read_codes
-from .errors import LabError, quotes_call
+from .errors import LabError, quotes_call, summary
 from .formats import Format, Overflow, Rounding, get
 from .kernels import convert as loops
 from .kernels.rounding import Options, stream_keys
@@ -193,8 +193,8 @@ def decode(codes: Any, fmt: str | Format, dtype: Any = None) -> Any:
     flat, shape = read_codes(codes, form.bits)
     try:
         to = np.dtype(carrier_dtype(form, narrow=True) if dtype is None else dtype)
-    except TypeError:
-        raise LabError(f"dtype={dtype!r} is no dtype; allowed: float32, float64.") from None
+    except Exception:  # whatever an object with a dtype of its own raises
+        raise LabError(f"dtype={summary(dtype)} is no dtype; allowed: float32, float64.") from None
     if to not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise LabError(f"dtype={to} cannot carry values; allowed: float32, float64.")
     if to == np.float32 and not form.fits_float32:

@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from .errors import LabError, own_integer, unknown
+from .errors import LabError, door, own_integer, summary, unknown
 
 
 class Specials(enum.Enum):
@@ -58,6 +58,7 @@ class Overflow(enum.Enum):
     NAN = "nan"  # NaN, infinite operands included
 
 
+@door
 @dataclass(frozen=True)
 class Format:
     """A binary floating-point format of at most 64 bits.
@@ -84,7 +85,8 @@ class Format:
         try:
             self._settle()
         except LabError as error:
-            widths = f"{self.name!r}, exponent_bits={self.exponent_bits!r}, fraction_bits={self.fraction_bits!r}"
+            bits = f"exponent_bits={summary(self.exponent_bits)}, fraction_bits={summary(self.fraction_bits)}"
+            widths = f"{summary(self.name)}, {bits}"
             raise LabError(f"fplab.Format({widths}, ...): {error}") from None
 
     def _settle(self) -> None:
@@ -337,6 +339,7 @@ NAMES: tuple[str, ...] = tuple(f.name for f in TABLE)
 _BY_NAME = {name: f for f in TABLE for name in (f.name, *f.aliases)}
 
 
+@door
 def get(fmt: str | Format) -> Format:
     """The format record of a name (or alias, case ignored), or the record itself.
 
@@ -351,6 +354,7 @@ def get(fmt: str | Format) -> Format:
     return found
 
 
+@door
 def rounding(mode: str | Rounding) -> Rounding:
     """The rounding of a name, or the member itself."""
     if isinstance(mode, Rounding):
@@ -361,6 +365,7 @@ def rounding(mode: str | Rounding) -> Rounding:
         raise unknown("rounding", mode, [r.value for r in Rounding]) from None
 
 
+@door
 def overflow(policy: str | Overflow | None, fmt: Format) -> Overflow:
     """The overflow policy of a name; None is the record's own. An inexpressible policy is an error.
 

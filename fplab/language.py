@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import LabError, unknown
+from .errors import LabError, door, unknown
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 _ALSO = {"english": "en", "中文": "zh", "chinese": "zh", "zh-cn": "zh", "zh_cn": "zh"}
@@ -32,6 +32,7 @@ def _named(language: object) -> str:
     return name
 
 
+@door
 def lang(language: str | None = None) -> str:
     """Choose the language of the course ("en" or "zh"), or ask which one it is.
 

@@ -14,7 +14,7 @@ import importlib
 import tomllib
 from pathlib import Path
 
-from ..errors import unknown
+from ..errors import door, unknown
 from ..language import Text
 from .base import TRIES, Claim, Part, Verdict
 from .show import Overview, Tried, markdown
@@ -37,6 +37,7 @@ def claims() -> tuple[Claim, ...]:
     )
 
 
+@door
 def get(name: str) -> Claim:
     """The claim of a name."""
     found = {claim.name: claim for claim in claims()}
@@ -45,11 +46,13 @@ def get(name: str) -> Claim:
     return found[name]
 
 
+@door
 def tried(name: str) -> Tried:
     """A claim taken apart: what each part says, what the lab finds, and the verdict."""
     return Tried(get(name))
 
 
+@door
 def overview() -> Overview:
     """Every claim with its verdict, computed now."""
     return Overview(claims())

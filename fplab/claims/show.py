@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..draw.page import Html, table
 from ..draw.scene import GREEN, GREY, ORANGE, RED
+from ..errors import door
 from ..exercises.base import registry
 from ..language import Text, in_each, marked
 from .base import Claim, Verdict
@@ -73,6 +74,7 @@ class Overview:
 # --- the notebook's prose ---------------------------------------------------------------------------------------
 
 
+@door
 def markdown(claim: Claim) -> str:
     """The cell above a claim's code in ``notebooks/claims.ipynb``, both languages; a test holds it to this."""
     return _both(*(_one(claim, language) for language in ("en", "zh")))

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import exact
+from ..arrays import as_array, widened
 from ..arrays import values as read
-from ..arrays import widened
-from ..errors import LabError, integer, quotes_call, summary, unknown
+from ..errors import LabError, door, integer, quoted, quotes_call, summary, unknown
 from . import tree
 
 Array = np.ndarray[Any, Any]
@@ -24,6 +24,7 @@ MOST = 256
 NF4_OFFSET = 0.9677083  # the probability of NF4's largest quantile
 
 
+@door
 @dataclass(frozen=True, eq=False)
 class Codebook:
     """A table of values that blocks, scaled to [-1, 1], are quantised to.
@@ -103,8 +104,8 @@ def _ascending(values: Any) -> Array:
     try:
         with np.errstate(invalid="ignore"):  # a signalling NaN
             table = np.asarray(values, np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        raise LabError(f"values={values!r} is no list of numbers.") from None
+    except Exception:  # whatever a list of tensors raises
+        raise LabError(f"values={quoted(values)} is no list of numbers.") from None
     if not 2 <= table.size <= MOST:
         raise LabError(f"{table.size} values; a codebook has 2 to {MOST}.")
     bad = np.flatnonzero(~np.isfinite(table))
@@ -126,7 +127,7 @@ def _ascending(values: Any) -> Array:
 
 
 def _distinct(codes: Any, size: int) -> Array:
-    found = np.asarray(codes)
+    found = as_array(codes, "codes")
     if found.dtype.kind not in "iu" or found.shape != (size,) or len(set(found.tolist())) != size:
         raise LabError(f"codes are {size} distinct integers, one for each value; given {found.dtype}{found.shape}.")
     if found.min() < 0 or found.max() >= MOST:

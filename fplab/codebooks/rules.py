@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import own_integer, unknown
+from ..errors import door, own_integer, unknown
 
 
+@door
 @dataclass(frozen=True)
 class Rule:
     """One way from a block's elements to codes.

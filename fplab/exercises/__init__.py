@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..errors import door
+
 if TYPE_CHECKING:
     from . import progress
     from .base import LEVELS, Exercise, Mutant, Solution, exercise, registry
@@ -52,6 +54,7 @@ def names() -> tuple[str, ...]:
     return tuple(registry())
 
 
+@door
 def check(name: str, answer: Any, *, limit: float | None = None, remember: bool = True) -> Report:
     """Check an answer to the exercise of a name; see :meth:`~fplab.exercises.base.Exercise.check`.
 

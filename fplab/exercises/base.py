@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LabError, unknown
+from ..errors import LabError, door, unknown
 from ..language import Text, in_each
 from .kind import Kind
 from .kinds import Codes
@@ -199,6 +199,7 @@ def registry() -> dict[str, Exercise]:
     return dict(sorted(_REGISTRY.items(), key=lambda pair: (pair[1].chapter.number, pair[1].level)))
 
 
+@door
 def exercise(name: str) -> Exercise:
     """The exercise of a name.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, cast
 
-from ..errors import unknown
+from ..errors import door, unknown
 from .base import Experiment
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ NAMES: tuple[str, ...] = (
 )
 
 
+@door
 def load(name: str) -> Experiment:
     """The experiment module of a name.
 

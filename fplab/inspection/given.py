@@ -64,7 +64,7 @@ def _parse(value: Any, formats: Sequence[Format]) -> Given:
     try:
         ratio = Fraction(*value.as_integer_ratio())  # wider than float for numpy's longdouble
         return Given(str(value), how, exact.of(ratio, math.copysign(1.0, value) < 0))
-    except (AttributeError, ValueError, OverflowError):  # no such method, NaN, infinity
+    except (AttributeError, TypeError, ValueError, OverflowError):  # no such method, a class, NaN, infinity
         pass
     try:
         number = float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 from fractions import Fraction
 
+from ..errors import door, integer
 from ..exact import Exact
 from ..formats import Format
 from . import words
@@ -43,8 +44,10 @@ def binary_text(x: Fraction) -> str:
     return product
 
 
+@door
 def short(x: Fraction, digits: int = 6) -> str:
     """A rational number to some significant digits, whatever its exponent."""
+    x, digits = Fraction(int(x.numerator), int(x.denominator)), integer("digits", digits, 1, 1000)
     context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
     quotient = context.divide(decimal.Decimal(x.numerator), decimal.Decimal(x.denominator))
     if x and not -5 <= quotient.adjusted() < digits:
@@ -59,6 +62,7 @@ def signed(x: Fraction, digits: int = 6) -> str:
     return "0" if x == 0 else ("+" if x > 0 else "") + short(x, digits)
 
 
+@door
 def number_text(x: Exact) -> str:
     """A stored number with every digit, and its sign where zero or infinity has one; data, so in English."""
     sign = "-" if x.negative else ""

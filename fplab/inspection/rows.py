@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from .. import exact
-from ..errors import LabError
+from ..errors import LabError, door
 from ..exact import Exact
 from ..formats import Format, Overflow, Rounding, overflow
 from ..language import Text
@@ -106,6 +106,7 @@ class Row:
         }
 
 
+@door
 def bit_fields(code: int, fmt: Format) -> tuple[tuple[str, str], ...]:
     """The digits of a code by field.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import values
+from ..arrays import as_array, values
 from ..errors import LabError, quotes_call, unknown
 from .grids import Grid, get
 
@@ -39,7 +39,7 @@ class Affine:
         object.__setattr__(self, "grid", get(self.grid))
         with np.errstate(over="ignore", invalid="ignore"):
             scale = values(self.scale, "scale").flat.astype(np.float32).reshape(np.shape(self.scale))
-        zero = np.asarray(self.zero_point)
+        zero = as_array(self.zero_point, "zero_point")
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             possible = (scale > 0) & np.isfinite(scale) & np.isfinite(np.float32(1) / scale)
         if not possible.all():
@@ -196,6 +196,8 @@ def codes_of(x: Any, name: str) -> Array:
         found = np.asarray(x)
     except ValueError:
         raise LabError(f"{name} is no array of integers; its rows differ in length.") from None
+    except Exception:
+        found = as_array(x, name)  # which says why it is none
     if found.dtype.kind not in "iu":
         has = "have" if name == "codes" else "has"
         raise LabError(f"{name} {has} dtype {found.dtype}; codes are integers.")

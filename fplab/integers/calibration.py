@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, integer, quotes_call, unknown
+from ..errors import LabError, door, integer, quotes_call, unknown
 from .affine import Array, floats
 from .grids import Grid, get
 
@@ -27,6 +27,7 @@ MOST_COMPARED = 1 << 16  # bins that entropy and mse take: their work is the squ
 CHUNK = 32  # candidates of the mse rule evaluated at a time
 
 
+@door
 class Histogram:
     """Counts of magnitudes over batches. ``counts`` int64 and ``width``: bin i is ``[i, i + 1) * width``.
 

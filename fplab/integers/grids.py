@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, own_integer, unknown
+from ..errors import LabError, door, own_integer, unknown
 
 
+@door
 @dataclass(frozen=True)
 class Grid:
     """The integers ``low`` to ``high``, of which zero is one; at most 8 bits wide.

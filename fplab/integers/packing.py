@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import as_array
 from ..errors import LabError, integer, quotes_call
 from .affine import Affine, Array, affine, demand_sign, dequantize, floats, quantize, symmetric
 from .grids import Grid, get
@@ -21,7 +22,7 @@ def pack_int4(codes: Any) -> Array:
     >>> [hex(b) for b in pack_int4([1, -2, 7])]
     ['0xe1', '0x7']
     """
-    x = np.asarray(codes)
+    x = as_array(codes, "codes")
     if x.dtype.kind not in "iu" or x.ndim < 1:
         raise LabError(f"codes are {x.dtype} of shape {x.shape}; they must be an array of integers.")
     if x.size and not ((x.min() >= -8 and x.max() <= 7) or (x.min() >= 0 and x.max() <= 15)):
@@ -39,7 +40,7 @@ def unpack_int4(packed: Any, n: int, signed: bool = True) -> Array:
     >>> unpack_int4(pack_int4([1, -2, 7]), 3).tolist()
     [1, -2, 7]
     """
-    x = np.asarray(packed)
+    x = as_array(packed, "packed")
     if x.dtype != np.uint8 or x.ndim < 1:
         raise LabError(f"packed is {x.dtype} of shape {x.shape}; it must be uint8, two codes a byte.")
     n = integer("n", n, 2 * x.shape[-1] - 1 if x.shape[-1] else 0, 2 * x.shape[-1], " (two codes a byte)")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, door, quotes_call, unknown
 from .affine import Affine, Array, codes_of, dequantize, floats, quantize, scheme
 
 INT32_MAX = 2**31 - 1
@@ -20,6 +20,7 @@ FLOAT32_EXACT, FLOAT64_EXACT = 2**24, 2**53  # below these, sums of integers are
 THRESHOLD = 6.0  # the paper's alpha
 
 
+@door
 @dataclass(frozen=True)
 class Method:
     """One line of the paper's Table 1. ``inputs`` and ``weights``: what of X and W shares a constant.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import LabError, integer, quotes_call, summary, unknown
+from ..errors import LabError, door, integer, quotes_call, summary, unknown
 from . import inference, pipeline, recipes, sharding, stages
 from .communication import Traffic
 from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
@@ -236,6 +236,7 @@ def groups_on(model: Model, stage: Stage, o: Options) -> list[tuple[Tensor, ...]
     return found
 
 
+@door
 def smallest(
     model: Any, capacity: int, *, step: int | None = None, most: int = 2**20, **options: Any
 ) -> Estimate | None:

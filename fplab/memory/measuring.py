@@ -13,9 +13,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..errors import door
 from .tracing import storage_key
 
 
+@door
 class Tracker(TorchDispatchMode):
     """Within its ``with`` block, counts the bytes of the storages that torch's operations return.
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import LabError, integer, own_integer, unknown
+from ..errors import LabError, door, integer, own_integer, unknown
 
 LARGEST = 2**40  # of one dimension: beyond any model, and products of four stay exact integers anyway
 Positions = Literal["learned", "rotary", "alibi"]
@@ -23,6 +23,7 @@ def flag(name: str, value: object) -> None:
         raise LabError(f"{name}={value!r} is not possible; allowed: True, False.")
 
 
+@door
 @dataclass(frozen=True)
 class Tensor:
     """A parameter tensor. ``split``: the axis that tensor parallelism divides (None: every rank holds all of it).
@@ -51,6 +52,7 @@ class Tensor:
         return Tensor(self.name, shape, self.split, self.linear)
 
 
+@door
 @dataclass(frozen=True, eq=False)  # by identity: hashing every tensor would take longer than all sums
 class Model:
     """Parameter tensors in the order in which a forward pass meets them.
@@ -80,6 +82,7 @@ class Model:
         return (*self.embedding, *(t for layer in self.layers for t in layer), *self.head)
 
 
+@door
 @dataclass(frozen=True)
 class Transformer:
     """A decoder-only transformer.
@@ -224,6 +227,7 @@ PRESETS: dict[str, Transformer] = {
 }
 
 
+@door
 def preset(name: str) -> Transformer:
     """The configuration of a published model, without regard to case.
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import unknown
+from ..errors import LabError, door, summary, unknown
 from .activations import RECOMPUTE
 from .models import Transformer
 
@@ -139,6 +139,7 @@ def recomputed(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> 
     return out
 
 
+@door
 def build(
     c: Transformer, device: str = "cpu", dtype: torch.dtype = torch.float32, recompute: str = "none", seed: int = 0
 ) -> Network:
@@ -149,6 +150,10 @@ def build(
     """
     if recompute not in RECOMPUTE:
         raise unknown("recomputation", recompute, RECOMPUTE)
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise LabError(f"device={summary(device)} is none of torch's; allowed: cpu, cuda or meta, for some.") from None
     with torch.device("meta"):
         network = Network(c, recompute).to(dtype)
     if device == "meta":

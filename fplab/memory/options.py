@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import LabError, own_integer, unknown
+from ..errors import LabError, door, own_integer, unknown
 from .activations import RECOMPUTE
 from .models import LARGEST, Transformer, flag
 from .pipeline import check_schedule
@@ -35,6 +35,7 @@ OF_LAYERS = ("micro_batch", "sequence", "flash", "recompute")  # what no number 
 POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
 
 
+@door
 @dataclass(frozen=True)
 class Options:
     """One training (or inference) setting.

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from ..errors import LabError
+from ..errors import LabError, door
 from .recipes import Precision
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -54,6 +54,7 @@ def naming(module: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
+@door
 def saved_by(module: nn.Module, *inputs: Any, **named: Any) -> tuple[Saved, ...]:
     """What one forward pass saves for the backward pass, a storage once however often it is saved.
 
@@ -86,6 +87,7 @@ def _saved(
     return tuple(one for one in found.values() if one.bytes)
 
 
+@door
 def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -> tuple[Saved, ...]:
     """The same without computing: shapes alone run, so a model of any size takes no memory and no time to speak of.
 

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from ..errors import door, integer
+
 GB = 10**9
 GIB = 2**30
 MIB = 2**20
+MOST = 10**30  # bytes: beyond them somebody multiplied twice
 
 
+@door
 def gb(count: int) -> float:
     """Bytes in decimal gigabytes, as the float nearest to the exact quotient.
 
     >>> gb(352_000_000_000)
     352.0
     """
-    return float(Fraction(count, GB))
+    return float(Fraction(integer("count", count, -MOST, MOST), GB))
 
 
+@door
 def gib(count: int) -> float:
     """Bytes in binary gigabytes (GiB), as the float nearest to the exact quotient.
 
     >>> round(gib(6 * 10**9 * 4), 2)
     22.35
     """
-    return float(Fraction(count, GIB))
+    return float(Fraction(integer("count", count, -MOST, MOST), GIB))
 
 
 def rounded(value: Fraction, digits: int) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from .. import formats
-from ..errors import LabError, quotes_call, unknown, warn
+from ..errors import LabError, fits, quotes_call, summary, unknown, warn
 from .autocast_lists import RULES, SINGLE, WITH_DTYPE, Rule
 from .recomputation import Carried, carry
 
@@ -101,9 +101,11 @@ def autocast(
         raise LabError(
             f"dtype={dtype!r} is not one that CUDA's autocast takes; allowed: torch.float16, torch.bfloat16."
         )
+    if not (fits(enabled, bool) and fits(cache, bool)):
+        raise LabError(f"enabled={summary(enabled)}, cache={summary(cache)}; both are True or False.")
     if product not in PRODUCTS:
         raise unknown("product", product, PRODUCTS)
-    return _region(Settings(dtype, enabled, cache, product))
+    return _region(Settings(dtype, bool(enabled), bool(cache), product))
 
 
 def active() -> torch.dtype | None:

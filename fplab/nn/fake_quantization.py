@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import LabError, quotes_call
+from ..errors import LabError, door, quotes_call
 from ..integers import Affine, Grid
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.grids import get
@@ -74,6 +74,8 @@ def _float32(x: Tensor) -> Tensor:
             f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation takes float32, float16 and bfloat16: "
             "x.float()."
         )
+    if x.layout is not torch.strided or x.is_meta:
+        raise LabError("x is sparse or has no values; fake quantisation takes dense tensors.")
     if torch.isnan(x).any():
         at = int(torch.isnan(x).flatten().nonzero()[0])
         raise LabError(f"element {at} of x is NaN, which no integer stands for; look for where it arose.")
@@ -128,9 +130,16 @@ def fake_quantize(
     try:
         step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
         zero = torch.as_tensor(zero_point, device=x.device)
+        if step.layout is not torch.strided or zero.layout is not torch.strided:
+            raise TypeError
     except (TypeError, ValueError, RuntimeError):
         raise LabError("scale and zero_point are numbers, or tensors of one number a channel.") from None
-    if zero.is_floating_point() or zero.dtype is torch.bool or ((zero < form.low) | (zero > form.high)).any():
+    if (
+        zero.is_floating_point()
+        or zero.is_complex()
+        or zero.dtype is torch.bool
+        or ((zero < form.low) | (zero > form.high)).any()
+    ):
         raise LabError(f"zero points are integers of the grid {form.name}, {form.low} to {form.high}.")
     if not ((step >= float(SMALLEST_SCALE)) & step.isfinite()).all():
         raise LabError(f"scale must be positive and finite, at least 2^-126; the least given is {float(step.min())!r}.")
@@ -139,6 +148,7 @@ def fake_quantize(
     return result.to(x.dtype)
 
 
+@door
 class FakeQuantize(Layer):
     """:func:`fake_quantize` with a fixed range, as a module; ``how`` as :mod:`fplab.integers` gives it.
 
@@ -169,6 +179,7 @@ class FakeQuantize(Layer):
         return result.to(x.dtype)
 
 
+@door
 class LearnedStep(Layer):
     """Fake quantisation whose scale is a parameter: learned step size quantisation.
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import LabError, quotes_call
+from ..errors import LabError, door, quotes_call
 from ..integers import Method, quantize, quantize_groups, scheme, symmetric
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.products import THRESHOLD, demand_choice, demand_int32, demand_threshold, method_of
@@ -65,6 +65,7 @@ def demand_features(x: Tensor, k: int) -> Tensor:
     return x
 
 
+@door
 class Int8Linear(Layer):
     """A linear layer in INT8: (..., K) in, (..., N) out in the input's dtype. For inference: it has no gradient.
 
@@ -185,6 +186,7 @@ class Int8Linear(Layer):
         return f"{self.codes.shape[0]}, {self.codes.shape[1]}, method={self.method.name!r}, threshold={self.threshold}"
 
 
+@door
 class Int4Linear(Layer):
     """A linear layer whose weights are INT4 in groups along the inputs; the product itself is in the input's dtype.
 

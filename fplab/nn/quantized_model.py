@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, door, quotes_call, unknown
 from ..integers import CALIBRATORS, Affine, Grid, Histogram, affine, symmetric
 from ..integers.affine import demand_sign
 from ..integers.calibration import BINS, Calibrator
@@ -33,6 +33,7 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 WEIGHTS_ALONG = ("tensor", "channel")
 
 
+@door
 @dataclass(frozen=True)
 class Quantization:
     """How a model is quantised. ``weights``, ``inputs``: grids by name. ``along``: of weights, "tensor" or "channel".

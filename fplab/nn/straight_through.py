@@ -7,6 +7,7 @@ arXiv 1308.3432), which is also what a cast to a narrow dtype does in torch.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,7 @@ def quantize(
         raise LabError(f"tensor is a {type(tensor).__name__}; pass a torch.Tensor, or call fplab.quantize for arrays.")
     mode = formats.rounding(rounding)
     there = _cast(fmt, mode, overflow, subnormals, seed, nan)
-    back = _cast(backward, mode, overflow, subnormals, None if seed is None else seed ^ _BACKWARD, nan)
+    back = _cast(backward, mode, overflow, subnormals, None if seed is None else operator.index(seed) ^ _BACKWARD, nan)
     for cast in (there, back):
         if cast.fmt is not None:
             demand_carrier(tensor.dtype, cast.fmt)

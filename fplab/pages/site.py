@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import LabError, unknown
+from ..errors import LabError, door, unknown
 from ..language import Text, marked
 from ..storage import demand_writable, write_text
 from .executed import cells, needed
@@ -44,6 +44,7 @@ class Chapter:
         return f"{self.name}.html"
 
 
+@door
 def chapters(folder: Path) -> tuple[Chapter, ...]:
     """The notebooks of a folder, in the order of their names."""
     nbformat, _ = needed()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import formats
-from ..errors import LabError, integer, own_integer, unknown
+from ..errors import LabError, door, integer, own_integer, unknown
 
 Array = np.ndarray[Any, Any]
 Values = Callable[[Array], Array]
@@ -64,6 +64,7 @@ class Collective:
         return counts
 
 
+@door
 @dataclass(frozen=True)
 class Wire:
     """What travels: the format of a message, its rounding, and whether additions are in FP32 or in that format.
@@ -130,6 +131,7 @@ def bounds(elements: int, chunks: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+@door
 def execute(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Array:
     """Run every message. ``buffers`` float32 (ranks, n), one row a rank; returns the buffers afterwards.
 
@@ -166,7 +168,7 @@ def numbers(values: Any) -> Array:
     """Values as float32, if they are real numbers."""
     try:
         found = np.asarray(values)
-    except ValueError:  # rows of different lengths
+    except Exception:  # rows of different lengths, and whatever a tensor raises
         found = np.empty(0, object)
     if found.dtype.kind not in "biuf":
         raise LabError("buffers are real numbers, a row for each rank and all rows of one length.")
@@ -226,6 +228,7 @@ def all_gather(ranks: int) -> Collective:
     return Collective("all-gather", ranks, ranks, steps)
 
 
+@door
 def all_reduce(ranks: int, algorithm: str = "ring") -> Collective:
     """The sum on every rank: "ring" (reduce-scatter, all-gather), "tree" (reduce, broadcast), "doubling" or "direct".
 
@@ -284,6 +287,7 @@ def _ranks(ranks: int) -> int:
 # --- the same sums, fast --------------------------------------------------------------------------------------------
 
 
+@door
 def reduce_fast(
     values: Values | Array, elements: int, ranks: int, algorithm: str = "ring", wire: Wire = Wire()
 ) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, door, integer, unknown
 from ..memory.pipeline import nearest_groups
 
 NAMES = ("gpipe", "1f1b", "interleaved")
@@ -70,6 +70,7 @@ class Timeline:
         return peaks
 
 
+@door
 def timeline(
     name: str,
     stages: int,

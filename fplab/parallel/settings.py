@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, own_integer, unknown
+from ..errors import LabError, door, own_integer, unknown
 from ..memory.pipeline import nearest_groups
 
 Array = np.ndarray[Any, Any]
@@ -40,6 +40,7 @@ HIDDEN, WIDTH = 3, 32  # of the perceptron that is trained: 64-32-32-32-10, 4,52
 LAYERS = HIDDEN + 1
 
 
+@door
 @dataclass(frozen=True)
 class Setting:
     """A training run: ``ranks`` processes train the digits for ``steps`` steps with AdamW, ``batch`` images a step.

@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any, Literal
 
 from .. import formats
-from ..errors import LabError, unknown
+from ..errors import LabError, door, unknown
 from ..formats import Format
 
 GPUS: tuple[str, ...] = ("V100", "T4", "A100", "A2", "A30", "Ada", "L40S", "H100", "H200", "B200", "RTXPRO6000")
@@ -55,6 +55,7 @@ class Status(enum.Enum):
     OPEN = "open"  # sources disagree or are silent
 
 
+@door
 @dataclass(frozen=True)
 class Model:
     """The arithmetic of one cell: a GPU, an instruction, the formats of A and B, and the format of C and D.
@@ -374,6 +375,7 @@ def _cells(gpu: str) -> tuple[Model, ...]:
     return tuple(sorted((m for m in TABLE if m.gpu == gpu), key=lambda m: order.index(m.instruction)))
 
 
+@door
 def get(
     gpu: str | Model, inputs: Inputs = "fp16", output: str | None = "fp32", instruction: str | None = None
 ) -> Model:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import LabError, own_integer
+from ..errors import LabError, door, own_integer
 
 Steps = list[list[np.ndarray]]  # by slice and accumulator: the indices of the instructions of each chain
 
 
+@door
 @dataclass(frozen=True)
 class Plan:
     """How a long product is made of instructions. The default is one chain of ascending k.

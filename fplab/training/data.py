@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import unknown
+from ..errors import door, unknown
 from ..storage import read_arrays, shipped
 
 SPLITS = ("train", "test", "all")
@@ -21,6 +21,7 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
+@door
 def digits(split: str = "train") -> Digits:
     """The 1,797 digits of the UCI test set as scikit-learn bundles them, or a fixed part of them.
 

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import LabError, own_integer
+from ..errors import LabError, door, own_integer
 from .data import Digits
 from .network import layers, tensors
 
 Named = dict[str, np.ndarray]
 
 
+@door
 @dataclass(frozen=True)
 class Recipe:
     """How a network is trained: stochastic gradient descent with momentum on the mean cross-entropy of a batch.
@@ -69,6 +70,7 @@ class Run:
     snapshots: tuple[Snapshot, ...]
 
 
+@door
 class OutputGradients:
     """Within its ``with`` block, every layer keeps the gradient of its latest output; :meth:`take` copies them."""
 
@@ -100,6 +102,7 @@ class OutputGradients:
         return {name: copied(output.grad) for name, output in self._outputs.items() if output.grad is not None}
 
 
+@door
 class Momentum:
     """``v = momentum * v + g``, ``u = -lr * v``, ``w = w + u``, each operation rounded to FP32 by itself.
 
@@ -124,6 +127,7 @@ class Momentum:
         return updates
 
 
+@door
 def batches(examples: int, recipe: Recipe) -> Iterator[np.ndarray]:
     """The indices of every batch: each epoch a new permutation, from Philox's raw stream, the same on every machine."""
     for epoch in range(recipe.epochs):
@@ -144,6 +148,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@door
 @one_thread()
 def train(
     model: nn.Module,

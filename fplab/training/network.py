@@ -7,9 +7,11 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
+from ..errors import door, integer
 from .data import Digits
 
 
+@door
 def digits_net(seed: int = 0) -> nn.Sequential:
     """A convolutional net for the digits: (n, 1, 8, 8) float32 images in, (n, 10) logits out; 25,866 parameters.
 
@@ -17,7 +19,7 @@ def digits_net(seed: int = 0) -> nn.Sequential:
     drawn from ``seed`` without touching torch's global generator.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(integer("seed", seed, 0, 2**64 - 1))
         return nn.Sequential(
             OrderedDict(
                 conv1=nn.Conv2d(1, 16, 3, padding=1),
@@ -34,17 +36,20 @@ def digits_net(seed: int = 0) -> nn.Sequential:
         )
 
 
+@door
 def layers(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that have parameters of their own, by name, in the order of the model."""
     return {name: m for name, m in model.named_modules() if any(True for _ in m.parameters(recurse=False))}
 
 
+@door
 def tensors(data: Digits) -> tuple[torch.Tensor, torch.Tensor]:
     """Images as float32 (n, 1, 8, 8) between 0 and 1 (sixteenths: exact in 16 bits), labels as int64."""
     images = torch.from_numpy(data.images).to(torch.float32).div(16).unsqueeze(1)
     return images, torch.from_numpy(data.labels).to(torch.int64)
 
 
+@door
 def accuracy(model: nn.Module, data: Digits) -> float:
     """The share of ``data`` that the model labels right, 0 to 1."""
     images, labels = tensors(data)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..errors import integer, quotes_call, unknown
+from ..errors import door, integer, quotes_call, unknown
 from .data import digits
 from .network import digits_net, tensors
 from .text import ALPHABET, HELD_OUT, tokens
@@ -174,6 +174,7 @@ DIGITS_MLP = perceptron()
 # --- characters -------------------------------------------------------------------------------------------------
 
 
+@door
 def characters(
     *, width: int = 64, layers: int = 2, heads: int = 4, context: int = 64, batch: int = 16, tested: int = HELD_OUT,
     name: str = "characters",

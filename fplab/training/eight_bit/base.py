@@ -16,6 +16,7 @@ from ...codebooks.thresholds import floors, padded, plan, thresholds
 from ...errors import LabError, quotes_class
 from ...kernels.optim8 import BLOCKWISE, WHOLE, Coding, Numbers, first_bad
 from ...threads import split
+from ..optimizers.precision import parameters
 from .options import MASK, SIGNS, books_of, checked
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +132,9 @@ class EightBit(torch.optim.Optimizer):
             **numbers, "block": block, "min_8bit_size": min_8bit_size, "state_bits": state_bits, "sign": sign,
             "decay": decay, "rounding": rounding, "seed": seed, "bad_gradients": bad_gradients,
         }  # fmt: skip
-        super().__init__(params, {**checked(defaults), "update": self.kind.update, "codes": self._digests()})
+        super().__init__(
+            parameters(params), {**checked(defaults), "update": self.kind.update, "codes": self._digests()}
+        )
 
     def _digests(self) -> tuple[str, ...]:
         """What says in a saved state which codebooks it was made with."""

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...errors import door
 from .base import STATE_BITS
 
 
+@door
 class StableEmbedding(nn.Embedding):
     """An embedding initialised Xavier-uniformly, followed by a layer norm, with 32-bit optimizer states.
 

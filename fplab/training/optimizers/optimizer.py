@@ -14,7 +14,7 @@ from ...errors import LabError, integer, quotes_class
 from ...formats import Format
 from . import programs
 from .arithmetic import rounded
-from .precision import Precision, demand_float32, execute, precision
+from .precision import Precision, demand_float32, execute, parameters, precision
 from .programs import Program
 
 States = str | Format | Mapping[str, str | Format]
@@ -50,7 +50,7 @@ class LabOptimizer(Optimizer):
                 raise LabError(f"{name}={value!r} is not possible; allowed: finite and not negative.")
         chosen = {"weights": weights, "states": states, "compute": compute, "update": update, "seed": seed}
         self._scratch: dict[int, dict[str, np.ndarray]] = {}
-        super().__init__(params, {**defaults, **chosen})
+        super().__init__(parameters(params), {**defaults, **chosen})
 
     # --- what a kind of optimizer says ----------------------------------------------------------------------
 

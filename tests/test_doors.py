@@ -1,0 +1,96 @@
+"""What the doors of the lab say of arguments of another type, and that they hide none of the lab's own faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import fplab
+from fplab.errors import LabError, door, fits, quotes_call
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: fplab.quantize(torch.float32, "fp16"),
+            r"^fplab\.quantize\(torch\.float32, 'fp16'\): x has dtype object",
+        ),
+        (
+            lambda: fplab.tensorcore.matmul([[1]], [[1]], plan="x"),
+            r": plan='x' is not possible; allowed: a Plan or None\.$",
+        ),
+        (lambda: fplab.tensorcore.get("H100", None), r"inputs=None is not possible; allowed: a string or a sequence, "),
+        (lambda: fplab.training.fit(None), r"task=None is not possible; allowed: a Task or a string\.$"),
+        (
+            lambda: fplab.codebooks.Rule("r", "", divides="x"),
+            r"^divides='x' is not possible; allowed: True or False\.$",
+        ),
+        (
+            lambda: fplab.training.Adam([torch.nn.Parameter(torch.ones(1))], betas=(0.9,)),
+            r": betas=\(0\.9,\) is not possible; allowed: \(a number, a number\)\.$",
+        ),
+        (lambda: fplab.training.SGD([]), r": params=\[\] is not possible; allowed: tensors, or groups"),
+        (lambda: fplab.exact.add(1.5, 2.0), r"^a=1\.5 is not possible; allowed: a Exact\.$"),
+        (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
+    ],
+)
+def test_the_argument_is_named(call, text):
+    with pytest.raises(LabError, match=text):
+        call()
+
+
+@pytest.mark.parametrize("decorate", [door, quotes_call])
+def test_a_fault_of_the_lab_stays_what_it_is(decorate):
+    @decorate
+    def faulty(x: int, names: Sequence[str] = ()) -> int:
+        return {}[x]
+
+    with pytest.raises(KeyError):
+        faulty(1, ["a"])
+    with pytest.raises(LabError, match=r"x='1' is not possible; allowed: an integer"):
+        faulty("1")
+    with pytest.raises(LabError, match=r"names=\[1\] is not possible; allowed: a sequence, each a string"):
+        faulty(1, [1])
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        faulty()
+
+
+def test_a_class_refuses_at_once():
+    @door
+    class Record:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    assert Record(3).size == 3
+    with pytest.raises(LabError, match=r"size=1\.5 is not possible"):
+        Record(1.5)
+
+
+KINDS: list[tuple[Any, list[Any], list[Any]]] = [
+    (int, [1, np.uint8(1), torch.tensor(1)], [True, 1.0, "1", None, np.ones(2, int), 1j]),
+    (float, [1, 1.5, np.float16(1), Fraction(1, 3), torch.tensor(1.0)], [True, "1.5", None, 1j, np.ones(2), 10**5000]),
+    (bool, [True, np.bool_(False)], [1, "x", None, np.ones(2, bool)]),
+    (Fraction, [1, Fraction(1, 3)], [1.5, "1/3"]),
+    (str | None, ["a", None], [1, b"a"]),
+    (Literal["a", 1], ["a", 1], ["b", True, None, []]),
+    (tuple[float, float], [(1, 2.0), [1, 2]], [(1,), (1, 2, 3), ("a", "b"), 3]),
+    (tuple[int, ...], [(), (1, 2)], [("a",), 1]),
+    (Sequence[str], ["ab", ["a"], ("a", "b")], [[1], 3, iter("ab")]),
+    (Iterable[str], ["ab", iter("ab"), {"a": 1}], [[1], None]),
+    (np.ndarray[Any, Any], [np.ones(2), [1.0], 2.0], [np.array(["a"]), "x", None]),
+    (Any, [None, object()], []),
+]
+
+
+@pytest.mark.parametrize(("kind", "those", "others"), KINDS, ids=range(len(KINDS)))
+def test_what_fits_a_type(kind, those, others):
+    for value in those:
+        assert fits(value, kind), value
+    for value in others:
+        assert not fits(value, kind), value

@@ -1,0 +1,439 @@
+"""Every public name called with nonsense: a LabError, a TypeError in one sentence that names the argument, or a result.
+
+A call begins with arguments that are valid, by the names of the parameters; then one or two of them are replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import os
+import random
+import re
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fplab
+
+from . import Counts
+
+TITLE = "calls of public names with nonsense"
+QUICK, FULL = 3_000, 1_000_000
+SEVERAL = 0.3  # the share of calls in which two arguments are nonsense
+
+# --- doors -------------------------------------------------------------------------------------------------------
+
+MODULES = (
+    "", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection", "integers",
+    "memory", "nn", "pages", "parallel", "sums", "tensorcore", "training",
+)  # fmt: skip
+# Doors that are opened rarely: they train, draw or start threads.
+RARE = {
+    "training.fit", "training.train", "training.accuracy", "training.digits_net", "training.characters",
+    "training.StableEmbedding", "memory.build", "memory.trace", "memory.saved_by", "memory.smallest", "exercises.check",
+    "tensorcore.separate", "tensorcore.probe", "tensorcore.classes", "course.evidence", "course.figure", "claims.tried",
+    "claims.overview", "nn.observe", "nn.fake_quantized", "nn.int8_linears", "nn.int4_linears", "nn.emulate",
+    "reveal_order", "training.tensors", "parallel.execute", "parallel.reduce_fast", "experiments.load",
+    "codebooks.quantile", "exercises.registry", "exercises.names", "course.hardware", "training.digits",
+}  # fmt: skip
+# What is not called: processes and drawings of many seconds, whole pages, and what prints or changes a notebook.
+CLOSED = {"parallel.launch", "experiments.show", "pages.write", "course.start", "course.style", "course.Selector"}
+
+
+def doors() -> dict[str, Callable[..., Any]]:
+    """Every public callable by name: functions and classes of the package and of its subpackages."""
+    found: dict[str, Callable[..., Any]] = {}
+    for module in MODULES:
+        home = getattr(fplab, module) if module else fplab
+        for name in home.__all__ if hasattr(home, "__all__") else _own(home):
+            value = getattr(home, name)
+            full = f"{module}.{name}".strip(".")
+            if callable(value) and full not in CLOSED and not _is_plain(value):
+                found[full] = value
+    return found
+
+
+def _own(module: Any) -> list[str]:
+    return [
+        n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
+    ]
+
+
+def _is_plain(value: Any) -> bool:
+    """Enumerations, exceptions, and records of results, which hold what they are given."""
+    if not inspect.isclass(value):
+        return False
+    return issubclass(value, Exception) or hasattr(value, "__members__") or value.__name__ in RESULTS
+
+
+RESULTS = {
+    "Part", "Claim", "Picture", "Claims", "Recorded", "Exercise", "Mutant", "Report", "Solution", "Given", "Inspection",
+    "Row", "Estimate", "Rank", "Saved", "Chapter", "RankResult", "Result", "Sent", "Timeline", "Collective", "Job",
+    "Digits", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
+}  # fmt: skip
+
+# --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------
+
+FORMATS = ("fp16", "bf16", "e4m3", "e5m2", "fp32", "e2m1", "tf32", "e8m0")
+Made = Callable[[], Any]
+
+
+def _array(*shape: int) -> Any:
+    return np.linspace(-2, 3, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def _model() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+
+def _params() -> Any:
+    return [torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(2, 2))]
+
+
+def _histogram() -> Any:
+    one = fplab.integers.Histogram(16)
+    one.collect(_array(8))
+    return one
+
+
+def _grid() -> Any:
+    return fplab.integers.Grid("g", -7, 7)
+
+
+def _exact() -> Any:
+    return fplab.exact.from_float(1.5)
+
+
+VALID: dict[str, tuple[Made, ...]] = {
+    "x": (lambda: _array(6), lambda: 0.3, lambda: [1.0, 2.5], lambda: _array(2, 3)),
+    "y": (lambda: _array(6),),
+    "a": (lambda: _array(3, 4),),
+    "b": (lambda: _array(4, 3),),
+    "c": (lambda: None, lambda: _array(3, 3)),
+    "codes": (lambda: np.arange(6, dtype=np.uint8),),
+    "fmt": tuple(lambda f=f: f for f in FORMATS),
+    "src": (lambda: "fp32",),
+    "dst": (lambda: "bf16",),
+    "rounding": (lambda: "rne", lambda: "rtz"),
+    "value": (lambda: "0.1",),
+    "name": (lambda: "rne",),
+    "n": (lambda: 4,),
+    "f": (lambda: sum,),
+    "language": (lambda: "en",),
+    "low": (lambda: -3,),
+    "high": (lambda: 3,),
+    "exponent_bits": (lambda: 3,),
+    "fraction_bits": (lambda: 4,),
+    "source": (lambda: "a test",),
+    "model": (_model,),
+    "module": (_model,),
+    "linear": (lambda: torch.nn.Linear(4, 4),),
+    "params": (_params,),
+    "lr": (lambda: 0.1,),
+    "momentum": (lambda: 0.9,),
+    "how": (lambda: fplab.integers.symmetric(2.0),),
+    "amax": (lambda: 2.0,),
+    "w": (lambda: _array(4, 8),),
+    "packed": (lambda: np.arange(4, dtype=np.uint8),),
+    "code": (lambda: 3,),
+    "mode": (lambda: fplab.Rounding.RNE,),
+    "negative": (lambda: False,),
+    "shape": (lambda: (2, 3),),
+    "data": (lambda: _array(64),),
+    "seen": (lambda: {},),
+    "tensor": (lambda: torch.ones(4),),
+    "scale": (lambda: 0.5,),
+    "ranks": (lambda: 4,),
+    "stages": (lambda: 2,),
+    "micro_batches": (lambda: 4,),
+    "count": (lambda: 10**9,),
+    "capacity": (lambda: 10**9,),
+    "num_embeddings": (lambda: 4,),
+    "embedding_dim": (lambda: 4,),
+    "scaler": (lambda: None,),
+    "exact.a": (_exact,),
+    "exact.b": (_exact,),
+    "exact.c": (_exact,),
+    "exact.x": (_exact,),
+    "exact.fmt": (lambda: fplab.formats.get("fp16"),),
+    "exact.value": (lambda: Fraction(1, 3),),
+    "exact.share": (lambda: Fraction(1, 3),),
+    "exact.odd": (lambda: True,),
+    "exact.word": (lambda: 0,),
+    "exact.nan": (lambda: None,),
+    "exact.op": (lambda: "lt",),
+    "exact.dot.a": (lambda: [_exact()],),
+    "exact.dot.b": (lambda: [_exact()],),
+    "exact.from_float.x": (lambda: 0.3,),
+    "exact.floor_log2.x": (lambda: Fraction(3, 7),),
+    "exact.floor_code.x": (lambda: Fraction(3, 7),),
+    "exact.round_magnitude.x": (lambda: Fraction(3, 7),),
+    "exact.is_tiny.x": (lambda: Fraction(3, 7),),
+    "claims.get.name": (lambda: fplab.claims.claims()[0].name,),
+    "claims.tried.name": (lambda: fplab.claims.claims()[0].name,),
+    "claims.claim": (lambda: fplab.claims.claims()[0],),
+    "codebooks.code": (lambda: "nf4", lambda: "dynamic", fplab.codebooks.nf4),
+    "codebooks.values": (lambda: np.linspace(-1, 1, 16, dtype=np.float32),),
+    "codebooks.block": (lambda: 64,),
+    "codebooks.quantized": (lambda: fplab.codebooks.quantize_blockwise(_array(8), "nf4", 64),),
+    "course.gpus": (lambda: "H100",),
+    "course.name": (lambda: "underflow",),
+    "exercises.name": (lambda: "largest_e4m3",),
+    "exercises.answer": (lambda: 448,),
+    "experiments.name": (lambda: "underflow",),
+    "formats.policy": (lambda: "inf",),
+    "inspection.fmt": (lambda: fplab.formats.get("fp16"),),
+    "inspection.x": (_exact,),
+    "inspection.short.x": (lambda: Fraction(1, 3),),
+    "integers.a": (lambda: np.ones((2, 4), np.int8),),
+    "integers.b": (lambda: np.ones((4, 2), np.int8),),
+    "integers.codes": (lambda: np.ones((2, 4), np.int8),),
+    "integers.zero_point": (lambda: np.zeros((), np.int32),),
+    "integers.quantize_groups.zero_point": (lambda: False,),
+    "integers.scheme.zero_point": (lambda: False,),
+    "integers.grid": (lambda: "int8", _grid),
+    "integers.Affine.grid": (_grid,),
+    "integers.Affine.scale": (lambda: np.ones((), np.float32),),
+    "integers.title": (lambda: "a title",),
+    "integers.inputs": (lambda: "row",),
+    "integers.weights": (lambda: "column",),
+    "integers.x": (lambda: _array(4, 4),),
+    "integers.matmul.w": (lambda: _array(4, 4),),
+    "integers.n": (lambda: 7,),
+    "memory.Transformer.name": (lambda: "t",),
+    "memory.c": (lambda: fplab.memory.Transformer("t", 1, 8, 2, 16, 4),),
+    "memory.layers": (lambda: 1,),
+    "memory.hidden": (lambda: 8,),
+    "memory.heads": (lambda: 2,),
+    "memory.vocabulary": (lambda: 16,),
+    "memory.sequence": (lambda: 4,),
+    "memory.model": (lambda: "gpt2", lambda: 10**6, _model),
+    "memory.preset.name": (lambda: "gpt2",),
+    "memory.inputs": (lambda: torch.ones(1, 4),),
+    "memory.Model.layers": (lambda: (),),
+    "memory.Model.embedding": (lambda: (fplab.memory.Tensor("w", (2, 2)),),),
+    "memory.Model.head": (lambda: (),),
+    "nn.x": (lambda: torch.ones(4),),
+    "nn.batches": (lambda: [torch.ones(2, 4)],),
+    "nn.how": (lambda: fplab.integers.symmetric(2.0),),
+    "nn.fake_quantized.how": (fplab.nn.Quantization,),
+    "nn.optimizer": (lambda: None,),
+    "nn.watch.optimizer": (lambda: torch.optim.SGD(_model().parameters(), 0.1),),
+    "pages.folder": (lambda: Path("nowhere"),),
+    "parallel.collective": (lambda: fplab.parallel.all_reduce(4),),
+    "parallel.buffers": (lambda: np.ones((4, 4), np.float32),),
+    "parallel.strategies": (lambda: ("ddp",),),
+    "parallel.values": (lambda: np.ones((4, 4), np.float32),),
+    "parallel.elements": (lambda: 4,),
+    "parallel.timeline.name": (lambda: "1f1b",),
+    "tensorcore.dot.b": (lambda: _array(3, 4),),
+    "tensorcore.dot.c": (lambda: None,),
+    "tensorcore.trace.a": (lambda: _array(4),),
+    "tensorcore.trace.b": (lambda: _array(4),),
+    "tensorcore.trace.c": (lambda: 0.0,),
+    "tensorcore.gpu": (lambda: "V100", lambda: "H100"),
+    "tensorcore.model": (lambda: fplab.tensorcore.get("V100"),),
+    "tensorcore.other": (lambda: fplab.tensorcore.get("A100"),),
+    "tensorcore.black_box": (lambda: fplab.tensorcore.get("V100"),),
+    "training.task": (lambda: "digits",),
+    "training.steps": (lambda: 1,),
+    "training.data": (fplab.training.digits,),
+    "training.examples": (lambda: 8,),
+    "training.recipe": (fplab.training.Recipe,),
+    "training.model": (fplab.training.digits_net,),
+    "training.train.recipe": (lambda: fplab.training.Recipe(epochs=1, batch=1500),),
+}
+ALWAYS = {"training.fit": ("steps",)}
+
+
+def _from_the_table() -> dict[str, Any]:
+    model = fplab.tensorcore.get("V100")
+    return {name: getattr(model, name) for name in inspect.signature(type(model)).parameters}
+
+
+def valid(door: str, name: str) -> tuple[Made, ...]:
+    """Values that a parameter of a door may have: its own, its module's, or those of the name."""
+    module = door.partition(".")[0]
+    return VALID.get(f"{door}.{name}") or VALID.get(f"{module}.{name}") or VALID.get(name) or ()
+
+
+# --- nonsense ------------------------------------------------------------------------------------------------------
+
+
+class Odd:
+    """An object whose methods fail."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Strange(list[Any]):
+    """A list of a type of its own."""
+
+
+def _read_only() -> Any:
+    array = _array(6)
+    array.flags.writeable = False
+    return array
+
+
+def _forever() -> Iterator[int]:
+    yield from range(3)
+
+
+NONSENSE: tuple[Made, ...] = (
+    *(lambda v=v: v for v in (
+        None, True, False, "", "x", "fp16", "e4m3", "int8", "H100", "rne", "\0", "é" * 300, b"x", 0, 1, -1, 2, 3, 7, 8,
+        16, 255, 256, 2**31, 2**63, 2**64, -(2**63), 10**30, -(10**30), 10**5000, 0.0, -0.0, 0.5, 1.5, -1.5, 1e308,
+        5e-324, float("nan"), float("inf"), float("-inf"), 1j, Fraction(1, 3), Decimal("0.1"), Ellipsis, NotImplemented,
+        (), (1,), (1, 2), (1, 2, 3), ("x",), ("fp16", "bf16"), (None,), range(3), range(1000), slice(1), int, float,
+        str, object, sum, np, torch, Path("x"), Path("/"), np.float32, np.dtype("V8"), np.dtype("f4"), torch.float32,
+        torch.bfloat16, torch.device("cpu"), fplab.Rounding.RNE, fplab.Overflow.INF, fplab.Specials.IEEE,
+    )),
+    *(lambda k=k, v=v: k(v) for k in (np.int8, np.uint8, np.int16, np.int64, np.uint64) for v in (0, 1, 3, 100)),
+    *(lambda kind=kind: kind(0.5) for kind in (np.float16, np.float32, np.float64, np.longdouble, np.complex64)),
+    lambda: np.bool_(True), lambda: np.str_("fp16"), lambda: np.float32("nan"), lambda: np.datetime64("2020-01-01"),
+    object, Odd, Strange, list, dict, set, lambda: [1], lambda: [[1.0], [1.0, 2.0]], lambda: ["a", "b"], lambda: [None],
+    lambda: {"a": 1}, lambda: {1: 2}, lambda: [float("nan")] * 4, lambda: [10**30], _forever, lambda: lambda *a, **k: 1,
+    lambda: [[]], lambda: [[[1.0]]], lambda: [True, False], lambda: [1, "a"], lambda: memoryview(b"abc"),
+    *(lambda t=t: _array(2, 3).astype(t) for t in ("f2", "f4", "f8", ">f4", "i1", "u1", "i4", "u8", "?", "c8", "g")),
+    *(lambda s=s: _array(*s) for s in ((0,), (1,), (6,), (3, 3), (2, 2, 2), (0, 3), (3, 0), (1,) * 8, (4, 4), (5,))),
+    lambda: np.array(1.5), lambda: np.array("x"), lambda: np.array(None), lambda: np.array([None, 1]),
+    lambda: np.array(["a", "b"]), lambda: np.array([1, 2], "M8[s]"), lambda: np.zeros(3, "V4"), _read_only,
+    lambda: np.zeros(2, [("a", "f4")]), lambda: _array(12)[::2], lambda: _array(4, 4).T, lambda: _array(6)[::-1],
+    lambda: np.ma.masked_array(_array(3), [0, 1, 0]), lambda: np.full(4, np.nan, np.float32),
+    lambda: np.full(4, np.inf),
+    lambda: np.broadcast_to(np.float32(1), (4, 4)), lambda: np.matrix([[1.0, 2.0]]), lambda: np.full((3, 3), 3e38),
+    lambda: torch.ones(4), lambda: torch.ones(4, requires_grad=True), lambda: torch.ones(2, 2, dtype=torch.bfloat16),
+    lambda: torch.ones(3, dtype=torch.int64), lambda: torch.ones(0), lambda: torch.tensor(1.5),
+    lambda: torch.ones(2, 2).to_sparse(), lambda: torch.ones(3, device="meta"),
+    lambda: torch.ones(3, dtype=torch.complex64),
+    lambda: torch.ones(3, dtype=torch.bool), lambda: torch.ones(2).to(torch.float8_e4m3fn),
+    lambda: torch.nn.Linear(2, 2),
+    lambda: torch.nn.Linear(2, 2, device="meta"), lambda: torch.nn.ReLU(), lambda: torch.nn.Conv2d(1, 1, 1),
+    _model, _params, lambda: torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1), _grid, _histogram, _exact,
+    lambda: fplab.formats.get("fp16"), lambda: fplab.tensorcore.get("V100"), fplab.codebooks.nf4,
+    lambda: fplab.integers.symmetric(1.0), lambda: fplab.codebooks.RULES, fplab.tensorcore.Plan,
+    lambda: fplab.training.AmaxScaling(), lambda: fplab.training.StaticScaler(), fplab.parallel.Wire,
+    lambda: fplab.memory.Transformer("t", 1, 8, 2, 16, 4), lambda: fplab.memory.Tensor("w", (2, 3)),
+)  # fmt: skip
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def arguments(door: str, call: Callable[..., Any], draw: random.Random) -> tuple[dict[str, Any], list[str]]:
+    """Arguments by name, and which of them are nonsense."""
+    parameters = {n: p for n, p in inspect.signature(call).parameters.items() if p.kind not in KINDS}
+    required = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
+    if door == "tensorcore.Model":
+        given = _from_the_table()
+    else:
+        given = {name: draw.choice(valid(door, name))() for name in required}
+        given |= {name: draw.choice(valid(door, name))() for name in ALWAYS.get(door, ())}
+        for name in parameters:
+            if name not in given and draw.random() < 0.15 and (made := valid(door, name)):
+                given[name] = draw.choice(made)()
+    wrong = draw.sample(list(parameters), min(len(parameters), 1 + (draw.random() < SEVERAL)))
+    if door == "training.fit":  # it would train for long
+        wrong = [name for name in wrong if name != "steps"]
+    given |= {name: draw.choice(NONSENSE)() for name in wrong}
+    return given, wrong
+
+
+def use(result: Any) -> None:
+    """What one does with a result: an optimizer makes a step, a generator goes on, everything is shown."""
+    if isinstance(result, torch.optim.Optimizer):
+        for group in result.param_groups:
+            for param in group["params"]:
+                param.grad = torch.ones_like(param)
+        result.step()
+    elif isinstance(result, contextlib.AbstractContextManager) and not isinstance(result, io.IOBase):
+        with result:
+            pass
+    with contextlib.suppress(ValueError):  # of integers with more than 4,300 digits, which Python does not print
+        repr(result)
+
+
+def refused_well(error: Exception, names: list[str]) -> bool:
+    """Whether an error is one that a user can act on."""
+    if isinstance(error, fplab.LabError):
+        text = str(error)
+        return 0 < len(text) < 4000
+    if not isinstance(error, TypeError):
+        return False
+    text = str(error)
+    binding = r"missing|unexpected keyword|positional argument|required keyword|multiple values"
+    return bool(re.search(binding, text)) or (any(name in text for name in names) and text.endswith("."))
+
+
+def where(error: Exception) -> str:
+    """The last line of the package on the way to an error."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/fplab/" in f.filename]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+
+
+def shown(value: Any) -> str:
+    """An argument, briefly."""
+    try:
+        return f"{type(value).__name__} {value!r}"[:70].replace("\n", " ")
+    except Exception:
+        return type(value).__name__
+
+
+def run(size: int, seed: int) -> Counts:
+    """``size`` calls; a fault for each kind of bare error, with its first call and how often it came."""
+    draw, counts = random.Random(seed), Counts()
+    opened = doors()
+    names = [name for name in opened for _ in range(1 if name in RARE else 40)]
+    faults: dict[tuple[str, ...], list[Any]] = {}
+    before, folder, kept = fplab.lang(), os.getcwd(), os.environ.get("FPLAB_PROGRESS_DIR")
+    with tempfile.TemporaryDirectory() as own, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        os.environ["FPLAB_PROGRESS_DIR"] = own
+        warnings.simplefilter("ignore")
+        os.chdir(own)
+        try:
+            for _ in range(size):
+                _one(draw.choice(names), opened, draw, counts, faults)
+                fplab.lang(before)
+        finally:
+            os.chdir(folder)
+            fplab.set_num_threads(None)
+            os.environ.pop("FPLAB_PROGRESS_DIR")
+            if kept is not None:
+                os.environ["FPLAB_PROGRESS_DIR"] = kept
+    counts.faults = [f"{text} ({times} times)" for text, times in faults.values()]
+    return counts
+
+
+def _one(
+    door: str,
+    opened: dict[str, Callable[..., Any]],
+    draw: random.Random,
+    counts: Counts,
+    faults: dict[tuple[str, ...], list[Any]],
+) -> None:
+    given, wrong = arguments(door, opened[door], draw)
+    counts.add("calls")
+    try:
+        with np.errstate(all="ignore"):
+            use(opened[door](**given))
+        counts.add("calls that gave a result")
+    except Exception as error:
+        if refused_well(error, list(given)):
+            return
+        key = (door, type(error).__name__, where(error))
+        text = ", ".join(f"{name}={shown(given[name])}" for name in wrong)
+        first = f"{door}({text}): {type(error).__name__} at {key[2]}: {str(error)[:160]}"
+        faults.setdefault(key, [first, 0])[1] += 1
