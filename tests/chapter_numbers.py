@@ -78,22 +78,6 @@ def products_of_a_step(batch: int = 128, sizes: tuple[int, ...] = (64, 256, 256,
     return sum(batch * n + k * n for k, n in pairs) + sum(batch * k for k, _ in pairs[1:])
 
 
-def zeros_of_the_first_layer() -> float:
-    """The share of zeros in the gradient of the autoencoder's first layer, FP16 without a scale."""
-    from fplab.experiments.loss_scaling import data
-
-    scaler = fplab.training.StaticScaler(1.0)
-    return float(data.train(data.autoencoder(data.QUICK), data.QUICK, 0, scaler, half=True).zeros.mean(0)[0])
-
-
-def bf16(lr: str, column: str, weights: str = "bf16") -> float:
-    rows = of_run("master_weights")
-    found = [
-        r for r in rows if (r["weights"], r["update"], float(r["lr"])) == (weights, "nearest", float(Fraction(lr)))
-    ]
-    return float(np.mean([float(r[column]) for r in found]))
-
-
 def tenths(fmt: str) -> float:
     return max(abs(float(fplab.quantize(x, fmt)) / x - 1) for x in (0.1, 0.2, 0.3))
 
@@ -124,15 +108,11 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
         "65,520": lambda: 65520 if fplab.quantize([65519, 65520], "fp16").tolist() == [65504, np.inf] else 0,
         "1,000": lambda: 1000,  # no power of two
         "2,000": lambda: fplab.training.scalers.TORCH.growth_interval,
-        "99%": zeros_of_the_first_layer,
     },
     8: {
         "0.00006": lambda: fplab.ulp(0.1, "fp16"),
         "0.02": lambda: 1000 * 0.00002,
         "80%": lambda: 0.8,  # the paper's, with its source in the line above
-        "1.19": lambda: bf16("1/64", "training_loss") / bf16("1/64", "training_loss", "fp32"),
-        "44%": lambda: bf16("1/16", "updates_lost"),
-        "67%": lambda: bf16("1/64", "updates_lost"),
     },
     9: {
         "217,000": lambda: round(products_of_a_step(), -3),
