@@ -34,8 +34,8 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
     """
     from .style import figure_of_scenes
 
-    integer("first", first, 0, max(len(trace.steps) - 1, 0))
-    integer("steps", steps, 1, MOST)
+    first = integer("first", first, 0, max(len(trace.steps) - 1, 0))
+    steps = integer("steps", steps, 1, MOST)
     if not trace.steps:
         raise LabError("the trace has no steps: its row is empty.")
     shown = trace.steps[first : first + steps]
