@@ -37,7 +37,7 @@ class Params:
     sides: tuple[int, ...] = (64, 512, 1024, 4096)
 
 
-QUICK = Params(rows=64, longest=14, sides=(64, 256, 512))
+QUICK = Params(rows=64, longest=13, sides=(64, 256, 512))
 DIGESTED: tuple[str, ...] = ("sizes", "a", "b", "results", "exact", "promoted", "running", "running_exact")
 
 

@@ -33,7 +33,12 @@ def at(arrays: Arrays, k: int) -> int:
 
 
 def errors(arrays: Arrays, i: int, s: int) -> np.ndarray:
-    """The relative error, of the r.m.s. result, by draw and K: of squares on the diagonal, of other rows of A and B."""
+    """The relative error, of the r.m.s. result, by K."""
+    return np.array([relative(x, y) for x, y in zip(arrays["results"][i, s], arrays["exact"][i], strict=True)])
+
+
+def by_draw(arrays: Arrays, i: int, s: int) -> np.ndarray:
+    """The same by draw and K: of squares on the diagonal, of other rows of A and B."""
     step = len(arrays["a"][i]) // DRAWS
     squares = [slice(k, k + step) for k in range(0, step * DRAWS, step)]
     results, exact = arrays["results"][i, s], arrays["exact"][i]
@@ -112,7 +117,7 @@ def grows_with_k(arrays: Arrays, params: Params) -> Outcome:
     from . import K
 
     first, last = at(arrays, 512), at(arrays, K)
-    one, both = (e[:, last] / e[:, first] for e in (errors(arrays, i, CHAIN) for i in (POSITIVE, NORMAL)))
+    one, both = (e[:, last] / e[:, first] for e in (by_draw(arrays, i, CHAIN) for i in (POSITIVE, NORMAL)))
     detail = f"from K = 512 to {K:,}: {one.mean():.1f} times with one sign, {both.mean():.1f} with both"
     return superior(one, both, TIMES, detail)
 
@@ -121,7 +126,7 @@ def positive_passes(arrays: Arrays, params: Params) -> Outcome:
     """Where one chain of positive products passes 2%, and what it has come to at K = 4096."""
     from . import K
 
-    error = {k: errors(arrays, POSITIVE, CHAIN)[:, at(arrays, k)] for k in (1024, 2048, K)}
+    error = {k: by_draw(arrays, POSITIVE, CHAIN)[:, at(arrays, k)] for k in (1024, 2048, K)}
     holds = error[1024].max() < 0.02 < error[2048].min() and 0.07 < error[K].min() <= error[K].max() < 0.09
     text = ", ".join(f"K = {k:,}: {percent(float(v.mean()))}" for k, v in error.items())
     return measured(bool(holds), text, sample(error[K], 0.01))
@@ -161,7 +166,7 @@ def promotion_repairs(arrays: Arrays, params: Params) -> Outcome:
 
     texts, gains = [], []
     for i, name in enumerate(DISTRIBUTIONS):
-        chain, promoted = (errors(arrays, i, s)[:, at(arrays, K)] for s in (CHAIN, PROMOTED))
+        chain, promoted = (by_draw(arrays, i, s)[:, at(arrays, K)] for s in (CHAIN, PROMOTED))
         gains.append(chain / promoted)
         texts.append(f"{name}: {gains[-1].mean():.0f} times less, {percent(float(promoted.mean()))}")
     least = np.min(gains, axis=0)
@@ -185,7 +190,7 @@ def shorter_is_better(arrays: Arrays, params: Params) -> Outcome:
 def ada_too(arrays: Arrays, params: Params) -> Outcome:
     """From K = 512 on Ada, which adds 16 products at a time, loses as much as Hopper, which adds 32."""
     first = at(arrays, 512)
-    logs = (np.log2(errors(arrays, i, ADA) / errors(arrays, i, CHAIN)) for i in range(3))
+    logs = (np.log2(by_draw(arrays, i, ADA) / by_draw(arrays, i, CHAIN)) for i in range(3))
     ratios = np.array([x[:, first:].mean(axis=1) for x in logs])
     mean = ratios.mean(axis=0)
     detail = f"{2 ** ratios.min():.2f} to {2 ** ratios.max():.2f} times Hopper's error; in powers of 2"
@@ -194,8 +199,8 @@ def ada_too(arrays: Arrays, params: Params) -> Outcome:
 
 def blackwell_keeps(arrays: Arrays, params: Params) -> Outcome:
     """Blackwell's 25 bits against Hopper's 13, at every K from 128 on."""
-    share = np.array([(errors(arrays, i, B200) / errors(arrays, i, CHAIN))[:, 2:] for i in range(3)])
-    worst = max(float(errors(arrays, i, B200).max()) for i in range(3))
+    share = np.array([(by_draw(arrays, i, B200) / by_draw(arrays, i, CHAIN))[:, 2:] for i in range(3)])
+    worst = max(float(by_draw(arrays, i, B200).max()) for i in range(3))
     least = 1 / share.max(axis=(0, 2))
     detail = f"{least.min():,.0f} times smaller and more, {percent(worst)} at most"
     return measured(bool((least > 1000).all()), detail, sample(least, 1000.0))

@@ -26,7 +26,7 @@ __all__ = ["BUDGET", "CHECKS", "DIGESTED", "QUESTION", "QUICK", "TITLE", "Params
 
 TITLE = "The bits torch computes"
 QUESTION = "Which of torch's operations are fused, rounded twice or not correctly rounded, and where?"
-BUDGET = 6.0
+BUDGET = 8.0
 DIGESTED = ("formats",)
 
 
