@@ -253,7 +253,9 @@ def _is_number(value: Any, kind: Any) -> bool:
     except Exception:
         return False
     real = numbers.Rational if kind is Fraction else numbers.Real
-    alone = kind is float and getattr(value, "ndim", 1) == 0  # a tensor or an array of one number
+    alone = (
+        kind is float and hasattr(value, "requires_grad") and value.ndim == 0
+    )  # a tensor, as torch's optimizers take
     return not isinstance(value, bool) and (kind is int or alone or isinstance(value, real))
 
 

@@ -116,7 +116,7 @@ def matmul(
     model, plan = models.get(gpu, inputs, output, instruction), plan or ONE_CHAIN
     x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
     shape = _result_shape(x, y)
-    enters = plan.c == "accumulator" or (plan.c is None and alpha == beta == 1)
+    enters = plan.c == "accumulator" or (plan.c is None and alpha == 1 and beta == 1)
     if plan.c == "accumulator" and c is not None and not alpha == beta == 1:
         raise LabError(
             f"alpha={alpha!r}, beta={beta!r} with Plan(c='accumulator'), which feeds C to the first chain as it is; "
