@@ -350,7 +350,9 @@ def test_a_file_of_another_run_is_refused_with_the_reason(what: str, tmp_path: P
     with pytest.raises(LabError) as caught:
         fit(**({"task": narrow(), "steps": 2, "checkpoint": path} | changed))
     text = str(caught.value)
-    assert text.startswith(f"{str(path)!r} is a checkpoint of another run: ")
+    call, _, rule = text.partition("): ")
+    assert call.startswith("fplab.training.fit(task=")
+    assert rule.startswith(f"{str(path)!r} is a checkpoint of another run: ")
     assert reason in text
     assert text.endswith("Name another file, or delete it.")
     assert path.read_bytes() == held
@@ -470,4 +472,6 @@ def test_a_dynamic_scale_finds_its_way_down_and_says_so() -> None:
 def test_impossible_requests_are_refused(asked, text) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError) as caught:
         fit(**({"task": "digits_mlp", "steps": 1} | asked))
-    assert str(caught.value).startswith(text)
+    call, _, rule = str(caught.value).partition("): ")
+    assert call.startswith("fplab.training.fit(task=")
+    assert rule.startswith(text)
