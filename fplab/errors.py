@@ -35,9 +35,13 @@ D = TypeVar("D", bound=Callable[..., Any])
 
 
 class LabError(ValueError):
-    """A request that the lab cannot honour; the text says what is allowed."""
+    """A request that the lab cannot honour; the text says what is allowed.
+
+    ``is_misuse``: whether the call is at fault and is therefore quoted, and not what a run met on its way.
+    """
 
     call: str | None = None
+    is_misuse = True
 
 
 def reason(error: Exception) -> str:
@@ -80,9 +84,9 @@ def _numbers_alike(given: str, name: str) -> bool:
 
 
 def summary(value: object) -> str:
-    """How an argument is quoted in a message: scalars and names as written, arrays as ``float32[3, 4]``."""
+    """How an argument is quoted in a message: scalars as written, arrays as ``float32[3, 4]``, functions by name."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(value, type):
+    if isinstance(value, type | types.FunctionType):
         return value.__name__
     if isinstance(shape, tuple) and shape and dtype is not None:
         return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
@@ -133,6 +137,8 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return inner(*args, **kwargs)
         except LabError as error:
+            if not error.is_misuse:
+                raise
             path, module = [*owner, name], function.__module__
             if name == "__init__":  # of the class that was called, which may be a subclass
                 path, module = [type(args[0]).__name__], type(args[0]).__module__

@@ -14,6 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 AFFECTED = ("test_cpus.py", "test_spacing.py", "test_nn_emulate_operands.py")
+AFFECTED_FILES = [str(HERE / name) for name in AFFECTED]
 # By name: the CPU that numba compiles for, and the vector units that numpy, torch and MKL may use.
 CPUS = {
     "any x86-64": ("generic", "default"),
@@ -44,7 +45,7 @@ def main(words: list[str]) -> int:
     if platform.machine() not in ("x86_64", "AMD64"):
         print(f"only CPUs of x86-64 are imitated, and this is {platform.machine()}")
         return 0
-    files = [] if any(not word.startswith("-") for word in words) else [str(HERE / name) for name in AFFECTED]
+    files = [] if any(word.endswith(".py") or Path(word).is_dir() for word in words) else AFFECTED_FILES
     failed = []
     for name in CPUS:
         print(

@@ -24,6 +24,7 @@ class StoppedError(LabError):
     """
 
     losses: tuple[float, ...] = ()
+    is_misuse = False
 
     def __init__(self, step: int, tensor: str, what: str, cause: str) -> None:
         super().__init__(f"step {step}: {tensor} is {what}. Likely cause: {cause}")
