@@ -6,8 +6,8 @@ post-training quantisation. Where that costs accuracy, one more epoch is trained
 passing straight through, with the ranges fixed or learned. After H. Wu et al., Integer Quantization for Deep Learning
 Inference (arXiv 2004.09602), and S. Esser et al., Learned Step Size Quantization (arXiv 1902.08153).
 
-This net is so small a task that INT4 costs it little: the epoch starts from INT3, and from a range that entropy spoils
-in INT4. ``data``: the runs;
+This net is so small a task that INT4 costs it little: the epoch starts from a range that the entropy rule spoils.
+``data``: the runs;
 ``checks``, ``cases``, ``figure``.
 """
 

@@ -42,8 +42,6 @@ class Through(NamedTuple):
 THROUGH = (
     Through(4, "entropy", False),
     Through(4, "entropy", True),
-    Through(3, "max", False),
-    Through(3, "max", True),
 )
 FEWER, MORE = (1024, 1500, 2000), (2048, 4096)  # bins from which entropy keeps the images' range in INT4, and does not
 
@@ -198,7 +196,7 @@ def quantised(model: nn.Module, seen: dict[str, Histogram], logits: np.ndarray, 
 
     shape = (len(BITS), len(SCHEMES), len(RULES))
     right, losses, errors = np.full((3, *shape), np.nan)
-    for b, bits in enumerate(BITS):
+    for b, bits in enumerate(BITS if schemes == len(SCHEMES) else BITS[:2]):
         tick(b / len(BITS))
         for s, (along, zero_point) in enumerate(SCHEMES[:schemes]):
             weights, inputs = grid_names(bits, zero_point)

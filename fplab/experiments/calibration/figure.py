@@ -139,10 +139,9 @@ def divergences(ax: Axes, arrays: Arrays, params: Params) -> None:
 def through(ax: Axes, arrays: Arrays, fp32: float) -> None:
     """Accuracy over one epoch of training through the quantisers."""
     tested = int(arrays["tested"][0])
-    looks = {(4, "entropy"): 1, (3, "max"): 2}
     band(ax, fp32)
     for i, (bits, rule, learned) in enumerate(THROUGH):
-        style = look(looks[bits, rule])
+        style = look(1)
         right = 100 * arrays["qat_right"][:, i].mean(axis=0) / tested
         ax.plot(arrays["steps"], right, color=style.color, marker=style.marker, clip_on=False,
                 linestyle="-" if learned else (0, (2, 1.5)), markerfacecolor=None if learned else "none",
