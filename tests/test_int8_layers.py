@@ -105,13 +105,17 @@ print(saturates_here(), torch.equal(torch._int_mm(a, b), want), torch.equal(int_
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="VNNI instructions are x86's")
-def test_products_are_exact_on_a_cpu_whose_own_saturate() -> None:
-    """Where oneDNN has AVX2 alone, as on many CPUs before 2021, torch's INT8 products are wrong; the lab's are not."""
+def test_products_are_exact_where_torchs_own_saturate() -> None:
+    """Where oneDNN may use AVX2 alone, torch's INT8 products are wrong if it is oneDNN that torch calls on this CPU:
+    what the lab says of them is so, and its own are right either way.
+    """
     done = subprocess.run(
         [sys.executable, "-c", PRODUCTS],
         capture_output=True, text=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["True", "False", "True", str(-(2**31))], "torch._int_mm no longer saturates"
+    saturates, theirs, ours, wrapped = done.stdout.split()
+    assert (saturates, theirs) in (("True", "False"), ("False", "True"))
+    assert (ours, wrapped) == ("True", str(-(2**31)))
 
 
 def test_state_dict_round_trip() -> None:

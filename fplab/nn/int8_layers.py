@@ -26,10 +26,11 @@ CUDA_ROWS, CUDA_MULTIPLE = 32, 8  # torch._int_mm on CUDA wants more than 16 row
 
 @functools.cache
 def saturates_here() -> bool:
-    """Whether ``torch._int_mm`` is wrong on this CPU.
+    """Whether ``torch._int_mm`` is wrong here.
 
-    oneDNN, which it calls, adds products in pairs to 16 bits where the CPU has no VNNI instructions, and what does not
-    fit saturates (oneDNN's developer guide, "Nuances of int8 computations").
+    On some CPUs torch hands it to oneDNN, which adds products in pairs to 16 bits where it may not use the VNNI
+    instructions, and what does not fit saturates (oneDNN's developer guide, "Nuances of int8 computations"). On others,
+    an AMD one with AVX2 alone among them, torch's own loop adds in 32 bits.
     """
     full = torch.full((32, 32), HIGH, dtype=torch.int8)
     return bool((torch._int_mm(full, full) != 32 * HIGH * HIGH).any())

@@ -62,7 +62,7 @@ def check_int_mm(arrays: Arrays, params: Params) -> Outcome:
     from ...nn.int8_layers import saturates_here
 
     if saturates_here():
-        return absent("torch._int_mm saturates on this CPU, which has no VNNI instructions")
+        return absent("torch._int_mm saturates here, where oneDNN uses no VNNI instructions")
     w = arrays["weights"]
     weights = integers.quantize(w, integers.scheme(w, "int8", "column"))
     compared = 0
