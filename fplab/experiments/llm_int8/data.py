@@ -74,12 +74,12 @@ class Params:
 QUICK = Params(
     context=32,
     batch=8,
-    steps=60,
+    steps=40,
     seeds=(0, 1, 2),
-    windows=12,
-    dimensions=(0, 1, 3, 7),
-    thresholds=(0.0, 2.0, 6.0, 24.0, 64.0),
-    groups=(8, 16, 64),
+    windows=8,
+    dimensions=(0, 3, 7),
+    thresholds=(0.0, 6.0, 64.0),
+    groups=(8, 64),
 )
 
 
