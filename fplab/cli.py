@@ -180,12 +180,10 @@ def verify(args: Arguments) -> int:
     from .experiments.wording import CASES, evidence
     from .hardware.environment import check_device
 
-    if args.corpus:
-        return verify_corpus(args.corpus, args.json)
     if args.live:
         check_device(args.device)
     with progress("comparing bits") as tick:
-        found = verify_records(args.folders, args.live, args.device, tick)
+        found = verify_records(args.folders, args.live, args.device, tick, args.corpus)
     rows = [one.row for one in found]
     if not args.json:
         print()
@@ -195,22 +193,6 @@ def verify(args: Arguments) -> int:
 
     print(json.dumps({"rows": [one.as_json() for one in found], "summary": tally(rows).en}, indent=2))
     return int(bool(failures(rows)))
-
-
-def verify_corpus(folder: Path, as_json: bool) -> int:
-    """Compare every row of the data set "MATLAB Tensor & Matrix Core models" with the lab's models."""
-    from .hardware.corpus import verify as verify_cells
-
-    found = verify_cells(folder)
-    wrong, rows = sum(one.wrong for one in found), sum(one.rows for one in found)
-    if as_json:
-        import json
-
-        cells = [{"cell": one.cell.name, "rows": one.rows, "wrong": one.wrong} for one in found]
-        print(json.dumps({"cells": cells, "rows": rows, "wrong": wrong}, indent=2))
-    else:
-        print(*found, f"{rows - wrong:,} of {rows:,} recorded results, every bit", sep="\n")
-    return int(bool(wrong))
 
 
 # --- memory, inspect, lab ---------------------------------------------------------------------------------------
@@ -303,7 +285,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: those in the package)")
     parser.add_argument("--live", action="store_true", help="also compute the cases on the device that is present, now")
     parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N or cpu")
-    parser.add_argument("--corpus", type=Path, metavar="DIR", help="a copy of the data set MATLAB-tensor-core, instead")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="a copy of the data set MATLAB-tensor-core, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -219,3 +220,23 @@ def test_what_cannot_be_done_is_said_before_anything_begins(words, text, capsys)
     said = capsys.readouterr()
     assert text in said.err
     assert not said.out
+
+
+def test_verify_covers_records_and_the_data_set_in_one_call(
+    only_toy: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Path(__file__).resolve().parents[2] / "shared" / "tensor-core-corpus"
+    if not source.is_dir():
+        pytest.skip("the recorded data set is not beside the checkout")
+    for folder in ("good", "bad"):
+        shutil.copytree(source / "V100" / "fp16", tmp_path / folder / "V100" / "fp16")
+    wrong = tmp_path / "bad" / "V100" / "fp16" / "d_V100_fp32.txt"
+    first, *rest = wrong.read_text().splitlines(keepends=True)
+    wrong.write_text("".join([first.replace("1", "0", 1), *rest]))
+    assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 0
+    assert cli.main(["verify", "rec", "--corpus", str(tmp_path / "good"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.partition("{")[2].join(("{", "")))["rows"]
+    said = {(row["experiment"], row["outcome"]) for row in found}
+    assert said == {("MATLAB-tensor-core", "pass"), ("toy", "pass"), ("toy", "absent")}
+    assert cli.main(["verify", "rec", "--corpus", str(tmp_path / "bad")]) == 1
+    assert "FAIL MATLAB-tensor-core: V100 fp16" in " ".join(capsys.readouterr().out.split())

@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import experiments
 from ..errors import LabError, unknown
-from ..hardware import environment, records, suite
+from ..hardware import corpus, environment, records, suite
 from ..hardware.cases import Arrays, Case, Emulate, NotHereError
 from ..hardware.profiling import kernel_names
 from ..hardware.records import Record, RecordedCase
@@ -330,15 +330,20 @@ class Evidenced:
 
 
 def verify(
-    folders: Sequence[Path] = (), live: bool = False, device: str = "cuda", tick: Tick = silent
+    folders: Sequence[Path] = (),
+    live: bool = False,
+    device: str = "cuda",
+    tick: Tick = silent,
+    data_set: Path | None = None,
 ) -> list[Evidenced]:
     """Compare every record in the folders with the emulation, case by case; without folders, the package's own.
 
-    With ``live``, the cases are also computed on ``device`` now. Every experiment that no GPU record covers has a row
+    With ``live``, the cases are also computed on ``device`` now; with ``data_set``, the folder of a copy of "MATLAB
+    Tensor & Matrix Core models", every cell of it is compared, too. Every experiment that no GPU record covers has a row
     that says so; a record that is damaged or foreign is a failure with the reason.
     """
+    found = [] if data_set is None else [_of_cell(one) for one in corpus.verify(data_set)]
     paths = [path for folder in folders or (records.FOLDER,) for path in records.records_in(folder)]
-    found: list[Evidenced] = []
     covered = set()
     for i, path in enumerate(paths):
         tick(i / (len(paths) + live), path.name)
@@ -359,6 +364,12 @@ def verify(
         found += verify_live(device, tick=lambda f, text: tick((len(paths) + f) / (len(paths) + 1), text))
     order = {name: i for i, name in enumerate(recorded_names())}
     return sorted(found, key=lambda e: order.get(e.row.experiment, -1))
+
+
+def _of_cell(one: corpus.Outcome) -> Evidenced:
+    """A cell of the public data set, compared."""
+    outcome = failed(str(one)) if one.wrong else passed(f"{one.rows:,} results, every bit")
+    return Evidenced(Row("MATLAB-tensor-core", one.cell.name, Evidence.RECORDED.value, outcome), one.cell.gpu)
 
 
 def verify_record(one: Record, live: bool = False) -> list[Evidenced]:
