@@ -37,6 +37,17 @@ from fplab.errors import LabError, door, fits, quotes_call
         ),
         (lambda: fplab.training.SGD([]), r": params=\[\] is not possible; allowed: tensors, or groups"),
         (lambda: fplab.exact.add(1.5, 2.0), r"^a=1\.5 is not possible; allowed: a Exact\.$"),
+        (
+            lambda: fplab.nn.Int8Linear(torch.nn.Linear(2, 2, device="meta")),
+            r"^linear is on the device meta, where there are no values to quantise\.$",
+        ),
+        (lambda: fplab.nn.fake_quantize(torch.ones(4), 1.0, axis=10**5000), r": axis=<int> of a tensor of 1 dim"),
+        (
+            lambda: fplab.training.Adagrad8bit([torch.nn.Parameter(torch.ones(4))], state_bits=10**5000),
+            r": state_bits=<int> is not possible; allowed: 8, 32\.$",
+        ),
+        (lambda: fplab.training.StableEmbedding(4, -1), r"^embedding_dim=-1 is not possible; allowed: 1 to "),
+        (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
         (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
     ],
 )

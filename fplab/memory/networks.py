@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import LabError, door, summary, unknown
+from ..errors import LabError, door, integer, summary, unknown
 from .activations import RECOMPUTE
 from .models import Transformer
 
@@ -158,6 +158,7 @@ def build(
         network = Network(c, recompute).to(dtype)
     if device == "meta":
         return network
+    seed = integer("seed", seed, 0, 2**63 - 1)
     network = network.to_empty(device=device)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import LabError, door, quotes_call
+from ..errors import LabError, door, quotes_call, summary
 from ..integers import Affine, Grid
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.grids import get
@@ -90,7 +90,7 @@ def _along(values: Tensor, x: Tensor, axis: int | None, name: str) -> Tensor:
         return values.reshape(())
     if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
         allowed = f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "none"
-        raise LabError(f"axis={axis!r} of a tensor of {x.ndim} dimensions; allowed: {allowed}.")
+        raise LabError(f"axis={summary(axis)} of a tensor of {x.ndim} dimensions; allowed: {allowed}.")
     if values.numel() != x.shape[axis]:
         raise LabError(f"{name} has {values.numel()} elements, and axis {axis} of x has {x.shape[axis]} channels.")
     shape = [1] * x.ndim

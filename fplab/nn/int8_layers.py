@@ -57,6 +57,8 @@ def demand_linear(linear: nn.Module) -> None:
     """An error for what is no linear layer."""
     if not isinstance(linear, nn.Linear):
         raise LabError(f"linear is {type(linear).__name__}, and takes the place of an nn.Linear.")
+    if linear.weight.is_meta:
+        raise LabError("linear is on the device meta, where there are no values to quantise.")
 
 
 def demand_features(x: Tensor, k: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..errors import door, integer, quotes_call, unknown
+from ..errors import LabError, door, integer, quotes_call, summary, unknown
 from .data import digits
 from .network import digits_net, tensors
 from .text import ALPHABET, HELD_OUT, tokens
@@ -184,6 +184,8 @@ def characters(
     A step's windows start at places that Philox draws from (seed, step), so a run can go on from any step. The
     held-out windows lie side by side over the last 20,480 characters, or the first ``tested`` of those.
     """
+    if not isinstance(name, str):
+        raise LabError(f"name={summary(name)} is not possible; allowed: a string.")
     batch = integer("batch", batch, 1, 1 << 16)
     tested = integer("tested", tested, context + 1, HELD_OUT)
     sizes = {"width": width, "layers": layers, "heads": heads, "context": context}

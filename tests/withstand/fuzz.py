@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import fplab
+from fplab.errors import _annotated
 
 from . import Counts
 
@@ -366,8 +367,16 @@ def use(result: Any) -> None:
         repr(result)
 
 
+def users_own(call: Callable[..., Any], given: dict[str, Any], wrong: list[str]) -> bool:
+    """Whether a function was given where one is asked for: what it raises is its own."""
+    _, kinds = _annotated(inspect.unwrap(call.__init__ if isinstance(call, type) else call))
+    return any(callable(given[name]) and "Callable" in str(kinds.get(name)) for name in wrong)
+
+
 def refused_well(error: Exception, names: list[str]) -> bool:
     """Whether an error is one that a user can act on."""
+    if "can't allocate memory" in str(error):  # torch's own MemoryError
+        return True
     if isinstance(error, fplab.LabError):
         text = str(error)
         return 0 < len(text) < 4000
@@ -431,7 +440,7 @@ def _one(
             use(opened[door](**given))
         counts.add("calls that gave a result")
     except Exception as error:
-        if refused_well(error, list(given)):
+        if refused_well(error, list(given)) or users_own(opened[door], given, wrong):
             return
         key = (door, type(error).__name__, where(error))
         text = ", ".join(f"{name}={shown(given[name])}" for name in wrong)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import door
+from ...errors import door, integer
 from .base import STATE_BITS
 
 
@@ -24,8 +24,9 @@ class StableEmbedding(nn.Embedding):
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(num_embeddings, embedding_dim, *args, **kwargs)
-        self.norm = nn.LayerNorm(embedding_dim, device=self.weight.device)
+        width = integer("embedding_dim", embedding_dim, 1, 2**40)
+        super().__init__(integer("num_embeddings", num_embeddings, 0, 2**40), width, *args, **kwargs)
+        self.norm = nn.LayerNorm(width, device=self.weight.device)
 
     def reset_parameters(self) -> None:
         """Xavier uniform: within sqrt(6 / (rows + columns)); the padding row is zero."""

@@ -9,7 +9,7 @@ import torch
 
 from ... import codebooks
 from ...codebooks import Codebook, rules
-from ...errors import LabError, integer, unknown
+from ...errors import LabError, integer, summary, unknown
 
 CODES = {"dynamic": codebooks.dynamic, "linear": codebooks.linear}
 DECAYS = ("gradient", "before", "after")
@@ -59,7 +59,7 @@ def _betas(name: str, value: Any) -> tuple[float, float]:
     try:
         return _number(name, value[0], below=1), _number(name, value[1], below=1)
     except LabError:
-        raise LabError(f"betas={value!r}; each is allowed from 0 to below 1.") from None
+        raise LabError(f"betas={summary(value)}; each is allowed from 0 to below 1.") from None
 
 
 def _block(name: str, value: Any) -> int | None:
@@ -68,7 +68,7 @@ def _block(name: str, value: Any) -> int | None:
 
 def _state_bits(name: str, value: Any) -> Any:
     if value not in (8, 32):
-        raise LabError(f"state_bits={value!r} is not possible; allowed: 8, 32.")
+        raise LabError(f"state_bits={summary(value)} is not possible; allowed: 8, 32.")
     return value
 
 
