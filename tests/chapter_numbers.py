@@ -39,11 +39,6 @@ def gradients() -> int:
     return len(fplab.widgets.gradients.sample("activation"))
 
 
-def nonzero_gradients() -> int:
-    rows = [r for r in of_run("underflow") if (r["format"], r["log2_loss_scale"]) == ("fp16", "0")]
-    return sum(int(r[fate]) for r in rows for fate in ("zero", "subnormal", "normal", "overflow"))
-
-
 def differing(gpu: str) -> float:
     """The share of the first layer's outputs in the first step whose bits are not H100's."""
     from fplab.training.tasks import DIGITS_MLP
@@ -104,7 +99,6 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
     6: {"512": lambda: 4096 / 8, "4,095": lambda: 4096 - 1, "85%": lambda: 3497 / 4096},
     7: {
         "2.37": lambda: 1e8 * float(fplab.widgets.gradients.sample("activation")[2]),
-        "501,807": nonzero_gradients,
         "65,520": lambda: 65520 if fplab.quantize([65519, 65520], "fp16").tolist() == [65504, np.inf] else 0,
         "1,000": lambda: 1000,  # no power of two
         "2,000": lambda: fplab.training.scalers.TORCH.growth_interval,

@@ -220,7 +220,8 @@ def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: in
     arrays = gathered(results, *reference.whole(results[0].setting))
     for check in data_parallel.CHECKS:
         outcome = check.check(arrays, params)
-        assert outcome.status is Status.PASS, outcome.detail
+        unseen = ranks == 2 and outcome.detail == "two addends have one sum, whatever the order"
+        assert outcome.status is (Status.ABSENT if unseen else Status.PASS), outcome.detail
     sent = {
         name: (int(n), int(a)) for name, n, a in zip(params.strategies, arrays["sent"], arrays["reduced"], strict=True)
     }
