@@ -69,7 +69,7 @@ def run(args: Arguments) -> int:
     out = args.out or default_folder(args.full)
     known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
-    done = run_experiments(args.names, full=args.full, out=out)
+    done = run_experiments(args.names, full=args.full, out=out, pictures=args.pictures)
     print()
     return show([row for one in done for row in one.rows], after=times(done, out))
 
@@ -84,10 +84,13 @@ def times(done: Sequence[Finished], out: Path) -> list[str]:
     for one in done:
         budget = wording.OF_BUDGET.fill(seconds=one.budget) if one.budget else wording.NOTHING
         took.append(str(wording.TOOK.fill(name=one.name, seconds=one.seconds, budget=budget)))
+    over = [one.name for one in done if one.budget and one.seconds > one.budget]
     if (compiling := sum(one.compiling for one in done)) >= 0.1:
         took.append(str(wording.COMPILING.fill(seconds=compiling)))
     files = {path for one in done for path in one.files}
     text = wrapped(str(wording.TIME.fill(took=str(wording.COMMA).join(took))), terminal_width(), indent=" " * 6)
+    if over:
+        text += wrapped(str(wording.OVER.fill(names=str(wording.COMMA).join(over))), terminal_width(), indent=" " * 6)
     return [*text, *([str(wording.FILES.fill(n=len(files), folder=f"{out}{os.sep}"))] if files else [])]
 
 
@@ -107,7 +110,7 @@ def figures(args: Arguments) -> int:
         return show(rows, ARRAYS) or int(not compared)  # what compared nothing has shown nothing
     known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
-    done = run_experiments(args.names, full=args.full, out=out, claims=False)
+    done = run_experiments(args.names, full=args.full, out=out, claims=False, pictures=args.pictures)
     rows = [row for one in done for row in one.rows]
     for path in [path for one in done for path in one.files]:
         print(path)
@@ -265,6 +268,8 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _names(parser)
     parser.add_argument("--full", action="store_true", help="the full size instead of the quick one")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: runs/quick, or runs/full)")
+    kinds = ("svg", "png", "dark.svg", "dark.png")
+    parser.add_argument("--pictures", nargs="+", choices=kinds, default=["svg"], help="how to draw (default: svg)")
 
 
 def _figures_arguments(parser: argparse.ArgumentParser) -> None:

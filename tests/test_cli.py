@@ -113,9 +113,17 @@ def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: 
     assert "no record for this hardware" in captured.out
     assert "4 claims: 2 pass, 2 absent" in captured.out or "hardware, live      pass" in captured.out
     assert re.search(r"time: toy \d+\.\d s of 2 s", captured.out)
-    assert "6 files in runs/quick/" in captured.out
+    assert "3 files in runs/quick/" in captured.out
     assert captured.err.startswith("[1/1] toy ... ")
-    assert len(list(Path("runs/quick").iterdir())) == 6
+    assert len(list(Path("runs/quick").iterdir())) == 3
+
+
+def test_a_run_over_its_time_is_remarked(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run"]) == 0
+    assert "over the time" not in capsys.readouterr().out
+    toy.install(BUDGET=1e-9)
+    assert cli.main(["run"]) == 0
+    assert "over the time that they are meant to take: toy" in capsys.readouterr().out
 
 
 def test_run_ends_with_1_exactly_when_something_fails(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:

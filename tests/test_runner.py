@@ -70,16 +70,22 @@ def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_pat
 
 def test_a_run_leaves_all_files_and_nothing_else(tmp_path: Path) -> None:
     done = run()
-    names = ["MANIFEST.json", "toy.csv", "toy.dark.png", "toy.dark.svg", "toy.png", "toy.svg"]
+    names = ["MANIFEST.json", "toy.csv", "toy.svg"]
     assert sorted(path.name for path in done.files) == names
     assert sorted(path.name for path in (tmp_path / "runs/quick").iterdir()) == names
-    assert (tmp_path / "runs/quick/toy.png").read_bytes().startswith(b"\x89PNG")
-    light, dark = ((tmp_path / f"runs/quick/toy{theme}.svg").read_bytes() for theme in ("", ".dark"))
+    before = {path.name: path.read_bytes() for path in done.files}
+    assert {path.name: path.read_bytes() for path in run().files} == before
+
+
+def test_other_pictures_are_drawn_on_request(tmp_path: Path) -> None:
+    done = run(out=tmp_path, pictures=("dark.png", "svg", "dark.svg"))
+    names = ["MANIFEST.json", "toy.csv", "toy.dark.png", "toy.dark.svg", "toy.svg"]
+    assert sorted(path.name for path in done.files) == names
+    assert (tmp_path / "toy.dark.png").read_bytes().startswith(b"\x89PNG")
+    light, dark = ((tmp_path / f"toy{ending}").read_bytes() for ending in (".svg", ".dark.svg"))
     assert b"</svg>" in light
     assert b"</svg>" in dark
     assert light != dark
-    before = {path.name: path.read_bytes() for path in done.files}
-    assert {path.name: path.read_bytes() for path in run().files} == before
 
 
 def test_the_full_size_has_its_own_folder(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
     assert [status for _, _, status in outcomes(done.rows)[:3]] == ["FAIL", "FAIL", "pass"]
     assert "RuntimeError: boom" in done.rows[1].outcome.detail
     assert "(toy.py, line " in done.rows[1].outcome.detail
-    assert len(done.files) == 6
+    assert len(done.files) == 3
 
 
 @pytest.mark.parametrize(

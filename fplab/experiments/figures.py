@@ -1,6 +1,6 @@
 """What an experiment leaves on disk: figures, the data behind them, and the manifest that says how they were made.
 
-``NAME.svg`` and ``NAME.png`` light, ``NAME.dark.svg`` and ``NAME.dark.png`` dark, ``NAME.csv``, ``NAME.steps.svg``
+``NAME.svg``, on request also ``NAME.png`` and both in dark colours (:data:`PICTURES`), ``NAME.csv``, ``NAME.steps.svg``
 where the experiment has an ``animation``, and ``MANIFEST.json`` with parameters, versions and digests of the arrays
 whose bits are the same on every machine. Each file is written beside its place and renamed into it, the manifest last.
 """
@@ -11,7 +11,7 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, failed, 
 from .table import Row
 
 MANIFEST = "MANIFEST.json"
-THEMES = {"light": "", "dark": ".dark"}
+PICTURES = {"svg": "light", "png": "light", "dark.svg": "dark", "dark.png": "dark"}  # by how their names end: the theme
 
 
 def size_name(full: bool) -> str:
@@ -44,10 +44,17 @@ def default_folder(full: bool) -> Path:
 
 
 def write_outputs(
-    folder: Path, name: str, experiment: Experiment, arrays: Arrays, params: Any, size: str, tick: Tick
+    folder: Path,
+    name: str,
+    experiment: Experiment,
+    arrays: Arrays,
+    params: Any,
+    size: str,
+    tick: Tick,
+    pictures: Sequence[str] = ("svg",),
 ) -> list[Path]:
     """Write the figures, the table and the manifest's entry of one experiment; returns the files."""
-    written = write_figures(folder, name, experiment, arrays, params, tick)
+    written = write_figures(folder, name, experiment, arrays, params, tick, pictures)
     table = folder / f"{name}.csv"
     write_text(table, csv_text(experiment.table(arrays, params)))
     tick(0.95, "manifest")
@@ -55,18 +62,24 @@ def write_outputs(
 
 
 def write_figures(
-    folder: Path, name: str, experiment: Experiment, arrays: Arrays, params: Any, tick: Tick
+    folder: Path,
+    name: str,
+    experiment: Experiment,
+    arrays: Arrays,
+    params: Any,
+    tick: Tick,
+    pictures: Sequence[str] = ("svg",),
 ) -> list[Path]:
-    """Draw the figure light and dark, as SVG and as PNG."""
+    """Draw the figure once for each theme that ``pictures`` (names of :data:`PICTURES`) ask for, and write it."""
     from ..draw.style import save, themed
 
     written = []
-    for i, (theme, infix) in enumerate(THEMES.items()):
-        tick(0.1 + 0.4 * i, f"figure, {theme}")
+    for theme in dict.fromkeys(PICTURES[ending] for ending in pictures):
+        tick(0.1, f"figure, {theme}")
         with themed(theme):
             figure = experiment.plot(arrays, params)
-            for suffix in (".svg", ".png"):
-                path = folder / f"{name}{infix}{suffix}"
+            for ending in (one for one in pictures if PICTURES[one] == theme):
+                path = folder / f"{name}.{ending}"
                 with atomically(path) as part:
                     save(figure, part, theme)
                 written.append(path)

@@ -46,10 +46,12 @@ def run_experiments(
     claims: bool = True,
     quiet: bool = False,
     recorded: Sequence[Path] | None = None,
+    pictures: Sequence[str] = ("svg",),
 ) -> list[Finished]:
     """Run experiments, all unless named, and write their figures into ``out``.
 
     ``claims=False`` draws without checking. ``recorded``: folders of GPU records, the package's own by default.
+    ``pictures``: how to draw, names of :data:`.figures.PICTURES`.
     Raises :class:`LabError` for an unknown name before anything runs; what goes wrong later is a row that fails.
     """
     chosen = known(names)
@@ -58,11 +60,13 @@ def run_experiments(
     done = []
     for i, name in enumerate(chosen, start=1):
         with progress(f"[{i}/{len(chosen)}] {name}", quiet) as tick:
-            done.append(run_one(name, full, folder, kept if claims else None, tick))
+            done.append(run_one(name, full, folder, kept if claims else None, tick, pictures))
     return [*done, *([Finished("records", tuple(refused), (), 0.0, None)] if refused else [])]
 
 
-def run_one(name: str, full: bool, folder: Path, gpu: Sequence[Record] | None, tick: Tick) -> Finished:
+def run_one(
+    name: str, full: bool, folder: Path, gpu: Sequence[Record] | None, tick: Tick, pictures: Sequence[str] = ("svg",)
+) -> Finished:
     """Run one experiment, check its claims (where ``gpu``, the records to compare with, is not None), and draw.
 
     What raises is a row that fails. The seconds are those of the experiment: importing it and torch is not counted.
@@ -83,7 +87,8 @@ def run_one(name: str, full: bool, folder: Path, gpu: Sequence[Record] | None, t
             rows += check_claims(name, experiment, arrays, params, _part(tick, 0.7, 0.8))
             rows += gpu_rows(name, size, gpu, _part(tick, 0.8, 0.85))
         doing = "its figures, table and manifest are written"
-        files += figures.write_outputs(folder, name, experiment, arrays, params, size, _part(tick, 0.85, 1.0))
+        left = _part(tick, 0.85, 1.0)
+        files += figures.write_outputs(folder, name, experiment, arrays, params, size, left, pictures)
     except Exception as error:
         rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
     compiling = compiled()

@@ -53,6 +53,7 @@ FAILURE = Text(
 TIME, COMMA = Text("time: {took}", "用时：{took}"), Text(", ", "，")
 TOOK = Text("{name} {seconds:.1f} s{budget}", "{name} {seconds:.1f} 秒{budget}")
 OF_BUDGET = Text(" of {seconds:g} s", "（限 {seconds:g} 秒）")
+OVER = Text("over the time that they are meant to take: {names}", "超出规定时间：{names}")
 COMPILING = Text("and once, compiling kernels {seconds:.1f} s", "另有一次性的核函数编译 {seconds:.1f} 秒")
 FILES = Text("{n} files in {folder}", "{n} 个文件在 {folder} 中")
 ABOUT = Text(
