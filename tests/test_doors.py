@@ -47,6 +47,10 @@ from fplab.errors import LabError, door, fits, quotes_call
             r": state_bits=<int> is not possible; allowed: 8, 32\.$",
         ),
         (lambda: fplab.training.StableEmbedding(4, -1), r"^embedding_dim=-1 is not possible; allowed: 1 to "),
+        (
+            lambda: fplab.memory.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), device="fp16"),
+            r"device='fp16' is none of torch's; allowed: cpu, cuda or meta\.$",
+        ),
         (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
         (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
     ],

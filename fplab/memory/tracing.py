@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from ..errors import LabError, door
+from ..errors import LabError, door, summary
 from .recipes import Precision
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -102,7 +102,11 @@ def _traced(
     module: nn.Module, inputs: Any, named: Any, device: str, dtype: torch.dtype | None = None
 ) -> tuple[Saved, ...]:
     """``dtype``: of all tensors that hold 16-bit or wider floating-point numbers (None: as they are)."""
-    if device != "meta" and torch.device(device).type != "cpu" and not torch.cuda.is_available():
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise LabError(f"device={summary(device)} is none of torch's; allowed: cpu, cuda or meta.") from None
+    if kind not in ("meta", "cpu") and not torch.cuda.is_available():
         raise LabError(f"device={device!r} cannot be traced without a GPU; allowed: 'meta', 'cpu'.")
 
     class Elsewhere(nn.Module):

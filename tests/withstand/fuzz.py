@@ -368,9 +368,9 @@ def use(result: Any) -> None:
 
 
 def users_own(call: Callable[..., Any], given: dict[str, Any], wrong: list[str]) -> bool:
-    """Whether a function was given where one is asked for: what it raises is its own."""
+    """Whether a function or module was given where one is asked for: what it raises is its own."""
     _, kinds = _annotated(inspect.unwrap(call.__init__ if isinstance(call, type) else call))
-    return any(callable(given[name]) and "Callable" in str(kinds.get(name)) for name in wrong)
+    return any(callable(given[name]) and re.search(r"Callable|Module", str(kinds.get(name))) for name in wrong)
 
 
 def refused_well(error: Exception, names: list[str]) -> bool:

@@ -25,7 +25,7 @@ __all__ = ["BUDGET", "CHECKS", "DIGESTED", "QUESTION", "QUICK", "TITLE", "Params
 
 TITLE = "Checkpointing: memory for time"
 QUESTION = "What does recomputing activations save, what does it cost, and does it change the gradients?"
-BUDGET = 6.0
+BUDGET = 8.0
 DIGESTED = ("formula_saved", "formula_peak")
 
 
