@@ -51,6 +51,14 @@ from fplab.errors import LabError, door, fits, quotes_call
             lambda: fplab.memory.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), device="fp16"),
             r"device='fp16' is none of torch's; allowed: cpu, cuda or meta\.$",
         ),
+        (
+            lambda: fplab.nn.observe(torch.nn.Sequential(torch.nn.Linear(3, 2)), [torch.ones(1, 3, device="meta")]),
+            r"inputs of layer '0' are on the device meta",
+        ),
+        (
+            lambda: fplab.nn.int8_linears(torch.nn.Sequential(torch.nn.Linear(3, 2)), skip=range(1000)),
+            r"skip names \[0, 1, .{,420}\.\.\., but the linear layers are \['0'\]\.$",
+        ),
         (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
         (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
     ],

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import LabError, door, quotes_call
+from ..errors import LabError, door, quoted, quotes_call
 from ..integers import Method, quantize, quantize_groups, scheme, symmetric
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.products import THRESHOLD, demand_choice, demand_int32, demand_threshold, method_of
@@ -276,5 +276,5 @@ def _with_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module], skip
     if not linears:
         raise LabError(f"{type(model).__name__} has no nn.Linear; what could be quantised is of other types.")
     if missing := [name for name in left if name not in linears]:
-        raise LabError(f"skip names {missing}, but the linear layers are {list(linears)}.")
+        raise LabError(f"skip names {quoted(missing)}, but the linear layers are {list(linears)}.")
     return replaced(model, [name for name in linears if name not in left], lambda _, linear: make(linear))

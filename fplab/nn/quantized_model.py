@@ -86,8 +86,11 @@ def observe(model: nn.Module, batches: Iterable[Tensor], bins: int = BINS) -> di
 
     def keep(layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(_module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            x = given[0] if given else named["input"]
+            if x.is_meta:
+                raise LabError(f"inputs of layer {names[layer]!r} are on the device meta, where there are no values.")
             try:
-                own[layer].collect((given[0] if given else named["input"]).detach().cpu())
+                own[layer].collect(x.detach().cpu())
             except LabError as error:
                 raise LabError(f"inputs of layer {names[layer]!r}: {error}") from None
 
