@@ -36,6 +36,7 @@ def atomically(path: Path) -> Iterator[Path]:
     threads or processes, the last to end has the word. Raises :class:`WriteError` where nothing can be written. The
     part is a new file with a name that nobody can guess, so that no link that was put there leads elsewhere.
     """
+    demand_possible(path)
     part = path.with_name(f".part-{os.getpid()}-{secrets.token_hex(8)}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,9 +50,7 @@ def atomically(path: Path) -> Iterator[Path]:
     except WriteError:
         raise
     except OSError as error:
-        failed = WriteError(f"cannot write {str(path)!r}: {error.strerror or error}.")
-        failed.strerror = error.strerror or str(error)
-        raise failed from None
+        raise _unwritable(path, error.strerror or str(error)) from None
     finally:
         with suppress(OSError):
             part.unlink()
@@ -64,6 +63,7 @@ def alone(folder: Path) -> Iterator[None]:
 
     The folder itself is locked, where the system can do that; the lock ends with the process at the latest.
     """
+    demand_possible(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
         yield
@@ -79,8 +79,25 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
+def _unwritable(path: Path, why: str) -> WriteError:
+    failed = WriteError(f"cannot write {str(path)!r}: {why}.")
+    failed.strerror = why
+    return failed
+
+
+def demand_possible(path: Path) -> None:
+    """Raise :class:`WriteError` for a path that the system cannot even be asked about: Python's own error is bare."""
+    try:
+        os.lstat(path)
+    except OSError:
+        pass  # it is not there, or whoever opens it hears why not
+    except ValueError:  # a null character, half of a surrogate pair
+        raise _unwritable(path, "no file can have that name") from None
+
+
 def demand_writable(folder: Path) -> None:
     """Make a folder, or raise a LabError before hours of work end at a folder that cannot be written."""
+    demand_possible(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fplab import storage
+from fplab import pages, storage
 from fplab.cli import main
 from fplab.errors import LabError
 from fplab.exercises import progress
@@ -93,6 +93,32 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(storage.WriteError, match=r"cannot write '.*file': File exists\."):
         write_text(tmp_path / "file", "new")
     assert victim.read_text() == "untouched"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0", "\ud800"])
+def test_a_name_that_no_file_can_have_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
+    """The system's calls raise a bare ValueError for it, where others that fail raise OSError."""
+    path, never = tmp_path / name, lambda *given: pytest.fail("it began")
+    task = perceptron(width=4, hidden=1, batch=8)
+    for write in (
+        lambda: write_text(path, "new"),
+        lambda: write_text(path / "file", "new"),
+        lambda: storage.demand_writable(path),
+        lambda: figures.merge_manifest(path, "one", {}),
+        lambda: checkpoints.save(path, {}, 1),
+        lambda: fit(task, steps=1, checkpoint=path, progress=never),
+        lambda: fit(task, steps=1, checkpoint=path / "run.npz", progress=never),
+        lambda: pages.write(("01",), out=path, folder=Path("notebooks"), tick=never, run=False),
+    ):
+        with pytest.raises(storage.WriteError, match=r"cannot write '.*\\(x00|ud800).*': no file can have that name\."):
+            write()
+    with pytest.raises(LabError, match=r"cannot read record '.*': .*\."):
+        records.read(path)
+    with pytest.raises(LabError, match=r"there is no folder '.*' with records"):
+        records.records_in(path)
+    with pytest.raises(LabError, match=r"is no checkpoint of a training run, or a damaged one"):
+        checkpoints.load(path, {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_own_leftovers_are_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:

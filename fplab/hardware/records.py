@@ -145,10 +145,10 @@ def read(path: Path) -> Record:
     try:
         with path.open("rb") as file:
             return unpack(file.read(EXPANDED))
-    except OSError as error:
-        raise LabError(f"cannot read record {str(path)!r}: {error.strerror or error}.") from None
     except LabError as error:
         raise LabError(f"record {str(path)!r} is refused: {error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise LabError(f"cannot read record {str(path)!r}: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def records_in(folder: Path) -> list[Path]:

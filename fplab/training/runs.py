@@ -14,7 +14,7 @@ from torch import nn
 
 from ..errors import LabError, integer, quotes_call, reason
 from ..nn.emulation.report import Used
-from ..storage import demand_writable
+from ..storage import demand_possible, demand_writable
 from . import checkpoints, policies, tasks
 from .loop import one_thread
 from .policies import Made, Policy
@@ -82,6 +82,7 @@ def fit(
         run = _Running(task, policies.get(policy), seed, optimizer or baseline(task), gpu)
         path = None if checkpoint is None else Path(checkpoint)
         if path is not None:
+            demand_possible(path)
             demand_writable(path.parent)
             if path.exists():
                 run.go_on_from(checkpoints.load(path, run.configuration), path, steps)
