@@ -118,7 +118,7 @@ def drift(arrays: Arrays, params: Params) -> Outcome:
 def more_bits(arrays: Arrays, params: Params) -> Outcome:
     """Random signs: root mean squares of the FP32 errors over the three longest K, as shares of sum|a b|.
 
-    Of each product on the diagonal, which are independent draws: the smaller of A100's and H100's over V100's.
+    Of each row of B, a draw: the smaller of A100's and H100's over V100's.
     """
     one = of_kind(arrays, "random")
     found = {}
@@ -187,13 +187,13 @@ def lost_products(arrays: Arrays, params: Params) -> Outcome:
 
 
 def cancellation(arrays: Arrays, params: Params) -> Outcome:
-    """Ill-conditioned: the worst relative error of sums one by one over the lengths, in FP16 and in FP32.
+    """Ill-conditioned: the worst relative error of sums one by one over rows of A and lengths, in FP16 and in FP32.
 
-    Of each product on the diagonal: independent draws.
+    Of each row of B, a draw.
     """
     one = of_kind(arrays, "ill-conditioned")
     size = np.abs(one.exact)
-    half, single = (np.diagonal(whole.ratio(one.errors[index(f)], size)).max(axis=0) for f in FORMATS)
+    half, single = (whole.ratio(one.errors[index(f)], size).max(axis=(0, 2)) for f in FORMATS)
     condition = whole.ratio(one.magnitude, size)
     detail = (
         f"condition {condition.min():.0e} to {condition.max():.0e}; worst relative errors of FP16 {half.min():.2g} and "

@@ -109,7 +109,7 @@ def shrinks(arrays: Arrays, params: Params) -> Outcome:
 def conversion_decides(arrays: Arrays, params: Params) -> Outcome:
     """Random signs: r.m.s. errors of the conversion against A100's chain after it, and FP32 multiply-adds.
 
-    Of each product on the diagonal, over all lengths up to 4,096; of the three conversions the least factor counts.
+    Of each row of B, a draw, over all lengths up to 4,096; of the three conversions the least factor counts.
     """
     one = of_kind(arrays, "random")
     short = int((one.lengths <= DECIDED).sum())
