@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import LabError, integer, unknown
+from .roundings import Rounding
 
 if TYPE_CHECKING:
     from .experiments.runner import Finished
@@ -297,7 +298,8 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("value", metavar="VALUE", help="0.1, 1e-7, 1/3, 0x1.8p3, inf, nan; or a code: fp16:0x3c00")
     parser.add_argument("--format", nargs="+", metavar="FORMAT", help="names of formats, such as fp16 bf16 e4m3")
-    parser.add_argument("--rounding", default="rne", help="rne (default), rna, rtz, rtp, rtn or odd")
+    roundings = ", ".join(mode.value for mode in Rounding if not mode.random)
+    parser.add_argument("--rounding", default="rne", help=f"{roundings} (default: rne)")
     parser.add_argument("--overflow", help="inf, saturate or nan (default: the format's own)")
 
 

@@ -140,25 +140,6 @@ def significand_is_odd(code: int, fmt: Format) -> bool:
     return code % 2 == 1
 
 
-def goes_up(share: Fraction, odd: bool, negative: bool, mode: Rounding, word: int) -> bool:
-    """Whether a magnitude ``share`` (0 < share < 1) of the way between two neighbours goes to the upper one."""
-    match mode:
-        case Rounding.RNE:
-            return share > Fraction(1, 2) or (share == Fraction(1, 2) and odd)
-        case Rounding.RNA:
-            return share >= Fraction(1, 2)
-        case Rounding.RTZ:
-            return False
-        case Rounding.RTP:
-            return not negative
-        case Rounding.RTN:
-            return negative
-        case Rounding.ODD:
-            return not odd
-        case Rounding.STOCHASTIC:
-            return math.floor(share * 2**32) + word >= 2**32
-
-
 def round_magnitude(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> tuple[int, bool]:
     """A positive magnitude as (code, inexact); the code may lie beyond the largest finite one."""
     lower = floor_code(x, fmt)
@@ -168,7 +149,7 @@ def round_magnitude(x: Fraction, negative: bool, fmt: Format, mode: Rounding, wo
     if x == low:
         return lower, False
     share = (x - low) / (high - low)
-    return lower + goes_up(share, significand_is_odd(lower, fmt), negative, mode, word), True
+    return lower + mode.goes_up(share, significand_is_odd(lower, fmt), negative, word), True
 
 
 def is_tiny(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> bool:
@@ -179,18 +160,6 @@ def is_tiny(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int 
     lifted = x * Fraction(2) ** (fmt.emin - floor_log2(x))  # the same significand in the lowest normal binade
     code, _ = round_magnitude(lifted, negative, fmt, mode, word)
     return magnitude_of(code, fmt) * x / lifted < least
-
-
-def away_from_zero(mode: Rounding, negative: bool) -> bool:
-    """Whether a rounding can go away from zero on this side."""
-    match mode:
-        case Rounding.RTZ | Rounding.ODD:
-            return False
-        case Rounding.RTP:
-            return not negative
-        case Rounding.RTN:
-            return negative
-    return True
 
 
 def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
@@ -244,7 +213,7 @@ def round_to(
     if policy is Overflow.INF and fmt.inf_code is not None:
         if x.kind == "inf":
             return sign | fmt.inf_code, 0
-        if away_from_zero(mode, x.negative):
+        if mode.away_from_zero(x.negative):
             return sign | fmt.inf_code, flags
     if policy is Overflow.NAN:
         return nan_to(replace(NAN, negative=x.negative), fmt, nan), flags

@@ -31,7 +31,7 @@ class Machine:
     def deliver(self, result: tuple[Exact, int]) -> Exact:
         """An exact result rounded to the format."""
         value, raised = result
-        word = self.words(self.drawn) if self.mode is Rounding.STOCHASTIC else 0
+        word = self.words(self.drawn) if self.mode.random else 0
         self.drawn += 1
         code, more = exact.round_to(value, self.fmt, self.mode, self.policy, ftz=self.flush, word=word)
         self.flags |= raised | more

@@ -1,4 +1,4 @@
-"""Number formats, roundings and overflow policies as frozen records.
+"""Number formats and overflow policies as frozen records; roundings are :mod:`fplab.roundings`.
 
 A :class:`Format` is nine fields; everything else about it is derived, and named as in :class:`numpy.finfo`.
 A new format is one record and no new code::
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .errors import LabError, door, own_integer, summary, unknown
+from .roundings import Rounding as Rounding
+from .roundings import rounding as rounding
 
 
 class Specials(enum.Enum):
@@ -31,23 +33,6 @@ class Specials(enum.Enum):
     LAST = "last"  # only the all-ones magnitude is NaN, no infinity (OCP E4M3, E8M0)
     NEGATIVE_ZERO = "negative_zero"  # the code of -0 is the one NaN, so there is no -0 and no infinity (FNUZ)
     NONE = "none"  # every code is a number (FP6, FP4)
-
-
-class Rounding(enum.Enum):
-    """How a value between two neighbours of a format is rounded."""
-
-    RNE = "rne"  # to nearest, ties to even
-    RNA = "rna"  # to nearest, ties away from zero
-    RTZ = "rtz"  # toward zero (truncate)
-    RTP = "rtp"  # toward +infinity
-    RTN = "rtn"  # toward -infinity
-    ODD = "odd"  # inexact results to the neighbour whose significand is odd
-    STOCHASTIC = "stochastic"  # up with the probability of the distance from below
-
-    @property
-    def code(self) -> int:
-        """The small integer by which kernels know the mode."""
-        return list(Rounding).index(self)
 
 
 class Overflow(enum.Enum):
@@ -352,17 +337,6 @@ def get(fmt: str | Format) -> Format:
     if found is None:
         raise unknown("format", fmt, NAMES, aliases=_BY_NAME)
     return found
-
-
-@door
-def rounding(mode: str | Rounding) -> Rounding:
-    """The rounding of a name, or the member itself."""
-    if isinstance(mode, Rounding):
-        return mode
-    try:
-        return Rounding(mode.lower() if isinstance(mode, str) else mode)
-    except ValueError:
-        raise unknown("rounding", mode, [r.value for r in Rounding]) from None
 
 
 @door

@@ -8,14 +8,24 @@ from typing import Any
 import numpy as np
 
 from .errors import LabError, integer, unknown
-from .formats import TABLE, Format, Overflow, Rounding, Specials, overflow, rounding
+from .formats import TABLE, Format, Overflow, Specials, overflow
 from .kernels import fast32
+from .kernels import rounding as kernel
 from .kernels.rounding import Layout, Options
+from .roundings import Rounding, rounding, without_kernel
 
 FP32 = next(f for f in TABLE if f.name == "fp32")
 FP64 = next(f for f in TABLE if f.name == "fp64")
 FLUSH: dict[Any, tuple[int, int]] = {True: (0, 0), False: (1, 1), "flush_inputs": (1, 0), "flush_outputs": (0, 1)}
-NAN_RULES = {None: 0, "zero": 1, "max": 2}
+NAN_RULES = {None: kernel.NAN_ERROR, "zero": kernel.NAN_ZERO, "max": kernel.NAN_MAX}
+OVERFLOWS = {Overflow.INF: kernel.TO_INF, Overflow.SATURATE: kernel.TO_MAX, Overflow.NAN: kernel.TO_NAN}
+RANDOM = {kernel.MODES.get(mode.value) for mode in Rounding if mode.random}
+SPECIALS = {
+    Specials.IEEE: kernel.IEEE,
+    Specials.LAST: kernel.LAST,
+    Specials.NEGATIVE_ZERO: kernel.NEGATIVE_ZERO,
+    Specials.NONE: kernel.NONE,
+}
 INFINITY_BITS, NAN_BITS = 0x7F800000, 0x7FC00000
 
 Fast = tuple[Any, fast32.Narrow | fast32.Wide]
@@ -25,8 +35,7 @@ Fast = tuple[Any, fast32.Narrow | fast32.Wide]
 def layout(fmt: Format) -> Layout:
     """A format as the general kernels see it."""
     sign_shift = fmt.bits - 1 if fmt.signed else -1
-    specials = list(Specials).index(fmt.specials)
-    return Layout(fmt.fraction_bits, fmt.emin, int(fmt.zero), fmt.max_code, sign_shift, specials)
+    return Layout(fmt.fraction_bits, fmt.emin, int(fmt.zero), fmt.max_code, sign_shift, SPECIALS[fmt.specials])
 
 
 def carrier(dtype: Any) -> Format:
@@ -53,13 +62,19 @@ def options(
     if nan not in NAN_RULES:
         raise unknown("nan rule", nan, ["zero", "max"])
     daz, ftz = FLUSH[subnormals]
-    policies = list(Overflow)
-    return Options(rounding(mode).code, policies.index(overflow(policy, fmt)), daz, ftz, NAN_RULES[nan])
+    return Options(_mode(rounding(mode)), OVERFLOWS[overflow(policy, fmt)], daz, ftz, NAN_RULES[nan])
+
+
+def _mode(mode: Rounding) -> int:
+    """The number by which kernels know a rounding."""
+    if mode.value not in kernel.MODES:
+        raise without_kernel(mode)
+    return kernel.MODES[mode.value]
 
 
 def seed_bits(mode: int, seed: int | None) -> np.uint64:
     """The seed of a stochastic rounding as 64 bits; it must be given, so that every result can be had again."""
-    if mode != Rounding.STOCHASTIC.code:
+    if mode not in RANDOM:
         return np.uint64(0)
     if seed is None:
         raise LabError('rounding="stochastic" needs seed=, an integer, so that its result can be had again.')
@@ -70,16 +85,18 @@ def seed_bits(mode: int, seed: int | None) -> np.uint64:
 def fast(fmt: Format, opt: Options) -> Fast | None:
     """The fast float32 loop for a format and its constants, or None where only the general path will do."""
     p = fmt.significand_bits
+    if opt.mode not in fast32.NARROW:
+        return None  # a rounding without loops of its own
     if opt.daz or opt.ftz or not fmt.signed or not fmt.zero or fmt.specials is Specials.NEGATIVE_ZERO:
         return None
     largest = _bits(fmt.max) if fmt.fits_float32 else 0
     over = (INFINITY_BITS, largest, NAN_BITS)[opt.overflow]
-    stop = largest if opt.overflow == 0 else over
-    flip = 0x80000000 if opt.mode == Rounding.RTN.code else 0
+    stop = largest if opt.overflow == kernel.TO_INF else over
+    flip = 0x80000000 if opt.mode == kernel.RTN else 0
     low = (1 << (23 - fmt.fraction_bits)) - 1 if fmt.fraction_bits <= 23 else 0
     keep = 0x7FFFFFFF & ~low if fmt.specials is Specials.IEEE else 0
     # The stochastic loop takes a float32 subnormal for a normal number, which must then be below every 32-bit share.
-    lowest = -126 + 32 if opt.mode == Rounding.STOCHASTIC.code else -126
+    lowest = -126 + 32 if opt.mode in RANDOM else -126
     if p <= 22 and fmt.emin - p + 1 >= lowest and fmt.emax <= 103 + p:
         magic = ((24 - p) << 23) + 0x400000
         drop, units = (p - 1) << 23, (2 * 127 + 32 + p - 1) << 23
@@ -101,9 +118,9 @@ def float32_arithmetic(fmt: Format, opt: Options) -> fast32.Narrow | None:
     itself neither overflows nor goes subnormal on the way.
     """
     least = fmt.emin - fmt.fraction_bits
-    if opt.mode != Rounding.RNE.code or fmt.significand_bits > 11 or not fmt.has_nan:
+    if opt.mode != kernel.RNE or fmt.significand_bits > 11 or not fmt.has_nan:
         return None
-    if fmt.has_infinity and opt.overflow != list(Overflow).index(Overflow.INF):
+    if fmt.has_infinity and opt.overflow != kernel.TO_INF:
         return None  # the loop would apply the policy to infinite operands too
     if 2 * fmt.emax + 2 > 127 or 2 * least < -149 or least - fmt.emax - 1 < -126:
         return None

@@ -31,7 +31,7 @@ from .errors import LabError, integer, quotes_call, unknown
 from .formats import TABLE, Format, Overflow, Rounding, Specials, get
 from .kernels import kulisch
 from .kernels import sums as loops
-from .kernels.rounding import NO_NAN, Options
+from .kernels.rounding import NO_NAN, RNE, Options
 from .plans import FP32, carrier_dtype, layout, options, seed_bits
 from .reveal import SumTree as SumTree
 from .reveal import reveal_order as reveal_order
@@ -316,7 +316,7 @@ def _refuse_nan(raised: Array, fmt: Format) -> None:
 def _target(job: Job, products: bool) -> loops.Target | None:
     """Constants of the fast version, or None where only the general one is right (see ``kernels.sums.nearest``)."""
     acc, source, opt, plan = job.acc, job.source, job.options, job.plan
-    if plan is None or opt.mode != Rounding.RNE.code or opt.daz or opt.ftz:
+    if plan is None or opt.mode != RNE or opt.daz or opt.ftz:
         return None
     plain = acc.signed and acc.zero and acc.specials is not Specials.NEGATIVE_ZERO
     if not (plain and acc.significand_bits <= 24 and acc.fits_float32 and source.fits_float32):

@@ -22,7 +22,6 @@ from .notebook import html_of
 from .numerals import number_text, short
 from .rows import Row, bit_fields, look_up
 from .text import text_of
-from .words import ROUNDINGS
 
 __all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "number_text", "short"]
 
@@ -94,12 +93,12 @@ def inspect(
 
 def _rounding(mode: str | Rounding) -> Rounding:
     """The rounding, which must have one answer."""
-    names = [r.value for r in ROUNDINGS]
+    names = [r.value for r in Rounding if not r.random]
     try:
         found = rounding_of(mode)
     except LabError:
         raise unknown("rounding", mode, names) from None
-    if found is Rounding.STOCHASTIC:
+    if found.random:
         text = "a stochastic rounding has two answers: the neighbours that inspect shows"
         raise LabError(f"{text}. Allowed: {', '.join(names)}.")
     return found

@@ -26,13 +26,16 @@ FLAGS = {
     "underflow": Text("underflow", "下溢"),
     "inexact": Text("inexact", "不精确"),
 }
+_ROUNDINGS = {
+    Rounding.RNE: "向最近舍入，平局取偶",
+    Rounding.RNA: "向最近舍入，平局远离零",
+    Rounding.RTZ: "向零舍入",
+    Rounding.RTP: "向正无穷舍入",
+    Rounding.RTN: "向负无穷舍入",
+    Rounding.ODD: "向奇数舍入：不精确时取末位为 1 的邻居",
+}
 ROUNDINGS = {
-    Rounding.RNE: Text("rounded to nearest, ties to even", "向最近舍入，平局取偶"),
-    Rounding.RNA: Text("rounded to nearest, ties away from zero", "向最近舍入，平局远离零"),
-    Rounding.RTZ: Text("rounded toward zero", "向零舍入"),
-    Rounding.RTP: Text("rounded toward +infinity", "向正无穷舍入"),
-    Rounding.RTN: Text("rounded toward -infinity", "向负无穷舍入"),
-    Rounding.ODD: Text("rounded to odd", "向奇数舍入：不精确时取末位为 1 的邻居"),
+    mode: Text(told := f"rounded {mode.text}", _ROUNDINGS.get(mode, told)) for mode in Rounding if not mode.random
 }
 
 # How a value was taken, after the value itself and a colon.

@@ -24,12 +24,12 @@ from .rounding import (
     QUIET,
     RTN,
     SNAN,
-    STOCHASTIC,
     U0,
     U1,
     ZERO,
     check,
     check_choice,
+    draws,
     element_word,
     is_subnormal,
     pack,
@@ -276,7 +276,7 @@ def operate(op, a, b, c, out, flags, src, fmt, carrier, to_fmt, options, start, 
     offender = -1
     want = flags.size > 0
     for i in range(a.size):
-        word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0
+        word = element_word(start + i, seed) if draws(options.mode) else U0
         ka, na, ma, ea, lost = _operand(np.uint64(a[i]), src, fmt, to_fmt, options.daz)
         kb, nb, mb, eb, lost_b = ZERO, False, U0, np.int64(0), 0
         if op != SQRT:

@@ -10,10 +10,10 @@ from .rounding import (
     INVALID,
     NO_NAN,
     SNAN,
-    STOCHASTIC,
     U0,
     ZERO,
     check,
+    draws,
     element_word,
     is_subnormal,
     pack,
@@ -32,7 +32,7 @@ def convert(codes, out, flags, src, dst, options, start, seed):
     offender = -1
     want = flags.size > 0
     for i in range(codes.size):
-        word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0
+        word = element_word(start + i, seed) if draws(options.mode) else U0
         kind, negative, m, e, payload = unpack(np.uint64(codes[i]), src)
         if options.daz and kind == FINITE and is_subnormal(m, src):
             kind = ZERO
@@ -51,7 +51,7 @@ def quantize(codes, out, src, dst, carrier, options, start, seed):
     check(options)
     offender = -1
     for i in range(codes.size):
-        word = element_word(start + i, seed) if options.mode == STOCHASTIC else U0
+        word = element_word(start + i, seed) if draws(options.mode) else U0
         kind, negative, m, e, payload = unpack(np.uint64(codes[i]), src)
         if options.daz and kind == FINITE and is_subnormal(m, src):
             kind = ZERO

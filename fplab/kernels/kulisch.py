@@ -21,11 +21,11 @@ from .rounding import (
     QUIET,
     RTN,
     SNAN,
-    STOCHASTIC,
     U0,
     U1,
     ZERO,
     check,
+    draws,
     element_word,
     is_subnormal,
     pack,
@@ -155,7 +155,7 @@ def dot_rows(x, y, out, flags, src, dst, options, seed, first, last):
     limbs = np.zeros(limb_count(src), np.int64)
     for i in range(first, last):
         kind, negative, m, e, sticky, raised = exact_dot(x, y, i, src, options.daz != 0, options.mode, limbs)
-        word = element_word(i, seed) if options.mode == STOCHASTIC else U0
+        word = element_word(i, seed) if draws(options.mode) else U0
         code, more = pack(kind, negative, m, e, sticky, QUIET, dst, options, True, word)
         out[i] = code
         flags[i] = raised | more

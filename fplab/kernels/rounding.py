@@ -17,7 +17,10 @@ from . import inlined, jit
 FINITE, ZERO, INF, QNAN, SNAN = 0, 1, 2, 3, 4
 INVALID, DIVZERO, OVERFLOW, UNDERFLOW, INEXACT = 16, 8, 4, 2, 1
 NO_NAN = 64  # internal: a NaN fell into a format that has none
-RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC = range(7)
+# Every rounding by the name of its row in fplab/roundings.py; each has an arm in _rounds_up.
+MODES = {"rne": 0, "rna": 1, "rtz": 2, "rtp": 3, "rtn": 4, "odd": 5, "stochastic": 6}
+RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC = MODES.values()
+COUNT = len(MODES)
 TO_INF, TO_MAX, TO_NAN = range(3)
 NAN_ERROR, NAN_ZERO, NAN_MAX = range(3)
 IEEE, LAST, NEGATIVE_ZERO, NONE = range(4)
@@ -50,7 +53,7 @@ class Options(NamedTuple):
 @jit
 def check(options):
     """Refuse a rounding, overflow or NaN rule that is none: the branches below would take it for another one."""
-    known = RNE <= options.mode <= STOCHASTIC and TO_INF <= options.overflow <= TO_NAN
+    known = 0 <= options.mode < COUNT and TO_INF <= options.overflow <= TO_NAN
     if not (known and NAN_ERROR <= options.nan <= NAN_MAX):
         raise ValueError("a kernel was given a rounding, overflow or NaN rule that it does not have")
 
@@ -112,7 +115,9 @@ def _rounds_up(mode, negative, odd, above, half, sticky, share, word):
         return not odd
     if mode == STOCHASTIC:
         return share + word >= np.uint64(1 << 32)
-    return False  # RTZ
+    if mode == RTZ:
+        return False
+    raise ValueError("a rounding has a number in MODES but no arm in _rounds_up, in fplab/kernels/rounding.py")
 
 
 @jit
@@ -170,8 +175,15 @@ def round_magnitude(m, e, sticky, negative, fmt, mode, ftz, want_flags, word):
 
 @jit
 def toward_zero(mode, negative):
-    """Whether a rounding never goes away from zero on this side, and so stops at the largest finite value."""
-    return mode == RTZ or mode == ODD or (mode == RTP and negative) or (mode == RTN and not negative)
+    """Whether a rounding stops at the largest finite value, which is odd, even all but at its upper neighbour."""
+    most = np.uint64(0xFFFFFFFF)
+    return not _rounds_up(mode, negative, True, np.uint64(3), np.uint64(2), True, most, most)
+
+
+@jit
+def draws(mode):
+    """Whether a rounding takes a random word."""
+    return mode == STOCHASTIC
 
 
 @jit

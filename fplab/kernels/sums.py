@@ -18,12 +18,12 @@ from . import arith, jit
 from .rounding import (
     FINITE,
     QUIET,
-    STOCHASTIC,
     U0,
     U1,
     ZERO,
     check,
     check_choice,
+    draws,
     element_word,
     is_subnormal,
     pack,
@@ -62,7 +62,7 @@ def _operand(code, fmt, daz):
 def _deliver(kind, negative, m, e, sticky, raised, acc, options, seed, state):
     """Round a result to the accumulator; ``state`` is (next random word, flags so far)."""
     word = U0
-    if options.mode == STOCHASTIC:
+    if draws(options.mode):
         word = element_word(state[0], seed)
         state[0] += 1
     code, more = pack(kind, negative, m, e, sticky, QUIET, acc, options, True, word)

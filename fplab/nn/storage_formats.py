@@ -20,7 +20,7 @@ from torch import nn
 
 from .. import formats as table
 from ..errors import LabError, quotes_call, unknown
-from ..formats import Format, Rounding
+from ..formats import Format
 from ..plans import options, seed_bits
 from .straight_through import Cast, demand_carrier, straight_through
 
@@ -46,7 +46,7 @@ class Formats:
 
     def _seeded(self, cast: Cast, kind: str) -> Cast:
         self.rounded[kind] += cast.fmt is not None
-        if cast.rounding is not Rounding.STOCHASTIC or cast.fmt is None:
+        if not cast.rounding.random or cast.fmt is None:
             return cast
         assert self._seed is not None
         self._drawn += 1

@@ -80,11 +80,11 @@ class Wire:
     def __post_init__(self) -> None:
         if self.add not in ("fp32", "wire"):
             raise unknown("addition", self.add, ["fp32", "wire"])
-        if self.add == "wire" and formats.rounding(self.rounding) is formats.Rounding.STOCHASTIC:
+        if self.add == "wire" and formats.rounding(self.rounding).random:
             raise LabError('add="wire" draws no random words; with rounding="stochastic" use add="fp32".')
         if formats.get(self.format).bits > 32:
             raise LabError(f"format={self.format!r} is wider than the FP32 that is added; allowed: 32 bits or fewer.")
-        if formats.rounding(self.rounding) is formats.Rounding.STOCHASTIC and self.seed is None:
+        if formats.rounding(self.rounding).random and self.seed is None:
             raise LabError('rounding="stochastic" needs seed=, an integer, so that a sum can be had again.')
         if self.seed is not None:
             own_integer(self, "seed", 0, 2**32 - 1)

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from .. import exact
 from ..exact import Exact
-from ..formats import Overflow, Rounding, get
+from ..formats import Overflow, Rounding, get, rounding
 from .models import ZERO_EXPONENT, Kind, Model
 
 NO_FLOOR = -(10**6)
@@ -97,7 +97,7 @@ def special(pairs: Sequence[tuple[Exact, Exact]], c: Exact) -> Exact | None:
 def deliver(value: Fraction, model: Model) -> Exact:
     """A non-zero sum rounded to the result format; truncation, too, gives infinity beyond the largest finite value."""
     fmt = model.result
-    mode = Rounding(model.rounding)
+    mode = rounding(model.rounding)
     code, _ = exact.round_to(exact.of(value), fmt, mode, Overflow.INF)
     result = exact.decode(code, fmt)
     if model.overflow == "inf" and abs(value) >= Fraction(2) ** (fmt.emax + 1):

@@ -1,4 +1,4 @@
-"""The rounding number line: drag x between representable values and see where each of the seven roundings sends it."""
+"""The rounding number line: drag x between representable values and see where each rounding sends it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def results(state: State) -> dict[Rounding, tuple[tuple[int, Fraction], ...]]:
     form, x = formats.get(state.format), x_of(state)
     found: dict[Rounding, tuple[tuple[int, Fraction], ...]] = {}
     for mode in Rounding:
-        if mode is Rounding.STOCHASTIC:
+        if mode.random:
             found[mode] = stochastic(x, form)
         else:
             found[mode] = ((exact.round_to(exact.of(x), form, mode)[0], Fraction(1)),)
@@ -96,7 +96,8 @@ def render(state: State) -> str:
     """The line with x, and below it an arrow for each rounding."""
     form, values, x = formats.get(state.format), window(state), x_of(state)
     low, high = values[0].value, values[-1].value
-    drawing = Scene(WIDTH, 84 + 7 * ROW)
+    bottom = 52 + len(Rounding) * ROW
+    drawing = Scene(WIDTH, bottom + 32)
 
     def at(value: Fraction) -> float:
         return LEFT + 20 + float((value - low) / (high - low)) * (WIDTH - LEFT - 130)
@@ -104,18 +105,18 @@ def render(state: State) -> str:
     drawing.line(at(low) - 8, 44, at(high) + 8, 44)
     for value in values:
         code = exact.round_to(value, form)[0]
-        drawing.line(at(value.value), 36, at(value.value), 52 + 7 * ROW, stroke_opacity=0.35)
+        drawing.line(at(value.value), 36, at(value.value), bottom, stroke_opacity=0.35)
         drawing.text(at(value.value), 30, numerals.short(value.value, 8), "middle", 12, class_="tick")
         drawing.text(at(value.value), 14, rows.bit_fields(code, form)[-1][1], "middle", 10, font_family=MONO)
     for a, b in itertools.pairwise(values):
         middle = at((a.value + b.value) / 2)
         drawing.line(middle, 33, middle, 55, stroke=GREY, stroke_dasharray="3 2", stroke_width=1.5)
-    drawing.line(at(x), 40, at(x), 52 + 7 * ROW, stroke=ORANGE, stroke_dasharray="4 3", stroke_width=1.5)
+    drawing.line(at(x), 40, at(x), bottom, stroke=ORANGE, stroke_dasharray="4 3", stroke_width=1.5)
     drawing.add("circle", cx=at(x), cy=44, r=5, fill=ORANGE)
     drawing.text(at(x) + 7, 60, "x", size=13, font_weight="bold")
     for row, (mode, found) in enumerate(results(state).items()):
         y = 78.0 + row * ROW
-        drawing.text(LEFT, y + 4, f"{mode.value}  {NAMES[mode]}", "end", 12)
+        drawing.text(LEFT, y + 4, f"{mode.value}  {NAMES.get(mode, mode.text)}", "end", 12)
         for code, share in found:
             _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
     ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))

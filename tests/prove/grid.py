@@ -114,7 +114,7 @@ class Grid:
                 result = np.where(over, nan_sign | canonical, result)
             case Overflow.INF:
                 assert fmt.inf_code is not None
-                away = np.where(negative, exact.away_from_zero(mode, True), exact.away_from_zero(mode, False))
+                away = np.where(negative, mode.away_from_zero(True), mode.away_from_zero(False))
                 stops = over & ~infinite & ~away
                 result = np.where(over, sign | np.where(stops, fmt.max_code, fmt.inf_code), result)
                 flags = np.where(infinite, 0, flags)
