@@ -157,7 +157,7 @@ def test_thousands_of_ranks_against_a_plain_chain() -> None:
         (lambda: Wire(add="fp61"), "unknown addition 'fp61'. Allowed: fp32, wire."),
         (lambda: Wire("bf16", "stochastic", "wire", 1), 'add="wire" draws no random words'),
         (lambda: Wire("bf16", "stochastic"), 'rounding="stochastic" needs seed=, an integer'),
-        (lambda: Wire("bf16", "stochastic", seed=-1), "seed=-1 is not possible; allowed: 0 to 4294967295."),
+        (lambda: Wire("bf16", "stochastic", seed=-1), "seed=-1 is not possible; allowed: 0 to 18446744073709551615."),
         (lambda: Wire("fp64"), "format='fp64' is wider than the FP32 that is added; allowed: 32 bits or fewer."),
         (lambda: c.broadcast("4"), "ranks='4' is not an integer"),
         (lambda: c.all_reduce(4).sent(-1), "elements=-1 is not possible"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fplab import codebooks
 from fplab.errors import LabError
 from fplab.training import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit, StableEmbedding
 
@@ -29,19 +30,19 @@ def stepped(optimizer: Any) -> Any:
     [
         ({"block": 0}, r"block=0 is not possible; allowed: 1 to 1099511627776 \(None: the whole tensor\)\."),
         ({"block": "x"}, r"block='x' is not an integer"),
-        ({"sign": "keep"}, r"unknown sign 'keep'.*Did you mean 'kept'"),
-        ({"decay": "befor"}, r"unknown decay 'befor'"),
-        ({"rounding": "up"}, r"unknown rounding 'up'"),
+        ({"sign": "keep"}, r"unknown sign 'keep'\. Allowed: kept, nearest\. Did you mean 'kept'"),
+        ({"decay": "befor"}, r"unknown decay 'befor'.* Did you mean 'before'"),
+        ({"rounding": "up"}, r"unknown rounding 'up'\. Allowed: nearest, stochastic\."),
         ({"bad_gradients": "raise"}, r"unknown bad_gradients 'raise'\. Allowed: skip, error\."),
         ({"state_bits": 16}, r"state_bits=16 is not possible; allowed: 8, 32\."),
-        ({"lr": -1.0}, r"lr=-1\.0; allowed: 0 and more, finite\."),
+        ({"lr": -1.0}, r"lr=-1\.0 is not possible; allowed: finite and not negative\."),
         ({"lr": "fast"}, r"lr='fast' is not a number\."),
         ({"lr": "1e-3"}, r"lr='1e-3' is not a number\."),
-        ({"lr": float("inf")}, r"lr=inf; allowed: 0 and more, finite\."),
+        ({"lr": float("inf")}, r"lr=inf is not possible; allowed: finite and not negative\."),
         ({"lr": torch.zeros(2)}, r"lr=tensor\(\[0\., 0\.\]\) is not a number\."),
         ({"eps": None}, r"eps=None is not a number\."),
         ({"betas": (0.9,)}, r"betas=\(0\.9,\) are not two numbers, such as \(0\.9, 0\.999\)\."),
-        ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\); each is allowed from 0 to below 1\."),
+        ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\) are not possible; allowed: two numbers from 0 to below 1\."),
         ({"min_8bit_size": -1}, r"min_8bit_size=-1 is not possible"),
         ({"seed": 0.5}, r"seed=0\.5 is not an integer"),
     ],
@@ -55,6 +56,24 @@ def test_options_are_checked_for_the_optimizer_and_for_a_group(options: dict[str
     with pytest.raises(LabError, match=text):
         optimizer.add_param_group({"params": [parameter()], **options})
     assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("dynamc", r"unknown code 'dynamc'\. Allowed: dynamic, linear\. Did you mean"),
+        (codebooks.nf4(), r"code is two Codebooks"),
+        ((codebooks.dynamic(False),) * 2, r"dynamic unsigned 8-bit has no negative values"),
+    ],
+)
+def test_a_code_is_two_codebooks_the_first_with_a_sign(code: Any, text: str) -> None:
+    with pytest.raises(LabError, match=text):
+        Adam8bit([parameter()], code=code)
+
+
+def test_a_momentum_is_below_1() -> None:
+    with pytest.raises(LabError, match=r"momentum=1\.5 is not possible; allowed: from 0 to below 1\."):
+        SGD8bit([parameter()], 0.1, 1.5)
 
 
 def test_a_group_has_blocks_of_its_own_and_no_codebook_of_its_own() -> None:
@@ -182,9 +201,8 @@ def test_the_block_size_cannot_change_between_steps() -> None:
 def test_a_state_dict_of_other_shapes_is_refused_and_changes_nothing(n: int) -> None:
     saved = stepped(Adam8bit([parameter()], lr=0.5)).state_dict()
     optimizer = Adam8bit([parameter(n)])
-    with pytest.raises(
-        LabError, match=rf"parameter 0 has shape \(5000,\), this optimizer's \({n},\); it is of another"
-    ):
+    want = rf"'state1' of parameter 0 of the state_dict has shape \(5000,\), the parameter \({n},\); it is of another"
+    with pytest.raises(LabError, match=want):
         optimizer.load_state_dict(saved)
     assert not optimizer.state
     assert optimizer.param_groups[0]["lr"] == 1e-3
@@ -207,14 +225,24 @@ def test_a_state_dict_of_another_optimizer_is_refused(mine: str, theirs: str) ->
         optimizer.load_state_dict(saved)
         optimizer.step()
         return
-    with pytest.raises(LabError, match=rf"the state_dict is of {theirs}, this optimizer of {mine}\."):
+    with pytest.raises(LabError, match=rf"group 0 of the state_dict is of {theirs}, this optimizer of {mine}\."):
         optimizer.load_state_dict(saved)
 
 
 @pytest.mark.parametrize("saved", [{}, None, torch.optim.Adam([parameter()]).state_dict()], ids=["{}", "None", "torch"])
 def test_what_is_no_state_dict_of_an_8_bit_optimizer_is_refused(saved: Any) -> None:
-    with pytest.raises(LabError, match=r"this is no state_dict of an 8-bit optimizer; pass what optimizer\.state_dict"):
+    with pytest.raises(
+        LabError, match=r"this is no state_dict of an optimizer such as Adam8bit; pass what optimizer\.state_dict"
+    ):
         Adam8bit([parameter()]).load_state_dict(saved)
+
+
+def test_a_state_dict_of_another_block_size_or_codebook_is_refused() -> None:
+    saved = Adam8bit([parameter()], block=256).state_dict()
+    with pytest.raises(LabError, match=r"block=256, but this optimizer has block=2048; build it with block=256"):
+        Adam8bit([parameter()]).load_state_dict(saved)
+    with pytest.raises(LabError, match=r"group 0 of the state_dict was made with other codebooks; make the optimizer"):
+        Adam8bit([parameter()], code="linear", block=256).load_state_dict(saved)
 
 
 def test_adam_and_adamw_read_each_others_states() -> None:

@@ -472,8 +472,8 @@ def test_a_dynamic_scale_finds_its_way_down_and_says_so() -> None:
         ({"policy": "fp61"}, "unknown policy 'fp61'. Allowed: fp32, tf32, fp16, "),
         ({"steps": 0}, "steps=0 is not possible; allowed: 1 to 1073741824."),
         ({"every": 0}, "every=0 is not possible; allowed: 1 to 1073741824."),
-        ({"seed": 2**64}, "seed=18446744073709551616 is not possible; allowed: 0 to 4294967295."),
-        ({"seed": -1}, "seed=-1 is not possible; allowed: 0 to 4294967295."),
+        ({"seed": 2**64}, "seed=18446744073709551616 is not possible; allowed: 0 to 18446744073709551615."),
+        ({"seed": -1}, "seed=-1 is not possible; allowed: 0 to 18446744073709551615."),
     ],
 )
 def test_impossible_requests_are_refused(asked, text) -> None:  # type: ignore[no-untyped-def]

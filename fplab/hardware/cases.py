@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import seeds
 from ..errors import LabError
 
 Arrays = dict[str, np.ndarray]
@@ -54,6 +55,5 @@ def unmodelled(inputs: Arrays, meta: Meta) -> Arrays:
 
 
 def philox_bits(key: int, n: int, dtype: type[np.unsignedinteger[Any]] = np.uint32) -> np.ndarray:
-    """``n`` random bit patterns from Philox's raw stream, which is fixed for all numpy versions."""
-    raw = np.random.Philox(key=key).random_raw(n)
-    return (raw >> np.uint64(64 - np.dtype(dtype).itemsize * 8)).astype(dtype)
+    """``n`` random bit patterns of a case's key."""
+    return seeds.bits(n, key, dtype=dtype)

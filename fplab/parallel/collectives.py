@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import formats
+from .. import formats, seeds
 from ..errors import LabError, door, integer, own_integer, unknown
 
 Array = np.ndarray[Any, Any]
@@ -69,7 +69,7 @@ class Collective:
 class Wire:
     """What travels: the format of a message, its rounding, and whether additions are in FP32 or in that format.
 
-    ``seed``, an integer below 2**32, is needed for stochastic rounding.
+    ``seed``, an integer below 2**64, is needed for stochastic rounding.
     """
 
     format: str = "fp32"
@@ -87,7 +87,7 @@ class Wire:
         if formats.rounding(self.rounding).random and self.seed is None:
             raise LabError('rounding="stochastic" needs seed=, an integer, so that a sum can be had again.')
         if self.seed is not None:
-            own_integer(self, "seed", 0, 2**32 - 1)
+            own_integer(self, "seed", 0, 2**64 - 1)
 
     def round(self, x: Array, stream: int) -> Array:
         """``x`` as it arrives, float32; element i draws random word i of the stream."""
@@ -95,7 +95,7 @@ class Wire:
             return np.asarray(x, np.float32)
         from ..floats import quantize  # numba, where something is rounded; the recorder has no need of it
 
-        seed = None if self.seed is None else (self.seed * 2**32 + stream) % 2**64
+        seed = None if self.seed is None else seeds.word(self.seed, stream)
         return np.asarray(quantize(x, self.format, self.rounding, seed=seed), np.float32)
 
     def plus(self, x: Array, y: Array) -> Array:

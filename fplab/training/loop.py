@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import LabError, door, own_integer
 from .data import Digits
 from .network import layers, tensors
+from .tasks import epochs
 
 Named = dict[str, np.ndarray]
 
@@ -129,12 +130,8 @@ class Momentum:
 
 @door
 def batches(examples: int, recipe: Recipe) -> Iterator[np.ndarray]:
-    """The indices of every batch: each epoch a new permutation, from Philox's raw stream, the same on every machine."""
-    for epoch in range(recipe.epochs):
-        key = np.array([recipe.seed, epoch], np.uint64)
-        order = np.argsort(np.random.Philox(key=key).random_raw(examples), kind="stable")
-        for start in range(0, examples - recipe.batch + 1, recipe.batch):
-            yield order[start : start + recipe.batch]
+    """The indices of every batch: each epoch a new permutation, the same on every machine."""
+    return epochs(examples, recipe.batch, recipe.seed, recipe.steps(examples))
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def fit(
     task = tasks.get(task) if isinstance(task, str) else task
     steps = integer("steps", task.baseline.steps if steps is None else steps, 1, 1 << 30)
     every = integer("every", every, 1, 1 << 30)
-    seed = integer("seed", seed, 0, 2**32 - 1)  # the optimizers' range; torch takes more, and wraps the negative ones
+    seed = integer("seed", seed, 0, 2**64 - 1)  # torch would take negative ones too, and wrap them
     with one_thread(), torch.random.fork_rng(devices=[]), _shown(task, progress, steps) as tick:
         torch.manual_seed(seed)  # for a task with dropout; the state is part of the checkpoint
         run = _Running(task, policies.get(policy), seed, optimizer or baseline(task), gpu)

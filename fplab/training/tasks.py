@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .. import seeds
 from ..errors import LabError, door, integer, quotes_call, summary, unknown
 from .data import digits
 from .network import digits_net, tensors
@@ -95,17 +96,13 @@ class Task:
 
 
 def epochs(examples: int, batch: int, seed: int, steps: int, start: int = 0) -> Iterator[np.ndarray]:
-    """The indices of each step's batch: every epoch a permutation from Philox's raw stream, less its incomplete end.
-
-    The same batches as :func:`fplab.training.batches` gives, and from any step on.
-    """
+    """The indices of each step's batch: every epoch a permutation, less its incomplete end."""
     each = examples // batch
     order, drawn = np.empty(0, np.intp), -1
     for step in range(start, steps):
         epoch, place = divmod(step, each)
         if epoch != drawn:
-            key = np.array([seed, epoch], np.uint64)
-            order, drawn = np.argsort(np.random.Philox(key=key).random_raw(examples), kind="stable"), epoch
+            order, drawn = seeds.permutation(examples, seed, epoch), epoch
         yield order[place * batch : (place + 1) * batch]
 
 
@@ -197,8 +194,8 @@ def characters(
         read = torch.from_numpy(tokens("train").astype(np.int64))
         places = len(read) - context
         for step in range(start, steps):
-            raw = np.random.Philox(key=np.array([seed, step], np.uint64)).random_raw(batch)
-            yield _windows(read, (raw % np.uint64(places)).astype(np.int64), context)
+            starts = (seeds.bits(batch, seed, step) % np.uint64(places)).astype(np.int64)
+            yield _windows(read, starts, context)
 
     def held_out() -> tuple[Batch, ...]:
         read = torch.from_numpy(tokens("test")[:tested].astype(np.int64))

@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, Unpack
 
 import numpy as np
 
-from ...codebooks import Codebook
 from ...kernels.optim8 import Numbers
-from .base import EightBit, States
-
-Code = str | tuple[Codebook, Codebook]
+from .base import EightBit, Options, States
 
 
 def made(
@@ -59,7 +56,6 @@ class Adam8bit(EightBit):
     """
 
     kind = States("adam", True, True)
-    decay: ClassVar[str] = "gradient"
 
     def __init__(
         self,
@@ -68,22 +64,10 @@ class Adam8bit(EightBit):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        *,
-        block: int | None = 2048,
-        code: Code = "dynamic",
-        min_8bit_size: int = 4096,
-        state_bits: int = 8,
-        sign: str = "kept",
-        decay: str | None = None,
-        rounding: str = "nearest",
-        seed: int = 0,
-        bad_gradients: str = "skip",
+        **options: Unpack[Options],
     ) -> None:
         numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(
-            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
-            decay=self.decay if decay is None else decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
-        )  # fmt: skip
+        super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
         """Adam's, with the corrections of both averages."""
@@ -105,7 +89,7 @@ class AdamW8bit(Adam8bit):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, **options)
 
@@ -124,22 +108,10 @@ class SGD8bit(EightBit):
         lr: float,
         momentum: float,
         weight_decay: float = 0.0,
-        *,
-        block: int | None = 2048,
-        code: Code = "dynamic",
-        min_8bit_size: int = 4096,
-        state_bits: int = 8,
-        sign: str = "kept",
-        decay: str = "gradient",
-        rounding: str = "nearest",
-        seed: int = 0,
-        bad_gradients: str = "skip",
+        **options: Unpack[Options],
     ) -> None:
         numbers = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(
-            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
-            decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
-        )  # fmt: skip
+        super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
         """The momentum and the learning rate."""
@@ -154,6 +126,7 @@ class Lion8bit(EightBit):
     """
 
     kind = States("lion", True, False)
+    decay = "before"
 
     def __init__(
         self,
@@ -161,22 +134,10 @@ class Lion8bit(EightBit):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
-        *,
-        block: int | None = 2048,
-        code: Code = "dynamic",
-        min_8bit_size: int = 4096,
-        state_bits: int = 8,
-        sign: str = "kept",
-        decay: str = "before",
-        rounding: str = "nearest",
-        seed: int = 0,
-        bad_gradients: str = "skip",
+        **options: Unpack[Options],
     ) -> None:
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
-        super().__init__(
-            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits, sign=sign,
-            decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
-        )  # fmt: skip
+        super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
         """Both averages' weights and the learning rate."""
@@ -189,7 +150,7 @@ class Adagrad8bit(EightBit):
 
     The state is never negative and takes the unsigned codebook (bitsandbytes uses the signed one). It only grows, and
     rounding to nearest lets it stand still: a square below half the gap above ``v`` is lost. Options as
-    :class:`Adam8bit`.
+    :class:`Adam8bit`; ``sign`` says nothing here.
     """
 
     kind = States("adagrad", False, True)
@@ -200,21 +161,10 @@ class Adagrad8bit(EightBit):
         lr: float = 1e-2,
         eps: float = 1e-10,
         weight_decay: float = 0.0,
-        *,
-        block: int | None = 2048,
-        code: Code = "dynamic",
-        min_8bit_size: int = 4096,
-        state_bits: int = 8,
-        decay: str = "gradient",
-        rounding: str = "nearest",
-        seed: int = 0,
-        bad_gradients: str = "skip",
+        **options: Unpack[Options],
     ) -> None:
         numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(
-            params, numbers, block=block, code=code, min_8bit_size=min_8bit_size, state_bits=state_bits,
-            sign="nearest", decay=decay, rounding=rounding, seed=seed, bad_gradients=bad_gradients,
-        )  # fmt: skip
+        super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
         """The learning rate and epsilon."""

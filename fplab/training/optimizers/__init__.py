@@ -7,13 +7,27 @@
 ``update`` says how an update reaches a weight: by rounding to "nearest", by "stochastic" rounding (Gupta et al. 2015),
 with "kahan" compensation (Zamirai et al. 2020), or through an FP32 "master" copy (Micikevicius et al. 2018).
 
-``programs``: what each optimizer computes, as data; ``precision``: in which formats; ``arithmetic``: one operation.
+``programs``: what each optimizer computes, as data; ``precision``: in which formats; ``arithmetic``: one operation;
+``base``: what 8-bit optimizers share with these; ``options``: what an optimizer may be given.
 """
 
 from __future__ import annotations
 
-from .optimizer import SGD, Adam, AdamW, LabOptimizer
+from .base import LabOptimizer
+from .optimizer import SGD, Adam, AdamW, FormatOptimizer
 from .precision import Precision
 from .programs import RULES, Program, Rule, Step, written
 
-__all__ = ["RULES", "SGD", "Adam", "AdamW", "LabOptimizer", "Precision", "Program", "Rule", "Step", "written"]
+__all__ = [
+    "RULES",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "FormatOptimizer",
+    "LabOptimizer",
+    "Precision",
+    "Program",
+    "Rule",
+    "Step",
+    "written",
+]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from ...errors import LabError, fits, summary, unknown
+from ...errors import unknown
 from ...formats import Format, get
 from .arithmetic import grid, rounded
 from .programs import RULES, Program, Rule
@@ -108,25 +107,3 @@ def missing(program: Program, given: Iterable[str]) -> list[str]:
         lacking += [name for name in (step.left, step.right) if name and name not in known]
         known.add(step.target)
     return lacking
-
-
-def parameters(params: Any) -> list[Any]:
-    """The tensors, or groups of them, that an optimizer is given; torch's own refusals do not say what is allowed."""
-    given = [] if isinstance(params, torch.Tensor | str | bytes) or not fits(params, Iterable[Any]) else list(params)
-    each = [one[-1] if isinstance(one, tuple) and one else one for one in given]  # of a name and a tensor
-    if not given or not all(isinstance(p, torch.Tensor) or (isinstance(p, dict) and "params" in p) for p in each):
-        raise LabError(f"params={summary(params)} is not possible; allowed: tensors, or groups {{'params': tensors}}.")
-    return given
-
-
-def demand_float32(parameter: Any, index: int) -> None:
-    """An error for a parameter whose numbers do not travel as float32 on the CPU."""
-    dtype = str(parameter.dtype).removeprefix("torch.")
-    if dtype != "float32":
-        held = {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, "fp32")
-        raise LabError(
-            f"parameter {index} is {dtype}; pass float32 parameters, in which values of every format travel, and say "
-            f'weights="{held}".'
-        )
-    if parameter.device.type != "cpu":
-        raise LabError(f"parameter {index} is on {parameter.device}; these optimizers compute on the CPU.")

@@ -1,0 +1,65 @@
+"""What an optimizer may be given: each option checked once, for a whole optimizer and for a group of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ...errors import LabError, fits, integer, summary
+
+Check = Callable[[str, Any], Any]
+
+
+def _number(name: str, value: Any, below: float = float("inf")) -> float:
+    """A finite number from 0 to below a limit; numpy's numbers and tensors of one element count."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, str):  # YAML reads 1e-3 as a string
+        raise LabError(f"{name}={value!r} is not a number.")
+    if not 0 <= number < below:
+        allowed = "finite and not negative" if below > 1 else "from 0 to below 1"
+        raise LabError(f"{name}={value!r} is not possible; allowed: {allowed}.")
+    return number
+
+
+def _rate(name: str, value: Any) -> Any:
+    """A learning rate; one that is a tensor stays it, for torch's schedulers write into it."""
+    number = _number(name, value)
+    return value if isinstance(value, torch.Tensor) else number
+
+
+def _betas(name: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise LabError(f"betas={value!r} are not two numbers, such as (0.9, 0.999).")
+    try:
+        return _number(name, value[0], below=1), _number(name, value[1], below=1)
+    except LabError:
+        raise LabError(f"betas={summary(value)} are not possible; allowed: two numbers from 0 to below 1.") from None
+
+
+CHECKS: Mapping[str, Check] = {
+    "lr": _rate,
+    "eps": _number,
+    "weight_decay": _number,
+    "momentum": lambda name, value: _number(name, value, below=1),
+    "betas": _betas,
+    "seed": lambda name, value: integer(name, value, 0, 2**64 - 1),
+}
+
+
+def checked(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    """The options of ``checks`` among ``given``, each as it is stored in a group; an impossible one is an error."""
+    return {name: checks[name](name, value) for name, value in given.items() if name in checks}
+
+
+def parameters(params: Any) -> list[Any]:
+    """The tensors, or groups of them, that an optimizer is given; torch's own refusals do not say what is allowed."""
+    given = [] if isinstance(params, torch.Tensor | str | bytes) or not fits(params, Iterable[Any]) else list(params)
+    each = [one[-1] if isinstance(one, tuple) and one else one for one in given]  # of a name and a tensor
+    if not given or not all(isinstance(p, torch.Tensor) or (isinstance(p, dict) and "params" in p) for p in each):
+        raise LabError(f"params={summary(params)} is not possible; allowed: tensors, or groups {{'params': tensors}}.")
+    return given
