@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py
 	@test -n "$(PYTHON)" || { echo "fplab needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Building $(VENV) with $$($(PYTHON) --version) (a few minutes, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,18 +22,22 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) -e '.[lab,test]'
 	@touch $@
 
-install: $(VENV)/.installed ## build .venv only
+$(VENV)/.ready: $(VENV)/.installed $(wildcard fplab/words/*.po)
+	@$(BIN)/python -m fplab.words >/dev/null
+	@touch $@
 
-run: $(VENV)/.installed ## every experiment at its quick size: the table of claims, and figures in runs/quick
+install: $(VENV)/.ready ## build .venv only
+
+run: $(VENV)/.ready ## every experiment at its quick size: the table of claims, and figures in runs/quick
 	@$(BIN)/python -m fplab run
 
-figures: $(VENV)/.installed ## every experiment at its full size, into runs/full
+figures: $(VENV)/.ready ## every experiment at its full size, into runs/full
 	@$(BIN)/python -m fplab figures --full
 
-gallery: $(VENV)/.installed ## draw figures/ anew, the pictures that are kept; in the pinned environment
+gallery: $(VENV)/.ready ## draw figures/ anew, the pictures that are kept; in the pinned environment
 	@$(BIN)/python -m fplab figures --out figures
 
-lint: $(VENV)/.installed ## ruff and mypy
+lint: $(VENV)/.ready ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -44,22 +48,22 @@ test: lint ## ruff, mypy and the whole test suite
 browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null
 
-lab: $(VENV)/.installed ## JupyterLab on the notebooks
+lab: $(VENV)/.ready ## JupyterLab on the notebooks
 	@$(BIN)/python -m fplab lab
 
-pages: $(VENV)/.installed ## the course as HTML pages that are read offline, into pages
+pages: $(VENV)/.ready ## the course as HTML pages that are read offline, into pages
 	@$(BIN)/python -m fplab pages
 
-bench: $(VENV)/.installed ## speed, as ratios measured in one run
+bench: $(VENV)/.ready ## speed, as ratios measured in one run
 	@$(BIN)/python -m benchmarks
 
-prove: $(VENV)/.installed ## the exhaustive proofs (16 minutes on two free cores, resumable)
+prove: $(VENV)/.ready ## the exhaustive proofs (16 minutes on two free cores, resumable)
 	@$(BIN)/python -m tests.prove
 
-withstand: $(VENV)/.installed ## kills, damaged files, races and misuse, from a seed (minutes)
+withstand: $(VENV)/.ready ## kills, damaged files, races and misuse, from a seed (minutes)
 	@$(BIN)/python -m tests.withstand
 
-cpus: $(VENV)/.installed ## what a CPU's vector units could change, tested with three other CPUs imitated (minutes)
+cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with three other CPUs imitated (minutes)
 	@$(BIN)/python -m tests.cpus -n 2 --dist load
 
 clean: ## remove the environment and everything generated

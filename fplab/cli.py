@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .errors import LabError, integer, unknown
 from .roundings import Rounding
+from .words import NOTHING
 
 if TYPE_CHECKING:
     from .experiments.runner import Finished
     from .experiments.table import Row
-    from .language import Text
+    from .words import Text
 
 Arguments = argparse.Namespace
 SUITE = "elementwise reductions products orders scalar mma wgmma (default: all)"
@@ -83,7 +84,7 @@ def times(done: Sequence[Finished], out: Path) -> list[str]:
 
     took = []
     for one in done:
-        budget = wording.OF_BUDGET.fill(seconds=one.budget) if one.budget else wording.NOTHING
+        budget = wording.OF_BUDGET.fill(seconds=one.budget) if one.budget else NOTHING
         took.append(str(wording.TOOK.fill(name=one.name, seconds=one.seconds, budget=budget)))
     over = [one.name for one in done if one.budget and one.seconds > one.budget]
     if (compiling := sum(one.compiling for one in done)) >= 0.1:

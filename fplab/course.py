@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from .draw.page import note, panel, table
 from .errors import LabError, door
-from .language import LANGUAGES, Text, follow, in_each, lang, prefer
+from .language import LANGUAGES, follow, in_each, lang, prefer
 from .storage import write_text
+from .words import Text, say
 
 if TYPE_CHECKING:
     from .experiments.table import Row
@@ -109,17 +110,14 @@ class Picture:
     def _repr_html_(self) -> str:
         from . import experiments
         from .draw.themes import adaptive
-        from .experiments import wording
 
         drawn = adaptive(self.path.read_text(encoding="utf-8"))
         data = base64.b64encode(drawn.encode()).decode("ascii")
         experiment = experiments.load(self.name)
         spoken = html.escape(f"{experiment.TITLE}: {experiment.QUESTION}")
-        title = wording.title(self.name, experiment.TITLE).zh
-        question = wording.question(self.name, experiment.QUESTION).zh
-        made = Text(  # the figure's own words are English
-            f"Drawn by the experiment {self.name}: fplab run {self.name} draws it anew, with its data as CSV.",
-            f"{title}：{question}由实验 {self.name} 绘制：fplab run {self.name} 会重新绘制，并附上 CSV 数据。",
+        made = say(
+            "Drawn by the experiment {name}: fplab run {name} draws it anew, with its data as CSV.",
+            name=self.name,
         )
         image = (
             f'<img class="fplab-figure" alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
@@ -171,7 +169,7 @@ class Claims:
         rows = []
         for row in self.rows:
             claim, evidence, status, found = map(str, row.said())
-            shown = f"{SIGNS[row.outcome.status.value]} {status}" + (f"{Text(': ', '：')}{found}" if found else "")
+            shown = f"{SIGNS[row.outcome.status.value]} {status}" + (str(say(": ")) + str(found) if found else "")
             rows.append((*([row.experiment] if several else []), claim, evidence, shown))
         return table(head, rows, (6, 16, 6, 16)[-len(head) :])
 
@@ -206,11 +204,11 @@ class Recorded:
 
     @staticmethod
     def _head() -> list[str]:
-        heads = (("GPU", "GPU"), ("instruction", "指令"), ("recorded by", "记录来源"), ("rows", "行数"))
-        return [*(str(Text(*both)) for both in heads), str(Text("same bits", "逐位相同"))]
+        heads = (say("GPU"), say("instruction"), say("recorded by"), say("rows"), say("same bits"))
+        return [str(head) for head in heads]
 
     def _lines(self) -> list[list[str]]:
-        none = Text("no record here", "此处没有记录")
+        none = say("no record here")
         return [
             [gpu, cell, source or str(none), f"{n:,}" if n else "–", self._share(n, same)]
             for gpu, cell, source, n, same in self.rows
@@ -222,15 +220,10 @@ class Recorded:
 
     def _means(self) -> Text:
         if any(n for *_, n, _ in self.rows):
-            return Text(
-                "Each row is one result that a GPU gave; the lab computes it anew and compares every bit.",
-                "每一行是 GPU 给出的一个结果；实验室重新计算并比较每一位。",
-            )
-        return Text(
+            return say("Each row is one result that a GPU gave; the lab computes it anew and compares every bit.")
+        return say(
             "No hardware result is recorded here. On a machine with a GPU: fplab record --out DIR. "
-            "FPLAB_CORPUS names the folder of a copy of the public data set MATLAB-tensor-core.",
-            "此处没有硬件结果的记录。在有 GPU 的机器上运行：fplab record --out DIR。"
-            "也可以用 FPLAB_CORPUS 指明公开数据集 MATLAB-tensor-core 副本所在的文件夹。",
+            "FPLAB_CORPUS names the folder of a copy of the public data set MATLAB-tensor-core."
         )
 
 

@@ -1,6 +1,7 @@
 """The language in which the course speaks: English or Chinese, chosen once for the session.
 
->>> greeting = Text("sum", "和")
+>>> from fplab.words import say
+>>> greeting = say("sum")
 >>> lang("zh"), str(greeting)
 ('zh', '和')
 >>> lang("en"), str(greeting)
@@ -12,10 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from .errors import LabError, door, unknown
+from .words import spoken
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 _ALSO = {"english": "en", "中文": "zh", "chinese": "zh", "zh-cn": "zh", "zh_cn": "zh"}
@@ -80,7 +80,8 @@ def in_each(render: Callable[[], str]) -> str:
 
     The classes are those of the course's prose. Without a page's style the second language is hidden.
 
-    >>> in_each(lambda: str(Text("sum", "和")))
+    >>> from fplab.words import say
+    >>> in_each(lambda: str(say("sum")))
     '<div class="fplab-en">sum</div><div class="fplab-zh" lang="zh" style="display:none">和</div>'
     """
     parts = []
@@ -96,22 +97,4 @@ def marked(language: str, content: str, tag: str = "div") -> str:
     return f'<{tag} class="fplab-{language}"{attributes}>{content}</{tag}>'
 
 
-@dataclass(frozen=True)
-class Text:
-    """A text in both languages; ``str`` gives it in the one that was chosen."""
-
-    en: str
-    zh: str
-
-    def __str__(self) -> str:
-        return self.zh if lang() == "zh" else self.en
-
-    def fill(self, **values: Any) -> Text:
-        """The same text with its ``{names}`` filled in; a Text among the values goes in each language.
-
-        >>> str(Text("{n} bits", "{n} 位").fill(n=8))
-        '8 bits'
-        """
-        english = {k: v.en if isinstance(v, Text) else v for k, v in values.items()}
-        chinese = {k: v.zh if isinstance(v, Text) else v for k, v in values.items()}
-        return Text(self.en.format(**english), self.zh.format(**chinese))
+spoken(lang)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from .errors import LabError, door, unknown
+from .words import mark
 
 Rule = Callable[[Fraction, bool, bool, int], bool]
 HALF = Fraction(1, 2)
@@ -58,13 +59,13 @@ class Rounding(enum.Enum):
     ``text``: what it does, after "rounded". ``rule``: its definition, :meth:`goes_up`. ``random``: whether it draws.
     """
 
-    RNE = "rne", "to nearest, ties to even", _nearest_even
-    RNA = "rna", "to nearest, ties away from zero", _nearest_away
-    RTZ = "rtz", "toward zero", _truncate
-    RTP = "rtp", "toward +infinity", _ceiling
-    RTN = "rtn", "toward -infinity", _floor
-    ODD = "odd", "to odd", _to_odd  # inexact results to the neighbour whose significand is odd
-    STOCHASTIC = "stochastic", "up or down by distance", _by_chance, True  # up with the probability of its share
+    RNE = "rne", mark("to nearest, ties to even"), _nearest_even
+    RNA = "rna", mark("to nearest, ties away from zero"), _nearest_away
+    RTZ = "rtz", mark("toward zero"), _truncate
+    RTP = "rtp", mark("toward +infinity"), _ceiling
+    RTN = "rtn", mark("toward -infinity"), _floor
+    ODD = "odd", mark("to odd"), _to_odd  # inexact results to the neighbour whose significand is odd
+    STOCHASTIC = "stochastic", mark("up or down by distance"), _by_chance, True  # up with the probability of its share
 
     text: str
     random: bool

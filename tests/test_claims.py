@@ -15,7 +15,8 @@ from fplab import LabError, claims
 from fplab.claims import base, memory, quantisation, show, training
 from fplab.claims.base import Part, Verdict
 from fplab.claims.training import UNDERFLOW
-from fplab.language import Text, speaking
+from fplab.language import speaking
+from fplab.words import verbatim
 
 nbformat = pytest.importorskip("nbformat")
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "claims.ipynb"
@@ -81,7 +82,7 @@ def test_every_text_is_there_in_both_languages():
 
 
 def made(*verdicts: Verdict | None) -> tuple[Part, ...]:
-    return tuple(Part(Text("a", "a"), Text("b", "b"), Text("c", "c"), verdict) for verdict in verdicts)
+    return tuple(Part(verbatim("a"), verbatim("b"), verbatim("c"), verdict) for verdict in verdicts)
 
 
 @pytest.mark.parametrize(
@@ -98,15 +99,15 @@ def made(*verdicts: Verdict | None) -> tuple[Part, ...]:
 def test_a_claim_is_worth_its_weakest_part_and_untried_parts_count_for_nothing(parts, verdict, monkeypatch):
     monkeypatch.setitem(base.TRIES, "made up", lambda: parts)
     base._tried.cache_clear()
-    assert base.Claim("made up", 1, "D1", Text("x", "x"), Text("y", "y")).verdict is verdict
+    assert base.Claim("made up", 1, "D1", verbatim("x"), verbatim("y")).verdict is verdict
     base._tried.cache_clear()
 
 
 def test_a_part_holds_strictly_loosely_or_not_at_all():
     cases = {(True,): Verdict.TRUE, (True, True): Verdict.TRUE, (False, True): Verdict.LOOSE, (False,): Verdict.WRONG}
-    assert {how: base.part("a", "a", "b", "c", *how).verdict for how in cases} == cases
-    assert base.equal("a", "a", 3, 3).verdict is Verdict.TRUE
-    assert base.equal("a", "a", 3, 4).verdict is Verdict.WRONG
+    assert {how: base.part(verbatim("a"), "b", "c", *how).verdict for how in cases} == cases
+    assert base.equal(verbatim("a"), 3, 3).verdict is Verdict.TRUE
+    assert base.equal(verbatim("a"), 3, 4).verdict is Verdict.WRONG
 
 
 def constant(value):

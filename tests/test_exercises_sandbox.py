@@ -17,7 +17,6 @@ import pytest
 
 import fplab
 from fplab.exercises import checker, exercise, progress, sandbox
-from fplab.language import Text
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +249,6 @@ def test_the_language_is_chosen_by_name():
     with pytest.raises(fplab.LabError, match=r"unknown language 'fr'\. Allowed: en, zh\."):
         fplab.lang("fr")
     assert fplab.lang() == "en"
-    assert Text("{a} of {b}", "{b} 的 {a}").fill(a=Text("one", "一"), b=2) == Text("one of 2", "2 的 一")
 
 
 def test_compiling_a_kernel_is_not_the_answer_s_time():

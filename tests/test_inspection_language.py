@@ -19,8 +19,9 @@ from fplab.inspection import inspect, words
 from fplab.inspection.numerals import near_text, number_text
 from fplab.inspection.rows import classify
 from fplab.inspection.text import WIDTH, facts
-from fplab.language import Text, speaking
+from fplab.language import speaking
 from fplab.widgets.bits import exact_text
+from fplab.words import Text
 
 ODD_ONES = [
     Format("no_sign", 3, 1, signed=False, specials=Specials.NONE),

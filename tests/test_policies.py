@@ -12,10 +12,11 @@ from torch import nn
 
 import fplab
 from fplab.errors import LabError
-from fplab.language import Text, speaking
+from fplab.language import speaking
 from fplab.training import DIGITS_MLP, fit, policies, tasks
 from fplab.training.policies import POLICIES, CastModel, Made, Policy, Products
 from fplab.training.tasks import Batch, Task
+from fplab.words import Text
 
 NAMES = [p.name for p in POLICIES]
 APEX = {  # apex/amp/frontend.py: cast_model_type, patched functions, keep_batchnorm_fp32, master_weights, loss_scale

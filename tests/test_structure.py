@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
-    ("columns", "errors", "formats", "language", "roundings", "seeds", "storage", "threads"),
+    ("columns", "errors", "formats", "language", "roundings", "seeds", "storage", "threads", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
     ("arithmetic", "codebooks", "floats", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
     ("draw", "hardware", "inspection", "nn", "plots"),

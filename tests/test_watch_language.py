@@ -13,12 +13,13 @@ from matplotlib.text import Text as Drawn
 from watched import run
 
 from fplab import columns
-from fplab.language import Text, speaking
+from fplab.language import speaking
 from fplab.nn.watching import words
 from fplab.nn.watching.comparing import compare
 from fplab.nn.watching.events import NonFinite
 from fplab.nn.watching.trail import Name
 from fplab.training.loop import one_thread
+from fplab.words import Text
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Names of formats, layers, parameters, optimizers and calls, NaN and infinity, units.

@@ -15,7 +15,7 @@ import pytest
 from pictures import all_states, bits_shown, parse, text_of
 
 import fplab
-from fplab import codebooks, exact, integers, language
+from fplab import codebooks, exact, integers, language, words
 from fplab.codebooks import tree
 from fplab.draw import scene, strip
 from fplab.errors import LabError
@@ -178,7 +178,7 @@ def test_what_a_user_typed_is_escaped():
 
 def test_the_shell_shows_and_follows():
     board = shell.Board(fplab.widgets.pipeline.State(), fplab.widgets.pipeline.render,
-                        [shell.Control("stages", language.Text("a", "b"), low=1, high=9)])  # fmt: skip
+                        [shell.Control("stages", words.verbatim("a"), low=1, high=9)])  # fmt: skip
     board.move(fplab.widgets.pipeline.State(stages=6))
     assert board.inputs["stages"].value == 6
 

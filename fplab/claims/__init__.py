@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 from ..errors import door, unknown
-from ..language import Text
+from ..words import given
 from .base import TRIES, Claim, Part, Verdict
 from .show import Overview, Tried, markdown
 
@@ -32,7 +32,7 @@ def claims() -> tuple[Claim, ...]:
         importlib.import_module(f".{module}", __name__)
     rows = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
     return tuple(
-        Claim(r["name"], r["chapter"], r["source"], Text(r["en"], r["zh"]), Text(r["why_en"], r["why_zh"]))
+        Claim(r["name"], r["chapter"], r["source"], given(r["en"], zh=r["zh"]), given(r["why_en"], zh=r["why_zh"]))
         for r in rows
     )
 

@@ -11,16 +11,16 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..language import Text
+from ..words import Text, mark, say, verbatim
 
 
 class Verdict(enum.Enum):
     """What a claim is worth. The order is from good to bad."""
 
-    TRUE = "TRUE"  # holds as it is said
-    LOOSE = "LOOSE"  # holds in size only, or under a condition that is not said
-    WRONG = "WRONG"  # does not hold
-    UNTRIED = "UNTRIED"  # there is nothing here to try it with
+    TRUE = mark("TRUE")  # holds as it is said
+    LOOSE = mark("LOOSE")  # holds in size only, or under a condition that is not said
+    WRONG = mark("WRONG")  # does not hold
+    UNTRIED = mark("UNTRIED")  # there is nothing here to try it with
 
     @property
     def sign(self) -> str:
@@ -30,7 +30,7 @@ class Verdict(enum.Enum):
     @property
     def word(self) -> Text:
         """The verdict in words."""
-        return Text(self.value, {"TRUE": "正确", "LOOSE": "不严谨", "WRONG": "错误", "UNTRIED": "未检验"}[self.value])
+        return say(self.value)
 
     @property
     def rank(self) -> int:
@@ -54,32 +54,32 @@ class Part:
 
 def text(given: str | Text) -> Text:
     """A text that is the same in both languages, such as a number."""
-    return given if isinstance(given, Text) else Text(given, given)
+    return given if isinstance(given, Text) else verbatim(given)
 
 
-def part(en: str, zh: str, claimed: str | Text, found: str | Text, holds: bool, loosely: bool = False) -> Part:
+def part(about: Text, claimed: str | Text, found: str | Text, holds: bool, loosely: bool = False) -> Part:
     """A part with its verdict: TRUE where it ``holds`` as said, LOOSE where it does ``loosely``, else WRONG."""
     verdict = Verdict.TRUE if holds else Verdict.LOOSE if loosely else Verdict.WRONG
-    return Part(Text(en, zh), text(claimed), text(found), verdict)
+    return Part(about, text(claimed), text(found), verdict)
 
 
-NO_RECORD = Text("no record of a GPU here", "此处没有 GPU 的记录")
-UNSAID = Text("not said", "没有提到")
+NO_RECORD = say("no record of a GPU here")
+UNSAID = say("not said")
 
 
-def untried(en: str, zh: str, claimed: str | Text, found: str | Text = NO_RECORD) -> Part:
+def untried(about: Text, claimed: str | Text, found: str | Text = NO_RECORD) -> Part:
     """A part that cannot be tried here, and what is missing."""
-    return Part(Text(en, zh), text(claimed), text(found), Verdict.UNTRIED)
+    return Part(about, text(claimed), text(found), Verdict.UNTRIED)
 
 
-def beside(en: str, zh: str, found: str | Text) -> Part:
+def beside(about: Text, found: str | Text) -> Part:
     """What a claim leaves unsaid, and the lab finds."""
-    return Part(Text(en, zh), UNSAID, text(found), None)
+    return Part(about, UNSAID, text(found), None)
 
 
-def equal(en: str, zh: str, claimed: object, found: object) -> Part:
+def equal(about: Text, claimed: object, found: object) -> Part:
     """A part that holds where two things are the same."""
-    return part(en, zh, shown(claimed), shown(found), claimed == found)
+    return part(about, shown(claimed), shown(found), claimed == found)
 
 
 def shown(x: object) -> str:

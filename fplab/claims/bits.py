@@ -10,8 +10,8 @@ from ..floats import quantize
 from ..formats import get
 from ..integers import Affine, absmax, dequantize, symmetric
 from ..integers import quantize as to_integers
-from ..language import Text
 from ..tensorcore import models
+from ..words import say
 from .base import Part, beside, equal, part, tries
 
 YEARS = {"V100": 2017, "T4": 2018, "A100": 2020, "Ada": 2022, "H100": 2022, "B200": 2024}  # of the architectures
@@ -27,19 +27,15 @@ def fields(name: str) -> tuple[int, int, int]:
 def layouts() -> tuple[Part, ...]:
     """The fields of four formats, and which GPUs have TF32."""
     wanted = {"fp32": (1, 8, 23), "fp16": (1, 5, 10), "bf16": (1, 8, 7), "tf32": (1, 8, 10)}
-    parts = [
-        equal(f"{n.upper()}: sign/exponent/fraction", f"{n.upper()}：符号/指数/尾数", w, fields(n))
-        for n, w in wanted.items()
-    ]
+    parts = [equal(say("{n}: sign/exponent/fraction", n=n.upper()), w, fields(n)) for n, w in wanted.items()]
     without = [gpu for gpu in ("V100", "T4") if not has(gpu, "tf32")]
     with_it = [gpu for gpu in ("A100", "Ada", "H100", "B200") if has(gpu, "tf32")]
     return (
         *parts,
-        equal("TF32: bits in all", "TF32：总位数", 19, get("tf32").bits),
+        equal(say("TF32: bits in all"), 19, get("tf32").bits),
         part(
-            "GPUs that multiply in TF32",
-            "能以 TF32 相乘的 GPU",
-            Text("Ampere and later", "Ampere 及以后"),
+            say("GPUs that multiply in TF32"),
+            say("Ampere and later"),
             ", ".join(with_it),
             len(without) == 2 and len(with_it) == 4,
         ),
@@ -73,16 +69,14 @@ def decades(name: str) -> tuple[int, int]:
 def ranges() -> tuple[Part, ...]:
     """Powers of ten at the ends of each range."""
     wide = [
-        part(f"{n.upper()}: normal numbers", f"{n.upper()}：正规数", "1e-38 … 1e38", powers(n), decades(n) == (-38, 38))
+        part(say("{n}: normal numbers", n=n.upper()), "1e-38 … 1e38", powers(n), decades(n) == (-38, 38))
         for n in ("fp32", "bf16", "tf32")
     ]
     low, high = ends("fp16")
     tiny = float(get("fp16").smallest_subnormal)
-    found = Text(
-        f"{low:.2g} … {high:,.0f}; subnormal from {tiny:.1g}", f"{low:.2g} … {high:,.0f}；次正规数从 {tiny:.1g} 起"
-    )
+    found = say("{low:.2g} … {high:,.0f}; subnormal from {tiny:.1g}", low=low, high=high, tiny=tiny)
     near = abs(math.log10(low) + 5) < 1 and abs(math.log10(high) - 5) < 1
-    return (*wide, part("FP16: its numbers", "FP16：能表示的数", "1e-5 … 1e5", found, (low, high) == (1e-5, 1e5), near))
+    return (*wide, part(say("FP16: its numbers"), "1e-5 … 1e5", found, (low, high) == (1e-5, 1e5), near))
 
 
 def digits(name: str) -> int:
@@ -101,16 +95,14 @@ def bf16_higher() -> tuple[Part, ...]:
     """BF16 against FP16, the wrong way round."""
     return (
         part(
-            "binades: BF16 against FP16",
-            "二进区间数：BF16 与 FP16",
-            Text("fewer", "更少"),
+            say("binades: BF16 against FP16"),
+            say("fewer"),
             f"{octaves('bf16')} : {octaves('fp16')}",
             octaves("bf16") < octaves("fp16"),
         ),
         part(
-            "significand bits: BF16 against FP16",
-            "有效数位数：BF16 与 FP16",
-            Text("more", "更多"),
+            say("significand bits: BF16 against FP16"),
+            say("more"),
             f"{digits('bf16')} : {digits('fp16')}",
             digits("bf16") > digits("fp16"),
         ),
@@ -123,21 +115,16 @@ def fp16_lower() -> tuple[Part, ...]:
     wider = octaves("bf16") / octaves("fp16")
     return (
         part(
-            "range: FP16 against BF16",
-            "范围：FP16 与 BF16",
-            Text("slightly lower", "略低"),
-            Text(
-                f"{octaves('fp16')} binades, BF16 {wider:.1f} times as many",
-                f"{octaves('fp16')} 个二进区间，BF16 是其 {wider:.1f} 倍",
-            ),
+            say("range: FP16 against BF16"),
+            say("slightly lower"),
+            say("{n} binades, BF16 {wider:.1f} times as many", n=octaves("fp16"), wider=wider),
             1 < wider < 1.5,
             wider > 1,
         ),
         part(
-            "precision: FP16 against BF16",
-            "精度：FP16 与 BF16",
-            Text("slightly lower", "略低"),
-            Text(f"{digits('fp16')} bits, BF16 {digits('bf16')}", f"{digits('fp16')} 位，BF16 {digits('bf16')} 位"),
+            say("precision: FP16 against BF16"),
+            say("slightly lower"),
+            say("{n} bits, BF16 {n2}", n=digits("fp16"), n2=digits("bf16")),
             digits("fp16") < digits("bf16"),
         ),
     )
@@ -146,7 +133,7 @@ def fp16_lower() -> tuple[Part, ...]:
 @tries("bf16-loses-3")
 def three_bits() -> tuple[Part, ...]:
     """The difference of the significands."""
-    return (equal("significand bits, FP16 − BF16", "有效数位数，FP16 − BF16", 3, digits("fp16") - digits("bf16")),)
+    return (equal(say("significand bits, FP16 − BF16"), 3, digits("fp16") - digits("bf16")),)
 
 
 @tries("bf16-like-fp32")
@@ -155,15 +142,11 @@ def like_fp32() -> tuple[Part, ...]:
     same = get("bf16").emin == get("fp32").emin and get("bf16").emax == get("fp32").emax
     error = abs(float(quantize(0.1, "bf16")) / 0.1 - 1) / abs(float(np.float32(0.1)) / 0.1 - 1)
     return (
-        part("range", "范围", Text("close", "接近"), f"{powers('bf16')} : {powers('fp32')}", same),
+        part(say("range"), say("close"), f"{powers('bf16')} : {powers('fp32')}", same),
         part(
-            "precision (significand bits; the error at 0.1)",
-            "精度（有效数位数；0.1 处的误差）",
-            Text("close", "接近"),
-            Text(
-                f"{digits('bf16')} : {digits('fp32')}; {error:,.0f} times the error",
-                f"{digits('bf16')} : {digits('fp32')}；误差是其 {error:,.0f} 倍",
-            ),
+            say("precision (significand bits; the error at 0.1)"),
+            say("close"),
+            say("{n} : {n2}; {error:,.0f} times the error", n=digits("bf16"), n2=digits("fp32"), error=error),
             digits("fp32") - digits("bf16") <= 1,
         ),
     )
@@ -181,13 +164,12 @@ def int8_bytes() -> tuple[Part, ...]:
     size, low, high = signed_byte()
     return (
         part(
-            "size",
-            "大小",
-            Text("8 bytes", "8 字节"),
-            Text(f"{8 * size} bits: bytes {size}", f"{8 * size} 位：字节数 {size}"),
+            say("size"),
+            say("8 bytes"),
+            say("{n} bits: bytes {size}", n=8 * size, size=size),
             size == 8,
         ),
-        equal("values", "取值个数", 2**8, high - low + 1),
+        equal(say("values"), 2**8, high - low + 1),
     )
 
 
@@ -195,8 +177,8 @@ def int8_bytes() -> tuple[Part, ...]:
 def sizes() -> tuple[Part, ...]:
     """Bytes of each number format."""
     wanted = {"fp32": 4, "fp16": 2, "bf16": 2}
-    parts = [equal(f"{n.upper()}: bytes", f"{n.upper()}：字节数", w, get(n).bits // 8) for n, w in wanted.items()]
-    return (*parts, equal("INT8: bytes", "INT8：字节数", 1, signed_byte()[0]))
+    parts = [equal(say("{n}: bytes", n=n.upper()), w, get(n).bits // 8) for n, w in wanted.items()]
+    return (*parts, equal(say("INT8: bytes"), 1, signed_byte()[0]))
 
 
 @tries("int8-values")
@@ -206,8 +188,7 @@ def int8_values() -> tuple[Part, ...]:
     forms = [(low, high) == form for form in ((0, 255), (-128, 127))]
     return (
         part(
-            "signed INT8, in both forms",
-            "有符号 INT8，两种说法",
+            say("signed INT8, in both forms"),
             "[0, 255], [−128, 127]",
             f"[{minus(low)}, {high}]",
             all(forms),
@@ -225,8 +206,8 @@ def fp16_exponents() -> tuple[Part, ...]:
     found = f"{minus(form.emin)} … {form.emax}"
     holds = inside in ((-15, 15), (-14, 14))
     return (
-        part("exponents of normal numbers", "正规数的指数", "(−15, 15)", found, holds, near),
-        beside("smallest subnormal", "最小的次正规数", f"2^{minus(round(math.log2(form.smallest_subnormal)))}"),
+        part(say("exponents of normal numbers"), "(−15, 15)", found, holds, near),
+        beside(say("smallest subnormal"), f"2^{minus(round(math.log2(form.smallest_subnormal)))}"),
     )
 
 
@@ -252,8 +233,7 @@ def int4_training() -> tuple[Part, ...]:
     moved, wanted = float(np.mean(weights - kept)), float(np.mean(weights - master))
     return (
         part(
-            "weights updated in INT4 (100 steps of 0.001) move by",
-            "直接在 INT4 中更新权重（100 步，每步 0.001），移动",
+            say("weights updated in INT4 (100 steps of 0.001) move by"),
             f"{wanted:.3f}",
             f"{moved:.3f}",
             abs(moved - wanted) < 0.05,
@@ -268,24 +248,21 @@ def generations() -> tuple[Part, ...]:
     here = float(quantize(0.1, "fp16")) == float(np.float16(0.1))
     return (
         part(
-            "FP16 in Tensor Cores: first GPU",
-            "Tensor Core 的 FP16：最早的 GPU",
+            say("FP16 in Tensor Cores: first GPU"),
             "Volta",
             first["fp16"],
             first["fp16"] == "V100",
         ),
         part(
-            "TF32 in Tensor Cores: first GPU",
-            "Tensor Core 的 TF32：最早的 GPU",
+            say("TF32 in Tensor Cores: first GPU"),
             "Ampere",
             first["tf32"],
             first["tf32"] == "A100",
         ),
         part(
-            "FP16 without a Tensor Core",
-            "没有 Tensor Core 时的 FP16",
-            Text("not possible", "不可用"),
-            Text("this CPU computes in it", "本机 CPU 即可计算"),
+            say("FP16 without a Tensor Core"),
+            say("not possible"),
+            say("this CPU computes in it"),
             not here,
             True,
         ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..language import Text
 from ..memory import activations, estimate, preset
 from ..memory.units import GIB
+from ..words import LIST, Text, joined, mark, say, say_of
 from .base import Part, beside, equal, part, tries
 
 BILLION = 10**9
@@ -35,8 +35,7 @@ def per_billion() -> tuple[Part, ...]:
     wanted = {"fp32": 4, "fp16": 2, "int8": 1}
     parts = [
         part(
-            f"{f.upper()}: GB a billion parameters",
-            f"{f.upper()}：每十亿参数的 GB 数",
+            say("{n}: GB a billion parameters", n=f.upper()),
             str(w),
             f"{each[f]:.2f}",
             abs(each[f] / w - 1) < 0.03,
@@ -45,7 +44,7 @@ def per_billion() -> tuple[Part, ...]:
     ]
     return (
         *parts,
-        equal("AdamW's two FP32 states: bytes a parameter", "AdamW 两个 FP32 状态：每参数字节数", 8.0, states),
+        equal(say("AdamW's two FP32 states: bytes a parameter"), 8.0, states),
     )
 
 
@@ -53,7 +52,7 @@ def per_billion() -> tuple[Part, ...]:
 def one_one_two() -> tuple[Part, ...]:
     """Model, gradients and states in units of the model, in FP32 and in mixed precision."""
     parts = []
-    for name, said in (("fp32", "FP32"), ("mixed", "mixed")):
+    for name, said in (("fp32", "FP32"), ("mixed", say_of("precision", "mixed"))):
         found = device(BILLION, precision=name)
         ratio = [
             sum(found[k] for k in kinds) / found["parameters"]
@@ -61,8 +60,7 @@ def one_one_two() -> tuple[Part, ...]:
         ]
         parts.append(
             part(
-                f"model : gradients : Adam, {said}",
-                f"模型 : 梯度 : Adam，{'FP32' if name == 'fp32' else '混合精度'}",
+                say("model : gradients : Adam, {precision}", precision=said),
                 "1 : 1 : 2",
                 " : ".join(f"{r:g}" for r in ratio),
                 ratio == [1, 1, 2],
@@ -79,8 +77,7 @@ def six_billion() -> tuple[Part, ...]:
     found = f"{bytes_ / GIB:.2f} GiB = {bytes_ / BILLION:g} GB"
     return (
         part(
-            "6e9 parameters of 4 bytes",
-            "6e9 个参数，每个 4 字节",
+            say("6e9 parameters of 4 bytes"),
             "22 GB",
             found,
             f"{bytes_ / BILLION:.0f}" == "22",
@@ -95,8 +92,7 @@ def bloom_bytes() -> tuple[Part, ...]:
     e = estimate("bloom-176b", inference="bf16")
     return (
         part(
-            "176 billion parameters of 2 bytes, by its layers",
-            "1760 亿参数，每个 2 字节，按各层结构计算",
+            say("176 billion parameters of 2 bytes, by its layers"),
             "352 GB",
             gb(2 * e.parameters),
             f"{2 * e.parameters / BILLION:.0f}" == "352",
@@ -111,24 +107,16 @@ def bloom_cards() -> tuple[Part, ...]:
     left = 8 * CARD - 2 * BLOOM
     return (
         part(
-            "cards for inference",
-            "推理所需卡数",
+            say("cards for inference"),
             "8",
-            Text(
-                f"{weights} hold the weights; 8 leave {gb(left)} for keys and values",
-                f"{weights} 张放得下权重；8 张剩余 {gb(left)} 给键与值",
-            ),
+            say("{weights} hold the weights; 8 leave {n} for keys and values", weights=weights, n=gb(left)),
             weights == 8,
             weights < 8,
         ),
         part(
-            "cards to fine-tune with Adam",
-            "用 Adam 微调所需卡数",
+            say("cards to fine-tune with Adam"),
             "72",
-            Text(
-                f"{states} hold the states; 72 leave {gb(72 * CARD - 16 * BLOOM)}",
-                f"{states} 张放得下模型状态；72 张剩余 {gb(72 * CARD - 16 * BLOOM)}",
-            ),
+            say("{states} hold the states; 72 leave {n}", states=states, n=gb(72 * CARD - 16 * BLOOM)),
             states == 72,
             states < 72,
         ),
@@ -163,16 +151,15 @@ def training_shares() -> tuple[Part, ...]:
     kept, more = ([shares(s, *kinds) for s in thin] for kinds in (("activations",), with_states))
     ratio = [s["gradients"] / s["parameters"] for s in thin]
     return (
-        between("where weights take 5–10%: activations", "权重占 5–10% 时：激活值", "60–80%", kept, 0.6, 0.8),
+        between(say("where weights take 5–10%: activations"), "60–80%", kept, 0.6, 0.8),
         part(
-            "the same: gradients, in units of the weights",
-            "同上：梯度，以权重为单位",
-            Text("2 and more: 20–30% beside 5–10%", "不小于 2：20–30% 对 5–10%"),
+            say("the same: gradients, in units of the weights"),
+            say("2 and more: 20–30% beside 5–10%"),
             f"{min(ratio):g} … {max(ratio):g}",
             min(ratio) >= 2,
             max(ratio) >= 2,
         ),
-        beside("the same: gradients and optimizer states", "同上：梯度与优化器状态", spread(more)),
+        beside(say("the same: gradients and optimizer states"), spread(more)),
     )
 
 
@@ -181,10 +168,10 @@ def spread(found: list[float]) -> str:
     return f"{min(found):.0%} … {max(found):.0%}"
 
 
-def between(en: str, zh: str, claimed: str, found: list[float], low: float, high: float) -> Part:
+def between(about: Text, claimed: str, found: list[float], low: float, high: float) -> Part:
     """A share that should lie between two: TRUE where all do, LOOSE where some do."""
     inside = [low <= one <= high for one in found]
-    return part(en, zh, claimed, spread(found), all(inside), any(inside))
+    return part(about, claimed, spread(found), all(inside), any(inside))
 
 
 @tries("memory-halved")
@@ -194,22 +181,18 @@ def memory_halved() -> tuple[Part, ...]:
     states = [sum(f.get(k, 0) for k in STATES) for f in found.values()]
     kept = [f["activations"] for f in found.values()]
     whole = [sum(f.values()) for f in found.values()]
-    said = Text("about half", "约一半")
+    said = say("about half")
     return (
         part(
-            "model states",
-            "模型状态",
+            say("model states"),
             said,
             f"{states[1] / states[0]:.0%}",
             states[1] / states[0] <= 0.55,
             states[1] <= states[0],
         ),
+        part(say("activations, 8 sequences"), said, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55),
         part(
-            "activations, 8 sequences", "激活值，8 个序列", said, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55
-        ),
-        part(
-            "all, 8 sequences",
-            "合计，8 个序列",
+            say("all, 8 sequences"),
             said,
             f"{whole[1] / whole[0]:.0%}",
             whole[1] / whole[0] <= 0.55,
@@ -225,32 +208,29 @@ def intermediates() -> tuple[Part, ...]:
     unit = c.sequence * c.hidden
     sizes = {t.name: t.elements / unit for t in activations.layer_terms(c, 1, c.sequence)}
     other = {name: size for name, size in sizes.items() if size != 1}
-    found = Text(f"{len(sizes) - len(other)} of {len(sizes)}", f"{len(sizes)} 个中的 {len(sizes) - len(other)} 个")
+    found = say("{n} of {n2}", n=len(sizes) - len(other), n2=len(sizes))
     return (
         part(
-            "saved tensors of that size, a GPT-2 layer",
-            "GPT-2 一层中该大小的保存张量",
-            Text("all", "全部"),
+            say("saved tensors of that size, a GPT-2 layer"),
+            say("all"),
             found,
             not other,
             len(other) < len(sizes) / 2,
         ),
         beside(
-            "the others, in units of it",
-            "其余的，以它为单位",
-            Text(
-                ", ".join(f"{n} {s:g}" for n, s in other.items()),
-                "、".join(f"{in_chinese(n)} {s:g}" for n, s in other.items()),
-            ),
+            say("the others, in units of it"),
+            joined([say("{tensor} {n:g}", tensor=say(n), n=s) for n, s in other.items()], LIST),
         ),
     )
 
 
-def in_chinese(tensor: str) -> str:
-    """The name of a saved tensor."""
-    for english, chinese in (("down input", "下投影的输入"), ("input", "输入"), ("output", "输出"), ("mask", "掩码")):
-        tensor = tensor.replace(english, chinese)
-    return tensor
+SAVED = (  # what a layer saves for its backward pass
+    mark("softmax output"),
+    mark("softmax dropout mask"),
+    mark("softmax dropout output"),
+    mark("GELU input"),
+    mark("down input"),
+)
 
 
 @tries("recomputation")
@@ -272,16 +252,14 @@ def recomputation() -> tuple[Part, ...]:
     saved = [device("llama3-8b", recompute=r)["activations"] for r in ("none", "full")]
     return (
         part(
-            "gradients, recomputed against kept",
-            "梯度，重计算与保存",
-            Text("the same", "相同"),
-            Text(f"{gradients[0].numel():,}, every bit", f"{gradients[0].numel():,} 个，逐位相同"),
+            say("gradients, recomputed against kept"),
+            say("the same"),
+            say("{n:,}, every bit", n=gradients[0].numel()),
             bool((gradients[0] == gradients[1]).all()),
         ),
         part(
-            "activations of llama3-8b: all, only layers' inputs",
-            "llama3-8b 的激活值：全部、仅各层输入",
-            Text("less", "更少"),
+            say("activations of llama3-8b: all, only layers' inputs"),
+            say("less"),
             f"{gb(saved[0])}, {gb(saved[1])}",
             saved[1] < saved[0] / 5,
         ),

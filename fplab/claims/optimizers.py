@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import add
-from ..language import Text
 from ..widgets.gradients import sample
+from ..words import say
 from .base import Part, part, tries
 from .training import fp16, share
 
@@ -22,15 +22,13 @@ def master_copy() -> tuple[Part, ...]:
         half, single = np.float32(add(half, 2**-12, "fp16")), np.float32(single + np.float32(2**-12))
     return (
         part(
-            "1 + 4096 updates of 2^-12 in FP16",
-            "FP16 中 1 加 4096 次 2^-12",
-            Text("lost", "丢失"),
+            say("1 + 4096 updates of 2^-12 in FP16"),
+            say("lost"),
             f"{half:g}",
             half == 1,
         ),
         part(
-            "the same on an FP32 copy, read in FP16",
-            "同上，更新 FP32 副本，再读作 FP16",
+            say("the same on an FP32 copy, read in FP16"),
             "2",
             f"{float(fp16(single)):g}",
             float(fp16(single)) == 2,
@@ -45,22 +43,20 @@ def all_but_master() -> tuple[Part, ...]:
     m, v, eps = fp16(0.1 * g) == 0, fp16(0.001 * g * g) == 0, float(fp16(1e-8))
     return (
         part(
-            "momentum in FP16: zero after a step",
-            "FP16 的动量：一步之后为零",
-            Text("none", "没有"),
+            say("momentum in FP16: zero after a step"),
+            say("none"),
             share(m),
             not m.any(),
             bool(m.mean() < 0.05),
         ),
         part(
-            "variance in FP16: zero after a step",
-            "FP16 的方差：一步之后为零",
-            Text("none", "没有"),
+            say("variance in FP16: zero after a step"),
+            say("none"),
             share(v),
             not v.any(),
             bool(v.mean() < 0.05),
         ),
-        part("Adam's eps, 1e-8, in FP16", "Adam 的 eps（1e-8）在 FP16 中", "1e-8", f"{eps:g}", eps > 0),
+        part(say("Adam's eps, 1e-8, in FP16"), "1e-8", f"{eps:g}", eps > 0),
     )
 
 
@@ -78,14 +74,14 @@ def amp_loop() -> tuple[Part, ...]:
     optimizer.step()
     states = {s.dtype for s in optimizer.state[layer.weight].values() if s.dim()}
     said = [
-        ("activations", "激活值", torch.float16, out.dtype),
-        ("parameters", "参数", torch.float16, layer.weight.dtype),
-        ("gradients of parameters", "参数的梯度", torch.float16, layer.weight.grad.dtype),
-        ("momentum and variance", "动量与方差", torch.float32, states.pop()),
+        (say("activations"), torch.float16, out.dtype),
+        (say("parameters"), torch.float16, layer.weight.dtype),
+        (say("gradients of parameters"), torch.float16, layer.weight.grad.dtype),
+        (say("momentum and variance"), torch.float32, states.pop()),
     ]
     return tuple(
-        part(f"autocast: {en}", f"autocast：{zh}", short(want), short(got), want == got, got == torch.float32)
-        for en, zh, want, got in said
+        part(say("autocast: {kind}", kind=kind), short(want), short(got), want == got, got == torch.float32)
+        for kind, want, got in said
     )
 
 
@@ -122,8 +118,7 @@ def adam_written_out() -> tuple[Part, ...]:
     got = p.detach().numpy()
     return (
         part(
-            "two weights after three steps: torch, the formulas",
-            "三步之后的两个权重：torch、公式",
+            say("two weights after three steps: torch, the formulas"),
             str(got.astype(np.float32)),
             str(w.astype(np.float32)),
             bool((got.astype(np.float32) == w.astype(np.float32)).all()),
@@ -143,9 +138,8 @@ def decay_is_l2() -> tuple[Part, ...]:
     same = {name: abs(l2 - decoupled) < 1e-9 for name, (l2, decoupled) in steps.items()}
     return tuple(
         part(
-            f"{name}: L2 term, decoupled decay",
-            f"{name}：L2 项、解耦衰减",
-            Text("the same", "相同"),
+            say("{name}: L2 term, decoupled decay", name=name),
+            say("the same"),
             f"{l2:.6f}, {decoupled:.6f}",
             same[name],
             any(same.values()),

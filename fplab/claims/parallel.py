@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..language import Text
 from ..memory import estimate
 from ..parallel import collectives, schedules
 from ..tensorcore import matmul
+from ..words import Text, say
 from .base import Part, beside, equal, part, tries, untried
 
 RANKS = 4
@@ -30,21 +30,17 @@ def the_collectives() -> tuple[Part, ...]:
     gathered = collectives.execute(collectives.all_gather(RANKS), after["reduce_scatter"])
     scattered = all((after["reduce_scatter"][(c - 1) % RANKS, a:b] == total[a:b]).all() for c, (a, b) in enumerate(own))
     return (
-        held(
-            "broadcast: rank 0's data everywhere", "广播：处处是 0 号的数据", bool((after["broadcast"] == x[0]).all())
-        ),
-        held("reduce: the sum on one rank", "归约：和在一个进程上", bool((after["reduce"][0] == total).all())),
-        held("reduce-scatter: a part of the sum on each", "归约散射：每个进程持有和的一部分", bool(scattered)),
-        held("all-gather: every part on each", "全收集：每个进程持有全部部分", bool((gathered == total).all())),
-        held("all-reduce: the sum on each", "全归约：每个进程持有总和", bool((after["all_reduce"] == total).all())),
+        held(say("broadcast: rank 0's data everywhere"), bool((after["broadcast"] == x[0]).all())),
+        held(say("reduce: the sum on one rank"), bool((after["reduce"][0] == total).all())),
+        held(say("reduce-scatter: a part of the sum on each"), bool(scattered)),
+        held(say("all-gather: every part on each"), bool((gathered == total).all())),
+        held(say("all-reduce: the sum on each"), bool((after["all_reduce"] == total).all())),
     )
 
 
-def held(en: str, zh: str, right: bool) -> Part:
+def held(about: Text, right: bool) -> Part:
     """A part of which one can only say that it is so."""
-    return part(
-        en, zh, Text("as defined", "如定义"), Text("as defined", "如定义") if right else Text("not so", "不符"), right
-    )
+    return part(about, say("as defined"), say("as defined") if right else say("not so"), right)
 
 
 @tries("replicas")
@@ -57,20 +53,18 @@ def replicas() -> tuple[Part, ...]:
     busiest = [max(c.sent(8000)) / 8000 for c in (server, collectives.all_reduce(8))]
     return (
         part(
-            "bytes a parameter on each rank: 1 GPU, 8 GPUs",
-            "每个进程每参数字节数：1 块、8 块 GPU",
-            Text("the same", "相同"),
+            say("bytes a parameter on each rank: 1 GPU, 8 GPUs"),
+            say("the same"),
             f"{alone / 1e9:g}, {eight / 1e9:g}",
             alone == eight,
         ),
         part(
-            "the busiest of 8 ranks sends, in units of the gradients: server, ring",
-            "8 个进程中最忙者的发送量（以梯度为单位）：参数服务器、环",
-            Text("the ring less", "环更少"),
+            say("the busiest of 8 ranks sends, in units of the gradients: server, ring"),
+            say("the ring less"),
             f"{busiest[0]:g} : {busiest[1]:g}",
             busiest[1] < busiest[0],
         ),
-        untried("all-reduce behind the backward pass saves time", "全归约与反向传播重叠可节省时间", Text("yes", "是")),
+        untried(say("all-reduce behind the backward pass saves time"), say("yes")),
     )
 
 
@@ -92,30 +86,26 @@ def tensor_parallel() -> tuple[Part, ...]:
     same, other = int((features == whole).sum()), int((over_k != whole).sum())
     return (
         part(
-            "split by output features, concatenated: the same bits",
-            "按输出特征切分再拼接：逐位相同",
-            Text("all", "全部"),
+            say("split by output features, concatenated: the same bits"),
+            say("all"),
             f"{same} / {whole.size}",
             same == whole.size,
         ),
         part(
-            "gradient of the weights, concatenated: the same bits",
-            "权重的梯度，拼接：逐位相同",
-            Text("all", "全部"),
+            say("gradient of the weights, concatenated: the same bits"),
+            say("all"),
             f"{kept} / {by_weight.size}",
             kept == by_weight.size,
         ),
         part(
-            "gradient of the inputs: one device's; the devices' added: the same bits",
-            "输入的梯度：单个设备的；各设备相加：逐位相同",
-            Text("all without adding", "无需相加，全部"),
+            say("gradient of the inputs: one device's; the devices' added: the same bits"),
+            say("all without adding"),
             f"{alone}; {added} / {whole_x.size}",
             alone == whole_x.size,
             bool(np.allclose(one_x[0] + one_x[1], whole_x, rtol=0.05, atol=0.05)),
         ),
         beside(
-            "split over k, added: other bits",
-            "沿 k 切分再相加：位不同",
+            say("split over k, added: other bits"),
             f"{other} / {whole.size}",
         ),
     )
@@ -130,17 +120,15 @@ def pipeline() -> tuple[Part, ...]:
     stages = [rank.states for rank in estimate("gpt2-xl", gpus=4, pipeline=4, micro_batches=8).stages]
     whole = estimate("gpt2-xl").fullest.states
     return (
-        equal("stages begin at", "各阶段开始于", "0/1/2/3", "/".join(map(str, begins))),
+        equal(say("stages begin at"), "0/1/2/3", "/".join(map(str, begins))),
         part(
-            "idle share: one micro-batch, eight",
-            "空闲比例：1 个、8 个微批",
-            Text("each waits", "逐级等待"),
+            say("idle share: one micro-batch, eight"),
+            say("each waits"),
             f"{float(one.idle()):.0%}, {float(line.idle()):.0%}",
             one.idle() > line.idle() > 0,
         ),
         part(
-            "largest stage's model states, of the whole",
-            "最大阶段的模型状态占整体",
+            say("largest stage's model states, of the whole"),
             "≈ 25%",
             f"{max(stages) / whole:.0%}",
             0.2 < max(stages) / whole < 0.35,
@@ -155,17 +143,12 @@ def zero() -> tuple[Part, ...]:
     for stage, wanted in enumerate(ZERO):
         found = estimate(10**9, gpus=RANKS, zero=stage).fullest
         kinds = tuple(found.device[k] / 1e9 for k in ("parameters", "gradients", "master", "states"))
-        parts.append(
-            equal(
-                f"ZeRO-{stage}: weights/gradients/master/states", f"ZeRO-{stage}：权重/梯度/主权重/状态", wanted, kinds
-            )
-        )
+        parts.append(equal(say("ZeRO-{stage}: weights/gradients/master/states", stage=stage), wanted, kinds))
     sent = [estimate("gpt2-xl", gpus=RANKS, zero=stage).fullest.sent for stage in (0, 2, 3)]
     return (
         *parts,
         beside(
-            "sent in a step: ZeRO-2 and 3, in units of plain",
-            "每步发送量：ZeRO-2、3，以普通数据并行为单位",
+            say("sent in a step: ZeRO-2 and 3, in units of plain"),
             f"{sent[1] / sent[0]:.2f}, {sent[2] / sent[0]:.2f}",
         ),
     )

@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import codebooks, integers, memory
 from ..codebooks import tree
-from ..language import Text
 from ..tensorcore import models
+from ..words import say, verbatim
 from .base import Part, beside, equal, part, tries, untried
 from .training import rows_of
 
@@ -37,8 +37,8 @@ def llm_int8_slower() -> tuple[Part, ...]:
     inside = [0.15 <= s <= 0.23 for s in slower]
     found = ", ".join(f"{s:.0%}" for s in slower)
     return (
-        part("by the published times, slower by", "按公布的耗时，慢", "15% … 23%", found, all(inside), any(inside)),
-        untried("on a GPU of yours", "在自己的 GPU 上", "15% … 23%"),
+        part(say("by the published times, slower by"), "15% … 23%", found, all(inside), any(inside)),
+        untried(say("on a GPU of yours"), "15% … 23%"),
     )
 
 
@@ -47,36 +47,29 @@ def int4_on_turing() -> tuple[Part, ...]:
     """Accuracy of a calibrated network in INT4; whether the lab has a record of INT4 products."""
     native = [m.gpu for m in models.TABLE if m.a == "int4"]
     rows = [r for r in rows_of("calibration") if r["bits"] == "4"]
-    where = (
-        Text("no model of INT4 instructions here", "此处没有 INT4 指令的模型") if not native else Text(*[native[0]] * 2)
-    )
+    where = say("no model of INT4 instructions here") if not native else verbatim(native[0])
     parts = [
         untried(
-            "native in Turing's Tensor Cores, and faster",
-            "Turing 的 Tensor Core 原生支持且更快",
-            Text("yes", "是"),
+            say("native in Turing's Tensor Cores, and faster"),
+            say("yes"),
             where,
         )
     ]
     if not rows:
-        return (*parts, untried("accuracy lost", "损失的准确率", "1%"))
+        return (*parts, untried(say("accuracy lost"), "1%"))
     lost = [100 * (float(r["right_fp32"]) - float(r["right"])) for r in rows]
-    found = Text(
-        f"{min(lost):.1f} to {max(lost):.0f} points, by the rule of calibration",
-        f"{min(lost):.1f} 到 {max(lost):.0f} 个百分点，取决于校准规则",
-    )
+    found = say("{n:.1f} to {n2:.0f} points, by the rule of calibration", n=min(lost), n2=max(lost))
     typical = float(np.median(lost))
     return (
         *parts,
         part(
-            f"accuracy lost, digits, {len(rows)} ways to calibrate",
-            f"损失的准确率，数字识别，{len(rows)} 种校准方式",
-            Text("about 1 point", "约 1 个百分点"),
+            say("accuracy lost, digits, {n} ways to calibrate", n=len(rows)),
+            say("about 1 point"),
             found,
             max(lost) < 1.5,
             typical < 1.5,
         ),
-        beside("the same, median, points", "同上，中位数，百分点", f"{typical:.1f}"),
+        beside(say("the same, median, points"), f"{typical:.1f}"),
     )
 
 
@@ -90,16 +83,14 @@ def percentile_calibration() -> tuple[Part, ...]:
     this = sum(rule.percentile == 99.999 for rule in integers.CALIBRATORS if rule.rule == "percentile")
     return (
         part(
-            "range, maximum: 262,146 values, two of them 40; 10,000 values",
-            "范围、最大值：262,146 个值，其中两个为 40；10,000 个值",
-            Text("outliers are cut off", "截掉离群值"),
+            say("range, maximum: 262,146 values, two of them 40; 10,000 values"),
+            say("outliers are cut off"),
             f"{big:.2f} : {ends[0]:.0f}; {small:.2f} : {ends[1]:.2f}",
             all(cuts),
             any(cuts),
         ),
         part(
-            "rules to calibrate by, those of this percentile",
-            "校准规则数，其中取此百分位的",
+            say("rules to calibrate by, those of this percentile"),
             "1, 1",
             f"{len(integers.CALIBRATORS)}, {this}",
             (len(integers.CALIBRATORS), this) == (1, 1),
@@ -120,8 +111,7 @@ def straight_through() -> tuple[Part, ...]:
     assert x.grad is not None
     return (
         part(
-            "gradient inside and outside of the range",
-            "范围内外的梯度",
+            say("gradient inside and outside of the range"),
             "0 1 1 1 0",
             " ".join(f"{g:g}" for g in x.grad),
             x.grad.tolist() == [0, 1, 1, 1, 0],
@@ -151,13 +141,12 @@ def eight_bit_step() -> tuple[Part, ...]:
     bytes_ = sum(s.nbytes for name, s in optimizer.state[p].items() if name.startswith("state"))
     return (
         part(
-            "dequantise, 32-bit update, quantise: 4,096 codes after two steps",
-            "反量化、32 位更新、再量化：两步之后的 4,096 个编码",
-            Text("the optimizer's", "与优化器相同"),
-            Text("every bit", "逐位相同") if same else Text("others", "不同"),
+            say("dequantise, 32-bit update, quantise: 4,096 codes after two steps"),
+            say("the optimizer's"),
+            say("every bit") if same else say("others"),
             same,
         ),
-        equal("bytes of the codes, two states of 4,096", "编码的字节数，两个状态各 4,096 个", 2 * 4096, bytes_),
+        equal(say("bytes of the codes, two states of 4,096"), 2 * 4096, bytes_),
     )
 
 
@@ -168,10 +157,9 @@ def three_quarters() -> tuple[Part, ...]:
     narrow = memory.estimate(BILLION, precision="fp32", optimizer="adamw8bit", block=2048).fullest.device["states"]
     saved = 1 - narrow / wide
     return (
-        equal("GB of two FP32 states", "两个 FP32 状态的 GB 数", 8, wide // BILLION),
+        equal(say("GB of two FP32 states"), 8, wide // BILLION),
         part(
-            "removed by 8 bits, blocks of 2048",
-            "改用 8 位（块大小 2048）后减少",
+            say("removed by 8 bits, blocks of 2048"),
             "75%",
             f"{saved:.2%}",
             f"{saved:.0%}" == "75%",
@@ -195,33 +183,29 @@ def blockwise() -> tuple[Part, ...]:
         for q in (codebooks.quantize_blockwise(y, book), whole)
     ]
     return (
-        equal("elements of a block", "每块的元素数", 2048, plain.block),
+        equal(say("elements of a block"), 2048, plain.block),
         part(
-            "large values: beyond 3 standard deviations",
-            "大值：超过 3 个标准差",
+            say("large values: beyond 3 standard deviations"),
             "< 1%",
             f"{2 * NormalDist().cdf(-3):.2%}",
             2 * NormalDist().cdf(-3) < 0.01,
         ),
         part(
-            "codes that an outlier changes lie in",
-            "离群值改变的编码位于",
-            Text("its block", "它所在的块"),
+            say("codes that an outlier changes lie in"),
+            say("its block"),
             f"0 … {changed.max()}",
             int(changed.max()) < 2048,
         ),
         part(
-            "mean error elsewhere: blocks, one scale",
-            "其他位置的平均误差：分块、单一缩放因子",
-            Text("blocks smaller", "分块更小"),
+            say("mean error elsewhere: blocks, one scale"),
+            say("blocks smaller"),
             f"{error[0]:.2g} : {error[1]:.2g}",
             error[0] < error[1] / 2,
         ),
         part(
-            "blocks in parallel: codes of a block quantised alone",
-            "各块可并行：单独量化一块所得的编码",
-            Text("the same", "相同"),
-            Text("2,048 the same", "2,048 个相同") if alone else Text("others", "不同"),
+            say("blocks in parallel: codes of a block quantised alone"),
+            say("the same"),
+            say("2,048 the same") if alone else say("others"),
             alone,
         ),
     )
@@ -235,10 +219,9 @@ def block_maximum() -> tuple[Part, ...]:
         for m in (3, -3)
     ]
     return (
-        part("maximum 3 comes back as", "最大值 3 还原为", "3", f"{found[0]:g}", found[0] == 3),
+        part(say("maximum 3 comes back as"), "3", f"{found[0]:g}", found[0] == 3),
         part(
-            "maximum −3 comes back as",
-            "最大值 −3 还原为",
+            say("maximum −3 comes back as"),
             "−3",
             f"−{-found[1]:.4f}",
             found[1] == -3,
@@ -254,16 +237,15 @@ def dynamic_tree() -> tuple[Part, ...]:
     seen = tree.fields(code)
     zero = sum(tree.decode(c) == 0 for c in range(256))
     return (
-        equal("0 001 1001: zeros before the indicator", "0 001 1001：指示位之前的零", 2, seen.zeros),
+        equal(say("0 001 1001: zeros before the indicator"), 2, seen.zeros),
         part(
-            "its last four bits 1001",
-            "末四位 1001",
+            say("its last four bits 1001"),
             "9/15",
             f"{seen.fraction}/{2**seen.width - 1}",
             (seen.fraction, seen.width) == (9, 4),
         ),
-        equal("its value", "它的值", Fraction(9, 15) / 100, seen.value),
-        beside("codes that read as 0", "读作 0 的编码", f"{zero} / 256"),
+        equal(say("its value"), Fraction(9, 15) / 100, seen.value),
+        beside(say("codes that read as 0"), f"{zero} / 256"),
     )
 
 
@@ -276,30 +258,26 @@ def dynamic_map() -> tuple[Part, ...]:
     one_more = all(u == 2 * s for u, s in zip(unsigned, signed, strict=True))
     return (
         part(
-            "decades that the states of a transformer span here: first, second",
-            "此处一个 Transformer 的状态所跨的十倍区间数：第一个、第二个",
+            say("decades that the states of a transformer span here: first, second"),
             "3 … 5",
             ", ".join(f"{whole:.0f}" for whole, _ in spans),
             all(3 <= whole <= 5 for whole, _ in spans),
             all(3 <= most <= 5 for _, most in spans),
         ),
         beside(
-            "nine in ten of their values: first, second",
-            "其中十分之九的值：第一个、第二个",
+            say("nine in ten of their values: first, second"),
             ", ".join(f"{most:.1f}" for _, most in spans),
         ),
         part(
-            "values in each decade from 1 down, second state",
-            "第二个状态，从 1 往下每个十倍区间的值数",
-            Text("the same number of fraction bits in all", "小数位数处处相同"),
+            say("values in each decade from 1 down, second state"),
+            say("the same number of fraction bits in all"),
             ", ".join(map(str, unsigned)),
             len(set(unsigned)) == 1,
             one_more,
         ),
         part(
-            "second state: negative values",
-            "第二个状态：负值",
-            Text("no sign", "没有符号位"),
+            say("second state: negative values"),
+            say("no sign"),
             str(negative),
             negative == 0,
         ),
@@ -346,29 +324,26 @@ def stable_embedding() -> tuple[Part, ...]:
     sizes = rows.abs().amax(1)
     sizes = sizes[sizes > 0]
     top, ratio = float(sizes.max()), float(sizes.max() / sizes.median())
-    found = Text(f"largest {top:.2g}; {ratio:.0f} times the median row", f"最大 {top:.2g}；是中位行的 {ratio:.0f} 倍")
+    found = say("largest {top:.2g}; {ratio:.0f} times the median row", top=top, ratio=ratio)
     return (
         part(
-            "initial weights: plain, stable (standard deviation)",
-            "初始权重：普通、稳定（标准差）",
-            Text("smaller", "更小"),
+            say("initial weights: plain, stable (standard deviation)"),
+            say("smaller"),
             f"{wide:.2f} : {narrow:.3f}",
             narrow < wide / 10,
         ),
-        part("its output (standard deviation)", "其输出（标准差）", "1", f"{spread:.2f}", 0.95 < spread < 1.05),
+        part(say("its output (standard deviation)"), "1", f"{spread:.2f}", 0.95 < spread < 1.05),
         part(
-            "gradients of the embedding beyond 65504",
-            "嵌入梯度超过 65504",
-            Text("often", "经常"),
+            say("gradients of the embedding beyond 65504"),
+            say("often"),
             found,
             top > 65504,
             ratio > 3,
         ),
         untried(
-            "that it helps FP32 training too",
-            "对 FP32 训练也有帮助",
-            Text("yes", "是"),
-            Text("no run of the size it speaks of", "没有相应规模的训练"),
+            say("that it helps FP32 training too"),
+            say("yes"),
+            say("no run of the size it speaks of"),
         ),
     )
 
@@ -390,15 +365,13 @@ def table_and_search() -> tuple[Part, ...]:
     off = [abs(b - float(between[1])) / gap for b in back]
     return (
         part(
-            "a table of values, searched by midpoints: the nearest of 2,048",
-            "值表，按中点二分查找：2,048 个最近值",
-            Text("all", "全部"),
+            say("a table of values, searched by midpoints: the nearest of 2,048"),
+            say("all"),
             f"{int((search == every).sum()):,}",
             bool((search == every).all()),
         ),
         beside(
-            "random rounding: mean of 20,000, off by (gaps; nearest : random)",
-            "随机舍入：20,000 次的均值偏差（间距；最近 : 随机）",
+            say("random rounding: mean of 20,000, off by (gaps; nearest : random)"),
             f"{off[0]:.3f} : {off[1]:.3f}",
         ),
     )
@@ -415,23 +388,20 @@ def offloading() -> tuple[Part, ...]:
     held, there = sum(chunks.host.values()) / BILLION, chunks.total / BILLION
     return (
         part(
-            "CPU GB a billion parameters: 32-bit, 8-bit states",
-            "每十亿参数的 CPU GB：32 位、8 位状态",
-            Text("less", "更少"),
+            say("CPU GB a billion parameters: 32-bit, 8-bit states"),
+            say("less"),
             f"{host['adamw'] / BILLION:.1f} : {host['adamw8bit'] / BILLION:.1f}",
             host["adamw8bit"] < host["adamw"],
         ),
         part(
-            "12 billion parameters: CPU, GPU; whether they train so, bytes do not say",
-            "120 亿参数：CPU、GPU；能否这样训练，字节数说明不了",
+            say("12 billion parameters: CPU, GPU; whether they train so, bytes do not say"),
             "240 GB, 32 GB",
             f"{held:.0f} GB, {there:.0f} GB",
             False,
             held <= 240 and there <= 32,
         ),
         beside(
-            "V100s beside those 240 GB, as PatrickStar's paper has it",
-            "PatrickStar 论文中与这 240 GB 相配的 V100 块数",
+            say("V100s beside those 240 GB, as PatrickStar's paper has it"),
             "8",
         ),
     )

@@ -9,13 +9,14 @@ from ..draw.page import Html, table
 from ..draw.scene import GREEN, GREY, ORANGE, RED
 from ..errors import door
 from ..exercises.base import registry
-from ..language import Text, in_each, marked
+from ..language import in_each, marked
+from ..words import say, say_of
 from .base import Claim, Verdict
 
 COLOURS = {Verdict.TRUE: GREEN, Verdict.LOOSE: ORANGE, Verdict.WRONG: RED, Verdict.UNTRIED: GREY}
-HEADS = (Text("part", "要点"), Text("it says", "原文"), Text("the lab finds", "实测"), Text("verdict", "判定"))
+HEADS = (say("part"), say("it says"), say("the lab finds"), say("verdict"))
 WIDTHS = (4, 4, 4, 4)
-COLUMNS = (Text("chapter", "章"), Text("claim", "说法"), Text("from", "出处"), Text("verdict", "判定"))
+COLUMNS = (say("chapter"), say_of("show", "claim"), say("from"), say("verdict"))
 
 
 def label(verdict: Verdict | None) -> Html:
@@ -34,7 +35,7 @@ class Tried:
 
     def __str__(self) -> str:
         signs = [one.verdict.sign if one.verdict else "–" for one in self.claim.parts]
-        colon = Text(": ", "：")
+        colon = say(": ")
         rows = [f"  {s} {p.about}{colon}{p.claimed} | {p.found}" for s, p in zip(signs, self.claim.parts, strict=True)]
         return "\n".join([f"{self.claim.verdict.sign} {self.claim.verdict.word}{colon}{self.claim.statement}", *rows])
 
@@ -66,7 +67,7 @@ class Overview:
         return in_each(self._table)
 
     def _table(self) -> str:
-        counted = str(Text(", ", "，")).join(f"{label(v)} {n}" for v, n in self.counts().items() if n)
+        counted = str(say(", ")).join(f"{label(v)} {n}" for v, n in self.counts().items() if n)
         rows = [(c.chapter, c.statement, c.source, label(c.verdict)) for c in self.claims]
         return f"<div>{counted}</div>{table(COLUMNS, rows, WIDTHS)}"
 

@@ -12,11 +12,11 @@ from ..arithmetic import add, mul
 from ..experiments.statistics import compared
 from ..floats import quantize
 from ..formats import get
-from ..language import Text
 from ..nn.autocast_lists import RULES, Rule
 from ..sums import dot
 from ..tensorcore import models
 from ..widgets.gradients import sample
+from ..words import say, verbatim
 from .base import Part, beside, equal, part, tries, untried
 
 INEXACT, UNDERFLOW = 1, 2  # flags
@@ -45,22 +45,19 @@ def fp32_partials() -> tuple[Part, ...]:
     kept = models.get("V100", "fp16", "fp32").kept_bits
     return (
         part(
-            "8192 products of 1 and 0.1, added in FP32, stored in FP16",
-            "8192 个 1 × 0.1 的积，以 FP32 累加，存为 FP16",
+            say("8192 products of 1 and 0.1, added in FP32, stored in FP16"),
             str(float(quantize(exact, "fp16"))),
             str(got["fp32"]),
             got["fp32"] == float(quantize(exact, "fp16")),
         ),
         part(
-            "the same, added in FP16",
-            "同上，但以 FP16 累加",
-            Text("fails", "失败"),
+            say("the same, added in FP16"),
+            say("fails"),
             str(got["fp16"]),
             abs(got["fp16"] / exact - 1) > 0.5,
         ),
         equal(
-            "fraction bits of a Tensor Core's FP32 sum",
-            "Tensor Core 的 FP32 和保留的尾数位",
+            say("fraction bits of a Tensor Core's FP32 sum"),
             get("fp32").fraction_bits,
             kept,
         ),
@@ -74,26 +71,25 @@ def all_underflow() -> tuple[Part, ...]:
     Micikevicius et al. 2018, section 3.1, name both reasons for a master copy: an update that is below FP16's range,
     and one that is lost when it is added.
     """
-    said = Text("underflow", "下溢")
-    names = {1: Text("inexact only", "仅不精确"), 3: Text("underflow, inexact", "下溢、不精确")}
+    said = say("underflow")
+    names = {1: say("inexact only"), 3: say("underflow, inexact")}
     cases = (
-        ("loss scaling: gradient 2^-20 times 2^-10", "损失缩放：梯度 2^-20 乘以 2^-10", mul, 2**-20, 2**-10),
+        (say("loss scaling: gradient 2^-20 times 2^-10"), mul, 2**-20, 2**-10),
         (
-            "master copy: gradient 2^-16 times rate 2^-10",
-            "主权重副本：梯度 2^-16 乘以学习率 2^-10",
+            say("master copy: gradient 2^-16 times rate 2^-10"),
             mul,
             2**-16,
             2**-10,
         ),
-        ("master copy: weight 1 plus update 2^-12", "主权重副本：权重 1 加更新 2^-12", add, 1, 2**-12),
-        ("FP32 sums: a product of 2^-13 and 2^-13", "FP32 累加：2^-13 与 2^-13 的积", mul, 2**-13, 2**-13),
-        ("FP32 sums: 2048 plus 1", "FP32 累加：2048 加 1", add, 2048, 1),
+        (say("master copy: weight 1 plus update 2^-12"), add, 1, 2**-12),
+        (say("FP32 sums: a product of 2^-13 and 2^-13"), mul, 2**-13, 2**-13),
+        (say("FP32 sums: 2048 plus 1"), add, 2048, 1),
     )
     parts = []
-    for en, zh, operation, a, b in cases:
+    for about, operation, a, b in cases:
         flags = int(operation(a, b, "fp16", flags=True)[1])
-        found = names.get(flags, Text(f"flags {flags}", f"标志 {flags}"))
-        parts.append(part(en, zh, said, found, bool(flags & UNDERFLOW), bool(flags & INEXACT)))
+        found = names.get(flags, say("flags {flags}", flags=flags))
+        parts.append(part(about, said, found, bool(flags & UNDERFLOW), bool(flags & INEXACT)))
     return tuple(parts)
 
 
@@ -106,15 +102,13 @@ def small_gradients() -> tuple[Part, ...]:
     lost = {kind: fp16(sample(kind)) == 0 for kind in ("activation", "weight")}
     return (
         part(
-            "non-zero activation gradients that FP16 makes zero",
-            "FP16 化为零的非零激活梯度",
+            say("non-zero activation gradients that FP16 makes zero"),
             "> 0",
             share(lost["activation"]),
             bool(lost["activation"].any()),
         ),
         part(
-            "non-zero weight gradients that FP16 makes zero",
-            "FP16 化为零的非零权重梯度",
+            say("non-zero weight gradients that FP16 makes zero"),
             "> 0",
             share(lost["weight"]),
             bool(lost["weight"].any()),
@@ -133,22 +127,19 @@ def histogram_shift() -> tuple[Part, ...]:
     near = np.abs(back[normal] / g[normal] - 1).max()
     return (
         part(
-            "a factor of 2^12 changes significands",
-            "乘以 2^12 会改变有效数",
-            Text("no: a shift", "不会：只是平移"),
-            Text("none of 16,384", "16,384 个中无一改变") if kept else Text("some", "有"),
+            say("a factor of 2^12 changes significands"),
+            say("no: a shift"),
+            say("none of 16,384") if kept else say("some"),
             kept,
         ),
         part(
-            "zeros in FP16: without the scale, with it",
-            "FP16 中的零：不缩放、缩放",
-            Text("fewer", "更少"),
+            say("zeros in FP16: without the scale, with it"),
+            say("fewer"),
             f"{share(fp16(g) == 0)}, {share(back == 0)}",
             np.mean(back == 0) < np.mean(fp16(g) == 0) / 10,
         ),
         part(
-            "largest relative error after the way back, of normal numbers",
-            "缩放回去后正规数的最大相对误差",
+            say("largest relative error after the way back, of normal numbers"),
             "≤ 2^-11",
             f"{near:.2g}",
             near <= 2**-11,
@@ -163,8 +154,7 @@ def gradient_times_lr() -> tuple[Part, ...]:
     lost = (g != 0) & (fp16(g * RATE) == 0)
     return (
         part(
-            "weight gradients that FP16 holds, but not times 0.001",
-            "FP16 能存下、乘以 0.001 后却存不下的权重梯度",
+            say("weight gradients that FP16 holds, but not times 0.001"),
             "> 0",
             share(lost),
             bool(lost.any()),
@@ -183,13 +173,12 @@ def compute_and_storage() -> tuple[Part, ...]:
     lower = [name for name in low if RULES.get(name) is Rule.LOWER]
     wide = [name for name in high if RULES.get(name) in (Rule.FP32, Rule.FP32_DTYPE)]
     return (
-        part("in the lower precision", "以低精度计算", ", ".join(low), ", ".join(lower), lower == list(low)),
-        part("in FP32", "以 FP32 计算", ", ".join(high), ", ".join(wide), wide == list(high)),
+        part(say("in the lower precision"), ", ".join(low), ", ".join(lower), lower == list(low)),
+        part(say("in FP32"), ", ".join(high), ", ".join(wide), wide == list(high)),
         part(
-            "batch norm",
-            "批归一化",
+            say("batch norm"),
             "FP32",
-            Text("in no list", "不在任何列表中") if "batch_norm" not in RULES else str(RULES["batch_norm"]),
+            say("in no list") if "batch_norm" not in RULES else str(RULES["batch_norm"]),
             RULES.get("batch_norm") in (Rule.FP32, Rule.FP32_DTYPE),
             "batch_norm" not in RULES,
         ),
@@ -200,11 +189,10 @@ def compute_and_storage() -> tuple[Part, ...]:
 def half_is_faster() -> tuple[Part, ...]:
     """A question for GPUs; what the paper measured on Volta (DeepBench's operations) stands beside it."""
     return (
-        untried("matrix products on a GPU of yours", "在自己的 GPU 上的矩阵乘", Text("a multiple", "数倍")),
+        untried(say("matrix products on a GPU of yours"), say("a multiple")),
         beside(
-            "operations of DeepBench on Volta, half against FP32, as published",
-            "Volta 上 DeepBench 的运算，半精度与 FP32（论文数据）",
-            Text("2 to 6 times", "2 到 6 倍"),
+            say("operations of DeepBench on Volta, half against FP32, as published"),
+            say("2 to 6 times"),
         ),
     )
 
@@ -229,32 +217,28 @@ def pytorch_names() -> tuple[Part, ...]:
     scaler.update()
     return (
         part(
-            "scale, backward, step, update: 1 − 0.5 · 1",
-            "依次 scale、backward、step、update：1 − 0.5 · 1",
+            say("scale, backward, step, update: 1 − 0.5 · 1"),
             "0.5",
             f"{once:g}",
             once == 0.5,
         ),
         part(
-            "infinite gradients: weight, scale",
-            "梯度为无穷：权重、缩放因子",
-            Text("skipped, halved", "跳过，减半"),
+            say("infinite gradients: weight, scale"),
+            say("skipped, halved"),
             f"{float(p.detach()[0]):g}, {scaler.get_scale():g}",
             (float(p.detach()[0]), scaler.get_scale()) == (once, 512),
         ),
         part(
-            "torch.cuda.amp.GradScaler",
-            "torch.cuda.amp.GradScaler",
-            Text("the name to use", "应使用的名字"),
+            verbatim("torch.cuda.amp.GradScaler"),
+            say("the name to use"),
             old[0] if old else "-",
             not old,
             hasattr(torch.cuda.amp, "GradScaler"),
         ),
         untried(
-            "TensorFlow's policy mixed_float16",
-            "TensorFlow 的 mixed_float16 策略",
-            Text("its name", "名称"),
-            Text("TensorFlow is not part of the lab", "实验室不含 TensorFlow"),
+            say("TensorFlow's policy mixed_float16"),
+            say("its name"),
+            say("TensorFlow is not part of the lab"),
         ),
     )
 
@@ -277,9 +261,8 @@ def same_accuracy() -> tuple[Part, ...]:
     worst = f"{min(differences):+.2f} … {max(differences):+.2f}"
     parts = [
         part(
-            "the paper's six networks, mixed − FP32, points",
-            "论文的六个网络，混合 − FP32，百分点",
-            Text("none worse", "没有变差"),
+            say("the paper's six networks, mixed − FP32, points"),
+            say("none worse"),
             worst,
             min(differences) > -0.1,
         )
@@ -288,25 +271,22 @@ def same_accuracy() -> tuple[Part, ...]:
     digits = [row for row in runs if row["task"] == "digits"]
     top = {name: np.array([float(row["top1"]) for row in digits if row["policy"] == name])
            for name in ("fp32", "fp16", "pure_fp16")}  # fmt: skip
-    about = (
-        "digits, here: FP16 with master weights − FP32, points",
-        "本实验室的数字识别：带主权重的 FP16 − FP32，百分点",
-    )
+    about = say("digits, here: FP16 with master weights − FP32, points")
     if any(len(scores) < 2 for scores in top.values()):
-        return (*parts, untried(*about, "-", Text("fewer than 2 runs drawn here", "此处画出的不到 2 次")))
+        return (*parts, untried(about, "-", say("fewer than 2 runs drawn here")))
     against = {name: compared(top[name], top["fp32"], top["fp32"]) for name in ("fp16", "pure_fp16")}
 
     def shown_range(name: str) -> str:
         one = against[name]
         return f"{100 * one.low:+.2f} … {100 * one.high:+.2f} (±{100 * one.band:.1f})"
 
-    said = Text("within FP32's variation", "在 FP32 的波动之内")
+    said = say("within FP32's variation")
     if against["fp16"].verdict == "undecided":
-        return (*parts, untried(*about, said, shown_range("fp16")))
+        return (*parts, untried(about, said, shown_range("fp16")))
     return (
         *parts,
-        part(*about, said, shown_range("fp16"), against["fp16"].verdict == "within"),
-        beside("the same of pure FP16", "同上，纯 FP16", shown_range("pure_fp16")),
+        part(about, said, shown_range("fp16"), against["fp16"].verdict == "within"),
+        beside(say("the same of pure FP16"), shown_range("pure_fp16")),
     )
 
 
@@ -333,23 +313,20 @@ def fp16_or_bf16() -> tuple[Part, ...]:
     }
     return (
         part(
-            "gradients lost without a scale: FP16, BF16",
-            "不缩放时丢失的梯度：FP16、BF16",
-            Text("BF16 none", "BF16 无"),
+            say("gradients lost without a scale: FP16, BF16"),
+            say("BF16 none"),
             f"{lost['fp16']:.1%}, {lost['bf16']:.1%}",
             lost["bf16"] == 0 < lost["fp16"],
         ),
         part(
-            "an activation of 1e5: FP16, BF16",
-            "激活值 1e5：FP16、BF16",
-            Text("BF16 holds it", "BF16 能存"),
+            say("an activation of 1e5: FP16, BF16"),
+            say("BF16 holds it"),
             f"{big['fp16']:g}, {big['bf16']:g}",
             np.isinf(big["fp16"]) and np.isfinite(big["bf16"]),
         ),
         part(
-            "within the range, largest error: FP16, BF16",
-            "范围之内的最大误差：FP16、BF16",
-            Text("FP16 smaller", "FP16 更小"),
+            say("within the range, largest error: FP16, BF16"),
+            say("FP16 smaller"),
             f"{error['fp16']:.2g}, {error['bf16']:.2g}",
             error["fp16"] < error["bf16"],
         ),

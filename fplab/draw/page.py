@@ -7,30 +7,25 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from ..errors import LabError
-from ..language import Text
+from ..words import say
 from .scene import ORANGE
 
 RULE = "1px solid rgba(128,128,128,.4)"
 
 
-def say(en: str, zh: str) -> str:
-    """The text in the current language."""
-    return str(Text(en, zh))
-
-
 def after_colon(first: str, then: str) -> str:
     """Two texts with the language's colon between them."""
-    return say(f"{first}: {then}", f"{first}：{then}")
+    return str(say("{first}: {then}", first=first, then=then))
 
 
 def listed(*texts: object) -> str:
     """Texts with the language's commas between them."""
-    return say(", ", "，").join(map(str, texts))
+    return str(say(", ")).join(map(str, texts))
 
 
 def bracketed(before: str, text: str) -> str:
     """A text, and another in the language's brackets behind it."""
-    return say(f"{before} ({text})", f"{before}（{text}）")
+    return str(say("{before} ({text})", before=before, text=text))
 
 
 def panel(*blocks: str) -> str:
@@ -104,7 +99,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], words: Seque
 
 def refusal(error: LabError | str) -> str:
     """What a widget says of a wish that cannot be met: kindly, with what is allowed, and without a traceback."""
-    head = say("Not possible:", "无法做到：")
+    head = str(say("Not possible:"))
     text = str(error)
     if isinstance(error, LabError) and error.call is not None:  # the call is the widget's, not the reader's
         text = text.removeprefix(f"{error.call}: ")

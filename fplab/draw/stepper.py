@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ..errors import LabError, integer
 from ..language import speaking
 from ..tensorcore.tracing import Step, Term, Trace
-from .page import after_colon, bracketed, power, say, two_to
+from ..words import say, say_of
+from .page import after_colon, bracketed, power, two_to
 from .scene import BLUE, GREEN, MONO, ORANGE, Scene
 
 if TYPE_CHECKING:
@@ -83,12 +84,12 @@ def step_scene(step: Step, trace: Trace) -> Scene:
         y += ROW
     edge = x_of(low) + cell
     drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
-    drawing.text(edge + 3, 13, say("cut", "截断"), size=11)
+    drawing.text(edge + 3, 13, str(say("cut")), size=11)
     drawing.line(LEFT - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
     y += 8
     change_ = f", {float(-step.lost_to_rounding):+.3g}" if step.lost_to_rounding else ""
-    sums = ((step.total, say("sum", "和"), f"{step.units:,} × {two_to(low)}"),
-            (result, say("result", "结果"), f"{step.result:.9g}{change_}"))  # fmt: skip
+    sums = ((step.total, str(say("sum")), f"{step.units:,} × {two_to(low)}"),
+            (result, str(say("result")), f"{step.result:.9g}{change_}"))  # fmt: skip
     for value, name, end in sums:
         _bits(drawing, y, value, kept, bottom, x_of, cell, "currentColor")
         _words(drawing, y, name, end, width, value < 0, bold=True)
@@ -101,8 +102,8 @@ def step_scene(step: Step, trace: Trace) -> Scene:
 
 def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
     fates = [after_colon(_name(t), _fate(t, _top(step.quantum))) for t in terms]
-    result = f"{say('result', '结果')} {step.result!r}"
-    return after_colon(trace.model.name, say("; ", "；").join([*fates, result]))
+    result = str(say("result {value!r}", value=step.result))
+    return after_colon(trace.model.name, str(say("; ")).join([*fates, result]))
 
 
 def _bits(drawing: Scene, y: float, value: Fraction, low: int, bottom: int, x_of: X, cell: float, fill: str) -> None:
@@ -164,10 +165,12 @@ def _name(term: Term) -> str:
 
 def _fate(term: Term, low: int) -> str:
     """What became of a term, in words."""
-    shift = f"{say('shift', '移位')} {term.shift}"
+    shift = str(say("shift {n}", n=term.shift))
     if not term.lost:
-        return after_colon(shift, say("kept whole", "完整保留"))
+        return after_colon(shift, str(say("kept whole")))
     if not term.units:
-        return after_colon(shift, bracketed(say("lost", "全部丢失"), f"{two_to(_top(term.value))} < {two_to(low)}"))
-    bits = say(f"{term.bits_lost} bit{'s' * (term.bits_lost != 1)} lost", f"丢失 {term.bits_lost} 位")
+        return after_colon(
+            shift, bracketed(str(say_of("stepper", "lost")), f"{two_to(_top(term.value))} < {two_to(low)}")
+        )
+    bits = str(say("{bits_lost} bit{n} lost", bits_lost=term.bits_lost, n="s" * (term.bits_lost != 1)))
     return after_colon(shift, bits)

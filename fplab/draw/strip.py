@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..language import Text
+from ..words import say
 from .page import after_colon, listed
 from .scene import BLUE, GREEN, MONO, PURPLE, RED, Scene
 
@@ -13,14 +13,14 @@ DIFFERS = {"font_weight": "bold", "text_decoration": "underline"}
 YELLOW = "#d69e14"
 FILLS = {"sign": RED, "exponent": YELLOW, "zeros": YELLOW, "indicator": GREEN, "fraction": BLUE, "index": PURPLE}
 FIELD_NAMES = {
-    "sign": Text("sign", "符号"),
-    "exponent": Text("exponent", "指数"),
-    "fraction": Text("fraction", "尾数"),
-    "zeros": Text("zeros", "零"),
-    "indicator": Text("indicator", "指示"),
-    "integer": Text("integer", "整数"),
-    "index": Text("index", "序号"),
-    "bits": Text("bits", "位"),
+    "sign": say("sign"),
+    "exponent": say("exponent"),
+    "fraction": say("fraction"),
+    "zeros": say("zeros"),
+    "indicator": say("indicator"),
+    "integer": say("integer"),
+    "index": say("index"),
+    "bits": say("bits"),
 }
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LabError, door, unknown
-from ..language import Text, in_each
+from ..language import in_each
+from ..words import NOTHING, Text, say
 from .kind import Kind
 from .kinds import Codes
 from .shown import Shown
@@ -23,8 +24,7 @@ from .shown import Shown
 if TYPE_CHECKING:
     from .checker import Report
 
-NOTHING = Text("", "")
-LEVELS = (Text("easy", "容易"), Text("medium", "中等"), Text("hard", "困难"))
+LEVELS = (say("easy"), say("medium"), say("hard"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import LabError
-from ..language import Text, in_each
+from ..language import in_each
+from ..words import Text, say
 from . import progress, shrink
 from .base import Exercise, Find, Implement, Mutant, Predict
 from .kind import Kind, Many, Words
@@ -265,15 +266,13 @@ class _Trial:
         return Report(self.exercise, False, tried, self._failure(least, steps))
 
     def _not_a_function(self) -> Failure:
-        text = Text("a function is wanted ({s}), not {x}", "需要一个函数（{s}），而不是 {x}")
+        text = say("a function is wanted ({s}), not {x}")
         return Failure("unfit", says=text.fill(s=self.exercise.signature, x=self.answer.shown()))
 
     def _too_slow(self) -> Text:
-        text = Text(
+        text = say(
             "right so far, but too slow: {n} inputs took {s:g} s, and the rest were not tried. "
-            "(A slow answer gets more time with limit=60; in a terminal, --limit 60.)",
-            "到目前为止都对，但太慢：{n} 个输入用了 {s:g} 秒，其余未试。"
-            "（较慢的答案可以用 limit=60 延长时间；在终端中用 --limit 60。）",
+            "(A slow answer gets more time with limit=60; in a terminal, --limit 60.)"
         )
         return text.fill(n=len(self.seen), s=self.patience)
 
@@ -303,7 +302,7 @@ class _Trial:
             again = self.answer.call(case)
             if again.how != "late" and not self._wrong(case, again):
                 how = "changes"
-                says = Text("it gives different results for the same input", "对相同的输入，它给出不同的结果")
+                says = say("it gives different results for the same input")
         mistake = None if outcome.how == "late" else self._mistake()
         return Failure(how, shown, expected, got, says, mistake, outcome.printed, case, steps, not self.skipped)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
-Say = Callable[[Message], None]
+Tell = Callable[[Message], None]
 PULSE = 0.25  # seconds between two signs of life
 LONGER = 10.0  # seconds beyond the limit of a call without a sign of life: later than the supervisor acts
 
@@ -27,30 +27,30 @@ def main() -> None:
     """Answer requests until there are no more, and end at once, whatever threads the answers left behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
     given = json.loads(sys.argv[2])
-    requests, say = _line()
-    threading.Thread(target=_pulse, args=(say, given["limit"] + LONGER), daemon=True).start()
+    requests, tell = _line()
+    threading.Thread(target=_pulse, args=(tell, given["limit"] + LONGER), daemon=True).start()
     try:
         if given["isolated"]:
             from .isolation import bound
 
             bound()
-        answers = Answers(Path(given["file"]), given["limit"], given["lang"], say)
+        answers = Answers(Path(given["file"]), given["limit"], given["lang"], tell)
         for line in requests:
             request = json.loads(line)
-            say({"to": request["number"], **answers.reply(request)})
+            tell({"to": request["number"], **answers.reply(request)})
     except BaseException:
         os._exit(1)
     os._exit(0)
 
 
-def _line() -> tuple[Any, Say]:
+def _line() -> tuple[Any, Tell]:
     """Where requests come from, and a function that sends one message; the standard streams lead nowhere then."""
     requests, own, lock = os.fdopen(os.dup(0), "rb"), os.dup(1), threading.Lock()
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(2, 1)
 
-    def say(message: Message) -> None:
+    def tell(message: Message) -> None:
         data = json.dumps(message).encode() + b"\n"
         try:
             with lock:
@@ -59,13 +59,13 @@ def _line() -> tuple[Any, Say]:
         except OSError:  # nobody listens any more
             os._exit(1)
 
-    return requests, say
+    return requests, tell
 
 
-def _pulse(say: Say, seconds: float) -> None:
+def _pulse(tell: Tell, seconds: float) -> None:
     """Signs of life; and should the supervisor be gone when they stop, the alarm ends this process."""
     while True:
-        say({})
+        tell({})
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, seconds)
         time.sleep(PULSE)
@@ -74,11 +74,11 @@ def _pulse(say: Say, seconds: float) -> None:
 class Answers:
     """The answers of a file, which run when they are asked for."""
 
-    def __init__(self, file: Path, limit: float, language: str, say: Say) -> None:
+    def __init__(self, file: Path, limit: float, language: str, tell: Tell) -> None:
         from ..language import lang
 
         lang(language)
-        self.file, self.limit, self.say = file, limit, say
+        self.file, self.limit, self.tell = file, limit, tell
         self.found: dict[str, Any] = {}
         self.name: str | None = None
         self.box: Any = None
@@ -108,7 +108,7 @@ class Answers:
         from .files import answers
 
         registry()  # long from a cold disk, and not the file's own time
-        self.say({"running": True})
+        self.tell({"running": True})
         try:
             self.found = answers(self.file, self.limit)
         except LabError as error:

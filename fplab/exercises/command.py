@@ -6,14 +6,15 @@ import argparse
 
 from ..columns import padded, width_of
 from ..errors import LabError
-from ..language import Text, lang
+from ..language import lang
+from ..words import Text, say
 
 Arguments = argparse.Namespace
-MARKS = Text("✓ solved, · tried", "✓ 已通过，· 已尝试")
-HINT = Text("Hint: {hint}", "提示：{hint}")
-SCORE = Text("{right} of {all} solved", "已通过 {right} / {all}")
-KEPT = Text("kept in {path}", "保存在 {path}")
-WRITTEN = Text("{n} rows in {path}", "{n} 行写入 {path}")
+MARKS = say("✓ solved, · tried")
+HINT = say("Hint: {hint}")
+SCORE = say("{right} of {all} solved")
+KEPT = say("kept in {path}")
+WRITTEN = say("{n} rows in {path}")
 
 
 def list_all(args: Arguments) -> int:

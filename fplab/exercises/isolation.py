@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..language import Text
+from ..words import Text, say
 
 KEPT = ("PATH", "LANG", "SYSTEMROOT", "LD_LIBRARY_PATH", "LC_", "NUMBA_", "OMP_", "MKL_", "OPENBLAS_")
 HIDDEN = ("/tmp", "/var/tmp", "/run/user", "/home", "/root")  # and the user's home folder, where it is another
@@ -23,25 +23,22 @@ BWRAP = ("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new
 MEANS = (
     (
         (*BWRAP, "--dev", "/dev", "--proc", "/proc"),
-        Text(
+        say(
             "isolated by bubblewrap: no network, no other process in reach, home folders and /tmp hidden, the rest "
-            "read-only.",
-            "已用 bubblewrap 隔离：没有网络，接触不到其他进程，主目录和 /tmp 不可见，其余只读。",
+            "read-only."
         ),
     ),
     (
         ("unshare", "--user", "--map-current-user", "--net", "--ipc", "--pid", "--fork", "--kill-child"),
-        Text(
+        say(
             "isolated by unshare: no network, no other process in reach. Your files are not protected: install "
-            "bubblewrap for that.",
-            "已用 unshare 隔离：没有网络，接触不到其他进程。你的文件不受保护：为此请安装 bubblewrap。",
+            "bubblewrap for that."
         ),
     ),
 )
-NONE = Text(
+NONE = say(
     "isolated by limits of resources and an empty home folder alone: network and files are in reach of the answers, "
-    "for this system offers neither bubblewrap nor user namespaces.",
-    "仅以资源限制和空的主目录隔离：本系统既没有 bubblewrap，也不提供用户命名空间，答案仍可接触网络和文件。",
+    "for this system offers neither bubblewrap nor user namespaces."
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..language import Text
+from ..words import Text
 from .shown import Shown
 from .shrink import Size
 

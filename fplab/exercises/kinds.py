@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..formats import get
-from ..language import Text
+from ..words import say
 from . import shrink
 from .kind import Kind, Many, Words
 from .reading import items, ratio, real, unfit, whole
@@ -49,7 +49,7 @@ class Integers:
 
     def read(self, given: Any) -> int:
         """Any integer; the range is not asked of answers."""
-        return whole(given, "an integer", "一个整数")
+        return whole(given, say("an integer"))
 
     def key(self, value: int) -> Hashable:
         """The integer."""
@@ -142,7 +142,7 @@ class Floats:
 
     def read(self, given: Any) -> float:
         """Any real number; one that the format lacks is a wrong answer, not a wrong type."""
-        return real(given, "one number", "一个数")
+        return real(given, say("one number"))
 
     def key(self, value: float) -> Hashable:
         """The code, or the value itself where the format lacks it."""
@@ -161,7 +161,7 @@ class Floats:
         """The number and its bits."""
         shown = of_float(value, self.fmt)
         if not shown.fields:
-            note = Text(f"no value of {get(self.fmt).name}", f"不是 {get(self.fmt).name} 的值")
+            note = say("no value of {name}", name=get(self.fmt).name)
             return (Shown(f"{shown.text}  ({note})"),)
         return (shown,)
 
@@ -200,7 +200,7 @@ class Codes:
 
     def read(self, given: Any) -> int:
         """An integer."""
-        return whole(given, "an integer code", "一个整数编码")
+        return whole(given, say("an integer code"))
 
     def key(self, value: int) -> Hashable:
         """The code; each NaN is another."""
@@ -226,7 +226,7 @@ class Codes:
         """The code, its fields and its value."""
         form = get(self.fmt)
         if not 0 <= value < 1 << form.bits:
-            note = Text(f"no code of {form.name}", f"不是 {form.name} 的编码")
+            note = say("no code of {name}", name=form.name)
             return (Shown(f"{of_whole(value, hexadecimal=True)}  ({note})"),)
         shown = of_code(value, self.fmt)
         return (Shown(f"{value:#0{2 + -(-form.bits // 4)}x} = {shown.text}", shown.fields, shown.of),)
@@ -246,7 +246,7 @@ class Ratios:
 
     def read(self, given: Any) -> Fraction:
         """A Fraction of the number, exactly."""
-        return ratio(given, "a Fraction", "一个 Fraction")
+        return ratio(given, say("a Fraction"))
 
     def key(self, value: Fraction) -> Hashable:
         """The number."""
@@ -271,7 +271,7 @@ class Ratios:
             and abs(value) < 1
             and float(value) == value
         ):
-            note = Text("a float, which is rounded: a Fraction is exact", "float 有舍入误差，Fraction 才精确")
+            note = say("a float, which is rounded: a Fraction is exact")
             return (Shown(f"{float(value)!r}  ({note})"),)
         ratio = f"{of_whole(value.numerator)}/{of_whole(value.denominator)}"
         return (Shown(ratio + (f" ≈ {float(value):.9g}" if abs(value) < 2**1023 else "")),)
@@ -301,7 +301,7 @@ class Options:
             if type(value) is type(given) and value == given:
                 return value
         names = ", ".join(map(repr, self.values))
-        raise unfit(given, f"one of {names}", f" {names} 之一")
+        raise unfit(given, say("one of {names}", names=names))
 
     def key(self, value: Any) -> Hashable:
         """The option."""
@@ -341,8 +341,8 @@ class Bits:
             digits = given.replace(" ", "").replace("_", "").removeprefix("0b")
             if len(digits) == bits and set(digits) <= {"0", "1"}:
                 return int(digits, 2)
-            raise unfit(given, f"a string of {bits} binary digits", f"一个 {bits} 位二进制数字串")
-        return whole(given, f"a string of {bits} binary digits", f"一个 {bits} 位二进制数字串")
+            raise unfit(given, say("a string of {bits} binary digits", bits=bits))
+        return whole(given, say("a string of {bits} binary digits", bits=bits))
 
     def key(self, value: int) -> Hashable:
         """The code."""
@@ -389,7 +389,7 @@ class Lists:
         """A list, a tuple or an array of one dimension."""
         found = items(given)
         if not isinstance(found, list | tuple):
-            raise unfit(given, "a list", "一个列表")
+            raise unfit(given, say("a list"))
         return tuple(self.item.read(v) for v in found)
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
@@ -448,7 +448,7 @@ class Several:
         found = items(given)
         if not isinstance(found, list | tuple) or len(found) != len(self.kinds):
             parts = ", ".join(self.names)
-            raise unfit(given, f"a tuple ({parts})", f"一个元组（{parts}）")
+            raise unfit(given, say("a tuple ({parts})", parts=parts))
         return tuple(kind.read(v) for kind, v in zip(self.kinds, found, strict=True))
 
     def key(self, value: tuple[Any, ...]) -> Hashable:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..language import Text
 from ..storage import alone, write_bytes, write_text
+from ..words import Text, say
 
 COLUMNS = ("exercise", "chapter", "level", "title", "passed", "attempts", "first_attempt", "first_passed")
 Entry = dict[str, Any]
@@ -64,7 +64,7 @@ def remember(name: str, passed: bool) -> Text | None:
         with alone(path().parent):
             _note(name, passed)
     except OSError as error:
-        text = Text("(progress is not kept: {why})", "（进度未保存：{why}）")
+        text = say("(progress is not kept: {why})")
         return text.fill(why=f"{path()}: {error.strerror}")
     return None
 

@@ -9,61 +9,61 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ..language import Text
+from ..words import Text, say
 from .kind import UnfitError
 from .shown import of_any
 
 NO_NUMBERS = (bool, str, bytes, bytearray, complex)
 
 
-def unfit(given: Any, en: str, zh: str) -> UnfitError:
-    """The refusal of a value: what is wanted, in both languages, and what came."""
+def unfit(given: Any, wanted: Text) -> UnfitError:
+    """The refusal of a value: what is wanted, and what came."""
     what = f"{of_any(given).text} ({type(given).__name__})" if given is not None else "None"
-    return UnfitError(Text(f"{en} is wanted, not {what}", f"需要{zh}，而不是 {what}"))
+    return UnfitError(say("{wanted} is wanted, not {what}", wanted=wanted, what=what))
 
 
-def _scalar(given: Any, en: str, zh: str) -> Any:
+def _scalar(given: Any, wanted: Text) -> Any:
     """One number: out of a numpy scalar or an array without dimensions, itself otherwise."""
     shape = getattr(given, "shape", None)
     one = given.item() if shape == () and hasattr(given, "item") else given
     if isinstance(one, NO_NUMBERS) or shape not in (None, ()):
-        raise unfit(given, en, zh)
+        raise unfit(given, wanted)
     return one
 
 
-def whole(given: Any, en: str, zh: str) -> int:
+def whole(given: Any, wanted: Text) -> int:
     """A Python integer, from any number that is one.
 
-    >>> whole(3.0, "an integer", "一个整数"), whole(Fraction(6, 2), "an integer", "一个整数")
+    >>> whole(3.0, say("an integer")), whole(Fraction(6, 2), say("an integer"))
     (3, 3)
     """
-    one = _scalar(given, en, zh)
+    one = _scalar(given, wanted)
     try:
         value = int(one)
         same = value == one
     except Exception:  # a type of the answer's own may fail in its own way
-        raise unfit(given, en, zh) from None
+        raise unfit(given, wanted) from None
     if not same:
-        raise unfit(given, en, zh)
+        raise unfit(given, wanted)
     return value
 
 
-def real(given: Any, en: str, zh: str) -> float:
+def real(given: Any, wanted: Text) -> float:
     """A float, from any real number."""
-    one = _scalar(given, en, zh)
+    one = _scalar(given, wanted)
     try:
         return float(one)
     except Exception:
-        raise unfit(given, en, zh) from None
+        raise unfit(given, wanted) from None
 
 
-def ratio(given: Any, en: str, zh: str) -> Fraction:
+def ratio(given: Any, wanted: Text) -> Fraction:
     """A Fraction of a number, exactly."""
-    one = _scalar(given, en, zh)
+    one = _scalar(given, wanted)
     try:
         return Fraction(one)
     except Exception:
-        raise unfit(given, en, zh) from None
+        raise unfit(given, wanted) from None
 
 
 def items(given: Any) -> Any:

@@ -24,10 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from ..language import Text
+from ..words import NOTHING, Text, say
 from .kind import UnfitError
 
-NOTHING = Text("", "")
 LIMIT = 5.0  # seconds a call may take
 GRACE = 1.0  # seconds in which a stopped call must end
 COMPILER = os.sep + "numba" + os.sep
@@ -151,17 +150,15 @@ class Sandbox:
 
     def _late(self, stuck: bool) -> Text:
         if stuck:
-            return Text(
-                f"it was still running after {self.limit:g} s, in a call that cannot be stopped, such as time.sleep "
+            return say(
+                "it was still running after {limit:g} s, in a call that cannot be stopped, such as time.sleep "
                 "or one long product; in a notebook it runs on until it ends or the kernel is restarted.",
-                f"运行 {self.limit:g} 秒后仍未结束，且停在无法中止的调用中（如 time.sleep 或一次很长的矩阵乘法）；"
-                "在笔记本中，它会一直运行到自行结束或内核重启。",
+                limit=self.limit,
             )
-        return Text(
-            f"it was still running after {self.limit:g} s, and was stopped: an endless loop? "
-            "(A slow answer gets more time with limit=60; in a terminal, --limit 60.)",
-            f"运行 {self.limit:g} 秒后仍未结束，已被中止：是否有死循环？"
-            "（较慢的答案可以用 limit=60 延长时间；在终端中用 --limit 60。）",
+        return say(
+            "it was still running after {limit:g} s, and was stopped: an endless loop? (A slow answer gets "
+            "more time with limit=60; in a terminal, --limit 60.)",
+            limit=self.limit,
         )
 
     def _stop(self) -> bool:
@@ -212,8 +209,8 @@ def raised(error: BaseException) -> Text:
     what = type(error).__name__ + (f": {message[:300]}" if message else "")
     number, line = _line_of(error)
     if not line:
-        return Text(f"it raises {what}", f"它抛出 {what}")
-    return Text(f"it raises {what}\n    line {number}: {line}", f"它抛出 {what}\n    第 {number} 行：{line}")
+        return say("it raises {what}", what=what)
+    return say("it raises {what}\n    line {number}: {line}", what=what, number=number, line=line)
 
 
 def _line_of(error: BaseException) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from ..columns import padded, width_of
 from ..draw.page import Html, code, table
 from ..draw.scene import GREEN, RED
 from ..draw.strip import bit_strip
-from ..language import Text
+from ..words import say
 from .base import LEVELS, Exercise, Find, Implement
 from .shown import Shown
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 Line = tuple[str, Shown]
 WIDTH = 96
 
-PASSED = Text("passed", "通过")
-NOT_YET = Text("not yet", "尚未通过")
-TRIED = Text("{n} inputs, every bit", "{n} 个输入，每一位都对")
-RIGHT = Text("that is right", "回答正确")
-SMALLEST = Text("the smallest input on which it fails", "使它出错的最小输入")
-FAILING = Text("an input on which it fails", "使它出错的输入")
-EXPECTED, GOT = Text("expected", "应为"), Text("got", "得到")
-WANTED = Text("wanted", "要求")
-YOURS = Text("yours", "你的")
-PRINTED = Text("printed", "打印")
-MISTAKE, RULE, HINT = Text("Mistake", "错误"), Text("Rule", "规则"), Text("Hint", "提示")
-NOT_THIS = Text("that is not it", "答案不对")
+PASSED = say("passed")
+NOT_YET = say("not yet")
+TRIED = say("{n} inputs, every bit")
+RIGHT = say("that is right")
+SMALLEST = say("the smallest input on which it fails")
+FAILING = say("an input on which it fails")
+EXPECTED, GOT = say("expected"), say("got")
+WANTED = say("wanted")
+YOURS = say("yours")
+PRINTED = say("printed")
+MISTAKE, RULE, HINT = say("Mistake"), say("Rule"), say("Hint")
+NOT_THIS = say("that is not it")
 
 
 def headline(report: Report) -> str:

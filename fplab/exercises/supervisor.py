@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LabError
-from ..language import Text, lang
+from ..language import lang
+from ..words import Text, say
 
 if TYPE_CHECKING:
     from .base import Exercise
@@ -39,19 +40,14 @@ COMPILING = 600.0  # seconds in all for one request that shows signs of life: nu
 LONGEST = 1 << 20  # bytes of a reply, and of all that comes before it
 START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fplab.exercises import child; child.main()"
 
-HELD = Text(
+HELD = say(
     "it was still running after {s:g} s, inside one operation that cannot be interrupted, such as 10**10**9 or a "
-    "hopeless regular expression; its process was ended. (A slow answer gets more time with --limit 60.)",
-    "运行 {s:g} 秒后仍未结束，且停在一个无法中断的操作中（如 10**10**9 或没有希望的正则表达式）；它的进程已被终止。"
-    "（较慢的答案可以用 --limit 60 延长时间。）",
+    "hopeless regular expression; its process was ended. (A slow answer gets more time with --limit 60.)"
 )
-ENDED = Text("it ended the whole process ({how})", "它结束了整个进程（{how}）")
-SPOILT = Text(
-    "it writes on the line on which its results go; its process was ended",
-    "它向传送结果的通道写入了别的内容；它的进程已被终止",
-)
-STATUS = Text("exit status {n}", "退出状态 {n}")
-SIGNAL = Text("signal {name}", "信号 {name}")
+ENDED = say("it ended the whole process ({how})")
+SPOILT = say("it writes on the line on which its results go; its process was ended")
+STATUS = say("exit status {n}")
+SIGNAL = say("signal {name}")
 
 
 class EndedError(Exception):

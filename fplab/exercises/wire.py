@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from ..language import Text
+from ..words import given, say
 from .kind import Kind, UnfitError
 from .sandbox import KEPT, Outcome
 
 Message = dict[str, Any]
-UNREADABLE = Text("it gave back nothing that can be read", "它没有给出可以读懂的结果")
+UNREADABLE = say("it gave back nothing that can be read")
 
 
 def packed(value: Any) -> Any:
@@ -80,7 +80,7 @@ def told(outcome: Outcome) -> Message:
 
 def heard(message: Message, kind: Kind) -> Outcome:
     """The outcome that a message tells of, its value read as a kind."""
-    how, said = message.get("how"), Text(harmless(message.get("en")), harmless(message.get("zh")))
+    how, said = message.get("how"), given(harmless(message.get("en")), zh=harmless(message.get("zh")))
     printed, stuck = harmless(message.get("printed")), message.get("stuck") is True
     if how == "raised":
         return Outcome(how, harmless(message.get("value")), said, printed)

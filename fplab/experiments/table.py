@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from ..columns import padded, width_of, wrapped
-from ..language import Text
+from ..words import LIST, NOTHING, Text, joined
 from . import wording
 from .base import Outcome, Status
 
@@ -120,8 +120,8 @@ def tally(rows: Sequence[Row]) -> Text:
     return wording.COUNTED.fill(
         n=len(rows),
         s="s" * (len(rows) != 1),
-        ended=Text(", ".join(one.en for one in ended), "、".join(one.zh for one in ended)),
-        apart=wording.STOOD_IN.fill(n=stand_ins) if stand_ins else wording.NOTHING,
+        ended=joined(ended, LIST),
+        apart=wording.STOOD_IN.fill(n=stand_ins) if stand_ins else NOTHING,
     )
 
 

@@ -18,51 +18,41 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..language import Text
+from ..words import Text, given, mark, say, say_of
 from .base import Status
 
 CATALOGUE = Path(__file__).with_name("chinese.toml")
 COMMON = "common"  # what the rows of every experiment may say
-HEADINGS = (Text("experiment", "实验"), Text("claim", "论断"), Text("evidence", "证据"), Text("outcome", "结果"))
-EVIDENCE = {
-    "proved": "已证明",
-    "library": "程序库",
-    "measured here": "本处实测",
-    "hardware, recorded": "硬件，记录",
-    "hardware, live": "硬件，本机",
-    "CPU stand-in": "CPU 代替",
-}
+HEADINGS = (say("experiment"), say("claim"), say("evidence"), say("outcome"))
+EVIDENCE = (
+    mark("proved"),
+    mark("library"),
+    mark("measured here"),
+    mark("hardware, recorded"),
+    mark("hardware, live"),
+    mark("CPU stand-in"),
+)
 STATUS = {
-    Status.PASS: Text(Status.PASS.value, "通过"),
-    Status.FAIL: Text(Status.FAIL.value, "不通过"),
-    Status.DIFFERS: Text(Status.DIFFERS.value, "不同且无解释"),
-    Status.ABSENT: Text(Status.ABSENT.value, "暂缺"),
+    Status.PASS: say_of("outcome", "pass"),
+    Status.FAIL: say_of("outcome", "FAIL"),
+    Status.DIFFERS: say_of("outcome", "differs, unexplained"),
+    Status.ABSENT: say_of("outcome", "absent"),
 }
-CASES = (HEADINGS[0], Text("case", "用例"), *HEADINGS[2:])  # of the table that compares records
-ARRAYS = (HEADINGS[0], Text("data", "数据"), *HEADINGS[2:])  # of the table that compares figures' data
-NOTHING, NO_CLAIMS = Text("", ""), Text("no claims", "没有论断")
-COUNTED = Text("{n} claim{s}: {ended}{apart}", "{n} 条论断：{ended}{apart}")
-ENDED = Text("{n} {status}", "{n} 条{status}")
-STOOD_IN = Text(
-    " ({n} of the passes are a CPU stand-in and no evidence about a GPU)",
-    "（其中 {n} 条通过是由 CPU 代替的，不是关于 GPU 的证据）",
-)
-FAILURE = Text(
-    "{status} {experiment}: {claim} [{evidence}]: {found}", "{status} {experiment}：{claim} [{evidence}]：{found}"
-)
-TIME, COMMA = Text("time: {took}", "用时：{took}"), Text(", ", "，")
-TOOK = Text("{name} {seconds:.1f} s{budget}", "{name} {seconds:.1f} 秒{budget}")
-OF_BUDGET = Text(" of {seconds:g} s", "（限 {seconds:g} 秒）")
-OVER = Text("over the time that they are meant to take: {names}", "超出规定时间：{names}")
-COMPILING = Text("and once, compiling kernels {seconds:.1f} s", "另有一次性的核函数编译 {seconds:.1f} 秒")
-FILES = Text("{n} files in {folder}", "{n} 个文件在 {folder} 中")
-ABOUT = Text(
-    "{claims} claims, {cases} GPU cases, at most {seconds:g} s",
-    "{claims} 条论断，{cases} 组 GPU 用例，至多 {seconds:g} 秒",
-)
-HOW_TO_RUN = Text(
-    "fplab run runs them all, fplab run NAME one of them.", "fplab run 运行全部实验，fplab run NAME 运行其中一个。"
-)
+CASES = (HEADINGS[0], say("case"), *HEADINGS[2:])  # of the table that compares records
+ARRAYS = (HEADINGS[0], say("data"), *HEADINGS[2:])  # of the table that compares figures' data
+NO_CLAIMS = say("no claims")
+COUNTED = say("{n} claim{s}: {ended}{apart}")
+ENDED = say("{n} {status}")
+STOOD_IN = say(" ({n} of the passes are a CPU stand-in and no evidence about a GPU)")
+FAILURE = say("{status} {experiment}: {claim} [{evidence}]: {found}")
+TIME, COMMA = say("time: {took}"), say(", ")
+TOOK = say("{name} {seconds:.1f} s{budget}")
+OF_BUDGET = say(" of {seconds:g} s")
+OVER = say("over the time that they are meant to take: {names}")
+COMPILING = say("and once, compiling kernels {seconds:.1f} s")
+FILES = say("{n} files in {folder}")
+ABOUT = say("{claims} claims, {cases} GPU cases, at most {seconds:g} s")
+HOW_TO_RUN = say("fplab run runs them all, fplab run NAME one of them.")
 
 
 @functools.cache
@@ -78,28 +68,28 @@ def _of(experiment: str, what: str) -> Mapping[str, str]:
 
 def title(experiment: str, english: str) -> Text:
     """The title of an experiment."""
-    return Text(english, catalogue().get(experiment, {}).get("title", english))
+    return given(english, zh=catalogue().get(experiment, {}).get("title", english))
 
 
 def question(experiment: str, english: str) -> Text:
     """The question that an experiment answers."""
-    return Text(english, catalogue().get(experiment, {}).get("question", english))
+    return given(english, zh=catalogue().get(experiment, {}).get("question", english))
 
 
 def claim(experiment: str, english: str) -> Text:
     """A claim of an experiment."""
-    return Text(english, _of(experiment, "claims").get(english, english))
+    return given(english, zh=_of(experiment, "claims").get(english, english))
 
 
 def evidence(english: str) -> Text:
     """What a claim was checked against."""
-    return Text(english, EVIDENCE.get(english, english))
+    return say(english)
 
 
 def found(experiment: str, english: str) -> Text:
     """What was measured; English as a whole where a part of it, between semicolons, has no Chinese."""
     parts = [_part(experiment, part) for part in english.split("; ")]
-    return Text(english, "；".join(part for part in parts if part) if all(parts) else english)
+    return given(english, zh="；".join(part for part in parts if part) if all(parts) else english)
 
 
 def _part(experiment: str, english: str) -> str | None:

@@ -15,7 +15,7 @@ from .. import exact
 from ..errors import LabError
 from ..exact import Exact, Kind
 from ..formats import Format, get
-from ..language import Text
+from ..words import Text
 from . import words
 from .numerals import hex_code, short
 

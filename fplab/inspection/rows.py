@@ -10,7 +10,7 @@ from .. import exact
 from ..errors import LabError, door
 from ..exact import Exact
 from ..formats import Format, Overflow, Rounding, overflow
-from ..language import Text
+from ..words import NOTHING, Text
 from . import words
 from .given import Given
 from .numerals import hex_code, number_text
@@ -36,7 +36,7 @@ class Row:
     below: Exact | None
     above: Exact | None
     flags: int
-    reason: Text = words.NOTHING
+    reason: Text = NOTHING
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:

@@ -32,8 +32,8 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from ..language import Text
 from ..storage import sweep, write_bytes
+from ..words import Text, say
 
 Kernel = Callable[..., Any]
 
@@ -72,22 +72,12 @@ def digest(*names: str) -> str:
 
 
 _said: set[str] = set()
-COMPILING = Text(
-    "fplab: compiling kernels as they are first used; kept for later runs in {folder}",
-    "fplab：内核在首次使用时编译，并保存在 {folder}，供以后使用",
+COMPILING = say("fplab: compiling kernels as they are first used; kept for later runs in {folder}")
+NOT_KEPT = say("fplab: compiled kernels are not kept, and are compiled again in every run: {why}")
+FOREIGN = say(
+    "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run"
 )
-NOT_KEPT = Text(
-    "fplab: compiled kernels are not kept, and are compiled again in every run: {why}",
-    "fplab：编译好的内核不会保存，每次运行都要重新编译：{why}",
-)
-FOREIGN = Text(
-    "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run",
-    "{folder} 必须属于您，且他人不可写（chmod go-w），因为其中的内容会被执行",
-)
-DAMAGED = Text(
-    "fplab: {path} is damaged; it is compiled again, and so is every other file that is",
-    "fplab：{path} 已损坏，将重新编译；其他损坏的文件也会如此处理",
-)
+DAMAGED = say("fplab: {path} is damaged; it is compiled again, and so is every other file that is")
 
 
 def _say_once(text: Text, **values: object) -> None:

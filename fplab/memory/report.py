@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ..columns import padded, width_of
 from ..errors import LabError
-from ..language import Text
+from ..words import LIST, NOTHING, Text, joined
 from . import words
 from .stages import KINDS
 from .units import GB, gb, gib, rounded, shown
@@ -58,14 +57,8 @@ def _title(e: Estimate) -> Text:
         parts.append(words.TOKENS.fill(batch=o.micro_batch, tokens=tokens, more=more))
     sizes = {"data": o.data, "tensor": o.tensor, "pipeline": o.pipeline}
     degrees = [words.DEGREES[name].fill(n=n) for name, n in sizes.items() if n > 1]
-    inside = words.BRACKETS.fill(inside=joined(degrees)) if degrees else words.NOTHING
-    return joined([*parts, words.GPUS.fill(n=o.gpus, s="s" * (o.gpus > 1), degrees=inside)])
-
-
-def joined(parts: Iterable[Text | str], by: Text = words.COMMA) -> Text:
-    """Texts one after another."""
-    both = [part if isinstance(part, Text) else Text(part, part) for part in parts]
-    return Text(by.en.join(part.en for part in both), by.zh.join(part.zh for part in both))
+    inside = words.BRACKETS.fill(inside=joined(degrees, LIST)) if degrees else NOTHING
+    return joined([*parts, words.GPUS.fill(n=o.gpus, s="s" * (o.gpus > 1), degrees=inside)], LIST)
 
 
 def uncounted(e: Estimate) -> Text | None:
@@ -190,7 +183,7 @@ def _fits(e: Estimate) -> list[str]:
         here = words.FITS if e.total <= size * GB else words.NEEDS.fill(times=times(e.total, size * GB))
         least = words.NONE
         if count is not None:
-            together = words.IN_ALL.fill(size=count * size) if count > 1 else words.NOTHING
+            together = words.IN_ALL.fill(size=count * size) if count > 1 else NOTHING
             least = words.AT_LEAST.fill(n=count, s="s" * (count > 1), all=together)
         rows.append((f"{size} GB", str(here), str(least)))
     if o.inference is not None:

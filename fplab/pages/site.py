@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import LabError, door, unknown
-from ..language import Text, marked
+from ..language import marked
 from ..storage import demand_writable, write_text
+from ..words import Text, given, say
 from .executed import cells, needed
 from .offline import fetched
 from .rendering import cell, colours
@@ -20,13 +21,12 @@ HEADING = re.compile(r"^# (.+)$", re.M)
 LINKED = re.compile(r'<a\b[^>]*\bhref="([\w.-]+\.html)[^"]*"[^>]*>(.*?)</a>', re.S)
 PART = {"en": re.compile(r'<div class="fplab-en">(.*?)</div>', re.S),
         "zh": re.compile(r'<div class="fplab-zh"[^>]*>(.*?)</div>', re.S)}  # fmt: skip
-COURSE = Text("fplab: the course", "fplab：课程")
-ABOUT = Text(
-    "The chapters with all their outputs, to read without running anything. make lab opens the same notebooks, live.",
-    "各章及其全部输出，无需运行即可阅读。make lab 可打开同样的笔记本，并可实际操作。",
+COURSE = say("fplab: the course")
+ABOUT = say(
+    "The chapters with all their outputs, to read without running anything. make lab opens the same notebooks, live."
 )
-PREVIOUS, NEXT, CONTENTS = Text("Previous", "上一章"), Text("Next", "下一章"), Text("Contents", "目录")
-SKIP, LANGUAGE = Text("Skip to the chapter", "跳到正文"), Text("Language", "语言")
+PREVIOUS, NEXT, CONTENTS = say("Previous"), say("Next"), say("Contents")
+SKIP, LANGUAGE = say("Skip to the chapter"), say("Language")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def chapters(folder: Path) -> tuple[Chapter, ...]:
     for path in sorted(folder.glob("*.ipynb")):
         first = next((c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"), "")
         parts = {language: _head(pattern.search(first), path.stem) for language, pattern in PART.items()}
-        title, question = (Text(parts["en"][i], parts["zh"][i]) for i in (0, 1))
+        title, question = (given(parts["en"][i], zh=parts["zh"][i]) for i in (0, 1))
         found.append(Chapter(path.stem, path, title, question))
     return tuple(found)
 

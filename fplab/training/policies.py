@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from .. import formats
 from ..errors import LabError, quotes_call, unknown
-from ..language import Text
+from ..words import Text, say
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 UPDATES = ("nearest", "stochastic", "kahan", "master")
@@ -205,21 +205,16 @@ _FP16 = Products("fp16")
 _BF16 = Products("bf16")
 
 POLICIES: tuple[Policy, ...] = (
-    Policy("fp32", Text("everything in FP32: the baseline", "全部用 FP32：基准")),
+    Policy("fp32", say("everything in FP32: the baseline")),
     Policy(
         "tf32",
-        Text(
-            "FP32 everywhere, the operands of matrix products read as TF32", "全部用 FP32，矩阵乘积的操作数按 TF32 读取"
-        ),
+        say("FP32 everywhere, the operands of matrix products read as TF32"),
         "torch, allow_tf32",
         products=Products("tf32"),
     ),
     Policy(
         "fp16",
-        Text(
-            "autocast to FP16 by torch's CUDA lists, dynamic loss scale",
-            "按 torch 的 CUDA 列表自动转换到 FP16，动态损失缩放",
-        ),
+        say("autocast to FP16 by torch's CUDA lists, dynamic loss scale"),
         "torch.amp",
         autocast="fp16",
         products=_FP16,
@@ -227,20 +222,14 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "bf16",
-        Text(
-            "autocast to BF16 by torch's CUDA lists, no loss scale",
-            "按 torch 的 CUDA 列表自动转换到 BF16，不用损失缩放",
-        ),
+        say("autocast to BF16 by torch's CUDA lists, no loss scale"),
         "torch.amp",
         autocast="bf16",
         products=_BF16,
     ),
     Policy(
         "fp16_master",
-        Text(
-            "everything in FP16 but an FP32 master copy of the weights, dynamic loss scale",
-            "除 FP32 主权重副本外全部用 FP16，动态损失缩放",
-        ),
+        say("everything in FP16 but an FP32 master copy of the weights, dynamic loss scale"),
         _MIXED,
         cast="fp16",
         products=_FP16,
@@ -250,7 +239,7 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "pure_fp16",
-        Text("everything in FP16, the optimizer too; no loss scale", "全部用 FP16，优化器也是；不用损失缩放"),
+        say("everything in FP16, the optimizer too; no loss scale"),
         _MIXED,
         cast="fp16",
         logits="fp16",
@@ -260,7 +249,7 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "pure_bf16",
-        Text("everything in BF16, the optimizer too", "全部用 BF16，优化器也是"),
+        say("everything in BF16, the optimizer too"),
         "Zamirai et al. 2020, arXiv 2010.06192",
         cast="bf16",
         logits="bf16",
@@ -270,22 +259,16 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "fp8_hybrid",
-        Text(
-            "products of E4M3 operands, E5M2 gradients in the backward pass, scaled per tensor; the rest FP32",
-            "乘积的操作数用 E4M3，反向传播的梯度用 E5M2，逐张量缩放；其余用 FP32",
-        ),
+        say("products of E4M3 operands, E5M2 gradients in the backward pass, scaled per tensor; the rest FP32"),
         _FP8,
         products=Products(
             "e4m3", gradients="e5m2", scaling=Made("scalers", "AmaxScaling", (("fmt", "e4m3"), ("gradients", "e5m2")))
         ),
     ),
-    Policy("o0", Text("Apex O0: FP32", "Apex O0：FP32"), _APEX),
+    Policy("o0", say("Apex O0: FP32"), _APEX),
     Policy(
         "o1",
-        Text(
-            "Apex O1: casts around functions, FP32 weights, dynamic loss scale of at most 2^24",
-            "Apex O1：在函数前后转换，FP32 权重，动态损失缩放至多 2^24",
-        ),
+        say("Apex O1: casts around functions, FP32 weights, dynamic loss scale of at most 2^24"),
         _APEX,
         autocast="fp16",
         products=_FP16,
@@ -293,10 +276,7 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "o2",
-        Text(
-            "Apex O2: an FP16 model with FP32 batch norm and FP32 master weights, dynamic loss scale of at most 2^24",
-            "Apex O2：FP16 模型，批归一化与主权重用 FP32，动态损失缩放至多 2^24",
-        ),
+        say("Apex O2: an FP16 model with FP32 batch norm and FP32 master weights, dynamic loss scale of at most 2^24"),
         _APEX,
         cast="fp16",
         keep_fp32=NORMS,
@@ -307,10 +287,7 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "o3",
-        Text(
-            "Apex O3: an FP16 model and optimizer; only the loss reads FP32 logits",
-            "Apex O3：模型与优化器都用 FP16；只有损失读取 FP32 的 logits",
-        ),
+        say("Apex O3: an FP16 model and optimizer; only the loss reads FP32 logits"),
         _APEX,
         cast="fp16",
         products=_FP16,
@@ -319,10 +296,7 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "mixed_float16",
-        Text(
-            "Keras: FP32 variables, every layer computes in FP16, Keras' dynamic loss scale",
-            "Keras：变量为 FP32，每层以 FP16 计算，Keras 的动态损失缩放",
-        ),
+        say("Keras: FP32 variables, every layer computes in FP16, Keras' dynamic loss scale"),
         _KERAS,
         cast="fp16",
         products=_FP16,
@@ -330,7 +304,7 @@ POLICIES: tuple[Policy, ...] = (
     ),
     Policy(
         "mixed_bfloat16",
-        Text("Keras: FP32 variables, every layer computes in BF16", "Keras：变量为 FP32，每层以 BF16 计算"),
+        say("Keras: FP32 variables, every layer computes in BF16"),
         _KERAS,
         cast="bf16",
         products=_BF16,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import floats, formats, spacing, sums
-from ..draw.page import facts, note, panel, say, title
+from ..draw.page import facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call, unknown
 from ..inspection.given import parse
 from ..inspection.numerals import short, signed
-from ..language import Text
+from ..words import say, say_of
 from .shell import Board, Control
 
 MOST = 4096
@@ -85,33 +85,31 @@ def render(state: State) -> str:
     """The running sum and the exact one, where it stalls, and the error at the end."""
     found = curve(state)
     end, wanted = float(found.computed[-1]), found.exact[-1]
-    lines = [(say("term in the format", "格式中的项"), short(found.term, 12)),
-             (say("computed", "计算结果"), repr(end)), (say("exact", "精确"), short(wanted, 12))]  # fmt: skip
+    lines = [(str(say("term in the format")), short(found.term, 12)),
+             (str(say("computed")), repr(end)), (str(say_of("accumulation", "exact")), short(wanted, 12))]  # fmt: skip
     if np.isfinite(end):
         error = Fraction(end) - wanted
         relative = f" ({signed(100 * error / abs(wanted), 3)} %)" if wanted else ""
-        lines.append((say("error", "误差"), signed(error) + relative))
-    lines.append((say("stalls", "停滞"), _stall(found, state)))
+        lines.append((str(say("error")), signed(error) + relative))
+    lines.append((str(say("stalls")), _stall(found, state)))
     return panel(title(f"{state.n:,} × {state.term}: {state.format}, {state.accumulate} {state.order}"),
                  _plot(found, state), facts(lines),
-                 note(say("Dashed: exact. Solid: computed.", "虚线：精确。实线：计算结果。")))  # fmt: skip
+                 note(str(say("Dashed: exact. Solid: computed."))))  # fmt: skip
 
 
 def _stall(found: Curve, state: State) -> str:
     """Where the running sum stops, and why there."""
     if found.stalls is None:
-        return say("nowhere within these terms", "在这些项内没有停滞")
+        return str(say("nowhere within these terms"))
     at = float(sums.sum(np.full(found.stalls, float(found.term)), state.format, accumulate=state.accumulate))
     if not np.isfinite(at):
-        return say(f"after {found.stalls:,} terms the sum overflows", f"{found.stalls:,} 项之后溢出")
+        return str(say("after {stalls:,} terms the sum overflows", stalls=found.stalls))
     most = formats.get(state.accumulate).max
     if abs(at) >= most:
-        return say(
-            f"after {found.stalls:,} terms at the largest value, {at:g}", f"{found.stalls:,} 项之后停在最大值 {at:g}"
-        )
+        return str(say("after {stalls:,} terms at the largest value, {at:g}", stalls=found.stalls, at=at))
     ulp = float(spacing.ulp(at, state.accumulate))
-    return say(f"after {found.stalls:,} terms at {at:g}, where the spacing is {ulp:g} and the term at most half of it",
-               f"{found.stalls:,} 项之后停在 {at:g}，此处间距 {ulp:g}，项不超过其一半")  # fmt: skip
+    after = say("after {stalls:,} terms at {at:g}, where the spacing is {ulp:g} and the term at most half of it")
+    return str(after.fill(stalls=found.stalls, at=at, ulp=ulp))
 
 
 def _plot(found: Curve, state: State) -> str:
@@ -134,24 +132,31 @@ def _plot(found: Curve, state: State) -> str:
     for n, y in kept[:: max(len(kept) // 12, 1)]:
         x, height = at(n, y)
         drawing.add("circle", cx=x, cy=height, r=3.5, fill=BLUE, class_="sum", data_n=n, data_sum=repr(y))
-    names = [(exact[-1], say("exact", "精确")), *((y, say("computed", "计算")) for _, y in kept[-1:])]
+    names = [
+        (exact[-1], str(say_of("accumulation", "exact"))),
+        *((y, str(say_of("accumulation", "computed"))) for _, y in kept[-1:]),
+    ]
     for y, name in names:
         x, height = at(state.n, y)
-        lower = 12 if len(names) == 2 and y == min(v for v, _ in names) and name != say("exact", "精确") else -2
+        lower = (
+            12
+            if len(names) == 2 and y == min(v for v, _ in names) and name != str(say_of("accumulation", "exact"))
+            else -2
+        )
         drawing.text(x + 8, height + lower, name, size=12)
     drawing.text(LEFT - 8, 24, f"{high:.5g}", "end", 11)
     drawing.text(LEFT - 8, 18 + HEIGHT, f"{low:.5g}", "end", 11)
-    drawing.text(at(state.n, low)[0], HEIGHT + 36, f"{state.n:,} {say('terms', '项')}", "end", 11)
+    drawing.text(at(state.n, low)[0], HEIGHT + 36, str(say("{n:,} terms", n=state.n)), "end", 11)
     end = float(found.computed[-1])
-    return drawing.svg(say(f"sum {end!r}, exact {exact[-1]!r}", f"和 {end!r}，精确 {exact[-1]!r}"))
+    return drawing.svg(str(say("sum {end!r}, exact {n!r}", end=end, n=exact[-1])))
 
 
 CONTROLS = (
-    Control("term", Text("term", "项")),
-    Control("n", Text("number of terms", "项数"), low=1, high=MOST),
-    Control("format", Text("format", "格式"), options=FORMATS),
-    Control("accumulate", Text("accumulator", "累加器"), options=FORMATS),
-    Control("order", Text("order", "顺序"), options=tuple(sums.ORDERS)),
+    Control("term", say("term")),
+    Control("n", say("number of terms"), low=1, high=MOST),
+    Control("format", say("format"), options=FORMATS),
+    Control("accumulate", say("accumulator"), options=FORMATS),
+    Control("order", say("order"), options=tuple(sums.ORDERS)),
 )
 
 

@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..draw.page import beside, bracketed, facts, note, panel, refusal, say, title
+from ..draw.page import beside, bracketed, facts, note, panel, refusal, title
 from ..draw.strip import bit_strip
 from ..errors import LabError
 from ..exact import Exact
 from ..inspection import numerals
 from ..inspection.given import parse
+from ..words import say
 from . import encodings
 from .encodings import Encoding
 
@@ -70,7 +71,7 @@ def stepped(state: State, side: int, up: bool) -> State:
     code = state.codes[side]
     after = None if code is None else state.encoding(side).neighbour(code, up)
     if after is None:
-        end = say("there is no further value in this direction.", "这个方向上没有更多的值。")
+        end = str(say("there is no further value in this direction."))
         return replace(state, problem=f"{state.names[side]}: {end}")
     return edited(state, side, after)
 
@@ -118,20 +119,20 @@ def render(state: State) -> str:
 def _side(state: State, side: int) -> str:
     """One encoding: strip, code, value, neighbours."""
     one, code, value = state.encoding(side), state.codes[side], state.value(side)
-    mark = say("edited", "已编辑") if side == state.source else say("follows, rounded to nearest", "跟随，舍入到最近")
+    mark = str(say("edited")) if side == state.source else str(say("follows, rounded to nearest"))
     head = title(one.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
     if code is None or value is None:
-        return head + note(say("cannot hold this value", "无法表示这个值"))
+        return head + note(str(say("cannot hold this value")))
     strip = bit_strip(one.fields(code), one.name)
     near = [one.neighbour(code, up) for up in (False, True)]
     shown = [numerals.near_text(None if n is None else one.value(n, state.scale)) for n in near]
     lines = [
-        (say("code", "编码"), f"0x{code:0{-(-one.bits // 4)}x} = {code}"),
-        (say("class", "类别"), one.kind(code)),
-        (say("made of", "构成"), one.formula(code)),
-        (say("value", "值"), exact_text(value)),
-        (say("below", "下邻"), shown[0]),
-        (say("above", "上邻"), shown[1]),
+        (str(say("code")), f"0x{code:0{-(-one.bits // 4)}x} = {code}"),
+        (str(say("class")), one.kind(code)),
+        (str(say("made of")), one.formula(code)),
+        (str(say("value")), exact_text(value)),
+        (str(say("below")), shown[0]),
+        (str(say("above")), shown[1]),
     ]
     return head + strip.svg() + facts(lines)
 
@@ -151,7 +152,7 @@ def _distance(state: State) -> str:
         return ""
     difference = b.value - a.value
     if not difference:
-        return say("Both hold the same value.", "两边的值相同。")
+        return str(say("Both hold the same value."))
     ratio = f", {numerals.signed(difference / abs(a.value), 3)} × {state.left}" if a.value else ""
     return f"{state.right} − {state.left} = {numerals.signed(difference)}{ratio}"
 
@@ -194,15 +195,15 @@ class Editor:
 
     def _label(self) -> None:
         """Every input's words, in the current language."""
-        for side, name in enumerate((say("left", "左"), say("right", "右"))):
-            self.names[side].description, self.texts[side].description = name, say("value", "值")
-            self.texts[side].placeholder = say("value or code: 0.1, 1/3, 0x2e66", "数值或编码：0.1、1/3、0x2e66")
+        for side, name in enumerate((str(say("left")), str(say("right")))):
+            self.names[side].description, self.texts[side].description = name, str(say("value"))
+            self.texts[side].placeholder = str(say("value or code: 0.1, 1/3, 0x2e66"))
             below, above = self.steps[side]
             below.tooltip, above.tooltip = (
-                say("next value below", "下一个较小的值"),
-                say("next value above", "下一个较大的值"),
+                str(say("next value below")),
+                str(say("next value above")),
             )
-        self.scale.description = say("scale", "缩放因子")
+        self.scale.description = str(say("scale"))
 
     def attempt(self, state: State) -> None:
         """Show a state that an input led to, unless the input is only following."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from .. import codebooks
 from ..codebooks import Codebook, Quantized
-from ..draw.page import facts, listed, note, panel, say, table, title
+from ..draw.page import facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..errors import integer, quotes_call, unknown
-from ..language import Text
+from ..words import say, say_of
 from .shell import Board, Control
 
 N, KEY = 64, 64
@@ -72,23 +72,22 @@ def render(state: State) -> str:
     """Values as bars, what came back as marks, the steps of each block; a table of scales and errors."""
     values, codes, back = quantised(state)
     rms = errors(state)
-    rows = [(f"{say('block', '块')} {i}" + (" ←" if state.place // state.block == i else ""), f"{s:.5g}", f"{e:.4g}",
+    rows = [(str(say_of("blockwise", "block {n}", n=i)) + (" ←" if state.place // state.block == i else ""),
+             f"{s:.5g}", f"{e:.4g}",
              f"{int((back[i * state.block : (i + 1) * state.block] == 0).sum())}")
             for i, (s, e) in enumerate(zip(codes.absmax.tolist(), rms, strict=True))]  # fmt: skip
-    rms_head = say("RMS error of the others", "其余元素的均方根误差")
-    head = [say("block", "块"), say("largest magnitude", "最大值"), rms_head, say("read back as 0", "还原为 0")]
+    rms_head = str(say("RMS error of the others"))
+    head = [str(say_of("blockwise", "block")), str(say("largest magnitude")), rms_head, str(say("read back as 0"))]
     bits = 8 * codes.nbytes / N
-    told = say(
-        "Bar: the value. Mark: what comes back. ←: the outlier's block. The axis shows ±4; an arrow points beyond it.",
-        "柱：原值。标记：还原值。←：含离群值的块。坐标只到 ±4；箭头指向范围之外。",
-    )
+    told = str(
+        say("Bar: the value. Mark: what comes back. ←: the outlier's block. "
+            "The axis shows ±4; an arrow points beyond it.")
+    )  # fmt: skip
     return panel(
-        title(listed(book(state.book).name, f"{say('blocks of', '块大小')} {state.block}")),
+        title(listed(book(state.book).name, str(say("blocks of {n}", n=state.block)))),
         _plot(values, back, state),
         table(head, rows),
-        facts(
-            [(say("storage", "存储"), f"{bits:.3g} {say('bits an element, scales included', '位/元素，含缩放因子')}")]
-        ),
+        facts([(str(say("storage")), str(say("{bits:.3g} bits an element, scales included", bits=bits)))]),
         note(told),
     )
 
@@ -103,7 +102,7 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     for start in range(0, N, state.block):
         x = LEFT + start * step
         drawing.line(x, 4, x, HEIGHT + 16, stroke=GREY, stroke_dasharray="4 3")
-        drawing.text(x + 3, HEIGHT + 26, f"{say('block', '块')} {start // state.block}", size=11)
+        drawing.text(x + 3, HEIGHT + 26, str(say_of("blockwise", "block {n}", n=start // state.block)), size=11)
     for i, (value, again) in enumerate(zip(values.tolist(), back.tolist(), strict=True)):
         x, outlier = LEFT + i * step, i == state.place
         top, bottom = sorted((y_of(value), y_of(0)))
@@ -118,18 +117,23 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)
     return drawing.svg(
-        say(
-            f"{N} values in blocks of {state.block}, outlier {state.outlier:g} at {state.place}",
-            f"{N} 个值，块大小 {state.block}，离群值 {state.outlier:g} 在位置 {state.place}",
+        str(
+            say(
+                "{N} values in blocks of {block}, outlier {outlier:g} at {place}",
+                N=N,
+                block=state.block,
+                outlier=state.outlier,
+                place=state.place,
+            ),
         )
     )
 
 
 CONTROLS = (
-    Control("book", Text("codebook", "码本"), options=BOOKS),
-    Control("block", Text("block", "块大小"), options=BLOCKS),
-    Control("outlier", Text("outlier", "离群值"), low=-64.0, high=64.0, step=0.5),
-    Control("place", Text("place", "位置"), low=0, high=N - 1),
+    Control("book", say("codebook"), options=BOOKS),
+    Control("block", say("block"), options=BLOCKS),
+    Control("outlier", say("outlier"), low=-64.0, high=64.0, step=0.5),
+    Control("place", say("place"), low=0, high=N - 1),
 )
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import formats
-from ..draw.page import after_colon, beside, bracketed, facts, listed, note, panel, say, title, two_to
+from ..draw.page import after_colon, beside, bracketed, facts, listed, note, panel, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..draw.strip import bit_strip
 from ..errors import quotes_call
 from ..formats import Format, Specials
-from ..language import Text
+from ..words import say, say_of, verbatim
 from .shell import Action, Board, Control, change
 
 WIDTH = 880
@@ -47,19 +47,18 @@ def render(state: State) -> str:
     """Layout, numbers, the values around zero, and the values in each binade, beside a known format's."""
     form, other = designed(state), formats.get(state.beside)
     found = twins(form)
-    known = say(f" (the table's {', '.join(found)})", f"（即表中的 {'、'.join(found)}）") if found else ""
-    bits = say(f"{form.bits} bits", f"{form.bits} 位")
+    known = str(say(" (the table's {names})", names=listed(*found))) if found else ""
+    bits = str(say("{bits} bits", bits=form.bits))
     strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), form.name)
     return panel(
         title(listed(form.name, bits + known)),
         strip.svg(after_colon(form.name, bits)),
         beside(title(form.name) + facts(_numbers(form)), title(other.name) + facts(_numbers(other))),
-        title(say("Values from zero up, to scale", "从零开始的值，按比例画出")),
+        title(str(say("Values from zero up, to scale"))),
         ruler(form),
-        title(say("Values in each power of two", "每个二的幂区间内的值的个数")),
+        title(str(say("Values in each power of two"))),
         density((form, other)),
-        note(say("Short ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade.",
-                 "短刻度：次正规数。柱越宽，范围越大；越高，每个区间的值越多。")),
+        note(str(say("Short ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade."))),
     )  # fmt: skip
 
 
@@ -71,16 +70,16 @@ def _widths(form: Format) -> list[tuple[str, int]]:
 def _numbers(form: Format) -> list[tuple[str, str]]:
     """Range, precision and counts."""
     decades = math.log10(form.max) - math.log10(form.smallest_subnormal)
-    special = [say("infinity", "无穷")] * form.has_infinity + ["NaN"] * form.has_nan
+    special = [str(say("infinity"))] * form.has_infinity + ["NaN"] * form.has_nan
     return [
-        (say("largest", "最大"), f"{form.max:.9g}"),
-        (say("smallest normal", "最小正规数"), f"{form.smallest_normal:.9g} = {two_to(form.emin)}"),
-        (say("smallest", "最小正数"), f"{form.smallest_subnormal:.9g}"),
-        (say("ulp of 1", "1 的 ulp"), f"{form.eps:.9g} = {two_to(form.machep)}"),
-        (say("ulp of the largest", "最大值的 ulp"), f"{math.ldexp(1.0, form.emax - form.fraction_bits):.9g}"),
-        (say("range", "范围"), say(f"{decades:.1f} decades", f"{decades:.1f} 个十倍区间")),
-        (say("values", "值的个数"), f"{form.distinct_values:,}"),
-        (say("specials", "特殊值"), say(", ", "、").join(special) or say("none", "无")),
+        (str(say("largest")), f"{form.max:.9g}"),
+        (str(say("smallest normal")), f"{form.smallest_normal:.9g} = {two_to(form.emin)}"),
+        (str(say("smallest")), f"{form.smallest_subnormal:.9g}"),
+        (str(say("ulp of 1")), f"{form.eps:.9g} = {two_to(form.machep)}"),
+        (str(say("ulp of the largest")), f"{math.ldexp(1.0, form.emax - form.fraction_bits):.9g}"),
+        (str(say("range")), str(say("{decades:.1f} decades", decades=decades))),
+        (str(say_of("designer", "values")), f"{form.distinct_values:,}"),
+        (str(say("specials")), str(say_of("between items", ", ")).join(special) or str(say_of("designer", "none"))),
     ]
 
 
@@ -100,9 +99,9 @@ def ruler(form: Format) -> str:
         drawing.line(x, 26 if subnormal else 14, x, 36, stroke=ORANGE if subnormal else BLUE,
                      class_="subnormal" if subnormal else "normal", data_value=repr(value))  # fmt: skip
     drawing.text(20, 54, "0", "middle", 11)
-    shown = say("largest", "最大") if values.size == form.max_code + 1 else say("and so on", "以此类推")
+    shown = str(say("largest")) if values.size == form.max_code + 1 else str(say("and so on"))
     drawing.text(WIDTH - 30, 54, bracketed(f"{values[-1]:.6g}", shown), "end", 11)
-    ends = say(f"{values.size} values from 0 to {values[-1]:.6g}", f"从 0 到 {values[-1]:.6g} 的 {values.size} 个值")
+    ends = str(say("{size} values from 0 to {n:.6g}", size=values.size, n=values[-1]))
     return drawing.svg(after_colon(form.name, ends))
 
 
@@ -135,7 +134,7 @@ def density(chosen: tuple[Format, Format]) -> str:
     for exponent in range(first, last + 1):
         if exponent % every == 0:
             drawing.text(74 + (exponent - first + 0.5) * step, 168, two_to(exponent), "middle", 11)
-    ends = [say(f"binades {min(t)} to {max(t)}", f"二进区间 {min(t)} 到 {max(t)}") for t in tallies]
+    ends = [str(say("binades {n} to {n2}", n=min(t), n2=max(t))) for t in tallies]
     return drawing.svg("; ".join(after_colon(f.name, end) for f, end in zip(chosen, ends, strict=True)))
 
 
@@ -146,16 +145,16 @@ def like(name: str) -> State:
 
 
 CONTROLS = (
-    Control("exponent_bits", Text("exponent bits", "指数位"), low=1, high=11),
-    Control("fraction_bits", Text("fraction bits", "尾数位"), low=0, high=23),
-    Control("specials", Text("specials", "特殊值"), options=tuple(SPECIALS)),
-    Control("beside", Text("beside", "对照"), options=tuple(f.name for f in formats.TABLE)),
+    Control("exponent_bits", say("exponent bits"), low=1, high=11),
+    Control("fraction_bits", say("fraction bits"), low=0, high=23),
+    Control("specials", say("specials"), options=tuple(SPECIALS)),
+    Control("beside", say("beside"), options=tuple(f.name for f in formats.TABLE)),
 )
 
 
 def _button(name: str) -> Action:
     """A button that designs a format of the table."""
-    return Action(Text(name, name), lambda state: change(like(name), "beside", state.beside))
+    return Action(verbatim(name), lambda state: change(like(name), "beside", state.beside))
 
 
 ACTIONS = tuple(map(_button, ("fp16", "bf16", "e4m3", "e5m2", "e2m1")))

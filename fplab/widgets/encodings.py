@@ -12,12 +12,13 @@ import numpy as np
 from .. import codebooks, exact, integers
 from ..codebooks import oracle, tree
 from ..codebooks.books import Codebook
-from ..draw.page import say, two_to
+from ..draw.page import two_to
 from ..errors import LabError, unknown
 from ..exact import Exact
 from ..formats import TABLE, Format
 from ..inspection import rows
 from ..inspection.words import CLASSES
+from ..words import say, say_of
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -108,7 +109,7 @@ class FloatCodes:
         form = self.format
         x = exact.decode(code, form)
         if x.kind != "finite":
-            return say("exponent and fraction name no number", "指数与尾数的这一组合不表示数")
+            return str(say("exponent and fraction name no number"))
         magnitude = code & ~form.sign_mask
         field, fraction = magnitude >> form.fraction_bits, magnitude & ((1 << form.fraction_bits) - 1)
         hidden = int(field != 0 or not form.zero)
@@ -163,13 +164,13 @@ class IntegerCodes:
 
     def kind(self, code: int) -> str:
         """Its integer."""
-        return say(f"integer {self.integer(code)}", f"整数 {self.integer(code)}")
+        return str(say("integer {n}", n=self.integer(code)))
 
     def formula(self, code: int) -> str:
         """The weights of the bits that are set."""
         top, signed = self.bits - 1, integers.grids.get(self.grid).signed
         weights = [-(1 << i) if signed and i == top else 1 << i for i in range(top, -1, -1) if code >> i & 1]
-        return f"({' + '.join(map(str, weights)) or '0'}) × {say('scale', '缩放因子')}"
+        return f"({' + '.join(map(str, weights)) or '0'}) × " + str(say("scale"))
 
 
 @dataclass(frozen=True)
@@ -221,16 +222,23 @@ class BookCodes:
         """Its place among the values."""
         order = np.unique(self.book.table)
         rank = int(np.searchsorted(order, self.book.table[code])) + 1
-        return say(f"value {rank} of {order.size}", f"{order.size} 个值中的第 {rank} 个")
+        return str(say("value {rank} of {size}", rank=rank, size=order.size))
 
     def formula(self, code: int) -> str:
         """The tree's decade and fraction, or the looked-up value."""
-        largest = say("largest magnitude", "块内最大值")
+        largest = str(say_of("encodings", "largest magnitude"))
         if not self.is_tree:
-            return f"{say('table', '表')}[{code}] = {float(self.book.table[code])!r} × {largest}"
+            return str(
+                say(
+                    "table[{code}] = {value!r} × {largest}",
+                    code=code,
+                    value=float(self.book.table[code]),
+                    largest=largest,
+                )
+            )
         seen = tree.fields(code, self.bits)
         if seen.width < 0:
-            return say("no indicator: zero", "没有指示位：零")
+            return str(say("no indicator: zero"))
         share = f" × {seen.fraction}/{2**seen.width - 1}" if seen.width else ""
         return f"{'−' if seen.negative else ''}10^−{seen.zeros}{share} × {largest}"
 

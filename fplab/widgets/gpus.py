@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from .. import tensorcore
-from ..draw.page import after_colon, facts, listed, note, panel, say, title
+from ..draw.page import after_colon, facts, listed, note, panel, title
 from ..draw.scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import LabError, quotes_call
-from ..language import Text
 from ..tensorcore import GPUS, models
+from ..words import say, say_of
 from .shell import Board, Control
 from .stepper import INPUTS, PRESETS, numbers
 
@@ -73,22 +73,21 @@ def render(state: State) -> str:
     drawing = Scene(860, 34 + 26 * len(found))
     finite = [Fraction(one.value) for one in found if one.bits is not None and np.isfinite(one.value)]
     worst = max((abs(x - wanted) for x in finite), default=Fraction(0)) if wanted is not None else Fraction(0)
-    for x, head in ((142, say("bits", "位")), (240, say("value", "值")), (410, say("error", "误差"))):
+    for x, head in ((142, str(say("bits"))), (240, str(say("value"))), (410, str(say("error")))):
         drawing.text(x, 16, head, size=12, opacity=0.8)
     for row, one in enumerate(found):
         _row(drawing, 40 + 26 * row, one, groups, wanted, worst)
-    several = "one answer" if len(groups) == 1 else f"{len(groups)} different answers"
-    count = say(several, f"{len(groups)} 种答案")
-    total = say("none", "无") if wanted is None else repr(float(wanted))
+    count = str(say("one answer") if len(groups) == 1 else say("{n} different answers", n=len(groups)))
+    total = str(say_of("gpus", "none")) if wanted is None else repr(float(wanted))
     return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.svg(_spoken(found)),
-                 facts([(say("exact sum", "精确和"), total)]),
-                 note(say("The same letter: the same bits.", "字母相同：位相同。")))  # fmt: skip
+                 facts([(str(say("exact sum")), total)]),
+                 note(str(say("The same letter: the same bits."))))  # fmt: skip
 
 
 def _row(drawing: Scene, y: float, one: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
     drawing.text(4, y, one.gpu, size=13, font_weight="bold")
     if one.bits is None:
-        drawing.text(142, y, say("has no such product", "没有这种乘积"), size=12, opacity=0.8)
+        drawing.text(142, y, str(say("has no such product")), size=12, opacity=0.8)
         return
     group = groups.index(one.bits)
     drawing.rect(116, y - 13, 18, 18, COLOURS[group % len(COLOURS)], fill_opacity=0.45)
@@ -104,7 +103,9 @@ def _row(drawing: Scene, y: float, one: Answer, groups: list[int], wanted: Fract
 
 
 def _spoken(found: list[Answer]) -> str:
-    return listed(*(f"{one.gpu} {say('none', '无') if one.bits is None else format(one.bits, '08x')}" for one in found))
+    return listed(
+        *(f"{one.gpu} {str(say_of('gpus', 'none')) if one.bits is None else format(one.bits, '08x')}" for one in found)
+    )
 
 
 def changed(state: State, field: str, value: Any) -> State:
@@ -117,12 +118,12 @@ def changed(state: State, field: str, value: Any) -> State:
 
 
 CONTROLS = (
-    Control("preset", Text("example", "例子"), options=("", *PRESETS)),
-    Control("inputs", Text("inputs", "输入"), options=INPUTS),
-    Control("output", Text("output", "输出"), options=("fp32", "fp16")),
-    Control("a", Text("a", "a"), wide=True),
-    Control("b", Text("b", "b"), wide=True),
-    Control("c", Text("c", "c")),
+    Control("preset", say("example"), options=("", *PRESETS)),
+    Control("inputs", say("inputs"), options=INPUTS),
+    Control("output", say("output"), options=("fp32", "fp16")),
+    Control("a", say("a"), wide=True),
+    Control("b", say("b"), wide=True),
+    Control("c", say("c")),
 )
 
 

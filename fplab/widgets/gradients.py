@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from .. import floats, formats
-from ..draw.page import listed, note, panel, say, table, title, two_to
+from ..draw.page import listed, note, panel, table, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import LabError, quotes_call
-from ..language import Text
 from ..storage import read_arrays, shipped
+from ..words import say, say_of
 from .shell import Board, Control
 
 FILE = Path(__file__).parent / "data" / "gradients.npz"
@@ -27,10 +27,10 @@ SAMPLE, KEY = 16384, 2026
 KINDS = ("activation", "weight")
 FATES = ("zero", "subnormal", "normal", "overflow")
 NAMES = {
-    "zero": Text("zero", "变成零"),
-    "subnormal": Text("subnormal", "次正规"),
-    "normal": Text("normal", "正规"),
-    "overflow": Text("overflow", "溢出"),
+    "zero": say_of("gradients", "zero"),
+    "subnormal": say_of("gradients", "subnormal"),
+    "normal": say_of("gradients", "normal"),
+    "overflow": say("overflow"),
 }
 COLOURS = dict(zip(FATES, (RED, ORANGE, BLUE, PURPLE), strict=True))
 MARKS = dict(zip(FATES, ("✗", "~", "✓", "∞"), strict=True))
@@ -72,15 +72,14 @@ def render(state: State) -> str:
     fate = fates(values, form.name, state.log2_scale)
     binade = np.frexp(values)[1] - 1 + state.log2_scale
     low, high = form.emin - form.fraction_bits, form.emax
-    scale = say("loss scale", "损失缩放")
+    scale = str(say("loss scale"))
     head = listed(form.name, f"{scale} {two_to(state.log2_scale)} = {2**state.log2_scale:,}")
     shares = [int((fate == i).sum()) for i in range(4)]
     drawing = histogram(binade, fate, low, form.emin, high, head)
     columns = [f"{MARKS[name]} {NAMES[name]}" for name in FATES]
-    rows = [(say("gradients", "梯度"), *(f"{n:,}" for n in shares)),
-            (say("share", "比例"), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
-    told = note(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say.",
-                    "柱：缩放后按二的幂分组的梯度；符号与颜色含义相同。"))  # fmt: skip
+    rows = [(str(say("gradients")), *(f"{n:,}" for n in shares)),
+            (str(say("share")), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
+    told = note(str(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say.")))
     return panel(title(head), drawing, table(["", *columns], rows), told)
 
 
@@ -105,7 +104,8 @@ def histogram(binade: np.ndarray, fate: np.ndarray, low: int, emin: int, high: i
                          data_n=n, data_binade=first + column)  # fmt: skip
             if tall > 12 and step > 7:
                 drawing.text(x + step / 2, y + min(tall / 2 + 4, 14), MARKS[name], "middle", 10)
-    _edges(drawing, ((low, say("smallest", "最小值")), (emin, say("normal", "正规")), (high + 1, say("top", "上限"))),
+    edges = (low, say_of("gradients", "smallest")), (emin, say_of("gradients", "normal")), (high + 1, say("top"))
+    _edges(drawing, tuple((at, str(name)) for at, name in edges),
            first, step)  # fmt: skip
     every = 8 if last - first < 120 else 16
     for exponent in range(first, last + 1):
@@ -151,9 +151,9 @@ def largest_safe(kind: str, fmt: str, most: int = 40) -> int:
 
 
 CONTROLS = (
-    Control("kind", Text("gradients of", "梯度种类"), options=KINDS),
-    Control("format", Text("format", "格式"), options=("fp16", "bf16", "e5m2", "e4m3")),
-    Control("log2_scale", Text("loss scale 2^", "损失缩放 2^"), low=0, high=40),
+    Control("kind", say("gradients of"), options=KINDS),
+    Control("format", say("format"), options=("fp16", "bf16", "e5m2", "e4m3")),
+    Control("log2_scale", say("loss scale 2^"), low=0, high=40),
 )
 
 

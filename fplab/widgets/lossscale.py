@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..draw.page import after_colon, facts, listed, note, panel, power, say, title
+from ..draw.page import after_colon, facts, listed, note, panel, power, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, quotes_call, unknown
-from ..language import Text
 from ..training.scalers import machine
 from ..training.scalers.machine import Machine, Tracked
+from ..words import say
 from .shell import Action, Board, Control
 
 MACHINES = {"torch": machine.TORCH, "keras": machine.KERAS, "apex": machine.APEX}
@@ -70,46 +70,49 @@ def render(state: State) -> str:
     tracked, how = history(state), machine_of(state)
     now = tracked[-1]
     lines = [
-        (say("scale", "缩放因子"), f"{now.scale:,.6g} = {power(now.scale)}" if now.scale else "0"),
-        (say("good steps", "连续正常步"), f"{now.good_steps} / {how.growth_interval}"),
-        (say("last step", "上一步"), _last(state, tracked)),
-        (say("steps", "步数"), listed(len(state.events), f"{say('skipped', '跳过')} {state.events.count('o')}")),
+        (str(say("scale")), f"{now.scale:,.6g} = {power(now.scale)}" if now.scale else "0"),
+        (str(say("good steps")), f"{now.good_steps} / {how.growth_interval}"),
+        (str(say("last step")), _last(state, tracked)),
+        (str(say("steps")), listed(len(state.events), str(say("skipped {n}", n=state.events.count("o"))))),
     ]
     return panel(title(f"{state.library}"), _diagram(state, how), _plot(state, tracked), facts(lines),
-                 note(say("○ good step, ✕ overflow: the update is skipped, ▲ the scale grew.",
-                          "○ 正常步，✕ 溢出：跳过更新，▲ 缩放因子增大。")))  # fmt: skip
+                 note(str(say("○ good step, ✕ overflow: the update is skipped, ▲ the scale grew."))))  # fmt: skip
 
 
 def _last(state: State, tracked: list[Tracked]) -> str:
     if not state.events:
-        return say("none yet", "尚无")
+        return str(say("none yet"))
     before, after = tracked[-2].scale, tracked[-1].scale
     factor = f"× {after / before:g}"
     if state.events[-1] == "o":
-        kept = say("at its lowest", "已在下限") if before == after else factor
-        return say(f"gradients not finite: step skipped, scale {kept}", f"梯度非有限：跳过该步，缩放 {kept}")
+        kept = str(say("at its lowest")) if before == after else factor
+        return str(say("gradients not finite: step skipped, scale {kept}", kept=kept))
     if after != before:
-        return say(f"weights updated, scale {factor}", f"权重已更新，缩放 {factor}")
-    return say("weights updated, scale kept", "权重已更新，缩放不变")
+        return str(say("weights updated, scale {factor}", factor=factor))
+    return str(say("weights updated, scale kept"))
 
 
 def _diagram(state: State, how: Machine) -> str:
     """The two states a scaler is in, and what leads from one to the other."""
     drawing, last = Scene(WIDTH, 76), state.events[-1:] or "g"
-    for x, name, is_now in ((40, say("count good steps", "累计正常步"), last == "g"),
-                            (560, say("back off, skip the step", "回退并跳过该步"), last == "o")):  # fmt: skip
+    for x, name, is_now in ((40, str(say("count good steps")), last == "g"),
+                            (560, str(say("back off, skip the step")), last == "o")):  # fmt: skip
         drawing.rect(x, 20, 200, 34, BLUE if x == 40 else ORANGE, fill_opacity=0.35 if is_now else 0.08, rx=8,
                      stroke="currentColor", stroke_width=2.5 if is_now else 1)  # fmt: skip
         drawing.text(x + 100, 42, ("▶ " if is_now else "") + name, "middle", 13)
     drawing.line(244, 30, 552, 30)
-    drawing.text(398, 24, after_colon(say("overflow", "溢出"), f"× {how.backoff_factor:g} →"), "middle", 12)
+    drawing.text(398, 24, after_colon(str(say("overflow")), f"× {how.backoff_factor:g} →"), "middle", 12)
     drawing.line(244, 46, 552, 46)
-    drawing.text(398, 62, "← " + say("finite gradients", "梯度有限"), "middle", 12)
-    grow = say(
-        f"after {how.growth_interval}: × {how.growth_factor:g}", f"{how.growth_interval} 步后：× {how.growth_factor:g}"
+    drawing.text(398, 62, "← " + str(say("finite gradients")), "middle", 12)
+    grow = str(
+        say(
+            "after {growth_interval}: × {growth_factor:g}",
+            growth_interval=how.growth_interval,
+            growth_factor=how.growth_factor,
+        )
     )
     drawing.text(140, 72, "↻ " + grow, "middle", 12)
-    return drawing.svg(after_colon(state.library, say("overflow", "溢出") if last == "o" else say("good", "正常")))
+    return drawing.svg(after_colon(state.library, str(say("overflow")) if last == "o" else str(say("good"))))
 
 
 def _plot(state: State, tracked: list[Tracked]) -> str:
@@ -141,8 +144,8 @@ def _plot(state: State, tracked: list[Tracked]) -> str:
         mark = "✕" if event == "o" else "▲" if grew else "○"
         drawing.text(x, y + 5, mark, "middle", 14, class_="event", data_scale=repr(tracked[i].scale),
                      fill=ORANGE if event == "o" else "currentColor")  # fmt: skip
-    drawing.text(WIDTH - 10, HEIGHT + 30, say("steps →", "步 →"), "end", 11)
-    return drawing.svg(after_colon(say("scales", "缩放因子"), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
+    drawing.text(WIDTH - 10, HEIGHT + 30, str(say("steps →")), "end", 11)
+    return drawing.svg(after_colon(str(say("scales")), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
 
 
 def changed(state: State, field: str, value: Any) -> State:
@@ -153,15 +156,15 @@ def changed(state: State, field: str, value: Any) -> State:
 
 
 CONTROLS = (
-    Control("library", Text("constants of", "常数取自"), options=tuple(MACHINES)),
-    Control("interval", Text("growth interval", "增长间隔"), low=1, high=20),
+    Control("library", say("constants of"), options=tuple(MACHINES)),
+    Control("interval", say("growth interval"), low=1, high=20),
 )
 ACTIONS = (
-    Action(Text("○ good step", "○ 正常步"), lambda s: stepped(s, "g")),
-    Action(Text("✕ overflow", "✕ 溢出"), lambda s: stepped(s, "o")),
-    Action(Text("▲ until growth", "▲ 直到增长"), until_growth),
-    Action(Text("undo", "撤销"), undone),
-    Action(Text("start again", "重新开始"), lambda s: replace(s, events="")),
+    Action(say("○ good step"), lambda s: stepped(s, "g")),
+    Action(say("✕ overflow"), lambda s: stepped(s, "o")),
+    Action(say("▲ until growth"), until_growth),
+    Action(say("undo"), undone),
+    Action(say("start again"), lambda s: replace(s, events="")),
 )
 
 

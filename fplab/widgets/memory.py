@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 
 from .. import memory
 from ..draw.memory import bars_scene
-from ..draw.page import bracketed, facts, note, panel, say, table, title
+from ..draw.page import bracketed, facts, note, panel, table, title
 from ..errors import quotes_call
-from ..language import Text
 from ..memory import Estimate, words
 from ..memory.activations import RECOMPUTE
+from ..words import say, say_of
 from .shell import Board, Control
 
 KINDS = {kind: name for kind, name in words.KINDS.items() if kind != "kv cache"}  # of training
@@ -51,36 +51,36 @@ def render(state: State) -> str:
     capacity = CARDS[state.card] * 10**9
     fits = ""
     if capacity:
-        fits = say("✓ fits", "✓ 放得下") if chosen.total <= capacity else say("✗ does not fit", "✗ 放不下")
+        fits = str(say("✓ fits")) if chosen.total <= capacity else str(say("✗ does not fit"))
     rows = [(str(KINDS.get(kind, kind)), f"{n:,}", f"{n / 1e9:,.2f}") for kind, n in rank.device.items()]
-    rows.append((say("total", "合计"), f"{rank.total:,}", f"{rank.total / 1e9:,.2f}"))
+    rows.append((str(say("total")), f"{rank.total:,}", f"{rank.total / 1e9:,.2f}"))
     lines = [
-        (say("parameters", "参数量"), f"{chosen.parameters:,}"),
-        (say("data-parallel ranks", "数据并行数"), f"{chosen.options.data}"),
-        (say("sent by a rank in a step", "每步每卡发送"), f"{rank.sent / 1e9:,.2f} GB"),
+        (str(say_of("memory", "parameters")), f"{chosen.parameters:,}"),
+        (str(say("data-parallel ranks")), f"{chosen.options.data}"),
+        (str(say("sent by a rank in a step")), f"{rank.sent / 1e9:,.2f} GB"),
         *([(state.card, fits)] if fits else []),
     ]
-    head, whole = say("fullest rank", "占用最多的一张卡"), f"{rank.total / 1e9:,.2f} GB"
+    head, whole = str(say("fullest rank")), f"{rank.total / 1e9:,.2f} GB"
     return panel(
         title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {bracketed(whole, head)} {fits}"),
         bars_scene(bars, [CARDS[state.card]] * bool(capacity), f"ZeRO-{state.zero}", KINDS).svg(),
-        table([say("kind", "种类"), say("bytes", "字节"), "GB"], rows),
+        table([str(say("kind")), str(say("bytes")), "GB"], rows),
         facts(lines),
-        note(say("GB: 10⁹ bytes. Computed, not measured.", "GB：10⁹ 字节。为计算值，非实测。")),
+        note(str(say("GB: 10⁹ bytes. Computed, not measured."))),
     )
 
 
 CONTROLS = (
-    Control("model", Text("model", "模型"), options=tuple(memory.PRESETS)),
-    Control("gpus", Text("GPUs", "GPU 数"), options=tuple(2**i for i in range(13))),
-    Control("zero", Text("ZeRO", "ZeRO"), low=0, high=3),
-    Control("tensor", Text("tensor parallel", "张量并行"), options=(1, 2, 4, 8)),
-    Control("pipeline", Text("pipeline stages", "流水线阶段数"), options=(1, 2, 4, 8, 16)),
-    Control("micro_batch", Text("sequences", "序列数"), low=1, high=16),
-    Control("precision", Text("precision", "精度"), options=tuple(memory.PRECISIONS)),
-    Control("optimizer", Text("optimizer", "优化器"), options=tuple(memory.OPTIMIZERS)),
-    Control("recompute", Text("recompute", "重计算"), options=tuple(RECOMPUTE)),
-    Control("card", Text("a GPU of", "单卡显存"), options=tuple(CARDS)),
+    Control("model", say("model"), options=tuple(memory.PRESETS)),
+    Control("gpus", say("GPUs"), options=tuple(2**i for i in range(13))),
+    Control("zero", say("ZeRO"), low=0, high=3),
+    Control("tensor", say("tensor parallel"), options=(1, 2, 4, 8)),
+    Control("pipeline", say("pipeline stages"), options=(1, 2, 4, 8, 16)),
+    Control("micro_batch", say("sequences"), low=1, high=16),
+    Control("precision", say("precision"), options=tuple(memory.PRECISIONS)),
+    Control("optimizer", say("optimizer"), options=tuple(memory.OPTIMIZERS)),
+    Control("recompute", say("recompute"), options=tuple(RECOMPUTE)),
+    Control("card", say("a GPU of"), options=tuple(CARDS)),
 )
 
 

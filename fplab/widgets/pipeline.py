@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..draw.page import after_colon, bracketed, facts, note, panel, say, title
+from ..draw.page import after_colon, bracketed, facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call
-from ..language import Text
 from ..parallel import schedules
 from ..parallel.schedules import Timeline
+from ..words import say, say_of
 from .shell import Board, Control
 
 WIDTH, LEFT, ROW = 920, 70, 30
@@ -53,16 +53,15 @@ def render(state: State) -> str:
     asked, state = state.micro_batches, nearest(state)
     found = timeline(state)
     held = found.in_flight()
-    unit = say("model chunks", "模型分块") if state.chunks > 1 else say("micro-batches", "微批")
-    ideal = f"{say('without waiting', '无等待时')} {float(found.ideal):g}"
+    unit = str(say("model chunks")) if state.chunks > 1 else str(say_of("pipeline", "micro-batches"))
+    ideal = str(say("without waiting {ideal:g}", ideal=float(found.ideal)))
     lines = [
-        (say("time", "时间"), bracketed(f"{float(found.span):g}", ideal)),
-        (say("bubble / ideal", "气泡 / 理想"), f"{found.bubble} = {float(found.bubble):.1%}"),
-        (say("waiting / whole", "等待 / 总时间"), f"{found.idle()} = {float(found.idle()):.1%}"),
-        (say("held at once", "同时保存"), f"{', '.join(map(str, held))} {unit}"),
+        (str(say("time")), bracketed(f"{float(found.span):g}", ideal)),
+        (str(say("bubble / ideal")), f"{found.bubble} = {float(found.bubble):.1%}"),
+        (str(say("waiting / whole")), f"{found.idle()} = {float(found.idle()):.1%}"),
+        (str(say("held at once")), f"{', '.join(map(str, held))} {unit}"),
     ]
-    told = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting.",
-                    "无线：前向。斜线：反向。数字为微批编号；空白为等待。"))  # fmt: skip
+    told = note(str(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting.")))
     head = f"{state.schedule}, {state.stages} × {state.micro_batches}" + (f" × {state.chunks}" * (state.chunks > 1))
     return panel(title(head), instead(asked, state), draw(found), facts(lines), told)
 
@@ -74,9 +73,8 @@ def instead(asked: int, state: State) -> str:
         return ""
     allowed = ", ".join(str(n) for n in range(p, MOST_BATCHES + 1, p))
     return note(
-        say(f"Interleaved takes micro-batches in groups of {p}, the number of stages: {asked} is none of "
-            f"{allowed}. Shown: the nearest, {m}.",
-            f"交错调度按阶段数分组，每组 {p} 个微批：{asked} 不在 {allowed} 之中。图中为最接近的 {m}。")
+        str(say("Interleaved takes micro-batches in groups of {p}, the number of stages: {asked} is none of "
+"{allowed}. Shown: the nearest, {m}.", p=p, asked=asked, allowed=allowed, m=m))
     )  # fmt: skip
 
 
@@ -86,7 +84,7 @@ def draw(found: Timeline) -> str:
     scale = (WIDTH - LEFT - 10) / float(found.span)
     for stage in range(found.stages):
         y = 6 + stage * ROW
-        drawing.text(LEFT - 8, y + 17, f"{say('stage', '阶段')} {stage}", "end", 12)
+        drawing.text(LEFT - 8, y + 17, str(say("stage {n}", n=stage)), "end", 12)
         drawing.rect(LEFT, y, WIDTH - LEFT - 10, ROW - 6, "currentColor", fill_opacity=0.05)
     for slot in found.slots:
         x, width, y = LEFT + float(slot.start) * scale, float(slot.end - slot.start) * scale, 6 + slot.stage * ROW
@@ -100,9 +98,13 @@ def draw(found: Timeline) -> str:
             drawing.text(x + width / 2, y + 16, slot.micro_batch, "middle", 11 if width > 15 else 8)
     drawing.text(LEFT, ROW * found.stages + 22, "0", "middle", 11)
     drawing.text(WIDTH - 10, ROW * found.stages + 22, f"{float(found.span):g}", "end", 11)
-    spoken = say(
-        f"{found.stages} stages, {found.micro_batches} micro-batches, bubble {found.bubble}",
-        f"{found.stages} 个阶段，{found.micro_batches} 个微批，气泡 {found.bubble}",
+    spoken = str(
+        say(
+            "{stages} stages, {micro_batches} micro-batches, bubble {bubble}",
+            stages=found.stages,
+            micro_batches=found.micro_batches,
+            bubble=found.bubble,
+        ),
     )
     return drawing.svg(after_colon(found.name, spoken))
 
@@ -119,11 +121,11 @@ def changed(state: State, field: str, value: object) -> State:
 
 
 CONTROLS = (
-    Control("schedule", Text("schedule", "调度"), options=schedules.NAMES),
-    Control("stages", Text("stages", "阶段数"), low=1, high=MOST_STAGES),
-    Control("micro_batches", Text("micro-batches", "微批数"), low=1, high=MOST_BATCHES),
-    Control("chunks", Text("chunks a stage", "每阶段分块"), low=1, high=3),
-    Control("backward", Text("backward / forward", "反向 / 前向"), low=1, high=4),
+    Control("schedule", say("schedule"), options=schedules.NAMES),
+    Control("stages", say("stages"), low=1, high=MOST_STAGES),
+    Control("micro_batches", say("micro-batches"), low=1, high=MOST_BATCHES),
+    Control("chunks", say("chunks a stage"), low=1, high=3),
+    Control("backward", say("backward / forward"), low=1, high=4),
 )
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from .. import exact, formats
-from ..draw.page import after_colon, listed, note, panel, say, title
+from ..draw.page import after_colon, listed, note, panel, title
 from ..draw.scene import BLUE, GREY, MONO, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call
 from ..exact import Exact
@@ -16,19 +16,19 @@ from ..formats import Format, Rounding
 from ..inspection import numerals, rows
 from ..inspection.given import parse
 from ..inspection.rows import spacing
-from ..language import Text
+from ..words import say
 from .shell import Board, Control
 
 PARTS = 16  # positions of x within a gap
 GAPS = 4
 NAMES = {
-    Rounding.RNE: Text("to nearest, ties to even", "最近，平局取偶"),
-    Rounding.RNA: Text("to nearest, ties away", "最近，平局远离零"),
-    Rounding.RTZ: Text("toward zero", "向零"),
-    Rounding.RTP: Text("toward +∞", "向 +∞"),
-    Rounding.RTN: Text("toward −∞", "向 −∞"),
-    Rounding.ODD: Text("inexact: to odd", "不精确时取奇"),
-    Rounding.STOCHASTIC: Text("up or down by distance", "按距离随机"),
+    Rounding.RNE: say("to nearest, ties to even"),
+    Rounding.RNA: say("to nearest, ties away"),
+    Rounding.RTZ: say("toward zero"),
+    Rounding.RTP: say("toward +∞"),
+    Rounding.RTN: say("toward −∞"),
+    Rounding.ODD: say("inexact: to odd"),
+    Rounding.STOCHASTIC: say("up or down by distance"),
 }
 LEFT, WIDTH, ROW = 215, 900, 30
 
@@ -120,9 +120,8 @@ def render(state: State) -> str:
         for code, share in found:
             _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
     ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))
-    where = say(f"x = {numerals.short(x, 17)}; spacing here {ulp}", f"x = {numerals.short(x, 17)}；此处间距 {ulp}")
-    told = note(say("Above the values: the last field's bits; a dashed tick is a tie.",
-                    "数值上方是最后一个字段的位；虚线刻度是平局点。"))  # fmt: skip
+    where = str(say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp))
+    told = note(str(say("Above the values: the last field's bits; a dashed tick is a tie.")))  # fmt: skip
     return panel(title(after_colon(form.name, where)), drawing.svg(_spoken(state)), told)
 
 
@@ -141,7 +140,7 @@ def _spoken(state: State) -> str:
     form = formats.get(state.format)
     told = []
     for mode, found in results(state).items():
-        ends = say(" or ", " 或 ").join(numerals.short(exact.decode(code, form).value, 8) for code, _ in found)
+        ends = str(say(" or ")).join(numerals.short(exact.decode(code, form).value, 8) for code, _ in found)
         told.append(f"{mode.value} {ends}")
     return after_colon(listed(form.name, f"x = {numerals.short(x_of(state), 17)}"), listed(*told))
 
@@ -154,9 +153,9 @@ def changed(state: State, field: str, value: Any) -> State:
 
 
 CONTROLS = (
-    Control("format", Text("format", "格式"), options=tuple(f.name for f in formats.TABLE if f.zero and f.bits <= 32)),
-    Control("base", Text("line begins at", "数轴起点")),
-    Control("place", Text("x", "x"), low=0, high=GAPS * PARTS),
+    Control("format", say("format"), options=tuple(f.name for f in formats.TABLE if f.zero and f.bits <= 32)),
+    Control("base", say("line begins at")),
+    Control("place", say("x"), low=0, high=GAPS * PARTS),
 )
 
 

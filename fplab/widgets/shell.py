@@ -18,7 +18,8 @@ from typing import Any
 
 from ..draw.page import note, refusal
 from ..errors import LabError
-from ..language import Text, follow, in_each
+from ..language import follow, in_each
+from ..words import Text, say
 
 State = Any
 HINT = (
@@ -31,7 +32,7 @@ ARROW = (
     "%3Cpath d='m5 7 4 4 4-4' fill='none' stroke='%23ccc' stroke-width='2'/%3E%3C/svg%3E\")}"
 )
 STATIC = "FPLAB_STATIC"  # set where a page is made that no kernel stands behind: boards show their picture alone
-LIVE = Text("Live in JupyterLab: there, this can be moved.", "可在 JupyterLab 中操作：在那里可以动手改变它。")
+LIVE = say("Live in JupyterLab: there, this can be moved.")
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..draw.page import after_colon, bracketed, facts, listed, note, panel, power, say, title, two_to
+from ..draw.page import after_colon, bracketed, facts, listed, note, panel, power, title, two_to
 from ..draw.stepper import step_scene
 from ..errors import LabError, quotes_call
-from ..language import Text
 from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Trace
+from ..words import say, say_of
 from . import evidence
 from .shell import Action, Board, Control, change
 
@@ -138,51 +138,51 @@ def render(state: State) -> str:
     trace = traced(state)
     number = min(state.step, len(trace.steps) - 1)
     step = trace.steps[number]
-    place = f"{say('step', '第')} {number + 1} / {len(trace.steps)}" + say("", " 步")
+    place = str(say("step {n} / {steps}", n=number + 1, steps=len(trace.steps)))
     head = title(after_colon(trace.model.name, bracketed(place, _what(step))))
     drawing = step_scene(step, trace).svg() if step.emax is not None and step.quantum else note(_unaligned(step))
     return panel(head, drawing, facts(_lines(step, trace)), facts(_results(state, trace)))
 
 
 def _what(step: Step) -> str:
-    return say("block", "一个块") if step.what == "block" else say("c is added", "加上 c")
+    return str(say_of("stepper", "block")) if step.what == "block" else str(say("c is added"))
 
 
 def _unaligned(step: Step) -> str:
     if math.isfinite(step.result):
-        return say("Nothing is aligned in this step.", "这一步没有对齐。")
-    return say("Special operands decide this step.", "特殊操作数决定了这一步。")
+        return str(say("Nothing is aligned in this step."))
+    return str(say("Special operands decide this step."))
 
 
 def _lines(step: Step, trace: Trace) -> list[tuple[str, str]]:
     """The step in words."""
     emax = [] if step.emax is None else [two_to(step.emax)]
-    cut = listed(*emax, f"{say('cut below', '截断位置')} {power(step.quantum)}") if step.quantum else "–"
+    cut = listed(*emax, str(say("cut below {power}", power=power(step.quantum)))) if step.quantum else "–"
     total = f"{step.units:,} × {power(step.quantum)} = {float(step.total)!r}" if step.quantum else "–"
-    mode = {"rtz": say("toward zero", "向零舍入"), "rne": say("to nearest even", "舍入到最近偶数")}
+    mode = {"rtz": str(say_of("stepper", "toward zero")), "rne": str(say("to nearest even"))}
     return [
-        (say("aligned to", "对齐到"), cut),
-        (say("lost by alignment", "对齐丢失"), _loss(step.lost_to_truncation)),
-        (say("sum of what is left", "剩余部分之和"), total),
-        (say("rounded", "舍入"), f"{mode[trace.model.rounding]} → {trace.model.result.name}"),
-        (say("lost by rounding", "舍入丢失"), _loss(step.lost_to_rounding)),
-        (say("result of the step", "这一步的结果"), f"{step.result!r}  (0x{step.bits:08x})"),
+        (str(say("aligned to")), cut),
+        (str(say("lost by alignment")), _loss(step.lost_to_truncation)),
+        (str(say("sum of what is left")), total),
+        (str(say("rounded")), f"{mode[trace.model.rounding]} → {trace.model.result.name}"),
+        (str(say("lost by rounding")), _loss(step.lost_to_rounding)),
+        (str(say("result of the step")), f"{step.result!r}  (0x{step.bits:08x})"),
     ]
 
 
 def _loss(x: Fraction) -> str:
     if not x:
-        return say("nothing", "无")
+        return str(say("nothing"))
     short, digits = power(x), f"{float(x):.6g}"
     return digits if short == digits else f"{short} = {digits}"
 
 
 def _results(state: State, trace: Trace) -> list[tuple[str, str]]:
     """The row's result, the exact sum, and what hardware gave."""
-    lines = [(say("end of the row", "整行的结果"), f"{trace.result!r}  (0x{trace.bits:08x})")]
+    lines = [(str(say("end of the row")), f"{trace.result!r}  (0x{trace.bits:08x})")]
     if trace.exact is not None:
-        lines.append((say("exact sum", "精确和"), f"{float(trace.exact)!r}"))
-    return [*lines, (say("recorded hardware", "硬件记录"), hardware(state, trace))]
+        lines.append((str(say("exact sum")), f"{float(trace.exact)!r}"))
+    return [*lines, (str(say("recorded hardware")), hardware(state, trace))]
 
 
 def hardware(state: State, trace: Trace) -> str:
@@ -191,26 +191,26 @@ def hardware(state: State, trace: Trace) -> str:
     row = [np.asarray(numbers(text, name), np.float32) for text, name in ((state.a, "a"), (state.b, "b"))]
     found = evidence.look_up(model, row[0], row[1], numbers(state.c, "c")[0])
     if found is None:
-        return say("no record of this row", "没有这一行的记录")
-    same = say("✓ the same bits", "✓ 位完全相同") if found.bits == trace.bits else say("✗ OTHER BITS", "✗ 位不同")
+        return str(say("no record of this row"))
+    same = str(say("✓ the same bits")) if found.bits == trace.bits else str(say("✗ OTHER BITS"))
     return f"0x{found.bits:08x}  {same}  ({found.source})"
 
 
 CHOICES = ("", *dict.fromkeys(named(m) for m in sorted(models.TABLE, key=lambda m: m.k) if m.a in INPUTS))
 CONTROLS = (
-    Control("preset", Text("example", "例子"), options=("", *PRESETS)),
-    Control("gpu", Text("GPU", "GPU"), options=GPUS),
-    Control("inputs", Text("inputs", "输入"), options=INPUTS),
-    Control("output", Text("output", "输出"), options=("fp32", "fp16")),
-    Control("instruction", Text("instruction", "指令"), options=CHOICES),
-    Control("a", Text("a", "a"), wide=True),
-    Control("b", Text("b", "b"), wide=True),
-    Control("c", Text("c", "c")),
+    Control("preset", say("example"), options=("", *PRESETS)),
+    Control("gpu", say("GPU"), options=GPUS),
+    Control("inputs", say("inputs"), options=INPUTS),
+    Control("output", say("output"), options=("fp32", "fp16")),
+    Control("instruction", say("instruction"), options=CHOICES),
+    Control("a", say("a"), wide=True),
+    Control("b", say("b"), wide=True),
+    Control("c", say("c")),
 )
 ACTIONS = (
-    Action(Text("◀ step", "◀ 上一步"), lambda s: moved(s, -1)),
-    Action(Text("step ▶", "下一步 ▶"), lambda s: moved(s, 1)),
-    Action(Text("a recorded row", "一行硬件记录"), recorded),
+    Action(say("◀ step"), lambda s: moved(s, -1)),
+    Action(say("step ▶"), lambda s: moved(s, 1)),
+    Action(say("a recorded row"), recorded),
 )
 
 

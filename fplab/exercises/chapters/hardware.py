@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ...language import Text
+from ...words import NOTHING, Text, say
 from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, register
 from ..kind import Kind, Many, Words
 from ..kinds import Codes, Floats, Integers, Lists, Options, Several
 from ..shown import Shown, of_float
 from .blocks import unusable
 
-CHAPTER = Chapter(12, "hardware", Text("Check a GPU yourself", "自己检验一块 GPU"))
+CHAPTER = Chapter(12, "hardware", say("Check a GPU yourself"))
 
 # --- which row differs first ------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Block:
 
 
 def _cuts(bits: int) -> Text:
-    return Text("a black box that cuts below 2^(emax−{b})", "在 2^(emax−{b}) 以下截断的黑箱").fill(b=bits)
+    return say("a black box that cuts below 2^(emax−{b})").fill(b=bits)
 
 
 def fraction_bits(box):  # type: ignore[no-untyped-def]
@@ -195,12 +195,9 @@ def h100_b200(value: tuple[Any, ...]) -> Judgement:
     from ... import tensorcore
 
     found = {gpu: float(tensorcore.dot(list(a), list(b), c, gpu=gpu, inputs=inputs)) for gpu in ("H100", "B200")}
-    says = Text("Both GPUs give the same bits.", "两种 GPU 给出相同的位。")
+    says = say("Both GPUs give the same bits.")
     if inputs in HALVES:
-        says = Text(
-            "Both GPUs give the same bits, as on every row in {f}: there they have one record.",
-            "两种 GPU 给出相同的位，{f} 的每一行都如此：在这里它们的记录相同。",
-        ).fill(f=inputs)
+        says = say("Both GPUs give the same bits, as on every row in {f}: there they have one record.").fill(f=inputs)
     lines = tuple((gpu, of_float(d, "fp32")) for gpu, d in found.items())
     return Judgement(found["H100"] != found["B200"], lines, says)
 
@@ -209,18 +206,18 @@ def _unusable(inputs: str, a: Sequence[float], b: Sequence[float], c: float) -> 
     """Why operands are no row of a format, if they are none."""
     kind = Floats(inputs, finite=True)
     if not all(kind.has(x) for x in (*a, *b)):
-        return Text("a and b must be finite numbers of {f}.", "a 与 b 必须是 {f} 的有限数。").fill(f=inputs)
+        return say("a and b must be finite numbers of {f}.").fill(f=inputs)
     return unusable(((0.0,) * len(a), (0.0,) * len(b)), (c,))
 
 
 # --- the order of a black box -----------------------------------------------------------------------------------
 
 ORDERS = {
-    "loop": Text("a loop from the first term", "从第一项开始的循环"),
-    "backwards": Text("a loop from the last term", "从最后一项开始的循环"),
-    "halves": Text("the two halves, each alike, and then both", "两半各自同样求和，再相加"),
-    "strands": Text("terms at even places, those at odd places, and then both", "偶数位各项、奇数位各项，再相加"),
-    "blocks": Text("blocks of four with what came before, fused", "每四项连同此前的和一起融合相加"),
+    "loop": say("a loop from the first term"),
+    "backwards": say("a loop from the last term"),
+    "halves": say("the two halves, each alike, and then both"),
+    "strands": say("terms at even places, those at odd places, and then both"),
+    "blocks": say("blocks of four with what came before, fused"),
 }
 
 
@@ -280,22 +277,14 @@ register(
         "first_difference",
         CHAPTER,
         1,
-        Text("Which row differs first?", "哪一行最先不同？"),
-        Text(
+        say("Which row differs first?"),
+        say(
             "The lab and a record have a list of FP32 codes each, equally long. Write "
             "first_difference(ours, recorded): the first row whose bits differ, counted from 0, or −1 where none "
-            "does. Any NaN counts as equal to any other; −0 and +0 differ.",
-            "实验室与记录各有一列等长的 FP32 编码。编写 first_difference(ours, recorded)：位不同的第一行"
-            "（从 0 计），没有则为 −1。任意两个 NaN 视为相同；−0 与 +0 不同。",
+            "does. Any NaN counts as equal to any other; −0 and +0 differ."
         ),
-        Text(
-            "A code is a NaN where code & 0x7FFFFFFF is above 0x7F800000.",
-            "code & 0x7FFFFFFF 大于 0x7F800000 时是 NaN。",
-        ),
-        Text(
-            "Compare bits, not numbers; only a NaN's payload says nothing.",
-            "比较位而不是数；只有 NaN 的载荷不作数。",
-        ),
+        say("A code is a NaN where code & 0x7FFFFFFF is above 0x7F800000."),
+        say("Compare bits, not numbers; only a NaN's payload says nothing."),
         Implement(
             first_difference,
             {name: Lists(FewCodes("fp32", few=TELLING_CODES), 0, 4) for name in ("ours", "recorded")},
@@ -307,35 +296,32 @@ register(
         (
             Mutant(
                 _first(_as_numbers),
-                Text(
-                    "These are compared as numbers: −0 equals +0 then, and a NaN not even itself.",
-                    "这是按数比较：于是 −0 等于 +0，NaN 却不等于自己。",
-                ),
+                say("These are compared as numbers: −0 equals +0 then, and a NaN not even itself."),
                 "ours",
             ),
             Mutant(
                 _first(lambda x, y: x == y),
-                Text("Two NaNs count as equal, whatever their payload.", "两个 NaN 视为相同，不论载荷。"),
+                say("Two NaNs count as equal, whatever their payload."),
                 "NaN",
             ),
             Mutant(
                 _first(_magnitudes),
-                Text("The sign is a bit, too: −0 is not +0.", "符号也是一位：−0 不是 +0。"),
+                say("The sign is a bit, too: −0 is not +0."),
                 "-0",
             ),
             Mutant(
                 _first(_infinity_too),
-                Text("0x7F800000 is infinity, not a NaN.", "0x7F800000 是无穷，不是 NaN。"),
+                say("0x7F800000 is infinity, not a NaN."),
                 "inf",
             ),
             Mutant(
                 _first(lambda x, y: x == y or x & y & 0x7FC00000 == 0x7FC00000),
-                Text("A NaN need not have the quiet bit.", "NaN 不一定有静默位。"),
+                say("A NaN need not have the quiet bit."),
                 "0x7f800001",
             ),
             Mutant(
                 _first(_same, none=0),
-                Text("0 is a row; where none differs the answer is −1.", "0 是一行；没有不同时答案是 −1。"),
+                say("0 is a row; where none differs the answer is −1."),
                 "-1",
             ),
         ),
@@ -344,19 +330,14 @@ register(
         "fraction_bits",
         CHAPTER,
         2,
-        Text("How many bits does it keep?", "它保留多少位？"),
-        Text(
+        say("How many bits does it keep?"),
+        say(
             "box(terms) adds a list of numbers as a Tensor Core block does: it cuts every term toward zero to a "
             "multiple of 2^(emax−F), with emax the largest exponent among them, adds exactly, and cuts the sum to "
-            "24 bits. Write fraction_bits(box), which finds F, 8 to 40, from outputs alone.",
-            "box(terms) 像 Tensor Core 的块那样求和：把每一项向零截断到 2^(emax−F) 的倍数（emax 为各项的最大指数），"
-            "精确相加，再把和截断到 24 位。编写 fraction_bits(box)，只凭输出求出 F（8 到 40）。",
+            "24 bits. Write fraction_bits(box), which finds F, 8 to 40, from outputs alone."
         ),
-        Text(
-            "The output's 24 bits hide what lies below them. Let the large term cancel, and look at what is left.",
-            "输出的 24 位遮住了更低的位。让大的项抵消，再看剩下什么。",
-        ),
-        Text("1 − 1 + 2^-d is 2^-d while d ≤ F, and 0 beyond.", "d ≤ F 时 1 − 1 + 2^-d 得 2^-d，再往下得 0。"),
+        say("The output's 24 bits hide what lies below them. Let the large term cancel, and look at what is left."),
+        say("1 − 1 + 2^-d is 2^-d while d ≤ F, and 0 beyond."),
         Implement(
             fraction_bits,
             {"box": Boxes(Integers(8, 40, edges=(10, 13, 22, 23, 24, 25, 35), origin=8), Block, _cuts)},
@@ -365,26 +346,17 @@ register(
         (
             Mutant(
                 _beside_one,
-                Text(
-                    "1 + 2^-d stops at d = 23 because the output has 24 bits, whatever F is.",
-                    "1 + 2^-d 停在 d = 23，是因为输出只有 24 位，与 F 无关。",
-                ),
+                say("1 + 2^-d stops at d = 23 because the output has 24 bits, whatever F is."),
                 "24)",
             ),
             Mutant(
                 _lost_already,
-                Text(
-                    "This is the first place that is lost, not the last that is kept.",
-                    "这是丢失的第一位，而不是保留的最后一位。",
-                ),
+                say("This is the first place that is lost, not the last that is kept."),
                 "9",
             ),
             Mutant(
                 _two_apart,
-                Text(
-                    "The largest term here is 2: emax is 1, and places count from there.",
-                    "这里最大的项是 2：emax 为 1，位数从那里算起。",
-                ),
+                say("The largest term here is 2: emax is 1, and places count from there."),
                 "7",
             ),
         ),
@@ -394,38 +366,29 @@ register(
         "h100_or_b200",
         CHAPTER,
         2,
-        Text("Tell H100 from B200", "分辨 H100 与 B200"),
-        Text(
+        say("Tell H100 from B200"),
+        say(
             "Find (inputs, a, b, c) on which the models of H100 and B200 differ: a format (fp16, bf16, tf32, e4m3 or "
-            "e5m2), two equally long lists (at most 64) of its numbers, and an FP32 number c.",
-            "找 (inputs, a, b, c)，使 H100 与 B200 的模型给出不同的位：一种格式（fp16、bf16、tf32、e4m3 或 e5m2），"
-            "两列等长（至多 64 个）的该格式的数，以及一个 FP32 数 c。",
+            "e5m2), two equally long lists (at most 64) of its numbers, and an FP32 number c."
         ),
-        Text(
-            "Where do their records differ? tensorcore.get(gpu, inputs) prints them.",
-            "它们的记录在哪里不同？tensorcore.get(gpu, inputs) 可以打印出来。",
-        ),
-        Text(
+        say("Where do their records differ? tensorcore.get(gpu, inputs) prints them."),
+        say(
             "In FP16, BF16 and TF32 both have one record. In FP8, H100's wgmma keeps 13 fraction bits and B200's "
-            "tcgen05 25.",
-            "FP16、BF16 和 TF32 时两者的记录相同。FP8 时 H100 的 wgmma 保留 13 个小数位，B200 的 tcgen05 保留 25 个。",
+            "tcgen05 25."
         ),
         Find(
             Several((Options((*HALVES, *EIGHTS)), ROW, ROW, Floats("fp32")), ("inputs", "a", "b", "c")),
             h100_b200,
             ("e4m3", (448.0, 1.0), (448.0, 1.0), 0.0),
-            Text("two different codes", "两个不同的编码"),
-            Text(
-                "448 · 448 + 1 · 1: the exponents are 16 and 0, and 16 places are more than 13",
-                "448 · 448 + 1 · 1：指数为 16 和 0，相差的 16 位多于 13 位",
-            ),
+            say("two different codes"),
+            say("448 · 448 + 1 · 1: the exponents are 16 and 0, and 16 places are more than 13"),
         ),
         (
-            Mutant(("fp16", (2.0**-13,) * 16, (2.0**-12,) * 16, 1.0), Text("", ""), "every row in fp16"),
-            Mutant(("e4m3", (1.0,), (1.0,), 1.0), Text("", ""), "give the same bits."),
-            Mutant(("e4m3", (1000.0,), (1.0,), 0.0), Text("", ""), "finite numbers of e4m3"),
-            Mutant(("e5m2", (1.0,), (1.0, 1.0), 0.0), Text("", ""), "same length"),
-            Mutant(("e5m2", (1.0,), (1.0,), 0.1), Text("", ""), "finite FP32 number"),
+            Mutant(("fp16", (2.0**-13,) * 16, (2.0**-12,) * 16, 1.0), NOTHING, "every row in fp16"),
+            Mutant(("e4m3", (1.0,), (1.0,), 1.0), NOTHING, "give the same bits."),
+            Mutant(("e4m3", (1000.0,), (1.0,), 0.0), NOTHING, "finite numbers of e4m3"),
+            Mutant(("e5m2", (1.0,), (1.0, 1.0), 0.0), NOTHING, "same length"),
+            Mutant(("e5m2", (1.0,), (1.0,), 0.1), NOTHING, "finite FP32 number"),
         ),
         "Khattak and Mikaitis 2025, arXiv 2512.07004",
     ),
@@ -433,22 +396,14 @@ register(
         "met_in",
         CHAPTER,
         3,
-        Text("In which order does it add?", "它按什么次序相加？"),
-        Text(
+        say("In which order does it add?"),
+        say(
             "add(terms) sums numbers in FP32, always in the same order, which you do not see. Write "
             "met_in(add, n, i, j) for i < j < n: how many of n terms are in the smallest part of the sum that "
-            "holds both terms i and j. (In a loop, i and j meet in the first j + 1 terms.)",
-            "add(terms) 以 FP32 求和，次序固定但看不见。编写 met_in(add, n, i, j)（i < j < n）：同时包含第 i 项和第 j "
-            "项的最小部分和里有 n 项中的多少项。（顺序循环中，i 与 j 相遇于前 j + 1 项。）",
+            "holds both terms i and j. (In a loop, i and j meet in the first j + 1 terms.)"
         ),
-        Text(
-            "Put M at i, −M at j and 1 elsewhere. Which ones are left? How large must M be?",
-            "在 i 处放 M，在 j 处放 −M，其余放 1。剩下的是哪些 1？M 要多大？",
-        ),
-        Text(
-            "Ones that reach M or −M before these meet are lost; the others are counted by the sum.",
-            "在 M 与 −M 相遇之前加到它们上面的 1 全部丢失；其余的由和数出来。",
-        ),
+        say("Put M at i, −M at j and 1 elsewhere. Which ones are left? How large must M be?"),
+        say("Ones that reach M or −M before these meet are lost; the others are counted by the sum."),
         Implement(
             met_in,
             {
@@ -465,31 +420,22 @@ register(
         (
             Mutant(
                 lambda add, n, i, j: j + 1,
-                Text(
-                    "That is a loop from the first term; others add differently.",
-                    "这是从第一项开始的循环；其他黑箱次序不同。",
-                ),
+                say("That is a loop from the first term; others add differently."),
                 "add",
             ),
             Mutant(
                 _met(2.0**24),
-                Text(
-                    "M is too small: 2^24 + 2 and −2^24 + 1 are numbers of FP32, so some ones count beside it.",
-                    "M 太小：2^24 + 2 与 −2^24 + 1 都是 FP32 的数，有些 1 加上去仍然算数。",
-                ),
+                say("M is too small: 2^24 + 2 and −2^24 + 1 are numbers of FP32, so some ones count beside it."),
                 "add",
             ),
             Mutant(
                 _met(2.0**60, count=False),
-                Text("The sum counts the terms outside: take it from n.", "和数出的是外面的项：要用 n 去减。"),
+                say("The sum counts the terms outside: take it from n."),
                 "add",
             ),
             Mutant(
                 _met(1024.0),
-                Text(
-                    "1024 + 1 is exact: no 1 is lost, and nothing is seen.",
-                    "1024 + 1 是精确的：没有 1 丢失，什么也看不出。",
-                ),
+                say("1024 + 1 is exact: no 1 is lost, and nothing is seen."),
                 "add",
             ),
         ),

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from ...language import Text
+from ...words import say
 from ..base import Chapter, Exercise, Implement, Mutant, register
 from ..kinds import Floats, Integers, Lists, Options, Ratios
 
-CHAPTER = Chapter(10, "integers", Text("INT8, INT4 and 8-bit optimizers", "INT8、INT4 与 8 位优化器"))
+CHAPTER = Chapter(10, "integers", say("INT8, INT4 and 8-bit optimizers"))
 CODES = Integers(0, 255, bits=8, edges=(0b0001_1001, 0b0000_0010, 0b1001_1001, 64, 65, 127, 128, 129))
 BLOCK_VALUES = Floats("fp32", finite=True, low=2.0**-12, high=64.0)
 NEARLY_A_TIE = (114_559 * 2.0**-19, 1.5)  # 127 times their quotient is 18.5000013, and 18.5 in FP32
@@ -126,16 +126,14 @@ register(
         "state_bytes",
         CHAPTER,
         1,
-        Text("Bytes of 8-bit Adam", "8 位 Adam 的字节数"),
-        Text(
+        say("Bytes of 8-bit Adam"),
+        say(
             "Write state_bytes(n, block): the bytes of Adam's two states for n parameters, "
             "one byte an element, and an FP32 scale for each "
-            "block of each state; the last block may be shorter.",
-            "编写 state_bytes(n, block)：n 个参数的 Adam 两个状态的字节数，每元素一字节，每个状态的每个块有"
-            "一个 FP32 缩放因子；最后一块可以较短。",
+            "block of each state; the last block may be shorter."
         ),
-        Text("-(-n // block) rounds a quotient up.", "-(-n // block) 使商向上取整。"),
-        Text("2 · (n + 4 · ⌈n / block⌉).", "2 · (n + 4 · ⌈n / block⌉)。"),
+        say("-(-n // block) rounds a quotient up."),
+        say("2 · (n + 4 · ⌈n / block⌉)."),
         Implement(
             state_bytes,
             {"n": Integers(0, 10**6, edges=(2047, 2048, 2049)), "block": Integers(1, 4096)},
@@ -144,14 +142,14 @@ register(
         (
             Mutant(
                 lambda n, block: 2 * (n + 4 * (n // block)),
-                Text("A last, shorter block has a scale, too.", "最后较短的块也有缩放因子。"),
+                say("A last, shorter block has a scale, too."),
                 "n ",
             ),
-            Mutant(lambda n, block: n + 4 * -(-n // block), Text("Adam has two states.", "Adam 有两个状态。"), "n "),
-            Mutant(lambda n, block: 2 * n, Text("The scales are bytes, too.", "缩放因子也占字节。"), "n "),
+            Mutant(lambda n, block: n + 4 * -(-n // block), say("Adam has two states."), "n "),
+            Mutant(lambda n, block: 2 * n, say("The scales are bytes, too."), "n "),
             Mutant(
                 lambda n, block: 2 * (n + -(-n // block)),
-                Text("A scale in FP32 takes four bytes.", "一个 FP32 缩放因子占四个字节。"),
+                say("A scale in FP32 takes four bytes."),
                 "n ",
             ),
         ),
@@ -161,16 +159,13 @@ register(
         "quantize_int8",
         CHAPTER,
         1,
-        Text("Quantize to INT8", "量化到 INT8"),
-        Text(
+        say("Quantize to INT8"),
+        say(
             "Write quantize_int8(x, scale), scale a power of two: x / scale rounded to nearest, "
-            "ties to even, clipped to −127 … 127.",
-            "编写 quantize_int8(x, scale)，scale 是 2 的幂：x / scale 向最近舍入，平局取偶，并限制在 −127 … 127。",
+            "ties to even, clipped to −127 … 127."
         ),
-        Text("Python's round() takes ties to even.", "Python 的 round() 平局取偶。"),
-        Text(
-            "Round, then clip; −128 is left out so that the grid is symmetric.", "先舍入再限制；不用 −128，使网格对称。"
-        ),
+        say("Python's round() takes ties to even."),
+        say("Round, then clip; −128 is left out so that the grid is symmetric."),
         Implement(
             quantize_int8,
             {
@@ -180,20 +175,20 @@ register(
             Integers(-127, 127),
         ),
         (
-            Mutant(lambda x, s: max(-127, min(127, int(x / s))), Text("int() truncates.", "int() 是截断。"), "got"),
+            Mutant(lambda x, s: max(-127, min(127, int(x / s))), say("int() truncates."), "got"),
             Mutant(
                 lambda x, s: max(-128, min(127, round(x / s))),
-                Text("The symmetric grid has no −128.", "对称网格没有 −128。"),
+                say("The symmetric grid has no −128."),
                 "-128",
             ),
             Mutant(
                 lambda x, s: (round(x / s) + 128) % 256 - 128,
-                Text("What is too large wraps round; it must be clipped.", "过大的值回绕了；应当限制。"),
+                say("What is too large wraps round; it must be clipped."),
                 "got",
             ),
             Mutant(
                 lambda x, s: max(-127, min(127, math.floor(x / s + 0.5))),
-                Text("floor(v + 0.5) rounds ties up.", "floor(v + 0.5) 使平局向上。"),
+                say("floor(v + 0.5) rounds ties up."),
                 "0.5",
             ),
         ),
@@ -202,33 +197,28 @@ register(
         "tree_decode",
         CHAPTER,
         2,
-        Text("Decode a dynamic tree", "解码动态树"),
-        Text(
+        say("Decode a dynamic tree"),
+        say(
             "Write tree_decode(code), 8 bits, as a Fraction: sign bit; k zeros, which say 10^-k; "
             "an indicator 1; n bits that are left say "
-            "f / (2^n − 1). With n = 0 the value is 10^-k; without an indicator it is 0.",
-            "编写 tree_decode(code)（8 位），返回 Fraction：符号位；k 个零表示 10^-k；指示位 "
-            "1；剩下的 n 位表示 f / (2^n − 1)。n = 0 时值为 10^-k；没有指示位时为 0。",
+            "f / (2^n − 1). With n = 0 the value is 10^-k; without an indicator it is 0."
         ),
-        Text("(code & 127).bit_length() finds the indicator.", "(code & 127).bit_length() 能找到指示位。"),
-        Text("0 001 1001: two zeros and 9 of 15: 9/15 · 10^-2.", "0 001 1001：两个零，15 分之 9：9/15 · 10^-2。"),
+        say("(code & 127).bit_length() finds the indicator."),
+        say("0 001 1001: two zeros and 9 of 15: 9/15 · 10^-2."),
         Implement(tree_decode, {"code": CODES}, Ratios()),
         (
             Mutant(
                 _tree(divisor=0),
-                Text("The fraction is f / (2^n − 1), so that all ones are 1.", "小数是 f / (2^n − 1)，全 1 即为 1。"),
+                say("The fraction is f / (2^n − 1), so that all ones are 1."),
                 "code",
             ),
             Mutant(
                 _tree(shift=1),
-                Text(
-                    "k zeros before the indicator say 10^-k; the indicator does not count.",
-                    "指示位之前的 k 个零表示 10^-k；指示位不计。",
-                ),
+                say("k zeros before the indicator say 10^-k; the indicator does not count."),
                 "code",
             ),
-            Mutant(_tree(signed=False), Text("The first bit is the sign.", "第一位是符号。"), "1000000"),
-            Mutant(_tree(zero=False), Text("Without an indicator the value is 0.", "没有指示位时值为 0。"), "0000000"),
+            Mutant(_tree(signed=False), say("The first bit is the sign."), "1000000"),
+            Mutant(_tree(zero=False), say("Without an indicator the value is 0."), "0000000"),
         ),
         "Dettmers et al. 2022, arXiv 2110.02861, 1.3",
     ),
@@ -236,32 +226,25 @@ register(
         "pack_int4",
         CHAPTER,
         2,
-        Text("Two codes a byte", "一字节两个编码"),
-        Text(
+        say("Two codes a byte"),
+        say(
             "Write pack_int4(codes): codes from −8 to 7 in two's complement, two a byte, the "
             "first in the low half; a last odd one beside 0. "
-            "Return a list of integers 0 … 255.",
-            "编写 pack_int4(codes)：−8 到 7 的编码用补码表示，每字节两个，第一个在低半字节；"
-            "最后多出的一个与 0 配对。返回 0 … 255 的整数列表。",
+            "Return a list of integers 0 … 255."
         ),
-        Text("x & 15 is the two's complement of four bits.", "x & 15 就是四位补码。"),
-        Text("byte = (first & 15) | (second & 15) << 4.", "byte = (first & 15) | (second & 15) << 4。"),
+        say("x & 15 is the two's complement of four bits."),
+        say("byte = (first & 15) | (second & 15) << 4."),
         Implement(pack_int4, {"codes": Lists(Integers(-8, 7), 0, 7)}, Lists(Integers(0, 255, bits=8), 0, 4)),
         (
-            Mutant(
-                _high_first, Text("The first code belongs into the low half.", "第一个编码应放在低半字节。"), "0001"
-            ),
+            Mutant(_high_first, say("The first code belongs into the low half."), "0001"),
             Mutant(
                 _unmasked,
-                Text(
-                    "A negative low code fills the high half with ones: mask it.",
-                    "负的低编码会把高半字节填满 1：需要掩码。",
-                ),
+                say("A negative low code fills the high half with ones: mask it."),
                 "-1",
             ),
             Mutant(
                 _pairs_only,
-                Text("The last of an odd number of codes is dropped.", "奇数个编码时最后一个丢失了。"),
+                say("The last of an odd number of codes is dropped."),
                 "[]",
             ),
         ),
@@ -270,20 +253,15 @@ register(
         "blockwise",
         CHAPTER,
         3,
-        Text("Block-wise quantisation", "分块量化"),
-        Text(
+        say("Block-wise quantisation"),
+        say(
             "Write blockwise(xs, block): every block of consecutive numbers is divided by its "
             "own largest magnitude and multiplied by 127, exactly, "
             "and rounded to nearest, ties to even. A block of zeros gives zeros; the last block "
-            "may be shorter. Return the integers.",
-            "编写 blockwise(xs, block)：每个连续的块除以自身的最大绝对值再乘以 127，精确计算后向最近舍入，"
-            "平局取偶。全零的块得到零；最后一块可以较短。返回整数列表。",
+            "may be shorter. Return the integers."
         ),
-        Text("Fractions make the quotient exact.", "用 Fraction 使商精确。"),
-        Text(
-            "A block's own maximum is its scale: an outlier spoils its block alone.",
-            "块自身的最大值是其缩放因子：离群值只影响它所在的块。",
-        ),
+        say("Fractions make the quotient exact."),
+        say("A block's own maximum is its scale: an outlier spoils its block alone."),
         Implement(
             blockwise,
             {"xs": Lists(BLOCK_VALUES, 0, 9), "block": Integers(1, 4)},
@@ -300,42 +278,33 @@ register(
         (
             Mutant(
                 _blocks(whole=True),
-                Text(
-                    "One scale for all: an outlier takes every other number's codes.",
-                    "全体共用一个缩放因子：离群值夺走了其他数的编码。",
-                ),
+                say("One scale for all: an outlier takes every other number's codes."),
                 "xs",
             ),
-            Mutant(_blocks(short=False), Text("The last, shorter block is dropped.", "最后较短的块丢失了。"), "xs"),
+            Mutant(_blocks(short=False), say("The last, shorter block is dropped."), "xs"),
             Mutant(
                 _blocks(guard=False),
-                Text("A block of zeros must not be divided by 0.", "全零的块不能除以 0。"),
+                say("A block of zeros must not be divided by 0."),
                 "ZeroDivisionError",
             ),
             Mutant(
                 _blocks(step=math.trunc),
-                Text("The codes are truncated, not rounded to nearest.", "编码是截断的，没有向最近舍入。"),
+                say("The codes are truncated, not rounded to nearest."),
                 "xs",
             ),
             Mutant(
                 _blocks(step=_half_up),
-                Text("floor(v + 0.5) rounds ties up.", "floor(v + 0.5) 使平局向上。"),
+                say("floor(v + 0.5) rounds ties up."),
                 "xs",
             ),
             Mutant(
                 _by_inverse,
-                Text(
-                    "127 / maximum is rounded: multiplied by it, a tie can fall to one side.",
-                    "127 / 最大值有舍入误差：乘上它之后，平局可能偏向一侧。",
-                ),
+                say("127 / maximum is rounded: multiplied by it, a tie can fall to one side."),
                 "xs",
             ),
             Mutant(
                 _in_single,
-                Text(
-                    "In FP32 the quotient is rounded first, which can make a tie of what is none.",
-                    "在 FP32 中商先被舍入，本来不是平局的会变成平局。",
-                ),
+                say("In FP32 the quotient is rounded first, which can make a tie of what is none."),
                 "xs",
             ),
         ),

@@ -8,37 +8,30 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ...columns import padded, width_of
-from ...language import Text
 from ...tensorcore.models import Model
+from ...words import Text, say
 
 QUESTIONS: dict[str, Text] = {
-    "k order of products": Text(
+    "k order of products": say(
         "in which order a library's kernel takes a long k (split-K, several accumulators); here "
-        "one chain of ascending k",
-        "程序库的核函数按什么次序处理很长的 k（split-K、几个累加器）；此处为一条链，k 递增",
+        "one chain of ascending k"
     ),
-    "bias": Text(
+    "bias": say(
         "whether a bias is added in the kernel's epilogue or by a kernel of its own; here in FP32 in the epilogue, "
-        "before the result is stored",
-        "偏置是在核函数的收尾部分相加，还是由单独的核函数相加；此处在收尾部分以 FP32 相加，然后才存储结果",
+        "before the result is stored"
     ),
-    "k order of convolutions": Text(
+    "k order of convolutions": say(
         "cuDNN's is not documented; here the forward product and the gradient of the input take channels, then the "
         "kernel's places in ascending order of the input's, and the gradient of the weights takes images, then output "
-        "places",
-        "cuDNN 的次序没有文档；此处前向乘积与输入的梯度先按通道，再按卷积核的位置（以输入的位置递增），"
-        "权重的梯度先按图像，再按输出的位置",
+        "places"
     ),
-    "attention": Text(
+    "attention": say(
         "FlashAttention's tiles and their running maximum; here FlashAttention-2's formulas with whole rows, "
-        "the exponentials unnormalised and in the operand's format, exp by torch in FP32",
-        "FlashAttention 的分块及其逐块更新的最大值；此处按 FlashAttention-2 的公式取整行，"
-        "指数不归一化并采用操作数的格式，exp 由 torch 以 FP32 计算",
+        "the exponentials unnormalised and in the operand's format, exp by torch in FP32"
     ),
-    "vectors": Text(
+    "vectors": say(
         "matrix-vector and dot products run outside the Tensor Cores, in an order that is not documented; here "
-        "they take the unit's",
-        "矩阵与向量的乘积和点积不在 Tensor Core 上运行，次序没有文档；此处采用该单元的次序",
+        "they take the unit's"
     ),
 }
 _ASKED_BY = {
@@ -50,14 +43,14 @@ _ASKED_BY = {
     "vectors": ("mv", "dot", "vdot", "addmv"),
 }  # fmt: skip
 HEADS = (
-    Text("layer", "层"), Text("pass", "传播"), Text("operation", "运算"), Text("batch x m x k x n", "批 x m x k x n"),
-    Text("times", "次数"), Text("unit", "单元"),
+    say("layer"), say("pass"), say("operation"), say("batch x m x k x n"),
+    say("times"), say("unit"),
 )  # fmt: skip
-PHASES = {"forward": Text("forward", "前向"), "backward": Text("backward", "反向")}
-ALLOWED = Text("torch's own (allowed)", "torch 自己的（已允许）")
-EMULATED = Text("{n:,} multiply-accumulates emulated.", "模拟了 {n:,} 次乘加。")
-STEPS = Text("Steps {first} to {last}: {units}.", "第 {first} 至 {last} 步：{units}。")
-OPEN, QUESTION = Text("Open questions:", "未决的问题："), Text("* {name}: {text}.", "* {name}：{text}。")
+PHASES = {"forward": say("forward"), "backward": say("backward")}
+ALLOWED = say("torch's own (allowed)")
+EMULATED = say("{n:,} multiply-accumulates emulated.")
+STEPS = say("Steps {first} to {last}: {units}.")
+OPEN, QUESTION = say("Open questions:"), say("* {name}: {text}.")
 
 
 class Shape(NamedTuple):

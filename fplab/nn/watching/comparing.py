@@ -11,7 +11,7 @@ import numpy as np
 from ... import formats
 from ...errors import LabError
 from ...formats import Format
-from ...language import Text
+from ...words import NOTHING, Text
 from . import words
 from .trail import Name, Print
 
@@ -47,9 +47,9 @@ class Parting:
         kept = self.after in (None, self.step - 1)
         return words.PARTING.fill(
             step=self.step,
-            gap=words.NOTHING if kept else words.GAP.fill(after=self.after),
+            gap=NOTHING if kept else words.GAP.fill(after=self.after),
             name=self.name.text,
-            values=words.AGAINST.fill(one=self.values[0], other=self.values[1]) if self.values else words.NOTHING,
+            values=words.AGAINST.fill(one=self.values[0], other=self.values[1]) if self.values else NOTHING,
         )
 
 
@@ -74,7 +74,7 @@ class Comparison:
     def __str__(self) -> str:
         compared = words.COMPARED.fill(
             n=len(self.steps), first=self.steps[0], last=self.steps[-1], tensors=len(self.distances),
-            left=words.LEFT.fill(only=len(self.alone), name=self.alone[0].text) if self.alone else words.NOTHING,
+            left=words.LEFT.fill(only=len(self.alone), name=self.alone[0].text) if self.alone else NOTHING,
         )  # fmt: skip
         if self.bits is None:
             return str(words.SAME.fill(compared=compared))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...language import Text
+from ...words import NOTHING, Text, joined
 from . import words
 
 
@@ -40,15 +40,15 @@ class NonFinite(NamedTuple):
     def text(self) -> Text:
         """What happened, as a sentence."""
         counts = ((self.infinite, words.INFINITE), (self.nan, words.NAN))
-        found = words.joined((word.fill(n=n) for n, word in counts if n), words.AND)
+        found = joined((word.fill(n=n) for n, word in counts if n), words.AND)
         tensor, before = words.tensor(self.tensor), self.before
         own = self.kind in ("input", "loss")
         return words.EVENT.fill(
             step=self.step,
             what=tensor if own else words.WHOSE.fill(kind=words.kind(self.kind), tensor=tensor),
             values=words.OF_VALUES.fill(found=found, size=self.size),
-            was=words.WAS.fill(step=before[0], most=before[1]) if before else words.NOTHING,
-            ended=words.STEP_SKIPPED if self.skipped else words.NOTHING,
+            was=words.WAS.fill(step=before[0], most=before[1]) if before else NOTHING,
+            ended=words.STEP_SKIPPED if self.skipped else NOTHING,
         )
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...columns import padded, width_of
 from ...formats import Format
-from ...language import Text
+from ...words import NOTHING, Text, joined, verbatim
 from . import words
 from .advice import GRADIENTS, Limits, LossScale, Row, loss_scale, rows, widths
 from .events import NonFinite, power
@@ -66,8 +66,8 @@ class Report:
             model=self.model,
             optimizer=self.optimizer,
             steps=self.steps,
-            skipped=words.SKIPPED.fill(n=self.skipped) if self.skipped else words.NOTHING,
-            part=words.NOTHING if self.counted == self.steps else words.COUNTED.fill(n=self.counted),
+            skipped=words.SKIPPED.fill(n=self.skipped) if self.skipped else NOTHING,
+            part=NOTHING if self.counted == self.steps else words.COUNTED.fill(n=self.counted),
         )
 
     @property
@@ -181,10 +181,10 @@ def make_report(seen: watch, limits: Limits) -> Report:
     scales = {f: loss_scale(seen, f, limits) for f in wide}
     found = rows(seen, scales, limits)
     kept = {f.name: s for f, s in scales.items() if s is not None}
-    notes = []
+    notes: list[Text] = []
     if seen.scales is not None:
         low, high = map(power, seen.scales)
-        between = words.joined((low,)) if low == high else words.BETWEEN.fill(low=low, high=high)
+        between = low if low == high else words.BETWEEN.fill(low=low, high=high)
         notes.append(words.DIVIDED.fill(between=between))
     if seen.first_kept is not None:
         notes.append(words.GOES_ON.fill(step=seen.first_kept.step))
@@ -192,7 +192,7 @@ def make_report(seen: watch, limits: Limits) -> Report:
     if counted < FEW:
         notes.append(words.FEW.fill(n=counted))
     if seen.unread:
-        notes.append(words.UNREAD.fill(names=words.joined(sorted(seen.unread)[:4])))
+        notes.append(words.UNREAD.fill(names=words.listed(sorted(seen.unread)[:4])))
     judged = tuple(r for r in found if r.judged)
     notes += _unresolved(judged, limits)
     advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, judged, limits), *_narrower(judged, seen))
@@ -236,7 +236,7 @@ def _scale_needed(name: str, s: LossScale) -> Text:
     evidence = words.UNSCALED.fill(share=percent(s.without.share("vanish")))
     low, high = s.window
     if s.log2 == 0 and s.works:
-        up = words.UP_TO.fill(high=high) if high > 0 else words.NOTHING
+        up = words.UP_TO.fill(high=high) if high > 0 else NOTHING
         return words.NONE_NEEDED.fill(format=name, evidence=evidence, up=up)
     vanish, subnormal = (percent(s.within.share(fate)) for fate in ("vanish", "underflow"))
     at = words.AT.fill(vanish=vanish, subnormal=subnormal, log2=s.log2, overflow=s.within.overflow)
@@ -259,7 +259,7 @@ def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[Text
             lost = [r.lost for r in mine if r.lost is not None]
             parts = [_state_lost(seen, kind, f.name, lost) for f in wide]
             text = words.STATE.fill(
-                kind=words.kind(kind), unfit=len(unfit), layers=len(mine), parts=words.joined(parts, words.SEMICOLON)
+                kind=words.kind(kind), unfit=len(unfit), layers=len(mine), parts=joined(parts, words.SEMICOLON)
             )
             lines.append(words.advice(words.STAYS, text))
     for kind in ("activations", *GRADIENTS):
@@ -283,7 +283,7 @@ def _master_copy(seen: watch, found: tuple[Row, ...], wide: list[Format], limits
     stuck = sum(one.still > limits.lost * one.pushed for one in by_layer.values())
     too_many = {f: sum(one.share(f.name) > limits.lost for one in by_layer.values()) for f in wide}
     safe = [f.name for f in wide if not too_many[f] and not stuck]
-    verdict = words.NO_COPY.fill(formats=words.joined(safe)) if safe else words.MASTER
+    verdict = words.NO_COPY.fill(formats=words.listed(safe)) if safe else words.MASTER
     if safe and seen.first_kept is not None:  # its updates are not those of a run that learns
         verdict = words.NO_VERDICT
     shares = [
@@ -292,7 +292,7 @@ def _master_copy(seen: watch, found: tuple[Row, ...], wide: list[Format], limits
         )
         for f in wide
     ]
-    text = words.OF_UPDATES.fill(verdict=verdict, moved=total.moved, shares=words.joined(shares, words.SEMICOLON))
+    text = words.OF_UPDATES.fill(verdict=verdict, moved=total.moved, shares=joined(shares, words.SEMICOLON))
     lines = [words.advice(words.WEIGHTS if safe else words.STAYS, text)]
     still = words.STILL.fill(n=total.still, bad=stuck, layers=len(by_layer))
     return lines + [words.advice(words.BLANK, still)] * bool(total.still)
@@ -300,7 +300,7 @@ def _master_copy(seen: watch, found: tuple[Row, ...], wide: list[Format], limits
 
 def _state_lost(seen: watch, kind: str, fmt: str, lost: list[Lost]) -> Text:
     """What a format makes of a state, and of its changes."""
-    changes = words.CHANGES.fill(share=percent(merged(lost).share(fmt))) if lost else words.NOTHING
+    changes = words.CHANGES.fill(share=percent(merged(lost).share(fmt))) if lost else NOTHING
     return words.VANISH.fill(format=fmt, share=percent(seen.fates(fmt, kind).share("vanish")), changes=changes)
 
 
@@ -308,7 +308,7 @@ def _worst(by_layer: dict[str, Lost], total: Lost, fmt: str) -> Text:
     """The share lost in all, and in the layer that loses most."""
     worst = max(by_layer, key=lambda layer: by_layer[layer].share(fmt))
     most, share = by_layer[worst].share(fmt), percent(total.share(fmt))
-    return words.WORST.fill(share=share, layer=worst, most=percent(most)) if most else words.joined((share,))
+    return words.WORST.fill(share=share, layer=worst, most=percent(most)) if most else verbatim(share)
 
 
 def _narrower(found: tuple[Row, ...], seen: watch) -> list[Text]:
@@ -330,9 +330,9 @@ def _fitting(kind: str, fit: list[str], tensors: int, own_scale: bool) -> Text:
     return words.FITS.fill(
         kind=words.kind(kind),
         n=tensors,
-        counts=words.joined(counts) if counts else words.NO_FORMAT,
-        own=words.OWN_SCALE if own_scale and fit else words.NOTHING,
-        rest=words.IN_NONE.fill(n=tensors - len(fit)) if fit and len(fit) < tensors else words.NOTHING,
+        counts=words.listed(counts) if counts else words.NO_FORMAT,
+        own=words.OWN_SCALE if own_scale and fit else NOTHING,
+        rest=words.IN_NONE.fill(n=tensors - len(fit)) if fit and len(fit) < tensors else NOTHING,
     )
 
 

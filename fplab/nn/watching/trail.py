@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...language import Text
+from ...words import NOTHING, Text, joined
 from . import words
 
 Array = np.ndarray[Any, Any]
@@ -31,9 +31,9 @@ class Name(NamedTuple):
     @property
     def text(self) -> Text:
         """The tensor in both languages."""
-        again = words.CALL.fill(n=self.call + 1) if self.call else words.NOTHING
+        again = words.CALL.fill(n=self.call + 1) if self.call else NOTHING
         named = words.WHOSE.fill(kind=words.kind(self.kind), tensor=words.tensor(self.tensor))
-        return words.joined((named, again), words.NEXT)
+        return joined((named, again), words.NEXT)
 
 
 class Print(NamedTuple):

@@ -1,0 +1,80 @@
+"""Messages and their catalogues: compiled as they are, asked for by the source, the numbers carried over."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from fplab.language import speaking
+from fplab.words import Given, Message, catalogues, given, joined, say, say_of, translated, verbatim
+
+LANGUAGES = catalogues.languages()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_compiled_catalogue_is_of_its_source(language):
+    assert not catalogues.stale(language), f"{language}.mo is not of {language}.po: python -m fplab.words compiles it"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_translation_is_asked_for_and_fills_what_its_message_fills(language):
+    assert catalogues.problems(language) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_waits_for_a_translation_is_named(language):
+    """It is said in English until then: whoever adds a message needs no other language."""
+    if waiting := list(catalogues.missing(language)):
+        place, message = waiting[0]
+        pytest.skip(f"{len(waiting)} messages have no {language} yet, the first in {place}: {message!r}")
+
+
+def test_a_stale_catalogue_is_found_and_compiling_mends_it(tmp_path, monkeypatch):
+    shutil.copy(catalogues.FOLDER / "zh.po", tmp_path)
+    monkeypatch.setattr(catalogues, "FOLDER", tmp_path)
+    assert catalogues.stale("zh")
+    catalogues.compile_all()
+    assert not catalogues.stale("zh")
+    with (tmp_path / "zh.po").open("a", encoding="utf-8") as file:
+        file.write('\nmsgid "{n} made up"\nmsgstr "{m}"\n')
+    assert catalogues.stale("zh")
+    monkeypatch.setattr(
+        catalogues, "collected", lambda: {("", "{n} made up"): "here.py:1", ("", "it waits"): "here.py:2"}
+    )
+    problems = catalogues.problems("zh")
+    assert "zh: '{n} made up' has no ['m']" in problems
+    assert any("nothing says" in problem for problem in problems)
+    assert ("here.py:2", "it waits") in list(catalogues.missing("zh"))
+
+
+def test_a_message_is_filled_in_the_language_that_is_chosen():
+    message = say("{bits} bits", bits=8)
+    assert (str(message), message.zh, f"{message:>8}") == ("8 bits", "8 位", "  8 bits")
+    with speaking("zh"):
+        assert str(message) == "8 位"
+    assert say("{a} of {b}").fill(a=say("sum"), b=2).zh == "和 of 2"
+    assert say_of("nowhere", "sum").zh == "sum"
+    assert say("").zh == ""
+    assert say("no such message").zh == translated("no such message", "", "zh") == "no such message"
+    assert say("{open").en == "{open"
+
+
+def test_texts_that_bring_their_translations():
+    both = given("{a} of {b}", zh="{b} 的 {a}")
+    assert both.fill(a=given("one", zh="一"), b=2) == given("one of 2", zh="2 的 一")
+    assert verbatim("FP16").zh == "FP16"
+    assert isinstance(both, Given)
+    assert joined([say("sum"), "fp16"], say(": ")).zh == "和：fp16"
+    assert joined([say("{n} bits"), "x"]).fill(n=8).en == "8 bitsx"
+
+
+def test_an_uncompiled_language_is_said_in_english(tmp_path, monkeypatch):
+    import fplab.words as words
+
+    monkeypatch.setattr(words, "FOLDER", tmp_path)
+    words.catalogue.cache_clear()
+    try:
+        assert Message("sum").zh == "sum"
+    finally:
+        words.catalogue.cache_clear()
