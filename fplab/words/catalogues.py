@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import re
 import string
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,7 +79,9 @@ def missing(language: str) -> Iterator[tuple[str, str]]:
 
 def problems(language: str) -> list[str]:
     """Translations that nobody asks for, and those whose ``{names}`` are not their message's."""
-    said, wrong = collected(), []
+    source = (FOLDER / f"{language}.po").read_text(encoding="utf-8")
+    twice = [id for id, n in Counter(re.findall(r"^(?:msgctxt .*\n)?msgid .+$", source, re.M)).items() if n > 1]
+    said, wrong = collected(), [f"{language}: twice: {id!r}" for id in twice]
     for one in read(FOLDER / f"{language}.po"):
         if not one.id:
             continue
