@@ -37,12 +37,13 @@ def test_training_starts_from_the_quantised_net(arrays: Arrays) -> None:
         assert arrays["qat_right"][0, i, 0] == start
 
 
-class Blocked(fake_quantization._FakeQuantize):
-    """Nothing passes straight through."""
+class Blocked(fake_quantization._LearnedStep):
+    """Nothing passes straight through; the scale has its gradient."""
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        return torch.zeros_like(grads[0]), None, None, None
+        through, *rest = super(Blocked, Blocked).backward(ctx, *grads)
+        return torch.zeros_like(through), *rest
 
 
 def one_combination(arrays: Arrays) -> Arrays:
@@ -62,7 +63,7 @@ def spared_by_entropy(arrays: Arrays) -> Arrays:
 
 TINY = data.Params(epochs=1, seeds=1, every=22)
 MUTANTS = (
-    Mutant("a straight-through gradient of zero", ("one epoch",), "fplab.nn.fake_quantization._FakeQuantize",
+    Mutant("a straight-through gradient of zero", ("one epoch",), "fplab.nn.fake_quantization._LearnedStep",
            lambda good: Blocked),
     Mutant("learned ranges that stay", ("a learned range",),
            change=lambda a: {"qat_right": a["qat_right"][:, [0, 0]]}),

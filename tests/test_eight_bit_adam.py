@@ -116,7 +116,7 @@ def test_a_run_that_diverges_is_cut_off_and_counted(arrays: Arrays) -> None:
     assert losses[0] == pytest.approx(math.log(96), abs=0.2)
 
 
-SIX = (codebooks.dynamic(True, 6), codebooks.dynamic(False, 6))
+SEVEN = (codebooks.dynamic(True, 7), codebooks.dynamic(False, 7))
 
 
 def other_states(name: str, **options):  # type: ignore[no-untyped-def]
@@ -129,9 +129,15 @@ def drifting(arrays: Arrays) -> Arrays:
     return arrays
 
 
+def elsewhere(arrays: Arrays) -> Arrays:
+    arrays["losses"][3, :, :, :-2] += 0.15
+    return arrays
+
+
 MUTANTS = (
-    Mutant("codes of six bits", ("Losses with dynamic",), "data.VARIANTS",
-           other_states("dynamic + blocks", block=256, code=SIX)),
+    Mutant("codes of seven bits", ("On the same gradients",), "data.VARIANTS",
+           other_states("dynamic + blocks", block=256, code=SEVEN)),
+    Mutant("another run's losses on the way", ("Dynamic states in blocks train",), change=elsewhere),
     Mutant("the dynamic map under the name of the linear one", ("Linear states",), "data.VARIANTS",
            other_states("linear", block=None), params=replace(SMALL, steps=6)),
     Mutant("the end of a run 0.15 nats higher", ("Dynamic states in blocks train",), change=drifting),

@@ -8,7 +8,7 @@ from ... import integers
 from ...hardware.cases import Arrays
 from ...integers import grids
 from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
-from ..statistics import both, equivalent, superior
+from ..statistics import equivalent, superior
 from .data import BITS, FEWER, MORE, RULES, SCHEMES, THROUGH, Params
 
 WITHIN = 0.01  # of the digits
@@ -119,22 +119,23 @@ def through(arrays: Arrays, bits: int, rule: str, learned: bool) -> tuple[np.nda
 
 
 def check_trained(arrays: Arrays, params: Params) -> Outcome:
-    """From the range that entropy spoils in INT4, kept fixed: what the epoch wins back, measured after it.
+    """From the range that entropy spoils in INT4, and learned then: what the epoch wins back, measured after it.
 
-    The margin: one digit in twenty; where no gradient passes straight through, next to nothing comes back.
+    The margin: one digit in twenty; where no gradient passes straight through, next to nothing comes back. Of a range
+    that stays fixed nothing is claimed: with other seeds the epoch won back 1% to 40% of the digits.
     """
     if absence := too_few(arrays):
         return absence
-    before, after = through(arrays, 4, "entropy", False)
+    before, after = through(arrays, 4, "entropy", True)
     lost, gain = arrays["fp32_right"] - before, (after - before) / arrays["tested"][0]
     detail = f"{(lost / arrays['tested'][0]).mean():.0%} of the digits lost, then {gain.mean():.0%} of all won back"
     return superior(gain, np.zeros(len(gain)), 0.05, detail)
 
 
 def check_learned(arrays: Arrays, params: Params) -> Outcome:
-    """From the range that entropy spoils: learned it opens, to within 5% of FP32's accuracy, fixed it stays behind.
+    """From the range that entropy spoils: learned it opens, fixed it stays behind, by more than a tenth of the digits.
 
-    The margin between them is a tenth of the digits.
+    How near to FP32 a learned range comes is said and not claimed: now and then a network stays far below.
     """
     if absence := too_few(arrays):
         return absence
@@ -143,8 +144,7 @@ def check_learned(arrays: Arrays, params: Params) -> Outcome:
     change = [(x - arrays["fp32_right"]) / tested for x in (before, fixed, learned)]
     detail = f"{change[0].mean():+.0%} before the epoch; after it {change[1].mean():+.1%} fixed, "
     detail += f"{change[2].mean():+.1%} learned"
-    return both(superior(learned / tested, fixed / tested, 0.1, detail),
-                superior(change[2], np.zeros(len(learned)), -0.05, "learned, beside FP32"))  # fmt: skip
+    return superior(learned / tested, fixed / tested, 0.1, detail)
 
 
 PROVED, LIBRARY, MEASURED = Evidence.PROVED, Evidence.LIBRARY, Evidence.MEASURED
@@ -156,6 +156,8 @@ CHECKS = (
     Check("four bits fewer make the error of the logits about 16 times as large", MEASURED, check_four_bits),
     Check("in INT4 the entropy rule keeps one of 17 grey values from a histogram of 2,048 bins, and all from one of "
           "2,000", MEASURED, check_entropy_fails),
-    Check("one epoch of training through INT4 wins back accuracy that a spoiled range cost", MEASURED, check_trained),
-    Check("a learned range recovers from a spoiled one, where a fixed range stays behind", MEASURED, check_learned),
+    Check("one epoch of training through INT4, ranges learned, wins back accuracy that a spoiled range cost", MEASURED,
+          check_trained),
+    Check("a learned range wins back more than a fixed one does, by over a tenth of the digits", MEASURED,
+          check_learned),
 )  # fmt: skip

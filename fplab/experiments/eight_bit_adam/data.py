@@ -20,6 +20,8 @@ KEPT: tuple[dict[str, Any], ...] = (  # how each trace is kept: three seeds of s
     *({"rounding": "stochastic", "seed": seed} for seed in (1, 2, 3)),
 )
 BETA2, HOLD = 0.999, 50  # of the traces: the second moment's decay, and the steps before the gradient ends
+FOLLOWING = ("dynamic + blocks", "dynamic + blocks, stochastic")
+FOLLOWED, FAR = 24, 0.1  # steps; what a step is far off by, in learning rates
 UNSTABLE = 0.5  # nats above the 32-bit runs of the best rate
 
 
@@ -101,6 +103,44 @@ def train(variant: Variant, params: Params, rate: float, seed: int) -> tuple[np.
     return losses, optimizer.state_bytes()
 
 
+def misled(params: Params, seed: int) -> np.ndarray:
+    """Where 32-bit Adam trains, the share of weights whose step FOLLOWING would take FAR off its: (variant, step).
+
+    All get the same gradients, at the middle learning rate. Left to themselves, runs are no measure of their states:
+    whatever differs grows from step to step, by chance.
+    """
+    import torch
+
+    from ...training import Adam8bit, characters
+    from ...training.loop import one_thread
+
+    task = characters(width=params.width, layers=params.layers, context=params.context, batch=params.batch)
+    rate, steps = params.rates[(len(params.rates) - 1) // 2], min(FOLLOWED, params.steps)
+    found = np.zeros((len(FOLLOWING), steps))
+    with one_thread():
+        model = task.model(seed)
+        lists = [list(model.parameters())]
+        lists += [[torch.nn.Parameter(torch.zeros_like(p)) for p in lists[0]] for _ in FOLLOWING]
+        wide, *others = (
+            Adam8bit(one, lr=rate, min_8bit_size=0, **dict(VARIANTS[NAMES.index(name)].options))
+            for one, name in zip(lists, ("32-bit", *FOLLOWING), strict=True)
+        )
+        for step, batch in zip(range(steps), task.batches(seed, params.steps), strict=False):
+            wide.zero_grad()
+            task.loss(model, batch).backward()
+            before = torch.cat([p.detach().flatten() for p in lists[0]])
+            wide.step()
+            taken = torch.cat([p.detach().flatten() for p in lists[0]]) - before
+            for row, (narrow, copies) in enumerate(zip(others, lists[1:], strict=True)):
+                for copy, p in zip(copies, lists[0], strict=True):
+                    copy.data.zero_()
+                    copy.grad = p.grad
+                narrow.step()
+                off = (torch.cat([copy.detach().flatten() for copy in copies]) - taken).abs()
+                found[row, step] = (off > FAR * rate).double().mean()
+    return found
+
+
 def traces(params: Params) -> np.ndarray:
     """The second moment of elements whose gradients end at step 50, in a block whose maximum stays: (5, trace).
 
@@ -134,7 +174,7 @@ def second_moment(optimizer: Any, p: Any) -> np.ndarray:
 
 
 def run(params: Params, tick: Tick) -> Arrays:
-    """Losses (variant, rate, seed, step), state bytes (variant,), and the traces."""
+    """``losses`` (variant, rate, seed, step), ``state_bytes`` (variant,), ``traces``, ``misled`` (one, seed, step)."""
     shape = (len(VARIANTS), len(params.rates), len(params.seeds))
     losses = np.zeros((*shape, params.steps))
     sizes = np.zeros(len(VARIANTS), np.int64)
@@ -142,7 +182,8 @@ def run(params: Params, tick: Tick) -> Arrays:
         tick(0.9 * done / np.prod(shape), f"{NAMES[v]}, lr {params.rates[r]:g}, seed {params.seeds[s]}")
         losses[v, r, s], sizes[v] = train(VARIANTS[v], params, params.rates[r], params.seeds[s])
     tick(0.9, "a state that rounding holds in place")
-    return {"losses": losses, "state_bytes": sizes, "traces": traces(params)}
+    off = np.stack([misled(params, seed) for seed in params.seeds], axis=1)
+    return {"losses": losses, "state_bytes": sizes, "traces": traces(params), "misled": off}
 
 
 def finals(losses: np.ndarray) -> np.ndarray:
