@@ -18,7 +18,7 @@ PACKAGE = ROOT / "fplab"
 LAYERS = (
     ("columns", "errors", "formats", "language", "roundings", "seeds", "storage", "threads", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels"),
-    ("arithmetic", "codebooks", "floats", "integers", "plans", "reveal", "spacing", "sums", "tensorcore"),
+    ("arithmetic", "codebooks", "floats", "integers", "numeric", "plans", "reveal", "spacing", "sums", "tensorcore"),
     ("draw", "hardware", "inspection", "nn", "plots"),
     ("memory", "parallel", "training"),
     ("experiments",),
