@@ -60,6 +60,16 @@ def unknown(kind: str, given: object, allowed: Iterable[str], aliases: Iterable[
     return LabError(text)
 
 
+def chosen(kind: str, given: object, table: Mapping[str, T], record: type[T]) -> T:
+    """The record of a name in a table, without regard to case; a record is given back."""
+    if isinstance(given, record):
+        return given
+    names = {name.lower(): name for name in table}
+    if not isinstance(given, str) or given.lower() not in names:
+        raise unknown(kind, given, table)
+    return table[names[given.lower()]]
+
+
 def _nearest(given: str, known: list[str]) -> list[str]:
     """The names of a family ("fp8_e4m3", "fp8_e5m2" for "fp8"), or the nearest name whose number is not another one.
 

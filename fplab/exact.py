@@ -224,6 +224,14 @@ def round_to(
 
 
 @door
+def nearest(x: Fraction, fmt: str = "fp32") -> Fraction:
+    """The value of a format that is nearest to ``x``, ties to even; beyond the format's range is an error."""
+    code, flags = round_to(of(x), fmt)
+    if flags & OVERFLOW:
+        raise LabError(f"{float(x)!r} is beyond {fmt.upper()}.")
+    return decode(code, fmt).value
+
+
 def flush(x: Exact, fmt: Format) -> Exact:
     """A subnormal operand of ``fmt`` as zero of its sign ("denormals are zero")."""
     if x.kind == "finite" and x.magnitude < Fraction(2) ** fmt.emin and fmt.zero:

@@ -11,6 +11,7 @@ import torch
 import fplab
 from fplab import integers
 from fplab.errors import LabError
+from fplab.exact import nearest
 from fplab.hardware.cases import philox_bits
 from fplab.integers import METHODS, Method, grids, oracle
 from fplab.integers.products import INT32_MAX, in_half
@@ -101,7 +102,7 @@ def by_definition(x: np.ndarray, w: np.ndarray, method: Method, threshold: float
                         for v in taken
                     ]
                 half = oracle.in_half([float(x[i, h]) for h in range(k) if apart[h]], taken)
-                total = oracle.fp32(total + half)
+                total = nearest(total + half)
             result[-1].append(total)
     return result
 

@@ -66,7 +66,7 @@ from fplab.memory.units import GB
         ),
         (
             lambda: estimate("gpt2", gpus=4, pipeline=4, schedule="interleaved", chunks=3, micro_batches=6),
-            "micro_batches=6 is no multiple of pipeline=4, which an interleaved schedule needs; the nearest: 4, 8.",
+            "interleaved takes micro-batches in groups of 4; micro_batches=6 is no multiple of it; the nearest: 4, 8.",
         ),
         (
             lambda: estimate("gpt2", sequence_parallel=True),

@@ -9,9 +9,10 @@ import pytest
 
 from fplab.errors import LabError
 from fplab.memory import pipeline
-from fplab.parallel.schedules import NAMES, Timeline, timeline
+from fplab.memory.pipeline import SCHEDULES
+from fplab.parallel.schedules import Timeline, timeline
 
-CASES = [(n, p, m, v) for n in NAMES for p in (1, 2, 3, 4, 8) for m in (1, 4, 8, 24) for v in (1, 2, 3)
+CASES = [(n, p, m, v) for n in SCHEDULES for p in (1, 2, 3, 4, 8) for m in (1, 4, 8, 24) for v in (1, 2, 3)
          if (v == 1 or n == "interleaved") and (n != "interleaved" or m % p == 0)]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from .. import exact
 from ..arrays import as_array, widened
 from ..arrays import values as read
-from ..errors import LabError, door, integer, quoted, quotes_call, summary, unknown
+from ..errors import LabError, chosen, door, integer, quoted, quotes_call, summary
 from . import tree
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +77,6 @@ class Codebook:
 
     @property
     def signed(self) -> bool:
-        """Whether there are negative values."""
         return bool(self.values[0] < 0)
 
     @functools.cached_property
@@ -94,7 +93,6 @@ class Codebook:
 
 
 def frozen(array: Array) -> Array:
-    """A read-only copy."""
     copy = np.array(array)
     copy.setflags(write=False)
     return copy
@@ -212,14 +210,9 @@ def dynamic_tree(bits: int = 8) -> Codebook:
     for code in range(1 << bits):
         ranked.setdefault(tree.decode(code, bits), code)
     order = sorted(ranked)
-    values, codes = (np.array(column) for column in ([as_float32(v) for v in order], [ranked[v] for v in order]))
+    values, codes = np.array([float(exact.nearest(v)) for v in order]), np.array([ranked[v] for v in order])
     made = "sign, zeros, indicator, linear fraction (arXiv 1511.04561)"
     return Codebook(f"dynamic tree {bits}-bit", values, made, codes)
-
-
-def as_float32(x: Fraction) -> float:
-    """A fraction rounded once to the nearest float32."""
-    return float(exact.decode(exact.round_to(exact.of(x), "fp32")[0], "fp32").value)
 
 
 @quotes_call
@@ -274,11 +267,6 @@ BOOKS: Mapping[str, Codebook] = MappingProxyType({
 
 def get(code: str | Codebook) -> Codebook:
     """The codebook of a name, or the record itself."""
-    if isinstance(code, Codebook):
-        return code
-    for name, book in BOOKS.items():
-        if isinstance(code, str) and code.lower() == name.lower():
-            return book
-    if isinstance(code, str):
-        raise unknown("codebook", code, BOOKS)
-    raise LabError(f"code={summary(code)} is no Codebook; pass one of fplab.codebooks.BOOKS, or make one.")
+    if not isinstance(code, str | Codebook):
+        raise LabError(f"code={summary(code)} is no Codebook; pass one of fplab.codebooks.BOOKS, or make one.")
+    return chosen("codebook", code, BOOKS, Codebook)

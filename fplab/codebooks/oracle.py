@@ -22,11 +22,6 @@ from .rules import EVEN, Rule
 Array = np.ndarray[Any, Any]
 
 
-def float32(x: Fraction) -> Fraction:
-    """A fraction rounded to the nearest float32, ties to even."""
-    return exact.decode(exact.round_to(exact.of(x), "fp32")[0], "fp32").value
-
-
 def units(x: float) -> int:
     """A float32 as a whole number of 2**-149, the smallest of them: distances of such are exact integers."""
     numerator, denominator = x.as_integer_ratio()
@@ -53,7 +48,7 @@ def nearest(x: float, book: Codebook, rule: Rule = EVEN) -> int:
 def midpoints(book: Codebook) -> tuple[int, ...]:
     """Half the sums of neighbouring values, each operation rounded to float32, in :func:`units`."""
     exactly = [Fraction(float(v)) for v in book.values]
-    return tuple(units(float(float32(float32(a + b) / 2))) for a, b in pairwise(exactly))
+    return tuple(units(float(exact.nearest(exact.nearest(a + b) / 2))) for a, b in pairwise(exactly))
 
 
 def by_midpoints(x: float, book: Codebook, rule: Rule) -> int:
@@ -95,12 +90,12 @@ def scaled(x: float, most: Fraction, rule: Rule) -> float:
     if most == 0:
         return x
     if rule.divides:
-        found = float32(Fraction(x) / most)
+        found = exact.nearest(Fraction(x) / most)
     else:
         smallest = Fraction(float(np.float32(1e-38))) if rule.clamps else most
         if 1 / most >= 2**128 and not rule.clamps:  # an infinite reciprocal; times 0 it is NaN, the first entry
             return -1.0 if x == 0 else math.copysign(1, x)
-        product = float32(Fraction(x) * float32(1 / max(most, smallest)))
+        product = exact.nearest(Fraction(x) * exact.nearest(1 / max(most, smallest)))
         found = min(max(product, Fraction(-1)), Fraction(1))
     return math.copysign(float(found), x)
 
@@ -141,4 +136,4 @@ def dequantize(codes: Array, scales: Array, code: Codebook, block: int) -> Array
     """``Q[code] * N``, the exact product rounded once to float32."""
     flat = codes.reshape(-1)
     products = [Fraction(float(code.table[c])) * Fraction(float(scales[i // block])) for i, c in enumerate(flat)]
-    return np.array([float(float32(p)) for p in products], np.float32).reshape(codes.shape)
+    return np.array([float(exact.nearest(p)) for p in products], np.float32).reshape(codes.shape)

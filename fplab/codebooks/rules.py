@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import door, own_integer, unknown
+from ..errors import chosen, door, own_integer
 
 
 @door
@@ -73,8 +73,4 @@ RULES = {rule.name: rule for rule in (EVEN, LOWER, SIGN, CUDA, TORCH, CPU)}
 
 def get(ties: str | Rule) -> Rule:
     """The rule of a name."""
-    if isinstance(ties, Rule):
-        return ties
-    if not isinstance(ties, str) or ties not in RULES:
-        raise unknown("ties", ties, RULES)
-    return RULES[ties]
+    return chosen("ties", ties, RULES, Rule)

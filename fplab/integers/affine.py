@@ -191,7 +191,6 @@ def dequantize(codes: Any, how: Affine) -> Array:
 
 
 def codes_of(x: Any, name: str) -> Array:
-    """An argument as an array of integers."""
     try:
         found = np.asarray(x)
     except ValueError:

@@ -52,7 +52,6 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values were collected."""
         return int(self.counts.sum()) + self.zeros
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, door, own_integer, unknown
+from ..errors import LabError, chosen, door, own_integer
 
 
 @door
@@ -31,12 +31,10 @@ class Grid:
 
     @property
     def signed(self) -> bool:
-        """Whether codes have a sign."""
         return self.low < 0
 
     @property
     def bits(self) -> int:
-        """Width of a code."""
         return max(self.high.bit_length(), (-self.low - 1).bit_length() if self.low else 0) + int(self.signed)
 
     @property
@@ -64,9 +62,4 @@ GRIDS: tuple[Grid, ...] = (
 
 def get(grid: str | Grid) -> Grid:
     """The grid of a name, or the record itself."""
-    if isinstance(grid, Grid):
-        return grid
-    for one in GRIDS:
-        if isinstance(grid, str) and one.name == grid.lower():
-            return one
-    raise unknown("integer grid", grid, [one.name for one in GRIDS])
+    return chosen("integer grid", grid, {one.name: one for one in GRIDS}, Grid)

@@ -8,20 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..errors import LabError
+from ..exact import nearest
 from .grids import Grid
-
-
-def fp32(x: Fraction) -> Fraction:
-    """The FP32 number nearest to ``x``, ties to even; beyond the range is an error."""
-    if not x:
-        return x
-    e = max(_floor_log2(abs(x)), -126)
-    ulp = Fraction(2) ** (e - 23)
-    rounded = round(x / ulp) * ulp  # Python rounds a Fraction to nearest, ties to even
-    if abs(rounded) >= Fraction(2) ** 128:
-        raise LabError(f"{float(x)!r} is beyond FP32.")
-    return rounded
 
 
 def fp64(x: Fraction) -> Fraction:
@@ -29,44 +17,36 @@ def fp64(x: Fraction) -> Fraction:
     return Fraction(x.numerator / x.denominator)
 
 
-def _floor_log2(x: Fraction) -> int:
-    """The exponent of the largest power of two that is not above ``x > 0``."""
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e if Fraction(2) ** e <= x else e - 1
-
-
 def quantize(x: float, scale: float, zero_point: int, grid: Grid) -> int:
     """``clip(rint(x * (1 / scale)) + zero_point)`` with each operation rounded to FP32."""
-    steps = round(fp32(Fraction(x) * fp32(1 / Fraction(scale))))
+    steps = round(nearest(Fraction(x) * nearest(1 / Fraction(scale))))
     return min(max(steps + zero_point, grid.low), grid.high)
 
 
 def dequantize(code: int, scale: float, zero_point: int) -> Fraction:
     """``(code - zero_point) * scale`` rounded to FP32."""
-    return fp32((code - zero_point) * Fraction(scale))
+    return nearest((code - zero_point) * Fraction(scale))
 
 
 def symmetric(amax: float, grid: Grid) -> Fraction:
-    """The scale of a largest magnitude."""
-    return max(fp32(Fraction(amax) / grid.high), Fraction(2) ** -126)
+    return max(nearest(Fraction(amax) / grid.high), Fraction(2) ** -126)
 
 
 def affine(low: float, high: float, grid: Grid) -> tuple[Fraction, int]:
     """Scale and zero point of a range, stretched to hold zero."""
     least, most = min(Fraction(low), Fraction(0)), max(Fraction(high), Fraction(0))
-    scale = max(fp32(fp32(most - least) / grid.steps), Fraction(2) ** -126)
-    zero = grid.low - round(fp32(least / scale))
+    scale = max(nearest(nearest(most - least) / grid.steps), Fraction(2) ** -126)
+    zero = grid.low - round(nearest(least / scale))
     return scale, min(max(zero, grid.low), grid.high)
 
 
 def int_matmul(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> list[list[int]]:
-    """A product of integer matrices."""
     return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)] for row in a]
 
 
 def scaled(total: int, scale_x: float, scale_w: float) -> Fraction:
     """``float32(total) * (scale_x * scale_w)``, each of the three rounded to FP32."""
-    return fp32(fp32(Fraction(total)) * fp32(Fraction(scale_x) * Fraction(scale_w)))
+    return nearest(nearest(Fraction(total)) * nearest(Fraction(scale_x) * Fraction(scale_w)))
 
 
 def in_half(x: Sequence[float], w: Sequence[float]) -> Fraction:
@@ -74,7 +54,7 @@ def in_half(x: Sequence[float], w: Sequence[float]) -> Fraction:
     total = Fraction(0)
     for a, b in zip(x, w, strict=True):
         total = fp64(total + Fraction(float(np.float16(a))) * Fraction(float(np.float16(b))))
-    return fp32(total)
+    return nearest(total)
 
 
 def percentile(counts: Sequence[int], percentile: Fraction) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, door, quotes_call, unknown
+from ..errors import LabError, chosen, door, quotes_call, unknown
 from .affine import Affine, Array, codes_of, dequantize, floats, quantize, scheme
 
 INT32_MAX = 2**31 - 1
@@ -51,12 +51,7 @@ METHODS: tuple[Method, ...] = (
 
 def method_of(method: str | Method) -> Method:
     """The method of a name, or the record itself."""
-    if isinstance(method, Method):
-        return method
-    for one in METHODS:
-        if isinstance(method, str) and one.name == method.lower():
-            return one
-    raise unknown("method", method, [one.name for one in METHODS])
+    return chosen("method", method, {one.name: one for one in METHODS}, Method)
 
 
 def demand_int32(k: int, a: int, b: int) -> None:
@@ -71,7 +66,6 @@ def demand_int32(k: int, a: int, b: int) -> None:
 
 
 def _magnitude(x: Array) -> int:
-    """The largest magnitude of an integer array, exact (that of -128 is 128)."""
     return max(abs(int(x.min())), abs(int(x.max()))) if x.size else 0
 
 
@@ -185,7 +179,6 @@ def in_half(x: Array, w: Array) -> Array:
 
 
 def _half(x: Array, name: str) -> Array:
-    """A float32 array as float16, finite."""
     if x.size and np.abs(x).max() >= 65520:
         raise LabError(f"an outlier of {name} is {float(np.abs(x).max())!r}, beyond FP16's 65504.")
     return x.astype(np.float16)

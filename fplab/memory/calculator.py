@@ -41,7 +41,6 @@ class Rank:
 
     @property
     def total(self) -> int:
-        """Bytes on the device."""
         return sum(self.device.values())
 
     @property
@@ -97,7 +96,6 @@ class Estimate:
         return table(self, columns)
 
     def to_json(self) -> str:
-        """Everything as JSON: options, bytes by kind of every stage, communication, what fits."""
         from .report import as_json
 
         return as_json(self)
@@ -200,7 +198,7 @@ def rank_of(e: Estimate, index: int, data_rank: int | None = None) -> Rank:
     stage = stages.stages(e.model, o.pipeline, o.tensor, o.chunks)[index]
     if o.inference is not None:
         assert c is not None
-        kinds, temporary = inference.inference(c, groups_on(e.model, stage, o), stage, o)
+        kinds, temporary = inference.inference(c, stages.groups_on(e.model, index, o.pipeline, o.chunks), stage, o)
         device = {**kinds, "temporary": sum(temporary.values())}
         return Rank(index, stage.layers, o.data * o.tensor, stage.elements, device, {}, temporary)
     if data_rank is None:
@@ -224,16 +222,6 @@ def fullest_shard(stage: Stage, o: Options) -> int:
     given = sharding.handed_out(stage.shapes, o.data)
     different = {sizes: rank for rank, sizes in reversed(list(enumerate(given)))}  # the first rank of each kind
     return max(sorted(different.values()), key=lambda rank: sum(stages.states(stage, o, rank)[0].values()))
-
-
-def groups_on(model: Model, stage: Stage, o: Options) -> list[tuple[Tensor, ...]]:
-    """The layers and ends of a stage, whole."""
-    found = [model.layers[layer] for layer in pipeline.layers_of(len(model.layers), o.pipeline, o.chunks)[stage.index]]
-    if stage.index == 0:
-        found.append(model.embedding)
-    if stage.index == o.pipeline - 1:
-        found.append((*model.head, *(model.embedding[:1] if model.tied and o.pipeline > 1 else ())))
-    return found
 
 
 @door

@@ -29,7 +29,6 @@ class Traffic:
 
     @property
     def message(self) -> int:
-        """Bytes of one message."""
         return self.elements * self.width
 
     @property

@@ -46,7 +46,6 @@ class Tracker(TorchDispatchMode):
 
     @property
     def total(self) -> int:
-        """Bytes alive now."""
         return sum(self.live.values())
 
     def mark(self, tensors: Iterable[torch.Tensor], kind: str) -> None:
@@ -101,7 +100,7 @@ class Autocast(nn.Module):
         super().__init__()
         self.module, self.device = module, device
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:  # noqa: D102
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         with torch.autocast(self.device, torch.bfloat16):
             return self.module(*inputs, **named)
 
@@ -133,7 +132,6 @@ class Trainer:
         self.module.zero_grad(set_to_none=True)
 
     def states(self) -> list[torch.Tensor]:
-        """The optimizer's state tensors."""
         leaves = pytree.tree_leaves([self.optimizer.state[p] for p in self.optimizer.state])
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import LabError, door, integer, own_integer, unknown
+from ..errors import LabError, chosen, door, integer, own_integer, unknown
 
 LARGEST = 2**40  # of one dimension: beyond any model, and products of four stay exact integers anyway
 Positions = Literal["learned", "rotary", "alibi"]
@@ -41,7 +41,6 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
         return math.prod(self.shape)
 
     def share(self, ranks: int) -> Tensor:
@@ -78,7 +77,6 @@ class Model:
 
     @functools.cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors."""
         return (*self.embedding, *(t for layer in self.layers for t in layer), *self.head)
 
 
@@ -141,7 +139,6 @@ class Transformer:
 
     @property
     def head_size(self) -> int:
-        """Values of one head."""
         return self.hidden // self.heads
 
     @property
@@ -156,7 +153,6 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """How many parameters it has."""
         return tensors_of(self).parameters
 
 
@@ -234,6 +230,4 @@ def preset(name: str) -> Transformer:
     >>> preset("llama3-405b").parameters
     405853388800
     """
-    if not isinstance(name, str) or name.lower() not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return PRESETS[name.lower()]
+    return chosen("preset", name, PRESETS, Transformer)

@@ -23,7 +23,7 @@ DROP = 0.1
 class Dropout(nn.Module):
     """Dropout that keeps a mask of one byte an element everywhere, as CUDA's does; torch's CPU path keeps floats."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # noqa: D102
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.native_dropout(x, DROP, self.training)[0]
 
 
@@ -111,7 +111,6 @@ class Network(nn.Module):
 
 
 def norm(c: Transformer) -> nn.Module:
-    """The configuration's normalisation."""
     return nn.RMSNorm(c.hidden) if c.rms else nn.LayerNorm(c.hidden)
 
 

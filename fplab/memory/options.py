@@ -128,7 +128,6 @@ class Options:
 
     @property
     def data(self) -> int:
-        """Data-parallel ranks."""
         return self.gpus // (self.tensor * self.pipeline)
 
 

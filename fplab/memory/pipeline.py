@@ -48,21 +48,17 @@ def check_schedule(schedule: str, layers: int, stages: int, micro_batches: int, 
         raise LabError(f"an interleaved schedule needs chunks >= 2 and pipeline >= 2, not {chunks} and {stages}.")
     if layers % (stages * chunks):
         raise LabError(f"{layers} layers do not divide into pipeline*chunks = {stages}*{chunks} equal chunks.")
-    if micro_batches % stages:
+    demand_groups(micro_batches, stages)
+
+
+def demand_groups(micro_batches: int, stages: int) -> None:
+    """An error unless an interleaved schedule can take so many micro-batches."""
+    if more := micro_batches % stages:
+        below = micro_batches - more
         raise LabError(
-            f"micro_batches={micro_batches} is no multiple of pipeline={stages}, which an interleaved schedule needs; "
-            f"the nearest: {nearest_groups(stages, micro_batches)}."
+            f"interleaved takes micro-batches in groups of {stages}; micro_batches={micro_batches} is no multiple of "
+            f"it; the nearest: {f'{below}, ' if below else ''}{below + stages}."
         )
-
-
-def nearest_groups(stages: int, micro_batches: int) -> str:
-    """The numbers of micro-batches around one that are whole groups of ``stages``, as text.
-
-    >>> nearest_groups(4, 6), nearest_groups(4, 3)
-    ('4, 8', '4')
-    """
-    below = micro_batches - micro_batches % stages
-    return f"{below}, {below + stages}" if below else str(stages)
 
 
 def held(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> tuple[int, ...]:

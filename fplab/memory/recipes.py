@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import unknown
+from ..errors import chosen
 from .units import divided_up
 
 SMALL = 4096  # elements below which an 8-bit optimizer keeps a tensor's states in FP32 (bitsandbytes: min_8bit_size)
@@ -83,20 +83,11 @@ def precision(name: str | Precision) -> Precision:
     >>> precision("mixed").master
     4
     """
-    if isinstance(name, Precision):
-        return name
-    if not isinstance(name, str) or name.lower() not in PRECISIONS:
-        raise unknown("precision", name, PRECISIONS)
-    return PRECISIONS[name.lower()]
+    return chosen("precision", name, PRECISIONS, Precision)
 
 
 def optimizer(name: str | Optimizer) -> Optimizer:
-    """The optimizer of a name."""
-    if isinstance(name, Optimizer):
-        return name
-    if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name.lower()]
+    return chosen("optimizer", name, OPTIMIZERS, Optimizer)
 
 
 def state_bytes(sizes: Iterable[tuple[int, int]], rule: Optimizer, width: int = 4, block: int = 256) -> int:

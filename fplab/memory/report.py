@@ -107,7 +107,6 @@ def _kinds(rank: Rank, columns: int | None) -> list[str]:
 
 
 def flushed(text: str, width: int) -> str:
-    """A text at the right of so many columns."""
     return " " * max(0, width - width_of(text)) + text
 
 
@@ -243,7 +242,6 @@ def as_dict(e: Estimate) -> dict[str, Any]:
 
 
 def as_json(e: Estimate) -> str:
-    """The estimate as JSON text."""
     return json.dumps(as_dict(e), indent=2, allow_nan=False)
 
 

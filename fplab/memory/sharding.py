@@ -71,5 +71,4 @@ PARTITIONS: dict[str, Callable[[Shapes, int, int], Sizes]] = {"flat": flat, "row
 
 
 def elements(sizes: Sizes) -> int:
-    """How many elements those pieces have."""
     return sum(n * many for n, many in sizes)

@@ -43,12 +43,7 @@ def stages(model: Model, count: int, tensor: int, chunks: int = 1) -> tuple[Stag
     """Cut a model into stages: the embedding on the first, the head on the last, which copies tied tensors."""
     out = []
     for index, layers in enumerate(pipeline.layers_of(len(model.layers), count, chunks)):
-        groups = [model.layers[layer] for layer in layers]
-        if index == 0:
-            groups.insert(0, model.embedding)
-        if index == count - 1:
-            copies = model.embedding[:1] if model.tied and count > 1 else ()
-            groups.append((*model.head, *copies))
+        groups = groups_on(model, index, count, chunks)
         divided = {id(group): _divided(group, tensor) for group in groups}
         shapes: Counter[tuple[int, ...]] = Counter()
         for group in groups:
@@ -56,6 +51,16 @@ def stages(model: Model, count: int, tensor: int, chunks: int = 1) -> tuple[Stag
         units = tuple(divided[id(group)][1] for group in groups)
         out.append(Stage(index, len(layers), tuple(shapes.items()), units))
     return tuple(out)
+
+
+def groups_on(model: Model, index: int, count: int, chunks: int = 1) -> list[tuple[Tensor, ...]]:
+    """The layers of a stage, whole, behind the embedding on the first and before the head on the last."""
+    groups = [model.layers[layer] for layer in pipeline.layers_of(len(model.layers), count, chunks)[index]]
+    if index == 0:
+        groups.insert(0, model.embedding)
+    if index == count - 1:
+        groups.append((*model.head, *(model.embedding[:1] if model.tied and count > 1 else ())))
+    return groups
 
 
 def _divided(group: Iterable[Tensor], tensor: int) -> tuple[Counter[tuple[int, ...]], int]:

@@ -256,7 +256,6 @@ ALGORITHMS = ("ring", "tree", "doubling", "direct")
 
 
 def _doubling(ranks: int) -> tuple[tuple[Message, ...], ...]:
-    """Recursive doubling."""
     core = 1 << (ranks.bit_length() - 1)
     extra = range(core, ranks)
     steps: list[tuple[Message, ...]] = []
@@ -326,7 +325,6 @@ def _column(found: Any, elements: int) -> Array:
 
 
 def chunk_of(elements: int, chunks: int) -> Array:
-    """The chunk of every element, int64."""
     return np.repeat(np.arange(chunks), [b - a for a, b in bounds(elements, chunks)])
 
 

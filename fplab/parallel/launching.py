@@ -52,7 +52,6 @@ def launch(
 
 
 def command(asked: Setting, folder: Path, processes: int | None = None, port: int | None = None) -> list[str]:
-    """The command line of torchrun."""
     meet = ["--standalone"] if port is None else ["--master-addr=127.0.0.1", f"--master-port={port}"]
     count = asked.ranks if processes is None else processes
     start = [sys.executable, "-m", "torch.distributed.run", *meet, "--local-addr=127.0.0.1"]

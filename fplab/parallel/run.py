@@ -86,7 +86,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def by_hand(given: argparse.Namespace) -> Setting:
-    """The setting of the command line's words."""
     return Setting(tuple(given.strategy), given.ranks, backend=given.backend)
 
 

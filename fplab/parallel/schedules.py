@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..errors import LabError, door, integer, unknown
-from ..memory.pipeline import nearest_groups
+from ..memory.pipeline import SCHEDULES, demand_groups
 
-NAMES = ("gpipe", "1f1b", "interleaved")
 Work = tuple[str, int, int]  # "F" or "B", the model chunk on this stage, the micro-batch
 
 
@@ -44,7 +43,6 @@ class Timeline:
 
     @property
     def span(self) -> Fraction:
-        """From the first pass to the end of the last."""
         return max({slot.stage: slot.end for slot in self.slots}.values())  # a stage's last pass ends it
 
     @property
@@ -90,17 +88,13 @@ def timeline(
     >>> timeline("1f1b", 4, 8).bubble
     Fraction(3, 8)
     """
-    if name not in NAMES:
-        raise unknown("schedule", name, NAMES)
+    if name not in SCHEDULES:
+        raise unknown("schedule", name, SCHEDULES)
     p = integer("stages", stages, 1, 1024)
     m = integer("micro_batches", micro_batches, 1, 65536)
     v = integer("chunks", chunks, 1, 64)
     if name == "interleaved":
-        if m % p:
-            raise LabError(
-                f"interleaved takes micro-batches in groups of {p}; micro_batches={m} is no multiple of it; "
-                f"the nearest: {nearest_groups(p, m)}."
-            )
+        demand_groups(m, p)
     elif v != 1:
         raise LabError(f'chunks={v} is for schedule="interleaved"; {name} has one chunk a stage.')
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError, door, own_integer, unknown
-from ..memory.pipeline import nearest_groups
+from ..memory.pipeline import SCHEDULES, demand_groups
 
 Array = np.ndarray[Any, Any]
 
@@ -29,9 +29,7 @@ STRATEGIES = (
     "zero-redundancy",
     "fully-shard",
     "tensor",
-    "gpipe",
-    "1f1b",
-    "interleaved",
+    *SCHEDULES,
 )
 HANG = "hang"  # no strategy: a process that neither ends nor answers, to see what becomes of the others
 BACKENDS = ("gloo", "nccl")
@@ -83,7 +81,7 @@ class Setting:
 
     def _check(self, name: str) -> None:
         """Whether the network and the batch can be divided as a strategy does."""
-        parts = {**dict.fromkeys(("gpipe", "1f1b", "interleaved"), self.micro_batches), "tensor": 1}
+        parts = {**dict.fromkeys(SCHEDULES, self.micro_batches), "tensor": 1}
         share = parts.get(name, self.ranks)
         if self.batch % share:
             raise LabError(f"batch={self.batch} does not divide into {share} equal parts, as {name} needs.")
@@ -92,19 +90,14 @@ class Setting:
         stages = {"gpipe": self.ranks, "1f1b": self.ranks, "interleaved": 2 * self.ranks}.get(name, 1)
         if LAYERS % stages:
             raise LabError(f"{name} on ranks={self.ranks} makes {stages} stages of {LAYERS} layers; allowed: 1, 2, 4.")
-        if name == "interleaved" and self.micro_batches % self.ranks:
-            raise LabError(
-                f"interleaved takes micro-batches in groups of {self.ranks}; got {self.micro_batches}; "
-                f"the nearest: {nearest_groups(self.ranks, self.micro_batches)}."
-            )
+        if name == "interleaved":
+            demand_groups(self.micro_batches, self.ranks)
 
     def as_json(self) -> str:
-        """For a command line."""
         return json.dumps(dataclasses.asdict(self))
 
 
 def setting(text: str) -> Setting:
-    """A setting from its JSON."""
     return Setting(**json.loads(text))
 
 
@@ -134,7 +127,6 @@ class RankResult:
     notes: Mapping[str, Any]
 
     def write(self, folder: Path, strategy: str) -> None:
-        """Leave the files."""
         stem = folder / f"{strategy}.{self.rank}"
         arrays: dict[str, Any] = {"losses": self.losses, **{f"w:{name}": w for name, w in self.weights.items()}}
         with open(f"{stem}.npz", "wb") as file:
@@ -144,7 +136,6 @@ class RankResult:
 
 
 def read(folder: Path, strategy: str, rank: int) -> RankResult:
-    """The files of one process."""
     stem = folder / f"{strategy}.{rank}"
     said = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
     with np.load(f"{stem}.npz", allow_pickle=False) as file:
@@ -164,7 +155,6 @@ class Result:
 
     @property
     def backend(self) -> str:
-        """What the processes talked through."""
         return str(self.ranks[0].notes["backend"])
 
     @property
@@ -180,7 +170,6 @@ class Result:
 
     @property
     def flat(self) -> Array:
-        """All weights end to end, float32."""
         return np.concatenate([w.ravel() for w in self.weights.values()])
 
     @property

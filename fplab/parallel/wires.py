@@ -32,7 +32,6 @@ class Log:
         self.notes: dict[str, Any] = {"backend": backend}
 
     def count(self, collective: str, whole: Tensor) -> None:
-        """Write down a message."""
         self.messages.append((collective, whole.numel(), whole.element_size()))
 
     def reduce_scatter(self, part: Tensor, whole: Tensor) -> None:
@@ -51,11 +50,9 @@ class Log:
         return batch[self.rank * each : (self.rank + 1) * each]
 
     def hold(self, parameters: int, gradients: int, states: int) -> None:
-        """Say what is held, in bytes."""
         self.held = {"parameters": parameters, "gradients": gradients, "states": states}
 
     def result(self, weights: Mapping[str, Tensor]) -> RankResult:
-        """What the process leaves."""
         import numpy as np
 
         arrays = {name: w.detach().cpu().contiguous().numpy() for name, w in weights.items()}
@@ -64,7 +61,6 @@ class Log:
 
 
 def adamw(parameters: list[nn.Parameter], lr: float) -> torch.optim.AdamW:
-    """The optimizer of every strategy."""
     return torch.optim.AdamW(parameters, lr=lr, foreach=False)
 
 

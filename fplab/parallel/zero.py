@@ -43,7 +43,6 @@ class Unit:
         self.piece = nn.Parameter(flat.detach()[mine] if stage < 3 else flat[mine].clone())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The layer's output."""
         if self.stage == 1:
             assert self.whole is not None
             return self._linear(x, self.whole)

@@ -8,7 +8,7 @@ format, a cast model computes in torch's half tensors, and matrix products have 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import formats
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, chosen, quotes_call, unknown
 from ..words import Text, say
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -191,7 +191,6 @@ class CastModel(nn.Module):
 
 
 def to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Floating tensors in ``dtype``, others as they are."""
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
@@ -319,9 +318,4 @@ def get(policy: str | Policy) -> Policy:
     >>> get("O2").update
     'master'
     """
-    if isinstance(policy, Policy):
-        return policy
-    found: Mapping[str, Policy] = {p.name: p for p in POLICIES}
-    if not isinstance(policy, str) or policy.lower() not in found:
-        raise unknown("policy", policy, found)
-    return found[policy.lower()]
+    return chosen("policy", policy, {p.name: p for p in POLICIES}, Policy)

@@ -73,7 +73,7 @@ def fit(
     >>> run.losses.shape, run.scores.top1 > 0.5
     ((20,), True)
     """
-    task = tasks.get(task) if isinstance(task, str) else task
+    task = tasks.get(task)
     steps = integer("steps", task.baseline.steps if steps is None else steps, 1, 1 << 30)
     every = integer("every", every, 1, 1 << 30)
     seed = integer("seed", seed, 0, 2**64 - 1)  # torch would take negative ones too, and wrap them
@@ -99,7 +99,6 @@ def fit(
 
 
 def baseline(task: Task) -> Made:
-    """The optimizer of a task's FP32 baseline."""
     return Made("optimizers", task.baseline.optimizer, task.baseline.settings)
 
 
@@ -128,7 +127,6 @@ class _Running:
 
     @property
     def done(self) -> int:
-        """How many steps are behind."""
         return len(self.losses)
 
     def computing(self) -> Any:
@@ -136,7 +134,6 @@ class _Running:
         return self.policy.running(self.model, self.gpu, self.scaling)
 
     def step(self, batch: Batch) -> None:
-        """One update, or an error that says why there can be none."""
         self.optimizer.zero_grad()
         scale = self.scaler.get_scale()
         with self.computing() as products:
@@ -159,7 +156,6 @@ class _Running:
         self.skipped.append(bool(skipped))
 
     def finished(self) -> Fit:
-        """What the run has come to."""
         with self.computing():
             scores = self.task.scores(self.runs_as)
         columns = (
@@ -170,7 +166,6 @@ class _Running:
         return Fit(self.task, self.policy, self.seed, *columns, scores, self.model, tuple(self.units))
 
     def state(self) -> dict[str, Any]:
-        """All that the rest of the run depends on, and what has happened."""
         return {
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
@@ -183,7 +178,6 @@ class _Running:
         }
 
     def go_on_from(self, state: dict[str, Any], path: Path, steps: int) -> None:
-        """Take over a checkpoint's state."""
         try:
             self._take_over(state)
         except Exception as error:  # a state that this release did not write for this run can lack anything

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .. import seeds
-from ..errors import LabError, door, integer, quotes_call, summary, unknown
+from ..errors import LabError, chosen, door, integer, quotes_call, summary
 from .data import digits
 from .network import digits_net, tensors
 from .text import ALPHABET, HELD_OUT, tokens
@@ -88,7 +88,6 @@ class Task:
         return Scores(right / answers, loss / answers)
 
     def evaluate(self, model: nn.Module) -> float:
-        """The share of right answers on the held-out data, 0 to 1."""
         return self.scores(model).top1
 
 
@@ -220,13 +219,10 @@ TASKS: tuple[Task, ...] = (DIGITS, DIGITS_MLP, CHARACTERS)
 
 
 @quotes_call
-def get(name: str) -> Task:
-    """The task of a name.
+def get(name: str | Task) -> Task:
+    """The task of a name, in any case; a record is given back.
 
     >>> get("digits_mlp").baseline.steps
     220
     """
-    for task in TASKS:
-        if task.name == name:
-            return task
-    raise unknown("task", name, [task.name for task in TASKS])
+    return chosen("task", name, {task.name: task for task in TASKS}, Task)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ..draw.page import after_colon, bracketed, facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call
+from ..memory.pipeline import SCHEDULES
 from ..parallel import schedules
 from ..parallel.schedules import Timeline
 from ..words import say, say_of
@@ -121,7 +122,7 @@ def changed(state: State, field: str, value: object) -> State:
 
 
 CONTROLS = (
-    Control("schedule", say("schedule"), options=schedules.NAMES),
+    Control("schedule", say("schedule"), options=SCHEDULES),
     Control("stages", say("stages"), low=1, high=MOST_STAGES),
     Control("micro_batches", say("micro-batches"), low=1, high=MOST_BATCHES),
     Control("chunks", say("chunks a stage"), low=1, high=3),

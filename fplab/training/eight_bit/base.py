@@ -57,7 +57,6 @@ def keyed(book: Codebook, sign: str) -> bool:
 
 
 def flat(tensor: Tensor) -> Array:
-    """A contiguous CPU tensor's memory as a flat array."""
     array: Array = tensor.detach().reshape(-1).numpy()
     return array
 

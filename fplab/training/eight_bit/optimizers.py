@@ -70,7 +70,6 @@ class Adam8bit(EightBit):
         super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        """Adam's, with the corrections of both averages."""
         beta1, beta2 = group["betas"]
         root = math.sqrt(1 - beta2**step)
         size = -group["lr"] * root / (1 - beta1**step)
@@ -114,7 +113,6 @@ class SGD8bit(EightBit):
         super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        """The momentum and the learning rate."""
         return made(group, beta1=group["momentum"], step=-group["lr"])
 
 
@@ -140,7 +138,6 @@ class Lion8bit(EightBit):
         super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        """Both averages' weights and the learning rate."""
         beta1, beta2 = group["betas"]
         return made(group, beta1=beta1, beta2=beta2, step=-group["lr"])
 
@@ -167,5 +164,4 @@ class Adagrad8bit(EightBit):
         super().__init__(params, numbers, **options)
 
     def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        """The learning rate and epsilon."""
         return made(group, step=-group["lr"], eps=group["eps"])

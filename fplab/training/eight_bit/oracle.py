@@ -22,7 +22,6 @@ def load(ranks: Array, scales: Array, book: Codebook, block: int) -> list[np.flo
 
 
 def save(state: list[np.float32], book: Codebook, block: int, rule: Rule) -> tuple[Array, Array]:
-    """Ranks and scales of a state."""
     plain = Codebook(book.name, book.values)  # by rank
     return oracle.quantize(np.array(state, f32), plain, block, rule)
 
@@ -36,13 +35,11 @@ def adam(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, A
 
 
 def momentum(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """One element of momentum SGD."""
     m = h["beta1"] * m + g
     return p + h["size"] * m, m, v
 
 
 def lion(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """One element of Lion."""
     one = f32(1)
     c = h["beta1"] * m + (one - h["beta1"]) * g
     p = p + h["size"] if c > 0 else p - h["size"] if c < 0 else p
@@ -50,7 +47,6 @@ def lion(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, A
 
 
 def adagrad(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """One element of Adagrad."""
     v = v + g * g
     return p + h["size"] * (g / (root(v) + h["eps"])), m, v
 

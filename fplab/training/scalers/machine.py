@@ -85,7 +85,6 @@ class Machine:
             raise LabError(f"{bounds}: a scale starts between its bounds, and the lowest is not negative.")
 
     def start(self) -> Tracked:
-        """What a new scaler remembers."""
         return Tracked(self.init_scale)
 
     def after(self, now: Tracked, found_inf: bool) -> Tracked:

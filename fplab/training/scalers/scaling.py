@@ -124,7 +124,6 @@ class Scaler:
         self._progress.clear()
 
     def get_scale(self) -> float:
-        """The scale, a float32 value."""
         return self._now.scale
 
     def state_dict(self) -> dict[str, Any]:
