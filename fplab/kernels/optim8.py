@@ -90,20 +90,14 @@ def _guarded(update, couples):
     """The update of one element: weight decay into the gradient where asked, and nothing moved by a bad gradient."""
 
     @inlined
-    def plain(p, g, m, v, n):
+    def guarded(p, g, m, v, n):
         fine = np.uint32(as_bits(g) & ABS) < NOT_FINITE
-        q, a, b = update(p, g, m, v, n)
+        slope = np.float32(g + np.float32(n.coupled * p)) if couples else g
+        q, a, b = update(p, slope, m, v, n)
         zero = np.float32(0)
         return (q if fine else p), (a if fine else zero), (b if fine else zero)
 
-    @inlined
-    def coupled(p, g, m, v, n):
-        fine = np.uint32(as_bits(g) & ABS) < NOT_FINITE
-        q, a, b = update(p, np.float32(g + np.float32(n.coupled * p)), m, v, n)
-        zero = np.float32(0)
-        return (q if fine else p), (a if fine else zero), (b if fine else zero)
-
-    return coupled if couples else plain
+    return guarded
 
 
 # --- storing a block's new state ----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ def parameter_server(log: Log, network: Network) -> RankResult:
             log.count("gather", p)
             dist.gather(p.grad.div_(log.ranks), arrived, dst=0)
             if arrived is not None:
-                p.grad = _in_order(arrived)
+                p.grad = reduce(add, arrived)
         if optimizer is not None:
             optimizer.step()
         log.hold(nbytes(weights), nbytes(p.grad for p in weights), state_bytes(optimizer) if optimizer else 0)
@@ -39,13 +41,6 @@ def parameter_server(log: Log, network: Network) -> RankResult:
             dist.broadcast(p.data, 0)
         model.zero_grad()
     return log.result(dict(model.named_parameters()))
-
-
-def _in_order(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def ddp(log: Log, network: Network, redundancy: bool = False) -> RankResult:
@@ -76,10 +71,7 @@ def ddp(log: Log, network: Network, redundancy: bool = False) -> RankResult:
         optimizer = adamw(weights, log.setting.lr)
     for batch in network.batches():
         log.losses.append(network.backward(wrapped, log, batch))
-        optimizer.step()
-        states = state_bytes(optimizer.optim if redundancy else optimizer)
-        log.hold(nbytes(weights), nbytes(p.grad for p in weights), states)
-        wrapped.zero_grad()
+        log.step(weights, optimizer)
     log.notes["buckets"] = buckets
     return log.result(dict(model.named_parameters()))
 
@@ -108,8 +100,6 @@ def fully_shard(log: Log, network: Network) -> RankResult:
     for batch in network.batches():
         with Overheard(log):
             log.losses.append(network.backward(model, log, batch))
-        optimizer.step()
-        log.hold(nbytes(weights), nbytes(p.grad for p in weights), state_bytes(optimizer))
-        model.zero_grad()
+        log.step(weights, optimizer)
     whole: Any = {name: p.full_tensor() for name, p in model.named_parameters()}  # type: ignore[attr-defined]
     return log.result(whole)

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from .settings import RankResult
 from .task import Network
-from .wires import Log, Overheard, adamw, nbytes, state_bytes
+from .wires import Log, Overheard, adamw
 
 COLUMN, ROW = ("0", "4"), ("2", "6")  # layers that are divided by outputs, and by inputs (over k)
 
@@ -34,9 +34,7 @@ def tensor(log: Log, network: Network) -> RankResult:
             loss = cross_entropy(model(batch.inputs), batch.targets)
             loss.backward()
             log.losses.append(float(loss.detach()))
-            optimizer.step()
-            log.hold(nbytes(weights), nbytes(p.grad for p in weights), state_bytes(optimizer))
-            model.zero_grad()
+            log.step(weights, optimizer)
     whole: Any = {name: p.full_tensor() for name, p in model.named_parameters()}  # type: ignore[attr-defined]
     return log.result(whole)
 
@@ -97,8 +95,6 @@ def pipeline(log: Log, network: Network, schedule: str) -> RankResult:
             runner.step(*given, **({"target": batch.targets, "losses": losses} if last else {}))
         if last:
             log.losses.append(float(torch.stack(losses).mean()))
-        optimizer.step()
-        log.hold(nbytes(weights), nbytes(p.grad for p in weights), state_bytes(optimizer))
-        optimizer.zero_grad()
+        log.step(weights, optimizer)
     log.notes["in_flight"] = _Counting.peak
     return log.result(named)

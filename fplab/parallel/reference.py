@@ -8,7 +8,9 @@ process, to the bit; the run on the whole batch, whose matrix products add over 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -58,9 +60,7 @@ def micro_batches(setting: Setting) -> tuple[Array, Array]:
     def gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Array, float]:
         m = setting.micro_batches
         parts = [_gradients(model, a, b) for a, b in zip(x.chunk(m), y.chunk(m), strict=True)]
-        total = parts[0][0]
-        for g, _ in parts[1:]:
-            total = total + g
+        total = reduce(operator.add, [g for g, _ in parts])
         losses = torch.tensor([loss for _, loss in parts], dtype=torch.float32)
         return total / np.float32(m), float(losses.mean())
 
@@ -236,10 +236,7 @@ def by_gloo(layout: Layout | list[Layout]) -> Callable[[Array, int], Array]:
 
 def in_order(parts: Array, step: int) -> Array:
     """What a parameter server adds: rank 0, rank 1, and so on."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return np.asarray(total)
+    return np.asarray(reduce(operator.add, parts))
 
 
 def same_sums(result: Result) -> tuple[Array, Array]:

@@ -49,6 +49,13 @@ class Log:
         each = len(batch) // self.ranks
         return batch[self.rank * each : (self.rank + 1) * each]
 
+    def step(self, weights: list[nn.Parameter], optimizer: Any) -> None:
+        """One update, what is held when it is made, and no gradients after it."""
+        optimizer.step()
+        own = getattr(optimizer, "optim", optimizer)  # of a ZeroRedundancyOptimizer
+        self.hold(nbytes(weights), nbytes(p.grad for p in weights), state_bytes(own))
+        optimizer.zero_grad()
+
     def hold(self, parameters: int, gradients: int, states: int) -> None:
         self.held = {"parameters": parameters, "gradients": gradients, "states": states}
 
