@@ -52,10 +52,10 @@ def list_experiments(args: Arguments) -> int:
     width, colour = terminal_width(), colour_wanted()
     for name in NAMES:
         one = load(name)
-        cases = len(one.gpu_cases(one.QUICK))
-        about = wording.ABOUT.fill(claims=len(one.CHECKS), cases=cases, seconds=one.BUDGET)
-        print(paint(f"{name}: {wording.title(name, one.TITLE)}", "1", colour))
-        print(*(f"  {line}" for line in wrapped(str(wording.question(name, one.QUESTION)), width - 2)), sep="\n")
+        cases = len(one.asks(one.quick))
+        about = wording.ABOUT.fill(claims=len(one.claims), cases=cases, seconds=one.budget)
+        print(paint(f"{name}: {one.title}", "1", colour))
+        print(*(f"  {line}" for line in wrapped(str(one.question), width - 2)), sep="\n")
         print(paint(f"  {about}", "2", colour))
     print(f"\n{wording.HOW_TO_RUN}")
     return 0

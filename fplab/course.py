@@ -114,7 +114,7 @@ class Picture:
         drawn = adaptive(self.path.read_text(encoding="utf-8"))
         data = base64.b64encode(drawn.encode()).decode("ascii")
         experiment = experiments.load(self.name)
-        spoken = html.escape(f"{experiment.TITLE}: {experiment.QUESTION}")
+        spoken = html.escape(f"{experiment.title.en}: {experiment.question.en}")
         made = say(
             "Drawn by the experiment {name}: fplab run {name} draws it anew, with its data as CSV.",
             name=self.name,
@@ -182,8 +182,7 @@ def evidence(name: str) -> Claims:
     from .experiments.runner import check_claims, gpu_records, gpu_rows
 
     experiment, silent = experiments.load(name), lambda fraction, text: None
-    arrays = experiment.run(experiment.QUICK, silent)
-    rows = check_claims(name, experiment, arrays, experiment.QUICK, silent)
+    rows = check_claims(name, experiment, experiment.run(experiment.quick, silent), silent)
     return Claims((*rows, *gpu_rows(name, "quick", gpu_records()[0], silent)))
 
 

@@ -15,7 +15,8 @@ import toy
 
 import fplab
 from fplab import cli, experiments
-from fplab.experiments.base import Check, Evidence, failed
+from fplab.experiments.base import Evidence, failed
+from fplab.experiments.legacy import Check
 from fplab.hardware import suite
 
 SOURCE = Path(__file__).resolve().parent.parent

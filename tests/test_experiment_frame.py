@@ -10,7 +10,8 @@ import pytest
 import toy
 from experiment_frame import Mutant, computed_on_cpu, holds, kills
 
-from fplab.experiments.base import Check, Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from fplab.experiments.base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from fplab.experiments.legacy import Check
 from fplab.experiments.statistics import equivalent, superior
 
 
@@ -54,7 +55,7 @@ def test_the_bits_of_a_nan_count_unless_they_are_said_not_to() -> None:
 def test_a_measured_claim_says_what_it_rests_on() -> None:
     sample = Sample(5, 0.25, 1.0)
     outcome = measured(True, "a gain of 2", sample)
-    assert outcome.detail == "a gain of 2; n = 5, spread 0.25, margin 1"
+    assert str(outcome.detail) == "a gain of 2; n = 5, spread 0.25, margin 1"
     holds(Check("a claim", Evidence.MEASURED, lambda arrays, params: outcome), {}, None)
     for evidence, given in ((Evidence.MEASURED, passed("a gain of 2")), (Evidence.PROVED, outcome)):
         with pytest.raises(AssertionError, match="a claim"):
@@ -72,7 +73,10 @@ def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:
     assert superior(other, one, 0.0, "scores").status is Status.FAIL
     for test in (equivalent, superior):
         assert test(np.array([1.0, np.nan]), np.zeros(2), 1e9, "scores").status is Status.FAIL
-    assert superior(one, other, 0.0, "scores").detail == ("scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0")
+    said = str(superior(one, other, 0.0, "scores").detail)
+    assert said == "scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0"
+        "scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0"
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from fplab import experiments, formats
 from fplab.errors import LabError
-from fplab.experiments.base import Check, Evidence
+from fplab.experiments.base import Claim, Evidence, Experiment
 from fplab.hardware.cases import Case
 
 SOURCE = Path(__file__).resolve().parent.parent
@@ -27,34 +28,31 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_it_has_every_part(name: str) -> None:
     one = experiments.load(name)
-    assert one.__doc__
-    assert one.TITLE
-    assert one.QUESTION.endswith("?")
-    assert dataclasses.is_dataclass(one.Params)
-    assert one.Params.__dataclass_params__.frozen
-    assert isinstance(one.QUICK, one.Params)
-    assert isinstance(one.Params(), one.Params)
-    for part in (one.run, one.plot, one.table, one.gpu_cases):
-        assert callable(part)
-    assert isinstance(one.DIGESTED, tuple)
-    assert all(isinstance(array, str) for array in one.DIGESTED)
-    assert len(set(one.DIGESTED)) == len(one.DIGESTED)
+    assert isinstance(one, Experiment)
+    assert importlib.import_module(f"fplab.experiments.{name}").__doc__
+    assert one.question.en.endswith("?")
+    for params in (one.full, one.quick):
+        assert type(params).__dataclass_params__.frozen
+        assert type(params) is type(one.full)
+    assert len(set(one.digested())) == len(one.digested())
+    if isinstance(one.cases, str):
+        assert one.cases.endswith("."), "a sentence says why a GPU has nothing to say"
 
 
 def test_its_claims_are_distinct_and_have_evidence(name: str) -> None:
-    checks = experiments.load(name).CHECKS
-    assert checks
-    assert all(isinstance(check, Check) and isinstance(check.evidence, Evidence) for check in checks)
-    assert len({check.claim for check in checks}) == len(checks)
-    # the frame itself adds the rows about GPUs, from gpu_cases
-    assert not {check.evidence for check in checks} & {Evidence.RECORDED, Evidence.LIVE}
+    claims = experiments.load(name).claims
+    assert claims
+    assert all(isinstance(claim, Claim) for claim in claims)
+    assert len({claim.id for claim in claims}) == len({claim.text.en for claim in claims}) == len(claims)
+    # the frame itself adds the rows about GPUs, from cases
+    assert not {claim.evidence for claim in claims} & {Evidence.RECORDED, Evidence.LIVE}
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["quick", "full"])
 def test_a_gpu_can_be_asked_about_it(name: str, full: bool) -> None:
     one = experiments.load(name)
-    cases = one.gpu_cases(one.Params() if full else one.QUICK)
-    assert len(cases) > 0, f"{name} has no GPU case"
+    cases = one.asks(one.full if full else one.quick)
+    assert bool(cases) == callable(one.cases)
     assert all(isinstance(case, Case) for case in cases)
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
@@ -65,7 +63,7 @@ def test_a_gpu_can_be_asked_about_it(name: str, full: bool) -> None:
 
 def test_the_inputs_of_its_cases_are_bits_and_the_same_each_time(name: str) -> None:
     one = experiments.load(name)
-    for case in one.gpu_cases(one.QUICK):
+    for case in one.asks(one.quick):
         first, second = case.inputs(), case.inputs()
         assert first.keys() == second.keys()
         for key, array in first.items():
@@ -80,18 +78,29 @@ def test_its_parameters_survive_a_manifest(name: str) -> None:
     from fplab.experiments.figures import restore
 
     one = experiments.load(name)
-    for params in (one.QUICK, one.Params()):
+    for params in (one.quick, one.full):
         assert restore(one, json.loads(json.dumps(dataclasses.asdict(params)))) == params
 
 
 def test_every_budget_and_their_sum_is_kept() -> None:
-    budgets = {name: experiments.load(name).BUDGET for name in experiments.NAMES}
+    budgets = {name: experiments.load(name).budget for name in experiments.NAMES}
     assert all(0 < seconds <= ALLOWED for seconds in budgets.values()), budgets
     assert sum(budgets.values()) <= ALL, budgets
 
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
-    frame = {"__init__", "base", "figures", "progress", "recorder", "runner", "statistics", "table", "wording"}
+    frame = {
+        "__init__",
+        "base",
+        "figures",
+        "progress",
+        "recorder",
+        "runner",
+        "statistics",
+        "table",
+        "wording",
+        "legacy",
+    }
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)
 
@@ -113,7 +122,7 @@ sys.meta_path.insert(0, Blocked())
 from fplab import experiments
 for name in experiments.NAMES:
     one = experiments.load(name)
-    print(name, len(one.gpu_cases(one.QUICK)))
+    print(name, len(one.asks(one.quick)))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=SOURCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -122,5 +131,5 @@ for name in experiments.NAMES:
 
 def test_its_claims_kill_mutants(name: str) -> None:
     """The module that tests it says so of every claim (``kills`` of experiment_frame)."""
-    files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
+    files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")]
     assert any("test_every_claim_kills_a_mutant = kills(" in text and re.search(rf"\b{name}\b", text) for text in files)

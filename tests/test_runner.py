@@ -22,7 +22,8 @@ import toy
 from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import figures, recorder, runner
-from fplab.experiments.base import Check, Evidence, Status, absent, failed, passed
+from fplab.experiments.base import Evidence, Status, absent, failed, passed
+from fplab.experiments.legacy import Check
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
 from fplab.hardware import environment, records, suite
@@ -47,7 +48,7 @@ def run(**options: Any) -> runner.Finished:
 
 
 def outcomes(rows: Any) -> list[tuple[str, str, str]]:
-    return [(row.claim, row.evidence, row.outcome.status.value) for row in rows]
+    return [(str(row.claim), row.evidence, row.outcome.status.value) for row in rows]
 
 
 def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_an_experiment_that_does_not_load_does_not_stop_the_others(monkeypatch: 
 
 def test_an_array_that_should_be_digested_and_is_not_there_fails() -> None:
     toy.install(DIGESTED=("n", "cube"))
-    assert "DIGESTED names ['cube'], which run() did not return" in run().rows[-1].outcome.detail
+    assert "its result has no 'cube', which has a digest" in run().rows[-1].outcome.detail
 
 
 def test_unknown_names_are_errors_before_anything_runs(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_the_manifest_keeps_the_entries_of_other_experiments(tmp_path: Path, mon
 def test_check_says_which_array_differs(tmp_path: Path) -> None:
     run(out=tmp_path)
     same = runner.check_manifest(tmp_path, quiet=True)
-    assert [(row.claim, row.outcome.status) for row in same] == [
+    assert [(str(row.claim), row.outcome.status) for row in same] == [
         ("array 'n' as in the manifest", Status.PASS),
         ("array 'square' as in the manifest", Status.PASS),
     ]

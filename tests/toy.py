@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from fplab import experiments
-from fplab.experiments.base import Check, Evidence, Outcome, same_bits
+from fplab.experiments.base import Evidence, Outcome, same_bits
+from fplab.experiments.legacy import Check
 from fplab.hardware.cases import Arrays, Case
 
 

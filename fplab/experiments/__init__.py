@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..errors import door, unknown
 from .base import Experiment
+from .legacy import experiment_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,14 +42,16 @@ NAMES: tuple[str, ...] = (
 
 @door
 def load(name: str) -> Experiment:
-    """The experiment module of a name.
+    """The experiment of a name.
 
-    >>> load("formats").TITLE
+    >>> str(load("formats").title)
     'The atlas of formats'
     """
     if name not in NAMES:
         raise unknown("experiment", name, NAMES)
-    return cast(Experiment, importlib.import_module(f"{__name__}.{name}"))
+    module = importlib.import_module(f"{__name__}.{name}")
+    found: Experiment | None = getattr(module, "EXPERIMENT", None)
+    return experiment_of(name, module) if found is None else found
 
 
 def show(name: str, full: bool = False, theme: str = "light") -> Figure:
@@ -59,7 +62,6 @@ def show(name: str, full: bool = False, theme: str = "light") -> Figure:
     from ..draw.style import themed
 
     experiment = load(name)
-    params = experiment.Params() if full else experiment.QUICK
-    arrays = experiment.run(params, lambda fraction, text: None)
+    result = experiment.run(experiment.full if full else experiment.quick, lambda fraction, text: None)
     with themed(theme):
-        return experiment.plot(arrays, params)
+        return experiment.figure(result)

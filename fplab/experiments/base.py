@@ -1,34 +1,42 @@
-"""What an experiment is: a module with data in, arrays out, a figure, checked claims and GPU cases.
+"""What an experiment is: a record of one file's parts, which runs, claims, draws, and asks GPUs.
 
-The package ``fplab.experiments.NAME`` has, and the tests demand:
+A file ``fplab/experiments/NAME.py`` (or a package, where the science needs two files) has, from top to bottom:
 
-* ``TITLE``, ``QUESTION`` and ``BUDGET`` (seconds of its quick run, at most 8);
-* a frozen dataclass ``Params`` whose defaults are the full size, and ``QUICK``, an instance of the quick size;
-* ``run(params, tick) -> Arrays``: pure; calls ``tick(fraction, text)`` as it goes;
-* ``plot(arrays, params) -> Figure`` and ``table(arrays, params) -> columns`` (what the CSV holds);
-* ``CHECKS``: a tuple of :class:`Check`, each a claim with its evidence, and with a fault in the tests that fails it;
-* ``gpu_cases(params) -> tuple[Case, ...]``: what a GPU must compute, through torch, for these claims;
-* ``DIGESTED``: names of the arrays whose bits are the same on every machine (from integers and kernels);
-* if it likes, ``animation() -> str``: an SVG that moves.
+* a frozen dataclass ``Params``, whose defaults are the full size;
+* a frozen dataclass ``Result`` of arrays, which begins with ``params: Params``; an array whose bits are the same on
+  every machine (from integers and kernels) is annotated :data:`Digested` instead of ``np.ndarray``;
+* ``run(params, tick) -> Result``: pure; calls ``tick(fraction, text)`` as it goes;
+* ``rows(result)``: the columns of the CSV, from which the figure and the claims take their numbers, too;
+* ``CLAIMS = Claims()`` and a function a claim, ``@CLAIMS.proved("a sentence")``, that takes the result and returns an
+  :class:`Outcome`; its name is the claim's id, and a fault in the tests fails it;
+* ``figure(result)``: at most four panels;
+* ``cases(params)``: what a GPU must compute, through torch, for these claims; or a sentence why it has nothing to say;
+* ``EXPERIMENT = Experiment(...)``.
+
+It imports where only numpy is installed: the lab's kernels through :mod:`fplab.numeric`, which loads them when they
+are used, torch and matplotlib inside functions.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ..formats import get
-from ..hardware.cases import Arrays, Case
+from ..hardware.cases import Case
+from ..words import CLAUSE, Text, joined, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Tick = Callable[[float, str], None]
 Columns = Mapping[str, Sequence[Any]]
+Digested: TypeAlias = np.ndarray  # an array whose bits are the same on every machine
 
 
 class Evidence(enum.Enum):
@@ -66,8 +74,10 @@ class Sample:
     spread: float
     margin: float
 
-    def __str__(self) -> str:
-        return f"n = {self.seeds}, spread {self.spread:.2g}, margin {self.margin:.2g}"
+    def said(self) -> Text:
+        """The three in words."""
+        rests = say("n = {seeds}, spread {spread:.2g}, margin {margin:.2g}")
+        return rests.fill(seeds=self.seeds, spread=self.spread, margin=self.margin)
 
 
 @dataclass(frozen=True)
@@ -78,64 +88,109 @@ class Outcome:
     """
 
     status: Status
-    detail: str = ""
+    detail: str | Text = ""
     sample: Sample | None = None
 
 
-def passed(detail: str = "") -> Outcome:
+def passed(detail: str | Text = "") -> Outcome:
     """The claim holds; say how much was compared."""
     return Outcome(Status.PASS, detail)
 
 
-def failed(detail: str) -> Outcome:
+def failed(detail: str | Text) -> Outcome:
     """The claim does not hold; say where first."""
     return Outcome(Status.FAIL, detail)
 
 
-def absent(detail: str) -> Outcome:
+def absent(detail: str | Text) -> Outcome:
     """There was nothing to compare with; say what is missing."""
     return Outcome(Status.ABSENT, detail)
 
 
-def differs(detail: str) -> Outcome:
+def differs(detail: str | Text) -> Outcome:
     """A device computed something else than the lab, and nothing known explains it; say where first."""
     return Outcome(Status.DIFFERS, detail)
 
 
-def verdict(holds: bool, detail: str) -> Outcome:
+def verdict(holds: bool, detail: str | Text) -> Outcome:
     """Pass or fail, with the same detail."""
     return passed(detail) if holds else failed(detail)
 
 
-def measured(holds: bool, detail: str, sample: Sample) -> Outcome:
+def measured(holds: bool, detail: str | Text, sample: Sample) -> Outcome:
     """Pass or fail of a measured claim, with the same detail, which ends in what it rests on."""
-    return Outcome(Status.PASS if holds else Status.FAIL, f"{detail}; {sample}", sample)
+    return Outcome(Status.PASS if holds else Status.FAIL, joined((detail, sample.said()), CLAUSE), sample)
 
 
 @dataclass(frozen=True)
-class Check:
-    """A claim and what it is checked against. ``check(arrays, params)`` gives the outcome."""
+class Claim:
+    """A sentence with its evidence and its test. ``id``: what tests and records call it, which no rewording changes."""
 
-    claim: str
+    id: str
     evidence: Evidence
-    check: Callable[[Arrays, Any], Outcome]
+    text: Text
+    test: Callable[[Any], Outcome]
 
 
-class Experiment(Protocol):
-    """The shape of an experiment module."""
+class Claims(list[Claim]):
+    """The claims of an experiment, in the order of the table; each is a function that takes the result::
 
-    TITLE: str
-    QUESTION: str
-    BUDGET: float
-    QUICK: Any
-    Params: type[Any]
-    CHECKS: tuple[Check, ...]
-    DIGESTED: tuple[str, ...]
+    @CLAIMS.proved("a BF16 number takes 16 bits")
+    def width(result: Result) -> Outcome: ...
+    """
 
-    def run(self, params: Any, tick: Tick) -> Arrays: ...  # noqa: D102
-    def plot(self, arrays: Arrays, params: Any) -> Figure: ...  # noqa: D102
-    def table(self, arrays: Arrays, params: Any) -> Columns: ...  # noqa: D102
-    def gpu_cases(self, params: Any) -> tuple[Case, ...]: ...  # noqa: D102
+    def proved(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim that was tried in every case, or whose bound was derived and holds."""
+        return self._register(Evidence.PROVED, text, id)
+
+    def library(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim that rests on another implementation's bits."""
+        return self._register(Evidence.LIBRARY, text, id)
+
+    def measured(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim about runs, whose outcome has a :class:`Sample`."""
+        return self._register(Evidence.MEASURED, text, id)
+
+    def _register(self, evidence: Evidence, text: str, id: str) -> Callable[[Test], Test]:
+        def register(test: Test) -> Test:
+            self.append(Claim(id or test.__name__, evidence, say(text), test))
+            return test
+
+        return register
+
+
+Test: TypeAlias = Callable[[Any], Outcome]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The parts of an experiment; see the top of this file.
+
+    ``budget``: seconds of its quick run, at most 8. ``full``, ``quick``: parameters of the two sizes. ``result``: the
+    type that ``run`` returns. ``cases``: a function, or the reason why a GPU has nothing to say. ``animation``: an SVG
+    that moves.
+    """
+
+    title: Text
+    question: Text
+    budget: float
+    full: Any
+    quick: Any
+    result: type[Any]
+    run: Callable[[Any, Tick], Any]
+    rows: Callable[[Any], Columns]
+    claims: Sequence[Claim]
+    figure: Callable[[Any], Figure]
+    cases: Callable[[Any], Iterable[Case]] | str
+    animation: Callable[[], str] | None = None
+
+    def digested(self) -> tuple[str, ...]:
+        """The names of the result's arrays whose bits are the same on every machine."""
+        return tuple(f.name for f in dataclasses.fields(self.result) if f.type == "Digested")
+
+    def asks(self, params: Any) -> tuple[Case, ...]:
+        """What a GPU must compute, at a size; nothing where a GPU has nothing to say."""
+        return () if isinstance(self.cases, str) else tuple(self.cases(params))
 
 
 def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:
@@ -149,7 +204,7 @@ def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = Tru
     ``fmt`` may also be "bits8" to "bits64": raw bits without a meaning, of which every one counts.
     """
     if got.shape != want.shape:
-        return failed(f"shapes differ: {got.shape} and {want.shape}")
+        return failed(say("shapes differ: {one} and {other}", one=got.shape, other=want.shape))
     form = None if fmt.startswith("bits") else get(fmt)
     got, want = got.astype(np.uint64), want.astype(np.uint64)
     differ = got != want
@@ -157,10 +212,12 @@ def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = Tru
         differ &= ~(is_nan_code(got, fmt) & is_nan_code(want, fmt))
     where = np.flatnonzero(differ)
     if not where.size:
-        return passed(f"{got.size:,} results, every bit")
+        return passed(say("{n:,} results, every bit", n=got.size))
     pair = (int(codes.ravel()[where[0]]) for codes in (got, want))
     texts = (f"{code:0{form.bits}b} ({number(code, fmt)})" if form else f"{code:#x}" for code in pair)
-    return failed(f"{where.size:,} of {got.size:,} differ; first at {where[0]}: {' against '.join(texts)}")
+    first, other = texts
+    message = say("{n:,} of {all:,} differ; first at {place}: {first} against {other}")
+    return failed(message.fill(n=where.size, all=got.size, place=int(where[0]), first=first, other=other))
 
 
 def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError
-from ..hardware.cases import Arrays
 from ..hardware.environment import versions
 from ..storage import alone, atomically, described, write_text
 from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, failed, passed
+from .legacy import array_of
 from .table import Row
 
 MANIFEST = "MANIFEST.json"
@@ -35,7 +35,7 @@ def size_name(full: bool) -> str:
 
 def params_of(experiment: Experiment, full: bool) -> Any:
     """The parameters of the full or the quick size."""
-    return experiment.Params() if full else experiment.QUICK
+    return experiment.full if full else experiment.quick
 
 
 def default_folder(full: bool) -> Path:
@@ -47,26 +47,24 @@ def write_outputs(
     folder: Path,
     name: str,
     experiment: Experiment,
-    arrays: Arrays,
-    params: Any,
+    result: Any,
     size: str,
     tick: Tick,
     pictures: Sequence[str] = ("svg",),
 ) -> list[Path]:
     """Write the figures, the table and the manifest's entry of one experiment; returns the files."""
-    written = write_figures(folder, name, experiment, arrays, params, tick, pictures)
+    written = write_figures(folder, name, experiment, result, tick, pictures)
     table = folder / f"{name}.csv"
-    write_text(table, csv_text(experiment.table(arrays, params)))
+    write_text(table, csv_text(experiment.rows(result)))
     tick(0.95, "manifest")
-    return [*written, table, merge_manifest(folder, name, entry(experiment, arrays, params, size))]
+    return [*written, table, merge_manifest(folder, name, entry(experiment, result, size))]
 
 
 def write_figures(
     folder: Path,
     name: str,
     experiment: Experiment,
-    arrays: Arrays,
-    params: Any,
+    result: Any,
     tick: Tick,
     pictures: Sequence[str] = ("svg",),
 ) -> list[Path]:
@@ -77,13 +75,13 @@ def write_figures(
     for theme in dict.fromkeys(PICTURES[ending] for ending in pictures):
         tick(0.1, f"figure, {theme}")
         with themed(theme):
-            figure = experiment.plot(arrays, params)
+            figure = experiment.figure(result)
             for ending in (one for one in pictures if PICTURES[one] == theme):
                 path = folder / f"{name}.{ending}"
                 with atomically(path) as part:
                     save(figure, part, theme)
                 written.append(path)
-    if (animation := getattr(experiment, "animation", None)) is not None:
+    if (animation := experiment.animation) is not None:
         written.append(folder / f"{name}.steps.svg")
         write_text(written[-1], animation())
     return written
@@ -124,17 +122,18 @@ def _cell(value: Any) -> str:
 # --- the manifest -----------------------------------------------------------------------------------------------
 
 
-def entry(experiment: Experiment, arrays: Arrays, params: Any, size: str) -> dict[str, Any]:
+def entry(experiment: Experiment, result: Any, size: str) -> dict[str, Any]:
     """What the manifest says of one run."""
-    missing = [name for name in experiment.DIGESTED if name not in arrays]
-    if missing:
-        raise LabError(f"DIGESTED names {missing}, which run() did not return; it returned {sorted(arrays)}.")
+    arrays = {name: array_of(result, name) for name in sorted(experiment.digested())}
+    for name, array in arrays.items():
+        if array is None:
+            raise LabError(f"its result has no {name!r}, which has a digest.")
     return {
-        "title": experiment.TITLE,
+        "title": experiment.title.en,
         "size": size,
-        "parameters": dataclasses.asdict(params),
+        "parameters": dataclasses.asdict(result.params),
         "versions": versions(),
-        "arrays": {name: described(arrays[name]) for name in sorted(experiment.DIGESTED)},
+        "arrays": {name: described(array) for name, array in arrays.items()},
     }
 
 
@@ -167,10 +166,10 @@ def restore(experiment: Experiment, given: Mapping[str, Any]) -> Any:
     def frozen(value: Any) -> Any:
         return tuple(frozen(v) for v in value) if isinstance(value, list) else value
 
-    known = [field.name for field in dataclasses.fields(experiment.Params)]
+    known = [field.name for field in dataclasses.fields(experiment.full)]
     if set(given) != set(known):
         raise LabError(f"the manifest has parameters {sorted(given)}, the experiment takes {sorted(known)}.")
-    return experiment.Params(**{name: frozen(value) for name, value in given.items()})
+    return type(experiment.full)(**{name: frozen(value) for name, value in given.items()})
 
 
 def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick: Tick) -> list[Row]:
@@ -183,14 +182,12 @@ def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick
     if said is None:
         outcome = absent(f"not in {MANIFEST}; fplab figures {name} adds it")
         return [Row(name, "arrays as in the manifest", word, outcome)]
-    names = sorted({*said["arrays"], *experiment.DIGESTED})
+    names = sorted({*said["arrays"], *experiment.digested()})
     if not names:
         return [Row(name, "arrays as in the manifest", word, absent("none of its arrays has the same bits everywhere"))]
-    arrays = experiment.run(restore(experiment, said["parameters"]), tick)
-    return [
-        Row(name, f"array {array!r} as in the manifest", word, _compared(said["arrays"].get(array), arrays.get(array)))
-        for array in names
-    ]
+    result = experiment.run(restore(experiment, said["parameters"]), tick)
+    now = {array: _compared(said["arrays"].get(array), array_of(result, array)) for array in names}
+    return [Row(name, f"array {array!r} as in the manifest", word, outcome) for array, outcome in now.items()]
 
 
 def _compared(said: Mapping[str, Any] | None, array: np.ndarray | None) -> Outcome:

@@ -70,7 +70,7 @@ def cases_of(name: str, size: str) -> tuple[Case, ...]:
         cases = suite.cases(name)
     else:
         experiment = load(name)
-        cases = tuple(experiment.gpu_cases(params_of(experiment, size == "full")))
+        cases = experiment.asks(params_of(experiment, size == "full"))
     names = [case.name for case in cases]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise LabError(f"experiment {name!r} has several GPU cases called {', '.join(map(repr, twice))}.")

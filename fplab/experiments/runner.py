@@ -12,7 +12,6 @@ from typing import Any
 
 from ..errors import LabError
 from ..hardware import environment, records
-from ..hardware.cases import Arrays
 from ..hardware.records import Record
 from . import figures, load
 from .base import Evidence, Experiment, Outcome, Status, Tick, absent, failed, passed
@@ -79,16 +78,16 @@ def run_one(
     try:
         experiment = load(name)
         environment.warm_up()
-        budget = None if full else experiment.BUDGET
+        budget = None if full else experiment.budget
         start, doing = time.perf_counter(), "the experiment runs to its end"
         params, size = figures.params_of(experiment, full), figures.size_name(full)
-        arrays = experiment.run(params, _part(tick, 0.0, 0.7))
+        result = experiment.run(params, _part(tick, 0.0, 0.7))
         if gpu is not None:
-            rows += check_claims(name, experiment, arrays, params, _part(tick, 0.7, 0.8))
+            rows += check_claims(name, experiment, result, _part(tick, 0.7, 0.8))
             rows += gpu_rows(name, size, gpu, _part(tick, 0.8, 0.85))
         doing = "its figures, table and manifest are written"
         left = _part(tick, 0.85, 1.0)
-        files += figures.write_outputs(folder, name, experiment, arrays, params, size, left, pictures)
+        files += figures.write_outputs(folder, name, experiment, result, size, left, pictures)
     except Exception as error:
         rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
     compiling = compiled()
@@ -116,16 +115,16 @@ def _part(tick: Tick, low: float, high: float) -> Tick:
     return lambda fraction, text: tick(low + (high - low) * fraction, text)
 
 
-def check_claims(name: str, experiment: Experiment, arrays: Arrays, params: Any, tick: Tick) -> list[Row]:
-    """Every check of an experiment, as rows."""
+def check_claims(name: str, experiment: Experiment, result: Any, tick: Tick) -> list[Row]:
+    """Every claim of an experiment, as rows."""
     rows = []
-    for i, check in enumerate(experiment.CHECKS):
-        tick(i / len(experiment.CHECKS), "checks")
+    for i, claim in enumerate(experiment.claims):
+        tick(i / len(experiment.claims), "claims")
         try:
-            outcome = check.check(arrays, params)
+            outcome = claim.test(result)
         except Exception as error:
             outcome = raised(error)
-        rows.append(Row(name, check.claim, check.evidence.value, outcome))
+        rows.append(Row(name, claim.text, claim.evidence.value, outcome))
     return rows
 
 

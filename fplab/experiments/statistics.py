@@ -24,28 +24,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..words import CLAUSE, Text, joined, say
 from .base import Outcome, Sample, Status, measured
 
 BAND = 2.0
 CONFIDENCE = 0.95
 
 
-def equivalent(one: np.ndarray, other: np.ndarray, margin: float, detail: str) -> Outcome:
+def equivalent(one: np.ndarray, other: np.ndarray, margin: float, detail: str | Text) -> Outcome:
     """Whether two ways of training end alike: ``one``, ``other`` their scores by seed (n,), n at least 2."""
     mean, reach, sample = _paired(one, other, margin)
-    return measured(abs(mean) + reach <= margin, f"{detail}; mean difference {mean:.2g} ± {reach:.2g}", sample)
+    return measured(abs(mean) + reach <= margin, _differing(detail, mean, reach), sample)
 
 
-def superior(one: np.ndarray, other: np.ndarray, margin: float, detail: str) -> Outcome:
+def superior(one: np.ndarray, other: np.ndarray, margin: float, detail: str | Text) -> Outcome:
     """Whether ``one`` is above ``other`` by more than ``margin``: scores by seed (n,), n at least 2."""
     mean, reach, sample = _paired(one, other, margin)
-    return measured(mean - reach > margin, f"{detail}; mean difference {mean:.2g} ± {reach:.2g}", sample)
+    return measured(mean - reach > margin, _differing(detail, mean, reach), sample)
 
 
 def both(one: Outcome, other: Outcome) -> Outcome:
     """Of two measured outcomes the one that fails, or the second, with what both say."""
     worse = one if one.status is Status.FAIL else other
-    return Outcome(worse.status, f"{one.detail}; {other.detail}", worse.sample)
+    return Outcome(worse.status, joined((one.detail, other.detail), CLAUSE), worse.sample)
+
+
+def _differing(detail: str | Text, mean: float, reach: float) -> Text:
+    """What was compared, and how far it is apart."""
+    return joined((detail, say("mean difference {mean:.2g} ± {reach:.2g}", mean=mean, reach=reach)), CLAUSE)
 
 
 def _paired(one: np.ndarray, other: np.ndarray, margin: float) -> tuple[float, float, Sample]:

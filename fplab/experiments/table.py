@@ -23,28 +23,34 @@ WIDEST = 120  # longer lines are hard to read
 
 @dataclass(frozen=True)
 class Row:
-    """One claim of an experiment, what it was checked against, and how that ended: data, in English."""
+    """One claim of an experiment, what it was checked against, and how that ended: as data in English."""
 
     experiment: str
-    claim: str
+    claim: str | Text
     evidence: str
     outcome: Outcome
 
     def said(self) -> tuple[Text, Text, Text, Text]:
         """The claim, the evidence, the outcome and what was found, in both languages."""
-        found = wording.found(self.experiment, self.outcome.detail)
-        claim = wording.claim(self.experiment, self.claim)
+        found, claim = self.outcome.detail, self.claim
+        found = found if isinstance(found, Text) else wording.found(self.experiment, found)
+        claim = claim if isinstance(claim, Text) else wording.claim(self.experiment, claim)
         return claim, wording.evidence(self.evidence), wording.STATUS[self.outcome.status], found
 
     def as_json(self) -> dict[str, str]:
         """The row as plain JSON values."""
         return {
             "experiment": self.experiment,
-            "claim": self.claim,
+            "claim": english(self.claim),
             "evidence": self.evidence,
             "outcome": self.outcome.status.value,
-            "detail": self.outcome.detail,
+            "detail": english(self.outcome.detail),
         }
+
+
+def english(text: str | Text) -> str:
+    """A text as data: in English, whatever language is spoken."""
+    return text.en if isinstance(text, Text) else text
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:

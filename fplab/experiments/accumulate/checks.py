@@ -11,7 +11,8 @@ import numpy as np
 
 from ...formats import get
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
+from ..base import Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
+from ..legacy import Check
 from . import bounds, series
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import numpy as np
 from ... import integers
 from ...hardware.cases import Arrays
 from ...integers import grids
-from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import equivalent, superior
 from .data import BITS, FEWER, MORE, RULES, SCHEMES, THROUGH, Params
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from ...hardware.cases import Arrays
 from ...memory import activations
-from ..base import Check, Evidence, Outcome, failed, passed, verdict
+from ..base import Evidence, Outcome, failed, passed, verdict
+from ..legacy import Check
 from ..statistics import superior
 from .steps import PRECISIONS, Params, best_segment, formulas, peak_bytes
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...hardware.cases import Arrays
 from ...parallel import collectives, gloo
-from ..base import Check, Evidence, Outcome, failed, passed, verdict
+from ..base import Evidence, Outcome, failed, passed, verdict
+from ..legacy import Check
 from ..statistics import both, superior
 from .data import CURVES, ON_GRADIENTS, Params, rank_counts
 from .skipping import POLICIES

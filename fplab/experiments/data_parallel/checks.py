@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
+from ..base import Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
+from ..legacy import Check
 from .data import KINDS, Params
 
 FAR = 1e-6

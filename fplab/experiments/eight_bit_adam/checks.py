@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from ..base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from ..legacy import Check
 from ..statistics import equivalent, superior
 from . import peer
 from .data import BETA2, FAR, FOLLOWING, HOLD, NAMES, UNSTABLE, VARIANTS, Params, finals, make_stable, unstable

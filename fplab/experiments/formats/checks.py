@@ -12,7 +12,8 @@ import numpy as np
 from ...formats import NAMES, TABLE, Format, get
 from ...hardware.cases import Arrays
 from ...hardware.tensors import overflow_of
-from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..legacy import Check
 from . import libraries
 from .casts import TORCH, cases, torch_e8m0
 from .libraries import ML_DTYPES, NUMPY, MissingError

@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import Compared, compared, superior
 from .by_hand import RECIPES, train
 from .data import ADAMS_EPS, LARGER_EPS, MIXED, NAMES, POLICIES, Params, sizes, task_of, tasks_of

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, failed, measured, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Sample, failed, measured, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import equivalent, superior
 from .operands import DEFINITIONS, DISTRIBUTIONS, RMS, SERIES, UNIT, numbers, product, relative, significant_bits
 

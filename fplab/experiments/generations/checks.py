@@ -11,7 +11,8 @@ import numpy as np
 from ...errors import LabError
 from ...hardware.cases import Arrays
 from ...reveal import SumTree
-from ..base import Check, Evidence, Outcome, Sample, failed, measured, passed, verdict
+from ..base import Evidence, Outcome, Sample, failed, measured, passed, verdict
+from ..legacy import Check
 from . import product, sweep
 from .probes import (
     BF16_GPUS,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Status, failed, passed, same_bits
+from ..base import Evidence, Outcome, Status, failed, passed, same_bits
+from ..legacy import Check
 from ..statistics import superior
 from .data import LOSS_SCALE, REFERENCE, RUNS, TENSORS, Machine, Params, differing, gpu_of, norm, right
 

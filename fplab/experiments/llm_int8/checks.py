@@ -6,7 +6,8 @@ import numpy as np
 
 from ... import integers
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
+from ..base import Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
+from ..legacy import Check
 from ..statistics import both, superior
 from .data import DECOMPOSED, NAMES, Params
 from .planting import GAIN, outlier_dimensions

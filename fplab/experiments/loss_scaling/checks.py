@@ -9,7 +9,8 @@ import numpy as np
 import fplab
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Status, failed, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Status, failed, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import equivalent, superior
 from .data import KEPT, SCALE, TASKS, Job, Params, autoencoder, classifier
 

@@ -12,7 +12,8 @@ import fplab
 from ... import exact, formats
 from ...hardware.cases import Arrays
 from ...hardware.tensors import bits, tensor
-from ..base import Check, Evidence, Outcome, Sample, Status, failed, measured, passed, same_bits
+from ..base import Evidence, Outcome, Sample, Status, failed, measured, passed, same_bits
+from ..legacy import Check
 from ..statistics import equivalent, superior
 from ..underflow.checks import lost_by_criterion
 from .data import HALVES, STEP, VARIANTS, WORDS, Params, Variant, ratio_edges, whole

@@ -8,7 +8,8 @@ from ...hardware.cases import Arrays
 from ...memory.gap import EXTRAS, predicted, terms_of
 from ...memory.published import TORCHTITAN
 from ...memory.units import GIB
-from ..base import Check, Evidence, Outcome, Sample, failed, measured, passed
+from ..base import Evidence, Outcome, Sample, failed, measured, passed
+from ..legacy import Check
 from .measure import HELD, MODELS, RECIPES, TERMS, Params
 
 WEIGHTS, ACTIVATIONS = (0.05, 0.10), (0.60, 0.80)  # the shares that the sources quote

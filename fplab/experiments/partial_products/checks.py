@@ -9,7 +9,8 @@ import numpy as np
 
 from ... import exact_products as whole
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, Status, failed, measured, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Sample, Status, failed, measured, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import superior
 from . import operands
 from .accumulators import ACCUMULATORS, CORES, FORMATS, index, on_gpu

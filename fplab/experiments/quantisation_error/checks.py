@@ -9,7 +9,8 @@ import numpy as np
 from ... import codebooks
 from ...codebooks import BOOKS, rules, tree
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, absent, failed, passed, verdict
+from ..base import Evidence, Outcome, absent, failed, passed, verdict
+from ..legacy import Check
 from ..statistics import both, superior
 from .data import (
     BLOCKS,

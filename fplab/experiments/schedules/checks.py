@@ -9,7 +9,8 @@ import numpy as np
 import fplab
 
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, failed, passed, verdict
+from ..base import Evidence, Outcome, failed, passed, verdict
+from ..legacy import Check
 from ..statistics import both, superior
 from .data import ACCUMULATORS, SCHEDULES, SPLITS, Params, accumulate, counts, timelines
 

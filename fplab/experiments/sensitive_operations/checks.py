@@ -10,7 +10,8 @@ import fplab
 
 from ... import formats
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import superior
 from . import operations
 from .cases import torch_half

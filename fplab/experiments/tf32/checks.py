@@ -10,7 +10,8 @@ import numpy as np
 
 from ... import exact_products as whole
 from ...hardware.cases import Arrays
-from ..base import Check, Evidence, Outcome, Sample, Status, failed, measured, same_bits, verdict
+from ..base import Evidence, Outcome, Sample, Status, failed, measured, same_bits, verdict
+from ..legacy import Check
 from ..partial_products.compared import drawn, within_bounds
 from ..statistics import superior
 from .operands import CONVERSIONS, LOW

@@ -10,7 +10,8 @@ from ... import exact
 from ...hardware import elementwise
 from ...hardware.cases import Arrays, philox_bits
 from ...reveal import SumTree
-from ..base import Check, Evidence, Outcome, absent, failed, passed, verdict
+from ..base import Evidence, Outcome, absent, failed, passed, verdict
+from ..legacy import Check
 from . import orders
 from .catalogue import EACH, FIRST, FORMULAS, LAST, NARROW, ONCE, PLACES, TWICE, cases, rows
 from .data import OPERANDS, OPTIMIZERS, WAYS, Params

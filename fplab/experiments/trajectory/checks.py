@@ -8,7 +8,8 @@ import numpy as np
 
 from ...hardware.cases import Arrays
 from ...hardware.tensors import bits
-from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, verdict
+from ..base import Evidence, Outcome, Status, absent, failed, passed, verdict
+from ..legacy import Check
 from .loop import GROWTH_INTERVAL, INIT_SCALE, Trace, examples, first_weights, right
 from .step import MOMENTUM, SKIP, forward_and_backward
 

@@ -14,7 +14,8 @@ import fplab
 from ... import formats
 from ...hardware.cases import Arrays
 from ...hardware.tensors import overflow_of
-from ..base import Check, Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..base import Evidence, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..legacy import Check
 from ..statistics import superior
 from .cases import torch_cast, torch_version
 from .data import (
