@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def softmax(x: np.ndarray, work: str) -> np.ndarray:
 def layer_norm(x: np.ndarray, work: str) -> np.ndarray:
     """Distances from the mean divided by sqrt(variance + eps), without weight and bias."""
     distance = sub(x, mean(x, work), work)
-    variance_ = fplab.add(squares(distance, work), rounded(np.array([EPS]), work), work)
+    variance_ = add(squares(distance, work), rounded(np.array([EPS]), work), work)
     return div(distance, column(fplab.sqrt(variance_, work)[:, 0]), work)
 
 
@@ -88,22 +89,32 @@ def cross_entropy(x: np.ndarray, work: str) -> np.ndarray:
 
 def add(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
     """a + b, rounded."""
-    return np.asarray(fplab.add(a, b, work), np.float32)
+    return once(np.add, fplab.add, a, b, work)
 
 
 def sub(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
     """a - b, rounded."""
-    return np.asarray(fplab.sub(a, b, work), np.float32)
+    return once(np.subtract, fplab.sub, a, b, work)
 
 
 def mul(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
     """a * b, rounded."""
-    return np.asarray(fplab.mul(a, b, work), np.float32)
+    return once(np.multiply, fplab.mul, a, b, work)
 
 
 def div(a: np.ndarray, b: np.ndarray | np.float32, work: str) -> np.ndarray:
     """a / b, rounded."""
-    return np.asarray(fplab.div(a, b, work), np.float32)
+    return once(np.divide, fplab.div, a, b, work)
+
+
+def once(
+    hardware: np.ufunc, lab: Callable[..., Any], a: np.ndarray, b: np.ndarray | np.float32, work: str
+) -> np.ndarray:
+    """An operation on float32 arrays, rounded once: FP32's is the processor's own, twenty times faster."""
+    if work == "fp32":
+        with np.errstate(all="ignore"):
+            return np.asarray(hardware(a, b), np.float32)
+    return np.asarray(lab(a, b, work), np.float32)
 
 
 def column(x: np.ndarray) -> np.ndarray:
