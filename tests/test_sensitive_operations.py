@@ -151,11 +151,15 @@ KS = data.scales(SMALL).tolist()
 ZERO = KS.index(0)
 NEAR = [i for i, k in enumerate(KS) if abs(k) <= data.NEAR]
 TINY = replace(SMALL, epochs=1, rows=8, few=8, step=6, seeds=1)
-NEEDS, SUPPORT, CHAINS = "FP16 needs", "The evidence supports", "Sums, means"
+NEEDS, SUPPORT, CHAINS, CURVES = "FP16 needs", "The evidence supports", "Sums, means", "The curves drawn"
 MUTANTS = (
     Mutant("quotients rounded toward zero", (CHAINS,), "operations.div", truncating("div"), params=TINY),
     Mutant("differences rounded toward zero", (CHAINS,), "operations.sub", truncating("sub"), params=TINY),
     Mutant("products rounded toward zero", (CHAINS, "torch's x^3"), "operations.mul", truncating("mul"), params=TINY),
+    Mutant("curves by scale reversed", (CURVES,), change=lambda a: {"median": a["median"][..., ::-1]}),
+    Mutant("formats in another order", (CURVES,), change=lambda a: {"zero": a["zero"][:, ::-1]}),
+    Mutant("results without FP32 that FP32 has", (CURVES,), change=lambda a: {"overflow": a["overflow"][:, :, ::-1]}),
+    Mutant("the mean of errors for their median", (CURVES,), "data.np.median", lambda good: np.mean, params=TINY),
     Mutant("nothing rounded", ("exp and log",), "operations.rounded",
            lambda _: lambda x, work: x.astype(np.float32), params=TINY),
     Mutant("a loss that keeps its sum in FP32", ("torch's log-softmax",), "checks.narrow_losses", inside_loss,

@@ -23,6 +23,7 @@ from .data import (
     NEAR,
     NEITHER,
     RANGE,
+    WAYS,
     Params,
     Verdict,
     codes,
@@ -95,28 +96,85 @@ def check_torch_steps(arrays: Arrays, params: Params) -> Outcome:
 
 
 def torch_steps(name: str, x):  # type: ignore[no-untyped-def]
-    """An operation as elementary torch operations on half tensors, each of which torch rounds once."""
+    """An operation as elementary torch operations on half or float32 tensors, each of which is rounded once."""
+    import torch
 
     def total(t):  # type: ignore[no-untyped-def]
-        running = t[:, 0].clone()
-        for j in range(1, t.shape[1]):
-            running = running + t[:, j]
+        running, *rest = t.T.contiguous().unbind()
+        for column in rest:
+            running = running + column
         return running.unsqueeze(1)
 
     def mean(t):  # type: ignore[no-untyped-def]
         return total(t) / t.new_tensor(float(t.shape[1]))
 
+    def wide(function, t):  # type: ignore[no-untyped-def]
+        return rounded_once(function(t.double().numpy()), t.dtype)
+
+    def root(t):  # type: ignore[no-untyped-def]
+        return wide(np.sqrt, t) if t.dtype is torch.float32 else t.sqrt()  # torch's in FP32 is not rounded right
+
+    if name in ("exp", "log"):
+        return wide(getattr(np, name), x)
+    if name in ("softmax", "cross-entropy"):
+        shifted = x - x.amax(dim=1, keepdim=True)
+        powers = wide(np.exp, shifted)
+        return powers / total(powers) if name == "softmax" else wide(np.log, total(powers)) - shifted[:, :1]
     if name == "pow":
         return x * x * x
     if name == "sum":
         return total(x)
     if name == "norm":
-        return total(x * x).sqrt()
+        return root(total(x * x))
     if name == "mean":
         return mean(x)
     distance = x - mean(x)
     spread = mean(distance * distance)
-    return spread if name == "variance" else distance / (spread + x.new_tensor(1e-5)).sqrt()
+    return spread if name == "variance" else distance / root(spread + x.new_tensor(1e-5))
+
+
+def rounded_once(x: np.ndarray, dtype):  # type: ignore[no-untyped-def]
+    """float64 values as a tensor: whole units of the last place first, since torch's own cast to half rounds twice."""
+    import torch
+
+    bits, lowest = {torch.float16: (11, -14), torch.bfloat16: (8, -126), torch.float32: (24, -126)}[dtype]
+    place = np.maximum(np.frexp(x)[1], lowest + 1) - bits
+    return torch.from_numpy(np.ldexp(np.rint(np.ldexp(x, -place)), place)).to(dtype)
+
+
+def check_curves(arrays: Arrays, params: Params) -> Outcome:
+    """What is drawn, of every scale at once: torch's steps in half, in FP32, and in FP32 with one cast at the end."""
+    import torch
+
+    done, ks = 0, arrays["scales"]
+    for (f, fmt), (i, op) in itertools.product(enumerate(FORMATS), enumerate(OPERATIONS)):
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[fmt]
+        values, most = torch.from_numpy(arrays[op.data]), torch.finfo(dtype).max
+        x = torch.cat([(values * 2.0 ** int(k)).clamp(-most, most).to(dtype) for k in ks])
+        with np.errstate(all="ignore"):
+            exact = np.asarray(op.exact(x.double().numpy())).reshape(len(ks), len(values), -1)
+            in_fp32 = torch_steps(op.name, x.float())
+            found = [torch_steps(op.name, x), in_fp32.to(dtype), in_fp32]
+        for w, results in enumerate(found):
+            got = results.double().numpy().reshape(exact.shape)
+            for s, (here, true) in enumerate(zip(got, exact, strict=True)):
+                for name, want in recounted(here, true).items():
+                    if not np.array_equal(arrays[name][i, f, w, s], want, equal_nan=True):
+                        return failed(f"{op.name} in {fmt}, {WAYS[w]}, 2^{ks[s]}: {name} is {want!r}")
+                done += here.size
+    return passed(f"{done:,} results in {len(found)} ways, and every number drawn of them")
+
+
+def recounted(got: np.ndarray, exact: np.ndarray) -> dict[str, float]:
+    """The fate of results (rows, m) once more, a row after another."""
+    whole = [(g, e) for g, e in zip(got, exact, strict=True) if np.isfinite(g).all() and np.isfinite(e).all()]
+    errors = sorted(np.abs(g - e).max() / (np.abs(e).max() or 1) for g, e in whole) or [np.nan]
+    return {
+        "median": (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2,
+        "worst": errors[-1],
+        "overflow": (np.isfinite(exact) & ~np.isfinite(got)).sum() / got.size,
+        "zero": ((got == 0) & (exact != 0)).sum() / got.size,
+    }
 
 
 # --- what torch's kernels do ----------------------------------------------------------------------------------------
@@ -320,6 +378,8 @@ CHECKS = (
     Check("exp and log of every FP16 and BF16 number are correctly rounded (MPFR)", LIBRARY, check_functions),
     Check("Sums, means, variances, norms, layer norms have the bits of torch's half tensors, a step at a time", LIBRARY,
           check_torch_steps),
+    Check("The curves drawn are those of torch's tensors, in half and in FP32, a step at a time", LIBRARY,
+          check_curves),
     Check("torch's half kernels on the CPU compute in FP32 and round about once, but for two", MEASURED, check_kernels),
     Check("torch's x^3 rounds once in FP16 and at every step in BF16, on the CPU", LIBRARY, check_cube),
     Check("torch's log-softmax in half, on the CPU, rounds the sum and its log: small losses become 0",
