@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import refusals
 import torch
 
 from fplab.errors import LabError
@@ -251,26 +252,17 @@ def test_no_data_is_an_error(rule) -> None:  # type: ignore[no-untyped-def]
         rule.amax(Histogram().collect(np.zeros((0, 4))))
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: Histogram(0), "bins=0 is not possible; allowed: 1 to"),
-        (lambda: Histogram().collect([1.0, np.nan]), "element 1 is nan"),
-        (lambda: Histogram(64).collect([1.0]).entropy(), "64 bins leave no candidate from bin 128 on; use more bins"),
-        (lambda: Histogram(128).collect([1.0]).mse(), "128 bins leave no candidate from bin 129 on"),
-        (lambda: Histogram().collect([1.0]).percentile(101), "percentile=101 is not possible"),
-        (lambda: Histogram().collect([1e-30]).collect([1.0]), "a batch reaches 1.0, .* collect a typical batch first"),
-        (
-            lambda: Histogram().collect([0.01]).collect([1.0]).entropy(),
-            r"204,80\d bins, and .* at most 65,536: the first",
-        ),
-        (lambda: Histogram(65537).collect([1.0]).mse(), "65,537 bins, and entropy and mse compare .* or use max or a"),
-        (lambda: Histogram().collect([1.0]).entropy("int9"), "unknown integer grid 'int9'"),
-    ],
-)
-def test_refusals(call, text: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(LabError, match=text):
-        call()
+test_refusals = refusals.matching(
+    (lambda: Histogram(0), "bins=0 is not possible; allowed: 1 to"),
+    (lambda: Histogram().collect([1.0, np.nan]), "element 1 is nan"),
+    (lambda: Histogram(64).collect([1.0]).entropy(), "64 bins leave no candidate from bin 128 on; use more bins"),
+    (lambda: Histogram(128).collect([1.0]).mse(), "128 bins leave no candidate from bin 129 on"),
+    (lambda: Histogram().collect([1.0]).percentile(101), "percentile=101 is not possible"),
+    (lambda: Histogram().collect([1e-30]).collect([1.0]), "a batch reaches 1.0, .* collect a typical batch first"),
+    (lambda: Histogram().collect([0.01]).collect([1.0]).entropy(), r"204,80\d bins, and .* at most 65,536: the first"),
+    (lambda: Histogram(65537).collect([1.0]).mse(), "65,537 bins, and entropy and mse compare .* or use max or a"),
+    (lambda: Histogram().collect([1.0]).entropy("int9"), "unknown integer grid 'int9'"),
+)  # fmt: skip
 
 
 def test_a_batch_that_is_refused_changes_nothing() -> None:

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import refusals
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fplab import integers
-from fplab.errors import LabError
 from fplab.hardware.cases import philox_bits
 from fplab.integers import GRIDS, Grid, grids, oracle
 from fplab.integers.affine import SMALLEST_SCALE
@@ -178,37 +178,31 @@ def test_bytes_of_groups() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: integers.quantize([1.0, np.nan], integers.symmetric(1.0)),
-         r"integers\.quantize\(.*\): x: element 1 is nan, and integers have neither NaN nor infinity"),
-        (lambda: integers.absmax([np.inf]), "element 0 is inf"),
-        (lambda: integers.absmax([]), r"x has shape \(0,\) and no element"),
-        (lambda: integers.absmax([1.0], "rows"), r"unknown granularity 'rows'\. .* Did you mean 'row'\?"),
-        (lambda: integers.absmax([1.0], "column"), 'along="column" needs a matrix'),
-        (lambda: integers.symmetric(-1.0), "amax=-1.0 is negative"),
-        (lambda: integers.symmetric(1.0, "int5"), r"unknown integer grid 'int5'\. Allowed: int8, int8_full"),
-        (lambda: integers.affine(-3e38, 3e38), "high - low overflows FP32"),
-        (lambda: integers.affine(1.0, 0.0), "low must nowhere exceed high"),
-        (lambda: integers.Affine(np.float32(0), np.int32(0), GRIDS[0]), "scale 0.0 is not possible"),
-        (lambda: integers.Affine(np.float32(1), np.int32(128), GRIDS[0]),
-         "zero points must be integers of the grid int8, -127 to 127"),
-        (lambda: integers.dequantize([1.5], integers.symmetric(1.0)), "codes have dtype float64"),
-        (lambda: integers.dequantize([-128], integers.symmetric(1.0)), "codes hold -128; int8 is -127 to 127"),
-        (lambda: integers.quantize([[1.0]], integers.symmetric([1.0, 2.0, 3.0])), "does not broadcast"),
-        (lambda: Grid("wide", -5, 200), "does not fit 8 bits"),
-        (lambda: integers.pack_int4([8, -1]), "codes range from -1 to 8; four bits hold"),
-        (lambda: integers.pack_int4([0.5]), "they must be an array of integers"),
-        (lambda: integers.unpack_int4(np.zeros(2, np.uint8), 5), "n=5 is not possible; allowed: 3 to 4"),
-        (lambda: integers.quantize_groups(np.zeros((2, 2)), 0), "group=0 is not possible"),
-        (lambda: integers.quantize_groups(np.zeros((2, 2)), 2, "int8"), "grid int8 has 8 bits; two codes a byte"),
-        (lambda: integers.quantize_groups(np.zeros(4), 2), "weights are"),
-    ],
+test_refusals = refusals.matching(
+    (lambda: integers.quantize([1.0, np.nan], integers.symmetric(1.0)),
+     r"integers\.quantize\(.*\): x: element 1 is nan, and integers have neither NaN nor infinity"),
+    (lambda: integers.absmax([np.inf]), "element 0 is inf"),
+    (lambda: integers.absmax([]), r"x has shape \(0,\) and no element"),
+    (lambda: integers.absmax([1.0], "rows"), r"unknown granularity 'rows'\. .* Did you mean 'row'\?"),
+    (lambda: integers.absmax([1.0], "column"), 'along="column" needs a matrix'),
+    (lambda: integers.symmetric(-1.0), "amax=-1.0 is negative"),
+    (lambda: integers.symmetric(1.0, "int5"), r"unknown integer grid 'int5'\. Allowed: int8, int8_full"),
+    (lambda: integers.affine(-3e38, 3e38), "high - low overflows FP32"),
+    (lambda: integers.affine(1.0, 0.0), "low must nowhere exceed high"),
+    (lambda: integers.Affine(np.float32(0), np.int32(0), GRIDS[0]), "scale 0.0 is not possible"),
+    (lambda: integers.Affine(np.float32(1), np.int32(128), GRIDS[0]),
+     "zero points must be integers of the grid int8, -127 to 127"),
+    (lambda: integers.dequantize([1.5], integers.symmetric(1.0)), "codes have dtype float64"),
+    (lambda: integers.dequantize([-128], integers.symmetric(1.0)), "codes hold -128; int8 is -127 to 127"),
+    (lambda: integers.quantize([[1.0]], integers.symmetric([1.0, 2.0, 3.0])), "does not broadcast"),
+    (lambda: Grid("wide", -5, 200), "does not fit 8 bits"),
+    (lambda: integers.pack_int4([8, -1]), "codes range from -1 to 8; four bits hold"),
+    (lambda: integers.pack_int4([0.5]), "they must be an array of integers"),
+    (lambda: integers.unpack_int4(np.zeros(2, np.uint8), 5), "n=5 is not possible; allowed: 3 to 4"),
+    (lambda: integers.quantize_groups(np.zeros((2, 2)), 0), "group=0 is not possible"),
+    (lambda: integers.quantize_groups(np.zeros((2, 2)), 2, "int8"), "grid int8 has 8 bits; two codes a byte"),
+    (lambda: integers.quantize_groups(np.zeros(4), 2), "weights are"),
 )  # fmt: skip
-def test_refusals(call, text: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(LabError, match=text):
-        call()
 
 
 def test_bits_of_grids() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import refusals
 import torch
 
 from fplab import memory, parallel
@@ -354,28 +355,18 @@ def test_without_torchrun_it_says_how_to_start(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: parallel.launch("zero4"), "unknown strategy 'zero4'. Allowed: ddp,"),
-        (lambda: parallel.launch([]), "no strategy to run; allowed: ddp, parameter-server, "),
-        (
-            lambda: parallel.launch("ddp", rank=2),
-            "unknown setting 'rank'. Allowed: steps, batch, micro_batches, seed, ",
-        ),
-        (lambda: parallel.launch("ddp", limit=float("nan")), "limit=nan is not possible; allowed: a positive number"),
-        (lambda: parallel.launch("ddp", lr="a"), "lr='a' is no learning rate; allowed: a positive number."),
-        (lambda: parallel.launch("ddp", seed=-1), "seed=-1 is not possible; allowed: 0 to "),
-        (lambda: parallel.launch("ddp", 0), "ranks=0 is not possible; allowed: 1 to 64."),
-        (lambda: parallel.launch("ddp", 3), "batch=32 does not divide into 3 equal parts, as ddp needs."),
-        (lambda: parallel.launch("tensor", 3), "ranks=3 does not divide the layers' width of 32"),
-        (lambda: parallel.launch("gpipe", 8), "gpipe on ranks=8 makes 8 stages of 4 layers; allowed: 1, 2, 4."),
-        (lambda: parallel.launch("interleaved", 2, micro_batches=1), "interleaved takes micro-batches in groups of 2"),
-        (lambda: parallel.launch("ddp", 2, backend="mpi"), "unknown backend 'mpi'. Allowed: gloo, nccl."),
-        (lambda: parallel.launch("ddp", 2, port=0), "port=0 is not possible; allowed: 1 to 65535."),
-    ],
-)
-def test_refusals(call, message: str) -> None:
-    with pytest.raises(LabError) as refused:
-        call()
-    assert message in str(refused.value)
+test_refusals = refusals.saying(
+    (lambda: parallel.launch("zero4"), "unknown strategy 'zero4'. Allowed: ddp,"),
+    (lambda: parallel.launch([]), "no strategy to run; allowed: ddp, parameter-server, "),
+    (lambda: parallel.launch("ddp", rank=2), "unknown setting 'rank'. Allowed: steps, batch, micro_batches, seed, "),
+    (lambda: parallel.launch("ddp", limit=float("nan")), "limit=nan is not possible; allowed: a positive number"),
+    (lambda: parallel.launch("ddp", lr="a"), "lr='a' is no learning rate; allowed: a positive number."),
+    (lambda: parallel.launch("ddp", seed=-1), "seed=-1 is not possible; allowed: 0 to "),
+    (lambda: parallel.launch("ddp", 0), "ranks=0 is not possible; allowed: 1 to 64."),
+    (lambda: parallel.launch("ddp", 3), "batch=32 does not divide into 3 equal parts, as ddp needs."),
+    (lambda: parallel.launch("tensor", 3), "ranks=3 does not divide the layers' width of 32"),
+    (lambda: parallel.launch("gpipe", 8), "gpipe on ranks=8 makes 8 stages of 4 layers; allowed: 1, 2, 4."),
+    (lambda: parallel.launch("interleaved", 2, micro_batches=1), "interleaved takes micro-batches in groups of 2"),
+    (lambda: parallel.launch("ddp", 2, backend="mpi"), "unknown backend 'mpi'. Allowed: gloo, nccl."),
+    (lambda: parallel.launch("ddp", 2, port=0), "port=0 is not possible; allowed: 1 to 65535."),
+)  # fmt: skip

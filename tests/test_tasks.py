@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import refusals
 import torch
 from torch import nn
 
@@ -205,20 +206,13 @@ def test_a_part_of_the_baselines_steps_is_enough_to_learn(task: Task) -> None:
     assert scores.loss < loss
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: tasks.get("digts"),
-         "fplab.training.tasks.get('digts'): unknown task 'digts'. Allowed: digits, digits_mlp, characters. Did you "
-         "mean 'digits'?"),
-        (lambda: tasks.perceptron(hidden=0), "hidden=0 is not possible; allowed: 1 to 64."),
-        (lambda: characters(batch=0), "batch=0 is not possible; allowed: 1 to 65536."),
-        (lambda: characters(width=30).model(0),
-         "width=30 does not divide into heads=4; allowed: a width that heads divides."),
-        (lambda: characters(layers=0).model(0), "layers=0 is not possible; allowed: 1 to 65536."),
-    ],
+test_impossible_tasks_are_refused = refusals.exactly(
+    (lambda: tasks.get("digts"),
+     "fplab.training.tasks.get('digts'): unknown task 'digts'. Allowed: digits, digits_mlp, characters. Did you "
+     "mean 'digits'?"),
+    (lambda: tasks.perceptron(hidden=0), "hidden=0 is not possible; allowed: 1 to 64."),
+    (lambda: characters(batch=0), "batch=0 is not possible; allowed: 1 to 65536."),
+    (lambda: characters(width=30).model(0),
+     "width=30 does not divide into heads=4; allowed: a width that heads divides."),
+    (lambda: characters(layers=0).model(0), "layers=0 is not possible; allowed: 1 to 65536."),
 )  # fmt: skip
-def test_impossible_tasks_are_refused(make, text) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(LabError) as caught:
-        make()
-    assert str(caught.value) == text
