@@ -197,7 +197,7 @@ def drifts(
 def run(params: Params, tick: Tick) -> Arrays:
     """Every variant at every learning rate and seed; arrays by (variant, rate, seed)."""
     shape = (len(VARIANTS), len(params.rates), params.seeds)
-    final, top1, lost = (np.zeros(shape) for _ in range(3))
+    final, along, top1, lost = (np.zeros(shape) for _ in range(4))
     drift = np.zeros((*shape, 2))
     arrays: Arrays = {}
     done, cost = 0.0, params.seeds * len(VARIANTS) * sum(params.steps(r) for r in params.rates)
@@ -207,7 +207,8 @@ def run(params: Params, tick: Tick) -> Arrays:
                 trained = one_run(params, variant, rate, seed)
                 where = (v, i, seed)
                 last = max(len(trained.losses) // 10, 8)
-                final[where], top1[where] = trained.losses[-last:].mean(), trained.top1
+                final[where], along[where] = trained.losses[-last:].mean(), trained.losses.mean()
+                top1[where] = trained.top1
                 lost[where], drift[where] = trained.lost.sum() / trained.moving.sum(), trained.drift
                 if seed == 0:
                     arrays |= kept(params, variant, i, trained)
@@ -216,6 +217,7 @@ def run(params: Params, tick: Tick) -> Arrays:
     return {
         **arrays,
         "final": final,
+        "along": along,
         "top1": top1,
         "lost": lost,
         "drift": drift,
