@@ -113,11 +113,11 @@ class Picture:
 
         drawn = adaptive(self.path.read_text(encoding="utf-8"))
         data = base64.b64encode(drawn.encode()).decode("ascii")
-        experiment = experiments.load(self.name)
+        experiment = experiments.load(self.name.partition(".")[0])
         spoken = html.escape(f"{experiment.title.en}: {experiment.question.en}")
         made = say(
             "Drawn by the experiment {name}: fplab run {name} draws it anew, with its data as CSV.",
-            name=self.name,
+            name=self.name.partition(".")[0],
         )
         image = (
             f'<img class="fplab-figure" alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
@@ -136,11 +136,12 @@ def folders() -> tuple[Path, ...]:
 def figure(name: str) -> Picture:
     """The figure of an experiment as ``fplab run`` left it; :func:`fplab.experiments.show` runs it instead.
 
+    ``name``: the experiment's, or of a further figure, "schedules.bits".
     Raises LabError for an unknown experiment, and where no figure was drawn yet.
     """
     from . import experiments
 
-    experiments.load(name)
+    experiments.load(name.partition(".")[0])
     for folder in folders():
         if (path := folder / f"{name}.svg").is_file():
             return Picture(name, path)

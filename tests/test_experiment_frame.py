@@ -75,8 +75,6 @@ def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:
         assert test(np.array([1.0, np.nan]), np.zeros(2), 1e9, "scores").status is Status.FAIL
     said = str(superior(one, other, 0.0, "scores").detail)
     assert said == "scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0"
-        "scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0"
-    )
 
 
 @pytest.fixture

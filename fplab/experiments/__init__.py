@@ -64,4 +64,4 @@ def show(name: str, full: bool = False, theme: str = "light") -> Figure:
     experiment = load(name)
     result = experiment.run(experiment.full if full else experiment.quick, lambda fraction, text: None)
     with themed(theme):
-        return experiment.figure(result)
+        return experiment.figures[0](result)

@@ -9,7 +9,7 @@ A file ``fplab/experiments/NAME.py`` (or a package, where the science needs two 
 * ``rows(result)``: the columns of the CSV, from which the figure and the claims take their numbers, too;
 * ``CLAIMS = Claims()`` and a function a claim, ``@CLAIMS.proved("a sentence")``, that takes the result and returns an
   :class:`Outcome`; its name is the claim's id, and a fault in the tests fails it;
-* ``figure(result)``: at most four panels;
+* functions that draw a figure of the result, of at most four panels each; ``figures`` of the record names them;
 * ``cases(params)``: what a GPU must compute, through torch, for these claims; or a sentence why it has nothing to say;
 * ``EXPERIMENT = Experiment(...)``.
 
@@ -167,8 +167,8 @@ class Experiment:
     """The parts of an experiment; see the top of this file.
 
     ``budget``: seconds of its quick run, at most 8. ``full``, ``quick``: parameters of the two sizes. ``result``: the
-    type that ``run`` returns. ``cases``: a function, or the reason why a GPU has nothing to say. ``animation``: an SVG
-    that moves.
+    type that ``run`` returns. ``figures``: the first is written as NAME.svg, every other as NAME.FUNCTION.svg.
+    ``cases``: a function, or the reason why a GPU has nothing to say. ``animation``: an SVG that moves.
     """
 
     title: Text
@@ -180,7 +180,7 @@ class Experiment:
     run: Callable[[Any, Tick], Any]
     rows: Callable[[Any], Columns]
     claims: Sequence[Claim]
-    figure: Callable[[Any], Figure]
+    figures: Sequence[Callable[[Any], Figure]]
     cases: Callable[[Any], Iterable[Case]] | str
     animation: Callable[[], str] | None = None
 

@@ -75,12 +75,13 @@ def write_figures(
     for theme in dict.fromkeys(PICTURES[ending] for ending in pictures):
         tick(0.1, f"figure, {theme}")
         with themed(theme):
-            figure = experiment.figure(result)
-            for ending in (one for one in pictures if PICTURES[one] == theme):
-                path = folder / f"{name}.{ending}"
-                with atomically(path) as part:
-                    save(figure, part, theme)
-                written.append(path)
+            for i, draw in enumerate(experiment.figures):
+                figure, stem = draw(result), f"{name}.{draw.__name__}" if i else name
+                for ending in (one for one in pictures if PICTURES[one] == theme):
+                    path = folder / f"{stem}.{ending}"
+                    with atomically(path) as part:
+                        save(figure, part, theme)
+                    written.append(path)
     if (animation := experiment.animation) is not None:
         written.append(folder / f"{name}.steps.svg")
         write_text(written[-1], animation())

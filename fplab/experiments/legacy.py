@@ -47,7 +47,7 @@ def experiment_of(name: str, module: Any) -> Experiment:
         wording.title(name, module.TITLE), wording.question(name, module.QUESTION), module.BUDGET, module.Params(),
         module.QUICK, Legacy, run, lambda result: module.table(result.arrays, result.params),
         [Claim(c.claim, c.evidence, wording.claim(name, c.claim), partial(test, c)) for c in module.CHECKS],
-        lambda result: module.plot(result.arrays, result.params), module.gpu_cases,
+        (lambda result: module.plot(result.arrays, result.params),), module.gpu_cases,
         getattr(module, "animation", None),
     )  # fmt: skip
 

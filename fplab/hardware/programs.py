@@ -1,0 +1,80 @@
+"""A computation written once, that a device does with torch tensors and the lab with arrays that round as they do.
+
+def corrected(w, u):
+    moved = (w + u) - w
+    return {"lost": u - moved}
+
+program("lost by a sum", inputs, {"w": "fp16", "u": "fp16"}, corrected, {"lost": "fp16"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import numeric
+from .cases import Arrays, Case, Meta
+from .tensors import TORCH, bits, tensor
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Values of a format, every operation on which is rounded once to it, as on a tensor of that dtype."""
+
+    values: np.ndarray
+    fmt: str
+
+    def _with(self, operation: str, other: Rounded | float) -> Rounded:
+        right = other.values if isinstance(other, Rounded) else np.full_like(self.values, other)
+        return Rounded(np.asarray(getattr(numeric, operation)(self.values, right, self.fmt)), self.fmt)
+
+    def __add__(self, other: Rounded | float) -> Rounded:
+        return self._with("add", other)
+
+    def __sub__(self, other: Rounded | float) -> Rounded:
+        return self._with("sub", other)
+
+    def __mul__(self, other: Rounded | float) -> Rounded:
+        return self._with("mul", other)
+
+    def __truediv__(self, other: Rounded | float) -> Rounded:
+        return self._with("div", other)
+
+    def __getitem__(self, at: Any) -> Rounded:
+        return Rounded(self.values[at], self.fmt)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def cast(x: Any, fmt: str) -> Any:
+    """A tensor, or values of a format, in another format."""
+    if isinstance(x, Rounded):
+        return Rounded(np.asarray(numeric.quantize(x.values, fmt)), fmt)
+    import torch
+
+    return x.to(getattr(torch, TORCH[fmt]))
+
+
+def program(
+    name: str, inputs: Callable[[], Arrays], given: Mapping[str, str], does: Callable[..., Mapping[str, Any]],
+    gives: Mapping[str, str], **more: Any,
+) -> Case:  # fmt: skip
+    """The case of ``does``, which takes the inputs by name and returns the outputs by name.
+
+    ``given``, ``gives``: the formats of inputs and outputs. ``more``: ``open`` and ``hypotheses`` of the case.
+    """
+
+    def compute(codes: Arrays, device: str) -> Arrays:
+        found = does(**{name: tensor(codes[name], fmt, device) for name, fmt in given.items()})
+        return {name: bits(found[name]) for name in gives}
+
+    def emulate(codes: Arrays, meta: Meta) -> Arrays:
+        rounded = {name: Rounded(np.asarray(numeric.decode(codes[name], fmt)), fmt) for name, fmt in given.items()}
+        found = does(**rounded)
+        return {name: np.asarray(numeric.encode(found[name].values, fmt)) for name, fmt in gives.items()}
+
+    return Case(name, inputs, compute, emulate, dict(gives), **more)

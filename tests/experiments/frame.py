@@ -1,0 +1,156 @@
+"""What the tests of every experiment begin and end with: a small run, its claims, its mutants, its files, its cases.
+
+A test module names its experiment, the size that it runs, and the mutants::
+
+    SMALL = schedules.Params(...)
+    MUTANTS = (Mutant("GPipe under every name", ("bubbles",), "timeline", always_gpipe), ...)
+    globals().update(frame(schedules, SMALL, MUTANTS))
+
+It gets the fixture ``result``, and a test for each claim (it holds), each mutant (its claims fail), each GPU case (the
+CPU gives the lab's bits; a forged record does not pass), for the table and the figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from experiment_frame import computed_on_cpu, forged
+
+from fplab import experiments
+from fplab.experiments.base import Claim, Evidence, Outcome, Status
+from fplab.hardware.cases import Case
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault in a computation, and the ids of the claims that it must turn to FAIL.
+
+    ``target``: the name in whose place something else is put: one of the experiment's module, or "fplab.module.name";
+    ``fault``: from what stands there makes the faulty one. Then the experiment is run again, at ``params`` if given,
+    and its claims are tested with the fault in place. Or, where running again is dear, ``change``: from the result of
+    the good run gives the fields that the fault would have changed.
+    """
+
+    name: str
+    kills: tuple[str, ...]
+    target: str = ""
+    fault: Callable[[Any], Any] | None = None
+    change: Callable[[Any], dict[str, Any]] | None = None
+    params: Any = None
+
+
+def frame(
+    module: Any, params: Any, mutants: Sequence[Mutant], spared: Sequence[str] = (), absent: str | None = None,
+    unforged: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """The fixture and the tests of a module, by their names.
+
+    ``spared``: ids of claims that need what this machine lacks, and kill nothing. ``absent``: a pattern of details for
+    which a claim that is absent here skips. ``unforged``: outputs of cases of which the lab knows nothing.
+    """
+    experiment = module.EXPERIMENT
+
+    @pytest.fixture(scope="module")
+    def result() -> Any:
+        return experiment.run(params, silent)
+
+    def test_it_is_loaded_by_its_name() -> None:
+        assert experiments.load(name_of(module)) is experiment
+
+    @pytest.mark.parametrize("claim", experiment.claims, ids=lambda claim: claim.id)
+    def test_a_claim_holds(claim: Claim, result: Any) -> None:
+        outcome = claim.test(result)
+        assert str(outcome.detail), claim.id
+        if absent is not None and outcome.status is Status.ABSENT and re.search(absent, str(outcome.detail)):
+            pytest.skip(str(outcome.detail))
+        assert outcome.status is Status.PASS, f"{claim.id}: {outcome.detail}"
+        assert (outcome.sample is not None) == (claim.evidence is Evidence.MEASURED), claim.id
+
+    @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name)
+    def test_a_mutant_is_killed(mutant: Mutant, result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        if mutant.change is None:
+            home, name = place(module, mutant.target)
+            monkeypatch.setattr(home, name, mutant.fault(getattr(home, name)))
+            faulty = experiment.run(mutant.params or params, silent)
+        else:
+            faulty = dataclasses.replace(result, **mutant.change(result))
+        for id in mutant.kills:
+            failing(claim_of(experiment, id), faulty)
+
+    def test_every_claim_kills_a_mutant() -> None:
+        killing = {id for mutant in mutants for id in mutant.kills}
+        assert not killing & set(spared)
+        assert killing | set(spared) == {claim.id for claim in experiment.claims}
+
+    @pytest.mark.parametrize("case", experiment.asks(params), ids=lambda case: case.name)
+    def test_a_gpu_case_holds_on_the_cpu_and_forged_it_fails(case: Case) -> None:
+        computed_on_cpu(case, nan_equal=True)
+        forged(case, spared=[name for name in unforged if name in case.formats])
+
+    def test_table_and_figures(result: Any, tmp_path: Path) -> None:
+        assert len({len(column) for column in experiment.rows(result).values()}) == 1
+        drawn(experiment, result, tmp_path)
+
+    return {name: value for name, value in locals().items() if name == "result" or name.startswith("test_")}
+
+
+def silent(share: float, text: str) -> None:
+    """A tick that shows nothing."""
+
+
+def name_of(module: Any) -> str:
+    """The name of an experiment's module."""
+    return str(module.__name__).rpartition(".")[2]
+
+
+def place(module: Any, target: str) -> tuple[Any, str]:
+    """Where a mutant's target stands: an object and the name of its attribute."""
+    owner, _, name = target.rpartition(".")
+    if target.startswith("fplab."):
+        return pkgutil.resolve_name(owner), name
+    return (importlib.import_module(f"{module.__name__}.{owner}") if owner else module), name
+
+
+def claim_of(experiment: Any, id: str) -> Claim:
+    """The claim of an id."""
+    (claim,) = [claim for claim in experiment.claims if claim.id == id]
+    return claim
+
+
+def failing(claim: Claim, faulty: Any) -> Outcome:
+    """What a claim says of a result on which it must fail."""
+    outcome = claim.test(faulty)
+    assert outcome.status is Status.FAIL, f"{claim.id}: {outcome}"
+    assert str(outcome.detail)
+    return outcome
+
+
+def drawn(experiment: Any, result: Any, folder: Path, theme: str = "dark") -> list[Any]:
+    """Its figures in one theme, each written and of at most four panels."""
+    from fplab.draw.style import save, themed
+
+    figures = []
+    for draw in experiment.figures:
+        path = folder / f"{draw.__name__}.svg"
+        with themed(theme):
+            figures.append(draw(result))
+            save(figures[-1], path, theme)
+        assert path.stat().st_size > 5_000
+        assert sum(ax.axison and ax.get_label() != "<colorbar>" for ax in figures[-1].axes) <= 4, draw.__name__
+    return figures
+
+
+def repeats(module: Any, result: Any) -> None:
+    """Another run gives the same bits of what is digested."""
+    again = module.EXPERIMENT.run(result.params, silent)
+    for name in module.EXPERIMENT.digested():
+        assert np.array_equal(getattr(again, name), getattr(result, name)), name
