@@ -10,8 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import numeric
-
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 _WHERE = {
     **dict.fromkeys(numeric.__all__, "numeric"),

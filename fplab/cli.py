@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
 from .errors import LabError, integer, unknown
 from .roundings import Rounding
+from .version import __version__
 from .words import NOTHING
 
 if TYPE_CHECKING:

@@ -150,8 +150,9 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
             if not error.is_misuse:
                 raise
             path, module = [*owner, name], function.__module__
-            if name == "__init__":  # of the class that was called, which may be a subclass
-                path, module = [type(args[0]).__name__], type(args[0]).__module__
+            if owner and owner[-1] in (c.__name__ for c in type(args[0]).__mro__):  # the class may be a subclass
+                path, module = [type(args[0]).__name__, name], type(args[0]).__module__
+            path = path[:-1] if name == "__init__" else path
             parts = [summary(a) for a in args[len(owner) :]] + [f"{k}={summary(v)}" for k, v in kwargs.items()]
             call = f"{_public(module, path[0])}.{'.'.join(path)}({', '.join(parts)})"
             rule = str(error).removeprefix(f"{error.call}: ")  # a public function called on the way quoted its own call

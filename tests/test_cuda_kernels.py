@@ -349,7 +349,7 @@ def test_without_a_driver_or_a_gpu_the_message_says_so(monkeypatch: pytest.Monke
 
 def test_wrong_tiles_are_refused() -> None:
     one = instructions.get("mma.m16n8k16 fp16->fp32")
-    launcher = cuda.launcher("cpu")
+    launcher = standin.launcher("cpu")
     a, b, c = np.zeros((1, 16, 16), np.uint16), np.zeros((1, 8, 16), np.uint16), np.zeros((1, 16, 8), np.uint32)
     assert not tiles.product(one, a, b, c, "cpu", launcher).any()
     with pytest.raises(LabError, match="takes fp16, fp16 and fp32; given uint32, uint16, uint32"):
@@ -374,4 +374,4 @@ def test_copies_of_a_row_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPa
     real = tiles.product
     monkeypatch.setattr(tiles, "product", spoiled)
     with pytest.raises(LabError, match="row 3 gives different bits in different rows of its tile"):
-        tiles.dot_rows(one, a, b, c, "cpu", cuda.launcher("cpu"))
+        tiles.dot_rows(one, a, b, c, "cpu", standin.launcher("cpu"))

@@ -16,8 +16,8 @@ from fplab import exact
 from fplab.errors import LabError
 from fplab.formats import TABLE, Format, Specials, get
 from fplab.inspection import inspect
-from fplab.inspection.numerals import binary_text, decimal_text, short
 from fplab.inspection.rows import neighbours
+from fplab.numerals import binary_text, decimal_text, short
 
 SMALL = [f for f in TABLE if f.bits <= 8]
 ODD_ONES = [

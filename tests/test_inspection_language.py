@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import string
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -15,13 +14,12 @@ from fplab import cli, columns, exact, language
 from fplab.draw.strip import FIELD_NAMES
 from fplab.errors import LabError
 from fplab.formats import TABLE, Format, Rounding, Specials
-from fplab.inspection import inspect, words
-from fplab.inspection.numerals import near_text, number_text
-from fplab.inspection.rows import classify
-from fplab.inspection.text import WIDTH, facts
+from fplab.inspection import inspect
+from fplab.inspection.rows import CLASSES, classify
+from fplab.inspection.text import FLAGS, ROUNDINGS, WIDTH, facts
 from fplab.language import speaking
+from fplab.numerals import near_text, number_text
 from fplab.widgets.bits import exact_text
-from fplab.words import Text
 
 ODD_ONES = [
     Format("no_sign", 3, 1, signed=False, specials=Specials.NONE),
@@ -38,37 +36,18 @@ SYMBOLS = re.compile("|".join([r"0x[0-9a-f]+(\.[0-9a-f]+p\d+)?", r"\de[+-]?\d", 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
-def all_texts() -> Iterator[tuple[str, Text]]:
-    """Every text of the module of words."""
-    for name, found in vars(words).items():
-        if isinstance(found, Text) and name != "NOTHING":
-            yield name, found
-        elif isinstance(found, dict):
-            yield from ((f"{name}[{key}]", text) for key, text in found.items() if isinstance(text, Text))
-
-
 def left_over(text: str, given: object) -> str:
     """The English letters of a text that are neither a name, a number nor what the reader typed himself."""
     rest = SYMBOLS.sub("", text.removeprefix(str(given)))
     return "".join(c for c in rest if c in string.ascii_letters)
 
 
-@pytest.mark.parametrize(("name", "text"), list(all_texts()), ids=lambda x: x if isinstance(x, str) else "")
-def test_every_word_has_its_chinese(name: str, text: Text) -> None:
-    fields = r"\{\w+\}"
-    assert set(re.findall(fields, text.en)) == set(re.findall(fields, text.zh))
-    assert not CHINESE.search(text.en)
-    assert not left_over(re.sub(fields, "", text.zh), "")
-    if re.search("[a-z]", re.sub(fields, "", text.en)):
-        assert CHINESE.search(text.zh)
-
-
 def test_no_class_flag_rounding_or_field_lacks_a_word() -> None:
     classes = {classify(exact.decode(c, f), f) for f in [*TABLE, *ODD_ONES] if f.bits <= 8 for c in range(1 << f.bits)}
-    assert set(words.CLASSES) == classes | {"quiet NaN", "signalling NaN"}
-    assert list(words.FLAGS) == list(exact.FLAG_NAMES.values())
-    assert set(words.ROUNDINGS) == set(Rounding) - {Rounding.STOCHASTIC}
-    for table in (words.CLASSES, words.FLAGS, FIELD_NAMES):
+    assert set(CLASSES) == classes | {"quiet NaN", "signalling NaN"}
+    assert list(FLAGS) == list(exact.FLAG_NAMES.values())
+    assert set(ROUNDINGS) == set(Rounding) - {Rounding.STOCHASTIC}
+    for table in (CLASSES, FLAGS, FIELD_NAMES):
         assert [text.en for text in table.values()] == list(table)
 
 
@@ -118,7 +97,7 @@ def test_words_in_their_places(given: object, fmt: str | Format, rounding: str, 
         assert piece in text
 
 
-@pytest.mark.parametrize("rounding", words.ROUNDINGS)
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 def test_no_english_is_left_in_chinese_and_no_chinese_in_english(given: object, rounding: Rounding) -> None:
     seen = inspect(given, FORMATS, rounding)

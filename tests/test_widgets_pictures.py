@@ -19,6 +19,7 @@ from fplab.draw.stepper import BELOW
 from fplab.errors import LabError
 from fplab.formats import Rounding
 from fplab.hardware import records
+from fplab.memory.pipeline import SCHEDULES
 from fplab.parallel import schedules
 from fplab.tensorcore import GPUS, dot, models, trace
 from fplab.training.scalers import machine
@@ -435,7 +436,7 @@ def test_memory_refuses_in_the_picture():
     assert "ZeRO-3" in text_of(board.view.value)
 
 
-@pytest.mark.parametrize("schedule", schedules.NAMES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_pipeline_draws_every_pass(schedule):
     state = pipeline.changed(pipeline.State(), "schedule", schedule)
     wanted = schedules.timeline(schedule, 4, 8, state.chunks, 1, 2)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..columns import width_of
-from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
+from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene, figure_of_scenes, of_hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +85,7 @@ def fill(kind: str) -> dict[str, Any]:
     """How the area of a kind is drawn: keyword arguments of a patch."""
     from matplotlib.colors import to_rgba
 
-    from .style import current, of_hue
+    from .style import current
 
     hue, hatch, opacity = LOOKS[kind]
     face = to_rgba(of_hue(hue), opacity)
@@ -133,8 +133,6 @@ def plate() -> dict[str, Any]:
 
 def figure_of(title: str, bars: Bars, sizes: Sequence[int] = ()) -> Figure:
     """A figure of bars, with the GPUs of ``sizes`` GB that they fill, or the smallest where they come near."""
-    from .style import figure_of_scenes
-
     most = max(sum(one.values()) for one in bars.values()) / 10**9
     shown = [size for size in sizes if size <= most] or [size for size in sizes[:1] if size < 3 * most]
     scene = bars_scene({name.replace("\n", " "): one for name, one in bars.items()}, shown)

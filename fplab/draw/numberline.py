@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from .. import exact, formats
 from ..errors import LabError
 from ..formats import Format
-from ..inspection import number_text, short
+from ..numerals import number_text, short
 from .style import current, look
 
 MOST = 400  # values that can be told apart on one line

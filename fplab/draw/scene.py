@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
 HUES = (BLUE, ORANGE, GREEN, PURPLE, "", RED, GREY)  # of a theme's series, by their places; the fifth is ink
@@ -118,8 +119,6 @@ class Scene:
         from matplotlib.lines import Line2D
         from matplotlib.patches import Rectangle
 
-        from .style import of_hue
-
         def colour(given: dict[str, Any], what: str, default: str = "none") -> Any:
             return to_rgba(of_hue(given.get(what, default)), given.get(f"{what}_opacity"))
 
@@ -142,3 +141,27 @@ class Scene:
                 ax.text(given["x"], given["y"], text, ha=sides[given["text_anchor"]], color=ink, **font)
         ax.set(xlim=(0, self.width), ylim=(self.height, 0))
         ax.set_axis_off()
+
+
+def of_hue(name: str) -> str:
+    """The theme's colour in the place of one of a scene's hues; of ``currentColor``, that of text."""
+    from .style import current
+
+    theme = current()
+    return theme.series[HUES.index(name)] if name in HUES else theme.ink if name == "currentColor" else name
+
+
+def figure_of_scenes(scenes: Sequence[tuple[str, Scene]]) -> Figure:
+    """A figure of titles, each with its scene below it, in pixels of which 100 are an inch."""
+    from .style import new_figure
+
+    heights = [scene.height + 12 + 18 * len(title.splitlines()) for title, scene in scenes]
+    width, height = max(scene.width for _, scene in scenes), sum(heights)
+    figure, top = new_figure(width / 100, height / 100), height
+    figure.set_layout_engine("none")
+    for (title, scene), tall in zip(scenes, heights, strict=True):
+        top -= tall
+        ax = figure.add_axes((0.0, top / height, scene.width / width, scene.height / height))
+        scene.onto(ax)
+        ax.set_title(f" {title}", loc="left")
+    return figure

@@ -12,7 +12,7 @@ from ..language import speaking
 from ..tensorcore.tracing import Step, Term, Trace
 from ..words import say, say_of
 from .page import after_colon, bracketed, power, two_to
-from .scene import BLUE, GREEN, MONO, ORANGE, Scene
+from .scene import BLUE, GREEN, MONO, ORANGE, Scene, figure_of_scenes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,8 +33,6 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
 
     Raises LabError for a trace without so many steps, and for more than four of them.
     """
-    from .style import figure_of_scenes
-
     first = integer("first", first, 0, max(len(trace.steps) - 1, 0))
     steps = integer("steps", steps, 1, MOST)
     if not trace.steps:

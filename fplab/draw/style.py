@@ -28,7 +28,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
-from .scene import HUES, Scene
 from .themes import LIGHT, THEMES, Theme
 
 LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), "-", (0, (4, 1.5)), (0, (1, 1)), "-")
@@ -81,11 +80,6 @@ def look(index: int) -> Look:
 def look_of_format(name: str) -> Look:
     """The look that a format has in every figure."""
     return look(FORMAT_ORDER.index(name) if name in FORMAT_ORDER else OTHER)
-
-
-def of_hue(name: str) -> str:
-    """The theme's colour in the place of one of a scene's hues; of ``currentColor``, that of text."""
-    return current().series[HUES.index(name)] if name in HUES else current().ink if name == "currentColor" else name
 
 
 def rc(theme: Theme) -> Any:
@@ -165,20 +159,6 @@ class LabFigure(Figure):
 def new_figure(width: float = 8.0, height: float = 4.5) -> Figure:
     """An empty figure of ``width`` by ``height`` inches (100 pixels each) with constrained layout, free of pyplot."""
     return LabFigure(figsize=(width, height), layout="constrained")
-
-
-def figure_of_scenes(scenes: Sequence[tuple[str, Scene]]) -> Figure:
-    """A figure of titles, each with its scene below it, in pixels of which 100 are an inch."""
-    heights = [scene.height + 12 + 18 * len(title.splitlines()) for title, scene in scenes]
-    width, height = max(scene.width for _, scene in scenes), sum(heights)
-    figure, top = new_figure(width / 100, height / 100), height
-    figure.set_layout_engine("none")
-    for (title, scene), tall in zip(scenes, heights, strict=True):
-        top -= tall
-        ax = figure.add_axes((0.0, top / height, scene.width / width, scene.height / height))
-        scene.onto(ax)
-        ax.set_title(f" {title}", loc="left")
-    return figure
 
 
 def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:

@@ -1,35 +1,22 @@
 """Launching compiled kernels on torch tensors, through the CUDA driver and ctypes, in torch's own context and stream.
 
-A :class:`Launcher` is a device that can run a :class:`~fplab.hardware.instructions.Kernel`: :class:`Gpu` compiles it
-with NVRTC and launches it; :class:`~fplab.hardware.standin.StandIn` does on the CPU, in software, what it would do.
+Of the devices that run a kernel (:class:`~fplab.hardware.instructions.Launcher`) this is the real one: :class:`Gpu`
+compiles it with NVRTC and launches it; :class:`~fplab.hardware.standin.StandIn` computes in software what it would do.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import LabError
 from . import nvrtc
 from .environment import torch_for
-from .instructions import Capability, Kernel
+from .instructions import Arguments, Capability, Kernel
 
 LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
-Arguments = Sequence[Any]  # torch tensors, whose address a kernel gets, and Python integers
-
-
-class Launcher(Protocol):
-    """A device that runs kernels. ``name``: what a record calls it; ``capability``: its compute capability."""
-
-    @property
-    def capability(self) -> Capability: ...  # noqa: D102
-
-    def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
-        """Run ``grid`` blocks of ``block`` threads, and wait until all is done."""
-        ...
 
 
 @cache
@@ -119,13 +106,3 @@ class Gpu:
             check(self._library, "cuDeviceGet", ctypes.byref(number), self._torch.cuda.current_device())
             check(self._library, "cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
             check(self._library, "cuCtxSetCurrent", context)
-
-
-@cache
-def launcher(device: str) -> Launcher:
-    """What runs kernels on a device: the GPU, or for "cpu" the stand-in."""
-    if device == "cpu":
-        from .standin import StandIn
-
-        return StandIn()
-    return Gpu(device)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
 from ..errors import LabError
+from ..version import __version__
 
 LIBRARIES = ("numpy", "numba", "torch", "matplotlib")
 FLAGS = (

@@ -22,8 +22,8 @@ from typing import Any
 
 from . import operands, scalars, software, tiles
 from .cases import Arrays, Case, Meta, NotHereError, unmodelled
-from .cuda import launcher
 from .instructions import SCALARS, TABLE, Instruction, Scalar
+from .standin import launcher
 
 RAW = ("bits", "special")  # regimes in which the payload of a NaN counts
 FORMATS = {"fp32": "fp32", "fp16": "fp16", "fp64": "fp64", "int32": "bits32"}

@@ -7,10 +7,11 @@ result of a step is the C of the next, in registers, so that a long k is a chain
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +22,7 @@ PTX = {"fp16": "f16", "bf16": "bf16", "int8": "s8", "int32": "s32", "fp32": "f32
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "int32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1}
 FP8 = ("e4m3", "e5m2")
 Capability = tuple[int, int]
+Arguments = Sequence[Any]  # torch tensors, whose address a kernel gets, and Python integers
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,17 @@ class Kernel:
     entry: str
     ptx: str
     suffix: str = ""
+
+
+class Launcher(Protocol):
+    """A device that runs kernels. ``name``: what a record calls it; ``capability``: its compute capability."""
+
+    @property
+    def capability(self) -> Capability: ...  # noqa: D102
+
+    def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
+        """Run ``grid`` blocks of ``block`` threads, and wait until all is done."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 
 from .. import formats
 from .cases import philox_bits
-from .cuda import Launcher
-from .instructions import Scalar
+from .instructions import Launcher, Scalar
 from .tiles import Codes, to_device, to_host
 
 ROWS = 4096

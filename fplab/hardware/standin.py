@@ -6,14 +6,15 @@ stand-in is made of them. It shows that every line works, and nothing about hard
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..errors import LabError
 from . import scalars, software
-from .cuda import Arguments
-from .instructions import SCALARS, TABLE, Capability, Instruction, Kernel, Scalar
+from .cuda import Gpu
+from .instructions import SCALARS, TABLE, Arguments, Capability, Instruction, Kernel, Launcher, Scalar
 from .tiles import CODES, Codes
 
 GPU = "H100"  # the model that stands in
@@ -52,3 +53,11 @@ def _elements(one: Scalar, a: Any, b: Any, c: Any, y: Any, n: int) -> None:
     given: list[Codes] = [t.numpy().view(one.source)[:n] for t in (a, b, c)[: one.operands]]
     found = scalars.emulate(one, given)
     y.numpy().view(one.result)[:n] = scalars.correctly_rounded(one, given) if found is None else found
+
+
+@cache
+def launcher(device: str) -> Launcher:
+    """What runs kernels on a device: the GPU, or for "cpu" the stand-in."""
+    if device == "cpu":
+        return StandIn()
+    return Gpu(device)

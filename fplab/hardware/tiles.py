@@ -12,9 +12,8 @@ import numpy as np
 
 from ..errors import LabError
 from .cases import Arrays
-from .cuda import Launcher
 from .environment import torch_for
-from .instructions import Instruction
+from .instructions import Instruction, Launcher
 
 CODES = {
     "fp16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "fp32": np.uint32, "fp64": np.uint64,

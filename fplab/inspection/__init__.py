@@ -17,9 +17,9 @@ from ..errors import LabError, quotes_call, unknown
 from ..formats import Format, Overflow, Rounding, get
 from ..formats import rounding as rounding_of
 from ..language import in_each
+from ..numerals import number_text, short
 from .given import Given, parse
 from .notebook import html_of
-from .numerals import number_text, short
 from .rows import Row, bit_fields, look_up
 from .text import text_of
 
@@ -54,10 +54,10 @@ class Inspection:
         return str(self)
 
     def __str__(self) -> str:
-        return text_of(self)
+        return text_of(self.given, self.rounding, self.rows)
 
     def _repr_html_(self) -> str:
-        return in_each(lambda: html_of(self))
+        return in_each(lambda: html_of(self.given, self.rounding, self.rows))
 
 
 @quotes_call

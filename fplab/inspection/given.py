@@ -15,9 +15,8 @@ from .. import exact
 from ..errors import LabError
 from ..exact import Exact, Kind
 from ..formats import Format, get
-from ..words import Text
-from . import words
-from .numerals import hex_code, short
+from ..numerals import hex_code, short
+from ..words import Text, say
 
 LARGEST_EXPONENT, LONGEST_TEXT, MOST_BITS = 3000, 250, 11_000  # what is worked out exactly; no format comes near
 
@@ -58,9 +57,9 @@ def _parse(value: Any, formats: Sequence[Format]) -> Given:
         return _parse_text(str(value), formats)
     if isinstance(value, numbers.Rational):
         ratio = Fraction(int(value.numerator), int(value.denominator))
-        return Given(short(ratio, 17), words.EXACT, exact.of(ratio))
+        return Given(short(ratio, 17), say("exact"), exact.of(ratio))
     name = "float64" if type(value) is float else type(value).__name__
-    how = words.ROUNDED.fill(type=name)
+    how = say("a {type}, which is already rounded", type=name)
     try:
         ratio = Fraction(*value.as_integer_ratio())  # wider than float for numpy's longdouble
         return Given(str(value), how, exact.of(ratio, math.copysign(1.0, value) < 0))
@@ -83,20 +82,22 @@ def _parse_text(text: str, formats: Sequence[Format]) -> Given:
     if (bare := word.lstrip("+-")) in ("inf", "infinity", "nan", "snan"):
         negative = word.startswith("-")
         kind: Kind = "inf" if bare.startswith("inf") else "snan" if bare == "snan" else "nan"
-        return Given(word, words.AS_WRITTEN, Exact(negative, kind=kind))
+        return Given(word, say("as written"), Exact(negative, kind=kind))
     if match := _RATIO.fullmatch(word):
         if int(match[2]) == 0:
             raise LabError(f"{text!r} divides by zero; allowed: {ALLOWED}.")
-        return Given(word, words.RATIO, exact.of(Fraction(int(match[1]), int(match[2])), word.startswith("-")))
+        ratio = Fraction(int(match[1]), int(match[2]))
+        return Given(word, say("the exact ratio"), exact.of(ratio, word.startswith("-")))
     if match := _HEX.fullmatch(word):
         sign, whole, part, power = match.groups()
         if (whole or part) and _exponent_is_sane(power or "0", text):
             digits = int((whole or "") + (part or ""), 16) * (-1 if sign == "-" else 1)
             value = digits * Fraction(2) ** (int(power or 0) - 4 * len(part or ""))
-            return Given(word, words.HEXADECIMAL, exact.of(value, sign == "-"))
+            return Given(word, say("the exact hexadecimal number"), exact.of(value, sign == "-"))
     if match := _DECIMAL.fullmatch(word):
         _exponent_is_sane((match[2] or "e0")[1:], text)
-        return Given(word, words.DECIMAL, exact.of(Fraction(word), word[0] == "-"))
+        how = say("the exact decimal as written, not its nearest float")
+        return Given(word, how, exact.of(Fraction(word), word[0] == "-"))
     raise LabError(f"cannot read {text!r} as a value; allowed: {ALLOWED}.")
 
 
@@ -124,9 +125,5 @@ def _parse_code(text: str, formats: Sequence[Format]) -> Given:
     if not 0 <= code < 1 << fmt.bits:
         last = hex_code((1 << fmt.bits) - 1, fmt)
         raise LabError(f"{digits} is not a code of {fmt.name}, which has {fmt.bits} bits; allowed: 0 to {last}.")
-    return Given(
-        f"{fmt.name}:{hex_code(code, fmt)}",
-        words.OF_A_CODE.fill(format=fmt.name),
-        exact.decode(code, fmt),
-        (fmt, code),
-    )
+    how = say("the number this code of {format} stands for", format=fmt.name)
+    return Given(f"{fmt.name}:{hex_code(code, fmt)}", how, exact.decode(code, fmt), (fmt, code))

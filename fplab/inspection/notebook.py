@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ..draw import page
 from ..draw.strip import bit_strip
-from . import words
-from .rows import Row
-from .text import facts, heading
-
-if TYPE_CHECKING:
-    from . import Inspection
+from ..formats import Rounding
+from .given import Given
+from .rows import CLASSES, Row
+from .text import ULP_MEANS, facts, heading
 
 
-def html_of(seen: Inspection) -> str:
+def html_of(given: Given, rounding: Rounding, rows: Sequence[Row]) -> str:
     """The whole inspection as one fragment that needs nothing else and inherits the page's colours."""
-    head, _, how = heading(seen).partition("\n")
-    blocks = "".join(_row_html(row) for row in seen.rows)
+    head, _, how = heading(given, rounding).partition("\n")
+    blocks = "".join(_row_html(row) for row in rows)
     return (
         '<div style="color:inherit;line-height:1.45;max-width:62em">'
         f"<div>{page.title(head)}<br>{html.escape(how)}</div>{blocks}"
-        f'<div style="border-top:{page.RULE};padding-top:.4em">{page.note(str(words.ULP_MEANS))}</div></div>'
+        f'<div style="border-top:{page.RULE};padding-top:.4em">{page.note(str(ULP_MEANS))}</div></div>'
     )
 
 
@@ -33,7 +31,7 @@ def _row_html(row: Row) -> str:
         below, beside = "", f"<span>{html.escape(str(row.reason))}</span>"
     else:
         strip = bit_strip(row.fields, row.format.name).svg()
-        beside = f"{strip}{page.code(str(row.hex))}<span>{words.CLASSES[row.class_name]}</span>"
+        beside = f"{strip}{page.code(str(row.hex))}<span>{CLASSES[row.class_name]}</span>"
         below = f'<div style="margin-left:6em">{page.facts(facts(row))}</div>'
     return (
         f'<div style="border-top:{page.RULE};padding:.5em 0">'

@@ -10,10 +10,18 @@ from .. import exact
 from ..errors import LabError, door
 from ..exact import Exact
 from ..formats import Format, Overflow, Rounding, overflow
-from ..words import NOTHING, Text
-from . import words
+from ..numerals import hex_code, number_text
+from ..words import NOTHING, Text, say
 from .given import Given
-from .numerals import hex_code, number_text
+
+CLASSES = {
+    "normal": say("normal"),
+    "subnormal": say("subnormal"),
+    "zero": say("zero"),
+    "infinite": say("infinite"),
+    "quiet NaN": say("quiet NaN"),
+    "signalling NaN": say("signalling NaN"),
+}
 
 
 @dataclass(frozen=True)
@@ -165,9 +173,8 @@ def look_up(given: Given, fmt: Format, mode: Rounding, policy: Overflow | str | 
         try:
             code, flags = exact.round_to(given.value, fmt, mode, policy)
         except LabError:
-            return Row(
-                fmt, given.value, None, None, None, None, None, None, None, exact.INVALID, _reason(given.value, fmt)
-            )
+            reason = _reason(given.value, fmt)
+            return Row(fmt, given.value, None, None, None, None, None, None, None, exact.INVALID, reason)
         flags |= exact.INVALID if given.value.kind == "snan" else 0
     stored = exact.decode(code, fmt)
     error = relative = ulp = None
@@ -182,5 +189,8 @@ def look_up(given: Given, fmt: Format, mode: Rounding, policy: Overflow | str | 
 
 def _reason(x: Exact, fmt: Format) -> Text:
     """Why a format without NaN cannot hold x."""
-    lacks = words.NO_NAN if x.is_nan else words.NO_ZERO if x.is_zero else words.NO_SIGN
-    return lacks.fill(format=fmt.name)
+    if x.is_nan:
+        return say("{format} has no NaN", format=fmt.name)
+    if x.is_zero:
+        return say("{format} has no zero and no NaN to say so", format=fmt.name)
+    return say("{format} has no sign and no NaN to say so", format=fmt.name)

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from ..columns import padded, width_of
-from . import words
-from .numerals import binary_text, near_text, shown, signed
-from .rows import Row
-
-if TYPE_CHECKING:
-    from . import Inspection
+from ..formats import Rounding
+from ..numerals import binary_text, near_text, shown, signed
+from ..words import say, say_of
+from .given import Given
+from .rows import CLASSES, Row
 
 WIDTH = 100
+FLAGS = {
+    "invalid": say("invalid"),
+    "divide by zero": say("divide by zero"),
+    "overflow": say_of("words", "overflow"),
+    "underflow": say("underflow"),
+    "inexact": say("inexact"),
+}
+ROUNDINGS = {mode: say("rounded {how}", how=say(mode.text)) for mode in Rounding if not mode.random}
+ULP_MEANS = say("ulp: the spacing of the format's values in the binade of the stored value.")
 
 
-def text_of(seen: Inspection) -> str:
+def text_of(given: Given, rounding: Rounding, rows: Sequence[Row]) -> str:
     """The heading, a block for each format, and what an ulp is."""
-    width = max(width_of(row.format.name) for row in seen.rows)
-    return "\n\n".join([heading(seen), *(_row_text(row, width) for row in seen.rows), str(words.ULP_MEANS)])
+    width = max(width_of(row.format.name) for row in rows)
+    blocks = (_row_text(row, width) for row in rows)
+    return "\n\n".join([heading(given, rounding), *blocks, str(ULP_MEANS)])
 
 
-def heading(seen: Inspection) -> str:
+def heading(given: Given, rounding: Rounding) -> str:
     """What was given and how it was rounded."""
-    value = seen.given.value
+    value = given.value
     ratio = ""
-    digits = str(value.value) if value.kind == "finite" and not value.is_zero else seen.given.text
-    if digits != seen.given.text.lstrip("+"):
+    digits = str(value.value) if value.kind == "finite" and not value.is_zero else given.text
+    if digits != given.text.lstrip("+"):
         if len(digits) <= 60:
             ratio = f" = {digits}"
         elif value.value.denominator & (value.value.denominator - 1) == 0 and value.magnitude >= Fraction(1, 10**400):
             product = binary_text(value.value)
             ratio = f" = {product}" if len(product) <= 60 else ""
-    return f"{seen.given.text}{ratio}{words.COLON}{seen.given.how}\n{words.ROUNDINGS[seen.rounding]}"
+    return f"{given.text}{ratio}{say(': ')}{given.how}\n{ROUNDINGS[rounding]}"
 
 
 def _row_text(row: Row, name_width: int) -> str:
@@ -42,7 +51,7 @@ def _row_text(row: Row, name_width: int) -> str:
     name, indent = padded(row.format.name, name_width), " " * (name_width + 2)
     if row.code is None:
         return f"{name}  {row.reason}"
-    lines = [f"{name}  {row.strip}", f"{row.hex}  {words.CLASSES[row.class_name]}"]
+    lines = [f"{name}  {row.strip}", f"{row.hex}  {CLASSES[row.class_name]}"]
     beside = "  ".join(lines)
     lines = [beside] if width_of(beside) <= WIDTH else [lines[0], indent + lines[1]]
     found = facts(row)
@@ -64,11 +73,11 @@ def facts(row: Row) -> list[tuple[str, str]]:
     value = shown(row.stored)
     if row.value is not None and (row.value.denominator > 1 or len(value) > 12):
         value += f" = {binary_text(row.value)}"
-    lines = [(words.VALUE, value), (words.ERROR, error_text(row))]
+    lines = [(say("value"), value), (say("error"), error_text(row))]
     if not row.stored.is_nan:
-        lines += [(words.BELOW, near_text(row.below)), (words.ABOVE, near_text(row.above))]
-    flags = str(words.ENUMERATION).join(str(words.FLAGS[name]) for name in row.flag_names)
-    return [(str(label), text) for label, text in (*lines, (words.STATUS, flags or str(words.NONE)))]
+        lines += [(say("below"), near_text(row.below)), (say("above"), near_text(row.above))]
+    flags = str(say_of("between items", ", ")).join(str(FLAGS[name]) for name in row.flag_names)
+    return [(str(label), text) for label, text in (*lines, (say("flags"), flags or str(say_of("words", "none"))))]
 
 
 def error_text(row: Row) -> str:
@@ -78,10 +87,10 @@ def error_text(row: Row) -> str:
             row.stored.kind == row.given.kind or (row.stored.is_nan and row.given.is_nan)
         )
         undefined = row.stored is None or row.stored.is_nan
-        return str(words.NONE if same else words.UNDEFINED if undefined else words.INFINITE)
+        return str(say_of("words", "none") if same else say("undefined") if undefined else say("infinite"))
     if row.error == 0 or row.error_ulp is None:
-        return str(words.NO_ERROR)
-    text = str(words.IN_ULPS.fill(ulps=signed(row.error_ulp), absolute=signed(row.error)))
+        return str(say("0 (exact)"))
+    text = str(say("{ulps} ulp, absolute {absolute}", ulps=signed(row.error_ulp), absolute=signed(row.error)))
     if row.relative_error is not None:
-        text += str(words.RELATIVE.fill(relative=signed(row.relative_error, 3)))
+        text += str(say(", relative {relative}", relative=signed(row.relative_error, 3)))
     return text

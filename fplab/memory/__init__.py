@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .calculator import Estimate, Rank, estimate, smallest
+from .calculator import Estimate, estimate, smallest
 from .models import PRESETS, Model, Tensor, Transformer, preset
 from .options import Options
+from .ranks import Rank
 from .recipes import OPTIMIZERS, PRECISIONS
 from .units import gb, gib
 

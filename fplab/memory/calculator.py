@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import LabError, door, integer, quotes_call, summary, unknown
-from . import inference, pipeline, recipes, sharding, stages
-from .communication import Traffic
+from . import pipeline, recipes, report
 from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
 from .options import Options, check_effects, check_transformer
-from .stages import KINDS, Stage
+from .ranks import Counted, again, with_fewest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,83 +20,15 @@ NAMES = tuple(f.name for f in dataclasses.fields(Options))
 
 
 @dataclass(frozen=True)
-class Rank:
-    """What one rank holds, in bytes, exact. ``ranks``: how many ranks hold the same (of a stage, the fullest).
-
-    ``layers`` and ``elements``: of the model, on this pipeline stage: how many layers and parameters. ``device`` and
-    ``host``: by kind, on the GPU and in CPU memory. ``temporary``: what that kind consists of. ``traffic``: the
-    collectives of a step that it takes part in.
-    """
-
-    stage: int
-    layers: int
-    ranks: int
-    elements: int
-    device: Mapping[str, int]
-    host: Mapping[str, int]
-    temporary: Mapping[str, int]
-    traffic: tuple[Traffic, ...] = ()
-
-    @property
-    def total(self) -> int:
-        return sum(self.device.values())
-
-    @property
-    def states(self) -> int:
-        """Bytes of the model states on the device: parameters, gradients, master weights, optimizer states."""
-        return sum(self.device.get(kind, 0) for kind in KINDS[:4])
-
-    @property
-    def sent(self) -> int:
-        """Bytes that it sends in one step to other ranks and over the link to CPU memory."""
-        return sum(one.sent for one in self.traffic)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The memory of a run. ``stages``: a :class:`Rank` for each pipeline stage, the fullest of its ranks.
-
-    ``parameters``: of the whole model. All bytes are exact integers of what the options and the formulas say.
-    """
-
-    model: Model
-    configuration: Transformer | None
-    options: Options
-    stages: tuple[Rank, ...]
-    activations: int | None = field(default=None, repr=False)  # traced, where the model is a module
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the whole model; tied ones count once."""
-        return self.model.parameters
-
-    @property
-    def fullest(self) -> Rank:
-        """The rank that needs the most memory."""
-        return max(self.stages, key=lambda rank: rank.total)
-
-    @property
-    def total(self) -> int:
-        """Bytes that the fullest rank needs."""
-        return self.fullest.total
-
-    def rank(self, number: int) -> Rank:
-        """The rank of a number: tensor-parallel ranks are neighbours, then come data-parallel ones, then stages."""
-        o = self.options
-        number = integer("rank", number, 0, o.gpus - 1)
-        stage, place = divmod(number, o.data * o.tensor)
-        return rank_of(self, stage, place // o.tensor)
+class Estimate(Counted):
+    """The memory of a run, as a table and as JSON too."""
 
     def table(self, columns: int | None = None) -> str:
         """The table that ``fplab memory`` prints, for a terminal of so many ``columns``."""
-        from .report import table
-
-        return table(self, columns)
+        return report.table(self, columns)
 
     def to_json(self) -> str:
-        from .report import as_json
-
-        return as_json(self)
+        return report.as_json(self)
 
 
 @quotes_call
@@ -134,12 +64,6 @@ def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any 
         c = c if o.flash is None else replace(c, flash=o.flash)
         check_transformer(c, o)
     return again(Estimate(tensors, c, o, (), traced))
-
-
-def again(e: Estimate, **options: Any) -> Estimate:
-    """The estimate of the same model, run with other options."""
-    shell = replace(e, options=replace(e.options, **options), stages=())
-    return replace(shell, stages=tuple(rank_of(shell, stage) for stage in range(shell.options.pipeline)))
 
 
 def described(model: Any) -> tuple[Model, Transformer | None]:
@@ -192,38 +116,6 @@ def for_tensors(model: Model, o: Options) -> Options:
     return o
 
 
-def rank_of(e: Estimate, index: int, data_rank: int | None = None) -> Rank:
-    """What a data-parallel rank of a stage holds; None: the fullest of them."""
-    o, c = e.options, e.configuration
-    stage = stages.stages(e.model, o.pipeline, o.tensor, o.chunks)[index]
-    if o.inference is not None:
-        assert c is not None
-        kinds, temporary = inference.inference(c, stages.groups_on(e.model, index, o.pipeline, o.chunks), stage, o)
-        device = {**kinds, "temporary": sum(temporary.values())}
-        return Rank(index, stage.layers, o.data * o.tensor, stage.elements, device, {}, temporary)
-    if data_rank is None:
-        data_rank = fullest_shard(stage, o)
-    device, host = stages.states(stage, o, data_rank)
-    temporary = {} if e.model.states_only else stages.temporary(c, stage, o)
-    if e.activations is not None:  # autocast's casts are saved for the backward pass: they are among the traced ones
-        temporary.pop(stages.CASTS, None)
-    device["activations"] = stages.saved(c, stage, o) if c is not None else (e.activations or 0)
-    device["temporary"] = sum(temporary.values())
-    if e.model.buffers:
-        device["buffers"] = e.model.buffers
-    traffic = stages.traffic(c, stage, o)
-    return Rank(index, stage.layers, o.data * o.tensor, stage.elements, device, host, temporary, traffic)
-
-
-def fullest_shard(stage: Stage, o: Options) -> int:
-    """The data-parallel rank that holds the most; the first, except where whole tensors are handed out."""
-    if o.partition != "tensors" or o.zero == 0:
-        return 0
-    given = sharding.handed_out(stage.shapes, o.data)
-    different = {sizes: rank for rank, sizes in reversed(list(enumerate(given)))}  # the first rank of each kind
-    return max(sorted(different.values()), key=lambda rank: sum(stages.states(stage, o, rank)[0].values()))
-
-
 @door
 def smallest(
     model: Any, capacity: int, *, step: int | None = None, most: int = 2**20, **options: Any
@@ -244,21 +136,3 @@ def smallest(
         raise LabError(f"step={step} is no multiple of tensor*pipeline = {each}.")
     options.pop("gpus", None)
     return with_fewest(estimate(model, **options, gpus=each), capacity, step, most)
-
-
-def with_fewest(e: Estimate, capacity: int, step: int, most: int = 2**20) -> Estimate | None:
-    """The same run on the fewest GPUs of ``capacity`` bytes that hold it, a multiple of ``step``, at most ``most``."""
-    divides = e.options.zero > 0 or e.options.offload == "chunks"
-
-    def at(steps: int) -> Estimate:
-        return again(e, gpus=steps * step)
-
-    low, high = 0, 1
-    while at(high).total > capacity:  # more ranks, smaller shards: double, then bisect
-        low, high = high, 2 * high
-        if high * step > most or not divides:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at(middle).total <= capacity else (middle, high)
-    return at(high)

@@ -11,8 +11,9 @@ from typing import Any
 
 from . import activations
 from .activations import Term
-from .calculator import Rank, estimate
+from .calculator import estimate
 from .models import Transformer, preset
+from .ranks import Rank
 from .stages import KINDS
 from .units import GIB
 

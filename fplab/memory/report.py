@@ -6,24 +6,23 @@ import dataclasses
 import json
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..columns import padded, width_of
 from ..errors import LabError
 from ..words import LIST, NOTHING, Text, joined
 from . import words
+from .communication import Traffic
+from .options import check_transformer
+from .ranks import Counted, Rank, again, with_fewest
 from .stages import KINDS
 from .units import GB, gb, gib, rounded, shown
-
-if TYPE_CHECKING:
-    from .calculator import Estimate, Rank
-    from .communication import Traffic
 
 GPUS = (24, 40, 80, 141)  # GB as the label says, taken as decimal: the driver's share comes out of the difference
 BAR = 40  # characters
 
 
-def table(e: Estimate, columns: int | None = None) -> str:
+def table(e: Counted, columns: int | None = None) -> str:
     """The estimate as text in the chosen language: bytes by kind on the fullest rank, stages, messages, what fits.
 
     ``columns``: of a terminal; the bars take what the numbers leave, or go.
@@ -39,7 +38,7 @@ def table(e: Estimate, columns: int | None = None) -> str:
     return "\n".join([*shared, "", *_fits(e)])
 
 
-def _title(e: Estimate) -> Text:
+def _title(e: Counted) -> Text:
     o = e.options
     parts: list[Text | str] = [words.model(e.model.name)]
     if e.configuration is not None:
@@ -61,7 +60,7 @@ def _title(e: Estimate) -> Text:
     return joined([*parts, words.GPUS.fill(n=o.gpus, s="s" * (o.gpus > 1), degrees=inside)], LIST)
 
 
-def uncounted(e: Estimate) -> Text | None:
+def uncounted(e: Counted) -> Text | None:
     """What would have to be given for activations to be counted; None where they are, or do not exist."""
     if e.configuration is not None or e.activations is not None:
         return None
@@ -122,7 +121,7 @@ def _bar(before: int, size: int, whole: int, room: int = BAR) -> str:
     return " " * min(start, room - 1) + ("█" * (end - start) or "▏")
 
 
-def _stages(e: Estimate) -> list[str]:
+def _stages(e: Counted) -> list[str]:
     first, *heads = map(str, words.STAGES)
     out = [padded(first, 8) + "".join(map(flushed, heads, (7, 18, 17, 11)))]
     for r in e.stages:
@@ -146,7 +145,7 @@ def _message(one: Traffic) -> str:
 # --- what fits --------------------------------------------------------------------------------------------------
 
 
-def fitting(e: Estimate) -> dict[int, int | None]:
+def fitting(e: Counted) -> dict[int, int | None]:
     """For each size of GPU in GB, the fewest of them that hold the model, or None.
 
     In training ZeRO's data parallelism grows (a single GPU is tried without it); in inference, tensor parallelism,
@@ -155,27 +154,25 @@ def fitting(e: Estimate) -> dict[int, int | None]:
     return {size: fewest(e, size * GB) for size in GPUS}
 
 
-def fewest(e: Estimate, capacity: int) -> int | None:
+def fewest(e: Counted, capacity: int) -> int | None:
     """The fewest GPUs of ``capacity`` bytes that hold the model, otherwise run as it is; None where no number does."""
-    from .calculator import estimate, with_fewest
-
     o, c = e.options, e.configuration
     if o.inference is None:
         found = with_fewest(e, capacity, o.tensor * o.pipeline)
         return None if found is None else found.options.gpus
     assert c is not None
-    changes: dict[str, Any] = {f.name: getattr(o, f.name) for f in dataclasses.fields(o)}
     for tensor in range(1, c.keys + 1):
+        size: dict[str, Any] = {"tensor": tensor, "gpus": tensor * o.pipeline}
         try:
-            one = estimate(c, **changes | {"tensor": tensor, "gpus": tensor * o.pipeline})
+            check_transformer(c, dataclasses.replace(o, **size))
         except LabError:
             continue
-        if one.total <= capacity:
+        if again(e, **size).total <= capacity:
             return tensor * o.pipeline
     return None
 
 
-def _fits(e: Estimate) -> list[str]:
+def _fits(e: Counted) -> list[str]:
     o = e.options
     rows = []
     for size, count in fitting(e).items():
@@ -211,7 +208,7 @@ def times(total: int, capacity: int) -> str:
 # --- JSON -------------------------------------------------------------------------------------------------------
 
 
-def as_dict(e: Estimate) -> dict[str, Any]:
+def as_dict(e: Counted) -> dict[str, Any]:
     """The estimate as plain values; bytes are integers."""
     options = {f.name: getattr(e.options, f.name) for f in dataclasses.fields(e.options)}
     options |= {name: getattr(options[name], "name", options[name]) for name in ("precision", "optimizer")}
@@ -241,21 +238,19 @@ def as_dict(e: Estimate) -> dict[str, Any]:
     }
 
 
-def as_json(e: Estimate) -> str:
+def as_json(e: Counted) -> str:
     return json.dumps(as_dict(e), indent=2, allow_nan=False)
 
 
 # --- the figure's data ------------------------------------------------------------------------------------------
 
 
-def bars(e: Estimate) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
+def bars(e: Counted) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
     """A title, bytes by kind for each bar, and the GPU sizes in GB to compare with.
 
     The bars are the stages of a pipeline; otherwise the estimate among its neighbours: ZeRO's stages where there are
     several ranks, formats in inference, recomputations on a single GPU.
     """
-    from .calculator import again
-
     o, c = e.options, e.configuration
     if len(e.stages) > 1:
         return _title(e).en, {f"stage {r.stage}": dict(r.device) for r in e.stages}, GPUS

@@ -13,7 +13,7 @@ from ..draw.page import facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call, unknown
 from ..inspection.given import parse
-from ..inspection.numerals import short, signed
+from ..numerals import short, signed
 from ..words import say, say_of
 from .shell import Board, Control
 

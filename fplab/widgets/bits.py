@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .. import numerals
 from ..draw.page import beside, bracketed, facts, note, panel, refusal, title
 from ..draw.strip import bit_strip
 from ..errors import LabError
 from ..exact import Exact
-from ..inspection import numerals
 from ..inspection.given import parse
 from ..words import say
 from . import encodings

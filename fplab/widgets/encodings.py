@@ -17,7 +17,6 @@ from ..errors import LabError, unknown
 from ..exact import Exact
 from ..formats import TABLE, Format
 from ..inspection import rows
-from ..inspection.words import CLASSES
 from ..words import say, say_of
 
 Fields = tuple[tuple[str, str], ...]
@@ -102,7 +101,7 @@ class FloatCodes:
 
     def kind(self, code: int) -> str:
         """The class that IEEE 754 gives it."""
-        return str(CLASSES[rows.classify(exact.decode(code, self.format), self.format)])
+        return str(rows.CLASSES[rows.classify(exact.decode(code, self.format), self.format)])
 
     def formula(self, code: int) -> str:
         """Sign, power of two and significand."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from .. import exact, formats
+from .. import exact, formats, numerals
 from ..draw.page import after_colon, listed, note, panel, title
 from ..draw.scene import BLUE, GREY, MONO, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call
 from ..exact import Exact
 from ..formats import Format, Rounding
-from ..inspection import numerals, rows
+from ..inspection import rows
 from ..inspection.given import parse
 from ..inspection.rows import spacing
 from ..words import say

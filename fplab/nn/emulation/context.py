@@ -17,20 +17,16 @@ from torch.nn.modules import module as modules
 from ...errors import LabError, quotes_call
 from ...tensorcore.models import Model
 from . import operations
-from .calls import Calls, functions_seen
-from .modes import NO_COMPILER, Mode, Origin, demand_eager
-from .report import Log, Report
+from .modes import NO_COMPILER, Calls, Mode, Run, demand_eager, functions_seen
 from .settings import Scaling, Settings
 
 
-class Emulation:
+class Emulation(Run):
     """What :func:`emulate` returns: a context manager, and :meth:`report` in and after the block."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.log = settings, Log()
-        self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
+        super().__init__(settings)
         self._blocks: list[tuple[Mode, ExitStack]] = []
-        self._layers: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._classes: Counter[str] = Counter()
 
@@ -56,25 +52,6 @@ class Emulation:
         mode, undo = self._blocks.pop()
         undo.close()
         mode.link()
-
-    def report(self) -> Report:
-        """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
-        return self.log.report()
-
-    def here(self) -> Origin:
-        """The layer that is running, and how many products it has had."""
-        return Origin(*self._layers[-1])
-
-    def new_step(self) -> None:
-        """Products outside of all layers are counted anew, so that a loop in one block gives each its role again."""
-        self._layers[0][1] = 0
-        self.log.new_step()
-
-    def next_product(self) -> Origin:
-        """The number of a new product of the layer that is running."""
-        here = self.here()
-        self._layers[-1][1] += 1
-        return here
 
     def _enter_layer(self, layer: nn.Module, args: Any) -> None:
         if layer not in self._names:

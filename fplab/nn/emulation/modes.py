@@ -6,6 +6,15 @@ backward pass are the products of that node computed, perhaps long after the blo
 inside is given two hooks, which put a mode around the node's own work. The engine restores its thread's modes after
 each node, whatever it raises, so that nothing is left behind. A checkpoint recomputes inside the work of a node
 that needs a tensor, hence in the same bits.
+
+:class:`Calls` sees calls of torch's functions from Python, for what cannot be seen below autograd:
+
+* An LSTM: torch would hand it to oneDNN whole, unless oneDNN is switched off while the call lasts.
+* ``torch.func``: its graph hangs on wrapped tensors, which do not get below. A function that ``torch.func.vjp``
+  returned may be called after the block, so the nodes get their hooks here.
+* A ``torch.autograd.Function``: its forward runs without gradients, and its node is there when it returns.
+* Attention modules: the fused kernels of their inference step aside while anyone watches calls.
+* ``backward()`` inside the block: the last operation's node gets its hooks before it runs.
 """
 
 from __future__ import annotations
@@ -13,23 +22,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
 from torch.overrides import _push_mode as _push_calls
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from ...errors import LabError
+from ...tensorcore.models import Model
 from . import operations
-from .calls import Calls
 from .multiply import Products
-
-if TYPE_CHECKING:
-    from .context import Emulation
+from .report import Log, Report
+from .settings import Settings
 
 _LOCAL = threading.local()
+_LSTM = frozenset({torch._VF.lstm, torch.lstm})
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # none of its own, as parameters and most classes of tensors
 _HOOKED = "fplab emulation"  # key of a node's metadata
 NO_COMPILER = (
@@ -63,6 +74,34 @@ class Origin(NamedTuple):
     number: int
 
 
+class Run:
+    """An emulation's record of where it is: the layer that is running, its products so far, and the log of them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.log = settings, Log()
+        self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
+        self._layers: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
+
+    def report(self) -> Report:
+        """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
+        return self.log.report()
+
+    def here(self) -> Origin:
+        """The layer that is running, and how many products it has had."""
+        return Origin(*self._layers[-1])
+
+    def new_step(self) -> None:
+        """Products outside of all layers are counted anew, so that a loop in one block gives each its role again."""
+        self._layers[0][1] = 0
+        self.log.new_step()
+
+    def next_product(self) -> Origin:
+        """The number of a new product of the layer that is running."""
+        here = self.here()
+        self._layers[-1][1] += 1
+        return here
+
+
 @contextmanager
 def _alone() -> Iterator[None]:
     """While one mode works, those below it let operations through."""
@@ -77,7 +116,7 @@ def _alone() -> Iterator[None]:
 class Mode(TorchDispatchMode):
     """Computes products in the bits of an emulation; ``origin``: the node whose backward this is, None in the block."""
 
-    def __init__(self, run: Emulation, origin: Origin | None = None, gradients: Sequence[Any] = ()) -> None:
+    def __init__(self, run: Run, origin: Origin | None = None, gradients: Sequence[Any] = ()) -> None:
         super().__init__()
         self.run, self.origin, self._products = run, origin, 0
         self._new: list[_Result] = []  # they get their node when the operation returns
@@ -258,7 +297,7 @@ class Mode(TorchDispatchMode):
 class _Recorded:
     """The hooks of one node."""
 
-    def __init__(self, run: Emulation, origin: Origin) -> None:
+    def __init__(self, run: Run, origin: Origin) -> None:
         self.run, self.origin = run, origin
         self.mode: Mode | None = None
 
@@ -297,3 +336,72 @@ def _nested(args: Any) -> bool:
 def _abstract(args: Any) -> bool:
     """Whether an operand has a shape but no values."""
     return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in args)
+
+
+# --- calls seen from Python -------------------------------------------------------------------------------------------
+
+
+class Calls(TorchFunctionMode):
+    """Around every call of torch's functions inside the block, or inside the backward of one of its nodes."""
+
+    def __init__(self, mode: Mode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(_LOCAL, "calling", False):
+            return func(*args, **kwargs)
+        if func in _LSTM:
+            with _without_onednn():
+                return func(*args, **kwargs)
+        if func in (torch.Tensor.backward, torch.autograd.grad):
+            self.mode.link()
+        with _innermost("calling"):
+            result = func(*args, **kwargs)
+        if func is torch.Tensor.backward:
+            self.mode.run.new_step()
+        if torch._C._functorch.get_dynamic_layer_stack_depth():
+            self.mode.link_graph(result)
+        return result
+
+
+@contextmanager
+def functions_seen(mode: Mode) -> Iterator[None]:
+    """While the block is open, ``Function.apply`` tells the mode of its result."""
+    original: Any = Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(_LOCAL, "applying", False):
+            return original.__func__(cls, *args, **kwargs)
+        with _innermost("applying"):
+            result = original.__func__(cls, *args, **kwargs)
+        mode.link_function(result)
+        return result
+
+    Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        Function.apply = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _innermost(what: str) -> Iterator[None]:
+    """While the innermost block watches a call, those around it do not."""
+    setattr(_LOCAL, what, True)
+    try:
+        yield
+    finally:
+        setattr(_LOCAL, what, False)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """For one call only: elementwise functions use oneDNN too, and have other bits without it."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

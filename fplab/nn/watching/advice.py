@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...formats import Format
 from .losses import Lost
+from .seen import GRADIENTS, Seen
 from .tables import SPECIAL, ZERO, Array, Fates, histogram, resolved
-
-if TYPE_CHECKING:
-    from .session import watch
 
 HEADROOM = 1  # binades left free below the largest value of a format, for the steps that were not watched
 MOST_SCALE = 40  # the largest loss scale considered, as a power of two
 TENSOR_SCALES = range(-40, 41)  # of an 8-bit tensor's own scale
-GRADIENTS = ("activation gradients", "weight gradients")
 
 
 class Limits(NamedTuple):
@@ -107,7 +104,7 @@ def window(fates: Sequence[Fates], limits: Limits) -> Window:
     return Window(low, fitting[-1] if fitting else -1)
 
 
-def loss_scale(seen: watch, fmt: Format, limits: Limits) -> LossScale | None:
+def loss_scale(seen: Seen, fmt: Format, limits: Limits) -> LossScale | None:
     """The loss scale for a format.
 
     None (2**0) where hardly a gradient vanishes or is subnormal; else the middle of what serves every layer, or the
@@ -138,7 +135,7 @@ def _subnormal_as_lost(fates: Fates) -> Fates:
     return fates._replace(vanish=fates.vanish + fates.underflow, underflow=0)
 
 
-def rows(seen: watch, scales: dict[Format, LossScale | None], limits: Limits) -> tuple[Row, ...]:
+def rows(seen: Seen, scales: dict[Format, LossScale | None], limits: Limits) -> tuple[Row, ...]:
     """Every layer and kind, layer by layer."""
     found = []
     for layer in seen.layers():
@@ -158,7 +155,7 @@ def rows(seen: watch, scales: dict[Format, LossScale | None], limits: Limits) ->
 
 
 def _choice(
-    seen: watch, table: Array, kind: str, group: Sequence[Format], scales: dict[Format, LossScale | None],
+    seen: Seen, table: Array, kind: str, group: Sequence[Format], scales: dict[Format, LossScale | None],
     limits: Limits, lost: Lost | None,
 ) -> Choice | None:  # fmt: skip
     """The first format of a width that keeps within the limits, and its scale.

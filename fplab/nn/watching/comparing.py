@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from ...errors import LabError
 from ...formats import Format
 from ...words import NOTHING, Text
 from . import words
+from .seen import Seen
 from .trail import Name, Print
-
-if TYPE_CHECKING:
-    from .session import watch
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Comparison:
         return "\n".join(map(str, lines))
 
 
-def compare(fp32: watch, emulated: watch, *, ulps: float = 8, fmt: str | Format = "fp16") -> Comparison:
+def compare(fp32: Seen, emulated: Seen, *, ulps: float = 8, fmt: str | Format = "fp16") -> Comparison:
     """The first layer and step where two watched runs part, in bits and for good.
 
     ``fp32``, ``emulated``: two watches whose blocks have ended, of the same model trained on the same batches.

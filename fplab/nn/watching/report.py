@@ -11,15 +11,15 @@ from ...columns import padded, width_of
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
 from . import words
-from .advice import GRADIENTS, Limits, LossScale, Row, loss_scale, rows, widths
+from .advice import Limits, LossScale, Row, loss_scale, rows, widths
 from .events import NonFinite, power
 from .losses import Lost, merged
+from .seen import GRADIENTS, Seen
 from .tables import SPECIAL, Fates, histogram, resolved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .session import watch
 
 FEW = 4  # counted steps below which the report says that they are few: an optimizer's first is like no other
 MOST_ROWS = 60  # of the table, where the text does not show all
@@ -175,7 +175,7 @@ def _usual(mine: list[Row]) -> str:
     return max(dict.fromkeys(texts), key=texts.count)
 
 
-def make_report(seen: watch, limits: Limits) -> Report:
+def make_report(seen: Seen, limits: Limits) -> Report:
     """The report of a run."""
     wide = [f for f in seen.formats if f.bits >= 16]
     scales = {f: loss_scale(seen, f, limits) for f in wide}
@@ -206,7 +206,7 @@ def make_report(seen: watch, limits: Limits) -> Report:
     )  # fmt: skip
 
 
-def _broken(seen: watch) -> list[Text]:
+def _broken(seen: Seen) -> list[Text]:
     """What went infinite, first the one that was not skipped."""
     if seen.first is None:
         return [words.advice(words.BROKEN, words.NONE_BROKEN)]
@@ -246,7 +246,7 @@ def _scale_needed(name: str, s: LossScale) -> Text:
     return words.NO_SCALE.fill(format=name, log2=s.log2, layers=layers, evidence=evidence, at=at)
 
 
-def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[Text]:
+def _kept_wide(seen: Seen, found: tuple[Row, ...], limits: Limits) -> list[Text]:
     """What must stay FP32; nothing is said where no candidate has 16 bits."""
     wide = [f for f in seen.formats if f.bits >= 16]
     if not wide:
@@ -271,7 +271,7 @@ def _kept_wide(seen: watch, found: tuple[Row, ...], limits: Limits) -> list[Text
     return lines
 
 
-def _master_copy(seen: watch, found: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
+def _master_copy(seen: Seen, found: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
     """Whether the weights need an FP32 copy, and how many of their updates each format would lose.
 
     Updates that are lost already, because the weights are held in a narrow format, are lost in every candidate.
@@ -298,7 +298,7 @@ def _master_copy(seen: watch, found: tuple[Row, ...], wide: list[Format], limits
     return lines + [words.advice(words.BLANK, still)] * bool(total.still)
 
 
-def _state_lost(seen: watch, kind: str, fmt: str, lost: list[Lost]) -> Text:
+def _state_lost(seen: Seen, kind: str, fmt: str, lost: list[Lost]) -> Text:
     """What a format makes of a state, and of its changes."""
     changes = words.CHANGES.fill(share=percent(merged(lost).share(fmt))) if lost else NOTHING
     return words.VANISH.fill(format=fmt, share=percent(seen.fates(fmt, kind).share("vanish")), changes=changes)
@@ -311,7 +311,7 @@ def _worst(by_layer: dict[str, Lost], total: Lost, fmt: str) -> Text:
     return words.WORST.fill(share=share, layer=worst, most=percent(most)) if most else verbatim(share)
 
 
-def _narrower(found: tuple[Row, ...], seen: watch) -> list[Text]:
+def _narrower(found: tuple[Row, ...], seen: Seen) -> list[Text]:
     """For each width, in which formats how many tensors of a kind could be held."""
     lines = []
     for bits in widths(seen.formats):

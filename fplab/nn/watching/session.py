@@ -12,26 +12,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...errors import LabError, integer, quotes_call, unknown
+from ...errors import LabError, quotes_call
 from ...formats import Format
 from .advice import Limits
 from .comparing import compare
 from .events import NonFinite
 from .hooks import ForwardHooks, optimizer_hooks, scaler_hooks
-from .losses import Losses, Lost, merged
-from .origins import INFINITY, ROOT, Ingredients, broken, masks, nothing, only_below
+from .origins import INFINITY, Ingredients, broken, masks, nothing, only_below
 from .parts import Parameter, Parts, other_states, parameters_of, states_of
 from .report import Report, make_report
-from .tables import REACH, Array, Fates, Key, Tables, candidate, histogram
+from .seen import GRADIENTS, Seen
+from .tables import REACH, Array
 from .tensors import bits
-from .trail import Trail
 
 FORMATS: tuple[str, ...] = ("fp16", "bf16", "e4m3", "e5m2")
-GRADIENTS = ("activation gradients", "weight gradients")
-ORDER = ("activations", *GRADIENTS, "updates", "weights")
 
 
-class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as seen)
+class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimizer) as seen)
     """See every tensor of a training loop, and say which number formats the run would stand.
 
     >>> with fplab.nn.watch(model, optimizer) as seen:  # doctest: +SKIP
@@ -70,21 +67,11 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
         every: int = 8,
         keep: int = 64,
     ) -> None:
-        self._model, self._optimizer, self._scaler = model, optimizer, scaler
-        self.every, self.keep = integer("every", every, 1, 2**31), integer("keep", keep, 0, 2**20)
-        self.formats = tuple(candidate(f) for f in formats)
-        if not self.formats:
-            raise LabError("formats=() names no candidate; allowed: one or more, such as ('fp16', 'bf16').")
+        super().__init__(model, optimizer, formats, every, keep)
+        self._scaler = scaler
         self._parameters = _checked(model, optimizer, scaler)
         self._cache: dict[tuple[str, ...], Parts] = {}
         self._all = self._parts(self._parameters)
-        self.name = type(model).__name__
-        self.steps = self.skipped = 0
-        self.first: NonFinite | None = None  # the first tensor that went infinite or NaN
-        self.first_kept: NonFinite | None = None  # the first in a step that no loss scaler skipped
-        self.scales: tuple[float, float] | None = None  # the least and the greatest loss scale seen
-        self.unread: set[str] = set()  # tensors whose values cannot be read
-        self._tables, self._losses, self._trail = Tables(self.formats), Losses(self.formats), Trail(self.keep)
         self._largest: dict[tuple[str, str], tuple[int, int]] = {}  # while all is finite: the step, and bits
         self._counting = False
         self._before: tuple[Parts, Array] | None = None
@@ -330,56 +317,6 @@ class watch:  # noqa: N801  (used as a function: with watch(model, optimizer) as
             self.steps, kind, layer, tensor, int(bad.sum()) - nan, nan, found.size, int(np.argmax(bad)), before,
             self._scale, below=kind == "activations" and only_below(found),
         )  # fmt: skip
-
-    # --- what was seen ----------------------------------------------------------------------------------------------
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds counted, in the order of a step."""
-        found = {kind for kind, _ in self._tables}
-        states = sorted(found - set(ORDER))
-        return tuple(kind for kind in ORDER if kind in found) + tuple(states)
-
-    def layers(self, kind: str | None = None) -> tuple[str, ...]:
-        """The layers counted (of a kind), in the order of the model."""
-        found = {layer for k, layer in self._tables if kind in (None, k)}
-        names = dict.fromkeys([name or ROOT for name, _ in self._model.named_modules()])
-        return tuple(name for name in names if name in found) + tuple(sorted(found - set(names)))
-
-    def _table(self, kind: str, layer: str | None) -> Array:
-        """The counts of a kind ("gradients" are both kinds of them), of one layer or all."""
-        kinds = GRADIENTS if kind == "gradients" else (kind,)
-        if not set(kinds) & set(self.kinds):
-            raise unknown("kind", kind, (*self.kinds, "gradients"))
-        keys: list[Key] = [(k, name) for k, name in self._tables if k in kinds and layer in (None, name)]
-        if not keys:
-            raise unknown("layer", layer, [name for k in kinds for name in self.layers(k)])
-        return self._tables.merged(keys)
-
-    @quotes_call
-    def histogram(self, kind: str, layer: str | None = None) -> tuple[Array, Array]:
-        """Binades e and how many values are from 2**e to below 2**(e+1) in size, int64 both; gradients unscaled.
-
-        Zeros, infinities and NaN are in no binade.
-        """
-        return histogram(self._table(kind, layer))
-
-    @quotes_call
-    def fates(self, fmt: str | Format, kind: str, layer: str | None = None, log2_scale: int = 0) -> Fates:
-        """How many values a candidate format, at a scale of 2**log2_scale, would make what; exact counts."""
-        scale = integer("log2_scale", log2_scale, -REACH, REACH)
-        return self._tables.fates(self._table(kind, layer), candidate(fmt), scale)
-
-    @quotes_call
-    def lost(self, layer: str | None = None, kind: str = "weights") -> Lost:
-        """How many changes of the weights (or of "state NAME") each candidate format would lose; exact counts.
-
-        A change u of w is lost where the format rounds w + u back to what it holds for w.
-        """
-        layers = [name for name in self.layers() if (kind, name) in self._losses and layer in (None, name)]
-        if not layers:
-            raise unknown("layer", layer, [name for name in self.layers() if (kind, name) in self._losses])
-        return merged([self._losses.get(kind, name) for name in layers])
 
     @quotes_call
     def report(self, tolerance: float = 0.001, lost: float = 0.05) -> Report:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import decimal
 from fractions import Fraction
 
-from ..errors import door, integer
-from ..exact import Exact
-from ..formats import Format
-from . import words
+from .errors import door, integer
+from .exact import Exact
+from .formats import Format
+from .words import say, say_of
 
 
 def decimal_text(x: Fraction) -> str:
@@ -73,14 +73,13 @@ def number_text(x: Exact) -> str:
 
 def shown(x: Exact) -> str:
     """``number_text`` in the chosen language."""
-    text = number_text(x)
-    return str(words.CLASSES.get(text, text))  # the one number that is told in words is called as its class
+    return str(say("signalling NaN")) if x.kind == "snan" else number_text(x)
 
 
 def near_text(x: Exact | None) -> str:
     """A neighbour: exact while that is short, else to 17 digits with a sign that it goes on."""
     if x is None:
-        return str(words.NONE)
+        return str(say_of("words", "none"))
     text = shown(x)
     return text if len(text) <= 28 or x.kind != "finite" else f"≈ {short(x.value, 17)}"
 
