@@ -126,11 +126,11 @@ def test_a_figure_that_is_not_there_says_how_to_draw_it(monkeypatch, tmp_path):
 def test_claims_are_those_of_the_experiment():
     claims = course.evidence("formats")
     experiment = fplab.experiments.load("formats")
-    assert [row.claim for row in claims.rows][: len(experiment.CHECKS)] == [c.claim for c in experiment.CHECKS]
+    assert [row.claim for row in claims.rows][: len(experiment.claims)] == [c.text for c in experiment.claims]
     page = claims._repr_html_()
     assert all(row.outcome.status.value in page for row in claims.rows)
     assert "论断" in page
-    assert all(word in str(claims) for word in experiment.CHECKS[0].claim.split())
+    assert all(word in str(claims) for word in experiment.claims[0].text.en.split())
 
 
 def test_claims_of_several_experiments_name_each():
