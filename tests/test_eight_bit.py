@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
 from typing import Any
 
@@ -15,7 +13,7 @@ from torch import nn
 from fplab import codebooks, num_threads, set_num_threads
 from fplab.codebooks import rules
 from fplab.errors import LabError
-from fplab.training import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit
+from fplab.training import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit, StableEmbedding
 from fplab.training.eight_bit import oracle
 
 f32 = np.float32
@@ -289,50 +287,6 @@ def test_one_state_takes_one_byte() -> None:
         assert optimizer.state_bytes() == 4096 + 4 * 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_state_dict_goes_through_a_file_and_the_run_goes_on_to_the_same_bits(dtype) -> None:  # type: ignore[no-untyped-def]
-    torch.manual_seed(0)
-    slopes = torch.randn(6, 5000).to(dtype)
-
-    def make() -> tuple[nn.Parameter, Adam8bit]:
-        p = nn.Parameter(torch.linspace(-1, 1, 5000).to(dtype))
-        return p, Adam8bit([p], lr=1e-2, rounding="stochastic", seed=3)
-
-    p, optimizer = make()
-    for t, g in enumerate(slopes):
-        if t == 3:
-            file = io.BytesIO()
-            torch.save({"p": p.detach().clone(), "o": optimizer.state_dict()}, file)
-        p.grad = g
-        optimizer.step()
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    q, again = make()
-    with torch.no_grad():
-        q.copy_(saved["p"])
-    again.load_state_dict(saved["o"])
-    assert again.state[q]["state1"].dtype == torch.uint8
-    assert again.state[q]["absmax1"].dtype == torch.float32
-    for g in slopes[3:]:
-        q.grad = g
-        again.step()
-    np.testing.assert_array_equal(q.detach().float().numpy(), p.detach().float().numpy())
-    for name in ("state1", "absmax1", "state2", "absmax2"):
-        assert torch.equal(again.state[q][name], optimizer.state[p][name])
-
-
-def test_a_copy_of_the_optimizer_steps_like_it() -> None:
-    p = nn.Parameter(torch.zeros(4096))
-    optimizer = Adam8bit([p], code="linear")
-    twin = copy.deepcopy(optimizer)
-    (q,) = twin.param_groups[0]["params"]
-    p.grad = q.grad = torch.linspace(-1, 1, 4096)
-    optimizer.step()
-    twin.step()
-    assert torch.equal(p, q)
-    assert not torch.equal(p, torch.zeros(4096))
-
-
 def test_it_lives_in_an_ordinary_loop() -> None:
     """A closure, a scheduler, groups with their own settings, and parameters without a gradient."""
     torch.manual_seed(0)
@@ -397,3 +351,121 @@ def test_a_bad_gradient_is_skipped_or_an_error() -> None:
     with pytest.raises(LabError, match=r"element 1 of the gradient of parameter 0 is nan\."):
         strict.step()
     assert p not in strict.state
+
+
+# --- odd use -----------------------------------------------------------------------------------------------------
+
+
+def parameter(n: int = 5000) -> nn.Parameter:
+    p = nn.Parameter(torch.linspace(-1, 1, n))
+    p.grad = torch.linspace(1, -1, n)
+    return p
+
+
+def stepped(optimizer: Any) -> Any:
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("dynamc", r"unknown code 'dynamc'\. Allowed: dynamic, linear\. Did you mean"),
+        (codebooks.nf4(), r"code is two Codebooks"),
+        ((codebooks.dynamic(False),) * 2, r"dynamic unsigned 8-bit has no negative values"),
+    ],
+)
+def test_a_code_is_two_codebooks_the_first_with_a_sign(code: Any, text: str) -> None:
+    with pytest.raises(LabError, match=text):
+        Adam8bit([parameter()], code=code)
+
+
+def test_a_group_has_blocks_of_its_own_and_no_codebook_of_its_own() -> None:
+    p, q, r = parameter(), parameter(), parameter()
+    optimizer = stepped(Adam8bit([{"params": [p], "block": 64}, {"params": [q], "block": None}, {"params": [r]}]))
+    assert [optimizer.state[x]["absmax1"].numel() for x in (p, q, r)] == [79, 1, 3]
+    with pytest.raises(LabError, match="code is the whole optimizer's, not a group's; make another optimizer"):
+        Adam8bit([{"params": [parameter()], "code": "linear"}])
+    linear = Adam8bit([parameter()], code="linear")
+    with pytest.raises(LabError, match="code is the whole optimizer's"):
+        Adam8bit(linear.param_groups)
+    assert Adam8bit(optimizer.param_groups).param_groups[1]["block"] is None
+
+
+# --- states that do not fit: the kernels trust their sizes --------------------------------------------------------
+
+
+def test_a_state_of_another_dtype_is_an_error() -> None:
+    p = parameter()
+    optimizer = stepped(Adam8bit([p]))
+    optimizer.state[p]["state2"] = optimizer.state[p]["state2"].half()
+    with pytest.raises(
+        LabError, match=r"state 2 of parameter 0 is torch\.float16; it is torch\.uint8 or torch\.float32"
+    ):
+        optimizer.step()
+
+
+def test_a_loaded_state_lies_in_its_own_order() -> None:
+    """One that was saved transposed must not be updated through a copy that is thrown away."""
+    runs = []
+    for turned in (False, True):
+        p = nn.Parameter(torch.linspace(-1, 1, 6400).reshape(80, 80))
+        p.grad = torch.linspace(1, -1, 6400).reshape(80, 80)
+        saved = stepped(Adam8bit([p])).state_dict()
+        for state in saved["state"].values():
+            for name in ("state1", "state2") if turned else ():
+                state[name] = state[name].t().contiguous().t()
+        optimizer = Adam8bit([p])
+        optimizer.load_state_dict(saved)
+        for _ in range(3):
+            p.grad = p.grad.t().contiguous()  # the shape of the states changes from step to step
+            optimizer.step()
+        runs.append(p.detach().clone())
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize("n", [4999, 6000, 30])
+def test_a_resized_parameter_is_an_error(n: int) -> None:
+    p = parameter()
+    optimizer = stepped(Adam8bit([p]))
+    p.data, p.grad = torch.zeros(n), torch.ones(n)
+    want = rf"state 1 of parameter 0 has shape \(5000,\), the parameter \({n},\); a parameter that was resized needs"
+    with pytest.raises(LabError, match=want):
+        optimizer.step()
+    assert not p.any()
+
+
+def test_the_block_size_cannot_change_between_steps() -> None:
+    p = parameter()
+    optimizer = stepped(Adam8bit([p]))
+    optimizer.param_groups[0]["block"] = 64
+    with pytest.raises(
+        LabError, match=r"state 1 of parameter 0 has 3 scales, and blocks of 64 need 79; the block size"
+    ):
+        optimizer.step()
+
+
+def test_adam_and_adamw_read_each_others_states() -> None:
+    optimizer = AdamW8bit([parameter()])
+    optimizer.load_state_dict(stepped(Adam8bit([parameter()])).state_dict())
+    optimizer.step()
+
+
+# --- the stable embedding's mark ----------------------------------------------------------------------------------
+
+
+def test_a_replaced_or_tied_weight_keeps_32_bit_states() -> None:
+    head = nn.Linear(64, 128, bias=False)
+    table = StableEmbedding(128, 64)
+    table.weight = head.weight
+    loaded = StableEmbedding(128, 64)
+    loaded.load_state_dict(StableEmbedding(128, 64).state_dict(), assign=True)
+    materialised = StableEmbedding(128, 64, device="meta")
+    assert materialised.norm.weight.is_meta
+    materialised = materialised.to_empty(device="cpu")
+    for one in (table, loaded, materialised):
+        nn.init.ones_(one.weight)
+        optimizer = Adam8bit(one.parameters())
+        one(torch.arange(128)).sum().backward()
+        optimizer.step()
+        assert optimizer.state[one.weight]["state1"].dtype == torch.float32

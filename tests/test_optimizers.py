@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import io
 import math
-import pickle
 import re
 from fractions import Fraction
 from typing import Any
@@ -14,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from optimizer_runs import Make, N, oracle_round, run, same, slopes, start
-from torch import Tensor, nn
+from optimizer_runs import N, oracle_round, run, same, slopes, start
+from torch import nn
 
 import fplab
 from fplab.errors import LabError
@@ -205,42 +201,6 @@ def test_decay_is_an_update_that_a_narrow_weight_loses() -> None:
 
 # --- torch's interface ---------------------------------------------------------------------------------------------
 
-MAKES: dict[str, Make] = {
-    "sgd": lambda p: SGD(p, 0.1, 0.9, weights="fp16", states="bf16", update="kahan"),
-    "adam": lambda p: Adam(p, weight_decay=0.1, weights="bf16", states="bf16", update="stochastic", seed=5),
-    "adamw": lambda p: AdamW(p, weights="fp16", update="master"),
-}
-
-
-@pytest.mark.parametrize("kind", MAKES)
-def test_a_resumed_run_goes_on_to_the_same_bits(kind: str) -> None:
-    gradients = slopes(12)
-    whole, _ = run(MAKES[kind], start(), gradients)
-    half, optimizer = run(MAKES[kind], start(), gradients[:6])
-    file = io.BytesIO()
-    torch.save({"weights": torch.from_numpy(half), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    kept = torch.load(file, weights_only=True)
-    parameter = nn.Parameter(kept["weights"])
-    resumed = MAKES[kind]([parameter])
-    resumed.load_state_dict(kept["optimizer"])
-    for gradient in gradients[6:]:
-        parameter.grad = torch.from_numpy(gradient.copy())
-        resumed.step()
-    assert same(parameter.detach().numpy(), whole)
-
-
-def test_a_checkpoint_is_a_copy_of_its_own_once_loaded() -> None:
-    _, optimizer = run(MAKES["sgd"], start(), slopes(2))
-    kept = optimizer.state_dict()
-    before = kept["state"][0]["velocity"].clone()
-    parameter = nn.Parameter(torch.from_numpy(start()))
-    again = MAKES["sgd"]([parameter])
-    again.load_state_dict(kept)
-    parameter.grad = torch.ones(N)
-    again.step()
-    assert torch.equal(kept["state"][0]["velocity"], before)
-
 
 def test_groups_have_formats_of_their_own_and_layouts_do_not_matter() -> None:
     """An embedding may keep FP32 states; a transposed parameter is updated as its values, in its order."""
@@ -337,15 +297,7 @@ def one(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
          "fp64 cannot hold weights or states: it does not fit float32, in which values travel."),
         (lambda: Adam(one(), states={"velocity": "bf16"}),
          "unknown state 'velocity'. Allowed: exp_avg, exp_avg_sq."),
-        (lambda: SGD(one(torch.bfloat16)), "a parameter is bfloat16 on 'cpu'; pass float32 on the CPU, in which values "
-         'of every format travel, and say which: weights="bf16".'),
-        (lambda: SGD(one(), -0.1), "lr=-0.1 is not possible; allowed: finite and not negative."),
-        (lambda: Adam(one(), eps=math.inf), "eps=inf is not possible; allowed: finite and not negative."),
-        (lambda: SGD(one(), momentum=1.0), "momentum=1.0 is not possible; allowed: from 0 to below 1."),
         (lambda: SGD(one(), nesterov=True), "nesterov=True needs momentum above 0."),
-        (lambda: Adam(one(), betas=(0.9, 1.0)),
-         "betas=(0.9, 1.0) are not possible; allowed: two numbers from 0 to below 1."),
-        (lambda: SGD(one(), seed=-1), "seed=-1 is not possible; allowed: 0 to 18446744073709551615."),
     ],
 )  # fmt: skip
 def test_impossible_optimizers_are_refused(make, text) -> None:  # type: ignore[no-untyped-def]
@@ -354,32 +306,12 @@ def test_impossible_optimizers_are_refused(make, text) -> None:  # type: ignore[
     assert re.fullmatch(rf"fplab\.training\.(SGD|Adam)\(.*\): {re.escape(text)}", str(caught.value))
 
 
-def test_a_state_of_another_configuration_is_refused() -> None:
-    _, optimizer = run(MAKES["sgd"], start(), slopes(1))
-    kept = optimizer.state_dict()
-    other = SGD([nn.Parameter(torch.ones(N))], 0.1, 0.9, weights="bf16", states="bf16", update="kahan")
-    with pytest.raises(
-        LabError, match=r"group 0 .* saved with weights='fp16', but this optimizer has weights='bf16'; "
-    ):
-        other.load_state_dict(kept)
-    smaller = MAKES["sgd"]([nn.Parameter(torch.ones(3))])
-    with pytest.raises(
-        LabError, match=r"'velocity' of parameter 0 of the state_dict has shape \(700,\), the parameter \(3,\)"
-    ):
-        smaller.load_state_dict(kept)
-
-
-def test_nan_in_a_format_without_one_and_sparse_gradients_are_refused() -> None:
+def test_a_nan_in_a_format_without_one_is_refused() -> None:
     parameter = one()
     optimizer = SGD(parameter, weights="e2m1")
     parameter[0].grad = torch.tensor([1.0, math.nan])
     with pytest.raises(LabError, match="the result of add is NaN, and e2m1 has none; look for the first NaN gradient"):
         optimizer.step()
-    table = nn.Embedding(3, 2, sparse=True)
-    sparse = SGD(table.parameters())
-    table(torch.tensor([1])).sum().backward()
-    with pytest.raises(LabError, match=r"a gradient is sparse; pass dense gradients"):
-        sparse.step()
 
 
 @pytest.mark.parametrize("update", sorted(RULES))
@@ -392,25 +324,3 @@ def test_autograd_is_told_of_a_step_between_forward_and_backward(update: str) ->
     assert weight.tolist() == [0.5] * 4
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-@pytest.mark.parametrize("update", ["nearest", "stochastic", "kahan", "master"])
-@pytest.mark.parametrize("through", ["deepcopy", "pickle"])
-def test_a_copy_of_a_model_and_its_optimizer_goes_on_to_the_same_bits(update: str, through: str) -> None:
-    custom = dataclasses.replace(fplab.formats.get("bf16"), name="bf16 of a copy")  # no name of the table
-    model = nn.Linear(5, 4)
-    optimizer = AdamW(model.parameters(), 1e-2, weights=custom, states="bf16", update=update, seed=3)
-
-    def go_on(model: nn.Module, optimizer: LabOptimizer, seed: int) -> list[Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(3):
-            for parameter in model.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=generator)
-            optimizer.step()
-        return [parameter.detach().clone() for parameter in model.parameters()]
-
-    go_on(model, optimizer, 0)
-    pair = model, optimizer
-    copied = copy.deepcopy(pair) if through == "deepcopy" else pickle.loads(pickle.dumps(pair))
-    want = go_on(model, optimizer, 1)
-    assert all(map(torch.equal, go_on(*copied, 1), want))
