@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .. import seeds
 from ..memory import estimate
 from ..parallel import collectives, schedules
 from ..tensorcore import matmul
@@ -71,7 +72,7 @@ def replicas() -> tuple[Part, ...]:
 @tries("tensor-parallel")
 def tensor_parallel() -> tuple[Part, ...]:
     """A product of H100, split over output features: forward, and the gradients of both operands; and over k."""
-    draw = np.random.Philox(key=11).random_raw(16 * 64 + 64 * 32)
+    draw = seeds.bits(16 * 64 + 64 * 32, 11)
     values = (draw >> np.uint64(40)).astype(np.float32) / 2**24 - np.float32(0.5)
     x, w = values[: 16 * 64].reshape(16, 64), values[16 * 64 :].reshape(64, 32)
     whole = matmul(x, w, gpu="H100")

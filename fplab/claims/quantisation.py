@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from .. import codebooks, integers, memory
+from .. import codebooks, integers, memory, seeds
 from ..codebooks import tree
 from ..tensorcore import models
 from ..words import say, verbatim
@@ -25,7 +25,7 @@ BLOOM_TIMES = (((239, 32, 9.9), (282, 37.5, 10.2)), ((285, 36.5, 10.4), (367, 46
 @functools.cache
 def normal(size: int = 1 << 16) -> np.ndarray:
     """Normal numbers, float32, the same every time."""
-    words = np.random.Philox(key=2026).random_raw(2 * size)
+    words = seeds.bits(2 * size, 2026)
     u, w = ((words[i::2] >> np.uint64(11)) * 2.0**-53 + 2.0**-54 for i in (0, 1))
     return np.asarray(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * w), np.float32)
 

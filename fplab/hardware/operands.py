@@ -24,7 +24,7 @@ from itertools import combinations
 
 import numpy as np
 
-from .. import exact, formats
+from .. import exact, formats, seeds
 from ..formats import Format
 from .instructions import Instruction
 from .tiles import CODES, Codes
@@ -33,10 +33,10 @@ Triple = tuple[Codes, Codes, Codes]
 
 
 class Draw:
-    """Random numbers from Philox's raw stream, which is fixed for all numpy versions."""
+    """Random numbers of a case's key."""
 
     def __init__(self, key: int) -> None:
-        self._stream = np.random.Philox(key=key)
+        self._stream = seeds.stream(key)
 
     def words(self, *shape: int) -> np.ndarray:
         """64-bit words."""

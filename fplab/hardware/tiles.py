@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import seeds
 from ..errors import LabError
 from .cases import Arrays
 from .environment import torch_for
@@ -78,7 +79,7 @@ def layout_operands(one: Instruction, key: int) -> Arrays:
     The first 8 tiles are random integers from -4 to 4 with such a C. Tile 8 + k has only column k of A and row k of B,
     so that an element of A that meets the wrong element of B cannot hide in a sum.
     """
-    raw = np.random.Philox(key=key).random_raw(8 * (one.m * one.k + one.n * one.k + one.m * one.n)) >> np.uint64(33)
+    raw = seeds.bits(8 * (one.m * one.k + one.n * one.k + one.m * one.n), key) >> np.uint64(33)
     values = (raw % np.uint64(9)).astype(np.int64) - 4
     sizes = np.cumsum([8 * one.m * one.k, 8 * one.n * one.k])
     a, b, c = (v.reshape(8, *s) for v, s in zip(np.split(values, sizes), _shapes(one), strict=True))

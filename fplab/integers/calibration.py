@@ -199,35 +199,16 @@ def positive_levels(grid: Grid) -> int:
 
 
 def all_divergences(bins: Array, start: int, levels: int) -> Array:
-    """:func:`divergence` at every cut from ``start`` bins to all, compiled; float64."""
+    """KL(reference || quantised) at every cut from ``start`` bins to all, compiled; float64.
+
+    Reference: the bins before the cut, what lies beyond being put into the last of them. Quantised: those bins in
+    ``levels`` groups of (almost) equal length, the count of each spread evenly over its non-empty bins.
+    """
     from ..kernels.calibration import divergences
 
     found = np.empty(len(bins) + 1 - start)
     divergences(bins, start, levels, found)
     return found
-
-
-def divergence(bins: Array, cut: int, levels: int) -> float:
-    """KL(reference || quantised) of the first ``cut`` bins, what lies beyond being put into the last of them.
-
-    Quantised: the bins in ``levels`` groups of (almost) equal length, the count of each spread evenly over its
-    non-empty bins.
-    """
-    kept = bins[:cut]
-    group = np.arange(cut) * levels // cut
-    filled = kept > 0
-    mass = np.bincount(group, weights=kept, minlength=levels)
-    share = mass / np.maximum(np.bincount(group, weights=filled, minlength=levels), 1)
-    image = np.where(filled, share[group], 0.0)
-    reference = kept.astype(np.float64)
-    reference[-1] += bins[cut:].sum()
-    if not image.any():
-        return np.inf
-    p, q = reference / reference.sum(), image / image.sum()
-    some = p > 0
-    if (q[some] == 0).any():
-        return np.inf
-    return float(np.sum(p[some] * np.log(p[some] / q[some])))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import seeds
 from ..errors import LabError
 from ..formats import Format, get
 from . import models
@@ -34,7 +35,7 @@ def eliminate(black_box: Callable[..., Any], inputs: models.Inputs, output: str,
     """
     left = list(family(inputs, output))
     for seed in range(ROUNDS):
-        rows = draw(left[0], k, np.random.default_rng(seed))
+        rows = draw(left[0], k, np.random.Generator(seeds.stream(seed)))
         wanted = _bits(black_box(*rows.values()))
         left = [m for m in left if np.array_equal(_bits(_compute(m, rows)), wanted)]
         if not left:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import seeds
 from ..errors import LabError, integer, quotes_call
 from ..floats import quantize
 from .models import Kind, Model
@@ -55,7 +56,7 @@ def separate(model: Model, other: Model, seed: int = 0) -> Separation | None:
     """
     if Kind.FMA in (model.kind, other.kind) or Kind.INTEGER in (model.kind, other.kind):
         raise LabError("separate compares models of fused blocks; INT8 and FP64 are exact or plain IEEE arithmetic.")
-    rng = np.random.default_rng(integer("seed", seed, 0, 2**64 - 1))
+    rng = np.random.Generator(seeds.stream(integer("seed", seed, 0, 2**64 - 1)))
     best: tuple[Array, Array, float] | None = None
     k = 2 * max(m.k if m.kind is Kind.WIDENED else m.length for m in (model, other))
     for _ in range(ROUNDS):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import codebooks
+from .. import codebooks, seeds
 from ..codebooks import Codebook, Quantized
 from ..draw.page import facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
@@ -43,7 +43,7 @@ def book(name: str) -> Codebook:
 @functools.cache
 def normals() -> np.ndarray:
     """64 numbers of a normal distribution, float32, from a fixed stream."""
-    words = np.random.Philox(KEY).random_raw(2 * N).astype(np.float64) / 2.0**64
+    words = seeds.bits(2 * N, KEY).astype(np.float64) / 2.0**64
     radius = np.sqrt(-2 * np.log(np.maximum(words[:N], 2.0**-64)))
     values: np.ndarray = (radius * np.cos(2 * np.pi * words[N:])).astype(np.float32)
     values.setflags(write=False)
