@@ -91,6 +91,7 @@ def without_decomposition(good):  # type: ignore[no-untyped-def]
     return lambda reading, exact, name, threshold=6.0: good(reading, exact, name, data.INFINITY)
 
 
+COUNTED = "errors, losses and divergences"
 MUTANTS = (
     Mutant("a gain that is no power of two", ("planted outliers",), "data.planted",
            lambda good: lambda model, n: good(model, n, 15.0), params=TINY),
@@ -102,6 +103,11 @@ MUTANTS = (
            params=TINY),
     Mutant("methods in another order", ("LLM.int8() predicts", "with outliers"),
            change=lambda a: {n: a[n][:, ::-1] for n in ("each_divergences", "each_errors")}),
+    Mutant("losses by method in another order", (COUNTED,), change=lambda a: {"losses": a["losses"][::-1]}),
+    Mutant("losses by threshold reversed", (COUNTED,),
+           change=lambda a: {"threshold_losses": a["threshold_losses"][:, ::-1]}),
+    Mutant("INT4 losses in another order", (COUNTED,), change=lambda a: {"int4_losses": a["int4_losses"][::-1]}),
+    Mutant("a loss in FP32 of another run", (COUNTED,), change=lambda a: {"fp32_loss": a["fp32_loss"] + 1e-3}),
     Mutant("groups in another order", ("INT4 weights",),
            change=lambda a: {"each_int4_errors": a["each_int4_errors"][:, ::-1]}),
     Mutant("16.48 in Table 1 changed", ("the paper's Table 1",), change=one_digit),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ... import integers
@@ -9,8 +12,8 @@ from ...hardware.cases import Arrays
 from ..base import Evidence, Outcome, Sample, absent, failed, measured, passed, verdict
 from ..legacy import Check
 from ..statistics import both, superior
-from .data import DECOMPOSED, NAMES, Params
-from .planting import GAIN, outlier_dimensions
+from .data import DECOMPOSED, NAMES, SKIP, Params
+from .planting import GAIN, norms_and_readers, outlier_dimensions, planted, untrained
 from .published import BASELINE, LARGER, LEAST_LAYERS, LEAST_MAGNITUDE, LEAST_POSITIONS, TABLE1
 
 # The paper's Table 1 once more, a size of the model a line, the methods in the order of the paper.
@@ -95,6 +98,85 @@ def check_decomposition(arrays: Arrays, params: Params) -> Outcome:
                 superior(zero, most, -np.log2(1.2), "most of the decomposed ones, octaves below 0"))  # fmt: skip
 
 
+Layers = Callable[[Any, Any, Any], Any]  # of a linear layer, its inputs and its bias or None
+
+
+def counted(model: Any, layers: Layers, tokens: Any, targets: Any) -> tuple[float, float, float]:
+    """Error of the products that read a norm, loss and divergence, where ``layers`` compute what linear ones do."""
+    import torch
+
+    linears = [x for name, x in model.named_modules() if isinstance(x, torch.nn.Linear) and name not in SKIP]
+    reading = {reader for _, reader in norms_and_readers(model)}
+    errors, logits = [], []
+
+    def kept(linear: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if linear in reading:
+            exact = inputs[0].double() @ linear.weight.double().T
+            errors.append(float((layers(linear, inputs[0], None) - exact).norm() / exact.norm()))
+
+    def replaced(linear: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        return layers(linear, inputs[0], linear.bias)
+
+    with torch.no_grad():
+        for hook in (kept, replaced):
+            handles = [linear.register_forward_hook(hook) for linear in linears]
+            logits.append(model(tokens).flatten(0, -2).double().log_softmax(1))
+            for handle in handles:
+                handle.remove()
+    fp32, narrow = logits
+    loss = -narrow[torch.arange(len(narrow)), targets.flatten()].mean()
+    return float(np.mean(errors)), float(loss), float((fp32.exp() * (fp32 - narrow)).sum(1).mean())
+
+
+def check_counted(arrays: Arrays, params: Params) -> Outcome:
+    """Every error, loss and divergence of the first network by another route: its own layers call NumPy's products.
+
+    Only sums of float64 numbers are taken in another order.
+    """
+    import torch
+
+    from ...training.loop import one_thread
+
+    model = untrained(params)
+    with torch.no_grad():
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(arrays["parameters"]), model.parameters())
+    windows = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["targets"])
+
+    def by(*how: Any) -> Layers:
+        def layer(linear: Any, x: Any, bias: Any) -> Any:
+            product = torch.from_numpy(integers.matmul(x.flatten(0, -2).numpy(), linear.weight.numpy().T, *how))
+            return (product if bias is None else product + bias).reshape(*x.shape[:-1], -1)
+
+        return layer
+
+    def grouped(group: int) -> Layers:
+        def layer(linear: Any, x: Any, bias: Any) -> Any:
+            weights = torch.from_numpy(integers.quantize_groups(linear.weight.numpy(), group).values())
+            return torch.nn.functional.linear(x, weights, bias)
+
+        return layer
+
+    rows: list[tuple[str, tuple[int, ...], int, Layers]]
+    rows = [("", (i, j), n, by(method)) for j, n in enumerate(params.dimensions) for i, method in enumerate(NAMES)]
+    rows += [("threshold_", (i, k), params.planted, by(method, threshold))
+             for k, threshold in enumerate(params.thresholds) for i, method in enumerate(DECOMPOSED)]  # fmt: skip
+    rows += [("int4_", (g,), 0, grouped(group)) for g, group in enumerate(params.groups)]
+    done = 0
+    with one_thread():
+        for of, place, n, layers in rows:
+            found = counted(planted(model, n), layers, *windows)
+            for name, want in zip((f"{of}errors", f"{of}losses", f"{of}divergences"), found, strict=True):
+                if name not in arrays:
+                    continue
+                if not np.isclose(arrays[name][place], want, rtol=1e-9, atol=1e-13):
+                    return failed(f"{name} {list(place)}: {arrays[name][place]!r}, counted again {want!r}")
+                done += 1
+        base = counted(model, lambda linear, x, bias: torch.nn.functional.linear(x, linear.weight, bias), *windows)[1]
+    if not np.isclose(arrays["fp32_loss"][0], base, rtol=1e-9, atol=0):
+        return failed(f"the loss in FP32 is {arrays['fp32_loss'][0]!r}, counted again {base!r}")
+    return passed(f"{done:,} errors, losses and divergences")
+
+
 def too_few(arrays: Arrays) -> Outcome | None:
     """Where there is one network only."""
     return absent("one seed says nothing about others") if len(arrays["each_errors"]) < 2 else None
@@ -160,6 +242,8 @@ CHECKS = (
     Check("the planted dimensions, and no others, are outlier features by the paper's criterion and of its size",
           MEASURED, check_planted),
     Check("INT32 sums are torch._int_mm's", LIBRARY, check_int_mm),
+    Check("errors, losses and divergences are those of integer products called from outside the layers", PROVED,
+          check_counted),
     Check("with outliers every method's error grows at least threefold, a decomposed one's by less than a fifth",
           MEASURED, check_decomposition),
     Check("LLM.int8() predicts three times nearer to FP32 than vector-wise INT8", MEASURED, check_prediction),

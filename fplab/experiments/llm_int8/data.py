@@ -100,7 +100,8 @@ class Baseline:
 def run(params: Params, tick: Tick) -> Arrays:
     """Train, plant, and measure: arrays by method and number of outlier dimensions, by threshold, by group size.
 
-    They are the first network's; those that begin with "each" hold of every network what :attr:`Params.ends` names.
+    They are the first network's, whose ``parameters`` (n,) are kept, with the windows and the characters that follow;
+    those that begin with "each" hold of every network what :attr:`Params.ends` names.
     """
     from ...training.loop import one_thread
 
@@ -146,6 +147,9 @@ def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, t
         "inputs": np.stack([x.numpy() for _, x in reading]),
         "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
         "published": np.array(list(TABLE1.values())),
+        "parameters": np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]),
+        "tokens": tokens.numpy(),
+        "targets": targets.numpy(),
     }
 
 

@@ -63,16 +63,26 @@ def readers(model: nn.Module, tokens: Tensor) -> list[tuple[nn.Linear, Tensor]]:
     return found
 
 
+def untrained(params: Any, seed: int = 0) -> nn.Module:
+    """The transformer before its training."""
+    model: nn.Module = _task(params).model(seed)
+    return model
+
+
+def _task(params: Any) -> Any:
+    from ...training import tasks
+
+    sizes = {"width": params.width, "layers": params.layers, "heads": params.heads}
+    return tasks.characters(**sizes, context=params.context, batch=params.batch)
+
+
 def trained(params: Any, seed: int, tick: Callable[[float, str], None]) -> tuple[nn.Module, Tensor, Tensor]:
     """The transformer after its training, and held-out windows with the characters that follow, int64 (windows, t)."""
     import torch
 
-    from ...training import tasks
     from ...training.loop import one_thread
 
-    sizes = {"width": params.width, "layers": params.layers, "heads": params.heads}
-    task = tasks.characters(**sizes, context=params.context, batch=params.batch)
-    model = task.model(seed)
+    task, model = _task(params), untrained(params, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=params.lr, weight_decay=0.01)
     with one_thread():
         for step, batch in enumerate(task.batches(seed, params.steps)):
