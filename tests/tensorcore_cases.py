@@ -8,8 +8,8 @@ import numpy as np
 
 import fplab
 from fplab.formats import get
-from fplab.tensorcore import TABLE, Model, engine, oracle
-from fplab.tensorcore.models import Kind
+from fplab.tensorcore import TABLE, Model, oracle
+from fplab.tensorcore.units import block
 
 REGIMES = ("codes", "tiny", "big", "near", "uniform", "sparse", "infinite", "nan")
 
@@ -18,7 +18,7 @@ def distinct() -> list[Model]:
     """One model of the fused kinds for each set of parameters: what differs is not only the GPU's name."""
     found: dict[Any, Model] = {}
     for m in TABLE:
-        if m.kind in (Kind.BLOCK, Kind.WIDENED):
+        if m.kind in ("block", "widened"):
             key = (m.a, m.b, m.output, m.kind, m.length, m.alignment_bits, m.kept_bits, m.floor, m.k, m.scale)
             found.setdefault(key, m)
     return list(found.values())
@@ -28,7 +28,7 @@ def representative() -> list[Model]:
     """One model for each compiled kernel and rounding: formats that share a kernel are left to the longer tests."""
     found: dict[Any, Model] = {}
     for m in distinct():
-        found.setdefault((engine.exponent_dtype(m), m.output, m.kind, m.length, m.kept_bits, m.scale), m)
+        found.setdefault((block.exponent_dtype(m), m.output, m.kind, m.length, m.kept_bits, m.scale), m)
     return list(found.values())
 
 

@@ -14,7 +14,8 @@ from fplab import arithmetic, floats, sums
 from fplab.errors import LabError
 from fplab.kernels import arith
 from fplab.kernels.rounding import Options
-from fplab.tensorcore import dot, engine, get
+from fplab.tensorcore import dot, get, units
+from fplab.tensorcore.units.block import FusedBlocks
 
 WRONG = [
     Options(7, 0, 0, 0, 0), Options(-1, 0, 0, 0, 0), Options(0, 3, 0, 0, 0), Options(0, -1, 0, 0, 0),
@@ -63,11 +64,11 @@ def test_unknown_operations_and_orders(wrong: int, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("inputs", ["fp16", "nvfp4"])
 def test_unknown_roundings_of_a_block(inputs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = get("B200", inputs)
-    rule = engine.block_rule(model)
-    monkeypatch.setattr(engine, "block_rule", lambda _: rule._replace(rounding=2))
+    rule = units.of(model).general_rule(model)
+    monkeypatch.setattr(FusedBlocks, "general_rule", lambda *_: rule._replace(rounding=2))
     with pytest.raises(ValueError, match="a kernel was given a rounding that it does not have"):
         dot(np.ones(64), np.ones(64), 0.0, model)
-    monkeypatch.setattr(engine, "is_fast", lambda _: False)
+    monkeypatch.setattr(FusedBlocks, "is_fast", lambda *_: False)
     if inputs == "fp16":
         with pytest.raises(ValueError, match="a kernel was given a rounding that it does not have"):
             fplab.tensorcore.matmul(np.ones((1, 64)), np.ones((64, 1)), gpu=model)

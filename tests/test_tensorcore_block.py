@@ -11,15 +11,16 @@ from tensorcore_cases import REGIMES, bits, distinct, exact_bits, operand, power
 import fplab
 from fplab import exact
 from fplab.formats import get
-from fplab.tensorcore import Model, dot, engine, matmul, oracle
+from fplab.tensorcore import Model, dot, matmul, oracle
 from fplab.tensorcore import get as get_model
 from fplab.tensorcore.models import OPTIONS
+from fplab.tensorcore.units.block import FusedBlocks
 
 
 def by_general(model: Model, a: np.ndarray, b: np.ndarray, c: np.ndarray, **more: np.ndarray) -> np.ndarray:
     """A product by the general kernel."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "is_fast", lambda _: False)
+        patch.setattr(FusedBlocks, "is_fast", lambda *_: False)
         return bits(matmul(a, b, c, gpu=model, **more))
 
 

@@ -17,7 +17,8 @@ from tensorcore_cases import bits, exact_bits, operand, representative
 import fplab
 from fplab import exact, set_num_threads
 from fplab.errors import LabError
-from fplab.tensorcore import Model, Plan, dot, engine, get, matmul, trace
+from fplab.tensorcore import Model, Plan, dot, get, matmul, trace
+from fplab.tensorcore.units import block
 
 RNG = np.random.default_rng(11)
 
@@ -90,7 +91,7 @@ def test_threads_do_not_matter(model: Model, threads: None) -> None:
     for count in (1, 2, 3, 7):
         set_num_threads(count)
         found.append(bits(matmul(a, b, gpu=model)))
-        found.append(bits(matmul(b.T, a.T, gpu=engine.swapped(model)).T))
+        found.append(bits(matmul(b.T, a.T, gpu=block.swapped(model)).T))
     assert all(np.array_equal(one, found[0]) for one in found)
 
 

@@ -20,7 +20,6 @@ from ..tensorcore import models
 from ..tensorcore.models import Model
 
 Bits = np.ndarray[tuple[int, ...], np.dtype[np.uint32]]
-FP8 = ("e4m3", "e5m2")
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,8 @@ class Cell:
     @property
     def model(self) -> Model:
         """The record that describes the instruction which made these results."""
-        wgmma = self.gpu in ("H100", "H200") and self.inputs in FP8 and self.output == "fp32"
         short = ".k4" if self.inputs == "tf32" and self.a.shape[1] == 4 else ""
-        return models.get(self.gpu, self.inputs, self.output, "wgmma" if wgmma else "mma" + short)
+        return models.get(self.gpu, self.inputs, self.output, _made_by(self.gpu, self.inputs, self.output) + short)
 
     @property
     def name(self) -> str:
@@ -89,9 +87,15 @@ def read_cell(path: Path) -> Cell:
     d = _words(path, 2)[:, 0]
     if not (a.shape == b.shape and a.shape[0] == c.size == d.size):
         raise LabError(f"the files of {str(path)!r} have different numbers of rows or columns.")
-    if gpu in ("H100", "H200") and inputs in FP8 and output == "fp32":
+    if _made_by(gpu, inputs, output) == "wgmma":
         c = np.zeros_like(c)
     return Cell(gpu, inputs, output, a, b, c, d, path)
+
+
+def _made_by(gpu: str, inputs: str, output: str) -> str:
+    """The instruction that made a file, by what the table of GPUs says was recorded."""
+    made = [text.split()[0] for text in models.row_of(gpu).recorded if text.endswith(f" {inputs}->{output}")]
+    return made[0].partition(".")[0] if made else "mma"
 
 
 def _words(path: Path, base: int) -> Bits:

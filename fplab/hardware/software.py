@@ -10,40 +10,36 @@ import numpy as np
 
 from ..errors import LabError
 from .cases import Meta
-from .instructions import FP8, Instruction
+from .instructions import Instruction
 from .tiles import CODES, Codes
 
 STAND_IN = "H100"  # whose model a CPU record is made and compared with
-BY_CAPABILITY = {
-    "7.0": "V100", "7.5": "T4", "8.0": "A100", "8.6": "A2", "8.9": "Ada", "9.0": "H100", "10.0": "B200",
-    "12.0": "RTXPRO6000",
-}  # fmt: skip
 
 
 def gpu_of(meta: Meta) -> str:
     """The GPU of the lab's table that made a record: by its name, else by its compute capability."""
-    from ..tensorcore.models import GPUS
+    from ..tensorcore.gpus import ROWS
 
     if meta.get("kind") != "cuda":
         return STAND_IN
     said = re.sub(r"[\s_-]", "", str(meta["device"])).lower()
-    for name in sorted(GPUS, key=len, reverse=True):
-        if name.lower() in said and name != "Ada":
-            return name
-    if (found := BY_CAPABILITY.get(str(meta.get("capability")))) is None:
-        raise LabError(f"the lab has no model of {meta['device']} (compute capability {meta.get('capability')}).")
-    return found
+    for row in sorted(ROWS, key=lambda row: len(row.name), reverse=True):
+        if row.name.lower() in said and row.name != row.architecture:
+            return row.name
+    for row in ROWS:
+        if row.capability and ".".join(map(str, row.capability)) == str(meta.get("capability")):
+            return row.name
+    raise LabError(f"the lab has no model of {meta['device']} (compute capability {meta.get('capability')}).")
 
 
 def model_of(one: Instruction, gpu: str, options: dict[str, Any]) -> Any:
     """The record of an instruction on a GPU, with answers to open questions."""
     from ..tensorcore import models
 
-    if one.a == "fp64":
-        model = models.get(gpu, "fp64")
-    elif gpu in ("H100", "H200", "B200") and one.family == "mma" and one.a in FP8:
-        model = dataclasses.replace(models.get(gpu, (one.a, one.b), one.output, "mma"), k=one.k)
-    else:
+    model = models.get(gpu, (one.a, one.b), one.output, one.family)
+    if model.kind == "widened":
+        model = dataclasses.replace(model, k=one.k)
+    elif one.a != "fp64":
         model = models.get(gpu, (one.a, one.b), one.output, f"{one.family}.k{one.k}")
     return model.with_options(**options, **({"saturate": True} if one.saturate else {}))
 
@@ -54,10 +50,11 @@ def dot(one: Instruction, a: Codes, b: Codes, c: Codes, gpu: str, **options: Any
     ``options``: other answers to the model's open questions. ``mma.m8n8k4`` on FP16 is Volta's; newer GPUs have no such
     unit and their compiler makes it a chain of FP32 multiply-adds.
     """
-    if one.template == "mma_volta" and gpu != "V100":
-        return _multiply_adds(one, a, b, c)
     from ..tensorcore import dot as rows
+    from ..tensorcore.models import row_of
 
+    if one.template == "mma_volta" and row_of(gpu).architecture != "Volta":
+        return _multiply_adds(one, a, b, c)
     x, y, z = values(a, one.a), values(b, one.b), values(c, one.output)
     with np.errstate(all="ignore"):
         found = np.asarray(rows(x, y, z, model_of(one, gpu, options)))

@@ -9,50 +9,29 @@ A :class:`Model` holds L, F, the rounding and the floor of emax for one GPU, ins
     >>> model.length, model.alignment_bits, model.instruction
     (16, 25, 'wgmma')
 
-Sources: Fasi, Higham, Mikaitis and Pranesh 2021 (PeerJ CS 7:e330); Khattak and Mikaitis 2025 (arXiv 2512.07004);
-Xie et al. 2025, MMA-Sim (arXiv 2511.10909); FPRev (arXiv 2411.00442); DeepSeek-V3 (arXiv 2412.19437).
+The GPUs and their cells are the rows of :mod:`.gpus`; how a kind of cell computes is a file of :mod:`.units`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from .. import formats
 from ..errors import LabError, door, unknown
 from ..formats import Format
+from .gpus import GPU, PLAIN, ROWS, SCALED, Cell, Scale, Status
 
-GPUS: tuple[str, ...] = ("V100", "T4", "A100", "A2", "A30", "Ada", "L40S", "H100", "H200", "B200", "RTXPRO6000")
-INSTRUCTIONS: tuple[str, ...] = ("mma", "wgmma", "tcgen05")
-_BY_GPU: dict[str, tuple[str, ...]] = {  # what each GPU has; torch's products use the first
-    **dict.fromkeys(GPUS, ("mma",)),
-    "H100": ("wgmma", "mma"),
-    "H200": ("wgmma", "mma"),
-    "B200": ("tcgen05", "mma"),
-}
-
-
-class Kind(enum.Enum):
-    """How a cell computes."""
-
-    BLOCK = "block"  # a chain of fused blocks
-    WIDENED = "widened"  # FP8 widened to FP16: two blocks from zero, then one IEEE addition of c
-    GROUPED = "grouped"  # block-scaled FP4: sums of 16 products, exact, are the terms of a block
-    FMA = "fma"  # a chain of IEEE fused multiply-adds
-    INTEGER = "integer"  # exact, modulo 2**32 or saturating
-
-
-class Status(enum.Enum):
-    """What a record rests on."""
-
-    DATA = "data"  # reproduces, bit for bit, results recorded on this GPU; they show no floor (Model.floor_status)
-    LITERATURE = "literature"  # published, not checked against data here
-    OPEN = "open"  # sources disagree or are silent
+GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
+INSTRUCTIONS: tuple[str, ...] = tuple(dict.fromkeys(name for row in ROWS for name in row.instructions))
+INPUTS: tuple[str, ...] = (*PLAIN, *SCALED)
+KINDS: tuple[str, ...] = tuple(sorted(p.stem for p in (Path(__file__).parent / "units").glob("[a-z]*.py")))
+_BY_NAME = {row.name: row for row in ROWS}
 
 
 @door
@@ -60,9 +39,10 @@ class Status(enum.Enum):
 class Model:
     """The arithmetic of one cell: a GPU, an instruction, the formats of A and B, and the format of C and D.
 
-    ``length``: products of one block, L. ``alignment_bits``: F; terms are cut to multiples of 2**(emax - F).
-    ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne". ``floor``: the least emax, or None.
-    ``k``: how many products one instruction takes. ``scale``: None, or format and group length of block scales.
+    ``kind``: the algorithm, a file of :mod:`.units`. ``length``: products of one block, L. ``alignment_bits``: F; terms
+    are cut to multiples of 2**(emax - F). ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne".
+    ``floor``: the least emax, or None. ``k``: how many products one instruction takes. ``scale``: None, or format and
+    group length of block scales.
     The fields after ``scale`` answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
 
     Raises LabError for a rounding or an answer that does not exist.
@@ -73,7 +53,7 @@ class Model:
     a: str
     b: str
     output: str
-    kind: Kind
+    kind: str
     length: int
     alignment_bits: int
     kept_bits: int
@@ -91,6 +71,11 @@ class Model:
     saturate: bool = False  # INT8 with .satfinite
 
     def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise LabError(
+                f"kind={self.kind!r} is no algorithm; allowed: {', '.join(KINDS)}. "
+                f"A new one is a file, fplab/tensorcore/units/{self.kind}.py."
+            )
         for name, allowed in {"rounding": ("rtz", "rne"), **OPTIONS}.items():
             if (value := getattr(self, name)) not in allowed:
                 raise LabError(f"{name}={value!r} is not possible; allowed: {', '.join(map(repr, allowed))}.")
@@ -134,13 +119,6 @@ class Model:
         """The exponent with which a zero factor or a zero c counts toward emax; None where zeros do not count."""
         return ZERO_EXPONENT if self.floor_rule == "zero_terms" else None
 
-    @property
-    def multiplier_emin(self) -> tuple[int, int]:
-        """The least exponents of A and B as the multiplier sees them: FP16's where operands are widened to it."""
-        if self.kind is Kind.WIDENED:
-            return -14, -14
-        return self.format_a.emin, self.format_b.emin
-
     def with_options(self, **options: Any) -> Model:
         """This record with other answers to the open questions, or with ``saturate=True`` for INT8.
 
@@ -164,134 +142,61 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One line of the table; every combination of its GPUs, instructions and inputs becomes a Model."""
-
-    gpus: tuple[str, ...]
-    instructions: tuple[str, ...]  # empty: the one that torch's products use
-    inputs: tuple[tuple[str, str], ...]
-    output: str
-    length: int
-    alignment_bits: int
-    floor: int | None
-    k: tuple[int, ...]  # the first is the usual instruction's; a k below L makes a shorter block
-    data: tuple[str, ...] = ()  # the GPUs whose recorded results it reproduces
-    kept_bits: int | None = None  # None: all of the output format's
-    kind: Kind = Kind.BLOCK
-    scale: tuple[str, int] | None = None
-    otherwise: Status = Status.LITERATURE
-
-
-def _pairs(*names: str) -> tuple[tuple[str, str], ...]:
-    """Every pair of formats, mixed ones included."""
-    return tuple((a, b) for a in names for b in names)
-
-
-def _same(*names: str) -> tuple[tuple[str, str], ...]:
-    """Each format with itself."""
-    return tuple((a, a) for a in names)
-
-
-_AMPERE, _ADA, _HOPPER = ("A100", "A2", "A30"), ("Ada", "L40S"), ("H100", "H200")
-_BLACKWELL = ("B200", "RTXPRO6000")
-_AMPERE_ON, _HOPPER_ON = _AMPERE + _ADA, _HOPPER + _BLACKWELL
-_RECORDED = ("V100", "A100", "A2", "Ada", "L40S", "H100", "H200", "B200")
-_FP8, _MX = ("e4m3", "e5m2"), ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
-_HALF, _TF32, _OCTET = _same("fp16", "bf16"), _same("tf32"), _pairs(*_FP8)
-_MMA, _TCGEN05, _ANY = ("mma",), ("tcgen05",), INSTRUCTIONS
-_USUAL: tuple[str, ...] = ()  # block scales: tcgen05 on B200, whose mma.sync has none, and mma on the RTX Blackwell
-_OPEN, _WIDE, _GROUP = Status.OPEN, Kind.WIDENED, Kind.GROUPED
-
-_TABLE: tuple[_Row, ...] = (
-    _Row(("V100",), _MMA, _same("fp16"), "fp32", 4, 23, None, (4,), _RECORDED),
-    _Row(("V100",), _MMA, _same("fp16"), "fp16", 4, 23, -19, (4,), _RECORDED),
-    _Row(("T4",), _MMA, _same("fp16"), "fp32", 8, 24, -132, (8,)),
-    _Row(("T4",), _MMA, _same("fp16"), "fp16", 8, 24, -20, (8,)),
-    _Row(_AMPERE_ON, _MMA, _HALF, "fp32", 8, 24, -132, (16, 8), _RECORDED),
-    _Row(_AMPERE_ON, _MMA, _TF32, "fp32", 4, 24, -132, (8, 4), _RECORDED),
-    _Row(_AMPERE_ON, _MMA, _same("fp16"), "fp16", 8, 24, -20, (16, 8), _RECORDED),
-    _Row(_ADA, _MMA, _OCTET, "fp32", 16, 13, -132, (32, 16), _RECORDED, kept_bits=13),
-    _Row(_ADA, _MMA, _OCTET, "fp16", 16, 13, None, (32, 16), ("Ada",)),
-    _Row(_HOPPER_ON, _ANY, _HALF, "fp32", 16, 25, -133, (16, 8), _RECORDED),
-    _Row(_HOPPER_ON, _ANY, _TF32, "fp32", 8, 25, -133, (8, 4), _RECORDED),
-    _Row(_HOPPER_ON, _ANY, _same("fp16"), "fp16", 16, 25, -21, (16, 8), _RECORDED),
-    _Row(_HOPPER, ("wgmma",), _OCTET, "fp32", 32, 13, -133, (32,), _RECORDED, kept_bits=13),
-    _Row(_HOPPER, ("wgmma",), _OCTET, "fp16", 32, 13, None, (32,), otherwise=_OPEN),
-    _Row(_HOPPER, _MMA, _OCTET, "fp16", 16, 25, -21, (32,), _RECORDED, kind=_WIDE),
-    _Row(_HOPPER, _MMA, _OCTET, "fp32", 16, 25, -133, (32,), kind=_WIDE, otherwise=_OPEN),
-    _Row(("B200",), _MMA, _OCTET, "fp16", 16, 25, -21, (32,), _RECORDED, kind=_WIDE),
-    _Row(("B200",), _MMA, _OCTET, "fp32", 16, 25, -133, (32,), _RECORDED, kind=_WIDE),
-    _Row(("RTXPRO6000",), _MMA, _pairs(*_MX), "fp32", 32, 25, -133, (32,)),
-    _Row(("RTXPRO6000",), _MMA, _pairs(*_MX), "fp16", 32, 25, -133, (32,)),
-    _Row(("B200",), _TCGEN05, _pairs(*_MX), "fp32", 32, 25, -133, (32,)),
-    _Row(("B200",), _TCGEN05, _OCTET, "fp16", 32, 25, -133, (32,)),
-    _Row(_BLACKWELL, _USUAL, _pairs(*_MX), "fp32", 32, 25, -133, (32,), scale=("e8m0", 32)),
-    _Row(_BLACKWELL, _USUAL, _same("e2m1"), "fp32", 64, 35, -139, (64,), kind=_GROUP, scale=("e8m0", 32)),
-    _Row(_BLACKWELL, _USUAL, _same("e2m1"), "fp32", 64, 35, -139, (64,), kind=_GROUP, scale=("e4m3", 16)),
-    _Row(("B200",), _TCGEN05, _same("e2m1"), "fp32", 64, 35, -139, (64,), kind=_GROUP, scale=("e8m0", 16)),
-    _Row(GPUS[2:], _MMA, _same("fp64"), "fp64", 1, 0, None, (4,), kind=Kind.FMA),
-    _Row(("T4",), _MMA, _same("int8"), "int32", 32, 0, None, (16,), kind=Kind.INTEGER),
-    _Row(GPUS[2:], _ANY, _same("int8"), "int32", 32, 0, None, (32, 16), kind=Kind.INTEGER),
-)
-
-# Names of block-scaled inputs: the element formats, and whether it is the product of 64 (GROUPED) or of 32.
-_SCALED: dict[str, tuple[str, tuple[str, int], Kind]] = {
-    "mxfp8_e4m3": ("e4m3", ("e8m0", 32), Kind.BLOCK),
-    "mxfp8_e5m2": ("e5m2", ("e8m0", 32), Kind.BLOCK),
-    "mxfp6_e3m2": ("e3m2", ("e8m0", 32), Kind.BLOCK),
-    "mxfp6_e2m3": ("e2m3", ("e8m0", 32), Kind.BLOCK),
-    "mxfp4_k32": ("e2m1", ("e8m0", 32), Kind.BLOCK),
-    "mxfp4": ("e2m1", ("e8m0", 32), Kind.GROUPED),
-    "nvfp4": ("e2m1", ("e4m3", 16), Kind.GROUPED),
-    "nvfp4_e8m0": ("e2m1", ("e8m0", 16), Kind.GROUPED),
-}
-_PLAIN: tuple[str, ...] = ("fp16", "bf16", "tf32", *_MX, "int8", "fp64")
-INPUTS: tuple[str, ...] = (*_PLAIN, *_SCALED)
-
 Inputs = str | Sequence[str]
-_Key = tuple[str, str, tuple[str, int] | None, bool]  # formats of A and B, the scales, whether grouped
+_Key = tuple[str, str, Scale | None, str]  # formats of A and B, the scales, and the algorithm where there are any
 
 
-def _expand(row: _Row) -> Iterable[Model]:
-    """The models of one line of the table."""
-    kept = 0 if row.output in ("int32", "fp64") else row.kept_bits
-    for gpu in row.gpus:
-        for instruction in row.instructions or _BY_GPU[gpu][:1]:
-            if instruction not in _BY_GPU[gpu]:
-                continue
-            for a, b in row.inputs:
-                for k in row.k if instruction == "mma" else row.k[:1]:
-                    yield Model(
-                        gpu=gpu,
-                        instruction=instruction,
-                        a=a,
-                        b=b,
-                        output=row.output,
-                        kind=row.kind,
-                        length=min(row.length, k) if row.kind is Kind.BLOCK else row.length,
-                        alignment_bits=row.alignment_bits,
-                        kept_bits=formats.get(row.output).fraction_bits if kept is None else kept,
-                        rounding="rne" if row.output in ("fp16", "fp64") else "rtz",
-                        floor=row.floor,
-                        k=k,
-                        status=Status.DATA
-                        if gpu in row.data and _recorded(gpu, instruction, a, b, k)
-                        else row.otherwise,
-                        scale=row.scale,
-                    )
+def _of_row(row: GPU) -> tuple[Model, ...]:
+    """The models of one row of the table of GPUs; LabError, naming the row, for one that cannot be."""
+    try:
+        if not row.cells:
+            raise LabError("it names no cells, and none are assumed.")
+        found = tuple(model for cell in row.cells for model in _of_cell(row, cell))
+        names = [model.name for model in found]
+        if doubled := [name for name in names if names.count(name) > 1]:
+            raise LabError(f"two cells are {doubled[0]}.")
+        said = {text for model in found for text in _recorded(model)}
+        if missing := [text for text in row.recorded if text not in said]:
+            raise LabError(f"recorded={missing[0]!r} is no instruction of its cells.")
+    except LabError as error:
+        raise LabError(f"fplab/tensorcore/gpus.py, row {row.name}: {error}") from None
+    return found
 
 
-def _recorded(gpu: str, instruction: str, a: str, b: str, k: int) -> bool:
-    """Whether recorded results cover this instruction.
+def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
+    """The models of one cell: a model for every instruction, pair of inputs and k."""
+    kept = 0 if cell.output in ("int32", "fp64") else formats.get(cell.output).fraction_bits
+    for instruction in cell.instructions or row.instructions:
+        if instruction not in row.instructions:
+            raise unknown("instruction", instruction, row.instructions)
+        for names in cell.inputs:
+            (a, scale, kind), (b, _, _) = (_one_input(name) for name in names)
+            for k in cell.k if instruction == "mma" else cell.k[:1]:
+                model = Model(
+                    gpu=row.name,
+                    instruction=instruction,
+                    a=a,
+                    b=b,
+                    output=cell.output,
+                    kind=kind or cell.kind,
+                    length=min(cell.length, k) if cell.alignment_bits else cell.length,
+                    alignment_bits=cell.alignment_bits,
+                    kept_bits=kept if cell.kept_bits is None else cell.kept_bits,
+                    rounding="rne" if cell.output in ("fp16", "fp64") else "rtz",
+                    floor=cell.floor,
+                    k=k,
+                    status=cell.status,
+                    scale=scale,
+                )
+                if set(_recorded(model)) & set(row.recorded):
+                    model = dataclasses.replace(model, status=Status.DATA)
+                yield model
 
-    They are of ``mma``, but for FP8 to FP32 on Hopper; the mixed FP8 pairs and a TF32 block of 8 are not among them.
-    """
-    made = instruction == "mma" or a in _FP8
-    return made and a == b and not (a == "tf32" and k == 8 and gpu in _HOPPER_ON)
 
-
-TABLE: tuple[Model, ...] = tuple(model for row in _TABLE for model in _expand(row))
+def _recorded(model: Model) -> tuple[str, str]:
+    """How a row would say that a model's instruction was recorded: with any k, or with its own."""
+    inputs = f"{input_name(model)}->{model.output}"
+    return f"{model.instruction} {inputs}", f"{model.instruction}.k{model.k} {inputs}"
 
 
 def gpu_name(gpu: str) -> str:
@@ -320,40 +225,46 @@ def input_key(inputs: Inputs) -> _Key:
     if len(pair) not in (1, 2) or not all(isinstance(name, str) for name in pair):
         raise LabError(f"inputs={inputs!r} is neither a name nor a pair of names. Allowed: {', '.join(INPUTS)}.")
     found = [_one_input(name) for name in pair]
-    (a, scale, kind), (b, other, other_kind) = found[0], found[-1]
-    if scale != other or kind is not other_kind:
+    (a, *scaled), (b, *other) = found[0], found[-1]
+    if scaled != other:
         raise LabError(f"inputs={inputs!r} mix block scales of different kinds; A and B must share theirs.")
-    return a, b, scale, kind is Kind.GROUPED
+    return a, b, found[0][1], found[0][2]
 
 
-def _one_input(name: str) -> tuple[str, tuple[str, int] | None, Kind]:
-    """Element format, scales and kind of one name of inputs."""
+def _one_input(name: str) -> tuple[str, Scale | None, str]:
+    """Element format of one name of inputs, its scales, and the algorithm that these are for ("" without scales)."""
     low = name.strip().lower()
-    if low in _SCALED:
-        return _SCALED[low]
-    if low in _PLAIN:
-        return low, None, Kind.BLOCK
+    if low in SCALED:
+        return SCALED[low]
+    if low in PLAIN:
+        return low, None, ""
     try:
         plain = formats.get(low).name
     except LabError:
         plain = ""
-    if plain not in _PLAIN:
-        raise unknown("inputs", name, INPUTS, [alias for f in formats.TABLE if f.name in _PLAIN for alias in f.aliases])
-    return plain, None, Kind.BLOCK
+    if plain not in PLAIN:
+        raise unknown("inputs", name, INPUTS, [alias for f in formats.TABLE if f.name in PLAIN for alias in f.aliases])
+    return plain, None, ""
 
 
-def _key(model: Model) -> _Key:
-    return model.a, model.b, model.scale, model.kind is Kind.GROUPED
+def key(model: Model) -> _Key:
+    """What :func:`input_key` gives for the name of a model's inputs."""
+    return model.a, model.b, model.scale, model.kind if model.scale else ""
 
 
 def input_name(model: Model) -> str:
     """The name of inputs that :func:`get` would take for a model."""
-    names = []
-    for element in (model.a, model.b):
-        scaled = [n for n, v in _SCALED.items() if v[0] == element and v[1] == model.scale]
-        scaled = [n for n in scaled if (_SCALED[n][2] is Kind.GROUPED) == (model.kind is Kind.GROUPED)]
-        names.append(scaled[0] if model.scale else element)
-    return names[0] if names[0] == names[1] else "*".join(names)
+    scaled = {meaning: name for name, meaning in SCALED.items()}
+    a, b = (scaled[x, model.scale, model.kind] if model.scale else x for x in (model.a, model.b))
+    return a if a == b else f"{a}*{b}"
+
+
+TABLE: tuple[Model, ...] = tuple(model for row in ROWS for model in _of_row(row))
+
+
+def row_of(gpu: str) -> GPU:
+    """The row of a GPU in the table, by any spelling of its name."""
+    return _BY_NAME[gpu_name(gpu)]
 
 
 def _instruction(name: str | None, gpu: str) -> tuple[str | None, int | None]:
@@ -363,15 +274,15 @@ def _instruction(name: str | None, gpu: str) -> tuple[str | None, int | None]:
     match = re.fullmatch(r"([a-z0-9]+?)(?:\.k(\d+))?", name.strip().lower()) if isinstance(name, str) else None
     if match is None or match[1] not in INSTRUCTIONS:
         raise unknown("instruction", name, INSTRUCTIONS)
-    if match[1] not in _BY_GPU[gpu]:
-        raise LabError(f"{gpu} has no {match[1]}. Allowed on {gpu}: {', '.join(_BY_GPU[gpu])}.")
+    if match[1] not in (allowed := _BY_NAME[gpu].instructions):
+        raise LabError(f"{gpu} has no {match[1]}. Allowed on {gpu}: {', '.join(allowed)}.")
     return match[1], int(match[2]) if match[2] else None
 
 
 @cache
 def _cells(gpu: str) -> tuple[Model, ...]:
     """The models of one GPU, those of the instruction that torch's products use first."""
-    order = _BY_GPU[gpu]
+    order = _BY_NAME[gpu].instructions
     return tuple(sorted((m for m in TABLE if m.gpu == gpu), key=lambda m: order.index(m.instruction)))
 
 
@@ -390,28 +301,28 @@ def get(
     """
     if isinstance(gpu, Model):
         return gpu
-    name, key = gpu_name(gpu), input_key(inputs)
+    name, wanted = gpu_name(gpu), input_key(inputs)
     family, k = _instruction(instruction, name)
     cells = _cells(name)
-    with_inputs = [m for m in cells if _key(m) == key]
+    with_inputs = [m for m in cells if key(m) == wanted]
     if not with_inputs:
         names = dict.fromkeys(input_name(m) for m in cells)
-        others = [g for g in GPUS if any(_key(m) == key for m in _cells(g))]
+        others = [g for g in GPUS if any(key(m) == wanted for m in _cells(g))]
         raise LabError(
             f"{name} has no {_shown(inputs)}. Allowed on {name}: {', '.join(names)}."
             + (f" GPUs that have it: {', '.join(others)}." if others else "")
         )
-    if key[0] in ("int8", "fp64") and output in (None, "fp32"):
+    if output in (None, "fp32") and all(m.output != "fp32" for m in with_inputs):
         output = with_inputs[0].output
-    wanted = _output(output)
-    with_output = [m for m in with_inputs if m.output == wanted]
+    target = _output(output)
+    with_output = [m for m in with_inputs if m.output == target]
     if not with_output:
         outputs = ", ".join(dict.fromkeys(m.output for m in with_inputs))
         raise LabError(f"{name} has no {_shown(inputs)} with output={output!r}. Allowed: {outputs}.")
     found = [m for m in with_output if family in (None, m.instruction)]
     if not found:
         families = ", ".join(dict.fromkeys(m.instruction for m in with_output))
-        raise LabError(f"{name} has no {family} that takes {_shown(inputs)} to {wanted}. Allowed: {families}.")
+        raise LabError(f"{name} has no {family} that takes {_shown(inputs)} to {target}. Allowed: {families}.")
     found = [m for m in found if m.instruction == found[0].instruction]
     if k is None:
         return found[0]

@@ -11,7 +11,7 @@ from ..errors import LabError, unknown
 from ..floats import round_into
 from ..formats import Format, Rounding, get
 from ..plans import options
-from .models import ZERO_EXPONENT, Kind, Model
+from .models import ZERO_EXPONENT, Model
 
 Array = np.ndarray[Any, Any]
 CONVERSIONS = {"truncate": Rounding.RTZ, "rna": Rounding.RNA, "rne": Rounding.RNE}
@@ -44,7 +44,7 @@ def read(x: Any, name: str, fmt: str, conversion: str | None, strict: bool) -> A
         at = int(np.flatnonzero(np.isnan(v.flat))[0])
         raise LabError(f"{name}: element {at} is NaN, and {form.name} has none.")
     if strict:
-        _demand(v.flat, name, form)
+        demand(v.flat, name, form)
     if fmt == "tf32":
         source = rounded(v.flat, get("fp32"), Rounding.RNE)
         return rounded(source, form, CONVERSIONS[conversion or "truncate"]).reshape(v.shape)
@@ -63,7 +63,7 @@ def rounded(flat: Array, form: Format, mode: Rounding) -> Array:
 ROUND_FIRST = "; pass strict=False to round operands first"
 
 
-def _demand(flat: Array, name: str, form: Format, remedy: str = ROUND_FIRST) -> None:
+def demand(flat: Array, name: str, form: Format, remedy: str = ROUND_FIRST) -> None:
     """An error for the first element that is no value of the format."""
     wide, nearest = widened(flat), np.empty(flat.size, np.float64)
     round_into(wide, nearest, form, options(form), np.uint64(0))
@@ -94,34 +94,6 @@ def _int8(v: Values, name: str) -> Array:
     return v.flat.astype(np.int8).reshape(v.shape)
 
 
-def read_c(c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
-    """C at the shape of the result (it broadcasts), as the bits of its carrier: uint32, int32 or float64 for FP64."""
-    if model.kind is Kind.INTEGER:
-        return _int32(c, shape)
-    if c is None:
-        return np.zeros(shape, np.float64 if model.kind is Kind.FMA else np.uint32)
-    v = values(c, "c")
-    form = model.format_d
-    if strict:
-        _demand(v.flat, "c", form)
-    if model.kind is Kind.FMA:
-        return np.array(spread(widened(v.flat).reshape(v.shape), shape, "c"))
-    flat = rounded(v.flat, form, Rounding.RNE)
-    bits = np.array(spread(flat.reshape(v.shape), shape, "c"), dtype=np.float32).view(np.uint32)
-    bits[(bits & 0x7FFFFFFF) > 0x7F800000] = nan_bits(model)
-    return bits
-
-
-def _int32(c: Any, shape: tuple[int, ...]) -> Array:
-    """C of an integer product: integers that int32 holds."""
-    if c is None:
-        return np.zeros(shape, np.int32)
-    v = values(c, "c")
-    if not whole_numbers(v.flat, -(2**31), 2**31 - 1).all():
-        raise LabError("c of an INT8 product must hold integers from -2147483648 to 2147483647.")
-    return np.array(spread(v.flat.reshape(v.shape), shape, "c"), dtype=np.int32)
-
-
 def spread(x: Array, shape: tuple[int, ...], name: str) -> Array:
     """An array broadcast to a shape."""
     try:
@@ -148,7 +120,7 @@ def read_scales(scale: Any, name: str, shape: tuple[int, ...], model: Model) -> 
     if v.shape != shape:
         raise LabError(f"{name} has shape {v.shape}; it must be {shape}: one scale for {length} elements of k.")
     magnitude = np.abs(widened(v.flat))
-    _demand(magnitude, name, form, "")
+    demand(magnitude, name, form, "")
     finite = np.isfinite(magnitude)
     mantissa, exponent = np.frexp(np.where(finite, magnitude, 0))
     clamped = np.maximum(exponent - 1, form.emin).astype(np.int32)

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..errors import LabError, integer, quotes_call
 from ..formats import Format, get
-from . import elimination, models
-from .models import Kind, Model, Status
+from . import elimination, models, units
+from .models import Model, Status
 
 MEASURED = {"fp16", "bf16", "tf32", "e4m3", "e5m2"}
 UNSEEN = ("overflow", "negative_zeros", "zero_from_below", "c_exponent")
@@ -92,7 +92,17 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     k = integer("k", k, 3, 1 << 20)
     if scale or not {a, b} <= MEASURED:
         return _eliminated(black_box, inputs, output, k)
-    bench = _Bench(black_box, get(a), get(b), get(output), k)
+    try:
+        return _measured(_Bench(black_box, get(a), get(b), get(output), k))
+    except LabError:  # the table may have an algorithm for these inputs that is none of fused blocks
+        if all(units.of(m).measured for m in models.TABLE if models.key(m) == models.input_key(inputs)):
+            raise
+        return _eliminated(black_box, inputs, output, k)
+
+
+def _measured(bench: _Bench) -> Finding:
+    """Every field of a record of fused blocks, from rows made to show it."""
+    a, b, k = bench.a.name, bench.b.name, bench.k
     first, alignment = _alignment(bench)
     if len(first) == k:
         raise LabError(f"k={k}: all products share one block, which may be longer; pass more, such as k=64.")
@@ -100,19 +110,19 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     inside = _c_inside(bench, alignment)
     kept = _kept(bench)
     rounding = _rounding(bench, kept, first)
-    kind, length = _shape(blocks, inside)
+    kind, length, of_kind = _shape(blocks, inside)
     undecided: list[str] = []
     fields: dict[str, Any] = {
         "floor": _floor(bench, alignment, rounding, undecided),
         "overflow": _overflow(bench, undecided),
         "negative_zeros": "minus" if np.signbit(_zeros(bench)) else "plus",
-        "zero_from_below": _from_below(bench, 32 if kind is Kind.WIDENED else 64, undecided),  # whole instructions
+        "zero_from_below": _from_below(bench, of_kind or 64, undecided),  # whole instructions
         "c_exponent": _c_exponent(bench, alignment, rounding, undecided),
     }
     model = Model(
         gpu="probed", instruction="mma", a=a, b=b, output=bench.d.name, kind=kind, length=length,
         alignment_bits=alignment, kept_bits=kept, rounding=rounding,
-        k=32 if kind is Kind.WIDENED else _instruction(bench, length),
+        k=of_kind or _instruction(bench, length),
         status=Status.OPEN, **fields,
     )  # fmt: skip
     equals = tuple(m.name for m in models.TABLE if _same(m, model, undecided))
@@ -126,10 +136,10 @@ def _eliminated(black_box: BlackBox, inputs: models.Inputs, output: str, k: int)
     undecided = tuple(n for n in elimination.SEEN if any(getattr(m, n) != getattr(model, n) for m in left))
     one = (*elimination.SEEN, "a", "b", "output", "scale")
     equals = tuple(m.name for m in models.TABLE if any(all(getattr(m, n) == getattr(x, n) for n in one) for x in left))
-    per = {Kind.FMA: 1, Kind.INTEGER: model.k}.get(model.kind, model.length)
+    unit = units.of(model)
+    per = unit.together(model)
     blocks = tuple(tuple(range(start, min(start + per, k))) for start in range(0, k, per))
-    unseen = () if model.kind in (Kind.INTEGER, Kind.FMA) else ("floor", *UNSEEN)
-    return Finding(model, blocks, model.kind is not Kind.WIDENED, (*undecided, *unseen), equals)
+    return Finding(model, blocks, True, (*undecided, *unit.unseen), equals)
 
 
 def _same(m: Model, found: Model, undecided: list[str]) -> bool:
@@ -180,15 +190,12 @@ def _c_inside(bench: _Bench, alignment: int) -> bool:
     return bool(bench.run([({0: (1.0, x), 1: (-1.0, x)}, float(np.ldexp(1.0, s)))])[0] == 0)
 
 
-def _shape(blocks: tuple[tuple[int, ...], ...], inside: bool) -> tuple[Kind, int]:
-    """Consecutive blocks with c inside, or the interleaved pairs of widened FP8 with c outside."""
-    length = len(blocks[0])
-    consecutive = all(block == tuple(range(block[0], block[0] + len(block))) for block in blocks)
-    if consecutive and inside and all(len(block) == length for block in blocks[:-1]):
-        return Kind.BLOCK, length
-    halves = tuple(tuple(k for k in range(32) if (k % 4 < 2) == one) for one in (True, False))
-    if not inside and blocks[:2] == halves:
-        return Kind.WIDENED, 16
+def _shape(blocks: units.Blocks, inside: bool) -> tuple[str, int, int | None]:
+    """The algorithm that sums in these blocks, the length of one, and the k of an instruction where it says so."""
+    for kind in models.KINDS:
+        unit = units.named(kind)
+        if unit.measured and (found := unit.recognise(blocks, inside)):
+            return kind, *found
     raise LabError(f"blocks {blocks} with c {'inside' if inside else 'outside'} are no arithmetic that is known here.")
 
 

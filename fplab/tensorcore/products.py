@@ -25,15 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from ..arithmetic import fma, mul
 from ..arrays import check_out
 from ..errors import LabError, quotes_call
 from ..floats import quantize
 from ..formats import get
 from ..threads import SMALLEST_SHARE
-from . import engine, models
-from .models import Inputs, Kind, Model
-from .operands import Array, Scales, nan_bits, read, read_c, read_scales
+from . import accumulators, engine, models, units
+from .models import Inputs, Model
+from .operands import Array, Scales, read, read_scales
 from .plan import ONE_CHAIN, Plan
 
 
@@ -66,11 +65,12 @@ def dot(
         raise LabError(f"a has shape {x.shape} and b {y.shape}; both must be (N, K), or (K,) for one row.")
     single = x.ndim == 1
     x, y = np.atleast_2d(x), np.atleast_2d(y)
-    acc = read_c(c, model, x.shape[:1], strict)
+    accumulator = accumulators.of(model)
+    acc = accumulator.read(c, model, x.shape[:1], strict)
     sa, sb = (_row_scales(v, n, x.shape, single, model) for v, n in ((scale_a, "scale_a"), (scale_b, "scale_b")))
     if x.shape[1]:
-        engine.rows(model, x, y, acc, sa, sb)
-    result = stored(carrier(acc), store)
+        units.of(model).rows(model, x, y, acc, None if sa is None or sb is None else (sa, sb))
+    result = stored(accumulator.values(acc), store)
     return result[0] if single else result
 
 
@@ -122,12 +122,13 @@ def matmul(
             f"alpha={alpha!r}, beta={beta!r} with Plan(c='accumulator'), which feeds C to the first chain as it is; "
             "allowed: 1 and 1, or Plan(c='epilogue')."
         )
-    acc = read_c(c if enters else None, model, shape, strict)
+    accumulator = accumulators.of(model)
+    acc = accumulator.read(c if enters else None, model, shape, strict)
     sa, sb = _matrix_scales(scale_a, scale_b, x, y, model)
     _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
-    result = carrier(acc)
+    result = accumulator.values(acc)
     if not enters or alpha != 1:
-        result = epilogue(result, None if enters else c, alpha, beta, model, shape)
+        result = accumulator.epilogue(result, None if enters else c, alpha, beta, model)
     result = np.asarray(stored(result, store))
     if out is None:
         return result
@@ -142,9 +143,10 @@ def multiply(model: Model, x: Array, y: Array) -> Array:
     x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
     The result (..., M, N) is in the format of the accumulator, not stored.
     """
-    acc = read_c(None, model, _result_shape(x, y), False)
+    accumulator = accumulators.of(model)
+    acc = accumulator.read(None, model, _result_shape(x, y), False)
     _fill(model, x, y, acc, ONE_CHAIN, None)
-    return carrier(acc)
+    return accumulator.values(acc)
 
 
 def _fill(model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tuple[Scales, Scales] | None) -> None:
@@ -205,96 +207,23 @@ def _product(model: Model, a: Array, b: Array, acc: Array, plan: Plan, scales: t
     """``acc + a @ b`` by a plan."""
     if not (acc.size and a.shape[1]):
         return acc
-    if model.kind is Kind.INTEGER and not model.saturate:
-        engine.integers(model, a, b, acc)
+    unit, count = units.of(model), -(-a.shape[1] // model.k)
+    if unit.order_free(model):
+        unit.chain(model, a, b, acc, np.arange(count), 0, scales)
         return acc
     period = plan.period(model.k)
-    if period and model.kind not in (Kind.BLOCK, Kind.WIDENED):
+    if period and not unit.promotes:
         raise LabError(f"promote={plan.promote} is for FP16, BF16, TF32 and FP8; {models.input_name(model)} has none.")
-    slices = plan.steps(-(-a.shape[1] // model.k))
+    add = accumulators.of(model).add
     total: Array | None = None
-    for number, chains in enumerate(slices):
+    for number, chains in enumerate(plan.steps(count)):
         part: Array | None = None
         for turn, instructions in enumerate(chains):
-            start = acc if number == turn == 0 else np.zeros_like(acc)
-            one = _chain(model, a, b, start, instructions, period, scales)
-            part = one if part is None else _add(part, one, model)
-        total = part if total is None else _add(total, part, model)  # type: ignore[arg-type]
+            one = acc if number == turn == 0 else np.zeros_like(acc)
+            unit.chain(model, a, b, one, instructions, period, scales)
+            part = one if part is None else add(part, one, model)
+        total = part if total is None else add(total, part, model)  # type: ignore[arg-type]
     assert total is not None
-    return total
-
-
-def _chain(
-    model: Model, a: Array, b: Array, acc: Array, instructions: Array, period: int,
-    scales: tuple[Scales, Scales] | None,
-) -> Array:  # fmt: skip
-    """One chain of instructions onto an accumulator."""
-    sa, sb = scales if scales else (None, None)
-    if model.kind in (Kind.BLOCK, Kind.WIDENED):
-        engine.chain(model, a, b, acc, instructions, period, sa, sb)
-        return acc
-    k = (instructions[:, None] * model.k + np.arange(model.k)).reshape(-1)
-    k = k[k < a.shape[1]]
-    if k.size < a.shape[1]:
-        a, b = a[:, k], b[k]
-    if model.kind is Kind.INTEGER:
-        engine.integers(model, a, b, acc)
-    elif model.kind is Kind.FMA:
-        engine.doubles(model, a, b, acc)
-    else:
-        assert model.scale
-        assert sa
-        assert sb
-        per = model.k // model.scale[1]
-        groups = (instructions[:, None] * per + np.arange(per)).reshape(-1)
-        groups = groups[groups < sa.exponents.shape[1]]
-        engine.grouped(model, a, b, acc, *(Scales(*(part[:, groups] for part in s)) for s in (sa, sb)))
-    return acc
-
-
-def _add(x: Array, y: Array, model: Model) -> Array:
-    """The sum of two partial results, to nearest, in the output format (FP32 where they were promoted)."""
-    if model.kind is Kind.INTEGER:
-        return np.clip(x.astype(np.int64) + y, -(2**31), 2**31 - 1).astype(np.int32)
-    if model.kind is Kind.FMA:
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = np.asarray(x + y)
-        total[np.isnan(total)] = np.nan  # whose sign and payload else depend on the CPU
-        return total
-    bits = engine.add_up(x, y, model)
-    if model.output == "fp16":
-        nan = np.isnan(bits.view(np.float32))
-        bits = np.asarray(quantize(bits.view(np.float32), "fp16")).view(np.uint32)
-        bits[nan] = nan_bits(model)
-    return bits
-
-
-def carrier(acc: Array) -> Array:
-    """Results as values: float32 bits become float32."""
-    return acc.view(np.float32) if acc.dtype == np.uint32 else acc
-
-
-def epilogue(result: Array, c: Any, alpha: float, beta: float, model: Model, shape: tuple[int, ...]) -> Array:
-    """``alpha * result + beta * c`` in the output format: beta * c rounded, then one fused multiply-add."""
-    if model.kind is Kind.INTEGER:
-        raise LabError("alpha and beta must be 1 for INT8; scale the int32 result yourself.")
-    if model.kind is Kind.FMA:
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = np.float64(beta) * read_c(c, model, shape, False)
-        engine.scaled(result, float(alpha), total)
-        return total
-    with np.errstate(invalid="ignore", over="ignore"):
-        first, second = np.float32(alpha), np.float32(beta)
-    addend: Any = np.float32(0)
-    if c is not None:
-        addend = carrier(read_c(c, model, shape, False))
-        addend = addend if beta == 1 else mul(second, addend, model.output)
-    if alpha == 1 and model.output == "fp32":
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = np.asarray(result + addend)  # what the fused operation gives for a factor of 1, many times faster
-    else:
-        total = np.array(fma(first, result, addend, model.output))
-    total.view(np.uint32)[np.isnan(total)] = nan_bits(model)
     return total
 
 

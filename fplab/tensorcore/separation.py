@@ -10,7 +10,8 @@ import numpy as np
 from .. import seeds
 from ..errors import LabError, integer, quotes_call
 from ..floats import quantize
-from .models import Kind, Model
+from . import units
+from .models import Model
 from .products import dot
 
 Array = np.ndarray[Any, Any]
@@ -54,11 +55,11 @@ def separate(model: Model, other: Model, seed: int = 0) -> Separation | None:
     >>> found.products, found.bits != found.other_bits
     (1, True)
     """
-    if Kind.FMA in (model.kind, other.kind) or Kind.INTEGER in (model.kind, other.kind):
+    if not all(units.of(m).traced for m in (model, other)):
         raise LabError("separate compares models of fused blocks; INT8 and FP64 are exact or plain IEEE arithmetic.")
     rng = np.random.Generator(seeds.stream(integer("seed", seed, 0, 2**64 - 1)))
     best: tuple[Array, Array, float] | None = None
-    k = 2 * max(m.k if m.kind is Kind.WIDENED else m.length for m in (model, other))
+    k = 2 * max(units.of(m).width(m) for m in (model, other))
     for _ in range(ROUNDS):
         for kind in range(5):
             drawn = _draw(kind, k, rng, model, other)

@@ -10,9 +10,10 @@ import numpy as np
 
 from .. import exact
 from ..errors import LabError, quotes_call
-from . import models, oracle
-from .models import Inputs, Kind, Model
-from .operands import read, read_c, read_scales
+from . import accumulators, models, oracle, units
+from .blocks import Block
+from .models import Inputs, Model
+from .operands import read, read_scales
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,13 @@ def trace(
     ([0, 0, 0, 0, 8388608], 1.0)
     """
     model = models.get(gpu, inputs, output, instruction)
-    if model.kind in (Kind.FMA, Kind.INTEGER):
+    if not units.of(model).traced:
         raise LabError(f"{models.input_name(model)} has no blocks to trace; allowed: FP16, BF16, TF32, FP8, FP6, FP4.")
     x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
     if x.shape != y.shape or x.ndim != 1:
         raise LabError(f"a has shape {x.shape} and b {y.shape}; both must be (K,).")
-    entering = float(read_c(c, model, (), strict).view(np.float32))
+    accumulator = accumulators.of(model)
+    entering = float(accumulator.values(accumulator.read(c, model, (), strict)))
     pairs: list[tuple[float, float]] = []
     if model.scale:
         shape = (-(-x.size // model.scale[1]),)
@@ -144,39 +146,17 @@ def _trace(model: Model, a: list[float], b: list[float], c: float, scales: list[
     exact_a, exact_b = ([exact.from_float(v) for v in row] for row in (a, b))
     exact_scales = [(exact.from_float(s), exact.from_float(t)) for s, t in scales]
     blocks = oracle.instruction(exact_a, exact_b, exact.from_float(c), model, exact_scales)
-    factors = _factors(model, a, b, scales)
     steps, acc = [], c
-    for number, block in enumerate(blocks):
-        entering = acc if model.kind is not Kind.WIDENED or number % 3 == 1 else 0.0
-        step = _step(block, model, next(factors) if block.what == "block" else [], entering)
-        steps.append(step)
-        acc = step.result
+    for block, (factors, enters) in zip(blocks, units.of(model).factors(model, a, b, scales), strict=True):
+        steps.append(_step(block, model, factors, acc if enters else 0.0))
+        acc = steps[-1].result
     bits = steps[-1].bits if steps else oracle.result_bits(exact.from_float(c), model)
     result = float(np.uint32(bits).view(np.float32))
     finite = np.isfinite([*a, *b, c, *(s for pair in scales for s in pair)]).all()
     return Trace(model, tuple(steps), result, bits, _exact_sum(model, a, b, c, scales) if finite else None)
 
 
-def _factors(model: Model, a: list[float], b: list[float], scales: list[tuple[float, float]]) -> Any:
-    """For each block the (k, a, b) of its terms; beyond the operands' end, to whole instructions, zeros."""
-    if model.kind is Kind.WIDENED:
-        for start in range(0, len(a), model.k):
-            for first in (True, False):
-                chosen = [k for k in range(start, start + model.k) if ((k - start) % 4 < 2) == first]
-                yield [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in chosen]
-        return
-    width = oracle.GROUP if model.kind is Kind.GROUPED else 1
-    for start in range(0, -(-len(a) // model.k) * model.k, model.length):
-        places = range(start, start + model.length, width)
-        if model.kind is Kind.GROUPED:
-            assert model.scale is not None
-            per = model.scale[1]
-            yield [(k, *(scales[k // per] if k // per < len(scales) else (0.0, 0.0))) for k in places]
-        else:
-            yield [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in places]
-
-
-def _step(block: oracle.Block, model: Model, factors: list[tuple[int, float, float]], c: float) -> Step:
+def _step(block: Block, model: Model, factors: units.Factors, c: float) -> Step:
     """An oracle's block as a step."""
     bits = oracle.result_bits(block.result, model)
     result = float(np.uint32(bits).view(np.float32))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...tensorcore.models import GPUS, Model, get
+from ...tensorcore.models import GPUS, TABLE, Model, get
 
 Array = np.ndarray[Any, Any]
 
@@ -50,15 +50,17 @@ def index(fmt: str, gpu: str = "") -> int:
 
 @lru_cache(maxsize=2)
 def alike(fmt: str = "fp32") -> Mapping[str, tuple[str, ...]]:
-    """The GPUs whose FP16 products, as torch does them, have the arithmetic of V100, A100 and H100, by the records."""
+    """The GPUs whose FP16 products, as torch does them, have the arithmetic of V100, A100 and H100, by the records.
+
+    A GPU with another arithmetic is with none of them.
+    """
 
     def rule(gpu: str) -> tuple[Any, ...]:
         one = get(gpu, "fp16", fmt)
-        return one.length, one.alignment_bits, one.kept_bits, one.rounding, one.floor
+        return one.kind, one.length, one.alignment_bits, one.kept_bits, one.rounding
 
-    found = {core: tuple(gpu for gpu in GPUS if rule(gpu)[:4] == rule(core)[:4]) for core in CORES}
-    assert sum(map(len, found.values())) == len(GPUS)
-    return found
+    able = [gpu for gpu in GPUS if any((m.gpu, m.a, m.b, m.output) == (gpu, "fp16", "fp16", fmt) for m in TABLE)]
+    return {core: tuple(gpu for gpu in able if rule(gpu) == rule(core)) for core in CORES}
 
 
 def on_gpu(a: Array, b: Array, gpu: str, fmt: str, sizes: Array, **options: Any) -> Array:

@@ -12,7 +12,7 @@ import torch
 from ... import formats
 from ...errors import LabError, unknown
 from ...tensorcore import models
-from ...tensorcore.models import Kind, Model
+from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
 
 OWN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}  # dtypes that have a unit of their own
@@ -56,7 +56,7 @@ class Settings:
     def _demand_offered(self, name: str, given: str) -> None:
         """Whether the GPU has a unit for tensors of a format: not for integers, nor for blocks with scales."""
         gpu = self.gpu.gpu if isinstance(self.gpu, Model) else models.gpu_name(self.gpu)
-        units = [m for m in models.TABLE if m.a == m.b and m.scale is None and m.kind is not Kind.INTEGER]
+        units = [m for m in models.TABLE if m.a == m.b and m.scale is None and m.output != "int32"]
         offered = tuple(dict.fromkeys(m.a for m in units if m.gpu == gpu))
         try:
             plain = formats.get(given).name

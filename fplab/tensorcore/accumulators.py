@@ -1,0 +1,121 @@
+"""What C and D travel in, by their format: the bits of float32, float64 numbers, or int32.
+
+Each accumulator reads C, adds partial results, and finishes with alpha and beta.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arithmetic import fma, mul
+from ..arrays import values, widened
+from ..errors import LabError
+from ..floats import quantize
+from ..formats import Rounding
+from . import engine
+from .models import Model
+from .operands import Array, demand, nan_bits, rounded, spread, whole_numbers
+
+
+class Floats:
+    """FP32 and FP16 results: uint32, the bits of float32."""
+
+    def read(self, c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
+        """C at the shape of the result (it broadcasts); None is zero."""
+        if c is None:
+            return np.zeros(shape, np.uint32)
+        v = values(c, "c")
+        if strict:
+            demand(v.flat, "c", model.format_d)
+        flat = rounded(v.flat, model.format_d, Rounding.RNE)
+        bits = np.array(spread(flat.reshape(v.shape), shape, "c"), dtype=np.float32).view(np.uint32)
+        bits[(bits & 0x7FFFFFFF) > 0x7F800000] = nan_bits(model)
+        return bits
+
+    def add(self, x: Array, y: Array, model: Model) -> Array:
+        """The sum of two partial results, to nearest, in the output format (FP32 where they were promoted)."""
+        bits = engine.add_up(x, y, model)
+        if model.output == "fp16":
+            nan = np.isnan(bits.view(np.float32))
+            bits = np.asarray(quantize(bits.view(np.float32), "fp16")).view(np.uint32)
+            bits[nan] = nan_bits(model)
+        return bits
+
+    def values(self, acc: Array) -> Array:
+        """Results as numbers."""
+        return acc.view(np.float32)
+
+    def epilogue(self, result: Array, c: Any, alpha: float, beta: float, model: Model) -> Array:
+        """``alpha * result + beta * c`` in the output format: beta * c rounded, then one fused multiply-add."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            first, second = np.float32(alpha), np.float32(beta)
+        addend: Any = np.float32(0)
+        if c is not None:
+            addend = self.values(self.read(c, model, result.shape, False))
+            addend = addend if beta == 1 else mul(second, addend, model.output)
+        if alpha == 1 and model.output == "fp32":
+            with np.errstate(invalid="ignore", over="ignore"):
+                total = np.asarray(result + addend)  # what the fused operation gives for a factor of 1, much faster
+        else:
+            total = np.array(fma(first, result, addend, model.output))
+        total.view(np.uint32)[np.isnan(total)] = nan_bits(model)
+        return total
+
+
+class Doubles(Floats):
+    """FP64 results: float64."""
+
+    def read(self, c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
+        if c is None:
+            return np.zeros(shape, np.float64)
+        v = values(c, "c")
+        if strict:
+            demand(v.flat, "c", model.format_d)
+        return np.array(spread(widened(v.flat).reshape(v.shape), shape, "c"))
+
+    def add(self, x: Array, y: Array, model: Model) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = np.asarray(x + y)
+        total[np.isnan(total)] = np.nan  # whose sign and payload else depend on the CPU
+        return total
+
+    def values(self, acc: Array) -> Array:
+        return acc
+
+    def epilogue(self, result: Array, c: Any, alpha: float, beta: float, model: Model) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = np.float64(beta) * self.read(c, model, result.shape, False)
+        engine.scaled(result, float(alpha), total)
+        return total
+
+
+class Integers(Floats):
+    """INT32 results: int32; partial ones are added without wrapping."""
+
+    def read(self, c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
+        if c is None:
+            return np.zeros(shape, np.int32)
+        v = values(c, "c")
+        if not whole_numbers(v.flat, -(2**31), 2**31 - 1).all():
+            raise LabError("c of an INT8 product must hold integers from -2147483648 to 2147483647.")
+        return np.array(spread(v.flat.reshape(v.shape), shape, "c"), dtype=np.int32)
+
+    def add(self, x: Array, y: Array, model: Model) -> Array:
+        return np.clip(x.astype(np.int64) + y, -(2**31), 2**31 - 1).astype(np.int32)
+
+    def values(self, acc: Array) -> Array:
+        return acc
+
+    def epilogue(self, result: Array, c: Any, alpha: float, beta: float, model: Model) -> Array:
+        raise LabError("alpha and beta must be 1 for INT8; scale the int32 result yourself.")
+
+
+FLOATS = Floats()
+OTHERS: dict[str, Floats] = {"fp64": Doubles(), "int32": Integers()}
+
+
+def of(model: Model) -> Floats:
+    """The accumulator of a record."""
+    return OTHERS.get(model.output, FLOATS)

@@ -1,0 +1,174 @@
+"""The GPUs, one row each, and the cells of their matrix units: everything that the lab knows of a GPU is its row.
+
+A GPU whose units compute by a known algorithm (a file of :mod:`.units`) is one row of :data:`ROWS` more. It has the
+cells that its row names and no others: FP64 and INT8 are cells like the rest.
+
+Sources: Fasi, Higham, Mikaitis and Pranesh 2021 (PeerJ CS 7:e330); Khattak and Mikaitis 2025 (arXiv 2512.07004);
+Xie et al. 2025, MMA-Sim (arXiv 2511.10909); FPRev (arXiv 2411.00442); DeepSeek-V3 (arXiv 2412.19437).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+Pair = tuple[str, str]
+Scale = tuple[str, int]  # the format of a block's scale, and how many elements share it
+
+
+class Status(enum.Enum):
+    """What a record rests on."""
+
+    DATA = "data"  # reproduces, bit for bit, results recorded on this GPU; they show no floor (Model.floor_status)
+    LITERATURE = "literature"  # published, not checked against data here
+    OPEN = "open"  # sources disagree or are silent
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Some inputs of a GPU that all its named instructions compute in one way.
+
+    ``inputs``: names of both operands, of :data:`PLAIN` or :data:`SCALED`. ``length``, ``alignment_bits``, ``floor``,
+    ``kept_bits`` (None: all that ``output`` has): as in a :class:`.Model`. ``k``: products of an instruction, the usual
+    one first; the others are of ``mma`` alone, and one below ``length`` makes a shorter block.
+    ``kind``: the algorithm, a file of :mod:`.units`; scaled inputs name their own. ``instructions``: none are all that
+    the GPU has. ``status``: where no recorded result says more.
+    """
+
+    inputs: tuple[Pair, ...]
+    output: str
+    length: int
+    alignment_bits: int
+    floor: int | None
+    k: tuple[int, ...]
+    kept_bits: int | None = None
+    kind: str = "block"
+    instructions: tuple[str, ...] = ()
+    status: Status = Status.LITERATURE
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One GPU. ``capability``: the compute capability, None for one that is not NVIDIA's.
+
+    ``instructions``: what its units have, first the one that torch's products use. ``recorded``: the instructions whose
+    recorded results the records reproduce, as "mma fp16->fp32", or "mma.k4 tf32->fp32" where it is one k alone.
+    """
+
+    name: str
+    architecture: str
+    capability: tuple[int, int] | None
+    instructions: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    recorded: tuple[str, ...] = ()
+
+
+def same(*names: str) -> tuple[Pair, ...]:
+    """Each format with itself."""
+    return tuple((a, a) for a in names)
+
+
+def pairs(*names: str) -> tuple[Pair, ...]:
+    """Every pair of formats, mixed ones included."""
+    return tuple((a, b) for a in names for b in names)
+
+
+_MX = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+PLAIN: tuple[str, ...] = ("fp16", "bf16", "tf32", *_MX, "int8", "fp64")
+# Inputs whose blocks share a scale: the element's format, the scale, and the algorithm: mxfp4 is the instruction of 64
+# products, mxfp4_k32 that of 32.
+SCALED: dict[str, tuple[str, Scale, str]] = {
+    "mxfp8_e4m3": ("e4m3", ("e8m0", 32), "block"),
+    "mxfp8_e5m2": ("e5m2", ("e8m0", 32), "block"),
+    "mxfp6_e3m2": ("e3m2", ("e8m0", 32), "block"),
+    "mxfp6_e2m3": ("e2m3", ("e8m0", 32), "block"),
+    "mxfp4_k32": ("e2m1", ("e8m0", 32), "block"),
+    "mxfp4": ("e2m1", ("e8m0", 32), "grouped"),
+    "nvfp4": ("e2m1", ("e4m3", 16), "grouped"),
+    "nvfp4_e8m0": ("e2m1", ("e8m0", 16), "grouped"),
+}
+
+_FP16, _HALF, _TF32, _FP8 = same("fp16"), same("fp16", "bf16"), same("tf32"), pairs("e4m3", "e5m2")
+_MMA, _WGMMA, _TCGEN05 = ("mma",), ("wgmma",), ("tcgen05",)
+_FP64 = Cell(same("fp64"), "fp64", 1, 0, None, (4,), kind="fma", instructions=_MMA)
+_INT8 = Cell(same("int8"), "int32", 32, 0, None, (32, 16), kind="integer")
+
+_VOLTA = (
+    Cell(_FP16, "fp32", 4, 23, None, (4,)),
+    Cell(_FP16, "fp16", 4, 23, -19, (4,)),
+)
+_TURING = (
+    Cell(_FP16, "fp32", 8, 24, -132, (8,)),
+    Cell(_FP16, "fp16", 8, 24, -20, (8,)),
+    Cell(same("int8"), "int32", 32, 0, None, (16,), kind="integer"),
+)
+_HALF_BY_8 = (
+    Cell(_HALF, "fp32", 8, 24, -132, (16, 8)),
+    Cell(_TF32, "fp32", 4, 24, -132, (8, 4)),
+    Cell(_FP16, "fp16", 8, 24, -20, (16, 8)),
+)
+_AMPERE = (*_HALF_BY_8, _FP64, _INT8)
+_ADA = (
+    *_HALF_BY_8,
+    Cell(_FP8, "fp32", 16, 13, -132, (32, 16), kept_bits=13),
+    Cell(_FP8, "fp16", 16, 13, None, (32, 16)),
+    _FP64,
+    _INT8,
+)
+_HALF_BY_16 = (
+    Cell(_HALF, "fp32", 16, 25, -133, (16, 8)),
+    Cell(_TF32, "fp32", 8, 25, -133, (8, 4)),
+    Cell(_FP16, "fp16", 16, 25, -21, (16, 8)),
+)
+_FP8_BY_FP16 = Cell(_FP8, "fp16", 16, 25, -21, (32,), kind="widened", instructions=_MMA)
+_HOPPER = (
+    *_HALF_BY_16,
+    Cell(_FP8, "fp32", 32, 13, -133, (32,), kept_bits=13, instructions=_WGMMA),
+    Cell(_FP8, "fp16", 32, 13, None, (32,), instructions=_WGMMA, status=Status.OPEN),
+    _FP8_BY_FP16,
+    Cell(_FP8, "fp32", 16, 25, -133, (32,), kind="widened", instructions=_MMA, status=Status.OPEN),
+    _FP64,
+    _INT8,
+)
+_MX_SCALED = pairs("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4_k32")
+_B200 = (
+    *_HALF_BY_16,
+    _FP8_BY_FP16,
+    Cell(_FP8, "fp32", 16, 25, -133, (32,), kind="widened", instructions=_MMA),
+    Cell(pairs(*_MX), "fp32", 32, 25, -133, (32,), instructions=_TCGEN05),
+    Cell(_FP8, "fp16", 32, 25, -133, (32,), instructions=_TCGEN05),
+    Cell(_MX_SCALED, "fp32", 32, 25, -133, (32,), instructions=_TCGEN05),
+    Cell(same("mxfp4", "nvfp4", "nvfp4_e8m0"), "fp32", 64, 35, -139, (64,), instructions=_TCGEN05),
+    _FP64,
+    _INT8,
+)
+_RTX_BLACKWELL = (
+    *_HALF_BY_16,
+    Cell(pairs(*_MX), "fp32", 32, 25, -133, (32,)),
+    Cell(pairs(*_MX), "fp16", 32, 25, -133, (32,)),
+    Cell(_MX_SCALED, "fp32", 32, 25, -133, (32,)),
+    Cell(same("mxfp4", "nvfp4"), "fp32", 64, 35, -139, (64,)),
+    _FP64,
+    _INT8,
+)
+
+_FP16_TO_BOTH = ("mma fp16->fp32", "mma fp16->fp16")
+_RECORDED_BY_8 = (*_FP16_TO_BOTH, "mma bf16->fp32", "mma tf32->fp32")
+_RECORDED_BY_16 = (*_FP16_TO_BOTH, "mma bf16->fp32", "mma.k4 tf32->fp32")
+_FP8_TO_FP16 = ("mma e4m3->fp16", "mma e5m2->fp16")
+_FP8_TO_FP32 = ("mma e4m3->fp32", "mma e5m2->fp32")
+_WGMMA_FP8 = ("wgmma e4m3->fp32", "wgmma e5m2->fp32")
+
+ROWS: tuple[GPU, ...] = (
+    GPU("V100", "Volta", (7, 0), ("mma",), _VOLTA, _FP16_TO_BOTH),
+    GPU("T4", "Turing", (7, 5), ("mma",), _TURING),
+    GPU("A100", "Ampere", (8, 0), ("mma",), _AMPERE, _RECORDED_BY_8),
+    GPU("A2", "Ampere", (8, 6), ("mma",), _AMPERE, _RECORDED_BY_8),
+    GPU("A30", "Ampere", (8, 0), ("mma",), _AMPERE),
+    GPU("Ada", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32, *_FP8_TO_FP16)),
+    GPU("L40S", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32)),
+    GPU("H100", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
+    GPU("H200", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
+    GPU("B200", "Blackwell", (10, 0), ("tcgen05", "mma"), _B200, (*_RECORDED_BY_16, *_FP8_TO_FP16, *_FP8_TO_FP32)),
+    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma",), _RTX_BLACKWELL),
+)  # fmt: skip

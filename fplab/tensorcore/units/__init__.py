@@ -1,0 +1,131 @@
+"""The algorithms of matrix units, one file each: fast product, oracle, trace, and what probing has to know.
+
+A record names its algorithm by the file: ``kind="block"`` is computed by ``UNIT`` of units/block.py. A new algorithm is
+a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` and :meth:`Unit.rows`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import LabError
+from ...exact import Exact
+from .. import engine
+from ..blocks import Block, in_format
+from ..models import Model
+from ..operands import Scales
+
+Array = np.ndarray[Any, Any]
+Pairs = Sequence[tuple[Exact, Exact]]
+ScalePair = tuple[Scales, Scales]
+Factors = list[tuple[int, float, float]]  # k of a term and its two factors
+Blocks = tuple[tuple[int, ...], ...]  # the k of each block
+Rows = dict[str, Array]  # rows for a black box: a, b (N, K), c (N,), and scale_a, scale_b where there are any
+
+
+class Unit:
+    """One algorithm. Products go k ascending, step after step; the result of a step is the c of the next.
+
+    ``promotes``: whether partial sums can be added to FP32 registers (:attr:`.Plan.promote`). ``traced``: whether its
+    steps have terms to show. ``measured``: whether probing can measure it, for :meth:`recognise` to name. ``unseen``:
+    fields of a record that no probing by elimination shows.
+    """
+
+    promotes = False
+    traced = True
+    measured = False
+    unseen: tuple[str, ...] = ()
+
+    # --- the oracle -------------------------------------------------------------------------------------------------
+
+    def width(self, model: Model) -> int:
+        """How many products a step of the oracle takes."""
+        return model.length
+
+    def entering(self, c: Exact, model: Model) -> Exact:
+        """C as the accumulator holds it."""
+        return in_format(c, model)
+
+    def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
+        """One step of :meth:`width` products onto c; the last block's result is the step's.
+
+        ``scales``: a pair for each group of elements that the step takes, none where the inputs have none.
+        """
+        raise NotImplementedError
+
+    # --- the trace --------------------------------------------------------------------------------------------------
+
+    def factors(
+        self, model: Model, a: Sequence[float], b: Sequence[float], scales: Sequence[tuple[float, float]]
+    ) -> Iterator[tuple[Factors, bool]]:
+        """For each block of the chain its terms' factors, and whether the last result enters it as c.
+
+        Operands end where they end; up to whole instructions there are zeros.
+        """
+        for start in range(0, -(-len(a) // model.k) * model.k, model.length):
+            yield factors_at(range(start, start + model.length), a, b), True
+
+    # --- the fast product -------------------------------------------------------------------------------------------
+
+    def order_free(self, model: Model) -> bool:
+        """Whether no plan changes a bit."""
+        return False
+
+    def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
+        """One chain for each row, in place: a, b (N, K), c (N,) as the accumulator has it, scales (N, K / length)."""
+        raise NotImplementedError
+
+    def chain(
+        self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
+    ) -> None:
+        """``c += a @ b`` in place: one chain of the given instructions. a (M, K), b (K, N), c (M, N) contiguous.
+
+        ``period``: instructions after which to promote, 0 for never. Scales: (M, K / length) and (N, K / length).
+        """
+        a, b, scales = engine.chosen(model, a, b, instructions, scales)
+        columns = np.ascontiguousarray(b.T)
+        for i in range(a.shape[0]):
+            own = scales and (Scales(*(np.tile(part[i], (b.shape[1], 1)) for part in scales[0])), scales[1])
+            self.rows(model, np.tile(a[i], (b.shape[1], 1)), columns, c[i], own)
+
+    # --- probing ----------------------------------------------------------------------------------------------------
+
+    def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
+        """The length of a block, and the k of an instruction where the algorithm says it; None for other blocks."""
+        return None
+
+    def together(self, model: Model) -> int:
+        """How many products are summed at once."""
+        return model.length
+
+    def variants(self, model: Model) -> Iterator[Model]:
+        """Records like one of the table, for elimination to choose from."""
+        return iter(())
+
+    def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
+        """Rows on which the variants part: a, b (count, k), c (count,), and scales where there are any."""
+        raise NotImplementedError
+
+
+def factors_at(places: Sequence[int], a: Sequence[float], b: Sequence[float]) -> Factors:
+    """The factors of some k; beyond the operands' end zeros."""
+    return [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in places]
+
+
+@cache
+def named(kind: str) -> Unit:
+    """The algorithm of a file."""
+    unit = getattr(importlib.import_module(f".{kind}", __name__), "UNIT", None)
+    if not isinstance(unit, Unit):
+        raise LabError(f"fplab/tensorcore/units/{kind}.py has no UNIT, an object of a subclass of units.Unit.")
+    return unit
+
+
+def of(model: Model) -> Unit:
+    """The algorithm of a record."""
+    return named(model.kind)

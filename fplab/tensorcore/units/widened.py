@@ -1,0 +1,68 @@
+"""FP8 widened to FP16: two fused blocks from zero through the FP16 unit, then one IEEE addition of c."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ... import exact
+from ...exact import Exact
+from ..blocks import Block, decided, in_format
+from ..models import Model
+from . import Array, Blocks, Factors, Pairs, factors_at
+from .block import ALIGNMENTS, FusedBlocks
+
+K = 32  # products of an instruction
+ORDER = [*(k for k in range(K) if k % 4 < 2), *(k for k in range(K) if k % 4 >= 2)]  # as the two blocks take them
+
+
+class Widened(FusedBlocks):
+    """An instruction of 32 products: those of k mod 4 < 2 from zero, the others onto their sum, and then c."""
+
+    halves = True
+
+    def emins(self, model: Model) -> tuple[int, int]:
+        """FP16's."""
+        return -14, -14
+
+    def width(self, model: Model) -> int:
+        return model.k
+
+    def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
+        steps, d = [], Exact(False)
+        for half in _halves(len(a)):
+            steps.append(self.block([a[k] for k in half], [b[k] for k in half], d, model))
+            d = steps[-1].result
+        return [*steps, decided(in_format(exact.add(d, c)[0], model), "add")]
+
+    def factors(
+        self, model: Model, a: Sequence[float], b: Sequence[float], scales: Sequence[tuple[float, float]]
+    ) -> Iterator[tuple[Factors, bool]]:
+        for start in range(0, len(a), model.k):
+            first, second = _halves(model.k)
+            yield factors_at([start + k for k in first], a, b), False
+            yield factors_at([start + k for k in second], a, b), True
+            yield [], False
+
+    def arranged(self, x: Array) -> Array:
+        padded = np.zeros((x.shape[0], -(-x.shape[1] // K) * K), np.float32)
+        padded[:, : x.shape[1]] = x
+        return padded.reshape(x.shape[0], -1, K)[:, :, ORDER].reshape(x.shape[0], -1)
+
+    def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
+        halves = tuple(tuple(half) for half in _halves(K))
+        return (K // 2, K) if not c_inside and blocks[:2] == halves else None
+
+    def variants(self, model: Model) -> Iterator[Model]:
+        """Other alignments."""
+        for f in ALIGNMENTS:
+            yield dataclasses.replace(model, alignment_bits=f)
+
+
+def _halves(k: int) -> tuple[list[int], list[int]]:
+    return [i for i in range(k) if i % 4 < 2], [i for i in range(k) if i % 4 >= 2]
+
+
+UNIT = Widened()
