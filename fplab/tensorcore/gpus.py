@@ -29,10 +29,10 @@ class Cell:
     """Some inputs of a GPU that all its named instructions compute in one way.
 
     ``inputs``: names of both operands, of :data:`PLAIN` or :data:`SCALED`. ``length``, ``alignment_bits``, ``floor``,
-    ``kept_bits`` (None: all that ``output`` has): as in a :class:`.Model`. ``k``: products of an instruction, the usual
-    one first; the others are of ``mma`` alone, and one below ``length`` makes a shorter block.
-    ``kind``: the algorithm, a file of :mod:`.units`; scaled inputs name their own. ``instructions``: none are all that
-    the GPU has. ``status``: where no recorded result says more.
+    ``kept_bits`` (None: all that ``output`` has) and ``rounding`` ("": FP32 and INT32 toward zero, others to nearest):
+    as in a :class:`.Model`. ``k``: products of an instruction, the usual one first; the others are of ``mma`` alone,
+    and one below ``length`` makes a shorter block. ``kind``: the algorithm, a file of :mod:`.units`; scaled inputs name
+    their own. ``instructions``: none are all that the GPU has. ``status``: where no recorded result says more.
     """
 
     inputs: tuple[Pair, ...]
@@ -42,6 +42,7 @@ class Cell:
     floor: int | None
     k: tuple[int, ...]
     kept_bits: int | None = None
+    rounding: str = ""
     kind: str = "block"
     instructions: tuple[str, ...] = ()
     status: Status = Status.LITERATURE

@@ -25,7 +25,8 @@ from typing import Any, Literal
 from .. import formats
 from ..errors import LabError, door, unknown
 from ..formats import Format
-from .gpus import GPU, PLAIN, ROWS, SCALED, Cell, Scale, Status
+from .gpus import GPU, PLAIN, ROWS, SCALED, Cell, Scale
+from .gpus import Status as Status
 
 GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
 INSTRUCTIONS: tuple[str, ...] = tuple(dict.fromkeys(name for row in ROWS for name in row.instructions))
@@ -57,7 +58,7 @@ class Model:
     length: int
     alignment_bits: int
     kept_bits: int
-    rounding: Literal["rtz", "rne"]
+    rounding: str
     floor: int | None
     k: int
     status: Status
@@ -182,7 +183,7 @@ def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
                     length=min(cell.length, k) if cell.alignment_bits else cell.length,
                     alignment_bits=cell.alignment_bits,
                     kept_bits=kept if cell.kept_bits is None else cell.kept_bits,
-                    rounding="rne" if cell.output in ("fp16", "fp64") else "rtz",
+                    rounding=cell.rounding or ("rne" if cell.output in ("fp16", "fp64") else "rtz"),
                     floor=cell.floor,
                     k=k,
                     status=cell.status,

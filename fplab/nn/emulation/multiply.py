@@ -11,6 +11,7 @@ import torch
 from ...errors import LabError, warn
 from ...floats import quantize
 from ...formats import Rounding, get
+from ...tensorcore import accumulators
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS, rounded
@@ -101,8 +102,8 @@ class Products:
             return result
         assert self.model is not None
         addend = None if c is None or beta == 0 else bits.values(c)
-        shape = tuple(result.shape)
-        return torch.from_numpy(tensorcore.epilogue(result.numpy(), addend, alpha, beta, self.model, shape))
+        accumulator = accumulators.of(self.model)
+        return torch.from_numpy(accumulator.epilogue(result.numpy(), addend, alpha, beta, self.model))
 
     def stored(self, result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The accumulator's values rounded once to the dtype of the result, or first to ``store`` where that is set."""

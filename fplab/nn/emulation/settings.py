@@ -109,9 +109,11 @@ def _model(gpu: str, a: str, b: str, accumulate: str, instruction: str | None) -
     if a == b == "fp64":
         name = models.gpu_name(gpu)
         if any(m.gpu == name and m.a == "fp64" for m in models.TABLE):
-            return models.get(gpu, "fp64", None, "mma")
-        one_by_one = models.get("A100", "fp64")  # without FP64 Tensor Cores: multiply-adds of the ordinary units
-        return dataclasses.replace(one_by_one, gpu=name, instruction="fma", k=1, status=models.Status.OPEN)
+            return models.get(gpu, "fp64")
+        return Model(  # without FP64 matrix units: multiply-adds of the ordinary ones
+            gpu=name, instruction="fma", a=a, b=b, output="fp64", kind="fma", length=1, alignment_bits=0, kept_bits=0,
+            rounding="rne", floor=None, k=1, status=models.Status.OPEN,
+        )  # fmt: skip
     return models.get(gpu, (a, b), accumulate, instruction)
 
 

@@ -1,0 +1,289 @@
+"""A stranger's tasks, each done in a copy of the package as a contributor would, in the files that it should take.
+
+A format, a GPU of a known algorithm, and a new algorithm are one file each, a rounding is one and its kernel; then
+everything that lists such things is walked through, and nothing in it may need to know. What is missing is said with
+the place where it belongs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fplab
+from fplab import plans, roundings
+from fplab.errors import LabError
+from fplab.kernels import rounding as kernel
+from fplab.tensorcore import get, models, units
+from fplab.tensorcore.gpus import ROWS, Cell, same
+
+WALK = """
+import importlib
+import fplab
+from fplab import formats, nn, tensorcore, widgets
+from fplab.hardware import software
+from fplab.widgets import shell
+
+for name in widgets.NAMES:
+    widget = importlib.import_module(f"fplab.widgets.{name}")
+    changed = getattr(widget, "changed", shell.change)
+    for control in getattr(widget, "CONTROLS", ()):
+        for option in control.options:
+            try:
+                assert widget.render(changed(widget.State(), control.field, option))
+            except fplab.LabError:
+                pass  # refused with words, as for a format that a GPU does not take
+fplab.inspect("0.1", formats.NAMES)
+for model in tensorcore.TABLE:
+    assert tensorcore.get(model.gpu, tensorcore.models.input_name(model), model.output, model.instruction)
+    assert any(model in group for group in tensorcore.classes())
+"""
+
+
+class House:
+    """A copy of the package that a stranger changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(Path(fplab.__file__).parent, folder / "fplab", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def edit(self, name: str, *pairs: tuple[str, str]) -> None:
+        """Replace texts of a file of the package, each of which is there once."""
+        path = self.folder / "fplab" / name
+        text = path.read_text(encoding="utf-8")
+        for old, new in pairs:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        path.write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Python with this copy for the package."""
+        env = {**os.environ, "PYTHONPATH": str(self.folder), **environment}
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, env=env, capture_output=True, text=True, check=False
+        )
+
+    def says(self, script: str, **environment: str) -> str:
+        """What a script prints, having walked through everything that lists formats, GPUs or roundings."""
+        ended = self.run("-c", f"{WALK}\n{script}", **environment)
+        assert not ended.returncode, ended.stderr
+        return ended.stdout
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+# --- a format ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_format_is_one_file(house: House) -> None:
+    house.edit(
+        "formats.py", ('    Format("e8m0"', '    Format("e4m2", 4, 2, specials=Specials.NONE),\n    Format("e8m0"')
+    )
+    house.says("""
+from fplab import exact
+for mode in fplab.Rounding:
+    for code in range(64):
+        want = exact.decode(code, "e4m2")
+        assert fplab.decode(code, "e4m2") == float(want.value)
+        x = float(want.value) * 1.03125
+        got = fplab.encode(x, "e4m2", mode, seed=1)
+        assert mode.random or got == exact.round_to(exact.from_float(x), "e4m2", mode)[0]
+assert "e4m2" in fplab.widgets.rounding.CONTROLS[0].options
+""")
+    ended = house.run("-m", "fplab", "run", "formats")
+    assert not ended.returncode, ended.stdout
+    assert (house.folder / "runs/quick/formats.csv").read_text(encoding="utf-8").count("e4m2") == 1
+
+
+def test_an_impossible_format_names_itself() -> None:
+    with pytest.raises(LabError, match=r"Format\('e4m0', exponent_bits=4, fraction_bits=0, .*: fraction_bits=0 leaves"):
+        fplab.Format("e4m0", 4, 0)
+
+
+# --- a GPU ------------------------------------------------------------------------------------------------------------
+
+NEW_GPU = '    GPU("RTX4090", "Ada", (8, 9), ("mma",), _ADA[:3]),\n)  # fmt: skip'
+
+
+def test_a_gpu_is_one_row_and_inherits_no_cell(house: House) -> None:
+    house.edit("tensorcore/gpus.py", (")  # fmt: skip", NEW_GPU))
+    said = house.says("""
+import numpy as np
+from fplab.experiments.partial_products import accumulators
+assert "RTX4090" in dict(accumulators.alike())["A100"]
+print(fplab.course.hardware(["RTX4090", "Ada"]).rows[0][0])
+print(software.gpu_of({"kind": "cuda", "device": "NVIDIA GeForce RTX 4090", "capability": "8.9"}))
+print(sorted({m.a for m in tensorcore.TABLE if m.gpu == "RTX4090"}))
+a, b = np.linspace(-1, 1, 96).reshape(2, 48)
+assert tensorcore.dot(a, b, gpu="rtx 4090") == tensorcore.dot(a, b, gpu="Ada")
+assert any("RTX4090" in name for name in tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu="A100")).equals)
+try:
+    tensorcore.get("RTX4090", "int8")
+except fplab.LabError as error:
+    print(error)
+""")
+    name, found, inputs, error = said.splitlines()
+    assert name == found == "RTX4090"
+    assert inputs == "['bf16', 'fp16', 'tf32']"
+    assert "RTX4090 has no int8. Allowed on RTX4090: fp16, bf16, tf32. GPUs that have it: T4," in error
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cells": ()}, "it names no cells, and none are assumed"),
+        ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), kind="pairwise"),), "recorded": ()},
+         r"kind='pairwise' is no algorithm; allowed: block, fma, grouped, integer, widened\. "
+         r"A new one is a file, fplab/tensorcore/units/pairwise\.py"),
+        ({"recorded": ("mma e2m1->fp32",)}, "recorded='mma e2m1->fp32' is no instruction of its cells"),
+        ({"cells": (Cell(same("fp17"), "fp32", 8, 24, -132, (16,)),)}, "unknown inputs 'fp17'. Allowed: fp16, bf16,"),
+        ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), instructions=("wgmma",)),)},
+         "unknown instruction 'wgmma'. Allowed: mma"),
+        ({"cells": ROWS[2].cells * 2}, r"two cells are X100 mma\.k16 fp16->fp32"),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_is_refused_by_its_name(change, message) -> None:
+    row = dataclasses.replace(ROWS[2], name="X100", **change)
+    with pytest.raises(LabError, match=rf"^fplab/tensorcore/gpus\.py, row X100: {message}"):
+        models._of_row(row)
+
+
+# --- an algorithm -----------------------------------------------------------------------------------------------------
+
+PAIRWISE = '''
+"""Trees of FP32 additions: products of a group pairwise, then their sum onto c, every addition to nearest."""
+
+import numpy as np
+
+from ... import exact
+from ..blocks import decided, in_format
+from . import Unit
+
+
+class Pairwise(Unit):
+    def step(self, a, b, c, model, scales):
+        sums = [in_format(exact.mul(x, y)[0], model) for x, y in zip(a, b, strict=True)]
+        while len(sums) > 1:
+            sums = [in_format(exact.add(x, y)[0], model) for x, y in zip(sums[::2], sums[1::2], strict=True)]
+        return [decided(in_format(exact.add(c, sums[0])[0], model), "tree")]
+
+    def factors(self, model, a, b, scales):
+        return (([], True) for _ in range(0, -(-len(a) // model.k) * model.k, model.length))
+
+    def rows(self, model, a, b, c, scales):
+        total, wide = c.view(np.float32), -(-a.shape[1] // model.length) * model.length
+        x, y = (np.pad(v, ((0, 0), (0, wide - v.shape[1]))) for v in (a, b))
+        for start in range(0, wide, model.length):
+            sums = x[:, start : start + model.length] * y[:, start : start + model.length]
+            while sums.shape[1] > 1:
+                sums = sums[:, ::2] + sums[:, 1::2]
+            total += sums[:, 0]
+
+    def draw(self, model, k, count, rng):
+        a, b = rng.standard_normal((2, count, k)).astype(np.float16).astype(np.float32)
+        return {"a": a, "b": b, "c": rng.standard_normal(count).astype(np.float32)}
+
+
+UNIT = Pairwise()
+'''
+MI100 = """    GPU("MI100", "CDNA1", None, ("mfma",),
+        (Cell(_FP16, "fp32", 4, 0, None, (16,), kind="pairwise", rounding="rne"),)),
+)  # fmt: skip"""
+
+
+def test_an_algorithm_is_one_file_and_its_gpu_one_row(house: House) -> None:
+    """AMD's pairwise sums, as MMA-Sim has them for FP16 on CDNA1: no fused block at all."""
+    (house.folder / "fplab/tensorcore/units/pairwise.py").write_text(PAIRWISE, encoding="utf-8")
+    house.edit("tensorcore/gpus.py", (")  # fmt: skip", MI100))
+    house.says("""
+import numpy as np
+import torch
+from fplab.tensorcore import oracle
+rng = np.random.default_rng(0)
+a, b = (rng.standard_normal(shape).astype(np.float16).astype(np.float32) for shape in ((9, 40), (40, 7)))
+model = tensorcore.get("MI100")
+got = tensorcore.matmul(a, b, np.float32(0.5), gpu=model, plan=tensorcore.Plan(split_k=2))
+assert (got.view(np.uint32) != tensorcore.matmul(a, b, np.float32(0.5), gpu="H100").view(np.uint32)).any()
+got = tensorcore.matmul(a, b, np.float32(0.5), gpu=model)
+for i, j in np.ndindex(got.shape):
+    want = oracle.dot(a[i].tolist(), b[:, j].tolist(), 0.5, model)
+    assert oracle.result_bits(want, model) == got[i, j].view(np.uint32), (i, j)
+assert tensorcore.trace(a[0], b[:, 0], 0.5, gpu=model).result == got[0, 0]
+assert tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu=model)).equals == (model.name,)
+with nn.emulate("MI100", inputs="fp16"):
+    product = torch.from_numpy(a) @ torch.from_numpy(b)
+assert np.array_equal(product.numpy(), tensorcore.matmul(a, b, gpu=model))
+""")
+
+
+def test_a_file_without_an_algorithm_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(units.named("fma").__class__.__module__ + ".UNIT")
+    units.named.cache_clear()
+    with pytest.raises(LabError, match=r"^fplab/tensorcore/units/fma\.py has no UNIT"):
+        units.of(get("A100", "fp64"))
+
+
+# --- a rounding -------------------------------------------------------------------------------------------------------
+
+ROW = ('    ODD = "odd"', '    RNZ = "rnz", "to nearest, ties toward zero", _nearest_zero\n    ODD = "odd"')
+RULE = ("def _truncate(", """def _nearest_zero(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
+    return share > HALF
+
+
+def _truncate(""")  # fmt: skip
+NUMBER = ('"stochastic": 6}\nRNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC', '"stochastic": 6, "rnz": 7}\n'
+          "RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC, RNZ")  # fmt: skip
+ARM = ("    if mode == RNA:\n", "    if mode == RNZ:\n        return above > half or (above == half and sticky)\n"
+       "    if mode == RNA:\n")  # fmt: skip
+
+
+def test_a_rounding_is_one_row_and_its_kernel(house: House) -> None:
+    house.edit("roundings.py", ROW, RULE)
+    said = house.says("""
+try:
+    fplab.quantize(1.0, "fp16", "rnz")
+except fplab.LabError as error:
+    print(error)
+""")
+    assert (
+        "rounding='rnz' has a row in fplab/roundings.py and no kernel; give it a number in MODES and an arm in" in said
+    )
+    assert "fplab/kernels/rounding.py" in said
+    house.edit("kernels/rounding.py", NUMBER, ARM)
+    ended = house.run("-c", """
+import fplab
+from fplab import exact, widgets
+values = fplab.decode(range(0x7C00), "fp16")
+for fmt in ("e4m3", "e5m2", "e2m1", "e8m0"):
+    codes = fplab.encode(values, fmt, "rnz", nan="zero").tolist()
+    for x, got in zip(values.tolist()[::7], codes[::7], strict=True):
+        assert got == exact.round_to(exact.from_float(x), fmt, "rnz", nan="zero")[0], (fmt, x)
+assert "rnz" in str(widgets.rounding.render(widgets.rounding.State()))
+assert "ties toward zero" in str(fplab.inspect("0.1", "fp16", rounding="rnz"))
+""", FPLAB_LANG="zh")  # fmt: skip
+    assert not ended.returncode, ended.stderr
+    assert "rnz" in house.run("-m", "fplab", "inspect", "--help").stdout
+
+
+def test_an_unknown_rounding_is_refused_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LabError, match=r"unknown rounding 'rnz'\. Allowed: rne, rna, rtz, rtp, rtn, odd, stochastic"):
+        roundings.rounding("rnz")
+    with pytest.raises(ValueError, match=r"has a number in MODES but no arm in _rounds_up, in fplab/kernels/rounding"):
+        kernel._rounds_up.py_func(99, False, False, 1, 2, False, 0, 0)
+    monkeypatch.delitem(kernel.MODES, "odd")
+    with pytest.raises(LabError, match=r"rounding='odd' has a row in fplab/roundings\.py and no kernel"):
+        plans.options(fplab.Format("x", 5, 10), "odd")
+
+
+def test_every_rounding_has_its_kernel() -> None:
+    assert set(kernel.MODES) == {mode.value for mode in fplab.Rounding}
+    assert len(set(kernel.MODES.values())) == len(kernel.MODES)
