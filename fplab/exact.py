@@ -223,7 +223,6 @@ def round_to(
 # --- operations -----------------------------------------------------------------------------------------------
 
 
-@door
 def nearest(x: Fraction, fmt: str = "fp32") -> Fraction:
     """The value of a format that is nearest to ``x``, ties to even; beyond the format's range is an error."""
     code, flags = round_to(of(x), fmt)
@@ -232,6 +231,7 @@ def nearest(x: Fraction, fmt: str = "fp32") -> Fraction:
     return decode(code, fmt).value
 
 
+@door
 def flush(x: Exact, fmt: Format) -> Exact:
     """A subnormal operand of ``fmt`` as zero of its sign ("denormals are zero")."""
     if x.kind == "finite" and x.magnitude < Fraction(2) ** fmt.emin and fmt.zero:

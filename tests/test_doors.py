@@ -8,64 +8,38 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import refusals
 import torch
 
 import fplab
 from fplab.errors import LabError, door, fits, quotes_call
 
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (
-            lambda: fplab.quantize(torch.float32, "fp16"),
-            r"^fplab\.quantize\(torch\.float32, 'fp16'\): x has dtype object",
-        ),
-        (
-            lambda: fplab.tensorcore.matmul([[1]], [[1]], plan="x"),
-            r": plan='x' is not possible; allowed: a Plan or None\.$",
-        ),
-        (lambda: fplab.tensorcore.get("H100", None), r"inputs=None is not possible; allowed: a string or a sequence, "),
-        (lambda: fplab.training.fit(None), r"task=None is not possible; allowed: a Task or a string\.$"),
-        (
-            lambda: fplab.codebooks.Rule("r", "", divides="x"),
-            r"^divides='x' is not possible; allowed: True or False\.$",
-        ),
-        (
-            lambda: fplab.training.Adam([torch.nn.Parameter(torch.ones(1))], betas=(0.9,)),
-            r": betas=\(0\.9,\) is not possible; allowed: \(a number, a number\)\.$",
-        ),
-        (lambda: fplab.training.SGD([]), r": params=\[\] is not possible; allowed: tensors, or groups"),
-        (lambda: fplab.exact.add(1.5, 2.0), r"^a=1\.5 is not possible; allowed: a Exact\.$"),
-        (
-            lambda: fplab.nn.Int8Linear(torch.nn.Linear(2, 2, device="meta")),
-            r"^linear is on the device meta, where there are no values to quantise\.$",
-        ),
-        (lambda: fplab.nn.fake_quantize(torch.ones(4), 1.0, axis=10**5000), r": axis=<int> of a tensor of 1 dim"),
-        (
-            lambda: fplab.training.Adagrad8bit([torch.nn.Parameter(torch.ones(4))], state_bits=10**5000),
-            r": state_bits=<int> is not possible; allowed: 8, 32\.$",
-        ),
-        (lambda: fplab.training.StableEmbedding(4, -1), r"^embedding_dim=-1 is not possible; allowed: 1 to "),
-        (
-            lambda: fplab.memory.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), device="fp16"),
-            r"device='fp16' is none of torch's; allowed: cpu, cuda or meta\.$",
-        ),
-        (
-            lambda: fplab.nn.observe(torch.nn.Sequential(torch.nn.Linear(3, 2)), [torch.ones(1, 3, device="meta")]),
-            r"inputs of layer '0' are on the device meta",
-        ),
-        (
-            lambda: fplab.nn.int8_linears(torch.nn.Sequential(torch.nn.Linear(3, 2)), skip=range(1000)),
-            r"skip names \[0, 1, .{,420}\.\.\., but the linear layers are \['0'\]\.$",
-        ),
-        (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
-        (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
-    ],
-)
-def test_the_argument_is_named(call, text):
-    with pytest.raises(LabError, match=text):
-        call()
+test_the_argument_is_named = refusals.matching(
+    (lambda: fplab.quantize(torch.float32, "fp16"), r"^fplab\.quantize\(torch\.float32, 'fp16'\): x has dtype object"),
+    (lambda: fplab.tensorcore.matmul([[1]], [[1]], plan="x"),
+     r": plan='x' is not possible; allowed: a Plan or None\.$"),
+    (lambda: fplab.tensorcore.get("H100", None), r"inputs=None is not possible; allowed: a string or a sequence, "),
+    (lambda: fplab.training.fit(None), r"unknown task None\. Allowed: digits, digits_mlp, characters\.$"),
+    (lambda: fplab.codebooks.Rule("r", "", divides="x"), r"^divides='x' is not possible; allowed: True or False\.$"),
+    (lambda: fplab.training.Adam([torch.nn.Parameter(torch.ones(1))], betas=(0.9,)),
+     r": betas=\(0\.9,\) are not two numbers, such as \(0\.9, 0\.999\)\.$"),
+    (lambda: fplab.training.SGD([]), r": params=\[\] is not possible; allowed: tensors, or groups"),
+    (lambda: fplab.exact.add(1.5, 2.0), r"^a=1\.5 is not possible; allowed: a Exact\.$"),
+    (lambda: fplab.nn.Int8Linear(torch.nn.Linear(2, 2, device="meta")),
+     r"^linear is on the device meta, where there are no values to quantise\.$"),
+    (lambda: fplab.nn.fake_quantize(torch.ones(4), 1.0, axis=10**5000), r": axis=<int> of a tensor of 1 dim"),
+    (lambda: fplab.training.Adagrad8bit([torch.nn.Parameter(torch.ones(4))], state_bits=10**5000),
+     r": state_bits=<int> is not possible; allowed: 8, 32\.$"),
+    (lambda: fplab.training.StableEmbedding(4, -1), r"^embedding_dim=-1 is not possible; allowed: 1 to "),
+    (lambda: fplab.memory.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), device="fp16"),
+     r"device='fp16' is none of torch's; allowed: cpu, cuda or meta\.$"),
+    (lambda: fplab.nn.observe(torch.nn.Sequential(torch.nn.Linear(3, 2)), [torch.ones(1, 3, device="meta")]),
+     r"inputs of layer '0' are on the device meta"),
+    (lambda: fplab.nn.int8_linears(torch.nn.Sequential(torch.nn.Linear(3, 2)), skip=range(1000)),
+     r"skip names \[0, 1, .{,420}\.\.\., but the linear layers are \['0'\]\.$"),
+    (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
+    (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("decorate", [door, quotes_call])

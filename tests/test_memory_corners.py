@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
-import refusals
 import torch
 from torch import nn
 
@@ -14,7 +12,7 @@ from fplab import cli
 from fplab.errors import LabError
 from fplab.memory import Model, Options, Tensor, Transformer, build, estimate, report, smallest
 from fplab.memory.measuring import Trainer, measured_step
-from fplab.memory.units import GB, shown
+from fplab.memory.units import shown
 
 SMALL = Transformer("small", 6, 64, 4, 100, 32)
 GPT = Transformer("gpt", 2, 32, 4, 50, 16)
@@ -197,24 +195,3 @@ def test_inference_refuses_what_belongs_to_training(name: str, value: object) ->
     assert f"{name}={value!r} belongs to training; inference='int8' has none of it." in str(error.value)
     assert estimate("gpt2", inference="int8", gpus=4, tensor=2, pipeline=2, micro_batch=3, sequence=100).total > 0
     assert Options(**{name: value})
-
-
-test_what_is_refused = refusals.saying(
-    (lambda: estimate("gpt2", inputs=TOKENS), "inputs= are for a torch module; other activations follow from "),
-    (lambda: estimate(nn.Linear), "model=Linear is not possible; allowed: a preset's name, a Transformer, a torch"),
-    (lambda: estimate("gpt2", gpus=12, pipeline=3, schedule="interleaved", chunks=2, micro_batches=7),
-     "interleaved takes micro-batches in groups of 3; micro_batches=7 is no multiple of it; the nearest: 6, 9."),
-    (lambda: estimate("gpt2", gpus=3, pipeline=3, schedule="interleaved", chunks=2),
-     "interleaved takes micro-batches in groups of 3; micro_batches=1 is no multiple of it; the nearest: 3."),
-    (lambda: smallest("gpt2", GB, tensor="2"), "tensor='2' is not an integer"),
-    (lambda: smallest("gpt2", GB, step=0), "step=0 is not possible; allowed: 1 to "),
-    (lambda: smallest("gpt2", GB, step="2"), "step='2' is not an integer"),
-    *((lambda o=option: estimate(nn.Linear(4, 4), inputs=torch.zeros(2, 4), **o), "does not change a pass that is")
-     for option in ({"recompute": "full"}, {"flash": True}, {"sequence": 3}, {"micro_batch": 2})),
-)  # fmt: skip
-
-
-def test_a_number_of_parameters_of_another_library() -> None:
-    for kind in (np.int64, torch.tensor):
-        found = estimate(kind(10**9))
-        assert (found.total, found.model.name) == (16 * 10**9, "1,000,000,000 parameters")

@@ -92,6 +92,20 @@ test_nonsense_is_refused_with_the_rule = refusals.saying(
     (lambda: estimate(torch.nn.Linear(2, 2), inputs=torch.zeros(1, 2), precision="fp8"),
      "torch saves no 8-bit operands that could be traced; precision='fp8' has a formula."),
     (lambda: smallest("gpt2", GB, tensor=2, step=3), "step=3 is no multiple of tensor*pipeline = 2."),
+    (lambda: estimate("gpt2", inputs=torch.zeros(3, 16)),
+     "inputs= are for a torch module; other activations follow from "),
+    (lambda: estimate(torch.nn.Linear),
+     "model=Linear is not possible; allowed: a preset's name, a Transformer, a torch"),
+    (lambda: estimate("gpt2", gpus=12, pipeline=3, schedule="interleaved", chunks=2, micro_batches=7),
+     "interleaved takes micro-batches in groups of 3; micro_batches=7 is no multiple of it; the nearest: 6, 9."),
+    (lambda: estimate("gpt2", gpus=3, pipeline=3, schedule="interleaved", chunks=2),
+     "interleaved takes micro-batches in groups of 3; micro_batches=1 is no multiple of it; the nearest: 3."),
+    (lambda: smallest("gpt2", GB, tensor="2"), "tensor='2' is not an integer"),
+    (lambda: smallest("gpt2", GB, step=0), "step=0 is not possible; allowed: 1 to "),
+    (lambda: smallest("gpt2", GB, step="2"), "step='2' is not an integer"),
+    *((lambda o=option: estimate(torch.nn.Linear(4, 4), inputs=torch.zeros(2, 4), **o),
+       "does not change a pass that is")
+     for option in ({"recompute": "full"}, {"flash": True}, {"sequence": 3}, {"micro_batch": 2})),
 )  # fmt: skip
 
 
@@ -102,3 +116,5 @@ def test_integers_of_other_libraries_are_integers() -> None:
         found = estimate("gpt2", gpus=kind(4), zero=kind(2), micro_batch=kind(3), sequence=kind(128))
         assert found.to_json() == plain
         assert Transformer("x", kind(2), kind(8), kind(2), kind(10), kind(8)) == Transformer("x", 2, 8, 2, 10, 8)
+        found = estimate(kind(10**9)) if kind is not np.uint8 else estimate(10**9)
+        assert (found.total, found.model.name) == (16 * 10**9, "1,000,000,000 parameters")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import refusals
 import torch
 from torch import nn
 
@@ -207,43 +208,37 @@ def with_weight(value: float) -> nn.Sequential:
 SEEN = observe(net(), [X])
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: int8_linears(with_weight(np.nan)), r"int8_linears\(<Sequential>\): layer '2': .*element 5 is nan"),
-        (lambda: int4_linears(with_weight(np.inf)), r"layer '2': .*is inf"),
-        (lambda: int8_linears(nn.Sequential(nn.ReLU(), nn.Linear(133153, 1))), r"layer '1': K=133153 products of magn"),
-        (lambda: int8_linears(nn.ReLU()), r"ReLU has no nn\.Linear; what could be quantised is of other types"),
-        (lambda: int8_linears("model"), r"model is str; it must be a torch\.nn\.Module"),
-        (lambda: int8_linears(net(), threshold=float("nan")), r"layer '0': threshold=nan is not possible; allowed: 0"),
-        (lambda: Int8Linear(nn.Linear(4, 2), threshold=-1), r"threshold=-1 is not possible"),
-        (lambda: Int8Linear(nn.Linear(4, 2), threshold="6"), r"threshold='6' is not possible"),
-        (lambda: Int8Linear(nn.Linear(4, 2), "absmax", amax=-1.0), r"amax=-1\.0 is negative"),
-        (lambda: Int8Linear(nn.Linear(4, 2), "absmax", amax=float("nan")), r"amax: element 0 is nan"),
-        (lambda: Int8Linear(nn.Conv2d(1, 1, 1)), r"linear is Conv2d, and takes the place of an nn\.Linear"),
-        (lambda: Int4Linear(nn.Conv2d(1, 1, 1)), r"linear is Conv2d"),
-        (lambda: Int8Linear(nn.Linear(4, 2))(torch.ones(3, 5)), r"inputs have shape \(3, 5\), and the layer takes 4"),
-        (lambda: Int4Linear(nn.Linear(4, 2))(torch.tensor(1.0)), r"inputs have shape \(\), and the layer takes 4"),
-        (lambda: int8_linears(with_weight(1e6))[2](torch.full((1, 12), 7.0)), r"a weight that an outlier meets is bey"),
-        (lambda: fake_quantized(Unused(), observe(Unused(), [X]), Quantization()),
-         r"layer 'unused': the calibrator saw no data: no batch went through it; give observe\(model, batches\) some"),
-        (lambda: fake_quantized(net(), SEEN, Quantization(weights="uint8")), r"layer '0': values reach -.* no sign"),
-        (lambda: fake_quantized(with_weight(np.nan), SEEN, Quantization()), r"layer '2': .*is nan"),
-        (lambda: observe(net(), [(X, X)]), r"batch 0 is a tuple; batches are the model's inputs, tensors: .*for x, _"),
-        (lambda: observe(5, [X]), r"model is int; it must be a torch\.nn\.Module"),
-        (lambda: observe(net(), [X * np.inf]), r"observe\(<Sequential>, <list>\): inputs of layer '0': .* 0 is -?inf"),
-        (lambda: fake_quantize([1.0], 1.0), r"x is a list; fake quantisation takes a torch tensor"),
-        (lambda: fake_quantize(X, "a"), r"scale and zero_point are numbers, or tensors of one number a channel"),
-        (lambda: fake_quantize(X, 1.0, True), r"zero points are integers of the grid int8"),
-        (lambda: fake_quantize(X, torch.ones(5), axis=0.5), r"axis=0\.5 of a tensor of 2 dimensions; allowed: -2 to 1"),
-        (lambda: fake_quantize(torch.tensor(1.0), torch.ones(1), axis=0), r"of a tensor of 0 dimensions; allowed: non"),
-        (lambda: FakeQuantize("int8"), r"how is a str; pass what fplab\.integers\.symmetric, affine or scheme"),
-        (lambda: LearnedStep(None), r"how is a NoneType; pass what"),
-    ],
+test_what_is_refused_is_said = refusals.matching(
+    (lambda: int8_linears(with_weight(np.nan)), r"int8_linears\(<Sequential>\): layer '2': .*element 5 is nan"),
+    (lambda: int4_linears(with_weight(np.inf)), r"layer '2': .*is inf"),
+    (lambda: int8_linears(nn.Sequential(nn.ReLU(), nn.Linear(133153, 1))), r"layer '1': K=133153 products of magn"),
+    (lambda: int8_linears(nn.ReLU()), r"ReLU has no nn\.Linear; what could be quantised is of other types"),
+    (lambda: int8_linears("model"), r"model is str; it must be a torch\.nn\.Module"),
+    (lambda: int8_linears(net(), threshold=float("nan")), r"layer '0': threshold=nan is not possible; allowed: 0"),
+    (lambda: Int8Linear(nn.Linear(4, 2), threshold=-1), r"threshold=-1 is not possible"),
+    (lambda: Int8Linear(nn.Linear(4, 2), threshold="6"), r"threshold='6' is not possible"),
+    (lambda: Int8Linear(nn.Linear(4, 2), "absmax", amax=-1.0), r"amax=-1\.0 is negative"),
+    (lambda: Int8Linear(nn.Linear(4, 2), "absmax", amax=float("nan")), r"amax: element 0 is nan"),
+    (lambda: Int8Linear(nn.Conv2d(1, 1, 1)), r"linear is Conv2d, and takes the place of an nn\.Linear"),
+    (lambda: Int4Linear(nn.Conv2d(1, 1, 1)), r"linear is Conv2d"),
+    (lambda: Int8Linear(nn.Linear(4, 2))(torch.ones(3, 5)), r"inputs have shape \(3, 5\), and the layer takes 4"),
+    (lambda: Int4Linear(nn.Linear(4, 2))(torch.tensor(1.0)), r"inputs have shape \(\), and the layer takes 4"),
+    (lambda: int8_linears(with_weight(1e6))[2](torch.full((1, 12), 7.0)), r"a weight that an outlier meets is bey"),
+    (lambda: fake_quantized(Unused(), observe(Unused(), [X]), Quantization()),
+     r"layer 'unused': the calibrator saw no data: no batch went through it; give observe\(model, batches\) some"),
+    (lambda: fake_quantized(net(), SEEN, Quantization(weights="uint8")), r"layer '0': values reach -.* no sign"),
+    (lambda: fake_quantized(with_weight(np.nan), SEEN, Quantization()), r"layer '2': .*is nan"),
+    (lambda: observe(net(), [(X, X)]), r"batch 0 is a tuple; batches are the model's inputs, tensors: .*for x, _"),
+    (lambda: observe(5, [X]), r"model is int; it must be a torch\.nn\.Module"),
+    (lambda: observe(net(), [X * np.inf]), r"observe\(<Sequential>, <list>\): inputs of layer '0': .* 0 is -?inf"),
+    (lambda: fake_quantize([1.0], 1.0), r"x is a list; fake quantisation takes a torch tensor"),
+    (lambda: fake_quantize(X, "a"), r"scale and zero_point are numbers, or tensors of one number a channel"),
+    (lambda: fake_quantize(X, 1.0, True), r"zero points are integers of the grid int8"),
+    (lambda: fake_quantize(X, torch.ones(5), axis=0.5), r"axis=0\.5 of a tensor of 2 dimensions; allowed: -2 to 1"),
+    (lambda: fake_quantize(torch.tensor(1.0), torch.ones(1), axis=0), r"of a tensor of 0 dimensions; allowed: non"),
+    (lambda: FakeQuantize("int8"), r"how is a str; pass what fplab\.integers\.symmetric, affine or scheme"),
+    (lambda: LearnedStep(None), r"how is a NoneType; pass what"),
 )  # fmt: skip
-def test_what_is_refused_is_said(call: Any, text: str) -> None:
-    with pytest.raises(LabError, match=text):
-        call()
 
 
 def test_a_hook_is_gone_after_an_error_too() -> None:
