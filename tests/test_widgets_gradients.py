@@ -8,6 +8,7 @@ import pytest
 from pictures import of_class
 
 import fplab
+from fplab.draw import histogram
 from fplab.widgets import gradients
 
 LETTER = 6.6  # the width of a letter of 11 pixels, generously
@@ -36,4 +37,4 @@ def test_the_limits_do_not_cover_each_other(fmt, scale, language):
     assert len(found) == 3
     assert found[0][0] >= 0
     assert all(left[1] <= right[0] for left, right in itertools.pairwise(found))
-    assert found[-1][1] <= gradients.WIDTH
+    assert found[-1][1] <= histogram.WIDTH

@@ -163,12 +163,7 @@ def int8_bytes() -> tuple[Part, ...]:
     """The width of INT8, and how many values it has."""
     size, low, high = signed_byte()
     return (
-        part(
-            say("size"),
-            say("8 bytes"),
-            say("{n} bits: bytes {size}", n=8 * size, size=size),
-            size == 8,
-        ),
+        part(say("size"), say("8 bytes"), say("{n} bits: bytes {size}", n=8 * size, size=size), size == 8),
         equal(say("values"), 2**8, high - low + 1),
     )
 
@@ -247,23 +242,7 @@ def generations() -> tuple[Part, ...]:
     first = {name: min((YEARS[g], g) for g in YEARS if has(g, name))[1] for name in ("fp16", "tf32")}
     here = float(quantize(0.1, "fp16")) == float(np.float16(0.1))
     return (
-        part(
-            say("FP16 in Tensor Cores: first GPU"),
-            "Volta",
-            first["fp16"],
-            first["fp16"] == "V100",
-        ),
-        part(
-            say("TF32 in Tensor Cores: first GPU"),
-            "Ampere",
-            first["tf32"],
-            first["tf32"] == "A100",
-        ),
-        part(
-            say("FP16 without a Tensor Core"),
-            say("not possible"),
-            say("this CPU computes in it"),
-            not here,
-            True,
-        ),
+        part(say("FP16 in Tensor Cores: first GPU"), "Volta", first["fp16"], first["fp16"] == "V100"),
+        part(say("TF32 in Tensor Cores: first GPU"), "Ampere", first["tf32"], first["tf32"] == "A100"),
+        part(say("FP16 without a Tensor Core"), say("not possible"), say("this CPU computes in it"), not here, True),
     )

@@ -34,18 +34,10 @@ def per_billion() -> tuple[Part, ...]:
     states = device(BILLION, precision="fp32")["states"] / BILLION
     wanted = {"fp32": 4, "fp16": 2, "int8": 1}
     parts = [
-        part(
-            say("{n}: GB a billion parameters", n=f.upper()),
-            str(w),
-            f"{each[f]:.2f}",
-            abs(each[f] / w - 1) < 0.03,
-        )
+        part(say("{n}: GB a billion parameters", n=f.upper()), str(w), f"{each[f]:.2f}", abs(each[f] / w - 1) < 0.03)
         for f, w in wanted.items()
     ]
-    return (
-        *parts,
-        equal(say("AdamW's two FP32 states: bytes a parameter"), 8.0, states),
-    )
+    return (*parts, equal(say("AdamW's two FP32 states: bytes a parameter"), 8.0, states))
 
 
 @tries("one-one-two")
@@ -211,11 +203,7 @@ def intermediates() -> tuple[Part, ...]:
     found = say("{n} of {n2}", n=len(sizes) - len(other), n2=len(sizes))
     return (
         part(
-            say("saved tensors of that size, a GPT-2 layer"),
-            say("all"),
-            found,
-            not other,
-            len(other) < len(sizes) / 2,
+            say("saved tensors of that size, a GPT-2 layer"), say("all"), found, not other, len(other) < len(sizes) / 2
         ),
         beside(
             say("the others, in units of it"),

@@ -21,18 +21,8 @@ def master_copy() -> tuple[Part, ...]:
     for _ in range(4096):
         half, single = np.float32(add(half, 2**-12, "fp16")), np.float32(single + np.float32(2**-12))
     return (
-        part(
-            say("1 + 4096 updates of 2^-12 in FP16"),
-            say("lost"),
-            f"{half:g}",
-            half == 1,
-        ),
-        part(
-            say("the same on an FP32 copy, read in FP16"),
-            "2",
-            f"{float(fp16(single)):g}",
-            float(fp16(single)) == 2,
-        ),
+        part(say("1 + 4096 updates of 2^-12 in FP16"), say("lost"), f"{half:g}", half == 1),
+        part(say("the same on an FP32 copy, read in FP16"), "2", f"{float(fp16(single)):g}", float(fp16(single)) == 2),
     )
 
 
@@ -42,20 +32,8 @@ def all_but_master() -> tuple[Part, ...]:
     g = sample("weight").astype(np.float64)
     m, v, eps = fp16(0.1 * g) == 0, fp16(0.001 * g * g) == 0, float(fp16(1e-8))
     return (
-        part(
-            say("momentum in FP16: zero after a step"),
-            say("none"),
-            share(m),
-            not m.any(),
-            bool(m.mean() < 0.05),
-        ),
-        part(
-            say("variance in FP16: zero after a step"),
-            say("none"),
-            share(v),
-            not v.any(),
-            bool(v.mean() < 0.05),
-        ),
+        part(say("momentum in FP16: zero after a step"), say("none"), share(m), not m.any(), bool(m.mean() < 0.05)),
+        part(say("variance in FP16: zero after a step"), say("none"), share(v), not v.any(), bool(v.mean() < 0.05)),
         part(say("Adam's eps, 1e-8, in FP16"), "1e-8", f"{eps:g}", eps > 0),
     )
 

@@ -105,10 +105,7 @@ def tensor_parallel() -> tuple[Part, ...]:
             alone == whole_x.size,
             bool(np.allclose(one_x[0] + one_x[1], whole_x, rtol=0.05, atol=0.05)),
         ),
-        beside(
-            say("split over k, added: other bits"),
-            f"{other} / {whole.size}",
-        ),
+        beside(say("split over k, added: other bits"), f"{other} / {whole.size}"),
     )
 
 
@@ -149,7 +146,6 @@ def zero() -> tuple[Part, ...]:
     return (
         *parts,
         beside(
-            say("sent in a step: ZeRO-2 and 3, in units of plain"),
-            f"{sent[1] / sent[0]:.2f}, {sent[2] / sent[0]:.2f}",
+            say("sent in a step: ZeRO-2 and 3, in units of plain"), f"{sent[1] / sent[0]:.2f}, {sent[2] / sent[0]:.2f}"
         ),
     )

@@ -48,13 +48,7 @@ def int4_on_turing() -> tuple[Part, ...]:
     native = [m.gpu for m in models.TABLE if m.a == "int4"]
     rows = [r for r in rows_of("calibration") if r["bits"] == "4"]
     where = say("no model of INT4 instructions here") if not native else verbatim(native[0])
-    parts = [
-        untried(
-            say("native in Turing's Tensor Cores, and faster"),
-            say("yes"),
-            where,
-        )
-    ]
+    parts = [untried(say("native in Turing's Tensor Cores, and faster"), say("yes"), where)]
     if not rows:
         return (*parts, untried(say("accuracy lost"), "1%"))
     lost = [100 * (float(r["right_fp32"]) - float(r["right"])) for r in rows]
@@ -158,12 +152,7 @@ def three_quarters() -> tuple[Part, ...]:
     saved = 1 - narrow / wide
     return (
         equal(say("GB of two FP32 states"), 8, wide // BILLION),
-        part(
-            say("removed by 8 bits, blocks of 2048"),
-            "75%",
-            f"{saved:.2%}",
-            f"{saved:.0%}" == "75%",
-        ),
+        part(say("removed by 8 bits, blocks of 2048"), "75%", f"{saved:.2%}", f"{saved:.0%}" == "75%"),
     )
 
 
@@ -220,13 +209,7 @@ def block_maximum() -> tuple[Part, ...]:
     ]
     return (
         part(say("maximum 3 comes back as"), "3", f"{found[0]:g}", found[0] == 3),
-        part(
-            say("maximum −3 comes back as"),
-            "−3",
-            f"−{-found[1]:.4f}",
-            found[1] == -3,
-            abs(found[1] + 3) < 0.03,
-        ),
+        part(say("maximum −3 comes back as"), "−3", f"−{-found[1]:.4f}", found[1] == -3, abs(found[1] + 3) < 0.03),
     )
 
 
@@ -264,10 +247,7 @@ def dynamic_map() -> tuple[Part, ...]:
             all(3 <= whole <= 5 for whole, _ in spans),
             all(3 <= most <= 5 for _, most in spans),
         ),
-        beside(
-            say("nine in ten of their values: first, second"),
-            ", ".join(f"{most:.1f}" for _, most in spans),
-        ),
+        beside(say("nine in ten of their values: first, second"), ", ".join(f"{most:.1f}" for _, most in spans)),
         part(
             say("values in each decade from 1 down, second state"),
             say("the same number of fraction bits in all"),
@@ -275,12 +255,7 @@ def dynamic_map() -> tuple[Part, ...]:
             len(set(unsigned)) == 1,
             one_more,
         ),
-        part(
-            say("second state: negative values"),
-            say("no sign"),
-            str(negative),
-            negative == 0,
-        ),
+        part(say("second state: negative values"), say("no sign"), str(negative), negative == 0),
     )
 
 
@@ -333,18 +308,8 @@ def stable_embedding() -> tuple[Part, ...]:
             narrow < wide / 10,
         ),
         part(say("its output (standard deviation)"), "1", f"{spread:.2f}", 0.95 < spread < 1.05),
-        part(
-            say("gradients of the embedding beyond 65504"),
-            say("often"),
-            found,
-            top > 65504,
-            ratio > 3,
-        ),
-        untried(
-            say("that it helps FP32 training too"),
-            say("yes"),
-            say("no run of the size it speaks of"),
-        ),
+        part(say("gradients of the embedding beyond 65504"), say("often"), found, top > 65504, ratio > 3),
+        untried(say("that it helps FP32 training too"), say("yes"), say("no run of the size it speaks of")),
     )
 
 
@@ -370,10 +335,7 @@ def table_and_search() -> tuple[Part, ...]:
             f"{int((search == every).sum()):,}",
             bool((search == every).all()),
         ),
-        beside(
-            say("random rounding: mean of 20,000, off by (gaps; nearest : random)"),
-            f"{off[0]:.3f} : {off[1]:.3f}",
-        ),
+        beside(say("random rounding: mean of 20,000, off by (gaps; nearest : random)"), f"{off[0]:.3f} : {off[1]:.3f}"),
     )
 
 
@@ -400,8 +362,5 @@ def offloading() -> tuple[Part, ...]:
             False,
             held <= 240 and there <= 32,
         ),
-        beside(
-            say("V100s beside those 240 GB, as PatrickStar's paper has it"),
-            "8",
-        ),
+        beside(say("V100s beside those 240 GB, as PatrickStar's paper has it"), "8"),
     )

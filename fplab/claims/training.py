@@ -50,17 +50,8 @@ def fp32_partials() -> tuple[Part, ...]:
             str(got["fp32"]),
             got["fp32"] == float(quantize(exact, "fp16")),
         ),
-        part(
-            say("the same, added in FP16"),
-            say("fails"),
-            str(got["fp16"]),
-            abs(got["fp16"] / exact - 1) > 0.5,
-        ),
-        equal(
-            say("fraction bits of a Tensor Core's FP32 sum"),
-            get("fp32").fraction_bits,
-            kept,
-        ),
+        part(say("the same, added in FP16"), say("fails"), str(got["fp16"]), abs(got["fp16"] / exact - 1) > 0.5),
+        equal(say("fraction bits of a Tensor Core's FP32 sum"), get("fp32").fraction_bits, kept),
     )
 
 
@@ -75,12 +66,7 @@ def all_underflow() -> tuple[Part, ...]:
     names = {1: say("inexact only"), 3: say("underflow, inexact")}
     cases = (
         (say("loss scaling: gradient 2^-20 times 2^-10"), mul, 2**-20, 2**-10),
-        (
-            say("master copy: gradient 2^-16 times rate 2^-10"),
-            mul,
-            2**-16,
-            2**-10,
-        ),
+        (say("master copy: gradient 2^-16 times rate 2^-10"), mul, 2**-16, 2**-10),
         (say("master copy: weight 1 plus update 2^-12"), add, 1, 2**-12),
         (say("FP32 sums: a product of 2^-13 and 2^-13"), mul, 2**-13, 2**-13),
         (say("FP32 sums: 2048 plus 1"), add, 2048, 1),
@@ -152,14 +138,7 @@ def gradient_times_lr() -> tuple[Part, ...]:
     """Gradients of weights that FP16 holds, times a learning rate."""
     g = fp16(sample("weight"))
     lost = (g != 0) & (fp16(g * RATE) == 0)
-    return (
-        part(
-            say("weight gradients that FP16 holds, but not times 0.001"),
-            "> 0",
-            share(lost),
-            bool(lost.any()),
-        ),
-    )
+    return (part(say("weight gradients that FP16 holds, but not times 0.001"), "> 0", share(lost), bool(lost.any())),)
 
 
 # --- training ---------------------------------------------------------------------------------------------------
@@ -190,10 +169,7 @@ def half_is_faster() -> tuple[Part, ...]:
     """A question for GPUs; what the paper measured on Volta (DeepBench's operations) stands beside it."""
     return (
         untried(say("matrix products on a GPU of yours"), say("a multiple")),
-        beside(
-            say("operations of DeepBench on Volta, half against FP32, as published"),
-            say("2 to 6 times"),
-        ),
+        beside(say("operations of DeepBench on Volta, half against FP32, as published"), say("2 to 6 times")),
     )
 
 
@@ -216,12 +192,7 @@ def pytorch_names() -> tuple[Part, ...]:
     scaler.step(optimizer)
     scaler.update()
     return (
-        part(
-            say("scale, backward, step, update: 1 − 0.5 · 1"),
-            "0.5",
-            f"{once:g}",
-            once == 0.5,
-        ),
+        part(say("scale, backward, step, update: 1 − 0.5 · 1"), "0.5", f"{once:g}", once == 0.5),
         part(
             say("infinite gradients: weight, scale"),
             say("skipped, halved"),
@@ -235,11 +206,7 @@ def pytorch_names() -> tuple[Part, ...]:
             not old,
             hasattr(torch.cuda.amp, "GradScaler"),
         ),
-        untried(
-            say("TensorFlow's policy mixed_float16"),
-            say("its name"),
-            say("TensorFlow is not part of the lab"),
-        ),
+        untried(say("TensorFlow's policy mixed_float16"), say("its name"), say("TensorFlow is not part of the lab")),
     )
 
 
@@ -260,12 +227,7 @@ def same_accuracy() -> tuple[Part, ...]:
     differences = [mixed - full for full, mixed in TOP_1.values()]
     worst = f"{min(differences):+.2f} … {max(differences):+.2f}"
     parts = [
-        part(
-            say("the paper's six networks, mixed − FP32, points"),
-            say("none worse"),
-            worst,
-            min(differences) > -0.1,
-        )
+        part(say("the paper's six networks, mixed − FP32, points"), say("none worse"), worst, min(differences) > -0.1)
     ]
     runs = rows_of("formats_in_training")
     digits = [row for row in runs if row["task"] == "digits"]

@@ -11,12 +11,13 @@ from html import escape
 
 import numpy as np
 
-from .collectives import names_of
+from .collectives import ROW, WIDTH, add_frame
+from .scene import Scene
 from .themes import DARK, LIGHT, Theme
 
 BEAT = 1.6  # seconds of a step
 FLIGHT = 0.6  # of a beat: how long a message is on its way
-LEFT, TOP, ROW, WIDTH = 58, 52, 32, 210  # pixels: of the cells in a panel
+LEFT, TOP = 58, 52  # pixels: of the cells in a panel
 COLUMNS = 3
 
 
@@ -58,7 +59,7 @@ def _style() -> str:
         first, second = theme.series[:2]
         return (
             f".paper{{fill:{theme.background}}}text{{fill:{theme.ink}}}.quiet{{fill:{theme.muted}}}"
-            f".cell{{fill:{first};stroke:{theme.grid}}}.on{{fill:{theme.background}}}.new{{fill:none;stroke:{second}}}"
+            f".cell{{fill:{first}}}.on{{fill:{theme.background}}}.new{{fill:none;stroke:{second}}}"
             f".message{{fill:{second}}}"
         )
 
@@ -76,28 +77,13 @@ def _panel(one: Moving, beats: int) -> str:
         shown = _between("visibility", "visible", "hidden", k, k + 1 if k < last else beats, beats)
         label = f"step {k} of {last}" if k else "before"
         state = "visible" if k == last else "hidden"
-        cells = "".join(_cell(frame, r, c, (r, c) in written) for r, c in np.ndindex(ranks, chunks))
-        parts.append(f'<g visibility="{state}">{shown}<text class="quiet" x="{LEFT}" y="40">{label}</text>{cells}</g>')
+        scene = Scene(LEFT + WIDTH, TOP + ranks * ROW)
+        add_frame(scene, frame, written, LEFT, TOP)
+        caption = f'<text class="quiet" x="{LEFT}" y="40">{label}</text>'
+        parts.append(f'<g visibility="{state}">{shown}{caption}{scene.elements()}</g>')
     for k, step in enumerate(one.messages, start=1):
         parts += [_message(m, WIDTH / chunks, k - FLIGHT, k, beats) for m in step]
     return "\n".join(parts)
-
-
-def _cell(frame: np.ndarray, rank: int, chunk: int, written: bool) -> str:
-    """A chunk of a rank, darker with every rank in its sum, framed where a message has just come."""
-    ranks, chunks = frame.shape
-    held, width = int(frame[rank, chunk]), WIDTH / chunks
-    x, y, share = LEFT + chunk * width, TOP + rank * ROW, held.bit_count() / ranks
-    box = f'x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{ROW - 3}"'
-    out = f'<rect class="cell" {box} fill-opacity="{0.1 + 0.8 * share if held else 0:.2g}"/>'
-    if written:
-        out += f'<rect class="new" {box} stroke-width="2"/>'
-    if held:
-        text = names_of(held, ranks) if chunks == 1 else str(held.bit_count())
-        middle = f'x="{x + width / 2:g}" y="{y + ROW / 2 + 4:g}" text-anchor="middle"'
-        bright = ' class="on"' if share > 0.6 else ""
-        out += f"<text{bright} {middle}>{text}</text>"
-    return out
 
 
 def _message(message: tuple[int, int, int], width: float, start: float, end: float, beats: int) -> str:

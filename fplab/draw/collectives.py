@@ -2,46 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 
-from .style import current
+from .scene import BLUE, GREY, ORANGE, Scene
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW, WIDTH = 32, 210  # pixels of a rank's row, and of its chunks together
+PITCH = 1.25  # from one frame to the next, in widths
+
+
+def add_frame(drawing: Scene, frame: np.ndarray, written: Collection[tuple[int, int]], x: float, y: float) -> None:
+    """Draw the buffers at a moment: a row a rank, a cell a chunk, the fuller the more ranks' values are in its sum.
+
+    ``frame``: int64 (ranks, chunks), bit r where rank r's value is in it. ``written``: the (rank, chunk) cells that a
+    message has just come to, which are framed. A number says how many ranks are in a chunk; of a single one, which.
+    """
+    ranks, chunks = frame.shape
+    cell = WIDTH / chunks
+    for rank, chunk in np.ndindex(ranks, chunks):
+        held, left, top = int(frame[rank, chunk]), x + chunk * cell, y + rank * ROW
+        share, box = held.bit_count() / ranks, (left + 1.5, top + 1.5, cell - 3, ROW - 3)
+        drawing.rect(*box, BLUE, fill_opacity=0.1 + 0.8 * share if held else 0, stroke=GREY, stroke_opacity=0.4,
+                     class_="cell")  # fmt: skip
+        if (rank, chunk) in written:
+            drawing.rect(*box, stroke=ORANGE, stroke_width=2, class_="new")
+        if held:
+            text = names_of(held, ranks) if chunks == 1 else str(held.bit_count())
+            on = {"class_": "on", "fill": "Canvas"} if share > 0.6 else {}
+            drawing.text(left + cell / 2, top + ROW / 2 + 4, text, "middle", 11, **on)
 
 
 def draw_frames(
     ax: Axes, frames: Sequence[np.ndarray], written: Sequence[set[tuple[int, int]]], columns: int, title: str
 ) -> None:
-    """Draw the frames side by side: a row a rank, a cell a chunk, darker with every rank in its sum.
+    """Draw frames side by side on axes, each as :func:`add_frame` does.
 
-    ``frames``: int64 (ranks, chunks), bit r where rank r's value is in it, at first and after every step. ``written``:
-    the (rank, chunk) cells that each step wrote, which are outlined. ``columns``: how many frames there is room for.
+    ``frames``: at first and after every step. ``written``: the cells of every step. ``columns``: how many frames there
+    is room for.
     """
-    theme, (ranks, chunks) = current(), frames[0].shape
-    pitch = 5.0
-    colour = to_rgb(theme.series[0])
+    ranks = len(frames[0])
+    drawing = Scene(columns * PITCH * WIDTH, ranks * ROW)
     for number, frame in enumerate(frames):
-        left = number * pitch
-        fresh: set[tuple[int, int]] = written[number - 1] if number else set()
-        for rank, chunk in np.ndindex(ranks, chunks):
-            held, width = int(frame[rank, chunk]), 4.0 / chunks
-            share = held.bit_count() / ranks
-            ax.add_patch(Rectangle((left + chunk * width, rank + 0.06), width * 0.96, 0.88, zorder=1,
-                                   facecolor=(*colour, 0.08 + 0.8 * share if held else 0.0),
-                                   edgecolor=theme.grid, linewidth=0.5))  # fmt: skip
-            if (rank, chunk) in fresh:
-                ax.add_patch(Rectangle((left + chunk * width, rank + 0.06), width * 0.96, 0.88, zorder=3,
-                                       facecolor="none", edgecolor=theme.series[1], linewidth=1.5))  # fmt: skip
-            if held:
-                text = names_of(held, ranks) if chunks == 1 else str(held.bit_count())
-                ax.text(left + (chunk + 0.48) * width, rank + 0.52, text, ha="center", va="center", fontsize=7.5,
-                        color=theme.background if share > 0.6 else theme.ink, zorder=4)  # fmt: skip
-        ax.text(left + 2, -0.25, "before" if number == 0 else f"step {number}", ha="center", va="bottom", fontsize=8,
-                color=theme.muted)  # fmt: skip
-    ax.set_xlim(-0.1, columns * pitch - 0.8)
+        left = number * PITCH * WIDTH
+        add_frame(drawing, frame, written[number - 1] if number else (), left, 0)
+        drawing.text(left + WIDTH / 2, -8, f"step {number}" if number else "before", "middle", 11, opacity=0.8)
+    drawing.onto(ax, (0, 0), (WIDTH, ROW))
+    ax.set_xlim(-0.025, columns * PITCH - 0.2)
     ax.set_ylim(ranks + 0.1, -1.0)
     ax.set_yticks(np.arange(ranks) + 0.5, [f"rank {r}" for r in range(ranks)])
     ax.set_xticks([])
@@ -54,5 +65,4 @@ def draw_frames(
 
 def names_of(held: int, ranks: int) -> str:
     """The ranks in a sum: "0+2"."""
-    members: Sequence[int] = [r for r in range(ranks) if held >> r & 1]
-    return "+".join(map(str, members))
+    return "+".join(str(r) for r in range(ranks) if held >> r & 1)

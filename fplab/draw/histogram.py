@@ -1,20 +1,75 @@
-"""The histogram by binade: how a tensor's magnitudes lie against a format's range."""
+"""Histograms by binade: how a tensor's magnitudes lie against a format's range."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from .. import formats
 from ..errors import LabError
 from ..formats import Format
-from .style import current, look
+from .page import two_to
+from .scene import GREY, Scene
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Threshold = tuple[float, str]
 ZERO_WIDTH, ZERO_GAP = 2.0, 1.5  # of the bar of zeros, in binades
+WIDTH, HEIGHT, LEFT, TOP = 860, 210, 56, 18  # pixels
+BINADE, PERCENT = 8, 8  # pixels: of a bar's width and of its height, where axes bring their own scale
+
+
+class Layer(NamedTuple):
+    """One layer of stacked bars. ``counts``: (B,); ``name``: its class; ``mark``: repeats what the colour says."""
+
+    counts: np.ndarray
+    hue: str
+    name: str = "bar"
+    mark: str = ""
+
+
+def histogram_scene(layers: Sequence[Layer], first: int, edges: Sequence[tuple[int, str]], spoken: str) -> Scene:
+    """Bars of stacked layers, the first at the foot, by binade from ``first`` on, and a format's three edges."""
+    size = len(layers[0].counts)
+    step, tallest = (WIDTH - LEFT - 10) / size, max(int(np.sum([one.counts for one in layers], axis=0).max()), 1)
+    drawing, foot = Scene(WIDTH, HEIGHT + 62, spoken), HEIGHT + TOP
+    _bars(drawing, layers, first, (LEFT, foot), (step, HEIGHT / tallest), gap=1)
+    room = LEFT + 50.0  # where the first label must end at the earliest to stay inside, and the next may begin
+    for (exponent, name), anchor in zip(edges, ("end", "start", "end"), strict=True):  # the first two may be close
+        x = LEFT + (exponent - first) * step
+        drawing.line(x, 14, x, HEIGHT + 40, stroke=GREY, stroke_dasharray="5 3")
+        room = max(x, room)
+        drawing.text(room, HEIGHT + 54, f"{name} {two_to(exponent)}", anchor, 11, class_="edge")
+    every = 8 if size <= 120 else 16
+    for exponent in range(first, first + size):
+        if exponent % every == 0:
+            drawing.text(LEFT + (exponent - first + 0.5) * step, HEIGHT + 34, two_to(exponent), "middle", 11)
+    drawing.text(LEFT - 6, 28, f"{tallest:,}", "end", 11)
+    drawing.line(LEFT, foot, WIDTH - 10, foot, stroke_opacity=0.6)
+    return drawing
+
+
+def _bars(
+    drawing: Scene, layers: Sequence[Layer], first: int, corner: tuple[float, float], unit: tuple[float, float],
+    gap: float = 0,
+) -> None:  # fmt: skip
+    """Stacked bars from a lower left ``corner`` on; ``unit``: pixels of a binade, and of one of what is counted."""
+    step = unit[0]
+    for column in range(len(layers[0].counts)):
+        x, y = corner[0] + column * step, corner[1]
+        for one in layers:
+            if not (n := one.counts[column].item()):
+                continue
+            tall = n * unit[1]
+            y -= tall
+            drawing.rect(x, y, max(step - gap, 0.8), tall, one.hue, fill_opacity=0.75, class_=f"bar {one.name}",
+                         data_n=n, data_binade=first + column)  # fmt: skip
+            if one.mark and tall > 12 and step > 7:
+                drawing.text(x + step / 2, y + min(tall / 2 + 4, 14), one.mark, "middle", 10)
 
 
 def format_thresholds(fmt: str | Format) -> tuple[Threshold, ...]:
@@ -76,19 +131,18 @@ def binade_histogram(
     if counts.shape != exponents.shape or counts.ndim != 1:
         raise LabError(f"counts {counts.shape} and exponents {exponents.shape} must be 1-d and of one length.")
     marks = format_thresholds(thresholds) if isinstance(thresholds, str | Format) else tuple(thresholds)
+    from .style import current, look
+
     theme, style = current(), look(series)
     total = max(int(counts.sum()) + (zero or 0), 1)
-    height = 100 * counts / total
-    ax.bar(
-        exponents,
-        height,
-        width=1.0,
-        align="edge",
-        color=style.color,
-        edgecolor=theme.background,
-        linewidth=0.5,
-        label=label,
-    )
+    height, first = 100 * counts / total, int(exponents.min())
+    columns = np.zeros(int(exponents.max()) - first + 1)
+    columns[exponents - first] = height
+    drawing = Scene(0, 0)
+    _bars(drawing, [Layer(columns, style.color)], first, (first * BINADE, 0), (BINADE, PERCENT))
+    drawing.onto(ax, (0, 0), (BINADE, -PERCENT))
+    if label is not None and ax.patches:
+        ax.patches[-1].set_label(label)
     used = exponents[counts > 0]
     low, high = (int(used.min()), int(used.max()) + 1) if used.size else (-1, 1)
     if shift is not None:
@@ -129,6 +183,8 @@ def _exponent_ticks(ax: Axes, low: float, high: float) -> None:
 
 def _zero_bar(ax: Axes, low: float, share: float) -> None:
     """The bar of zeros left of ``low``, beyond a break in the axis: zero is in no binade."""
+    from .style import current
+
     theme = current()
     at = low - ZERO_GAP - ZERO_WIDTH
     ax.bar(
@@ -177,6 +233,8 @@ def _zero_bar(ax: Axes, low: float, share: float) -> None:
 
 def _threshold_names(ax: Axes, marks: Sequence[Threshold], width: float) -> None:
     """The thresholds' names as ticks of a top axis (so that a title keeps clear of them), pushed apart where close."""
+    from .style import current
+
     theme = current()
     top = ax.secondary_xaxis("top")
     top.set_xticks([at for at, _ in marks], labels=[text for _, text in marks])
@@ -191,6 +249,8 @@ def _threshold_names(ax: Axes, marks: Sequence[Threshold], width: float) -> None
 
 def _region_shares(ax: Axes, marks: Sequence[Threshold], share: Sequence[float], limits: tuple[float, float]) -> None:
     """The share of the values in each region, at the top; a narrow region's is set lower, clear of its neighbours."""
+    from .style import current
+
     theme = current()
     edges = [limits[0], *(t for t, _ in marks), limits[1]]
     span = ax.get_xlim()[1] - ax.get_xlim()[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..columns import width_of
-from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene, figure_of_scenes, of_hue
+from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene, figure_of_scenes, of_hue, patch, pixels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,17 +18,17 @@ Bars = Mapping[str, Mapping[str, int]]
 LOOKS: Mapping[str, tuple[str, str, float]] = {  # kind -> (hue, hatch, opacity)
     "parameters": (BLUE, "", 0.9),
     "gradients": (ORANGE, "", 0.9),
-    "master": (PURPLE, "\\\\\\\\", 0.55),
+    "master": (PURPLE, "\\", 0.55),
     "states": (GREEN, "", 0.8),
-    "activations": (RED, "////", 0.45),
-    "kv cache": (RED, "////", 0.45),
-    "temporary": (GREY, "....", 0.45),
-    "buffers": (GREY, "xxxx", 0.5),
-    "other": (GREY, "....", 0.45),
+    "activations": (RED, "/", 0.45),
+    "kv cache": (RED, "/", 0.45),
+    "temporary": (GREY, ".", 0.45),
+    "buffers": (GREY, "x", 0.5),
+    "other": (GREY, ".", 0.45),
 }
 NAMES = {"master": "FP32 master weights", "states": "optimizer states", "kv cache": "keys and values"}
 UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-WIDTH = 880  # pixels
+WIDTH, TOP, ROW, BOX = 880, 14, 40, 26  # pixels: a bar is lower than its row
 OPACITY = 0.55  # of a part that words are written on
 
 
@@ -50,21 +50,37 @@ def bars_scene(bars: Bars, sizes: Sequence[int], chosen: str = "", names: Mappin
     """
     unit, unit_name = unit_of(bars)
     totals = [sum(one.values()) for one in bars.values()]
-    left, foot = 24 + 7.2 * max(map(len, bars)), 40 * len(bars) + 12
+    left, foot = 24 + 7.2 * max(map(len, bars)), ROW * len(bars) + 12
     per = (WIDTH - left - 96) / max(*totals, *(size * 10**9 for size in sizes), 1)
     ends = [f"{total / unit:,.1f} {unit_name}" for total in totals]
     told = "; ".join(f"{name}: {end}" for name, end in zip(bars, ends, strict=True))
     drawing, lines = Scene(WIDTH, foot + 18, told), [left + size * 10**9 * per for size in sizes]
-    for row, (bar, one) in enumerate(bars.items()):
-        x, y, mark = left, 14 + 40.0 * row, bar == chosen
-        weight = "bold" if mark else "normal"
-        drawing.text(left - 8, y + 18, "▶ " * mark + bar, "end", 12, font_weight=weight)
+    _parts(drawing, bars, left, per, lines, names)
+    for row, (bar, end) in enumerate(zip(bars, ends, strict=True)):
+        y, x, mark = TOP + ROW * row + 18, left + totals[row] * per, bar == chosen
+        drawing.text(left - 8, y, "▶ " * mark + bar, "end", 12, font_weight="bold" if mark else "normal")
+        clear = max((line for line in lines if x - 4 < line < x + 64), default=x)  # not across a line
+        drawing.text(clear + 6, y, end, size=12)
+    for size, line in zip(sizes, lines, strict=True):
+        drawing.line(line, 6, line, foot, stroke_width=2, stroke_dasharray="6 3")
+        drawing.text(line, foot + 14, f"{size} GB", "middle", 12)
+    return drawing
+
+
+def _parts(
+    drawing: Scene, bars: Bars, left: float, per: float, lines: Sequence[float] = (),
+    names: Mapping[str, object] | None = None,
+) -> None:  # fmt: skip
+    """Every bar's parts from ``left`` on, ``per`` pixels a byte, labelled clear of the ``lines``."""
+    unit, _ = unit_of(bars)
+    for row, one in enumerate(bars.values()):
+        x, y = left, TOP + float(ROW) * row
         for kind, n in one.items():
             hue, hatch, _ = LOOKS[kind]
-            drawing.rect(x, y, n * per, 26, hue, fill_opacity=OPACITY, stroke="currentColor", stroke_opacity=0.5,
+            drawing.rect(x, y, n * per, BOX, hue, fill_opacity=OPACITY, stroke="currentColor", stroke_opacity=0.5,
                          class_="part", data_kind=kind, data_bytes=n, data_row=row)  # fmt: skip
             if hatch:
-                drawing.hatch(x, y, n * per, 26)
+                drawing.hatch(x, y, n * per, BOX, pattern=hatch)
             label = str(names[kind]) if names else f"{n / unit:.3g}"
             half, end = 3.75 * width_of(label), x + n * per
             spots = [(x + end) / 2, *(line + side * (half + 2) for line in lines for side in (1, -1))]
@@ -73,12 +89,6 @@ def bars_scene(bars: Bars, sizes: Sequence[int], chosen: str = "", names: Mappin
                     drawing.text(at, y + 17, label, "middle", 11)
                     break
             x = end
-        clear = max((line for line in lines if x - 4 < line < x + 64), default=x)  # not across a line
-        drawing.text(clear + 6, y + 18, ends[row], size=12)
-    for size, line in zip(sizes, lines, strict=True):
-        drawing.line(line, 6, line, foot, stroke_width=2, stroke_dasharray="6 3")
-        drawing.text(line, foot + 14, f"{size} GB", "middle", 12)
-    return drawing
 
 
 def fill(kind: str) -> dict[str, Any]:
@@ -89,14 +99,12 @@ def fill(kind: str) -> dict[str, Any]:
 
     hue, hatch, opacity = LOOKS[kind]
     face = to_rgba(of_hue(hue), opacity)
-    return {"facecolor": face, "edgecolor": current().background, "hatch": hatch, "linewidth": 0.8}
+    return {"facecolor": face, "edgecolor": current().background, "hatch": 4 * hatch, "linewidth": 0.8}
 
 
 def kind_patches(kinds: Sequence[str]) -> list[Patch]:
     """Legend handles of kinds."""
-    from matplotlib.patches import Patch
-
-    return [Patch(label=NAMES.get(kind, kind), **fill(kind)) for kind in kinds]
+    return [patch(NAMES.get(kind, kind), LOOKS[kind][0], OPACITY, LOOKS[kind][1]) for kind in kinds]
 
 
 def stacked_bytes(ax: Axes, bars: Bars, *, total: bool = True) -> None:
@@ -105,21 +113,19 @@ def stacked_bytes(ax: Axes, bars: Bars, *, total: bool = True) -> None:
     ``bars``: name -> kind -> bytes. ``total``: write it at the end.
     """
     unit, unit_name = unit_of(bars)
-    longest = max(sum(one.values()) for one in bars.values()) / unit
-    for row, one in enumerate(bars.values()):
-        left = 0.0
-        for kind in kinds_of(bars):
-            width = one.get(kind, 0) / unit
-            ax.barh(row, width, left=left, height=0.68, **fill(kind))
-            if width > 0.07 * longest:
-                ax.text(left + width / 2, row, f"{width:.3g}", ha="center", va="center", fontsize=8.5, bbox=plate())
-            left += width
-        if total:
-            ax.annotate(f"{left:.3g} {unit_name}", (left, row), (5, 0), textcoords="offset points", va="center",
-                        fontsize=9, fontweight="bold", bbox=plate())  # fmt: skip
+    totals = [sum(one.values()) for one in bars.values()]
+    per = pixels(ax) / (1.16 * max(totals))
+    ordered = {name: {kind: one[kind] for kind in LOOKS if one.get(kind)} for name, one in bars.items()}
+    drawing = Scene(pixels(ax), ROW * len(bars))
+    _parts(drawing, ordered, 0, per)
+    drawing.onto(ax, (0, TOP + BOX / 2), (per * unit, ROW))
+    if total:
+        for row, size in enumerate(totals):
+            ax.annotate(f"{size / unit:.3g} {unit_name}", (size / unit, row), (5, 0), textcoords="offset points",
+                        va="center", fontsize=9, fontweight="bold", bbox=plate())  # fmt: skip
     ax.set_yticks(range(len(bars)), list(bars))
     ax.set_ylim(len(bars) - 0.4, -0.6)
-    ax.set_xlim(0, 1.16 * longest)
+    ax.set_xlim(0, 1.16 * max(totals) / unit)
     ax.set_xlabel(unit_name)
     ax.grid(axis="y", visible=False)
 
@@ -138,8 +144,5 @@ def figure_of(title: str, bars: Bars, sizes: Sequence[int] = ()) -> Figure:
     scene = bars_scene({name.replace("\n", " "): one for name, one in bars.items()}, shown)
     scene.height += 40  # of the legend
     figure = figure_of_scenes([(textwrap.fill(title, 100), scene)])
-    patches = kind_patches(kinds_of(bars))
-    for patch in patches:
-        patch.set_alpha(OPACITY)
-    figure.legend(handles=patches, loc="lower center", ncols=6)
+    figure.legend(handles=kind_patches(kinds_of(bars)), loc="lower center", ncols=6)
     return figure

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
 HUES = (BLUE, ORANGE, GREEN, PURPLE, "", RED, GREY)  # of a theme's series, by their places; the fifth is ink
@@ -81,40 +82,51 @@ class Scene:
         places = " ".join(f"{number(x)},{number(y)}" for x, y in points)
         self.add("polyline", **{"points": places, "fill": "none", "stroke": "currentColor", **given})
 
-    def hatch(self, x: float, y: float, width: float, height: float, step: float = 6) -> None:
-        """Slanting lines over a rectangle, the second cue of a fill."""
+    def hatch(self, x: float, y: float, width: float, height: float, step: float = 6, pattern: str = "/") -> None:
+        """Lines over a rectangle, the second cue of a fill. ``pattern``: "/", "\\\\", "x" (both) or "." (dotted)."""
         strokes = []
         at = x - height
         while at < x + width:  # from the lower edge to the upper one, cut off at the sides
             left, right = max(at, x), min(at + height, x + width)
             if right > left:
-                strokes.append(f"M{number(left)} {number(y + height - (left - at))}L{number(right)} "
-                               f"{number(y + height - (right - at))}")  # fmt: skip
+                rise = y + height - (left - at), y + height - (right - at)
+                fall = y + (left - at), y + (right - at)
+                for start, end in (rise,) * (pattern != "\\") + (fall,) * (pattern in "\\x"):
+                    strokes.append(f"M{number(left)} {number(start)}L{number(right)} {number(end)}")
             at += step
-        self.add("path", d="".join(strokes), stroke="currentColor", stroke_opacity=0.55, fill="none")
+        dots = {"stroke_dasharray": "1 5"} if pattern == "." else {}
+        self.add("path", d="".join(strokes), stroke="currentColor", stroke_opacity=0.55, fill="none",
+                 data_hatch=pattern, **dots)  # fmt: skip
 
     def text(self, x: float, y: float, text: object, anchor: str = "start", size: float = 12, **given: object) -> None:
         """A line of text; ``anchor``: start, middle or end."""
         given = {"x": x, "y": y, "text_anchor": anchor, "font_size": size, **given}
         self.marks.append(Mark("text", given, str(text)))
 
-    def svg(self, spoken: str = "") -> str:
-        """The scene as an SVG element that scrolls where there is no room for it."""
-        parts = (
+    def elements(self) -> str:
+        """The marks as SVG elements, without a picture around them."""
+        return "".join(
             f"<{tag}{attributes(given)}" + (f">{escaped(text)}</{tag}>" if text else "/>")
             for tag, given, text in self.marks
         )
+
+    def svg(self, spoken: str = "") -> str:
+        """The scene as an SVG element that scrolls where there is no room for it."""
         box = f"0 0 {number(self.width)} {number(self.height)}"
         least = number(LEGIBLE * self.width)
         style = f"display:block;max-width:100%;min-width:{least}px;height:auto;font-family:system-ui,sans-serif"
         return (
             f'<div style="overflow-x:auto"><svg role="img" aria-label="{html.escape(spoken or self.spoken)}" '
             f'width="{number(self.width)}" viewBox="{box}" fill="currentColor" style="{style}">'
-            f"{''.join(parts)}</svg></div>"
+            f"{self.elements()}</svg></div>"
         )
 
-    def onto(self, ax: Axes) -> None:
-        """Draw rectangles, lines and texts on axes that are as large as the scene, at 100 pixels an inch."""
+    def onto(self, ax: Axes, origin: tuple[float, float] | None = None, unit: tuple[float, float] = (1, 1)) -> None:
+        """Draw rectangles, lines and texts on axes, at 100 pixels an inch.
+
+        Without an ``origin`` the axes become the scene, whose size they have. Axes that show data keep their own scale:
+        the pixel ``origin`` lies at their (0, 0), and ``unit`` pixels are one of theirs, to the right and downwards.
+        """
         from matplotlib.colors import to_rgba
         from matplotlib.lines import Line2D
         from matplotlib.patches import Rectangle
@@ -122,33 +134,61 @@ class Scene:
         def colour(given: dict[str, Any], what: str, default: str = "none") -> Any:
             return to_rgba(of_hue(given.get(what, default)), given.get(f"{what}_opacity"))
 
+        def at(x: float, y: float) -> tuple[float, float]:
+            left, top = origin or (0, 0)
+            return (x - left) / unit[0], (y - top) / unit[1]
+
         sides = {"start": "left", "middle": "center", "end": "right"}
         for tag, given, text in self.marks:
             width = POINTS * given.get("stroke_width", 1)
             if tag == "rect":
-                place, size = (given["x"], given["y"]), (given["width"], given["height"])
+                x, y = at(given["x"], given["y"])
+                size = given["width"] / unit[0], given["height"] / abs(unit[1])
                 face, edge = colour(given, "fill"), colour(given, "stroke")
-                ax.add_patch(Rectangle(place, *size, facecolor=face, edgecolor=edge, linewidth=width))
+                foot = y if unit[1] > 0 else y - size[1]
+                ax.add_patch(Rectangle((x, foot), *size, facecolor=face, edgecolor=edge, linewidth=width))
             elif tag == "line":
-                ends = (given["x1"], given["x2"]), (given["y1"], given["y2"])
+                ends = zip(at(given["x1"], given["y1"]), at(given["x2"], given["y2"]), strict=True)
                 line = ax.add_line(Line2D(*ends, color=colour(given, "stroke"), linewidth=width))
                 line.set_linestyle("--" if "stroke_dasharray" in given else "-")
             elif tag == "path":  # the hatching of the rectangle before it
-                ax.patches[-1].set_hatch("////")
+                ax.patches[-1].set_hatch(4 * given["data_hatch"])
             else:
                 font = {"size": POINTS * given["font_size"], "weight": given.get("font_weight", "normal")}
-                ink = to_rgba(of_hue("currentColor"), given.get("opacity"))
-                ax.text(given["x"], given["y"], text, ha=sides[given["text_anchor"]], color=ink, **font)
-        ax.set(xlim=(0, self.width), ylim=(self.height, 0))
-        ax.set_axis_off()
+                ink = to_rgba(of_hue(given.get("fill", "currentColor")), given.get("opacity"))
+                middle = 0 if origin is None else 0.36 * given["font_size"]  # letters are not stretched with the axes
+                ax.text(*at(given["x"], given["y"] - middle), text, ha=sides[given["text_anchor"]], color=ink,
+                        va="center" if middle else "baseline", **font)  # fmt: skip
+        if origin is None:
+            ax.set(xlim=(0, self.width), ylim=(self.height, 0))
+            ax.set_axis_off()
 
 
 def of_hue(name: str) -> str:
-    """The theme's colour in the place of one of a scene's hues; of ``currentColor``, that of text."""
+    """The theme's colour for one of a scene's hues; ``currentColor`` is that of text, ``Canvas`` the ground."""
     from .style import current
 
     theme = current()
-    return theme.series[HUES.index(name)] if name in HUES else theme.ink if name == "currentColor" else name
+    own = {"currentColor": theme.ink, "Canvas": theme.background}
+    return theme.series[HUES.index(name)] if name in HUES else own.get(name, name)
+
+
+def pixels(ax: Axes) -> float:
+    """About how many pixels wide axes are, before they are laid out."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return float(100 * ax.get_position().width * figure.get_size_inches()[0])
+
+
+def patch(label: str, hue: str, opacity: float, hatch: str = "") -> Patch:
+    """The legend handle of rectangles of a hue, as :meth:`Scene.onto` draws them."""
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Patch
+
+    edge = to_rgba(of_hue("currentColor"), 0.5)
+    return Patch(
+        label=label, facecolor=to_rgba(of_hue(hue), opacity), edgecolor=edge, hatch=4 * hatch, linewidth=POINTS
+    )
 
 
 def figure_of_scenes(scenes: Sequence[tuple[str, Scene]]) -> Figure:

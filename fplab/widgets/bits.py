@@ -199,10 +199,7 @@ class Editor:
             self.names[side].description, self.texts[side].description = name, str(say("value"))
             self.texts[side].placeholder = str(say("value or code: 0.1, 1/3, 0x2e66"))
             below, above = self.steps[side]
-            below.tooltip, above.tooltip = (
-                str(say("next value below")),
-                str(say("next value above")),
-            )
+            below.tooltip, above.tooltip = (str(say("next value below")), str(say("next value above")))
         self.scale.description = str(say("scale"))
 
     def attempt(self, state: State) -> None:

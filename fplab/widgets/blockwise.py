@@ -124,7 +124,7 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
                 block=state.block,
                 outlier=state.outlier,
                 place=state.place,
-            ),
+            )
         )
     )
 

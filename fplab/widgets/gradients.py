@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from .. import floats, formats
+from ..draw.histogram import Layer, histogram_scene
 from ..draw.page import listed, note, panel, table, title, two_to
-from ..draw.scene import BLUE, GREY, ORANGE, PURPLE, RED, Scene
+from ..draw.scene import BLUE, ORANGE, PURPLE, RED
 from ..errors import LabError, quotes_call
 from ..storage import read_arrays, shipped
 from ..words import say, say_of
@@ -34,7 +35,6 @@ NAMES = {
 }
 COLOURS = dict(zip(FATES, (RED, ORANGE, BLUE, PURPLE), strict=True))
 MARKS = dict(zip(FATES, ("✗", "~", "✓", "∞"), strict=True))
-WIDTH, HEIGHT, LEFT = 860, 210, 56
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def render(state: State) -> str:
     scale = str(say("loss scale"))
     head = listed(form.name, f"{scale} {two_to(state.log2_scale)} = {2**state.log2_scale:,}")
     shares = [int((fate == i).sum()) for i in range(4)]
-    drawing = histogram(binade, fate, low, form.emin, high, head)
+    stacked, first = layers(binade, fate, low, high)
+    edges = (low, say_of("gradients", "smallest")), (form.emin, say_of("gradients", "normal")), (high + 1, say("top"))
+    drawing = histogram_scene(stacked, first, [(at, str(name)) for at, name in edges], head).svg()
     columns = [f"{MARKS[name]} {NAMES[name]}" for name in FATES]
     rows = [(str(say("gradients")), *(f"{n:,}" for n in shares)),
             (str(say("share")), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
@@ -83,47 +85,12 @@ def render(state: State) -> str:
     return panel(title(head), drawing, table(["", *columns], rows), told)
 
 
-def histogram(binade: np.ndarray, fate: np.ndarray, low: int, emin: int, high: int, spoken: str) -> str:
-    """Stacked bars from the lowest binade of FP32 drawn to the highest, with the format's three edges."""
+def layers(binade: np.ndarray, fate: np.ndarray, low: int, high: int) -> tuple[list[Layer], int]:
+    """How many values of each fate lie in each binade, around those of a format; and the first binade."""
     first, last = min(int(binade.min()), low) - 1, max(int(binade.max()), high) + 1
-    step = (WIDTH - LEFT - 10) / (last - first + 1)
     counts = np.zeros((4, last - first + 1), np.int64)
     np.add.at(counts, (fate, binade - first), 1)
-    tallest = max(int(counts.sum(0).max()), 1)
-    drawing = Scene(WIDTH, HEIGHT + 62)
-    for column in range(last - first + 1):
-        y = HEIGHT + 18.0
-        for i, name in enumerate(FATES):
-            n = int(counts[i, column])
-            if not n:
-                continue
-            tall = n / tallest * HEIGHT
-            y -= tall
-            x = LEFT + column * step
-            drawing.rect(x, y, max(step - 1, 0.8), tall, COLOURS[name], fill_opacity=0.75, class_=f"bar {name}",
-                         data_n=n, data_binade=first + column)  # fmt: skip
-            if tall > 12 and step > 7:
-                drawing.text(x + step / 2, y + min(tall / 2 + 4, 14), MARKS[name], "middle", 10)
-    edges = (low, say_of("gradients", "smallest")), (emin, say_of("gradients", "normal")), (high + 1, say("top"))
-    _edges(drawing, tuple((at, str(name)) for at, name in edges),
-           first, step)  # fmt: skip
-    every = 8 if last - first < 120 else 16
-    for exponent in range(first, last + 1):
-        if exponent % every == 0:
-            drawing.text(LEFT + (exponent - first + 0.5) * step, HEIGHT + 34, two_to(exponent), "middle", 11)
-    drawing.text(LEFT - 6, 28, f"{tallest:,}", "end", 11)
-    drawing.line(LEFT, HEIGHT + 18, WIDTH - 10, HEIGHT + 18, stroke_opacity=0.6)
-    return drawing.svg(spoken)
-
-
-def _edges(drawing: Scene, edges: tuple[tuple[int, str], ...], first: int, step: float) -> None:
-    """The format's limits as labelled lines; the first two, which are close in narrow formats, away from each other."""
-    room = LEFT + 50.0  # where the first label must end at the earliest to stay inside, and the next may begin
-    for (exponent, name), anchor in zip(edges, ("end", "start", "end"), strict=True):
-        x = LEFT + (exponent - first) * step
-        drawing.line(x, 14, x, HEIGHT + 40, stroke=GREY, stroke_dasharray="5 3")
-        room = max(x, room)
-        drawing.text(room, HEIGHT + 54, f"{name} {two_to(exponent)}", anchor, 11, class_="edge")
+    return [Layer(n, COLOURS[name], name, MARKS[name]) for n, name in zip(counts, FATES, strict=True)], first
 
 
 def collect() -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..draw.page import after_colon, bracketed, facts, note, panel, title
-from ..draw.scene import BLUE, ORANGE, Scene
+from ..draw.timeline import timeline_scene
 from ..errors import LabError, integer, quotes_call
 from ..memory.pipeline import SCHEDULES
 from ..parallel import schedules
@@ -13,7 +13,6 @@ from ..parallel.schedules import Timeline
 from ..words import say, say_of
 from .shell import Board, Control
 
-WIDTH, LEFT, ROW = 920, 70, 30
 MOST_STAGES, MOST_BATCHES = 8, 32
 
 
@@ -79,35 +78,12 @@ def instead(asked: int, state: State) -> str:
     )  # fmt: skip
 
 
-def draw(found: Timeline) -> str:
+def draw(line: Timeline) -> str:
     """All passes to scale."""
-    drawing = Scene(WIDTH, ROW * found.stages + 34)
-    scale = (WIDTH - LEFT - 10) / float(found.span)
-    for stage in range(found.stages):
-        y = 6 + stage * ROW
-        drawing.text(LEFT - 8, y + 17, str(say("stage {n}", n=stage)), "end", 12)
-        drawing.rect(LEFT, y, WIDTH - LEFT - 10, ROW - 6, "currentColor", fill_opacity=0.05)
-    for slot in found.slots:
-        x, width, y = LEFT + float(slot.start) * scale, float(slot.end - slot.start) * scale, 6 + slot.stage * ROW
-        forward = slot.kind == "F"
-        drawing.rect(x, y, width, ROW - 6, BLUE if forward else ORANGE, fill_opacity=0.3 + 0.5 * (slot.chunk % 2 == 0),
-                     stroke="currentColor", stroke_opacity=0.5, class_=f"slot {slot.kind}", data_stage=slot.stage,
-                     data_start=str(slot.start), data_end=str(slot.end), data_batch=slot.micro_batch)  # fmt: skip
-        if not forward and width > 5:
-            drawing.hatch(x, y, width, ROW - 6, min(max(width / 2, 5), 24))
-        if width > 9:
-            drawing.text(x + width / 2, y + 16, slot.micro_batch, "middle", 11 if width > 15 else 8)
-    drawing.text(LEFT, ROW * found.stages + 22, "0", "middle", 11)
-    drawing.text(WIDTH - 10, ROW * found.stages + 22, f"{float(found.span):g}", "end", 11)
-    spoken = str(
-        say(
-            "{stages} stages, {micro_batches} micro-batches, bubble {bubble}",
-            stages=found.stages,
-            micro_batches=found.micro_batches,
-            bubble=found.bubble,
-        ),
-    )
-    return drawing.svg(after_colon(found.name, spoken))
+    passes = [(s.stage, s.kind, s.chunk, s.micro_batch, s.start, s.end) for s in line.slots]
+    spoken = say("{stages} stages, {micro_batches} micro-batches, bubble {bubble}", stages=line.stages,
+                 micro_batches=line.micro_batches, bubble=line.bubble)  # fmt: skip
+    return timeline_scene(passes, line.stages, after_colon(line.name, str(spoken))).svg()
 
 
 def changed(state: State, field: str, value: object) -> State:

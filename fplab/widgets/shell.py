@@ -139,9 +139,7 @@ class Board:
     def _button(self, action: Action) -> Any:
         widgets = library()
         found = widgets.Button(
-            description=str(action.label),
-            tooltip=str(action.hint or action.label),
-            layout=widgets.Layout(width="auto"),
+            description=str(action.label), tooltip=str(action.hint or action.label), layout=widgets.Layout(width="auto")
         )
         found.on_click(lambda _: self.attempt(action.after))
         return found
