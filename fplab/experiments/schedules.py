@@ -20,9 +20,7 @@ from ..hardware.programs import cast, program
 from ..parallel.schedules import Timeline, timeline
 from ..words import COMMA, joined, say
 from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
-from .collectives import data as ranks
-from .collectives.cases import FORMATS
-from .collectives.cases import inputs as rows_of_bits
+from .collectives import FORMATS, case_inputs, gradients
 from .statistics import both, superior
 
 if TYPE_CHECKING:
@@ -106,7 +104,7 @@ def run(params: Params, tick: Tick) -> Result:
     for i in range(params.networks):
         tick(0.1 + 0.9 * i / params.networks, f"sums and products, network {i}")
         one = replace(params, seed=params.seed + i)
-        slopes = ranks.gradients(ranks.Params(shares=one.accumulated, images=one.images, seed=one.seed))
+        slopes = gradients(one.seed, one.accumulated, one.images)
         networks.append((slopes, accumulation(slopes, one), *products(one)))
     in_flight = np.array([line.in_flight() for line in params.timelines()])
     return Result(params, in_flight, np.array(held), *map(np.stack, zip(*networks, strict=True)))
@@ -278,7 +276,7 @@ def cases(params: Params) -> Iterator[Case]:
     """Gradients accumulated in 16 bits and in FP32, a case a format."""
     for fmt in FORMATS:
         gives = {"half": fmt, "wide": "fp32"}
-        yield program(f"micro-batches in {fmt}", partial(rows_of_bits, fmt), {"rows": fmt}, micro_batches, gives)
+        yield program(f"micro-batches in {fmt}", partial(case_inputs, fmt), {"rows": fmt}, micro_batches, gives)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
