@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import LabError
 from ...formats import Format, Overflow, Specials, get, overflow
-from ...kernels import mixed
+from ...kernels import optim
 from ...kernels.rounding import stream_keys
 from ...threads import SMALLEST_SHARE, split
 
@@ -18,13 +18,13 @@ OVER = {Overflow.INF: np.inf, Overflow.NAN: np.nan}
 
 
 @lru_cache
-def grid(fmt: Format) -> mixed.Grid:
+def grid(fmt: Format) -> optim.Grid:
     """A format as the kernels see it, or an error if it cannot hold an optimizer's numbers."""
     if not fmt.signed or not fmt.zero or not fmt.fits_float32:
         why = "has no sign or no zero" if fmt.fits_float32 else "does not fit float32, in which values travel"
         raise LabError(f"{fmt.name} cannot hold weights or states: it {why}.")
     p, policy = fmt.significand_bits, overflow(None, fmt)
-    return mixed.Grid(
+    return optim.Grid(
         emin=_bits(fmt.smallest_normal),
         top=_bits(2.0 ** (fmt.emax + 1)),
         magic=((53 - p) << 52) + (1 << 51),
@@ -60,7 +60,7 @@ def rounded(
     form = get(fmt)
     result = np.empty_like(left) if out is None else out
     array = isinstance(right, np.ndarray)
-    loop, to, number = mixed.kernel(operation, array, seed is not None), grid(form), float(np.float32(_number(right)))
+    loop, to, number = optim.kernel(operation, array, seed is not None), grid(form), float(np.float32(_number(right)))
     keys: Any = NO_KEYS if seed is None else stream_keys(np.uint64(seed), np.uint64(0))
 
     def run(a: int, b: int) -> None:
@@ -69,7 +69,7 @@ def rounded(
     if left.size < 2 * SMALLEST_SHARE:
         run(0, left.size)  # one share anyway, and an optimizer's many small tensors feel what asking costs
     else:
-        split(run, left.size, unit=mixed.BLOCK)
+        split(run, left.size, unit=optim.BLOCK)
     if not form.has_nan and np.isnan(result).any():
         raise LabError(f"the result of {operation} is NaN, and {form.name} has none; look for the first NaN gradient.")
     return result

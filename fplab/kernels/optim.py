@@ -128,35 +128,19 @@ def _hold(x, y):
 OPERATIONS = {"add": _add, "sub": _sub, "mul": _mul, "div": _div, "sqrt": _sqrt, "hold": _hold}
 
 
-def _with_array(operation, rounder, draws):
-    """``out[i] = round(operation(a[i], b[i]))``; element i draws word ``start + i`` of the two keys."""
+def _loop(operation, rounder, draws, array):
+    """``out[i] = round(operation(a[i], b[i]))``, b an array or a number; element i draws word ``start + i``."""
 
     @jit
     def kernel(a, b, out, g, start, key0, key1):
         buffer = np.empty(BLOCK, np.float32)  # so that out may be an operand, and the loop still vectorise
         for at in range(0, a.size, BLOCK):
-            x, y = a[at : at + BLOCK], b[at : at + BLOCK]
-            first = np.uint32(start + at)
-            for i in range(x.size):
-                word = random_word(np.uint32(first + np.uint32(i)), key0, key1) if draws else np.uint32(0)
-                buffer[i] = rounder(operation(np.float64(x[i]), np.float64(y[i])), g, word)
-            out[at : at + x.size] = buffer[: x.size]
-
-    return kernel
-
-
-def _with_number(operation, rounder, draws):
-    """``out[i] = round(operation(a[i], b))`` for a number b."""
-
-    @jit
-    def kernel(a, b, out, g, start, key0, key1):
-        buffer = np.empty(BLOCK, np.float32)
-        for at in range(0, a.size, BLOCK):
             x = a[at : at + BLOCK]
+            y = b[at : at + BLOCK] if array else b
             first = np.uint32(start + at)
             for i in range(x.size):
                 word = random_word(np.uint32(first + np.uint32(i)), key0, key1) if draws else np.uint32(0)
-                buffer[i] = rounder(operation(np.float64(x[i]), b), g, word)
+                buffer[i] = rounder(operation(np.float64(x[i]), np.float64(y[i] if array else y)), g, word)
             out[at : at + x.size] = buffer[: x.size]
 
     return kernel
@@ -165,5 +149,4 @@ def _with_number(operation, rounder, draws):
 @lru_cache
 def kernel(operation: str, array: bool, stochastic: bool) -> Any:
     """The loop of one operation with an array or a number on its right, and one rounding."""
-    rounder = _stochastic if stochastic else _nearest
-    return (_with_array if array else _with_number)(OPERATIONS[operation], rounder, stochastic)
+    return _loop(OPERATIONS[operation], _stochastic if stochastic else _nearest, stochastic, array)
