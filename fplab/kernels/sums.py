@@ -1,8 +1,9 @@
 """Sums and dot products that round after every operation, in a stated order.
 
-Two versions of every order. The general one works on codes with :mod:`fplab.kernels.arith`: any format of at most 31
-significand bits, any rounding, overflow policy and flush mode, with flags. The fast one works in float64 for nearest
-even: it adds in float64 and rounds to the accumulator, once more, which changes nothing (:func:`nearest`).
+Every order is written once, over two arithmetics. The general one works on codes with :mod:`fplab.kernels.arith`: any
+format of at most 31 significand bits, any rounding, overflow policy and flush mode, with flags. The fast one works in
+float64 for nearest even: it adds in float64 and rounds to the accumulator, once more, which changes nothing
+(:func:`nearest`).
 
 A row's terms are ``x[row, k]``, or the products ``x[row, k] * y[row, k]``; ``y`` without elements means ones.
 """
@@ -21,6 +22,8 @@ from .rounding import (
     U0,
     U1,
     ZERO,
+    Layout,
+    Options,
     check,
     check_choice,
     draws,
@@ -46,7 +49,119 @@ class Plan(NamedTuple):
     running: int  # 1: every partial sum is written, 0: the last one
 
 
+# --- the orders, over any arithmetic ----------------------------------------------------------------------------------
+
+
+def _orders(term, plus, plus_term, larger, zero):
+    """The sum of a row in every order, for one arithmetic whose numbers are of the type of ``zero``.
+
+    ``term(x, y, row, k, env)`` is a rounded term, ``plus(a, b, minus, env)`` a rounded sum or difference,
+    ``plus_term(c, minus, x, y, row, k, fused, env)`` a term plus or minus c, and ``larger(a, b, env)`` compares sizes.
+    """
+    dtype = type(zero)
+
+    @jit
+    def chain(x, y, row, start, stop, out, plan, env):
+        """Terms ``start`` to ``stop`` added one after the other."""
+        s = term(x, y, row, start, env)
+        if plan.running:
+            out[row, start] = s
+        for k in range(start + 1, stop):
+            s = plus_term(s, PLUS, x, y, row, k, plan.fused, env)
+            if plan.running:
+                out[row, k] = s
+        return s
+
+    @jit
+    def pairwise(x, y, row, env):
+        """The pairwise tree as a binary counter: entry j of the stack holds a sum of 2**j terms."""
+        stack = np.empty(64, dtype)
+        depth = 0
+        for k in range(x.shape[1]):
+            top = term(x, y, row, k, env)
+            carries = k + 1
+            while carries & 1 == 0:
+                depth -= 1
+                top = plus(stack[depth], top, PLUS, env)
+                carries >>= 1
+            stack[depth] = top
+            depth += 1
+        while depth > 1:
+            depth -= 1
+            stack[depth - 1] = plus(stack[depth - 1], stack[depth], PLUS, env)
+        return stack[0]
+
+    @jit
+    def blocked(x, y, row, out, plan, env):
+        """Chains of ``block`` terms, their sums added one after the other."""
+        n = x.shape[1]
+        s = chain(x, y, row, FIRST, min(plan.block, n), out, plan, env)
+        for start in range(plan.block, n, plan.block):
+            s = plus(s, chain(x, y, row, start, min(start + plan.block, n), out, plan, env), PLUS, env)
+        return s
+
+    @jit
+    def kahan(x, y, row, out, plan, env):
+        """Kahan's compensated sum: c is what the last addition put in too much."""
+        s = term(x, y, row, FIRST, env)
+        c = zero
+        if plan.running:
+            out[row, 0] = s
+        for k in range(1, x.shape[1]):
+            t = plus_term(c, MINUS, x, y, row, k, plan.fused, env)
+            total = plus(s, t, PLUS, env)
+            c = plus(plus(total, s, MINUS, env), t, MINUS, env)
+            s = total
+            if plan.running:
+                out[row, k] = s
+        return s
+
+    @jit
+    def neumaier(x, y, row, out, plan, env):
+        """Neumaier's sum: the error of each addition, from the larger operand, is summed beside and added last."""
+        s = term(x, y, row, FIRST, env)
+        c = zero
+        if plan.running:
+            out[row, 0] = s
+        for k in range(1, x.shape[1]):
+            t = term(x, y, row, k, env)
+            total = plus(s, t, PLUS, env)
+            large, small = (s, t) if larger(s, t, env) else (t, s)
+            c = plus(c, plus(plus(large, total, MINUS, env), small, PLUS, env), PLUS, env)
+            s = total
+            if plan.running:
+                out[row, k] = plus(s, c, PLUS, env)
+        if plan.running:
+            return dtype(out[row, x.shape[1] - 1])
+        return plus(s, c, PLUS, env) if x.shape[1] > 1 else s
+
+    @jit
+    def row_sum(x, y, row, out, plan, env):
+        """The sum of one row; partial sums go to ``out`` if running."""
+        if plan.order == SEQUENTIAL:
+            return chain(x, y, row, FIRST, x.shape[1], out, plan, env)
+        if plan.order == PAIRWISE:
+            return pairwise(x, y, row, env)
+        if plan.order == BLOCKED:
+            return blocked(x, y, row, out, plan, env)
+        if plan.order == KAHAN:
+            return kahan(x, y, row, out, plan, env)
+        return neumaier(x, y, row, out, plan, env)
+
+    return row_sum
+
+
 # --- the general version: codes -------------------------------------------------------------------------------------
+
+
+class Exactly(NamedTuple):
+    """What the general version needs to know; ``state`` is (next random word, flags so far)."""
+
+    src: Layout
+    acc: Layout
+    options: Options
+    seed: np.uint64
+    state: np.ndarray
 
 
 @jit
@@ -59,138 +174,64 @@ def _operand(code, fmt, daz):
 
 
 @jit
-def _deliver(kind, negative, m, e, sticky, raised, acc, options, seed, state):
-    """Round a result to the accumulator; ``state`` is (next random word, flags so far)."""
+def _deliver(kind, negative, m, e, sticky, raised, env):
+    """Round a result to the accumulator."""
     word = U0
-    if draws(options.mode):
-        word = element_word(state[0], seed)
-        state[0] += 1
-    code, more = pack(kind, negative, m, e, sticky, QUIET, acc, options, True, word)
-    state[1] |= raised | more
+    if draws(env.options.mode):
+        word = element_word(env.state[0], env.seed)
+        env.state[0] += 1
+    code, more = pack(kind, negative, m, e, sticky, QUIET, env.acc, env.options, True, word)
+    env.state[1] |= raised | more
     return code
 
 
 @jit
-def _plus(a, b, minus, acc, options, seed, state):
+def _plus(a, b, minus, env):
     """a + b or a - b on accumulator codes, rounded."""
-    ka, na, ma, ea = _operand(a, acc, options.daz)
-    kb, nb, mb, eb = _operand(b, acc, options.daz)
-    kind, negative, m, e, sticky, raised = arith.add(ka, na, ma, ea, kb, nb != minus, mb, eb, options.mode)
-    return _deliver(kind, negative, m, e, sticky, raised, acc, options, seed, state)
+    ka, na, ma, ea = _operand(a, env.acc, env.options.daz)
+    kb, nb, mb, eb = _operand(b, env.acc, env.options.daz)
+    kind, negative, m, e, sticky, raised = arith.add(ka, na, ma, ea, kb, nb != minus, mb, eb, env.options.mode)
+    return _deliver(kind, negative, m, e, sticky, raised, env)
 
 
 @jit
-def _factors(x, y, row, k, src, daz):
+def _factors(x, y, row, k, env):
     """The two unpacked factors of a term."""
-    ka, na, ma, ea = _operand(np.uint64(x[row, k]), src, daz)
+    ka, na, ma, ea = _operand(np.uint64(x[row, k]), env.src, env.options.daz)
     if y.size == 0:
         return ka, na, ma, ea, FINITE, False, U1, np.int64(0)
-    kb, nb, mb, eb = _operand(np.uint64(y[row, k]), src, daz)
+    kb, nb, mb, eb = _operand(np.uint64(y[row, k]), env.src, env.options.daz)
     return ka, na, ma, ea, kb, nb, mb, eb
 
 
 @jit
-def _term(x, y, row, k, src, acc, options, seed, state):
+def _term(x, y, row, k, env):
     """A term rounded to the accumulator."""
-    kind, negative, m, e, _, raised = arith.mul(*_factors(x, y, row, k, src, options.daz))
-    return _deliver(kind, negative, m, e, EXACT, raised, acc, options, seed, state)
+    kind, negative, m, e, _, raised = arith.mul(*_factors(x, y, row, k, env))
+    return _deliver(kind, negative, m, e, EXACT, raised, env)
 
 
 @jit
-def _plus_term(c, minus, x, y, row, k, fused, src, acc, options, seed, state):
+def _plus_term(c, minus, x, y, row, k, fused, env):
     """A term plus (or minus) the accumulator code c: rounded once if fused, else first the term and then the sum."""
     if not fused:
-        return _plus(_term(x, y, row, k, src, acc, options, seed, state), c, minus, acc, options, seed, state)
-    kc, nc, mc, ec = _operand(c, acc, options.daz)
-    ka, na, ma, ea, kb, nb, mb, eb = _factors(x, y, row, k, src, options.daz)
+        return _plus(_term(x, y, row, k, env), c, minus, env)
+    kc, nc, mc, ec = _operand(c, env.acc, env.options.daz)
+    ka, na, ma, ea, kb, nb, mb, eb = _factors(x, y, row, k, env)
     kind, negative, m, e, sticky, raised = arith.fma(
-        ka, na, ma, ea, kb, nb, mb, eb, kc, nc != minus, mc, ec, options.mode
+        ka, na, ma, ea, kb, nb, mb, eb, kc, nc != minus, mc, ec, env.options.mode
     )
-    return _deliver(kind, negative, m, e, sticky, raised, acc, options, seed, state)
+    return _deliver(kind, negative, m, e, sticky, raised, env)
 
 
 @jit
-def _chain(x, y, row, start, stop, out, plan, src, acc, options, seed, state):
-    """Terms ``start`` to ``stop`` added one after the other."""
-    s = _term(x, y, row, start, src, acc, options, seed, state)
-    if plan.running:
-        out[row, start] = s
-    for k in range(start + 1, stop):
-        s = _plus_term(s, PLUS, x, y, row, k, plan.fused, src, acc, options, seed, state)
-        if plan.running:
-            out[row, k] = s
-    return s
+def _larger(a, b, env):
+    """Whether a is no smaller than b, sign apart; NaN is above all."""
+    magnitude = (U1 << np.uint64(env.acc.sign_shift)) - U1
+    return (a & magnitude) >= (b & magnitude)
 
 
-@jit
-def _pairwise(x, y, row, src, acc, options, seed, state):
-    """The pairwise tree as a binary counter: entry j of the stack holds a sum of 2**j terms."""
-    stack = np.empty(64, np.uint64)
-    depth = 0
-    for k in range(x.shape[1]):
-        stack[depth] = _term(x, y, row, k, src, acc, options, seed, state)
-        depth += 1
-        carries = k + 1
-        while carries & 1 == 0:
-            depth -= 1
-            stack[depth - 1] = _plus(stack[depth - 1], stack[depth], PLUS, acc, options, seed, state)
-            carries >>= 1
-    while depth > 1:
-        depth -= 1
-        stack[depth - 1] = _plus(stack[depth - 1], stack[depth], PLUS, acc, options, seed, state)
-    return stack[0]
-
-
-@jit
-def _blocked(x, y, row, out, plan, src, acc, options, seed, state):
-    """Chains of ``block`` terms, their sums added one after the other."""
-    n = x.shape[1]
-    s = _chain(x, y, row, FIRST, min(plan.block, n), out, plan, src, acc, options, seed, state)
-    for start in range(plan.block, n, plan.block):
-        part = _chain(x, y, row, start, min(start + plan.block, n), out, plan, src, acc, options, seed, state)
-        s = _plus(s, part, PLUS, acc, options, seed, state)
-    return s
-
-
-@jit
-def _kahan(x, y, row, out, plan, src, acc, options, seed, state):
-    """Kahan's compensated sum: c is what the last addition put in too much."""
-    s = _term(x, y, row, FIRST, src, acc, options, seed, state)
-    c = U0
-    if plan.running:
-        out[row, 0] = s
-    for k in range(1, x.shape[1]):
-        t = _plus_term(c, MINUS, x, y, row, k, plan.fused, src, acc, options, seed, state)
-        total = _plus(s, t, PLUS, acc, options, seed, state)
-        gained = _plus(total, s, MINUS, acc, options, seed, state)
-        c = _plus(gained, t, MINUS, acc, options, seed, state)
-        s = total
-        if plan.running:
-            out[row, k] = s
-    return s
-
-
-@jit
-def _neumaier(x, y, row, out, plan, src, acc, options, seed, state):
-    """Neumaier's sum: the error of each addition, taken from the larger operand, is summed beside and added last."""
-    magnitude = (U1 << np.uint64(acc.sign_shift)) - U1
-    s = _term(x, y, row, FIRST, src, acc, options, seed, state)
-    c = U0
-    if plan.running:
-        out[row, 0] = s
-    for k in range(1, x.shape[1]):
-        t = _term(x, y, row, k, src, acc, options, seed, state)
-        total = _plus(s, t, PLUS, acc, options, seed, state)
-        large, small = (s, t) if (s & magnitude) >= (t & magnitude) else (t, s)
-        lost = _plus(large, total, MINUS, acc, options, seed, state)
-        lost = _plus(lost, small, PLUS, acc, options, seed, state)
-        c = _plus(c, lost, PLUS, acc, options, seed, state)
-        s = total
-        if plan.running:
-            out[row, k] = _plus(s, c, PLUS, acc, options, seed, state)
-    if plan.running:
-        return out[row, x.shape[1] - 1]
-    return _plus(s, c, PLUS, acc, options, seed, state) if x.shape[1] > 1 else s
+_general = _orders(_term, _plus, _plus_term, _larger, U0)
 
 
 @jit
@@ -202,22 +243,12 @@ def general_rows(x, y, out, flags, plan, src, acc, options, seed, first, last):
     """
     check(options)
     check_choice(plan.order, ORDERS)
-    n = x.shape[1]
     state = np.zeros(2, np.int64)
+    env = Exactly(src, acc, options, seed, state)
     for row in range(first, last):
-        state[0] = row * n * WORDS_PER_TERM
+        state[0] = row * x.shape[1] * WORDS_PER_TERM
         state[1] = 0
-        if plan.order == SEQUENTIAL:
-            s = _chain(x, y, row, FIRST, n, out, plan, src, acc, options, seed, state)
-        elif plan.order == PAIRWISE:
-            s = _pairwise(x, y, row, src, acc, options, seed, state)
-        elif plan.order == BLOCKED:
-            s = _blocked(x, y, row, out, plan, src, acc, options, seed, state)
-        elif plan.order == KAHAN:
-            s = _kahan(x, y, row, out, plan, src, acc, options, seed, state)
-        else:
-            s = _neumaier(x, y, row, out, plan, src, acc, options, seed, state)
-        out[row, out.shape[1] - 1] = s
+        out[row, out.shape[1] - 1] = _general(x, y, row, out, plan, env)
         flags[row] = state[1]
 
 
@@ -261,102 +292,32 @@ def _value(x, y, row, k):
 
 
 @jit
-def _fast_term(x, y, row, k, fused, t):
-    """A term as it enters an addition."""
+def _fast_term(x, y, row, k, t):
+    return nearest(_value(x, y, row, k), t)
+
+
+@jit
+def _fast_plus(a, b, minus, t):
+    return nearest(a - b if minus else a + b, t)
+
+
+@jit
+def _fast_plus_term(c, minus, x, y, row, k, fused, t):
     v = _value(x, y, row, k)
-    return v if fused else nearest(v, t)
+    return _fast_plus(v if fused else nearest(v, t), c, minus, t)
 
 
 @jit
-def _fast_chain(x, y, row, start, stop, out, plan, t):
-    s = nearest(_value(x, y, row, start), t)
-    if plan.running:
-        out[row, start] = s
-    for k in range(start + 1, stop):
-        s = nearest(_fast_term(x, y, row, k, plan.fused, t) + s, t)
-        if plan.running:
-            out[row, k] = s
-    return s
+def _fast_larger(a, b, t):
+    return abs(a) >= abs(b)
 
 
-@jit
-def _fast_pairwise(x, y, row, t):
-    stack = np.empty(64, np.float64)
-    depth = 0
-    for k in range(x.shape[1]):
-        top = nearest(_value(x, y, row, k), t)
-        carries = k + 1
-        while carries & 1 == 0:
-            depth -= 1
-            top = nearest(stack[depth] + top, t)
-            carries >>= 1
-        stack[depth] = top
-        depth += 1
-    while depth > 1:
-        depth -= 1
-        stack[depth - 1] = nearest(stack[depth - 1] + stack[depth], t)
-    return stack[0]
-
-
-@jit
-def _fast_blocked(x, y, row, out, plan, t):
-    n = x.shape[1]
-    s = _fast_chain(x, y, row, FIRST, min(plan.block, n), out, plan, t)
-    for start in range(plan.block, n, plan.block):
-        s = nearest(s + _fast_chain(x, y, row, start, min(start + plan.block, n), out, plan, t), t)
-    return s
-
-
-@jit
-def _fast_kahan(x, y, row, out, plan, t):
-    s = nearest(_value(x, y, row, 0), t)
-    c = 0.0
-    if plan.running:
-        out[row, 0] = s
-    for k in range(1, x.shape[1]):
-        z = nearest(_fast_term(x, y, row, k, plan.fused, t) - c, t)
-        total = nearest(s + z, t)
-        c = nearest(nearest(total - s, t) - z, t)
-        s = total
-        if plan.running:
-            out[row, k] = s
-    return s
-
-
-@jit
-def _fast_neumaier(x, y, row, out, plan, t):
-    s = nearest(_value(x, y, row, 0), t)
-    c = 0.0
-    result = s
-    if plan.running:
-        out[row, 0] = s
-    for k in range(1, x.shape[1]):
-        z = nearest(_value(x, y, row, k), t)
-        total = nearest(s + z, t)
-        large, small = (s, z) if abs(s) >= abs(z) else (z, s)
-        lost = nearest(nearest(large - total, t) + small, t)
-        c = nearest(c + lost, t)
-        s = total
-        result = nearest(s + c, t)
-        if plan.running:
-            out[row, k] = result
-    return result
+_fast = _orders(_fast_term, _fast_plus, _fast_plus_term, _fast_larger, np.float64(0))
 
 
 @jit
 def fast_rows(x, y, out, plan, t, first, last):
     """:func:`general_rows` for float32 values and nearest even; ``out`` float32."""
     check_choice(plan.order, ORDERS)
-    n = x.shape[1]
     for row in range(first, last):
-        if plan.order == SEQUENTIAL:
-            s = _fast_chain(x, y, row, FIRST, n, out, plan, t)
-        elif plan.order == PAIRWISE:
-            s = _fast_pairwise(x, y, row, t)
-        elif plan.order == BLOCKED:
-            s = _fast_blocked(x, y, row, out, plan, t)
-        elif plan.order == KAHAN:
-            s = _fast_kahan(x, y, row, out, plan, t)
-        else:
-            s = _fast_neumaier(x, y, row, out, plan, t)
-        out[row, out.shape[1] - 1] = s
+        out[row, out.shape[1] - 1] = _fast(x, y, row, out, plan, t)

@@ -1,4 +1,4 @@
-"""Tensor Cores in software: matrix products by the records of eleven GPUs, eight of them held against data.
+"""Tensor Cores in software: matrix products by records of GPUs, most of them held against data.
 
 >>> from fplab import tensorcore
 >>> model = tensorcore.get("A100", "fp16")

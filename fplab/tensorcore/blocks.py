@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .. import exact
@@ -24,7 +24,9 @@ class Term:
     """One term of a block: ``significand * 2**exponent``, exact. A zero has a sign, and an exponent that may not count.
 
     ``counts``: whether the exponent takes part in emax. ``units``: the term in multiples of the block's quantum after
-    truncation, and ``lost``: what truncation took away.
+    truncation, and ``lost``: what truncation took away. In a trace ``k`` is its place in the row, -1 for the
+    accumulator, ``a`` and ``b`` are its factors (c and 1), and ``shift`` = emax - exponent, by how many places it moved
+    right; in block-scaled FP4, where a term is a group of 16 products, ``k`` is its first, its factors are its scales.
     """
 
     significand: Fraction
@@ -33,11 +35,25 @@ class Term:
     counts: bool
     units: int = 0
     lost: Fraction = Fraction(0)
+    k: int = -1
+    a: float = 0.0
+    b: float = 1.0
+    shift: int = 0
 
     @property
     def value(self) -> Fraction:
         """The exact value before truncation."""
         return self.significand * Fraction(2) ** self.exponent
+
+    @property
+    def bits_lost(self) -> int:
+        """How many bits of the term, from its last 1 upward, lay below the quantum."""
+        if not self.lost:
+            return 0
+        if self.units == 0:
+            return abs(self.value.numerator).bit_length()
+        quantum = abs(self.value - self.lost) / abs(self.units)
+        return (quantum / Fraction(1, self.value.denominator)).numerator.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +150,7 @@ def fuse(products: Sequence[Term], c: Exact, model: Model) -> Block:
     cut = []
     for t in terms:
         units = math.trunc(t.value / quantum)
-        cut.append(Term(t.significand, t.exponent, t.negative, t.counts, units, t.value - units * quantum))
+        cut.append(replace(t, units=units, lost=t.value - units * quantum))
     total = sum(t.units for t in cut)
     if total:
         result = deliver(total * quantum, model)

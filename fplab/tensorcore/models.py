@@ -174,21 +174,12 @@ def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
             (a, scale, kind), (b, _, _) = (_one_input(name) for name in names)
             for k in cell.k if instruction == "mma" else cell.k[:1]:
                 model = Model(
-                    gpu=row.name,
-                    instruction=instruction,
-                    a=a,
-                    b=b,
-                    output=cell.output,
-                    kind=kind or cell.kind,
+                    gpu=row.name, instruction=instruction, a=a, b=b, output=cell.output, kind=kind or cell.kind,
                     length=min(cell.length, k) if cell.alignment_bits else cell.length,
-                    alignment_bits=cell.alignment_bits,
-                    kept_bits=kept if cell.kept_bits is None else cell.kept_bits,
+                    alignment_bits=cell.alignment_bits, kept_bits=kept if cell.kept_bits is None else cell.kept_bits,
                     rounding=cell.rounding or ("rne" if cell.output in ("fp16", "fp64") else "rtz"),
-                    floor=cell.floor,
-                    k=k,
-                    status=cell.status,
-                    scale=scale,
-                )
+                    floor=cell.floor, k=k, status=cell.status, scale=scale,
+                )  # fmt: skip
                 if set(_recorded(model)) & set(row.recorded):
                     model = dataclasses.replace(model, status=Status.DATA)
                 yield model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,42 +13,9 @@ from .. import exact
 from ..errors import LabError, quotes_call
 from . import accumulators, models, oracle, units
 from .blocks import Block
+from .blocks import Term as Term
 from .models import Inputs, Model
 from .operands import read, read_scales
-
-
-@dataclass(frozen=True)
-class Term:
-    """A term of a block. ``k``: its place in the row, -1 for the accumulator; ``a``, ``b``: its factors (c and 1).
-
-    In block-scaled FP4 a term is a group of 16 products: ``k`` is its first, ``a`` and ``b`` are the scales.
-    ``significand * 2**exponent`` is its exact value; it is shifted right by ``shift`` = emax - exponent places, which
-    leaves ``units`` quanta; ``lost`` is what fell off.
-    """
-
-    k: int
-    a: float
-    b: float
-    significand: Fraction
-    exponent: int
-    shift: int
-    units: int
-    lost: Fraction
-
-    @property
-    def value(self) -> Fraction:
-        """The exact value."""
-        return self.significand * Fraction(2) ** self.exponent
-
-    @property
-    def bits_lost(self) -> int:
-        """How many bits of the term, from its last 1 upward, lay below the quantum."""
-        if not self.lost:
-            return 0
-        if self.units == 0:
-            return abs(self.value.numerator).bit_length()
-        quantum = abs(self.value - self.lost) / abs(self.units)
-        return (quantum / Fraction(1, self.value.denominator)).numerator.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -163,7 +131,7 @@ def _step(block: Block, model: Model, factors: units.Factors, c: float) -> Step:
     named = [*factors, (-1, c, 1.0)]
     emax = block.emax
     terms = tuple(
-        Term(k, x, y, t.significand, t.exponent, 0 if emax is None else emax - t.exponent, t.units, t.lost)
+        dataclasses.replace(t, k=k, a=x, b=y, shift=0 if emax is None else emax - t.exponent)
         for (k, x, y), t in zip(named, block.terms, strict=False)
     )
     lost = sum((t.lost for t in terms), Fraction(0))
