@@ -206,9 +206,9 @@ def compute_with_little_installed(experiment: Any, params: str = "QUICK") -> Non
     code = (
         "import sys\n"
         "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
-        f"from {experiment.__name__} import *\n"
         f"import {experiment.__name__} as experiment\n"
-        f"for case in experiment.gpu_cases(experiment.{params}): case.compute(case.inputs(), 'cpu')\n"
+        "from fplab.experiments import load\n"
+        f"for case in load({name_of(experiment)!r}).asks(experiment.{params}): case.compute(case.inputs(), 'cpu')\n"
         "print('done')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

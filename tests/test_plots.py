@@ -18,6 +18,7 @@ from matplotlib.patches import Rectangle
 from fplab.draw import style
 from fplab.draw.histogram import binade_histogram, format_thresholds, percent, shares
 from fplab.draw.numberline import number_line, values_between
+from fplab.draw.shares import stacked_shares
 from fplab.draw.strip import bit_strip
 from fplab.draw.themes import DARK, LIGHT, Theme
 from fplab.errors import LabError
@@ -263,3 +264,9 @@ def test_a_figure_shows_itself_in_a_notebook():
         figure = style.new_figure(2, 1)
         figure.add_subplot().plot([0, 1])
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_shares_that_are_no_whole_are_refused() -> None:
+    some = {"zero": np.array([0.2, 0.4]), "normal": np.array([0.3, 0.5])}
+    with pytest.raises(LabError, match=r"shares add up to 0\.5 to 0\.9; they must add up to 1\."):
+        stacked_shares(style.new_figure().subplots(), np.arange(2), some)

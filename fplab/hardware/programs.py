@@ -10,26 +10,30 @@ program("lost by a sum", inputs, {"w": "fp16", "u": "fp16"}, corrected, {"lost":
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .. import numeric
 from .cases import Arrays, Case, Meta
-from .tensors import TORCH, bits, tensor
+from .tensors import TORCH, bits, overflow_of, tensor
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Values of a format, every operation on which is rounded once to it, as on a tensor of that dtype."""
+    """Values of a format, every operation on which is rounded once to it, as on a tensor of that dtype.
+
+    ``torch``: the version whose casts are meant; E4M3 overflows as it does there.
+    """
 
     values: np.ndarray
     fmt: str
+    torch: str = ""
 
     def _with(self, operation: str, other: Rounded | float) -> Rounded:
         right = other.values if isinstance(other, Rounded) else np.full_like(self.values, other)
-        return Rounded(np.asarray(getattr(numeric, operation)(self.values, right, self.fmt)), self.fmt)
+        return replace(self, values=np.asarray(getattr(numeric, operation)(self.values, right, self.fmt)))
 
     def __add__(self, other: Rounded | float) -> Rounded:
         return self._with("add", other)
@@ -44,7 +48,7 @@ class Rounded:
         return self._with("div", other)
 
     def __getitem__(self, at: Any) -> Rounded:
-        return Rounded(self.values[at], self.fmt)
+        return replace(self, values=self.values[at])
 
     def __len__(self) -> int:
         return len(self.values)
@@ -53,7 +57,8 @@ class Rounded:
 def cast(x: Any, fmt: str) -> Any:
     """A tensor, or values of a format, in another format."""
     if isinstance(x, Rounded):
-        return Rounded(np.asarray(numeric.quantize(x.values, fmt)), fmt)
+        narrow = numeric.quantize(x.values, fmt, overflow=overflow_of(fmt, x.torch))
+        return replace(x, values=np.asarray(narrow), fmt=fmt)
     import torch
 
     return x.to(getattr(torch, TORCH[fmt]))
@@ -73,8 +78,9 @@ def program(
         return {name: bits(found[name]) for name in gives}
 
     def emulate(codes: Arrays, meta: Meta) -> Arrays:
-        rounded = {name: Rounded(np.asarray(numeric.decode(codes[name], fmt)), fmt) for name, fmt in given.items()}
-        found = does(**rounded)
+        held = {name: np.asarray(numeric.decode(codes[name], fmt)) for name, fmt in given.items()}
+        version = str(meta.get("torch", ""))
+        found = does(**{name: Rounded(values, given[name], version) for name, values in held.items()})
         return {name: np.asarray(numeric.encode(found[name].values, fmt)) for name, fmt in gives.items()}
 
     return Case(name, inputs, compute, emulate, dict(gives), **more)

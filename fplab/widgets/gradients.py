@@ -95,14 +95,15 @@ def layers(binade: np.ndarray, fate: np.ndarray, low: int, high: int) -> tuple[l
 
 def collect() -> dict[str, np.ndarray]:
     """The sample, taken from a run of the underflow experiment's training: uint32 bits by kind."""
-    from ..experiments.underflow import data
+    from ..experiments import underflow
 
-    arrays = data.gather(data.QUICK, lambda done, text: None)
+    gathered = underflow.gather(underflow.QUICK, lambda done, text: None)
     words = np.random.Philox(KEY).random_raw
     found = {}
     for kind in KINDS:
-        chosen = words(SAMPLE) % np.uint64(arrays[kind].size)
-        found[kind] = np.ascontiguousarray(arrays[kind][chosen.astype(np.int64)]).view(np.uint32)
+        values = gathered.of(kind)
+        chosen = words(SAMPLE) % np.uint64(values.size)
+        found[kind] = np.ascontiguousarray(values[chosen.astype(np.int64)]).view(np.uint32)
     return found
 
 

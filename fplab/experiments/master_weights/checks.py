@@ -14,8 +14,8 @@ from ...hardware.cases import Arrays
 from ...hardware.tensors import bits, tensor
 from ..base import Evidence, Outcome, Sample, Status, failed, measured, passed, same_bits
 from ..legacy import Check
+from ..lost_updates import lost_by_criterion
 from ..statistics import equivalent, superior
-from ..underflow.checks import lost_by_criterion
 from .data import HALVES, STEP, VARIANTS, WORDS, Params, Variant, ratio_edges, whole
 
 TEXTBOOK = (  # FP16: weight, update, sum
