@@ -95,7 +95,7 @@ def segmented(inner: Network, size: int, keep_random: bool = True) -> nn.Module:
 
 def tokens_of(params: Params) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and their successors, int64 (batch, sequence)."""
-    from ..memory_measured import measure
+    from .. import memory_measured as measure
 
     return measure.tokens_of(params.model, params.batch, key=66)
 
