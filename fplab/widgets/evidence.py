@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import floats
-from ..hardware import corpus, instructions, records
-from ..tensorcore.models import GPUS, Model
+from ..errors import LabError
+from ..hardware import corpus, instructions, records, software
+from ..hardware.cases import Meta
+from ..tensorcore.models import Model
 
 CORPUS_VARIABLE = "FPLAB_CORPUS"  # the folder of a copy of the public data set
 
@@ -64,7 +67,7 @@ def _from_records(model: Model, own: Path) -> Iterator[Rows]:
     named = {one.name: one for one in instructions.TABLE}
     for path in records.records_in(own):
         record = records.read(path)
-        if not record.on_gpu or _gpu(str(record.meta["device"])) != model.gpu:
+        if not record.on_gpu or _gpu(record.meta) != model.gpu:
             continue
         for case in record.cases:
             one = named.get(case.name)
@@ -81,10 +84,11 @@ def _key(model: Model) -> tuple[str, int, str, str, str]:
     return model.instruction, model.k, model.a, model.b, model.output
 
 
-def _gpu(device: str) -> str | None:
-    """The table's name of a device, by the words of its name."""
-    words = device.replace("-", " ").lower().split()
-    return next((name for name in GPUS if name.lower() in words), None)
+def _gpu(meta: Meta) -> str | None:
+    """The table's name of the GPU that made a record, None where it has none."""
+    with contextlib.suppress(LabError):
+        return software.gpu_of(meta)
+    return None
 
 
 def _wide(codes: np.ndarray, fmt: str) -> np.ndarray:
