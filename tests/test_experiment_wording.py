@@ -165,5 +165,5 @@ def test_the_list_and_a_comparison_follow_the_environment(
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
     for name in experiments.NAMES:
-        assert f"{name}: {wording.catalogue()[name]['title']}" in out
+        assert f"{name}: {experiments.load(name).title.zh}" in out
     assert "fplab run 运行全部实验" in out

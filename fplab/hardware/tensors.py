@@ -14,7 +14,8 @@ from .tiles import CODES, Codes, to_device, to_host
 
 TORCH = {
     "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
-    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "int8": "int8", "int32": "int32",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
+    "e8m0": "float8_e8m0fnu", "int8": "int8", "int32": "int32",
 }  # fmt: skip
 PRECISION = "float32_matmul_precision"  # "highest" is IEEE, "high" is TF32
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

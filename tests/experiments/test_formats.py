@@ -1,0 +1,205 @@
+"""The experiment on formats: its cases are torch's bits, the boundaries that they try, and where libraries part."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.frame import Mutant, claim_of, frame, repeats
+from fplab import exact
+from fplab.experiments import formats
+from fplab.experiments.base import Outcome, Status
+from fplab.experiments.formats import atlas
+from fplab.floats import encode
+from fplab.formats import NAMES, TABLE, get
+from fplab.hardware import tensors
+
+QUICK = formats.EXPERIMENT.quick
+
+
+def off(name: str, at: Any, value: Any) -> Callable[[Any], dict[str, Any]]:
+    """One changed element."""
+
+    def change(result: Any) -> dict[str, Any]:
+        array = getattr(result, name).copy()
+        assert array[at] != value
+        array[at] = value
+        return {name: array}
+
+    return change
+
+
+def property_of(name: str, field: str, value: float) -> Callable[[Any], dict[str, Any]]:
+    """A format's property that is another one."""
+    return off("finfo", (NAMES.index(name), atlas.FINFO.index(field)), value)
+
+
+def one_more(by_binade: Any) -> Any:
+    """An edge of a binade that belongs to its neighbour."""
+
+    def faulty(fmt: Any) -> Any:
+        exponents, density, log2_ulp = by_binade(fmt)
+        density[-3:-1] += np.array([1, -1])
+        return exponents, density, log2_ulp
+
+    return faulty
+
+
+def as_other(get: Any) -> Any:
+    """E5M2 in the place of the 16-bit formats."""
+    return lambda name: get({"fp16": "e5m2", "bf16": "e5m2"}.get(name, name))
+
+
+def cut(encode: Any) -> Any:
+    """Casts that truncate."""
+    return lambda x, fmt, *options, **named: encode(x, fmt, "rtz", **named)
+
+
+MUTANTS = (
+    Mutant("a binade's edge", ("binades",), "atlas.by_binade", one_more),
+    Mutant("one FP16 value misread", ("decode_tables", "golden_tables"), change=off("decoded_fp16", 999, 0)),
+    Mutant("an ulp too small", ("binades",), change=off("log2_ulp_bf16", 100, 0)),
+    Mutant("a code counted twice", ("counts",), change=off("counts", (4, 0), 63489)),
+    Mutant("0.1 exact", ("tenth",), change=off("tenth_error", 13, 0.0)),
+    Mutant("0.1 off by an ulp", ("tenth",), change=off("tenth_error", 4, 2.0**-10)),
+    Mutant("BF16 with FP16's range", ("bf16_and_fp16",), change=property_of("bf16", "max", 65504.0)),
+    Mutant("FP16 without subnormals", ("fp16_range",), change=property_of("fp16", "smallest_subnormal", 2.0**-14)),
+    Mutant("BF16 with 10 bits", ("bf16_and_fp32", "bf16_and_fp16"), change=property_of("bf16", "nmant", 10)),
+    Mutant("TF32 in 18 bits", ("one_tf32",), change=property_of("tf32", "bits", 18)),
+    Mutant("TF32 without FP16's last bit", ("one_tf32",), change=property_of("tf32", "nmant", 9)),
+    Mutant("E5M2 for FP16 and BF16", ("numpy_finfo", "ml_dtypes_finfo", "torch_finfo"), "get", as_other),
+    Mutant("casts truncate", ("library_casts", "torch_casts", "e8m0_edges"), "fplab.numeric.encode", cut),
+    Mutant("the other overflow", ("e4m3_overflow",), "overflow_of",
+           lambda rule: lambda fmt, version: None if rule(fmt, version) else "saturate"),
+    Mutant("E8M0 one up", ("e8m0_edges",), "atlas.torch_e8m0", lambda cast: lambda bits: cast(bits) + np.uint8(1)),
+)  # fmt: skip
+
+globals().update(frame(formats, QUICK, MUTANTS, absent=r"\w+ is not installed"))
+
+
+def outcome_of(id: str, result: Any) -> Outcome:
+    return claim_of(formats.EXPERIMENT, id).test(result)
+
+
+def test_a_missing_library_is_absent_not_passed(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    for id in ("ml_dtypes_finfo", "decode_tables", "library_casts", "e4m3_overflow"):
+        outcome = outcome_of(id, result)
+        assert (outcome.status, str(outcome.detail)) == (Status.ABSENT, "ml_dtypes is not installed")
+
+
+def test_finfo_difference_that_nobody_named_fails(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "FINFO_DIFFERENCES", {})
+    outcome = outcome_of("torch_finfo", result)
+    assert outcome.status is Status.FAIL
+    assert "e5m2fnuz" in str(outcome.detail)
+
+
+def test_it_repeats(result: Any) -> None:
+    repeats(formats, result)
+
+
+def test_density_of_known_formats(result: Any) -> None:
+    assert result.exponents_e2m1.tolist() == [-1, 0, 1, 2]
+    assert result.density_e2m1.tolist() == [1, 2, 2, 2]  # 0.5; 1 1.5; 2 3; 4 6
+    assert result.density_e4m3.tolist() == [1, 2, 4] + [8] * 14 + [7]  # 480 would be NaN
+    assert result.density_fp32.sum() == get("fp32").max_code
+    assert result.density_e8m0.tolist() == [1] * 255
+
+
+def test_one_tenth_and_the_table(result: Any) -> None:
+    codes = dict(zip(NAMES, result.tenth_code.tolist(), strict=True))
+    assert codes["fp64"] == np.float64(0.1).view(np.uint64)
+    assert codes["fp32"] == np.float32(0.1).view(np.uint32)
+    assert codes["fp16"] == np.float16(0.1).view(np.uint16)
+    assert (codes["bf16"], codes["e2m1"], codes["e8m0"]) == (0x3DCD, 0, 124)
+    fp16 = {name: column[NAMES.index("fp16")] for name, column in formats.rows(result).items()}
+    assert (fp16["max"], fp16["bias"], fp16["finite_codes"], fp16["code_of_0.1"]) == (65504, 15, 63488, "0x2e66")
+
+
+# --- GPU cases --------------------------------------------------------------------------------------------------------
+
+
+def test_cases_cover_every_pair_and_every_code() -> None:
+    cases = list(atlas.cases(QUICK))
+    pairs = {(case.name.removeprefix("casts-from-"), target) for case in cases for target in case.formats}
+    assert pairs == {(a, b) for a in atlas.CAST for b in atlas.CAST if a != b}
+    for case in cases[1:]:
+        bits = get(case.name.removeprefix("casts-from-")).bits
+        assert np.array_equal(case.inputs()["codes"], np.arange(1 << bits))
+
+
+@pytest.mark.parametrize("name", atlas.CAST[1:])
+def test_float32_sample_has_every_boundary(name: str) -> None:
+    fmt = get(name)
+    bits = set(atlas.float32_sample(0, 1)["codes"].tolist())
+    for code in {0, 1, 2, fmt.max_code // 2, fmt.max_code - 1, fmt.max_code}:
+        low, high = exact.magnitude_of(code, fmt), exact.magnitude_of(code + 1, fmt)
+        for point in (low, (low + high) / 2):
+            if point >= 2**128:
+                continue
+            at = int(np.float32(float(point)).view(np.uint32))
+            assert exact.from_float(float(np.uint32(at).view(np.float32))).magnitude == point
+            near = {at, at + 1, at - 1} - {-1}
+            assert near <= bits
+            assert {n | 0x80000000 for n in near} <= bits
+
+
+def test_float32_sample_has_specials_whatever_its_size() -> None:
+    bits = set(atlas.float32_sample(16, 997)["codes"].tolist())
+    assert {0, 0x80000000, 1, 0x7F800000, 0xFF800000, 0x7F800001, 0x7FC00000, 0x477FE000, 0x477FF000} <= bits
+
+
+def test_magnitudes_are_the_formats() -> None:
+    for fmt in atlas.SMALL:
+        codes = np.arange(0, fmt.max_code + 1, 7)
+        assert atlas.magnitudes(codes, fmt).tolist() == [fmt.magnitude(int(c)) for c in codes]
+    assert {fmt.name for fmt in TABLE} - {fmt.name for fmt in atlas.SMALL} == {"fp64", "fp32", "tf32"}
+
+
+def test_e4m3_overflow_depends_on_the_version_of_torch() -> None:
+    values = np.array([464, 465, np.inf, -1e9, np.nan], np.float32)
+    assert atlas.torch_cast(values, "e4m3", "2.13.0+cpu").tolist() == [126, 126, 126, 254, 127]
+    assert atlas.torch_cast(values, "e4m3", "2.12.1").tolist() == [126, 127, 127, 255, 127]
+    assert tensors.release("3.0.0a0+git1") == (3, 0)
+
+
+def test_cases_can_be_made_where_numba_and_matplotlib_are_missing() -> None:
+    code = (
+        "import sys\nfor name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
+        "import fplab.experiments.formats as f\n"
+        "case = f.EXPERIMENT.asks(f.EXPERIMENT.quick)[3]\n"
+        "print(case.name, case.inputs()['codes'].size, 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said.split() == ["casts-from-e4m3", "256", "False"]
+
+
+# --- who is right? ------------------------------------------------------------------------------------------
+
+
+def test_divergence_e8m0_ties() -> None:
+    """ml_dtypes and torch round E8M0 ties up, as IEEE 754 says for one digit; gfloat goes by the code's parity."""
+    gfloat = pytest.importorskip("gfloat")
+    from gfloat.formats import format_info_ocp_e8m0
+
+    ties = [1.5, 3.0, 6.0, 12.0]
+    assert [gfloat.round_float(format_info_ocp_e8m0, x) for x in ties] == [2.0, 2.0, 8.0, 8.0]
+    assert encode(np.array(ties), "e8m0").tolist() == [128, 129, 130, 131]
+    assert [exact.round_to(exact.from_float(x), "e8m0")[0] for x in ties] == [128, 129, 130, 131]
+    pytest.importorskip("ml_dtypes")
+    assert atlas.rounded_by_numpy(np.array(ties, np.float32), "e8m0").tolist() == [128, 129, 130, 131]
+
+
+def test_divergence_e8m0_below_the_smallest() -> None:
+    """Just above 2^-127, ml_dtypes and torch go up to 2^-126 where 2^-127 is nearer; the tie at 1.5 * 2^-127 is one."""
+    pytest.importorskip("ml_dtypes")
+    bits = np.array([1, 0x00200000, 0x00400000, 0x00400001, 0x005FFFFF, 0x00600000, 0x00600001], np.uint32)
+    assert encode(bits.view(np.float32), "e8m0").tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert atlas.rounded_by_numpy(bits.view(np.float32), "e8m0").tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert atlas.torch_e8m0(bits).tolist() == [0, 0, 0, 1, 1, 1, 1]
