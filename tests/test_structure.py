@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
-    ("columns", "errors", "formats", "language", "roundings", "seeds", "storage", "threads", "version", "words"),
+    ("columns", "errors", "formats", "language", "lazily", "roundings", "seeds", "storage",
+     "threads", "version", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels", "numerals"),
     ("arithmetic", "codebooks", "floats", "integers", "numeric", "plans", "reveal", "spacing", "sums", "tensorcore"),
     ("draw", "hardware", "inspection", "nn", "plots"),
@@ -24,7 +25,7 @@ LAYERS = (
     ("experiments",),
     ("claims", "course", "exercises", "lab", "pages", "widgets"),
     ("cli", "__main__"),
-)
+)  # fmt: skip
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -19,16 +19,6 @@ from .books import BOOKS, Codebook, dynamic, dynamic_tree, linear, nf4, quantile
 from .rules import RULES, Rule
 
 __all__ = [
-    "BOOKS",
-    "RULES",
-    "Codebook",
-    "Quantized",
-    "Rule",
-    "dequantize_blockwise",
-    "dynamic",
-    "dynamic_tree",
-    "linear",
-    "nf4",
-    "quantile",
-    "quantize_blockwise",
-]
+    "BOOKS", "RULES", "Codebook", "Quantized", "Rule", "dequantize_blockwise", "dynamic", "dynamic_tree", "linear",
+    "nf4", "quantile", "quantize_blockwise",
+]  # fmt: skip

@@ -15,10 +15,10 @@ only watches over another starts fast.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..errors import door
+from ..lazily import lazy
 
 if TYPE_CHECKING:
     from . import progress
@@ -27,24 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "Exercise", "Mutant", "Report", "Solution", "check", "exercise", "names", "progress", "registry"]
 
-_WHERE = {"Report": "checker"} | dict.fromkeys(
-    ("LEVELS", "Exercise", "Mutant", "Solution", "exercise", "registry"), "base"
-)
+_HOMES = {
+    "base": ("LEVELS", "Exercise", "Mutant", "Solution", "exercise", "registry"),
+    "checker": ("Report",),
+    "progress": (),
+}
 
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-    elif name == "progress":
-        value = importlib.import_module(".progress", __name__)
-    else:
-        raise AttributeError(f"module 'fplab.exercises' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazy(__name__, _HOMES)
 
 
 def names() -> tuple[str, ...]:

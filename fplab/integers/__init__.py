@@ -21,25 +21,7 @@ from .packing import Groups, pack_int4, quantize_groups, unpack_int4
 from .products import METHODS, Method, int_matmul, matmul, outliers
 
 __all__ = [
-    "CALIBRATORS",
-    "GRIDS",
-    "METHODS",
-    "Affine",
-    "Grid",
-    "Groups",
-    "Histogram",
-    "Method",
-    "absmax",
-    "affine",
-    "dequantize",
-    "extremes",
-    "int_matmul",
-    "matmul",
-    "outliers",
-    "pack_int4",
-    "quantize",
-    "quantize_groups",
-    "scheme",
-    "symmetric",
-    "unpack_int4",
-]
+    "CALIBRATORS", "GRIDS", "METHODS", "Affine", "Grid", "Groups", "Histogram", "Method", "absmax", "affine",
+    "dequantize", "extremes", "int_matmul", "matmul", "outliers", "pack_int4", "quantize", "quantize_groups", "scheme",
+    "symmetric", "unpack_int4",
+]  # fmt: skip

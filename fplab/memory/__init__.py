@@ -7,9 +7,9 @@ tensors), ``recipes`` (precisions, optimizers), ``activations``, ``sharding``, `
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazily import lazy
 from .calculator import Estimate, estimate, smallest
 from .models import PRESETS, Model, Tensor, Transformer, preset
 from .options import Options
@@ -22,33 +22,11 @@ if TYPE_CHECKING:
     from .networks import build
     from .tracing import Saved, saved_by, trace
 
-_WITH_TORCH = {"measuring": ("Tracker",), "networks": ("build",), "tracing": ("Saved", "saved_by", "trace")}
+_HOMES = {"measuring": ("Tracker",), "networks": ("build",), "tracing": ("Saved", "saved_by", "trace")}
 
 __all__ = [
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "PRESETS",
-    "Estimate",
-    "Model",
-    "Options",
-    "Rank",
-    "Saved",
-    "Tensor",
-    "Tracker",
-    "Transformer",
-    "build",
-    "estimate",
-    "gb",
-    "gib",
-    "preset",
-    "saved_by",
-    "smallest",
-    "trace",
-]
+    "OPTIMIZERS", "PRECISIONS", "PRESETS", "Estimate", "Model", "Options", "Rank", "Saved", "Tensor", "Tracker",
+    "Transformer", "build", "estimate", "gb", "gib", "preset", "saved_by", "smallest", "trace",
+]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _WITH_TORCH.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(__name__, _HOMES)

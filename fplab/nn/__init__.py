@@ -5,44 +5,25 @@ The names below load when first used, and torch with them.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_WHERE = {
-    "FakeQuantize": "fake_quantization",
-    "Int4Linear": "int8_layers",
-    "Int8Linear": "int8_layers",
-    "LearnedStep": "fake_quantization",
-    "Quantization": "quantized_model",
-    "autocast": "cuda_autocast",
-    "emulate": "emulation",
-    "fake_quantize": "fake_quantization",
-    "fake_quantized": "quantized_model",
-    "formats": "storage_formats",
-    "int4_linears": "int8_layers",
-    "int8_linears": "int8_layers",
-    "observe": "quantized_model",
-    "quantize": "straight_through",
-    "watch": "watching",
+from ..lazily import lazy
+
+_HOMES = {
+    "cuda_autocast": ("autocast",),
+    "emulation": ("emulate",),
+    "fake_quantization": ("FakeQuantize", "LearnedStep", "fake_quantize"),
+    "int8_layers": ("Int4Linear", "Int8Linear", "int4_linears", "int8_linears"),
+    "quantized_model": ("Quantization", "fake_quantized", "observe"),
+    "storage_formats": ("formats",),
+    "straight_through": ("quantize",),
+    "watching": ("watch",),
 }
 
 __all__ = [
-    "FakeQuantize",
-    "Int4Linear",
-    "Int8Linear",
-    "LearnedStep",
-    "Quantization",
-    "autocast",
-    "emulate",
-    "fake_quantize",
-    "fake_quantized",
-    "formats",
-    "int4_linears",
-    "int8_linears",
-    "observe",
-    "quantize",
-    "watch",
-]
+    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "autocast", "emulate", "fake_quantize",
+    "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize", "watch",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from .cuda_autocast import autocast
@@ -54,10 +35,4 @@ if TYPE_CHECKING:
     from .straight_through import quantize
     from .watching import watch
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'fplab.nn' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy(__name__, _HOMES)

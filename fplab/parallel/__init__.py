@@ -14,20 +14,6 @@ from .schedules import Timeline, timeline
 from .settings import STRATEGIES, RankResult, Result, Sent, Setting
 
 __all__ = [
-    "STRATEGIES",
-    "Collective",
-    "RankResult",
-    "Result",
-    "Sent",
-    "Setting",
-    "Timeline",
-    "Wire",
-    "all_reduce",
-    "collectives",
-    "execute",
-    "gloo",
-    "launch",
-    "reduce_fast",
-    "schedules",
-    "timeline",
-]
+    "STRATEGIES", "Collective", "RankResult", "Result", "Sent", "Setting", "Timeline", "Wire", "all_reduce",
+    "collectives", "execute", "gloo", "launch", "reduce_fast", "schedules", "timeline",
+]  # fmt: skip

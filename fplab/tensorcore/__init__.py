@@ -10,20 +10,14 @@ The names below load when first used: the records (:mod:`.models`) import where 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazily import lazy
 from .models import GPUS, INPUTS, INSTRUCTIONS, TABLE, Model, classes, get
 from .plan import Plan
 from .questions import QUESTIONS
 
-_WHERE = {
-    "dot": "products",
-    "matmul": "products",
-    "probe": "probing",
-    "separate": "separation",
-    "trace": "tracing",
-}
+_HOMES = {"probing": ("probe",), "products": ("dot", "matmul"), "separation": ("separate",), "tracing": ("trace",)}
 
 __all__ = [
     "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Model", "Plan",
@@ -36,10 +30,4 @@ if TYPE_CHECKING:
     from .separation import separate
     from .tracing import trace
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'fplab.tensorcore' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazily import lazy
 from .data import Digits, digits
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .stops import StoppedError
     from .tasks import CHARACTERS, DIGITS, DIGITS_MLP, Task, characters
 
-_WITH_TORCH = {
+_HOMES = {
     "eight_bit": ("Adagrad8bit", "Adam8bit", "AdamW8bit", "Lion8bit", "SGD8bit", "StableEmbedding"),
     "loop": ("Momentum", "OutputGradients", "Recipe", "Run", "Snapshot", "batches", "train"),
     "network": ("accuracy", "digits_net", "layers", "tensors"),
@@ -34,49 +34,10 @@ _WITH_TORCH = {
 }
 
 __all__ = [
-    "CHARACTERS",
-    "DIGITS",
-    "DIGITS_MLP",
-    "SGD",
-    "Adagrad8bit",
-    "Adam",
-    "Adam8bit",
-    "AdamW",
-    "AdamW8bit",
-    "AmaxScaling",
-    "ApexScaler",
-    "Digits",
-    "DynamicScaler",
-    "Fit",
-    "KerasScaler",
-    "Lion8bit",
-    "Momentum",
-    "OutputGradients",
-    "Policy",
-    "Recipe",
-    "Run",
-    "SGD8bit",
-    "Snapshot",
-    "StableEmbedding",
-    "StaticScaler",
-    "StoppedError",
-    "Task",
-    "accuracy",
-    "batches",
-    "characters",
-    "digits",
-    "digits_net",
-    "fit",
-    "layers",
-    "tensors",
-    "train",
-]
+    "CHARACTERS", "DIGITS", "DIGITS_MLP", "SGD", "Adagrad8bit", "Adam", "Adam8bit", "AdamW", "AdamW8bit", "AmaxScaling",
+    "ApexScaler", "Digits", "DynamicScaler", "Fit", "KerasScaler", "Lion8bit", "Momentum", "OutputGradients", "Policy",
+    "Recipe", "Run", "SGD8bit", "Snapshot", "StableEmbedding", "StaticScaler", "StoppedError", "Task", "accuracy",
+    "batches", "characters", "digits", "digits_net", "fit", "layers", "tensors", "train",
+]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name in _WITH_TORCH:  # a module of this package: fplab.training.scalers needs no import of its own
-        return importlib.import_module(f"{__name__}.{name}")
-    for module, names in _WITH_TORCH.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -6,8 +6,9 @@ as a string, without ipywidgets. One module a widget; ``shell``: the inputs; :mo
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazily import lazy
 
 if TYPE_CHECKING:
     from . import (
@@ -24,27 +25,11 @@ if TYPE_CHECKING:
         stepper,
     )
 
-NAMES = (
-    "accumulation",
-    "bits",
-    "blockwise",
-    "designer",
-    "gpus",
-    "gradients",
-    "lossscale",
-    "memory",
-    "pipeline",
-    "rounding",
-    "stepper",
-)
-
 __all__ = [
     "accumulation", "bits", "blockwise", "designer", "gpus", "gradients", "lossscale", "memory", "pipeline", "rounding",
     "stepper",
 ]  # fmt: skip
 
+NAMES = tuple(__all__)
 
-def __getattr__(name: str) -> Any:
-    if name not in NAMES:
-        raise AttributeError(f"module 'fplab.widgets' has no attribute {name!r}")
-    return importlib.import_module(f".{name}", __name__)
+__getattr__, __dir__ = lazy(__name__, dict.fromkeys(NAMES, ()))

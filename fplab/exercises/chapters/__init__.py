@@ -18,16 +18,6 @@ from . import (
 )
 
 __all__ = [
-    "arithmetic",
-    "bits",
-    "blocks",
-    "hardware",
-    "integers",
-    "memory",
-    "optimizers",
-    "products",
-    "rounding",
-    "sums",
-    "training",
-    "underflow",
-]
+    "arithmetic", "bits", "blocks", "hardware", "integers", "memory", "optimizers", "products", "rounding", "sums",
+    "training", "underflow",
+]  # fmt: skip

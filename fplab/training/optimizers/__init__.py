@@ -19,15 +19,6 @@ from .precision import Precision
 from .programs import RULES, Program, Rule, Step, written
 
 __all__ = [
-    "RULES",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "FormatOptimizer",
-    "LabOptimizer",
-    "Precision",
-    "Program",
-    "Rule",
-    "Step",
+    "RULES", "SGD", "Adam", "AdamW", "FormatOptimizer", "LabOptimizer", "Precision", "Program", "Rule", "Step",
     "written",
-]
+]  # fmt: skip

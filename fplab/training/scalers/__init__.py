@@ -7,38 +7,23 @@ needs no torch, which is imported when one of the others is asked for.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...lazily import lazy
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, unscaled
 
 if TYPE_CHECKING:
     from .amax import AmaxScaling
     from .scaling import ApexScaler, DynamicScaler, KerasScaler, Scaler, StaticScaler
 
-_WITH_TORCH = {
+_HOMES = {
     "amax": ("AmaxScaling",),
     "scaling": ("ApexScaler", "DynamicScaler", "KerasScaler", "Scaler", "StaticScaler"),
 }
 
 __all__ = [
-    "APEX",
-    "KERAS",
-    "TORCH",
-    "AmaxScaling",
-    "ApexScaler",
-    "DynamicScaler",
-    "KerasScaler",
-    "Machine",
-    "Scaler",
-    "StaticScaler",
-    "Tracked",
-    "unscaled",
-]
+    "APEX", "KERAS", "TORCH", "AmaxScaling", "ApexScaler", "DynamicScaler", "KerasScaler", "Machine", "Scaler",
+    "StaticScaler", "Tracked", "unscaled",
+]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _WITH_TORCH.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(__name__, _HOMES)
