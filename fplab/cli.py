@@ -415,12 +415,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs | {"allow_abbrev": False})
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        """Raise what argparse would have printed."""
         raise LabError(f"{self.prog}: {message}. See {self.prog} --help.")
 
 
 def build_parser() -> Parser:
-    """The parser of all commands."""
     examples = [f"fplab {c.name} {c.example}".strip() for c in COMMANDS]
     wide = max(map(len, examples))
     rows = [f"  {example:<{wide}}   {c.does}" for example, c in zip(examples, COMMANDS, strict=True)]

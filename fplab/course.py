@@ -248,13 +248,11 @@ def hardware(gpus: str | Sequence[str], inputs: str = "fp16", output: str = "fp3
 
 
 def _cell(model: Model) -> str:
-    """An instruction with its formats."""
     inputs = model.a if model.a == model.b else f"{model.a} × {model.b}"
     return f"{model.instruction} {inputs} -> {model.output}"
 
 
 def _compared(model: Model) -> list[tuple[str, str, str, int, int]]:
-    """Every record of one instruction, recomputed."""
     import numpy as np
 
     from .tensorcore import dot

@@ -58,7 +58,6 @@ def short(x: Fraction, digits: int = 6) -> str:
 
 
 def signed(x: Fraction, digits: int = 6) -> str:
-    """``short`` with its sign always shown."""
     return "0" if x == 0 else ("+" if x > 0 else "") + short(x, digits)
 
 
@@ -72,7 +71,6 @@ def number_text(x: Exact) -> str:
 
 
 def shown(x: Exact) -> str:
-    """``number_text`` in the chosen language."""
     return str(say("signalling NaN")) if x.kind == "snan" else number_text(x)
 
 

@@ -99,7 +99,7 @@ def made(*verdicts: Verdict | None) -> tuple[Part, ...]:
 def test_a_claim_is_worth_its_weakest_part_and_untried_parts_count_for_nothing(parts, verdict, monkeypatch):
     monkeypatch.setitem(base.TRIES, "made up", lambda: parts)
     base._tried.cache_clear()
-    assert base.Claim("made up", 1, "D1", verbatim("x"), verbatim("y")).verdict is verdict
+    assert base.SourceClaim("made up", 1, "D1", verbatim("x"), verbatim("y")).verdict is verdict
     base._tried.cache_clear()
 
 

@@ -15,31 +15,32 @@ import tomllib
 from pathlib import Path
 
 from ..errors import door, unknown
-from ..words import given
-from .base import TRIES, Claim, Part, Verdict
+from ..words import Given, given
+from .base import TRIES, Part, SourceClaim, Verdict
 from .show import Overview, Tried, markdown
 
-__all__ = ["TRIES", "Claim", "Part", "Verdict", "claims", "get", "markdown", "overview", "tried"]
+__all__ = ["TRIES", "Claim", "Part", "SourceClaim", "Verdict", "claims", "get", "markdown", "overview", "tried"]
 
+Claim = SourceClaim  # its former name
 HERE = Path(__file__).parent
 MODULES = ("bits", "training", "optimizers", "quantisation", "memory", "parallel")
 
 
 @functools.cache
-def claims() -> tuple[Claim, ...]:
-    """Every claim, in the order of the course."""
+def claims() -> tuple[SourceClaim, ...]:
     for module in MODULES:
         importlib.import_module(f".{module}", __name__)
     rows = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
-    return tuple(
-        Claim(r["name"], r["chapter"], r["source"], given(r["en"], zh=r["zh"]), given(r["why_en"], zh=r["why_zh"]))
-        for r in rows
-    )
+    return tuple(SourceClaim(r["name"], r["chapter"], r["source"], *both(r)) for r in rows)
+
+
+def both(row: dict[str, str]) -> tuple[Given, Given]:
+    """What a row of the table says, and what to think of it."""
+    return given(row["en"], zh=row["zh"]), given(row["why_en"], zh=row["why_zh"])
 
 
 @door
-def get(name: str) -> Claim:
-    """The claim of a name."""
+def get(name: str) -> SourceClaim:
     found = {claim.name: claim for claim in claims()}
     if name not in found:
         raise unknown("claim", name, list(found))

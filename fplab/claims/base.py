@@ -24,17 +24,14 @@ class Verdict(enum.Enum):
 
     @property
     def sign(self) -> str:
-        """A mark that says the same without a colour."""
         return {"TRUE": "✓", "LOOSE": "≈", "WRONG": "✗", "UNTRIED": "?"}[self.value]
 
     @property
     def word(self) -> Text:
-        """The verdict in words."""
         return say(self.value)
 
     @property
     def rank(self) -> int:
-        """Its place in the order, 0 for TRUE."""
         return list(Verdict).index(self)
 
 
@@ -83,7 +80,6 @@ def equal(about: Text, claimed: object, found: object) -> Part:
 
 
 def shown(x: object) -> str:
-    """A value as a short text."""
     if isinstance(x, tuple | list):
         return "/".join(shown(one) for one in x)
     return (
@@ -106,7 +102,7 @@ def tries(name: str) -> Callable[[Try], Try]:
 
 
 @dataclass(frozen=True)
-class Claim:
+class SourceClaim:
     """A statement of the source documents.
 
     ``name``; ``chapter``: of the course; ``source``: the documents, D1 to D5; ``statement``: in our own words; ``why``:

@@ -18,7 +18,6 @@ YEARS = {"V100": 2017, "T4": 2018, "A100": 2020, "Ada": 2022, "H100": 2022, "B20
 
 
 def fields(name: str) -> tuple[int, int, int]:
-    """Bits of sign, exponent and fraction."""
     form = get(name)
     return int(form.signed), form.exponent_bits, form.fraction_bits
 
@@ -43,31 +42,26 @@ def layouts() -> tuple[Part, ...]:
 
 
 def has(gpu: str, inputs: str) -> bool:
-    """Whether a GPU's Tensor Cores take a format."""
     return any(m.gpu == gpu and m.a == inputs for m in models.TABLE)
 
 
 def ends(name: str) -> tuple[float, float]:
-    """The smallest normal and the largest number."""
     form = get(name)
     return float(form.smallest_normal), float(form.max)
 
 
 def powers(name: str) -> str:
-    """Those ends, as text."""
     low, high = ends(name)
     return f"{low:.2g} … {high:.3g}"
 
 
 def decades(name: str) -> tuple[int, int]:
-    """The powers of ten at the two ends."""
     low, high = ends(name)
     return math.floor(math.log10(low)), math.floor(math.log10(high))
 
 
 @tries("ranges")
 def ranges() -> tuple[Part, ...]:
-    """Powers of ten at the ends of each range."""
     wide = [
         part(say("{n}: normal numbers", n=n.upper()), "1e-38 … 1e38", powers(n), decades(n) == (-38, 38))
         for n in ("fp32", "bf16", "tf32")
@@ -80,19 +74,16 @@ def ranges() -> tuple[Part, ...]:
 
 
 def digits(name: str) -> int:
-    """Significand bits of a normal number."""
     return get(name).significand_bits
 
 
 def octaves(name: str) -> int:
-    """Binades of normal numbers."""
     form = get(name)
     return form.emax - form.emin + 1
 
 
 @tries("bf16-finer")
 def bf16_higher() -> tuple[Part, ...]:
-    """BF16 against FP16, the wrong way round."""
     return (
         part(
             say("binades: BF16 against FP16"),
@@ -132,13 +123,11 @@ def fp16_lower() -> tuple[Part, ...]:
 
 @tries("bf16-loses-3")
 def three_bits() -> tuple[Part, ...]:
-    """The difference of the significands."""
     return (equal(say("significand bits, FP16 − BF16"), 3, digits("fp16") - digits("bf16")),)
 
 
 @tries("bf16-like-fp32")
 def like_fp32() -> tuple[Part, ...]:
-    """BF16 beside FP32."""
     same = get("bf16").emin == get("fp32").emin and get("bf16").emax == get("fp32").emax
     error = abs(float(quantize(0.1, "bf16")) / 0.1 - 1) / abs(float(np.float32(0.1)) / 0.1 - 1)
     return (
@@ -160,7 +149,6 @@ def signed_byte() -> tuple[int, int, int]:
 
 @tries("int8-bytes")
 def int8_bytes() -> tuple[Part, ...]:
-    """The width of INT8, and how many values it has."""
     size, low, high = signed_byte()
     return (
         part(say("size"), say("8 bytes"), say("{n} bits: bytes {size}", n=8 * size, size=size), size == 8),
@@ -170,7 +158,6 @@ def int8_bytes() -> tuple[Part, ...]:
 
 @tries("sizes")
 def sizes() -> tuple[Part, ...]:
-    """Bytes of each number format."""
     wanted = {"fp32": 4, "fp16": 2, "bf16": 2}
     parts = [equal(say("{n}: bytes", n=n.upper()), w, get(n).bits // 8) for n, w in wanted.items()]
     return (*parts, equal(say("INT8: bytes"), 1, signed_byte()[0]))
@@ -207,12 +194,10 @@ def fp16_exponents() -> tuple[Part, ...]:
 
 
 def minus(x: int) -> str:
-    """A whole number with a true minus sign."""
     return str(x).replace("-", "−")
 
 
 def stored(x: np.ndarray, how: Affine) -> np.ndarray:
-    """Values as integers hold them."""
     return np.asarray(dequantize(to_integers(x, how), how), np.float32)
 
 

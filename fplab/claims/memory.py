@@ -17,12 +17,10 @@ STATES = ("parameters", "gradients", "master", "states")
 
 
 def device(model: Any, **options: Any) -> dict[str, int]:
-    """Bytes by kind on the fullest GPU."""
     return dict(estimate(model, **options).fullest.device)
 
 
 def gb(bytes_: float) -> str:
-    """Bytes as GB."""
     return f"{bytes_ / BILLION:,.1f} GB"
 
 
@@ -80,7 +78,6 @@ def six_billion() -> tuple[Part, ...]:
 
 @tries("bloom-bytes")
 def bloom_bytes() -> tuple[Part, ...]:
-    """BLOOM's weights in 16 bits."""
     e = estimate("bloom-176b", inference="bf16")
     return (
         part(
@@ -116,7 +113,6 @@ def bloom_cards() -> tuple[Part, ...]:
 
 
 def cards(bytes_: int) -> int:
-    """Cards that hold so many bytes, evenly divided."""
     return -(-bytes_ // CARD)
 
 
@@ -156,7 +152,6 @@ def training_shares() -> tuple[Part, ...]:
 
 
 def spread(found: list[float]) -> str:
-    """The least and the largest share."""
     return f"{min(found):.0%} … {max(found):.0%}"
 
 

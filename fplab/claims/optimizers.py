@@ -64,7 +64,6 @@ def amp_loop() -> tuple[Part, ...]:
 
 
 def short(dtype: Any) -> str:
-    """A dtype's name as the formats are called."""
     return str(dtype).removeprefix("torch.").replace("float", "FP")
 
 

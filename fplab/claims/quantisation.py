@@ -32,7 +32,6 @@ def normal(size: int = 1 << 16) -> np.ndarray:
 
 @tries("llm-int8-slower")
 def llm_int8_slower() -> tuple[Part, ...]:
-    """The published times."""
     slower = [int8 / bf16 - 1 for pair in BLOOM_TIMES for bf16, int8 in zip(*pair, strict=False)]
     inside = [0.15 <= s <= 0.23 for s in slower]
     found = ", ".join(f"{s:.0%}" for s in slower)

@@ -11,7 +11,7 @@ from ..errors import door
 from ..exercises.base import registry
 from ..language import in_each, marked
 from ..words import say, say_of
-from .base import Claim, Verdict
+from .base import SourceClaim, Verdict
 
 COLOURS = {Verdict.TRUE: GREEN, Verdict.LOOSE: ORANGE, Verdict.WRONG: RED, Verdict.UNTRIED: GREY}
 HEADS = (say("part"), say("it says"), say("the lab finds"), say("verdict"))
@@ -20,7 +20,6 @@ COLUMNS = (say("chapter"), say_of("show", "claim"), say("from"), say("verdict"))
 
 
 def label(verdict: Verdict | None) -> Html:
-    """A verdict as HTML."""
     if verdict is None:
         return Html("–")  # none is called for
     sign = f'<b style="color:{COLOURS[verdict]}">{verdict.sign}</b>'
@@ -29,9 +28,7 @@ def label(verdict: Verdict | None) -> Html:
 
 @dataclass(frozen=True, repr=False)
 class Tried:
-    """A claim and what became of each of its parts."""
-
-    claim: Claim
+    claim: SourceClaim
 
     def __str__(self) -> str:
         signs = [one.verdict.sign if one.verdict else "–" for one in self.claim.parts]
@@ -50,12 +47,9 @@ class Tried:
 
 @dataclass(frozen=True, repr=False)
 class Overview:
-    """Many claims, each with its verdict."""
-
-    claims: Sequence[Claim]
+    claims: Sequence[SourceClaim]
 
     def counts(self) -> dict[Verdict, int]:
-        """How many claims have each verdict."""
         return {v: sum(c.verdict is v for c in self.claims) for v in Verdict}
 
     def __str__(self) -> str:
@@ -76,12 +70,12 @@ class Overview:
 
 
 @door
-def markdown(claim: Claim) -> str:
+def markdown(claim: SourceClaim) -> str:
     """The cell above a claim's code in ``notebooks/claims.ipynb``, both languages; a test holds it to this."""
     return _both(*(_one(claim, language) for language in ("en", "zh")))
 
 
-def _one(claim: Claim, language: str) -> str:
+def _one(claim: SourceClaim, language: str) -> str:
     says, word, why = (getattr(t, language) for t in (claim.statement, claim.verdict.word, claim.why))
     source = f" ({claim.source})" if language == "en" else f"（{claim.source.replace(', ', '、')}）"
     stop = "." if language == "en" else "。"
@@ -89,11 +83,9 @@ def _one(claim: Claim, language: str) -> str:
 
 
 def _both(english: str, chinese: str) -> str:
-    """Markdown in both languages, as the course's cells hold it."""
     return "\n".join(marked(name, f"\n\n{text}\n\n") for name, text in {"en": english, "zh": chinese}.items())
 
 
 def heading(chapter: int) -> str:
-    """The cell above the claims of a chapter."""
     title = next(e.chapter.title for e in registry().values() if e.chapter.number == chapter)
     return _both(*(f"## {chapter}. {getattr(title, language)}" for language in ("en", "zh")))

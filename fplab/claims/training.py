@@ -24,12 +24,10 @@ RATE = np.float32(1e-3)  # Adam's usual learning rate
 
 
 def fp16(x: Any) -> np.ndarray:
-    """Values rounded once to FP16."""
     return np.asarray(quantize(x, "fp16"))
 
 
 def share(mask: Any) -> str:
-    """A share as text."""
     return f"{float(np.mean(mask)):.1%}"
 
 

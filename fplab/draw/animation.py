@@ -53,8 +53,6 @@ def animation(panels: Sequence[Moving]) -> str:
 
 
 def _style() -> str:
-    """The colours of both themes."""
-
     def rules(theme: Theme) -> str:
         first, second = theme.series[:2]
         return (
@@ -87,7 +85,6 @@ def _panel(one: Moving, beats: int) -> str:
 
 
 def _message(message: tuple[int, int, int], width: float, start: float, end: float, beats: int) -> str:
-    """A chunk on its way."""
     source, target, chunk = message
     x, here, there = LEFT + (chunk + 0.64) * width, TOP + source * ROW + 8, TOP + target * ROW + 8
     a, b = start / beats, end / beats

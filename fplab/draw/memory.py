@@ -33,7 +33,6 @@ OPACITY = 0.55  # of a part that words are written on
 
 
 def kinds_of(bars: Bars) -> list[str]:
-    """The kinds that some bar has, in the order of stacking."""
     return [kind for kind in LOOKS if any(one.get(kind, 0) for one in bars.values())]
 
 
@@ -103,7 +102,6 @@ def fill(kind: str) -> dict[str, Any]:
 
 
 def kind_patches(kinds: Sequence[str]) -> list[Patch]:
-    """Legend handles of kinds."""
     return [patch(NAMES.get(kind, kind), LOOKS[kind][0], OPACITY, LOOKS[kind][1]) for kind in kinds]
 
 

@@ -14,22 +14,18 @@ RULE = "1px solid rgba(128,128,128,.4)"
 
 
 def after_colon(first: str, then: str) -> str:
-    """Two texts with the language's colon between them."""
     return str(say("{first}: {then}", first=first, then=then))
 
 
 def listed(*texts: object) -> str:
-    """Texts with the language's commas between them."""
     return str(say(", ")).join(map(str, texts))
 
 
 def bracketed(before: str, text: str) -> str:
-    """A text, and another in the language's brackets behind it."""
     return str(say("{before} ({text})", before=before, text=text))
 
 
 def panel(*blocks: str) -> str:
-    """A widget's whole picture."""
     inside = "".join(f'<div style="margin:.35em 0">{block}</div>' for block in blocks if block)
     # One grid column that may be narrower than a table in it, which then scrolls by itself.
     style = "color:inherit;line-height:1.45;max-width:70em;display:grid;grid-template-columns:minmax(0,1fr)"
@@ -43,12 +39,10 @@ def beside(*blocks: str) -> str:
 
 
 def note(text: str) -> str:
-    """A line of prose below a drawing."""
     return f'<div style="opacity:.85">{html.escape(text)}</div>'
 
 
 def title(text: str) -> str:
-    """A line of bold text."""
     return f"<b>{html.escape(text)}</b>"
 
 
@@ -69,7 +63,6 @@ class Html(str):
 
 
 def code(text: str) -> Html:
-    """A text as a program has it, in the page's own colours."""
     return Html(f'<code style="color:inherit;background:none;white-space:pre-wrap">{html.escape(text)}</code>')
 
 

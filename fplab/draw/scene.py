@@ -25,7 +25,6 @@ MONO = "ui-monospace,'DejaVu Sans Mono',monospace"
 
 
 def number(x: float) -> str:
-    """A coordinate: two decimals at most."""
     return f"{x:.2f}".rstrip("0").rstrip(".") if x % 1 else f"{x:.0f}"
 
 
@@ -37,7 +36,6 @@ def escaped(text: str) -> str:
 
 @functools.cache
 def attribute(name: str) -> str:
-    """A keyword's name as an attribute's."""
     return name.rstrip("_").replace("_", "-")
 
 
@@ -66,11 +64,9 @@ class Scene:
         self.marks: list[Mark] = []
 
     def add(self, tag: str, **given: object) -> None:
-        """A mark without words."""
         self.marks.append(Mark(tag, given))
 
     def rect(self, x: float, y: float, width: float, height: float, fill: str = "none", **given: object) -> None:
-        """A rectangle."""
         self.add("rect", x=x, y=y, width=width, height=height, fill=fill, **given)
 
     def line(self, x: float, y: float, to_x: float, to_y: float, **given: object) -> None:
@@ -78,7 +74,6 @@ class Scene:
         self.add("line", **{"x1": x, "y1": y, "x2": to_x, "y2": to_y, "stroke": "currentColor", **given})
 
     def path(self, points: Iterable[tuple[float, float]], **given: object) -> None:
-        """A line through points."""
         places = " ".join(f"{number(x)},{number(y)}" for x, y in points)
         self.add("polyline", **{"points": places, "fill": "none", "stroke": "currentColor", **given})
 
@@ -104,7 +99,6 @@ class Scene:
         self.marks.append(Mark("text", given, str(text)))
 
     def elements(self) -> str:
-        """The marks as SVG elements, without a picture around them."""
         return "".join(
             f"<{tag}{attributes(given)}" + (f">{escaped(text)}</{tag}>" if text else "/>")
             for tag, given, text in self.marks

@@ -46,7 +46,6 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
 
 
 def told(step: Step) -> str:
-    """What a step does, for a figure's title."""
     what = "block" if step.what == "block" else "c is added"
     if step.emax is None or not step.quantum:
         text = "nothing is aligned" if math.isfinite(step.result) else "special operands decide"
@@ -126,13 +125,11 @@ def _words(drawing: Scene, y: float, name: str, end: str, width: float, negative
 
 
 def _top(value: Fraction) -> int:
-    """The place of the highest 1."""
     place = abs(value.numerator).bit_length() - value.denominator.bit_length()
     return place if Fraction(2) ** place <= abs(value) else place - 1
 
 
 def _last(value: Fraction) -> int:
-    """The place of the lowest 1."""
     return (value.numerator & -value.numerator).bit_length() - value.denominator.bit_length()
 
 
@@ -153,7 +150,6 @@ def _digits(value: Fraction, bottom: int) -> Iterator[tuple[int, str]]:
 
 
 def _factor(x: float) -> str:
-    """A factor to five digits; small powers of two as such."""
     return power(x) if abs(x) < 0.01 and math.isfinite(x) and math.frexp(x)[0] in (0.5, -0.5) else f"{x:.5g}"
 
 
@@ -162,7 +158,6 @@ def _name(term: Term) -> str:
 
 
 def _fate(term: Term, low: int) -> str:
-    """What became of a term, in words."""
     shift = str(say("shift {n}", n=term.shift))
     if not term.lost:
         return after_colon(shift, str(say("kept whole")))

@@ -25,7 +25,6 @@ FIELD_NAMES = {
 
 
 def field_name(name: str) -> str:
-    """A field's name in the current language."""
     return str(FIELD_NAMES.get(name, name))
 
 

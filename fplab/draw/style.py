@@ -40,8 +40,6 @@ _current: ContextVar[Theme] = ContextVar("fplab_theme", default=LIGHT)
 
 @dataclass(frozen=True)
 class Look:
-    """How one series is drawn."""
-
     color: str
     linestyle: Any
     marker: str
@@ -58,7 +56,6 @@ class Look:
 
 
 def theme_of(theme: str | Theme) -> Theme:
-    """The theme of a name."""
     if isinstance(theme, Theme):
         return theme
     if theme not in THEMES:
@@ -67,7 +64,6 @@ def theme_of(theme: str | Theme) -> Theme:
 
 
 def current() -> Theme:
-    """The theme in force (light outside :func:`themed`)."""
     return _current.get()
 
 
@@ -78,12 +74,10 @@ def look(index: int) -> Look:
 
 
 def look_of_format(name: str) -> Look:
-    """The look that a format has in every figure."""
     return look(FORMAT_ORDER.index(name) if name in FORMAT_ORDER else OTHER)
 
 
 def rc(theme: Theme) -> Any:
-    """The matplotlib parameters of a theme, a dict."""
     return {
         "font.family": "DejaVu Sans",
         "mathtext.fontset": "dejavusans",

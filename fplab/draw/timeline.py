@@ -25,7 +25,6 @@ NAMES = {
 
 
 def look(kind: str, chunk: int) -> tuple[str, float]:
-    """Hue and opacity of a pass."""
     return BLUE if kind == "F" else ORANGE, 0.8 if chunk % 2 == 0 else 0.3
 
 

@@ -85,7 +85,6 @@ def short(name: str, depth: int) -> str:
 
 
 def _sum(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Histograms added up."""
     parts = [p for p in parts if p[0].size] or [(np.zeros(1, np.int64), np.zeros(1, np.int64))]
     low, high = min(int(e[0]) for e, _ in parts), max(int(e[-1]) for e, _ in parts)
     counts = np.zeros(high - low + 1, np.int64)
@@ -167,7 +166,6 @@ def heat_map(ax: Axes, layers: Mapping[str, tuple[Array, Array]], limits: tuple[
 
 
 def _clipped(name: str, most: int = 24) -> str:
-    """A long name without its beginning."""
     return name if len(name) <= most else "…" + name[1 - most :]
 
 
@@ -216,7 +214,6 @@ def updates_lost(ax: Axes, picture: Picture) -> None:
 
 
 def _grouped_losses(lost: Mapping[str, tuple[int, Mapping[str, int]]]) -> dict[str, tuple[int, dict[str, int]]]:
-    """The losses of the groups of layers that fit."""
     shown = grouped({name: (np.array([i]), np.array([1])) for i, name in enumerate(lost)})
     depth = max((name.count(".") + 1 for name in shown), default=1)
     found: dict[str, tuple[int, dict[str, int]]] = {}

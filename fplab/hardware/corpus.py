@@ -43,7 +43,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """GPU, inputs and output."""
         return f"{self.gpu} {self.inputs}->{self.output}"
 
 
@@ -116,7 +115,6 @@ def verify(folder: Path) -> list[Outcome]:
 
 
 def compare(cell: Cell) -> Outcome:
-    """One cell, computed and compared."""
     from ..tensorcore import dot
 
     a, b, c = (x.view(np.float32) for x in (cell.a, cell.b, cell.c))

@@ -21,7 +21,6 @@ LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "li
 
 @cache
 def driver() -> ctypes.CDLL:
-    """The driver's library, initialised."""
     problems = []
     for name in LIBRARIES:
         try:
@@ -59,7 +58,6 @@ class Gpu:
 
     @property
     def capability(self) -> Capability:
-        """The compute capability, such as (9, 0)."""
         major, minor = self._torch.cuda.get_device_capability(self.device)
         return int(major), int(minor)
 
@@ -84,7 +82,6 @@ class Gpu:
             self._torch.cuda.synchronize()
 
     def _function(self, kernel: Kernel) -> ctypes.c_void_p:
-        """The kernel's entry, compiled and loaded once."""
         if kernel.source not in self._functions:
             major, minor = self.capability
             binary = nvrtc.compile(kernel.source, f"sm_{major}{minor}{kernel.suffix}", kernel.name, self.cuda_major)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import numeric
 from .cases import Arrays, Case, Meta, philox_bits, unmodelled
 from .environment import torch_for
 from .instructions import Scalar
@@ -60,7 +61,6 @@ WAYS: dict[str, dict[str, bool]] = {"loop": {"foreach": False}, "foreach": {"for
 
 
 def cases() -> tuple[Case, ...]:
-    """Every case of this file."""
     found = [make(fmt) for make in (arithmetic_case, sqrt_case, contraction_case, function_case) for fmt in FORMATS]
     return (*found, from_fp64_case(), *(optimizer_case(name) for name in OPTIMIZERS))
 
@@ -73,7 +73,6 @@ def triple(fmt: str) -> Arrays:
 
 
 def torch_outputs(operations: dict[str, Callable[..., Value]], fmt: str, given: Arrays, device: str) -> Arrays:
-    """Each operation on x, y, z."""
     torch = torch_for(device)
     x, y, z = (tensor(given[name], fmt, device) for name in "xyz")
     return {name: bits(operation(torch, x, y, z)) for name, operation in operations.items()}
@@ -83,15 +82,12 @@ def arithmetic_case(fmt: str) -> Case:
     """Operations that round once."""
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
-        from .. import arithmetic
-        from ..floats import decode, encode
-
         with np.errstate(all="ignore"):
-            x, y, z = (decode(given[name], fmt, np.float32) for name in "xyz")
-            found = {name: getattr(arithmetic, name)(x, y, fmt) for name in ("add", "sub", "mul", "div")}
-            found["two steps"] = arithmetic.add(found["mul"], z, fmt)
-            found["reciprocal"] = arithmetic.div(np.ones_like(x), x, fmt)
-            return {name: np.asarray(encode(value, fmt)) for name, value in found.items()}
+            x, y, z = (numeric.decode(given[name], fmt, np.float32) for name in "xyz")
+            found = {name: getattr(numeric, name)(x, y, fmt) for name in ("add", "sub", "mul", "div")}
+            found["two steps"] = numeric.add(found["mul"], z, fmt)
+            found["reciprocal"] = numeric.div(np.ones_like(x), x, fmt)
+            return {name: np.asarray(numeric.encode(value, fmt)) for name, value in found.items()}
 
     return Case(
         f"arithmetic in {fmt}", partial(triple, fmt), partial(torch_outputs, ARITHMETIC, fmt), emulate,
@@ -113,10 +109,7 @@ def sqrt_case(fmt: str) -> Case:
         return {"sqrt": bits(tensor(given["x"], fmt, device).sqrt())}
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
-        from .. import arithmetic
-        from ..floats import decode, encode
-
-        return {"sqrt": np.asarray(encode(arithmetic.sqrt(decode(given["x"], fmt, np.float32), fmt), fmt))}
+        return {"sqrt": np.asarray(numeric.encode(numeric.sqrt(numeric.decode(given["x"], fmt, np.float32), fmt), fmt))}
 
     question = "Is torch's FP32 square root correctly rounded?" if fmt == "fp32" else ""
     return Case(f"square root in {fmt}", partial(every_code, fmt), compute, emulate, {"sqrt": fmt}, open=question)
@@ -148,37 +141,35 @@ def contracted(fmt: str, fused: str, given: Arrays, meta: Meta, narrow: bool = F
 
     ``narrow``: the number alpha is rounded to the tensors' format first.
     """
-    from .. import arithmetic as ar
-    from ..floats import decode, encode, quantize
 
     def add(p: Any, q: Any) -> Any:
-        return ar.add(p, q, "fp32")
+        return numeric.add(p, q, "fp32")
 
     def mul(p: Any, q: Any) -> Any:
-        return ar.mul(p, q, "fp32")
+        return numeric.mul(p, q, "fp32")
 
     def multiply_add(p: Any, q: Any, r: Any) -> Any:
-        return add(mul(p, q), r) if fused == "never" else ar.fma(p, q, r, "fp32")
+        return add(mul(p, q), r) if fused == "never" else numeric.fma(p, q, r, "fp32")
 
     with np.errstate(all="ignore"):
-        x, y, z = (decode(given[name], fmt, np.float32) for name in "xyz")
+        x, y, z = (numeric.decode(given[name], fmt, np.float32) for name in "xyz")
         alpha, far = np.full_like(x, ALPHA), np.full_like(x, 1 - ALPHA)
         if narrow:
-            alpha, far = (quantize(v, fmt) for v in (alpha, far))
-        gap = ar.sub(y, x, "fp32")
+            alpha, far = (numeric.quantize(v, fmt) for v in (alpha, far))
+        gap = numeric.sub(y, x, "fp32")
         found = {
             "add alpha": multiply_add(alpha, y, x),
             "sub alpha": multiply_add(-alpha, y, x),
             "addcmul": add(z, mul(x, y)) if fused == "last" else multiply_add(x, y, z),
             "addcmul value": multiply_add(alpha, mul(x, y), z),
-            "addcdiv": multiply_add(alpha, ar.div(x, y, "fp32"), z),
+            "addcdiv": multiply_add(alpha, numeric.div(x, y, "fp32"), z),
             "lerp": multiply_add(alpha, gap, x),
-            "lerp far": multiply_add(-gap, ar.sub(np.ones_like(x), far, "fp32"), y),
+            "lerp far": multiply_add(-gap, numeric.sub(np.ones_like(x), far, "fp32"), y),
         }
         if fused == "scaled":
             found["addcmul value"] = multiply_add(mul(alpha, x), y, z)
-            found["addcdiv"] = add(z, ar.div(mul(alpha, x), y, "fp32"))
-        return {name: np.asarray(encode(value, fmt)) for name, value in found.items()}
+            found["addcdiv"] = add(z, numeric.div(mul(alpha, x), y, "fp32"))
+        return {name: np.asarray(numeric.encode(value, fmt)) for name, value in found.items()}
 
 
 # --- functions --------------------------------------------------------------------------------------------------
@@ -203,14 +194,12 @@ def function_case(fmt: str) -> Case:
 
 def rounded(fmt: str, twice: bool, given: Arrays, meta: Meta) -> Arrays:
     """The functions in float64, rounded to the format (``twice``: to float32 first)."""
-    from ..floats import decode, encode
-
     with np.errstate(all="ignore"):
-        x = decode(given["x"], fmt, np.float64)
+        x = numeric.decode(given["x"], fmt, np.float64)
         values = {name: function(x) for name, function in FUNCTIONS.items()}
         if twice:
             values = {name: value.astype(np.float32) for name, value in values.items()}
-        return {name: np.asarray(encode(value, fmt)) for name, value in values.items()}
+        return {name: np.asarray(numeric.encode(value, fmt)) for name, value in values.items()}
 
 
 # --- casts ------------------------------------------------------------------------------------------------------
@@ -238,13 +227,11 @@ def from_fp64_case() -> Case:
         return {target: bits(x.to(getattr(torch, TORCH[target]))) for target in targets}
 
     def emulate(through: bool, given: Arrays, meta: Meta) -> Arrays:
-        from ..floats import encode
-
         with np.errstate(over="ignore", under="ignore"):
             x = given["x"].view(np.float64)
             source = x.astype(np.float32) if through else x
         policies = {target: overflow_of(target, str(meta["torch"])) for target in targets}
-        return {t: np.asarray(encode(source, t, overflow=policy)) for t, policy in policies.items()}
+        return {t: np.asarray(numeric.encode(source, t, overflow=policy)) for t, policy in policies.items()}
 
     return Case(
         "casts from fp64", inputs, compute, partial(emulate, True), {t: t for t in targets},

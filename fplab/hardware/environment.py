@@ -44,7 +44,6 @@ def versions() -> dict[str, str | None]:
 
 
 def check_device(device: str) -> None:
-    """An error for a word that names no device."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise LabError(f"device={device!r} is not possible; allowed: 'cuda', 'cuda:N', 'cpu'.")
 
@@ -127,7 +126,6 @@ def driver() -> str | None:
 
 
 def cpu_name() -> str:
-    """The processor's name."""
     return _first(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)") or platform.processor() or platform.machine()
 
 

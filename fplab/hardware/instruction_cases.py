@@ -61,7 +61,6 @@ def matrix_case(one: Instruction, key: int) -> Case:
 
 
 def matrix_inputs(one: Instruction, key: int) -> Arrays:
-    """The operands of every regime, and of the layout."""
     found = {f"layout.{name}": codes for name, codes in tiles.layout_operands(one, key).items()}
     for regime, triple in operands.triples(one, key).items():
         found |= {f"{regime}.{name}": codes for name, codes in zip("abc", triple, strict=True)}
@@ -69,7 +68,6 @@ def matrix_inputs(one: Instruction, key: int) -> Arrays:
 
 
 def matrix_compute(one: Instruction, given: Arrays, device: str) -> Arrays:
-    """All regimes on a device."""
     device_launcher = launcher(device)
     if not one.on(device_launcher.capability):
         raise NotHereError(f"compute capability {device_launcher.capability} has no {one.name}.")

@@ -73,14 +73,12 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """Family, shape, formats: "mma.m16n8k16 fp16->fp32"."""
         inputs = self.a if self.a == self.b else f"{self.a}*{self.b}"
         extra = {"wgmma_shared": " from shared memory"}.get(self.template, "") + " satfinite" * self.saturate
         return f"{self.family}.m{self.m}n{self.n}k{self.k} {inputs}->{self.output}{extra}"
 
     @property
     def opcode(self) -> str:
-        """The instruction in PTX, without operands."""
         a, b, d = (PTX.get(f, f) for f in (self.a, self.b, self.output))
         sat = ".satfinite" * self.saturate
         shape = f"m{self.m}n{self.n}k{self.k}"
@@ -89,12 +87,10 @@ class Instruction:
         return f"mma.sync.aligned.{shape}.row.col{sat}.{d}.{a}.{b}.{d}"
 
     def on(self, capability: Capability) -> bool:
-        """Whether GPUs of a compute capability have it."""
         return capability >= self.since and self.only in (None, capability[0])
 
     @property
     def threads(self) -> int:
-        """Threads of the block that computes a tile."""
         return 128 if self.family == "wgmma" else 32
 
     @property
@@ -104,14 +100,12 @@ class Instruction:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """Its kernel."""
         text = "\n".join([*self._defines(), (SOURCES / f"{self.template}.cu").read_text("utf-8")])
         return Kernel(self.name, text, "tiles", self.opcode, "a" if self.family == "wgmma" else "")
 
     # --- source -------------------------------------------------------------------------------------------------
 
     def _registers(self) -> tuple[int, int, int]:
-        """Registers a thread holds of A, B, and C and D."""
         if self.template == "mma_volta":
             return 2, 2, 8 if self.output == "fp32" else 4
         rows = 16 if self.family == "wgmma" else self.m  # of A, in a warp
@@ -120,7 +114,6 @@ class Instruction:
         return a, b, rows * self.n * BYTES[self.output] // (32 * max(4, BYTES[self.output]))
 
     def _defines(self) -> list[str]:
-        """The macros that a template needs."""
         a, b, d = self._registers()
         kind, word = {"fp32": ("f", "float"), "fp64": ("d", "double")}.get(self.output, ("r", "unsigned"))
         per_word = max(1, 4 // BYTES[self.output])
@@ -138,7 +131,6 @@ class Instruction:
         ]
 
     def _mma(self, a: int, b: int, d: int, kind: str) -> str:
-        """The macro INSTRUCTION(sum, x, y) of mma.sync."""
         operand = "d" if self.a == "fp64" else "r"
         sums, xs, ys = _numbered(0, d), _numbered(d, a), _numbered(d + a, b)
         return (
@@ -169,7 +161,6 @@ def _numbered(first: int, count: int) -> str:
 
 
 def _operands(constraint: str, name: str, count: int) -> str:
-    """``"r"(x[0]), "r"(x[1]), ...``: operands of inline assembly."""
     return ", ".join(f'"{constraint}"({name}[{i}])' for i in range(count))
 
 
@@ -209,7 +200,6 @@ TABLE: tuple[Instruction, ...] = (
 
 
 def get(name: str) -> Instruction:
-    """The instruction of a name."""
     for one in TABLE:
         if one.name == name:
             return one
@@ -235,7 +225,6 @@ class Scalar:
 
     @property
     def name(self) -> str:
-        """The instruction."""
         return self.opcode
 
     @property
@@ -262,12 +251,10 @@ class Scalar:
         return {"f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16"}.get(target, raw)
 
     def on(self, capability: Capability) -> bool:
-        """Whether GPUs of a compute capability have it."""
         return capability >= self.since
 
     @cached_property
     def kernel(self) -> Kernel:
-        """Its kernel: ``elements(a, b, c, y, n)``."""
         types = {"h": "unsigned short", "r": "unsigned", "f": "float"}
         inputs = ", ".join(f'"{self.x}"({name})' for name in "pqr"[: self.operands])
         text = "\n".join(

@@ -55,7 +55,6 @@ class NVRTC:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Major and minor number, those of its CUDA release."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
@@ -130,7 +129,6 @@ def candidates(major: int | None = None) -> list[str]:
 
 
 def _folders() -> list[Path]:
-    """Folders of libraries, those of wheels first."""
     folders: list[Path] = []
     nvidia = importlib.util.find_spec("nvidia")
     for root in nvidia.submodule_search_locations or () if nvidia else ():
@@ -148,7 +146,6 @@ def _builtins(path: Path) -> list[Path]:
 
 
 def _major(path: str) -> int | None:
-    """The CUDA major version in a library's file name."""
     found = re.search(r"\.so\.(\d+)|nvrtc64_(\d+)\d", path)
     return int(found[1] or found[2]) if found else None
 

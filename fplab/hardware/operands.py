@@ -39,7 +39,6 @@ class Draw:
         self._stream = seeds.stream(key)
 
     def words(self, *shape: int) -> np.ndarray:
-        """64-bit words."""
         raw: np.ndarray = self._stream.random_raw(int(np.prod(shape))).reshape(shape)
         return raw
 
@@ -101,7 +100,6 @@ def special_codes(fmt: str) -> Codes:
 
 
 def exponent_of(codes: Codes, fmt: str) -> np.ndarray:
-    """The exponents of finite codes, subnormals at the least one."""
     form = fields(fmt)
     field = (codes.astype(np.int64) & (form.sign_mask - 1)) >> form.fraction_bits
     return np.asarray(np.maximum(field, 1) - 1 + form.emin)
@@ -365,7 +363,6 @@ def _code(fmt: str, value: float) -> int | None:
 
 
 def chain(draw: Draw, one: Instruction, rows: int) -> Triple:
-    """Four instructions in a row."""
     return random(draw, one, rows, 4 * one.k)
 
 

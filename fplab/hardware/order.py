@@ -45,7 +45,6 @@ class Summation:
 
     @property
     def name(self) -> str:
-        """Call, format, length, shape and flags."""
         words = [self.call, f"{self.fmt}*{self.other}" if self.other else self.fmt, f"n={self.n}"]
         words += [f"in {self.rows}x{self.columns}"] if self.call in ("matmul", "scaled_mm") else []
         words += [f"to {self.output}"] if self.output else []
@@ -54,7 +53,6 @@ class Summation:
 
 
 def _summations() -> tuple[Summation, ...]:
-    """All of them."""
     found = []
     for fmt in ("fp16", "bf16"):
         found += [Summation("matmul", fmt, n) for n in (64, 512, 4096)]
@@ -79,7 +77,6 @@ SUMMATIONS: tuple[Summation, ...] = _summations()
 
 
 def cases() -> tuple[Case, ...]:
-    """Every summation."""
     return tuple(order_case(one) for one in SUMMATIONS)
 
 
@@ -105,7 +102,6 @@ def positions(n: int) -> np.ndarray:
 
 
 def pairs(n: int) -> Arrays:
-    """All pairs of chosen positions."""
     return {"pairs": np.array(list(combinations(positions(n), 2)), np.uint32)}
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import numeric
 from .cases import Arrays, Case, Emulate, Meta
 from .environment import torch_for
 from .operands import Draw, build, fields
@@ -51,7 +52,6 @@ class Product:
 
     @property
     def name(self) -> str:
-        """Call, formats, shape and what is special."""
         a, b = self.inputs
         words = [self.call, a if a == b else f"{a}*{b}", f"to {self.output}", "x".join(map(str, self.shape))]
         words += [f"{key.split('.')[-1]}={value}" for key, value in self.flags.items()]
@@ -85,7 +85,6 @@ def _half(fmt: str) -> list[Product]:
 
 
 def _products() -> tuple[Product, ...]:
-    """All of them."""
     fp32, fp16 = ("fp32", "fp32"), ("fp16", "fp16")
     found = _half("fp16") + _half("bf16")
     found += [Product("matmul", fp16, "fp16", s, FP16_SUMS) for s in ((128, 128, 64), (64, 64, 4096), (512, 512, 512))]
@@ -107,7 +106,6 @@ PRODUCTS: tuple[Product, ...] = _products()
 
 
 def cases() -> tuple[Case, ...]:
-    """Every product, then every convolution."""
     return (*(product_case(one, KEY + i) for i, one in enumerate(PRODUCTS)), *(conv_case(one) for one in CONVOLUTIONS))
 
 
@@ -274,7 +272,6 @@ def core_product(one: Product, a: np.ndarray, b: np.ndarray, c: Any, plan: Plan,
 
 def plain_product(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
     """FP32 product by fused multiply-adds in ascending k: slices added in order, accumulators dealt in turn."""
-    from .. import arithmetic
 
     x, y = values(a, "fp32"), values(b, "fp32")
     turns = int(plan.get("accumulators", 1))
@@ -285,7 +282,7 @@ def plain_product(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
     at = np.array([np.pad(chain, (0, longest - len(chain)), constant_values=-1) for chain in chains])
     sums = np.zeros((len(chains), len(x), len(y)), np.float32)
     for k in at.T:
-        sums = np.asarray(arithmetic.fma(x[:, k].T[:, :, None], y[:, k].T[:, None, :], sums, "fp32"))
+        sums = np.asarray(numeric.fma(x[:, k].T[:, :, None], y[:, k].T[:, None, :], sums, "fp32"))
     total = sums[0]
     for one in sums[1:]:
         total = total + one
@@ -306,7 +303,6 @@ class Convolution:
 
     @property
     def name(self) -> str:
-        """Format, shape, memory order and flags."""
         batch, channels, side, filters, width = self.shape
         text = f"conv2d {self.fmt} {batch}x{channels}x{side}x{side} {filters} filters {width}x{width}"
         text += " channels_last" * self.channels_last

@@ -25,5 +25,4 @@ def kernel_names(work: Callable[[], Any], device: str) -> list[str]:
 
 
 def _on_gpu(torch: Any, event: Any) -> bool:
-    """Whether an event is something that ran on the GPU."""
     return "CUDA" in str(event.device_type)

@@ -56,7 +56,6 @@ class Record:
 
     @property
     def experiment(self) -> str:
-        """The name of the experiment whose cases these are."""
         return str(self.meta["experiment"])
 
     @property
@@ -66,7 +65,6 @@ class Record:
 
     @property
     def where(self) -> str:
-        """Device and torch version in a few words."""
         return f"{self.meta['device']}, torch {self.meta['torch']}"
 
 
@@ -204,7 +202,6 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _meta(arrays: Arrays) -> dict[str, Any]:
-    """The meta of a record that this version can read."""
     if META not in arrays:
         raise LabError(f"it is an .npz file, but none of fplab's: there is no {META!r} in it.")
     try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import numeric
 from .cases import Arrays, Case, Emulate, Meta, unmodelled
 from .environment import torch_for
 from .operands import Draw, build
@@ -62,9 +63,7 @@ def reduction_case(fmt: str, n: int) -> Case:
 
 def exact(fmt: str, given: Arrays, meta: Meta) -> Arrays:
     """Each result from float64 (whose own errors are far below these formats'), rounded once."""
-    from ..floats import decode, encode
-
-    x = decode(given["x"], fmt, np.float64)
+    x = numeric.decode(given["x"], fmt, np.float64)
     n = x.shape[1]
     mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
     top = x.max(axis=1, keepdims=True)
@@ -85,4 +84,4 @@ def exact(fmt: str, given: Arrays, meta: Meta) -> Arrays:
         "layer_norm": ((x - mean) / np.sqrt(variance + eps))[:, :64],
         "rms_norm": (x / np.sqrt((x * x).mean(axis=1, keepdims=True) + machine))[:, :64],
     }
-    return {name: np.asarray(encode(value, fmt)) for name, value in found.items()}
+    return {name: np.asarray(numeric.encode(value, fmt)) for name, value in found.items()}

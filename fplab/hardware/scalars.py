@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .. import formats
+from .. import formats, numeric
 from .cases import philox_bits
 from .instructions import Launcher, Scalar
 from .tiles import Codes, to_device, to_host
@@ -65,38 +65,32 @@ def emulate(one: Scalar, given: Sequence[Codes]) -> Codes | None:
 
 
 def _computed(one: Scalar, operation: str, given: Sequence[Codes]) -> Codes:
-    """Arithmetic with one rounding."""
-    from .. import arithmetic
-    from ..floats import decode, encode
-
-    x = [decode(v, one.element, np.float32) for v in given]
+    x = [numeric.decode(v, one.element, np.float32) for v in given]
     if operation == "rcp":
         operation, x = "div", [np.ones_like(x[0]), *x]
-    return np.asarray(encode(getattr(arithmetic, operation)(*x, one.element), one.element))
+    return np.asarray(numeric.encode(getattr(numeric, operation)(*x, one.element), one.element))
 
 
 def _converted(one: Scalar, given: Sequence[Codes]) -> Codes:
     """A conversion; of two numbers the first goes to the upper half, and a NaN of FP8 or of a pair is all ones."""
-    from ..floats import decode, encode
-
     modifiers = one.opcode.split(".")[1:]
     target, mode = modifiers[-2], {"rn": "rne", "rna": "rna", "rz": "rtz"}[modifiers[0]]
-    if target == "tf32":
-        return np.asarray(encode(given[0].view(np.float32), "tf32", rounding=mode)).astype(np.uint32) << np.uint32(13)
-    if target in ("f16", "bf16"):
-        return np.asarray(encode(given[0].view(np.float32), "fp16" if target == "f16" else target, rounding=mode))
+    if target in ("tf32", "f16", "bf16"):
+        single, fmt = given[0].view(np.float32), "fp16" if target == "f16" else target
+        code = np.asarray(numeric.encode(single, fmt, rounding=mode))
+        return code.astype(np.uint32) << np.uint32(13) if target == "tf32" else code
     if target == "f16x2":
         source, fmt, low_bits = modifiers[-1].removesuffix("x2"), "fp16", 16
-        numbers = [np.asarray(decode(_part(given[0], i, 8), source, np.float32)) for i in (1, 0)]
-    else:
+        numbers = [np.asarray(numeric.decode(_part(given[0], i, 8), source, np.float32)) for i in (1, 0)]
+    elif one.element == "fp16x2":
         fmt, low_bits = target.removesuffix("x2"), 8
-        pair = one.element == "fp16x2"
-        numbers = [np.asarray(decode(_part(given[0], i, 16), "fp16", np.float32)) for i in (1, 0)] if pair else [
-            v.view(np.float32) for v in given
-        ]  # fmt: skip
+        numbers = [np.asarray(numeric.decode(_part(given[0], i, 16), "fp16", np.float32)) for i in (1, 0)]
+    else:
+        fmt, low_bits, numbers = target.removesuffix("x2"), 8, [v.view(np.float32) for v in given]
     codes = []
     for number in numbers:
-        code = np.asarray(encode(number, fmt, overflow="saturate" if "satfinite" in modifiers else None))
+        policy = "saturate" if "satfinite" in modifiers else None
+        code = np.asarray(numeric.encode(number, fmt, overflow=policy))
         codes.append(np.where(np.isnan(number), (1 << (low_bits - 1)) - 1, code).astype(np.uint32))
     return np.asarray((codes[0] << np.uint32(low_bits)) | codes[1])
 
@@ -120,8 +114,6 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 
 def correctly_rounded(one: Scalar, given: Sequence[Codes]) -> Codes:
     """What an approximation approximates, from float64, rounded once to its format (float64's own error apart)."""
-    from ..floats import decode, encode
-
     with np.errstate(all="ignore"):
-        exact = FUNCTIONS[one.opcode.split(".")[0]](*(decode(x, one.element, np.float64) for x in given))
-        return np.asarray(encode(np.asarray(exact, np.float64), one.element)).astype(one.result)
+        exact = FUNCTIONS[one.opcode.split(".")[0]](*(numeric.decode(x, one.element, np.float64) for x in given))
+        return np.asarray(numeric.encode(np.asarray(exact, np.float64), one.element)).astype(one.result)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import numeric
 from ..errors import LabError
 from .cases import Meta
 from .instructions import Instruction
@@ -63,12 +64,11 @@ def dot(one: Instruction, a: Codes, b: Codes, c: Codes, gpu: str, **options: Any
 
 def _multiply_adds(one: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
     """c + a0*b0, then a1*b1 and so on, each a fused multiply-add in FP32; the output format after every instruction."""
-    from .. import arithmetic
 
     x, y, total = values(a, one.a), values(b, one.b), values(c, one.output)
     with np.errstate(all="ignore"):
         for k in range(a.shape[1]):
-            total = arithmetic.fma(x[:, k], y[:, k], total, "fp32")
+            total = numeric.fma(x[:, k], y[:, k], total, "fp32")
             if (k + 1) % one.k == 0:
                 total = values(codes(total, one.output), one.output)
     return codes(total, one.output)
@@ -80,17 +80,13 @@ def values(bits: Codes, fmt: str) -> np.ndarray:
         return bits.view(np.float32)
     if fmt in ("fp64", "int8", "int32"):
         return bits.view({"fp64": np.float64, "int8": np.int8, "int32": np.int32}[fmt])
-    from ..floats import decode
-
-    return np.asarray(decode(bits, fmt, np.float32))
+    return np.asarray(numeric.decode(bits, fmt, np.float32))
 
 
 def codes(found: np.ndarray, fmt: str) -> Codes:
     """Numbers as codes; a NaN of FP16 is 0x7FFF, the hardware's."""
     if fmt != "fp16":
         return found.view(CODES[fmt])
-    from ..floats import encode
-
-    result: Codes = np.asarray(encode(found, "fp16"))
+    result: Codes = np.asarray(numeric.encode(found, "fp16"))
     result[np.isnan(found)] = 0x7FFF
     return result

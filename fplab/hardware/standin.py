@@ -49,7 +49,6 @@ def _tiles(one: Instruction, grid: int, a: Any, b: Any, c: Any, d: Any, steps: i
 
 
 def _elements(one: Scalar, a: Any, b: Any, c: Any, y: Any, n: int) -> None:
-    """The kernels ``elements``."""
     given: list[Codes] = [t.numpy().view(one.source)[:n] for t in (a, b, c)[: one.operands]]
     found = scalars.emulate(one, given)
     y.numpy().view(one.result)[:n] = scalars.correctly_rounded(one, given) if found is None else found

@@ -37,7 +37,6 @@ GENERATOR = "numpy Philox4x64-10, random_raw; a key a case, written in fplab/har
 
 
 def cases(name: str) -> tuple[Case, ...]:
-    """The cases of a part."""
     if name not in _PARTS:
         raise unknown("part of the hardware suite", name, NAMES)
     return _PARTS[name]()

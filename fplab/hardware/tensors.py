@@ -28,7 +28,6 @@ def tensor(codes: Codes, fmt: str, device: str) -> Any:
 
 
 def bits(found: Any) -> Codes:
-    """The bits of a tensor as unsigned integers."""
     import torch
 
     size = found.element_size()
@@ -84,7 +83,6 @@ def flags_set(given: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _owner(name: str) -> tuple[Any, str]:
-    """The object that holds a flag, and the flag's own name."""
     import torch
 
     owner: Any = torch.backends

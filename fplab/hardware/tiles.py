@@ -32,7 +32,6 @@ def to_device(codes: Codes, device: str) -> Any:
 
 
 def to_host(tensor: Any, dtype: Any) -> Codes:
-    """A tensor's bits as codes."""
     found: Codes = tensor.cpu().contiguous().numpy().view(dtype)
     return found
 

@@ -56,7 +56,6 @@ def _random(torch: Any, fmt: str, size: int, device: str, generator: Any) -> Any
 
 
 def _call(torch: Any, fmt: str, a: Any, b: Any) -> Callable[[], Any]:
-    """The product as torch offers it for the format."""
     if fmt == "int8":
         return lambda: torch._int_mm(a, b.t())
     if fmt in ("e4m3", "e5m2"):

@@ -92,7 +92,6 @@ def inspect(
 
 
 def _rounding(mode: str | Rounding) -> Rounding:
-    """The rounding, which must have one answer."""
     names = [r.value for r in Rounding if not r.random]
     try:
         found = rounding_of(mode)

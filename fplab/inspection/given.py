@@ -73,7 +73,6 @@ def _parse(value: Any, formats: Sequence[Format]) -> Given:
 
 
 def _parse_text(text: str, formats: Sequence[Format]) -> Given:
-    """A text as an exact number; see ``ALLOWED``."""
     word = text.strip().lower().replace("_", "")
     if len(word) > LONGEST_TEXT:
         raise LabError(f"a text of {len(word)} characters is too long; allowed: {LONGEST_TEXT}, or a Fraction.")

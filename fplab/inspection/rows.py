@@ -63,12 +63,10 @@ class Row:
 
     @property
     def value(self) -> Fraction | None:
-        """The stored value if it is finite."""
         return self.stored.value if self.stored is not None and self.stored.kind == "finite" else None
 
     @property
     def error_ulp(self) -> Fraction | None:
-        """The error in ulps of the stored value."""
         return None if self.error is None or self.ulp is None else self.error / self.ulp
 
     @property
@@ -83,7 +81,6 @@ class Row:
 
     @property
     def flag_names(self) -> tuple[str, ...]:
-        """The names of the flags, most serious first."""
         return tuple(name for bit, name in exact.FLAG_NAMES.items() if self.flags & bit)
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,7 +185,6 @@ def look_up(given: Given, fmt: Format, mode: Rounding, policy: Overflow | str | 
 
 
 def _reason(x: Exact, fmt: Format) -> Text:
-    """Why a format without NaN cannot hold x."""
     if x.is_nan:
         return say("{format} has no NaN", format=fmt.name)
     if x.is_zero:

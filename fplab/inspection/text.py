@@ -26,14 +26,12 @@ ULP_MEANS = say("ulp: the spacing of the format's values in the binade of the st
 
 
 def text_of(given: Given, rounding: Rounding, rows: Sequence[Row]) -> str:
-    """The heading, a block for each format, and what an ulp is."""
     width = max(width_of(row.format.name) for row in rows)
     blocks = (_row_text(row, width) for row in rows)
     return "\n\n".join([heading(given, rounding), *blocks, str(ULP_MEANS)])
 
 
 def heading(given: Given, rounding: Rounding) -> str:
-    """What was given and how it was rounded."""
     value = given.value
     ratio = ""
     digits = str(value.value) if value.kind == "finite" and not value.is_zero else given.text
@@ -47,7 +45,6 @@ def heading(given: Given, rounding: Rounding) -> str:
 
 
 def _row_text(row: Row, name_width: int) -> str:
-    """The block of one format."""
     name, indent = padded(row.format.name, name_width), " " * (name_width + 2)
     if row.code is None:
         return f"{name}  {row.reason}"
@@ -62,7 +59,6 @@ def _row_text(row: Row, name_width: int) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    """A labelled line, or several where it is too long."""
     wide = width_of(first + text) - len(first + text)  # textwrap counts characters: as if all of them were on one line
     return textwrap.wrap(text, WIDTH - wide, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 

@@ -60,7 +60,6 @@ def cells(path: Path, run: bool = True) -> tuple[Cell, ...]:
 
 
 def _run(path: Path, language: str) -> list[Any]:
-    """The cells of a notebook once it has run in a language."""
     nbformat, nbclient = needed()
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(FIRST))

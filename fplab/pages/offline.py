@@ -26,7 +26,6 @@ IMAGE = re.compile(r"(<img\b[^>]*?\bsrc=)([\"'])(.*?)\2", re.I | re.S)
 
 
 def as_address(data: bytes, kind: str) -> str:
-    """Bytes as an address that holds them."""
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
@@ -46,15 +45,12 @@ def with_images(text: str, folder: Path) -> str:
 
 
 class _Addresses(HTMLParser):
-    """Collects what a browser would fetch by itself."""
-
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
         self._style = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the addresses of an element."""
         self._style = tag == "style"
         for name, value in attrs:
             if name in FETCHING or (name == "href" and tag not in LINKS):
@@ -63,17 +59,14 @@ class _Addresses(HTMLParser):
                 self.found += in_css(value or "")
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave a style sheet."""
         self._style = self._style and tag != "style"
 
     def handle_data(self, data: str) -> None:
-        """Note the addresses of a style sheet."""
         if self._style:
             self.found += in_css(data)
 
 
 def in_css(text: str) -> Iterator[str]:
-    """The addresses in a style sheet."""
     return (found[1] or found[2] or "" for found in IN_CSS.finditer(text))
 
 

@@ -59,7 +59,6 @@ def shown(data: Mapping[str, Any]) -> str:
 
 
 def printed(text: str) -> str:
-    """What a cell printed."""
     return f"<pre>{html.escape(ANSI.sub('', text))}</pre>" if text else ""
 
 
@@ -91,7 +90,6 @@ def outputs(by_language: Mapping[str, Sequence[Output]]) -> str:
 
 
 def cell(one: Cell, folder: Path) -> str:
-    """A cell as HTML."""
     if one.kind == "markdown":
         return f'<div class="prose">{prose(one.source, folder)}</div>'
     return f'<div class="cell">{code(one.source)}{with_images(outputs(one.outputs), folder)}</div>'

@@ -40,7 +40,6 @@ class Chapter:
 
     @property
     def file(self) -> str:
-        """The page's file name."""
         return f"{self.name}.html"
 
 
@@ -72,12 +71,10 @@ def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
 
 
 def both(text: Text, tag: str = "span") -> str:
-    """A text in both languages, of which the page shows one."""
     return "".join(marked(name, html.escape(said), tag) for name, said in {"en": text.en, "zh": text.zh}.items())
 
 
 def link(chapter: Chapter, before: Text | None = None, rel: str = "") -> str:
-    """A link to a chapter's page."""
     how = f' rel="{rel}"' if rel else ""
     says = f"<small>{both(before)}</small> " if before else ""
     return f'<a href="{chapter.file}"{how}>{says}{both(chapter.title)}</a>'

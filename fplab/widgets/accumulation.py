@@ -48,7 +48,6 @@ class Curve:
 
     @property
     def exact(self) -> list[Fraction]:
-        """The exact sums."""
         return [self.term * int(n) for n in self.counts]
 
 
@@ -98,7 +97,6 @@ def render(state: State) -> str:
 
 
 def _stall(found: Curve, state: State) -> str:
-    """Where the running sum stops, and why there."""
     if found.stalls is None:
         return str(say("nowhere within these terms"))
     at = float(sums.sum(np.full(found.stalls, float(found.term)), state.format, accumulate=state.accumulate))

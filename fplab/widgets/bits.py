@@ -36,15 +36,12 @@ class State:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Both encodings."""
         return self.left, self.right
 
     def encoding(self, side: int) -> Encoding:
-        """The encoding of a side, 0 or 1."""
         return encodings.get(self.names[side])
 
     def value(self, side: int) -> Exact | None:
-        """What a side holds."""
         code = self.codes[side]
         return None if code is None else self.encoding(side).value(code, self.scale)
 
@@ -62,7 +59,6 @@ def edited(state: State, side: int, code: int) -> State:
 
 
 def toggled(state: State, side: int, bit: int) -> State:
-    """One bit turned over; bit 0 is the last."""
     return edited(state, side, (state.codes[side] or 0) ^ 1 << bit)
 
 
@@ -117,7 +113,6 @@ def render(state: State) -> str:
 
 
 def _side(state: State, side: int) -> str:
-    """One encoding: strip, code, value, neighbours."""
     one, code, value = state.encoding(side), state.codes[side], state.value(side)
     mark = str(say("edited")) if side == state.source else str(say("follows, rounded to nearest"))
     head = title(one.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
@@ -138,7 +133,6 @@ def _side(state: State, side: int) -> str:
 
 
 def exact_text(x: Exact) -> str:
-    """Every digit, and as a binary fraction where that says more."""
     text = numerals.shown(x)
     if x.kind == "finite" and x.value.denominator > 1:
         text += f" = {numerals.binary_text(x.value)}"
@@ -146,7 +140,6 @@ def exact_text(x: Exact) -> str:
 
 
 def _distance(state: State) -> str:
-    """Right minus left."""
     a, b = state.value(0), state.value(1)
     if a is None or b is None or a.kind != "finite" or b.kind != "finite":
         return ""
@@ -179,7 +172,6 @@ class Editor:
         redraw_with(self)
 
     def _tools(self, side: int) -> Any:
-        """The inputs of a side: its encoding, a value, steps."""
         w = self._widgets
         name = w.Dropdown(options=tuple(encodings.encodings()), value=self.state.names[side])
         text = w.Text(continuous_update=False)
@@ -194,7 +186,6 @@ class Editor:
         return w.HBox([name, text, down, up], layout=w.Layout(flex_flow="row wrap"))
 
     def _label(self) -> None:
-        """Every input's words, in the current language."""
         for side, name in enumerate((str(say("left")), str(say("right")))):
             self.names[side].description, self.texts[side].description = name, str(say("value"))
             self.texts[side].placeholder = str(say("value or code: 0.1, 1/3, 0x2e66"))

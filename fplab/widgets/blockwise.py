@@ -33,7 +33,6 @@ class State:
 
 @functools.cache
 def book(name: str) -> Codebook:
-    """A codebook by name."""
     if name not in BOOKS:
         raise unknown("codebook", name, BOOKS)
     found: Codebook = getattr(codebooks, name)()

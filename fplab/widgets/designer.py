@@ -38,7 +38,6 @@ def designed(state: State) -> Format:
 
 
 def twins(form: Format) -> tuple[str, ...]:
-    """The formats of the table that have the same values."""
     same = ("exponent_bits", "fraction_bits", "bias", "signed", "zero", "specials")
     return tuple(f.name for f in formats.TABLE if all(getattr(f, x) == getattr(form, x) for x in same))
 
@@ -68,7 +67,6 @@ def _widths(form: Format) -> list[tuple[str, int]]:
 
 
 def _numbers(form: Format) -> list[tuple[str, str]]:
-    """Range, precision and counts."""
     decades = math.log10(form.max) - math.log10(form.smallest_subnormal)
     special = [str(say("infinity"))] * form.has_infinity + ["NaN"] * form.has_nan
     return [
@@ -89,7 +87,6 @@ def near_zero(form: Format) -> np.ndarray:
 
 
 def ruler(form: Format) -> str:
-    """The non-negative values as ticks on a linear scale."""
     values = near_zero(form)
     drawing = Scene(WIDTH, 62)
     drawing.line(20, 36, WIDTH - 30, 36)
@@ -153,7 +150,6 @@ CONTROLS = (
 
 
 def _button(name: str) -> Action:
-    """A button that designs a format of the table."""
     return Action(verbatim(name), lambda state: change(like(name), "beside", state.beside))
 
 

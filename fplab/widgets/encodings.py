@@ -26,39 +26,25 @@ class Encoding(Protocol):
     """A way to read a code of ``bits`` bits. ``scale``: what one unit of it is worth (1 for floats)."""
 
     @property
-    def name(self) -> str:
-        """How it is called."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def scaled(self) -> bool:
-        """Whether its values count in units of a scale."""
-        ...
+    def scaled(self) -> bool: ...
 
     @property
-    def bits(self) -> int:
-        """Width of a code."""
-        ...
+    def bits(self) -> int: ...
 
-    def fields(self, code: int) -> Fields:
-        """The digits by field."""
-        ...
+    def fields(self, code: int) -> Fields: ...
 
-    def value(self, code: int, scale: float) -> Exact:
-        """What the code means, exact."""
-        ...
+    def value(self, code: int, scale: float) -> Exact: ...
 
     def nearest(self, x: Exact, scale: float) -> int:
         """The code of the value nearest to x; LabError where there is none."""
         ...
 
-    def neighbour(self, code: int, up: bool) -> int | None:
-        """The code of the next value; None at an end."""
-        ...
+    def neighbour(self, code: int, up: bool) -> int | None: ...
 
-    def kind(self, code: int) -> str:
-        """Its class, in a word or two."""
-        ...
+    def kind(self, code: int) -> str: ...
 
     def formula(self, code: int) -> str:
         """How the bits make the value."""
@@ -74,20 +60,16 @@ class FloatCodes:
 
     @property
     def name(self) -> str:
-        """The format's name."""
         return self.format.name
 
     @property
     def bits(self) -> int:
-        """Width of a code."""
         return self.format.bits
 
     def fields(self, code: int) -> Fields:
-        """Sign, exponent, fraction."""
         return rows.bit_fields(code, self.format)
 
     def value(self, code: int, scale: float) -> Exact:
-        """The oracle's decoding."""
         return exact.decode(code, self.format)
 
     def nearest(self, x: Exact, scale: float) -> int:
@@ -100,7 +82,6 @@ class FloatCodes:
         return None if found is None else exact.round_to(found, self.format)[0]
 
     def kind(self, code: int) -> str:
-        """The class that IEEE 754 gives it."""
         return str(rows.CLASSES[rows.classify(exact.decode(code, self.format), self.format)])
 
     def formula(self, code: int) -> str:
@@ -128,7 +109,6 @@ class IntegerCodes:
 
     @property
     def bits(self) -> int:
-        """Width of a code."""
         return integers.grids.get(self.grid).bits
 
     def integer(self, code: int) -> int:
@@ -141,13 +121,11 @@ class IntegerCodes:
         return integers.Affine(np.float32(scale), np.int32(0), grid)  # type: ignore[arg-type]
 
     def fields(self, code: int) -> Fields:
-        """One field; the top bit of a signed integer weighs negative."""
         digits = f"{code:0{self.bits}b}"
         signed = integers.grids.get(self.grid).signed
         return (("sign", digits[0]), ("integer", digits[1:])) if signed else (("integer", digits),)
 
     def value(self, code: int, scale: float) -> Exact:
-        """Integer times scale, in FP32."""
         return exact.from_float(float(integers.dequantize(self.integer(code), self._how(scale))))
 
     def nearest(self, x: Exact, scale: float) -> int:
@@ -156,13 +134,11 @@ class IntegerCodes:
         return code & ((1 << self.bits) - 1)
 
     def neighbour(self, code: int, up: bool) -> int | None:
-        """The next integer."""
         grid = integers.grids.get(self.grid)
         after = self.integer(code) + (1 if up else -1)
         return after & ((1 << self.bits) - 1) if grid.low <= after <= grid.high else None
 
     def kind(self, code: int) -> str:
-        """Its integer."""
         return str(say("integer {n}", n=self.integer(code)))
 
     def formula(self, code: int) -> str:
@@ -182,7 +158,6 @@ class BookCodes:
 
     @property
     def bits(self) -> int:
-        """Width of a code."""
         return self.book.bits
 
     @property
@@ -191,7 +166,6 @@ class BookCodes:
         return self.name == "dynamic_tree"
 
     def fields(self, code: int) -> Fields:
-        """The fields of the dynamic tree, or one index."""
         digits = f"{code:0{self.bits}b}"
         if not self.is_tree:
             return (("index", digits),)
@@ -200,7 +174,6 @@ class BookCodes:
         return tuple(part for part in (*parts, ("fraction", digits[2 + zeros :] if width > 0 else "")) if part[1])
 
     def value(self, code: int, scale: float) -> Exact:
-        """Table value times scale, in FP32."""
         return exact.from_float(float(np.float32(self.book.table[code]) * np.float32(scale)))
 
     def nearest(self, x: Exact, scale: float) -> int:
@@ -212,13 +185,11 @@ class BookCodes:
         return int(oracle.quantize(block, self.book, 2)[0][0])
 
     def neighbour(self, code: int, up: bool) -> int | None:
-        """The code of the next value in the order of values."""
         order = np.unique(self.book.table)
         rank = int(np.searchsorted(order, self.book.table[code])) + (1 if up else -1)
         return int(np.flatnonzero(self.book.table == order[rank])[0]) if 0 <= rank < order.size else None
 
     def kind(self, code: int) -> str:
-        """Its place among the values."""
         order = np.unique(self.book.table)
         rank = int(np.searchsorted(order, self.book.table[code])) + 1
         return str(say("value {rank} of {size}", rank=rank, size=order.size))
@@ -261,7 +232,6 @@ def encodings() -> dict[str, Encoding]:
 
 
 def get(name: str) -> Encoding:
-    """The encoding of a name."""
     if name not in encodings():
         raise unknown("encoding", name, encodings())
     return encodings()[name]

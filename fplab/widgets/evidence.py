@@ -92,7 +92,6 @@ def _gpu(meta: Meta) -> str | None:
 
 
 def _wide(codes: np.ndarray, fmt: str) -> np.ndarray:
-    """Codes of a format as FP32 bits."""
     return np.asarray(floats.decode(codes, fmt), np.float32).view(np.uint32)
 
 

@@ -32,7 +32,6 @@ class State:
 
 
 def machine_of(state: State) -> Machine:
-    """The machine, with the state's interval."""
     if state.library not in MACHINES:
         raise unknown("library", state.library, MACHINES)
     return replace(MACHINES[state.library], growth_interval=state.interval)
@@ -48,14 +47,12 @@ def history(state: State) -> list[Tracked]:
 
 
 def stepped(state: State, events: str) -> State:
-    """The state after more steps."""
     if len(state.events) + len(events) > MOST:
         raise LabError(f"{MOST} steps are drawn at most; start again.")
     return replace(state, events=state.events + events)
 
 
 def undone(state: State) -> State:
-    """The state one step earlier."""
     return replace(state, events=state.events[:-1])
 
 
@@ -116,7 +113,6 @@ def _diagram(state: State, how: Machine) -> str:
 
 
 def _plot(state: State, tracked: list[Tracked]) -> str:
-    """log2 of the scale after each step."""
     logs = [math.log2(t.scale) if 0 < t.scale < math.inf else None for t in tracked]
     known = [v for v in logs if v is not None]
     low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1

@@ -79,7 +79,6 @@ def instead(asked: int, state: State) -> str:
 
 
 def draw(line: Timeline) -> str:
-    """All passes to scale."""
     passes = [(s.stage, s.kind, s.chunk, s.micro_batch, s.start, s.end) for s in line.slots]
     spoken = say("{stages} stages, {micro_batches} micro-batches, bubble {bubble}", stages=line.stages,
                  micro_batches=line.micro_batches, bubble=line.bubble)  # fmt: skip

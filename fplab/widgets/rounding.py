@@ -93,7 +93,6 @@ def stochastic(x: Fraction, form: Format) -> tuple[tuple[int, Fraction], ...]:
 
 
 def render(state: State) -> str:
-    """The line with x, and below it an arrow for each rounding."""
     form, values, x = formats.get(state.format), window(state), x_of(state)
     low, high = values[0].value, values[-1].value
     bottom = 52 + len(Rounding) * ROW

@@ -63,12 +63,10 @@ class Action:
 
 
 def change(state: State, field: str, value: Any) -> State:
-    """The state with another value of one field."""
     return dataclasses.replace(state, **{field: value})
 
 
 def picture(render: Callable[[State], str], state: State) -> str:
-    """The picture of a state, or what is wrong with it in words."""
     try:
         return render(state)
     except LabError as error:
@@ -111,7 +109,6 @@ class Board:
         redraw_with(self)
 
     def _input(self, c: Control) -> Any:
-        """The ipywidget of a control."""
         widgets = library()
         value = getattr(self.state, c.field)
         width = (
@@ -203,7 +200,6 @@ def _script() -> str:
 
 
 def library() -> Any:
-    """The module ipywidgets, or an error that says how to get it."""
     try:
         import ipywidgets
     except ImportError:

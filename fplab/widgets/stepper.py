@@ -51,12 +51,10 @@ class State:
 
 
 def named(model: models.Model) -> str:
-    """A model's instruction, with its k where a GPU has several."""
     return f"mma.k{model.k}" if model.instruction == "mma" else model.instruction
 
 
 def numbers(text: str, name: str) -> list[float]:
-    """The numbers of a text."""
     words = [w for w in re.split(r"[\s,;]+", text.strip()) if w]
     if len(words) > MOST_TERMS:
         raise LabError(f"{name} has {len(words)} numbers; allowed: up to {MOST_TERMS}.")
@@ -64,7 +62,6 @@ def numbers(text: str, name: str) -> list[float]:
 
 
 def _number(word: str, name: str) -> float:
-    """A decimal or hexadecimal number, or a power such as -2^-12."""
     try:
         if match := re.fullmatch(r"([+-]?)2(?:\^|\*\*)\(?([+-]?\d{1,4})\)?", word):
             return math.ldexp(-1.0 if match[1] == "-" else 1.0, int(match[2]))
@@ -127,7 +124,6 @@ def _cell(model: models.Model) -> tuple[str, str, str, str, tuple[str, int] | No
 
 
 def _loaded(state: State, rows: evidence.Rows) -> State:
-    """The state with the next row of a record."""
     at = (state.row + 1) % rows.d.size
     a, b = (" ".join(f"{v!r}" for v in x[at].view(np.float32).tolist()) for x in (rows.a, rows.b))
     return replace(state, a=a, b=b, c=repr(float(rows.c[at].view(np.float32))), step=0, preset="", row=at)
@@ -155,7 +151,6 @@ def _unaligned(step: Step) -> str:
 
 
 def _lines(step: Step, trace: Trace) -> list[tuple[str, str]]:
-    """The step in words."""
     emax = [] if step.emax is None else [two_to(step.emax)]
     cut = listed(*emax, str(say("cut below {power}", power=power(step.quantum)))) if step.quantum else "–"
     total = f"{step.units:,} × {power(step.quantum)} = {float(step.total)!r}" if step.quantum else "–"
@@ -178,7 +173,6 @@ def _loss(x: Fraction) -> str:
 
 
 def _results(state: State, trace: Trace) -> list[tuple[str, str]]:
-    """The row's result, the exact sum, and what hardware gave."""
     lines = [(str(say("end of the row")), f"{trace.result!r}  (0x{trace.bits:08x})")]
     if trace.exact is not None:
         lines.append((str(say("exact sum")), f"{float(trace.exact)!r}"))
