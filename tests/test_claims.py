@@ -252,7 +252,7 @@ def test_what_was_not_drawn_here_is_said_to_be_untried(monkeypatch):
     monkeypatch.setattr(quantisation, "rows_of", lambda name: [])
     assert {part.verdict for part in quantisation.int4_on_turing()} == {Verdict.UNTRIED}
     monkeypatch.setattr(training, "rows_of", lambda name: [])
-    assert training.same_accuracy()[-1].verdict is Verdict.UNTRIED
+    assert list(training.same_accuracy())[-1].verdict is Verdict.UNTRIED
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------

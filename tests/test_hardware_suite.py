@@ -169,7 +169,7 @@ def test_what_the_lab_has_no_hypothesis_of_is_named() -> None:
 def test_raw_bits_count_every_one() -> None:
     nan = np.array([0x7E00, 0x7FFF], np.uint16)
     assert same_bits(nan, nan[::-1], "fp16").status is Status.PASS
-    assert same_bits(nan, nan[::-1], "bits16").detail == "2 of 2 differ; first at 0: 0x7e00 against 0x7fff"
+    assert str(same_bits(nan, nan[::-1], "bits16").detail) == "2 of 2 differ; first at 0: 0x7e00 against 0x7fff"
     assert same_bits(nan, nan, "bits16").status is Status.PASS
 
 

@@ -133,12 +133,9 @@ def a_record(bits: int) -> records.Record:
     """One made-up row of A100's FP16 instruction: 1*1 + 2 with a result of our choice."""
     a = np.zeros((1, 16), np.uint16)
     a[0, 0] = 0x3C00
-    case = records.RecordedCase(
-        "mma.m16n8k16 fp16->fp32",
-        {"random.a": a, "random.b": a, "random.c": np.array([0x40000000], np.uint32)},
-        {"random": np.array([bits], np.uint32)},
-        {"random": "fp32"},
-    )
+    case = records.RecordedCase("mma.m16n8k16 fp16->fp32",
+                                {"random.a": a, "random.b": a, "random.c": np.array([0x40000000], np.uint32)},
+                                {"random": np.array([bits], np.uint32)}, {"random": "fp32"})  # fmt: skip
     meta = {"experiment": "mma", "size": "full", "kind": "cuda", "device": "NVIDIA A100-SXM4-80GB", "torch": "2.13.0"}
     return records.Record(meta, (case,))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..words import Text, mark, say, verbatim
@@ -87,15 +87,14 @@ def shown(x: object) -> str:
     )
 
 
-Try = Callable[[], tuple[Part, ...]]
-TRIES: dict[str, Try] = {}  # by a claim's name
+TRIES: dict[str, Callable[[], tuple[Part, ...]]] = {}  # by a claim's name
 
 
-def tries(name: str) -> Callable[[Try], Try]:
-    """Say of a function that it tries the claim of this name."""
+def tries(name: str) -> Callable[[Callable[[], Iterator[Part]]], Callable[[], Iterator[Part]]]:
+    """Say of a function that it tries the claim of this name, part by part."""
 
-    def register(function: Try) -> Try:
-        TRIES[name] = function
+    def register(function: Callable[[], Iterator[Part]]) -> Callable[[], Iterator[Part]]:
+        TRIES[name] = lambda: tuple(function())
         return function
 
     return register

@@ -25,7 +25,7 @@ def gb(bytes_: float) -> str:
 
 
 @tries("per-billion")
-def per_billion() -> tuple[Part, ...]:
+def per_billion() -> Iterator[Part]:
     """Weights and Adam's states of a billion parameters."""
     weights = {f: estimate("bloom-176b", inference=f) for f in ("fp32", "fp16", "int8")}
     each = {f: e.fullest.device["parameters"] / e.parameters for f, e in weights.items()}
@@ -35,81 +35,50 @@ def per_billion() -> tuple[Part, ...]:
         part(say("{n}: GB a billion parameters", n=f.upper()), str(w), f"{each[f]:.2f}", abs(each[f] / w - 1) < 0.03)
         for f, w in wanted.items()
     ]
-    return (*parts, equal(say("AdamW's two FP32 states: bytes a parameter"), 8.0, states))
+    yield from parts
+    yield equal(say("AdamW's two FP32 states: bytes a parameter"), 8.0, states)
 
 
 @tries("one-one-two")
-def one_one_two() -> tuple[Part, ...]:
+def one_one_two() -> Iterator[Part]:
     """Model, gradients and states in units of the model, in FP32 and in mixed precision."""
-    parts = []
     for name, said in (("fp32", "FP32"), ("mixed", say_of("precision", "mixed"))):
         found = device(BILLION, precision=name)
         ratio = [
             sum(found[k] for k in kinds) / found["parameters"]
             for kinds in (("parameters",), ("gradients",), ("master", "states"))
         ]
-        parts.append(
-            part(
-                say("model : gradients : Adam, {precision}", precision=said),
-                "1 : 1 : 2",
-                " : ".join(f"{r:g}" for r in ratio),
-                ratio == [1, 1, 2],
-                ratio[:2] == [1, 1],
-            )
-        )
-    return tuple(parts)
+        yield part(say("model : gradients : Adam, {precision}", precision=said), "1 : 1 : 2",
+                   " : ".join(f"{r:g}" for r in ratio), ratio == [1, 1, 2], ratio[:2] == [1, 1])  # fmt: skip
 
 
 @tries("six-billion")
-def six_billion() -> tuple[Part, ...]:
+def six_billion() -> Iterator[Part]:
     """Six billion parameters in FP32, in both units."""
     bytes_ = device(6 * BILLION, precision="fp32")["parameters"]
     found = f"{bytes_ / GIB:.2f} GiB = {bytes_ / BILLION:g} GB"
-    return (
-        part(
-            say("6e9 parameters of 4 bytes"),
-            "22 GB",
-            found,
-            f"{bytes_ / BILLION:.0f}" == "22",
-            f"{bytes_ / GIB:.0f}" == "22",
-        ),
-    )
+    yield part(say("6e9 parameters of 4 bytes"), "22 GB", found, f"{bytes_ / BILLION:.0f}" == "22",
+               f"{bytes_ / GIB:.0f}" == "22")  # fmt: skip
 
 
 @tries("bloom-bytes")
-def bloom_bytes() -> tuple[Part, ...]:
+def bloom_bytes() -> Iterator[Part]:
     e = estimate("bloom-176b", inference="bf16")
-    return (
-        part(
-            say("176 billion parameters of 2 bytes, by its layers"),
-            "352 GB",
-            gb(2 * e.parameters),
-            f"{2 * e.parameters / BILLION:.0f}" == "352",
-        ),
-    )
+    yield part(say("176 billion parameters of 2 bytes, by its layers"), "352 GB", gb(2 * e.parameters),
+               f"{2 * e.parameters / BILLION:.0f}" == "352")  # fmt: skip
 
 
 @tries("bloom-cards")
-def bloom_cards() -> tuple[Part, ...]:
+def bloom_cards() -> Iterator[Part]:
     """How many cards weights alone take, and model states."""
     weights, states = cards(2 * BLOOM), cards(sum(device(BLOOM, precision="mixed").values()))
     left = 8 * CARD - 2 * BLOOM
-    return (
-        part(
-            say("cards for inference"),
-            "8",
-            say("{weights} hold the weights; 8 leave {n} for keys and values", weights=weights, n=gb(left)),
-            weights == 8,
-            weights < 8,
-        ),
-        part(
-            say("cards to fine-tune with Adam"),
-            "72",
-            say("{states} hold the states; 72 leave {n}", states=states, n=gb(72 * CARD - 16 * BLOOM)),
-            states == 72,
-            states < 72,
-        ),
-    )
+    yield part(say("cards for inference"), "8",
+               say("{weights} hold the weights; 8 leave {n} for keys and values", weights=weights, n=gb(left)),
+               weights == 8, weights < 8)  # fmt: skip
+    yield part(say("cards to fine-tune with Adam"), "72",
+               say("{states} hold the states; 72 leave {n}", states=states, n=gb(72 * CARD - 16 * BLOOM)), states == 72,
+               states < 72)  # fmt: skip
 
 
 def cards(bytes_: int) -> int:
@@ -132,23 +101,16 @@ def shares(found: dict[str, int], *kinds: str) -> float:
 
 
 @tries("training-shares")
-def training_shares() -> tuple[Part, ...]:
+def training_shares() -> Iterator[Part]:
     """Shares of the total, over many settings, wherever weights take 5 to 10 per cent."""
     thin = [s for s in settings() if 0.05 <= shares(s, "parameters") <= 0.10]
     with_states = ("gradients", "master", "states")
     kept, more = ([shares(s, *kinds) for s in thin] for kinds in (("activations",), with_states))
     ratio = [s["gradients"] / s["parameters"] for s in thin]
-    return (
-        between(say("where weights take 5–10%: activations"), "60–80%", kept, 0.6, 0.8),
-        part(
-            say("the same: gradients, in units of the weights"),
-            say("2 and more: 20–30% beside 5–10%"),
-            f"{min(ratio):g} … {max(ratio):g}",
-            min(ratio) >= 2,
-            max(ratio) >= 2,
-        ),
-        beside(say("the same: gradients and optimizer states"), spread(more)),
-    )
+    yield between(say("where weights take 5–10%: activations"), "60–80%", kept, 0.6, 0.8)
+    yield part(say("the same: gradients, in units of the weights"), say("2 and more: 20–30% beside 5–10%"),
+               f"{min(ratio):g} … {max(ratio):g}", min(ratio) >= 2, max(ratio) >= 2)  # fmt: skip
+    yield beside(say("the same: gradients and optimizer states"), spread(more))
 
 
 def spread(found: list[float]) -> str:
@@ -162,48 +124,35 @@ def between(about: Text, claimed: str, found: list[float], low: float, high: flo
 
 
 @tries("memory-halved")
-def memory_halved() -> tuple[Part, ...]:
+def memory_halved() -> Iterator[Part]:
     """GPT-2 XL, FP32 against mixed precision: states, activations, all."""
     found = {p: device("gpt2-xl", precision=p, micro_batch=8) for p in ("fp32", "mixed")}
     states = [sum(f.get(k, 0) for k in STATES) for f in found.values()]
     kept = [f["activations"] for f in found.values()]
     whole = [sum(f.values()) for f in found.values()]
     said = say("about half")
-    return (
-        part(
-            say("model states"),
-            said,
-            f"{states[1] / states[0]:.0%}",
-            states[1] / states[0] <= 0.55,
-            states[1] <= states[0],
-        ),
-        part(say("activations, 8 sequences"), said, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55),
-        part(
-            say("all, 8 sequences"),
-            said,
-            f"{whole[1] / whole[0]:.0%}",
-            whole[1] / whole[0] <= 0.55,
-            whole[1] / whole[0] <= 0.75,
-        ),
+    yield part(
+        say("model states"), said, f"{states[1] / states[0]:.0%}", states[1] / states[0] <= 0.55, states[1] <= states[0]
     )
+    yield part(say("activations, 8 sequences"), said, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55)
+    yield part(say("all, 8 sequences"), said, f"{whole[1] / whole[0]:.0%}", whole[1] / whole[0] <= 0.55,
+               whole[1] / whole[0] <= 0.75)  # fmt: skip
 
 
 @tries("intermediates")
-def intermediates() -> tuple[Part, ...]:
+def intermediates() -> Iterator[Part]:
     """The saved tensors of a GPT-2 layer, in units of batch × sequence × dim."""
     c = preset("gpt2")
     unit = c.sequence * c.hidden
     sizes = {t.name: t.elements / unit for t in activations.layer_terms(c, 1, c.sequence)}
     other = {name: size for name, size in sizes.items() if size != 1}
     found = say("{n} of {n2}", n=len(sizes) - len(other), n2=len(sizes))
-    return (
-        part(
-            say("saved tensors of that size, a GPT-2 layer"), say("all"), found, not other, len(other) < len(sizes) / 2
-        ),
-        beside(
-            say("the others, in units of it"),
-            joined([say("{tensor} {n:g}", tensor=say(n), n=s) for n, s in other.items()], LIST),
-        ),
+    yield part(
+        say("saved tensors of that size, a GPT-2 layer"), say("all"), found, not other, len(other) < len(sizes) / 2
+    )
+    yield beside(
+        say("the others, in units of it"),
+        joined([say("{tensor} {n:g}", tensor=say(n), n=s) for n, s in other.items()], LIST),
     )
 
 
@@ -217,7 +166,7 @@ SAVED = (  # what a layer saves for its backward pass
 
 
 @tries("recomputation")
-def recomputation() -> tuple[Part, ...]:
+def recomputation() -> Iterator[Part]:
     """Gradients with checkpoints and without, and the bytes saved."""
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -233,17 +182,7 @@ def recomputation() -> tuple[Part, ...]:
         x.square().sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in layers.parameters() if p.grad is not None]))
     saved = [device("llama3-8b", recompute=r)["activations"] for r in ("none", "full")]
-    return (
-        part(
-            say("gradients, recomputed against kept"),
-            say("the same"),
-            say("{n:,}, every bit", n=gradients[0].numel()),
-            bool((gradients[0] == gradients[1]).all()),
-        ),
-        part(
-            say("activations of llama3-8b: all, only layers' inputs"),
-            say("less"),
-            f"{gb(saved[0])}, {gb(saved[1])}",
-            saved[1] < saved[0] / 5,
-        ),
-    )
+    yield part(say("gradients, recomputed against kept"), say("the same"),
+               say("{n:,}, every bit", n=gradients[0].numel()), bool((gradients[0] == gradients[1]).all()))  # fmt: skip
+    yield part(say("activations of llama3-8b: all, only layers' inputs"), say("less"),
+               f"{gb(saved[0])}, {gb(saved[1])}", saved[1] < saved[0] / 5)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,27 @@ from .training import fp16, share
 
 
 @tries("master-copy")
-def master_copy() -> tuple[Part, ...]:
+def master_copy() -> Iterator[Part]:
     """Four thousand updates of 2^-12 on a weight of 1."""
     half, single = np.float32(1), np.float32(1)
     for _ in range(4096):
         half, single = np.float32(add(half, 2**-12, "fp16")), np.float32(single + np.float32(2**-12))
-    return (
-        part(say("1 + 4096 updates of 2^-12 in FP16"), say("lost"), f"{half:g}", half == 1),
-        part(say("the same on an FP32 copy, read in FP16"), "2", f"{float(fp16(single)):g}", float(fp16(single)) == 2),
-    )
+    yield part(say("1 + 4096 updates of 2^-12 in FP16"), say("lost"), f"{half:g}", half == 1)
+    yield part(say("the same on an FP32 copy, read in FP16"), "2", f"{float(fp16(single)):g}", float(fp16(single)) == 2)
 
 
 @tries("all-but-master")
-def all_but_master() -> tuple[Part, ...]:
+def all_but_master() -> Iterator[Part]:
     """Adam's first step on recorded weight gradients, its states rounded to FP16."""
     g = sample("weight").astype(np.float64)
     m, v, eps = fp16(0.1 * g) == 0, fp16(0.001 * g * g) == 0, float(fp16(1e-8))
-    return (
-        part(say("momentum in FP16: zero after a step"), say("none"), share(m), not m.any(), bool(m.mean() < 0.05)),
-        part(say("variance in FP16: zero after a step"), say("none"), share(v), not v.any(), bool(v.mean() < 0.05)),
-        part(say("Adam's eps, 1e-8, in FP16"), "1e-8", f"{eps:g}", eps > 0),
-    )
+    yield part(say("momentum in FP16: zero after a step"), say("none"), share(m), not m.any(), bool(m.mean() < 0.05))
+    yield part(say("variance in FP16: zero after a step"), say("none"), share(v), not v.any(), bool(v.mean() < 0.05))
+    yield part(say("Adam's eps, 1e-8, in FP16"), "1e-8", f"{eps:g}", eps > 0)
 
 
 @tries("amp-loop")
-def amp_loop() -> tuple[Part, ...]:
+def amp_loop() -> Iterator[Part]:
     """What has which dtype in the loop of the paper, and in torch's autocast."""
     import torch
 
@@ -57,7 +53,7 @@ def amp_loop() -> tuple[Part, ...]:
         (say("gradients of parameters"), torch.float16, layer.weight.grad.dtype),
         (say("momentum and variance"), torch.float32, states.pop()),
     ]
-    return tuple(
+    yield from (
         part(say("autocast: {kind}", kind=kind), short(want), short(got), want == got, got == torch.float32)
         for kind, want, got in said
     )
@@ -78,7 +74,7 @@ def one_step(made: Callable[..., Any], decay: float, decoupled: bool = False) ->
 
 
 @tries("adam-written-out")
-def adam_written_out() -> tuple[Part, ...]:
+def adam_written_out() -> Iterator[Part]:
     """Three steps of the formulas in FP64, beside torch's AdamW, compared once rounded to FP32."""
     import torch
 
@@ -93,18 +89,12 @@ def adam_written_out() -> tuple[Part, ...]:
         w = w - 0.1 * 0.01 * w
         w = w - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     got = p.detach().numpy()
-    return (
-        part(
-            say("two weights after three steps: torch, the formulas"),
-            str(got.astype(np.float32)),
-            str(w.astype(np.float32)),
-            bool((got.astype(np.float32) == w.astype(np.float32)).all()),
-        ),
-    )
+    yield part(say("two weights after three steps: torch, the formulas"), str(got.astype(np.float32)),
+               str(w.astype(np.float32)), bool((got.astype(np.float32) == w.astype(np.float32)).all()))  # fmt: skip
 
 
 @tries("decay-is-l2")
-def decay_is_l2() -> tuple[Part, ...]:
+def decay_is_l2() -> Iterator[Part]:
     """One step with the decay in the gradient, and with the decay beside it."""
     import torch
 
@@ -113,7 +103,7 @@ def decay_is_l2() -> tuple[Part, ...]:
         for name, made in (("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam))
     }
     same = {name: abs(l2 - decoupled) < 1e-9 for name, (l2, decoupled) in steps.items()}
-    return tuple(
+    yield from (
         part(
             say("{name}: L2 term, decoupled decay", name=name),
             say("the same"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .. import seeds
@@ -21,7 +23,7 @@ def buffers() -> np.ndarray:
 
 
 @tries("collectives")
-def the_collectives() -> tuple[Part, ...]:
+def the_collectives() -> Iterator[Part]:
     """Every message of each collective, executed on four ranks."""
     x, total, own = buffers(), buffers().sum(0), collectives.bounds(8, RANKS)
     after = {
@@ -30,13 +32,11 @@ def the_collectives() -> tuple[Part, ...]:
     }
     gathered = collectives.execute(collectives.all_gather(RANKS), after["reduce_scatter"])
     scattered = all((after["reduce_scatter"][(c - 1) % RANKS, a:b] == total[a:b]).all() for c, (a, b) in enumerate(own))
-    return (
-        held(say("broadcast: rank 0's data everywhere"), bool((after["broadcast"] == x[0]).all())),
-        held(say("reduce: the sum on one rank"), bool((after["reduce"][0] == total).all())),
-        held(say("reduce-scatter: a part of the sum on each"), bool(scattered)),
-        held(say("all-gather: every part on each"), bool((gathered == total).all())),
-        held(say("all-reduce: the sum on each"), bool((after["all_reduce"] == total).all())),
-    )
+    yield held(say("broadcast: rank 0's data everywhere"), bool((after["broadcast"] == x[0]).all()))
+    yield held(say("reduce: the sum on one rank"), bool((after["reduce"][0] == total).all()))
+    yield held(say("reduce-scatter: a part of the sum on each"), bool(scattered))
+    yield held(say("all-gather: every part on each"), bool((gathered == total).all()))
+    yield held(say("all-reduce: the sum on each"), bool((after["all_reduce"] == total).all()))
 
 
 def held(about: Text, right: bool) -> Part:
@@ -45,32 +45,22 @@ def held(about: Text, right: bool) -> Part:
 
 
 @tries("replicas")
-def replicas() -> tuple[Part, ...]:
+def replicas() -> Iterator[Part]:
     """Model states of a rank, alone and among eight."""
     alone, eight = (estimate(10**9, gpus=n).fullest.states for n in (1, 8))
     there = tuple(collectives.Message(r, 0, 0, True, 0) for r in range(1, 8))
     back = tuple(collectives.Message(0, r, 0, False, 0) for r in range(1, 8))
     server = collectives.Collective("parameter server", 8, 1, (there, back))
     busiest = [max(c.sent(8000)) / 8000 for c in (server, collectives.all_reduce(8))]
-    return (
-        part(
-            say("bytes a parameter on each rank: 1 GPU, 8 GPUs"),
-            say("the same"),
-            f"{alone / 1e9:g}, {eight / 1e9:g}",
-            alone == eight,
-        ),
-        part(
-            say("the busiest of 8 ranks sends, in units of the gradients: server, ring"),
-            say("the ring less"),
-            f"{busiest[0]:g} : {busiest[1]:g}",
-            busiest[1] < busiest[0],
-        ),
-        untried(say("all-reduce behind the backward pass saves time"), say("yes")),
-    )
+    yield part(say("bytes a parameter on each rank: 1 GPU, 8 GPUs"), say("the same"),
+               f"{alone / 1e9:g}, {eight / 1e9:g}", alone == eight)  # fmt: skip
+    yield part(say("the busiest of 8 ranks sends, in units of the gradients: server, ring"), say("the ring less"),
+               f"{busiest[0]:g} : {busiest[1]:g}", busiest[1] < busiest[0])  # fmt: skip
+    yield untried(say("all-reduce behind the backward pass saves time"), say("yes"))
 
 
 @tries("tensor-parallel")
-def tensor_parallel() -> tuple[Part, ...]:
+def tensor_parallel() -> Iterator[Part]:
     """A product of H100, split over output features: forward, and the gradients of both operands; and over k."""
     draw = seeds.bits(16 * 64 + 64 * 32, 11)
     values = (draw >> np.uint64(40)).astype(np.float32) / 2**24 - np.float32(0.5)
@@ -85,67 +75,39 @@ def tensor_parallel() -> tuple[Part, ...]:
     alone, added = (int((got == whole_x).sum()) for got in (one_x[0], one_x[0] + one_x[1]))
     over_k = matmul(x[:, :32], w[:32], gpu="H100") + matmul(x[:, 32:], w[32:], gpu="H100")
     same, other = int((features == whole).sum()), int((over_k != whole).sum())
-    return (
-        part(
-            say("split by output features, concatenated: the same bits"),
-            say("all"),
-            f"{same} / {whole.size}",
-            same == whole.size,
-        ),
-        part(
-            say("gradient of the weights, concatenated: the same bits"),
-            say("all"),
-            f"{kept} / {by_weight.size}",
-            kept == by_weight.size,
-        ),
-        part(
-            say("gradient of the inputs: one device's; the devices' added: the same bits"),
-            say("all without adding"),
-            f"{alone}; {added} / {whole_x.size}",
-            alone == whole_x.size,
-            bool(np.allclose(one_x[0] + one_x[1], whole_x, rtol=0.05, atol=0.05)),
-        ),
-        beside(say("split over k, added: other bits"), f"{other} / {whole.size}"),
-    )
+    yield part(say("split by output features, concatenated: the same bits"), say("all"), f"{same} / {whole.size}",
+               same == whole.size)  # fmt: skip
+    yield part(say("gradient of the weights, concatenated: the same bits"), say("all"), f"{kept} / {by_weight.size}",
+               kept == by_weight.size)  # fmt: skip
+    yield part(say("gradient of the inputs: one device's; the devices' added: the same bits"),
+               say("all without adding"), f"{alone}; {added} / {whole_x.size}", alone == whole_x.size,
+               bool(np.allclose(one_x[0] + one_x[1], whole_x, rtol=0.05, atol=0.05)))  # fmt: skip
+    yield beside(say("split over k, added: other bits"), f"{other} / {whole.size}")
 
 
 @tries("pipeline")
-def pipeline() -> tuple[Part, ...]:
+def pipeline() -> Iterator[Part]:
     """Four stages: when each begins, what waiting costs, and what each holds."""
     line = schedules.timeline("gpipe", 4, 8)
     begins = [min(int(s.start) for s in line.slots if s.stage == stage) for stage in range(4)]
     one = schedules.timeline("gpipe", 4, 1)
     stages = [rank.states for rank in estimate("gpt2-xl", gpus=4, pipeline=4, micro_batches=8).stages]
     whole = estimate("gpt2-xl").fullest.states
-    return (
-        equal(say("stages begin at"), "0/1/2/3", "/".join(map(str, begins))),
-        part(
-            say("idle share: one micro-batch, eight"),
-            say("each waits"),
-            f"{float(one.idle()):.0%}, {float(line.idle()):.0%}",
-            one.idle() > line.idle() > 0,
-        ),
-        part(
-            say("largest stage's model states, of the whole"),
-            "≈ 25%",
-            f"{max(stages) / whole:.0%}",
-            0.2 < max(stages) / whole < 0.35,
-        ),
-    )
+    yield equal(say("stages begin at"), "0/1/2/3", "/".join(map(str, begins)))
+    yield part(say("idle share: one micro-batch, eight"), say("each waits"),
+               f"{float(one.idle()):.0%}, {float(line.idle()):.0%}", one.idle() > line.idle() > 0)  # fmt: skip
+    yield part(say("largest stage's model states, of the whole"), "≈ 25%", f"{max(stages) / whole:.0%}",
+               0.2 < max(stages) / whole < 0.35)  # fmt: skip
 
 
 @tries("zero")
-def zero() -> tuple[Part, ...]:
+def zero() -> Iterator[Part]:
     """Bytes a parameter on each of four ranks, by stage, and what is sent."""
-    parts = []
     for stage, wanted in enumerate(ZERO):
         found = estimate(10**9, gpus=RANKS, zero=stage).fullest
         kinds = tuple(found.device[k] / 1e9 for k in ("parameters", "gradients", "master", "states"))
-        parts.append(equal(say("ZeRO-{stage}: weights/gradients/master/states", stage=stage), wanted, kinds))
+        yield equal(say("ZeRO-{stage}: weights/gradients/master/states", stage=stage), wanted, kinds)
     sent = [estimate("gpt2-xl", gpus=RANKS, zero=stage).fullest.sent for stage in (0, 2, 3)]
-    return (
-        *parts,
-        beside(
-            say("sent in a step: ZeRO-2 and 3, in units of plain"), f"{sent[1] / sent[0]:.2f}, {sent[2] / sent[0]:.2f}"
-        ),
+    yield beside(
+        say("sent in a step: ZeRO-2 and 3, in units of plain"), f"{sent[1] / sent[0]:.2f}, {sent[2] / sent[0]:.2f}"
     )

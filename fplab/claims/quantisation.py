@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from fractions import Fraction
 from statistics import NormalDist
 
@@ -31,69 +32,50 @@ def normal(size: int = 1 << 16) -> np.ndarray:
 
 
 @tries("llm-int8-slower")
-def llm_int8_slower() -> tuple[Part, ...]:
+def llm_int8_slower() -> Iterator[Part]:
     slower = [int8 / bf16 - 1 for pair in BLOOM_TIMES for bf16, int8 in zip(*pair, strict=False)]
     inside = [0.15 <= s <= 0.23 for s in slower]
     found = ", ".join(f"{s:.0%}" for s in slower)
-    return (
-        part(say("by the published times, slower by"), "15% … 23%", found, all(inside), any(inside)),
-        untried(say("on a GPU of yours"), "15% … 23%"),
-    )
+    yield part(say("by the published times, slower by"), "15% … 23%", found, all(inside), any(inside))
+    yield untried(say("on a GPU of yours"), "15% … 23%")
 
 
 @tries("int4-on-turing")
-def int4_on_turing() -> tuple[Part, ...]:
+def int4_on_turing() -> Iterator[Part]:
     """Accuracy of a calibrated network in INT4; whether the lab has a record of INT4 products."""
     native = [m.gpu for m in models.TABLE if m.a == "int4"]
     rows = [r for r in rows_of("calibration") if r["bits"] == "4"]
     where = say("no model of INT4 instructions here") if not native else verbatim(native[0])
     parts = [untried(say("native in Turing's Tensor Cores, and faster"), say("yes"), where)]
     if not rows:
-        return (*parts, untried(say("accuracy lost"), "1%"))
+        yield from parts
+        yield untried(say("accuracy lost"), "1%")
+        return
     lost = [100 * (float(r["right_fp32"]) - float(r["right"])) for r in rows]
     found = say("{n:.1f} to {n2:.0f} points, by the rule of calibration", n=min(lost), n2=max(lost))
     typical = float(np.median(lost))
-    return (
-        *parts,
-        part(
-            say("accuracy lost, digits, {n} ways to calibrate", n=len(rows)),
-            say("about 1 point"),
-            found,
-            max(lost) < 1.5,
-            typical < 1.5,
-        ),
-        beside(say("the same, median, points"), f"{typical:.1f}"),
-    )
+    yield from parts
+    yield part(say("accuracy lost, digits, {n} ways to calibrate", n=len(rows)), say("about 1 point"), found,
+               max(lost) < 1.5, typical < 1.5)  # fmt: skip
+    yield beside(say("the same, median, points"), f"{typical:.1f}")
 
 
 @tries("percentile-calibration")
-def percentile_calibration() -> tuple[Part, ...]:
+def percentile_calibration() -> Iterator[Part]:
     """The 99.999th percentile of a large tensor with outliers, and of a small one; and the other rules there are."""
     large = np.append(normal(1 << 18), np.full(2, 40, np.float32))
     clipped = [integers.Histogram().collect(x) for x in (large, normal()[:10_000])]
     (big, small), ends = [h.percentile(99.999) for h in clipped], [h.max() for h in clipped]
     cuts = [got < end * (1 - 2 / integers.calibration.BINS) for got, end in zip((big, small), ends, strict=True)]
     this = sum(rule.percentile == 99.999 for rule in integers.CALIBRATORS if rule.rule == "percentile")
-    return (
-        part(
-            say("range, maximum: 262,146 values, two of them 40; 10,000 values"),
-            say("outliers are cut off"),
-            f"{big:.2f} : {ends[0]:.0f}; {small:.2f} : {ends[1]:.2f}",
-            all(cuts),
-            any(cuts),
-        ),
-        part(
-            say("rules to calibrate by, those of this percentile"),
-            "1, 1",
-            f"{len(integers.CALIBRATORS)}, {this}",
-            (len(integers.CALIBRATORS), this) == (1, 1),
-            this == 1,
-        ),
-    )
+    yield part(say("range, maximum: 262,146 values, two of them 40; 10,000 values"), say("outliers are cut off"),
+               f"{big:.2f} : {ends[0]:.0f}; {small:.2f} : {ends[1]:.2f}", all(cuts), any(cuts))  # fmt: skip
+    yield part(say("rules to calibrate by, those of this percentile"), "1, 1", f"{len(integers.CALIBRATORS)}, {this}",
+               (len(integers.CALIBRATORS), this) == (1, 1), this == 1)  # fmt: skip
 
 
 @tries("straight-through")
-def straight_through() -> tuple[Part, ...]:
+def straight_through() -> Iterator[Part]:
     """The gradient that passes fake quantisation; and the accuracy that one epoch brought back, where it was drawn."""
     import torch
 
@@ -102,21 +84,15 @@ def straight_through() -> tuple[Part, ...]:
     x = torch.tensor([-9.0, -0.3, 0.2, 0.9, 9.0], requires_grad=True)
     fake_quantize(x, 1 / 7, grid="int4").sum().backward()
     assert x.grad is not None
-    return (
-        part(
-            say("gradient inside and outside of the range"),
-            "0 1 1 1 0",
-            " ".join(f"{g:g}" for g in x.grad),
-            x.grad.tolist() == [0, 1, 1, 1, 0],
-        ),
-    )
+    yield part(say("gradient inside and outside of the range"), "0 1 1 1 0", " ".join(f"{g:g}" for g in x.grad),
+               x.grad.tolist() == [0, 1, 1, 1, 0])  # fmt: skip
 
 
 # --- 8-bit optimizers -------------------------------------------------------------------------------------------
 
 
 @tries("eight-bit-step")
-def eight_bit_step() -> tuple[Part, ...]:
+def eight_bit_step() -> Iterator[Part]:
     """The first two steps of 8-bit Adam's momentum, by hand."""
     import torch
 
@@ -132,31 +108,23 @@ def eight_bit_step() -> tuple[Part, ...]:
         state = codebooks.dequantize_blockwise(quantised)
     same = bool((optimizer.state[p]["state1"].numpy() == quantised.codes).all())
     bytes_ = sum(s.nbytes for name, s in optimizer.state[p].items() if name.startswith("state"))
-    return (
-        part(
-            say("dequantise, 32-bit update, quantise: 4,096 codes after two steps"),
-            say("the optimizer's"),
-            say("every bit") if same else say("others"),
-            same,
-        ),
-        equal(say("bytes of the codes, two states of 4,096"), 2 * 4096, bytes_),
-    )
+    yield part(say("dequantise, 32-bit update, quantise: 4,096 codes after two steps"), say("the optimizer's"),
+               say("every bit") if same else say("others"), same)  # fmt: skip
+    yield equal(say("bytes of the codes, two states of 4,096"), 2 * 4096, bytes_)
 
 
 @tries("three-quarters")
-def three_quarters() -> tuple[Part, ...]:
+def three_quarters() -> Iterator[Part]:
     """Bytes of Adam's states for a billion parameters."""
     wide = memory.estimate(BILLION, precision="fp32", optimizer="adam").fullest.device["states"]
     narrow = memory.estimate(BILLION, precision="fp32", optimizer="adamw8bit", block=2048).fullest.device["states"]
     saved = 1 - narrow / wide
-    return (
-        equal(say("GB of two FP32 states"), 8, wide // BILLION),
-        part(say("removed by 8 bits, blocks of 2048"), "75%", f"{saved:.2%}", f"{saved:.0%}" == "75%"),
-    )
+    yield equal(say("GB of two FP32 states"), 8, wide // BILLION)
+    yield part(say("removed by 8 bits, blocks of 2048"), "75%", f"{saved:.2%}", f"{saved:.0%}" == "75%")
 
 
 @tries("blockwise")
-def blockwise() -> tuple[Part, ...]:
+def blockwise() -> Iterator[Part]:
     """Blocks of 2048, an outlier in one of them, and what becomes of each block's maximum."""
     x, book = normal(), codebooks.dynamic()
     plain = codebooks.quantize_blockwise(x, book)
@@ -170,92 +138,56 @@ def blockwise() -> tuple[Part, ...]:
         float(np.abs(codebooks.dequantize_blockwise(q) - y)[2048:].mean())
         for q in (codebooks.quantize_blockwise(y, book), whole)
     ]
-    return (
-        equal(say("elements of a block"), 2048, plain.block),
-        part(
-            say("large values: beyond 3 standard deviations"),
-            "< 1%",
-            f"{2 * NormalDist().cdf(-3):.2%}",
-            2 * NormalDist().cdf(-3) < 0.01,
-        ),
-        part(
-            say("codes that an outlier changes lie in"),
-            say("its block"),
-            f"0 … {changed.max()}",
-            int(changed.max()) < 2048,
-        ),
-        part(
-            say("mean error elsewhere: blocks, one scale"),
-            say("blocks smaller"),
-            f"{error[0]:.2g} : {error[1]:.2g}",
-            error[0] < error[1] / 2,
-        ),
-        part(
-            say("blocks in parallel: codes of a block quantised alone"),
-            say("the same"),
-            say("2,048 the same") if alone else say("others"),
-            alone,
-        ),
+    yield equal(say("elements of a block"), 2048, plain.block)
+    yield part(say("large values: beyond 3 standard deviations"), "< 1%", f"{2 * NormalDist().cdf(-3):.2%}",
+               2 * NormalDist().cdf(-3) < 0.01)  # fmt: skip
+    yield part(
+        say("codes that an outlier changes lie in"), say("its block"), f"0 … {changed.max()}", int(changed.max()) < 2048
     )
+    yield part(say("mean error elsewhere: blocks, one scale"), say("blocks smaller"),
+               f"{error[0]:.2g} : {error[1]:.2g}", error[0] < error[1] / 2)  # fmt: skip
+    yield part(say("blocks in parallel: codes of a block quantised alone"), say("the same"),
+               say("2,048 the same") if alone else say("others"), alone)  # fmt: skip
 
 
 @tries("block-maximum")
-def block_maximum() -> tuple[Part, ...]:
+def block_maximum() -> Iterator[Part]:
     """A block whose maximum is positive, and one whose maximum is negative."""
     found = [
         float(codebooks.dequantize_blockwise(codebooks.quantize_blockwise([0.1, m], codebooks.dynamic()))[1])
         for m in (3, -3)
     ]
-    return (
-        part(say("maximum 3 comes back as"), "3", f"{found[0]:g}", found[0] == 3),
-        part(say("maximum −3 comes back as"), "−3", f"−{-found[1]:.4f}", found[1] == -3, abs(found[1] + 3) < 0.03),
-    )
+    yield part(say("maximum 3 comes back as"), "3", f"{found[0]:g}", found[0] == 3)
+    yield part(say("maximum −3 comes back as"), "−3", f"−{-found[1]:.4f}", found[1] == -3, abs(found[1] + 3) < 0.03)
 
 
 @tries("tree")
-def dynamic_tree() -> tuple[Part, ...]:
+def dynamic_tree() -> Iterator[Part]:
     """A code of the dynamic tree, bit by bit."""
     code = 0b0_001_1001
     seen = tree.fields(code)
     zero = sum(tree.decode(c) == 0 for c in range(256))
-    return (
-        equal(say("0 001 1001: zeros before the indicator"), 2, seen.zeros),
-        part(
-            say("its last four bits 1001"),
-            "9/15",
-            f"{seen.fraction}/{2**seen.width - 1}",
-            (seen.fraction, seen.width) == (9, 4),
-        ),
-        equal(say("its value"), Fraction(9, 15) / 100, seen.value),
-        beside(say("codes that read as 0"), f"{zero} / 256"),
-    )
+    yield equal(say("0 001 1001: zeros before the indicator"), 2, seen.zeros)
+    yield part(say("its last four bits 1001"), "9/15", f"{seen.fraction}/{2**seen.width - 1}",
+               (seen.fraction, seen.width) == (9, 4))  # fmt: skip
+    yield equal(say("its value"), Fraction(9, 15) / 100, seen.value)
+    yield beside(say("codes that read as 0"), f"{zero} / 256")
 
 
 @tries("dynamic-map")
-def dynamic_map() -> tuple[Part, ...]:
+def dynamic_map() -> Iterator[Part]:
     """How far Adam's states reach after a short training; how many values of each map lie in each decade, and signs."""
     spans = [decades_of(state) for state in states()]
     signed, unsigned = (by_decade(codebooks.dynamic(signed=s)) for s in (True, False))
     negative = int((codebooks.dynamic(signed=False).values < 0).sum())
     one_more = all(u == 2 * s for u, s in zip(unsigned, signed, strict=True))
-    return (
-        part(
-            say("decades that the states of a transformer span here: first, second"),
-            "3 … 5",
-            ", ".join(f"{whole:.0f}" for whole, _ in spans),
-            all(3 <= whole <= 5 for whole, _ in spans),
-            all(3 <= most <= 5 for _, most in spans),
-        ),
-        beside(say("nine in ten of their values: first, second"), ", ".join(f"{most:.1f}" for _, most in spans)),
-        part(
-            say("values in each decade from 1 down, second state"),
-            say("the same number of fraction bits in all"),
-            ", ".join(map(str, unsigned)),
-            len(set(unsigned)) == 1,
-            one_more,
-        ),
-        part(say("second state: negative values"), say("no sign"), str(negative), negative == 0),
-    )
+    yield part(say("decades that the states of a transformer span here: first, second"), "3 … 5",
+               ", ".join(f"{whole:.0f}" for whole, _ in spans), all(3 <= whole <= 5 for whole, _ in spans),
+               all(3 <= most <= 5 for _, most in spans))  # fmt: skip
+    yield beside(say("nine in ten of their values: first, second"), ", ".join(f"{most:.1f}" for _, most in spans))
+    yield part(say("values in each decade from 1 down, second state"), say("the same number of fraction bits in all"),
+               ", ".join(map(str, unsigned)), len(set(unsigned)) == 1, one_more)  # fmt: skip
+    yield part(say("second state: negative values"), say("no sign"), str(negative), negative == 0)
 
 
 @functools.cache
@@ -282,7 +214,7 @@ def by_decade(book: codebooks.Codebook) -> list[int]:
 
 
 @tries("stable-embedding")
-def stable_embedding() -> tuple[Part, ...]:
+def stable_embedding() -> Iterator[Part]:
     """The initialisation, the output, and the gradients of an embedding on real text."""
     import torch
 
@@ -299,21 +231,15 @@ def stable_embedding() -> tuple[Part, ...]:
     sizes = sizes[sizes > 0]
     top, ratio = float(sizes.max()), float(sizes.max() / sizes.median())
     found = say("largest {top:.2g}; {ratio:.0f} times the median row", top=top, ratio=ratio)
-    return (
-        part(
-            say("initial weights: plain, stable (standard deviation)"),
-            say("smaller"),
-            f"{wide:.2f} : {narrow:.3f}",
-            narrow < wide / 10,
-        ),
-        part(say("its output (standard deviation)"), "1", f"{spread:.2f}", 0.95 < spread < 1.05),
-        part(say("gradients of the embedding beyond 65504"), say("often"), found, top > 65504, ratio > 3),
-        untried(say("that it helps FP32 training too"), say("yes"), say("no run of the size it speaks of")),
-    )
+    yield part(say("initial weights: plain, stable (standard deviation)"), say("smaller"), f"{wide:.2f} : {narrow:.3f}",
+               narrow < wide / 10)  # fmt: skip
+    yield part(say("its output (standard deviation)"), "1", f"{spread:.2f}", 0.95 < spread < 1.05)
+    yield part(say("gradients of the embedding beyond 65504"), say("often"), found, top > 65504, ratio > 3)
+    yield untried(say("that it helps FP32 training too"), say("yes"), say("no run of the size it speaks of"))
 
 
 @tries("table-and-search")
-def table_and_search() -> tuple[Part, ...]:
+def table_and_search() -> Iterator[Part]:
     """The search among midpoints against every distance; and what random rounding is for: the mean of many."""
     x, book = normal()[:2048], codebooks.dynamic()
     scaled = x / np.abs(x).max()
@@ -327,19 +253,15 @@ def table_and_search() -> tuple[Part, ...]:
     back = [float(codebooks.dequantize_blockwise(q)[1:].mean(dtype=np.float64)) for q in (nearest, random)]
     gap = values[201] - values[200]
     off = [abs(b - float(between[1])) / gap for b in back]
-    return (
-        part(
-            say("a table of values, searched by midpoints: the nearest of 2,048"),
-            say("all"),
-            f"{int((search == every).sum()):,}",
-            bool((search == every).all()),
-        ),
-        beside(say("random rounding: mean of 20,000, off by (gaps; nearest : random)"), f"{off[0]:.3f} : {off[1]:.3f}"),
+    yield part(say("a table of values, searched by midpoints: the nearest of 2,048"), say("all"),
+               f"{int((search == every).sum()):,}", bool((search == every).all()))  # fmt: skip
+    yield beside(
+        say("random rounding: mean of 20,000, off by (gaps; nearest : random)"), f"{off[0]:.3f} : {off[1]:.3f}"
     )
 
 
 @tries("offloading")
-def offloading() -> tuple[Part, ...]:
+def offloading() -> Iterator[Part]:
     """CPU memory of off-loaded states, and twelve billion parameters in chunks."""
     host = {
         o: sum(memory.estimate(BILLION, optimizer=o, offload="optimizer").fullest.host.values())
@@ -347,19 +269,9 @@ def offloading() -> tuple[Part, ...]:
     }
     chunks = memory.estimate(12 * BILLION, offload="chunks", chunk_budget=24 * BILLION).fullest
     held, there = sum(chunks.host.values()) / BILLION, chunks.total / BILLION
-    return (
-        part(
-            say("CPU GB a billion parameters: 32-bit, 8-bit states"),
-            say("less"),
-            f"{host['adamw'] / BILLION:.1f} : {host['adamw8bit'] / BILLION:.1f}",
-            host["adamw8bit"] < host["adamw"],
-        ),
-        part(
-            say("12 billion parameters: CPU, GPU; whether they train so, bytes do not say"),
-            "240 GB, 32 GB",
-            f"{held:.0f} GB, {there:.0f} GB",
-            False,
-            held <= 240 and there <= 32,
-        ),
-        beside(say("V100s beside those 240 GB, as PatrickStar's paper has it"), "8"),
-    )
+    yield part(say("CPU GB a billion parameters: 32-bit, 8-bit states"), say("less"),
+               f"{host['adamw'] / BILLION:.1f} : {host['adamw8bit'] / BILLION:.1f}",
+               host["adamw8bit"] < host["adamw"])  # fmt: skip
+    yield part(say("12 billion parameters: CPU, GPU; whether they train so, bytes do not say"), "240 GB, 32 GB",
+               f"{held:.0f} GB, {there:.0f} GB", False, held <= 240 and there <= 32)  # fmt: skip
+    yield beside(say("V100s beside those 240 GB, as PatrickStar's paper has it"), "8")

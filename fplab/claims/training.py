@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,26 +36,20 @@ def share(mask: Any) -> str:
 
 
 @tries("fp32-partials")
-def fp32_partials() -> tuple[Part, ...]:
+def fp32_partials() -> Iterator[Part]:
     """A long sum of FP16 products with each accumulator, stored as FP16; and what Tensor Cores keep between blocks."""
     x, y = np.ones(8192), fp16(np.full(8192, 0.1))
     exact = float(np.sum(y))
     got = {a: float(dot(x, y, "fp16", accumulate=a)) for a in ("fp16", "fp32")}
     kept = models.get("V100", "fp16", "fp32").kept_bits
-    return (
-        part(
-            say("8192 products of 1 and 0.1, added in FP32, stored in FP16"),
-            str(float(quantize(exact, "fp16"))),
-            str(got["fp32"]),
-            got["fp32"] == float(quantize(exact, "fp16")),
-        ),
-        part(say("the same, added in FP16"), say("fails"), str(got["fp16"]), abs(got["fp16"] / exact - 1) > 0.5),
-        equal(say("fraction bits of a Tensor Core's FP32 sum"), get("fp32").fraction_bits, kept),
-    )
+    yield part(say("8192 products of 1 and 0.1, added in FP32, stored in FP16"), str(float(quantize(exact, "fp16"))),
+               str(got["fp32"]), got["fp32"] == float(quantize(exact, "fp16")))  # fmt: skip
+    yield part(say("the same, added in FP16"), say("fails"), str(got["fp16"]), abs(got["fp16"] / exact - 1) > 0.5)
+    yield equal(say("fraction bits of a Tensor Core's FP32 sum"), get("fp32").fraction_bits, kept)
 
 
 @tries("all-underflow")
-def all_underflow() -> tuple[Part, ...]:
+def all_underflow() -> Iterator[Part]:
     """Which flags each technique's losses raise: of products, and of sums.
 
     Micikevicius et al. 2018, section 3.1, name both reasons for a master copy: an update that is below FP16's range,
@@ -69,39 +64,28 @@ def all_underflow() -> tuple[Part, ...]:
         (say("FP32 sums: a product of 2^-13 and 2^-13"), mul, 2**-13, 2**-13),
         (say("FP32 sums: 2048 plus 1"), add, 2048, 1),
     )
-    parts = []
     for about, operation, a, b in cases:
         flags = int(operation(a, b, "fp16", flags=True)[1])
         found = names.get(flags, say("flags {flags}", flags=flags))
-        parts.append(part(about, said, found, bool(flags & UNDERFLOW), bool(flags & INEXACT)))
-    return tuple(parts)
+        yield part(about, said, found, bool(flags & UNDERFLOW), bool(flags & INEXACT))
 
 
 # --- underflow and loss scaling ---------------------------------------------------------------------------------
 
 
 @tries("small-gradients")
-def small_gradients() -> tuple[Part, ...]:
+def small_gradients() -> Iterator[Part]:
     """Recorded gradients in FP16 and in BF16."""
     lost = {kind: fp16(sample(kind)) == 0 for kind in ("activation", "weight")}
-    return (
-        part(
-            say("non-zero activation gradients that FP16 makes zero"),
-            "> 0",
-            share(lost["activation"]),
-            bool(lost["activation"].any()),
-        ),
-        part(
-            say("non-zero weight gradients that FP16 makes zero"),
-            "> 0",
-            share(lost["weight"]),
-            bool(lost["weight"].any()),
-        ),
+    yield part(say("non-zero activation gradients that FP16 makes zero"), "> 0", share(lost["activation"]),
+               bool(lost["activation"].any()))  # fmt: skip
+    yield part(
+        say("non-zero weight gradients that FP16 makes zero"), "> 0", share(lost["weight"]), bool(lost["weight"].any())
     )
 
 
 @tries("histogram-shift")
-def histogram_shift() -> tuple[Part, ...]:
+def histogram_shift() -> Iterator[Part]:
     """A scale of 2^12 before the cast to FP16, its inverse after it, in FP32."""
     g = sample("activation")
     scaled = g * np.float32(4096)
@@ -109,70 +93,49 @@ def histogram_shift() -> tuple[Part, ...]:
     kept = bool((np.frexp(scaled)[0] == np.frexp(g)[0]).all() and (np.frexp(scaled)[1] - np.frexp(g)[1] == 12).all())
     normal = np.abs(scaled) >= get("fp16").smallest_normal
     near = np.abs(back[normal] / g[normal] - 1).max()
-    return (
-        part(
-            say("a factor of 2^12 changes significands"),
-            say("no: a shift"),
-            say("none of 16,384") if kept else say("some"),
-            kept,
-        ),
-        part(
-            say("zeros in FP16: without the scale, with it"),
-            say("fewer"),
-            f"{share(fp16(g) == 0)}, {share(back == 0)}",
-            np.mean(back == 0) < np.mean(fp16(g) == 0) / 10,
-        ),
-        part(
-            say("largest relative error after the way back, of normal numbers"),
-            "≤ 2^-11",
-            f"{near:.2g}",
-            near <= 2**-11,
-        ),
+    yield part(say("a factor of 2^12 changes significands"), say("no: a shift"),
+               say("none of 16,384") if kept else say("some"), kept)  # fmt: skip
+    yield part(say("zeros in FP16: without the scale, with it"), say("fewer"),
+               f"{share(fp16(g) == 0)}, {share(back == 0)}",
+               np.mean(back == 0) < np.mean(fp16(g) == 0) / 10)  # fmt: skip
+    yield part(
+        say("largest relative error after the way back, of normal numbers"), "≤ 2^-11", f"{near:.2g}", near <= 2**-11
     )
 
 
 @tries("gradient-times-lr")
-def gradient_times_lr() -> tuple[Part, ...]:
+def gradient_times_lr() -> Iterator[Part]:
     """Gradients of weights that FP16 holds, times a learning rate."""
     g = fp16(sample("weight"))
     lost = (g != 0) & (fp16(g * RATE) == 0)
-    return (part(say("weight gradients that FP16 holds, but not times 0.001"), "> 0", share(lost), bool(lost.any())),)
+    yield part(say("weight gradients that FP16 holds, but not times 0.001"), "> 0", share(lost), bool(lost.any()))
 
 
 # --- training ---------------------------------------------------------------------------------------------------
 
 
 @tries("compute-and-storage")
-def compute_and_storage() -> tuple[Part, ...]:
+def compute_and_storage() -> Iterator[Part]:
     """What CUDA's autocast casts to FP16, and what it does in FP32."""
     low = ("matmul", "linear", "conv2d", "bmm")
     high = ("softmax.int", "layer_norm", "group_norm", "log_softmax.int", "sum")
     lower = [name for name in low if RULES.get(name) is Rule.LOWER]
     wide = [name for name in high if RULES.get(name) in (Rule.FP32, Rule.FP32_DTYPE)]
-    return (
-        part(say("in the lower precision"), ", ".join(low), ", ".join(lower), lower == list(low)),
-        part(say("in FP32"), ", ".join(high), ", ".join(wide), wide == list(high)),
-        part(
-            say("batch norm"),
-            "FP32",
-            say("in no list") if "batch_norm" not in RULES else str(RULES["batch_norm"]),
-            RULES.get("batch_norm") in (Rule.FP32, Rule.FP32_DTYPE),
-            "batch_norm" not in RULES,
-        ),
-    )
+    yield part(say("in the lower precision"), ", ".join(low), ", ".join(lower), lower == list(low))
+    yield part(say("in FP32"), ", ".join(high), ", ".join(wide), wide == list(high))
+    yield part(say("batch norm"), "FP32", say("in no list") if "batch_norm" not in RULES else str(RULES["batch_norm"]),
+               RULES.get("batch_norm") in (Rule.FP32, Rule.FP32_DTYPE), "batch_norm" not in RULES)  # fmt: skip
 
 
 @tries("half-is-faster")
-def half_is_faster() -> tuple[Part, ...]:
+def half_is_faster() -> Iterator[Part]:
     """A question for GPUs; what the paper measured on Volta (DeepBench's operations) stands beside it."""
-    return (
-        untried(say("matrix products on a GPU of yours"), say("a multiple")),
-        beside(say("operations of DeepBench on Volta, half against FP32, as published"), say("2 to 6 times")),
-    )
+    yield untried(say("matrix products on a GPU of yours"), say("a multiple"))
+    yield beside(say("operations of DeepBench on Volta, half against FP32, as published"), say("2 to 6 times"))
 
 
 @tries("pytorch-names")
-def pytorch_names() -> tuple[Part, ...]:
+def pytorch_names() -> Iterator[Part]:
     """The order of a GradScaler's step, and what torch says to the old names."""
     import torch
 
@@ -189,23 +152,13 @@ def pytorch_names() -> tuple[Part, ...]:
     p.grad = torch.full((1,), float("inf"))
     scaler.step(optimizer)
     scaler.update()
-    return (
-        part(say("scale, backward, step, update: 1 − 0.5 · 1"), "0.5", f"{once:g}", once == 0.5),
-        part(
-            say("infinite gradients: weight, scale"),
-            say("skipped, halved"),
-            f"{float(p.detach()[0]):g}, {scaler.get_scale():g}",
-            (float(p.detach()[0]), scaler.get_scale()) == (once, 512),
-        ),
-        part(
-            verbatim("torch.cuda.amp.GradScaler"),
-            say("the name to use"),
-            old[0] if old else "-",
-            not old,
-            hasattr(torch.cuda.amp, "GradScaler"),
-        ),
-        untried(say("TensorFlow's policy mixed_float16"), say("its name"), say("TensorFlow is not part of the lab")),
-    )
+    yield part(say("scale, backward, step, update: 1 − 0.5 · 1"), "0.5", f"{once:g}", once == 0.5)
+    yield part(say("infinite gradients: weight, scale"), say("skipped, halved"),
+               f"{float(p.detach()[0]):g}, {scaler.get_scale():g}",
+               (float(p.detach()[0]), scaler.get_scale()) == (once, 512))  # fmt: skip
+    yield part(verbatim("torch.cuda.amp.GradScaler"), say("the name to use"), old[0] if old else "-", not old,
+               hasattr(torch.cuda.amp, "GradScaler"))  # fmt: skip
+    yield untried(say("TensorFlow's policy mixed_float16"), say("its name"), say("TensorFlow is not part of the lab"))
 
 
 # Micikevicius et al. 2018 (arXiv 1710.03740), Table 1: ILSVRC12 top-1 in per cent, FP32 and mixed.
@@ -220,7 +173,7 @@ TOP_1 = {
 
 
 @tries("same-accuracy")
-def same_accuracy() -> tuple[Part, ...]:
+def same_accuracy() -> Iterator[Part]:
     """The paper's table, and the lab's own runs as the experiment formats_in_training left them."""
     differences = [mixed - full for full, mixed in TOP_1.values()]
     worst = f"{min(differences):+.2f} … {max(differences):+.2f}"
@@ -233,7 +186,9 @@ def same_accuracy() -> tuple[Part, ...]:
            for name in ("fp32", "fp16", "pure_fp16")}  # fmt: skip
     about = say("digits, here: FP16 with master weights − FP32, points")
     if any(len(scores) < 2 for scores in top.values()):
-        return (*parts, untried(about, "-", say("fewer than 2 runs drawn here")))
+        yield from parts
+        yield untried(about, "-", say("fewer than 2 runs drawn here"))
+        return
     against = {name: compared(top[name], top["fp32"], top["fp32"]) for name in ("fp16", "pure_fp16")}
 
     def shown_range(name: str) -> str:
@@ -242,12 +197,12 @@ def same_accuracy() -> tuple[Part, ...]:
 
     said = say("within FP32's variation")
     if against["fp16"].verdict == "undecided":
-        return (*parts, untried(about, said, shown_range("fp16")))
-    return (
-        *parts,
-        part(about, said, shown_range("fp16"), against["fp16"].verdict == "within"),
-        beside(say("the same of pure FP16"), shown_range("pure_fp16")),
-    )
+        yield from parts
+        yield untried(about, said, shown_range("fp16"))
+        return
+    yield from parts
+    yield part(about, said, shown_range("fp16"), against["fp16"].verdict == "within")
+    yield beside(say("the same of pure FP16"), shown_range("pure_fp16"))
 
 
 def rows_of(experiment: str) -> list[dict[str, str]]:
@@ -262,7 +217,7 @@ def rows_of(experiment: str) -> list[dict[str, str]]:
 
 
 @tries("fp16-or-bf16")
-def fp16_or_bf16() -> tuple[Part, ...]:
+def fp16_or_bf16() -> Iterator[Part]:
     """What each format loses: at the ends of the range, and between two neighbours."""
     g = sample("activation")
     lost = {name: np.mean(np.asarray(quantize(g, name)) == 0) for name in ("fp16", "bf16")}
@@ -271,23 +226,9 @@ def fp16_or_bf16() -> tuple[Part, ...]:
         name: float(np.abs(np.asarray(quantize(np.linspace(1, 2, 4097), name)) - np.linspace(1, 2, 4097)).max())
         for name in ("fp16", "bf16")
     }
-    return (
-        part(
-            say("gradients lost without a scale: FP16, BF16"),
-            say("BF16 none"),
-            f"{lost['fp16']:.1%}, {lost['bf16']:.1%}",
-            lost["bf16"] == 0 < lost["fp16"],
-        ),
-        part(
-            say("an activation of 1e5: FP16, BF16"),
-            say("BF16 holds it"),
-            f"{big['fp16']:g}, {big['bf16']:g}",
-            np.isinf(big["fp16"]) and np.isfinite(big["bf16"]),
-        ),
-        part(
-            say("within the range, largest error: FP16, BF16"),
-            say("FP16 smaller"),
-            f"{error['fp16']:.2g}, {error['bf16']:.2g}",
-            error["fp16"] < error["bf16"],
-        ),
-    )
+    yield part(say("gradients lost without a scale: FP16, BF16"), say("BF16 none"),
+               f"{lost['fp16']:.1%}, {lost['bf16']:.1%}", lost["bf16"] == 0 < lost["fp16"])  # fmt: skip
+    yield part(say("an activation of 1e5: FP16, BF16"), say("BF16 holds it"), f"{big['fp16']:g}, {big['bf16']:g}",
+               np.isinf(big["fp16"]) and np.isfinite(big["bf16"]))  # fmt: skip
+    yield part(say("within the range, largest error: FP16, BF16"), say("FP16 smaller"),
+               f"{error['fp16']:.2g}, {error['bf16']:.2g}", error["fp16"] < error["bf16"])  # fmt: skip

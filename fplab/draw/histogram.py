@@ -147,14 +147,8 @@ def binade_histogram(
     low, high = (int(used.min()), int(used.max()) + 1) if used.size else (-1, 1)
     if shift is not None:
         edges = np.append(exponents, exponents[-1] + 1) + shift
-        ax.stairs(
-            height,
-            edges,
-            color=look(series + 1).color,
-            linewidth=1.6,
-            linestyle=(0, (4, 1.5)),
-            label=rf"after $\times\,2^{{{shift}}}$",
-        )
+        ax.stairs(height, edges, color=look(series + 1).color, linewidth=1.6, linestyle=(0, (4, 1.5)),
+                  label=rf"after $\times\,2^{{{shift}}}$")  # fmt: skip
         low, high = min(low, low + shift), max(high, high + shift)
     low, high = min(low, *(int(t) for t, _ in marks)) - 4, max(high, *(int(t) for t, _ in marks)) + 4
     left = low - ZERO_WIDTH - 2 * ZERO_GAP if zero is not None else low
@@ -187,48 +181,15 @@ def _zero_bar(ax: Axes, low: float, share: float) -> None:
 
     theme = current()
     at = low - ZERO_GAP - ZERO_WIDTH
-    ax.bar(
-        [at],
-        [100 * share],
-        width=ZERO_WIDTH,
-        align="edge",
-        facecolor=theme.grid,
-        hatch="////",
-        edgecolor=theme.muted,
-        linewidth=0.8,
-    )
-    ax.annotate(
-        percent(share),
-        (at + ZERO_WIDTH / 2, 100 * share),
-        (0, 3),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-        fontweight="bold",
-        color=theme.ink,
-    )
-    ax.annotate(
-        "0",
-        (at + ZERO_WIDTH / 2, 0),
-        (0, -5),
-        xycoords=ax.get_xaxis_transform(),
-        va="top",
-        ha="center",
-        textcoords="offset points",
-        fontsize=9,
-        color=theme.ink,
-    )
-    ax.annotate(
-        "//",
-        (low - ZERO_GAP / 2, 0),
-        xycoords=ax.get_xaxis_transform(),
-        ha="center",
-        va="center",
-        fontsize=9,
-        color=theme.muted,
-        annotation_clip=False,
-        bbox={"boxstyle": "square,pad=0.05", "fc": theme.background, "ec": "none"},
-    )
+    ax.bar([at], [100 * share], width=ZERO_WIDTH, align="edge", facecolor=theme.grid, hatch="////",
+           edgecolor=theme.muted, linewidth=0.8)  # fmt: skip
+    ax.annotate(percent(share), (at + ZERO_WIDTH / 2, 100 * share), (0, 3), textcoords="offset points", ha="center",
+                fontsize=9, fontweight="bold", color=theme.ink)  # fmt: skip
+    ax.annotate("0", (at + ZERO_WIDTH / 2, 0), (0, -5), xycoords=ax.get_xaxis_transform(), va="top", ha="center",
+                textcoords="offset points", fontsize=9, color=theme.ink)  # fmt: skip
+    ax.annotate("//", (low - ZERO_GAP / 2, 0), xycoords=ax.get_xaxis_transform(), ha="center", va="center", fontsize=9,
+                color=theme.muted, annotation_clip=False,
+                bbox={"boxstyle": "square,pad=0.05", "fc": theme.background, "ec": "none"})  # fmt: skip
 
 
 def _threshold_names(ax: Axes, marks: Sequence[Threshold], width: float) -> None:
@@ -256,16 +217,6 @@ def _region_shares(ax: Axes, marks: Sequence[Threshold], share: Sequence[float],
     span = ax.get_xlim()[1] - ax.get_xlim()[0]
     for low, high, part in zip(edges, edges[1:], share, strict=False):
         narrow = (high - low) / span < 0.08
-        ax.text(
-            (low + high) / 2,
-            0.88 if narrow else 0.985,
-            percent(part),
-            transform=ax.get_xaxis_transform(),
-            ha="center",
-            va="top",
-            fontsize=9,
-            fontweight="bold",
-            color=theme.ink,
-            zorder=4,
-            bbox={"boxstyle": "round,pad=0.15", "fc": theme.background, "ec": "none", "alpha": 0.85},
-        )
+        ax.text((low + high) / 2, 0.88 if narrow else 0.985, percent(part), transform=ax.get_xaxis_transform(),
+                ha="center", va="top", fontsize=9, fontweight="bold", color=theme.ink, zorder=4,
+                bbox={"boxstyle": "round,pad=0.15", "fc": theme.background, "ec": "none", "alpha": 0.85})  # fmt: skip

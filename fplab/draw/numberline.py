@@ -109,15 +109,7 @@ def _roundings(ax: Axes, fmt: Format, x: Fraction, modes: Sequence[str]) -> None
                 "shrinkA": 5,
             },
         )
-        ax.annotate(
-            " ".join(names),
-            (float(goal), 0.2),
-            (7 * side, 8),
-            textcoords="offset points",
-            va="center",
-            ha={-1: "right", 0: "center", 1: "left"}[side],
-            color=look(i).color,
-            fontsize=9,
-        )
+        ax.annotate(" ".join(names), (float(goal), 0.2), (7 * side, 8), textcoords="offset points", va="center",
+                    ha={-1: "right", 0: "center", 1: "left"}[side], color=look(i).color, fontsize=9)  # fmt: skip
     ax.plot([float(x)], [0.85], marker="o", color=theme.ink, markersize=6)
     ax.annotate(f"$x$ = {short(x, 8)}", (float(x), 0.85), (0, 9), textcoords="offset points", ha="center", va="bottom")

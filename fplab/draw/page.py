@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from ..errors import LabError
-from ..words import say
+from ..words import Text, say
 from .scene import ORANGE
 
+Said = str | Text
+Facts = Sequence[tuple[Said, Said]]
 RULE = "1px solid rgba(128,128,128,.4)"
 
 
-def after_colon(first: str, then: str) -> str:
+def after_colon(first: object, then: object) -> str:
     return str(say("{first}: {then}", first=first, then=then))
 
 
@@ -21,7 +23,7 @@ def listed(*texts: object) -> str:
     return str(say(", ")).join(map(str, texts))
 
 
-def bracketed(before: str, text: str) -> str:
+def bracketed(before: object, text: object) -> str:
     return str(say("{before} ({text})", before=before, text=text))
 
 
@@ -38,19 +40,19 @@ def beside(*blocks: str) -> str:
     return f'<div style="display:flex;flex-wrap:wrap;gap:.5em 2em">{inside}</div>'
 
 
-def note(text: str) -> str:
-    return f'<div style="opacity:.85">{html.escape(text)}</div>'
+def note(text: object) -> str:
+    return f'<div style="opacity:.85">{html.escape(str(text))}</div>'
 
 
-def title(text: str) -> str:
-    return f"<b>{html.escape(text)}</b>"
+def title(text: object) -> str:
+    return f"<b>{html.escape(str(text))}</b>"
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> str:
+def facts(pairs: Facts) -> str:
     """Labelled lines; a text may be long."""
     inside = "".join(
-        f'<span style="opacity:.8">{html.escape(label)}</span>'
-        f'<span style="overflow-wrap:anywhere">{html.escape(text)}</span>'
+        f'<span style="opacity:.8">{html.escape(str(label))}</span>'
+        f'<span style="overflow-wrap:anywhere">{html.escape(str(text))}</span>'
         for label, text in pairs
     )
     return f'<div style="display:grid;grid-template-columns:max-content 1fr;gap:0 1em">{inside}</div>'

@@ -104,13 +104,13 @@ class Scene:
             for tag, given, text in self.marks
         )
 
-    def svg(self, spoken: str = "") -> str:
+    def svg(self, spoken: object = "") -> str:
         """The scene as an SVG element that scrolls where there is no room for it."""
         box = f"0 0 {number(self.width)} {number(self.height)}"
         least = number(LEGIBLE * self.width)
         style = f"display:block;max-width:100%;min-width:{least}px;height:auto;font-family:system-ui,sans-serif"
         return (
-            f'<div style="overflow-x:auto"><svg role="img" aria-label="{html.escape(spoken or self.spoken)}" '
+            f'<div style="overflow-x:auto"><svg role="img" aria-label="{html.escape(str(spoken) or self.spoken)}" '
             f'width="{number(self.width)}" viewBox="{box}" fill="currentColor" style="{style}">'
             f"{self.elements()}</svg></div>"
         )

@@ -81,12 +81,12 @@ def step_scene(step: Step, trace: Trace) -> Scene:
         y += ROW
     edge = x_of(low) + cell
     drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
-    drawing.text(edge + 3, 13, str(say("cut")), size=11)
+    drawing.text(edge + 3, 13, say("cut"), size=11)
     drawing.line(LEFT - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
     y += 8
     change_ = f", {float(-step.lost_to_rounding):+.3g}" if step.lost_to_rounding else ""
-    sums = ((step.total, str(say("sum")), f"{step.units:,} × {two_to(low)}"),
-            (result, str(say("result")), f"{step.result:.9g}{change_}"))  # fmt: skip
+    sums = ((step.total, say("sum"), f"{step.units:,} × {two_to(low)}"),
+            (result, say("result"), f"{step.result:.9g}{change_}"))  # fmt: skip
     for value, name, end in sums:
         _bits(drawing, y, value, kept, bottom, x_of, cell, "currentColor")
         _words(drawing, y, name, end, width, value < 0, bold=True)
@@ -99,8 +99,8 @@ def step_scene(step: Step, trace: Trace) -> Scene:
 
 def _spoken(step: Step, trace: Trace, terms: list[Term]) -> str:
     fates = [after_colon(_name(t), _fate(t, _top(step.quantum))) for t in terms]
-    result = str(say("result {value!r}", value=step.result))
-    return after_colon(trace.model.name, str(say("; ")).join([*fates, result]))
+    result = say("result {value!r}", value=step.result)
+    return after_colon(trace.model.name, str(say("; ")).join([*fates, str(result)]))
 
 
 def _bits(drawing: Scene, y: float, value: Fraction, low: int, bottom: int, x_of: X, cell: float, fill: str) -> None:
@@ -118,7 +118,7 @@ def _bits(drawing: Scene, y: float, value: Fraction, low: int, bottom: int, x_of
         drawing.text(x_of(bottom) + cell + 2, y + 12, "…")
 
 
-def _words(drawing: Scene, y: float, name: str, end: str, width: float, negative: bool, bold: bool = False) -> None:
+def _words(drawing: Scene, y: float, name: object, end: str, width: float, negative: bool, bold: bool = False) -> None:
     weight = "bold" if bold else "normal"
     drawing.text(LEFT - 8, y + 12.5, f"{name}{'  −' if negative else ''}", "end", 12, font_weight=weight)
     drawing.text(width - RIGHT + 6, y + 12.5, end, size=12)
@@ -158,12 +158,10 @@ def _name(term: Term) -> str:
 
 
 def _fate(term: Term, low: int) -> str:
-    shift = str(say("shift {n}", n=term.shift))
+    shift = say("shift {n}", n=term.shift)
     if not term.lost:
-        return after_colon(shift, str(say("kept whole")))
+        return after_colon(shift, say("kept whole"))
     if not term.units:
-        return after_colon(
-            shift, bracketed(str(say_of("stepper", "lost")), f"{two_to(_top(term.value))} < {two_to(low)}")
-        )
-    bits = str(say("{bits_lost} bit{n} lost", bits_lost=term.bits_lost, n="s" * (term.bits_lost != 1)))
+        return after_colon(shift, bracketed(say_of("stepper", "lost"), f"{two_to(_top(term.value))} < {two_to(low)}"))
+    bits = say("{bits_lost} bit{n} lost", bits_lost=term.bits_lost, n="s" * (term.bits_lost != 1))
     return after_colon(shift, bits)

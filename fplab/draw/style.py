@@ -213,15 +213,6 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, str, str]], size: float = 9
     x = ax.get_xlim()[1]
     at = [min(max(float(to_axes.transform((x, y))[1]), 0.0), 1.0) for y, _, _ in ends]
     for y, here, (_, text, color) in zip(spread(at, 1.35 * size / height), at, ends, strict=True):
-        ax.annotate(
-            text,
-            (1, here),
-            (1.025, y),
-            xycoords="axes fraction",
-            textcoords="axes fraction",
-            va="center",
-            color=color,
-            fontsize=size,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.7, "shrinkA": 1, "shrinkB": 0},
-        )
+        ax.annotate(text, (1, here), (1.025, y), xycoords="axes fraction", textcoords="axes fraction", va="center",
+                    color=color, fontsize=size, annotation_clip=False,
+                    arrowprops={"arrowstyle": "-", "color": color, "lw": 0.7, "shrinkA": 1, "shrinkB": 0})  # fmt: skip

@@ -33,7 +33,7 @@ def timeline_scene(passes: Sequence[Pass], stages: int, spoken: str = "") -> Sce
     drawing, end = Scene(WIDTH, ROW * stages + 34, spoken), max(float(one[-1]) for one in passes)
     for stage in range(stages):
         y = TOP + stage * ROW
-        drawing.text(LEFT - 8, y + 17, str(say("stage {n}", n=stage)), "end", 12)
+        drawing.text(LEFT - 8, y + 17, say("stage {n}", n=stage), "end", 12)
         drawing.rect(LEFT, y, WIDTH - LEFT - 10, BOX, "currentColor", fill_opacity=0.05)
     _boxes(drawing, passes, (WIDTH - LEFT - 10) / end)
     drawing.text(LEFT, ROW * stages + 22, "0", "middle", 11)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import floats, formats, spacing, sums
-from ..draw.page import facts, note, panel, title
+from ..draw.page import Said, facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call, unknown
 from ..inspection.given import parse
@@ -84,30 +84,30 @@ def render(state: State) -> str:
     """The running sum and the exact one, where it stalls, and the error at the end."""
     found = curve(state)
     end, wanted = float(found.computed[-1]), found.exact[-1]
-    lines = [(str(say("term in the format")), short(found.term, 12)),
-             (str(say("computed")), repr(end)), (str(say_of("accumulation", "exact")), short(wanted, 12))]  # fmt: skip
+    lines: list[tuple[Said, Said]] = [(say("term in the format"), short(found.term, 12)),
+             (say("computed"), repr(end)), (say_of("accumulation", "exact"), short(wanted, 12))]  # fmt: skip
     if np.isfinite(end):
         error = Fraction(end) - wanted
         relative = f" ({signed(100 * error / abs(wanted), 3)} %)" if wanted else ""
-        lines.append((str(say("error")), signed(error) + relative))
-    lines.append((str(say("stalls")), _stall(found, state)))
+        lines.append((say("error"), signed(error) + relative))
+    lines.append((say("stalls"), _stall(found, state)))
     return panel(title(f"{state.n:,} × {state.term}: {state.format}, {state.accumulate} {state.order}"),
                  _plot(found, state), facts(lines),
-                 note(str(say("Dashed: exact. Solid: computed."))))  # fmt: skip
+                 note(say("Dashed: exact. Solid: computed.")))  # fmt: skip
 
 
-def _stall(found: Curve, state: State) -> str:
+def _stall(found: Curve, state: State) -> Said:
     if found.stalls is None:
-        return str(say("nowhere within these terms"))
+        return say("nowhere within these terms")
     at = float(sums.sum(np.full(found.stalls, float(found.term)), state.format, accumulate=state.accumulate))
     if not np.isfinite(at):
-        return str(say("after {stalls:,} terms the sum overflows", stalls=found.stalls))
+        return say("after {stalls:,} terms the sum overflows", stalls=found.stalls)
     most = formats.get(state.accumulate).max
     if abs(at) >= most:
-        return str(say("after {stalls:,} terms at the largest value, {at:g}", stalls=found.stalls, at=at))
+        return say("after {stalls:,} terms at the largest value, {at:g}", stalls=found.stalls, at=at)
     ulp = float(spacing.ulp(at, state.accumulate))
-    after = say("after {stalls:,} terms at {at:g}, where the spacing is {ulp:g} and the term at most half of it")
-    return str(after.fill(stalls=found.stalls, at=at, ulp=ulp))
+    return say("after {stalls:,} terms at {at:g}, where the spacing is {ulp:g} and the term at most half of it",
+               stalls=found.stalls, at=at, ulp=ulp)  # fmt: skip
 
 
 def _plot(found: Curve, state: State) -> str:
@@ -131,22 +131,20 @@ def _plot(found: Curve, state: State) -> str:
         x, height = at(n, y)
         drawing.add("circle", cx=x, cy=height, r=3.5, fill=BLUE, class_="sum", data_n=n, data_sum=repr(y))
     names = [
-        (exact[-1], str(say_of("accumulation", "exact"))),
-        *((y, str(say_of("accumulation", "computed"))) for _, y in kept[-1:]),
+        (exact[-1], say_of("accumulation", "exact")),
+        *((y, say_of("accumulation", "computed")) for _, y in kept[-1:]),
     ]
     for y, name in names:
         x, height = at(state.n, y)
         lower = (
-            12
-            if len(names) == 2 and y == min(v for v, _ in names) and name != str(say_of("accumulation", "exact"))
-            else -2
+            12 if len(names) == 2 and y == min(v for v, _ in names) and name != say_of("accumulation", "exact") else -2
         )
         drawing.text(x + 8, height + lower, name, size=12)
     drawing.text(LEFT - 8, 24, f"{high:.5g}", "end", 11)
     drawing.text(LEFT - 8, 18 + HEIGHT, f"{low:.5g}", "end", 11)
-    drawing.text(at(state.n, low)[0], HEIGHT + 36, str(say("{n:,} terms", n=state.n)), "end", 11)
+    drawing.text(at(state.n, low)[0], HEIGHT + 36, say("{n:,} terms", n=state.n), "end", 11)
     end = float(found.computed[-1])
-    return drawing.svg(str(say("sum {end!r}, exact {n!r}", end=end, n=exact[-1])))
+    return drawing.svg(say("sum {end!r}, exact {n!r}", end=end, n=exact[-1]))
 
 
 CONTROLS = (

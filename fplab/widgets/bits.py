@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import numerals
-from ..draw.page import beside, bracketed, facts, note, panel, refusal, title
+from ..draw.page import Said, beside, bracketed, facts, note, panel, refusal, title
 from ..draw.strip import bit_strip
 from ..errors import LabError
 from ..exact import Exact
@@ -67,7 +67,7 @@ def stepped(state: State, side: int, up: bool) -> State:
     code = state.codes[side]
     after = None if code is None else state.encoding(side).neighbour(code, up)
     if after is None:
-        end = str(say("there is no further value in this direction."))
+        end = say("there is no further value in this direction.")
         return replace(state, problem=f"{state.names[side]}: {end}")
     return edited(state, side, after)
 
@@ -114,20 +114,20 @@ def render(state: State) -> str:
 
 def _side(state: State, side: int) -> str:
     one, code, value = state.encoding(side), state.codes[side], state.value(side)
-    mark = str(say("edited")) if side == state.source else str(say("follows, rounded to nearest"))
+    mark = say("edited") if side == state.source else say("follows, rounded to nearest")
     head = title(one.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
     if code is None or value is None:
-        return head + note(str(say("cannot hold this value")))
+        return head + note(say("cannot hold this value"))
     strip = bit_strip(one.fields(code), one.name)
     near = [one.neighbour(code, up) for up in (False, True)]
     shown = [numerals.near_text(None if n is None else one.value(n, state.scale)) for n in near]
     lines = [
-        (str(say("code")), f"0x{code:0{-(-one.bits // 4)}x} = {code}"),
-        (str(say("class")), one.kind(code)),
-        (str(say("made of")), one.formula(code)),
-        (str(say("value")), exact_text(value)),
-        (str(say("below")), shown[0]),
-        (str(say("above")), shown[1]),
+        (say("code"), f"0x{code:0{-(-one.bits // 4)}x} = {code}"),
+        (say("class"), one.kind(code)),
+        (say("made of"), one.formula(code)),
+        (say("value"), exact_text(value)),
+        (say("below"), shown[0]),
+        (say("above"), shown[1]),
     ]
     return head + strip.svg() + facts(lines)
 
@@ -139,13 +139,13 @@ def exact_text(x: Exact) -> str:
     return text
 
 
-def _distance(state: State) -> str:
+def _distance(state: State) -> Said:
     a, b = state.value(0), state.value(1)
     if a is None or b is None or a.kind != "finite" or b.kind != "finite":
         return ""
     difference = b.value - a.value
     if not difference:
-        return str(say("Both hold the same value."))
+        return say("Both hold the same value.")
     ratio = f", {numerals.signed(difference / abs(a.value), 3)} × {state.left}" if a.value else ""
     return f"{state.right} − {state.left} = {numerals.signed(difference)}{ratio}"
 

@@ -75,20 +75,17 @@ def render(state: State) -> str:
              f"{s:.5g}", f"{e:.4g}",
              f"{int((back[i * state.block : (i + 1) * state.block] == 0).sum())}")
             for i, (s, e) in enumerate(zip(codes.absmax.tolist(), rms, strict=True))]  # fmt: skip
-    rms_head = str(say("RMS error of the others"))
-    head = [str(say_of("blockwise", "block")), str(say("largest magnitude")), rms_head, str(say("read back as 0"))]
+    rms_head = say("RMS error of the others")
+    head = [say_of("blockwise", "block"), say("largest magnitude"), rms_head, say("read back as 0")]
     bits = 8 * codes.nbytes / N
     told = str(
         say("Bar: the value. Mark: what comes back. ←: the outlier's block. "
             "The axis shows ±4; an arrow points beyond it.")
     )  # fmt: skip
-    return panel(
-        title(listed(book(state.book).name, str(say("blocks of {n}", n=state.block)))),
-        _plot(values, back, state),
-        table(head, rows),
-        facts([(str(say("storage")), str(say("{bits:.3g} bits an element, scales included", bits=bits)))]),
-        note(told),
-    )
+    return panel(title(listed(book(state.book).name, say("blocks of {n}", n=state.block))),
+                 _plot(values, back, state), table(head, rows),
+                 facts([(say("storage"), say("{bits:.3g} bits an element, scales included", bits=bits))]),
+                 note(told))  # fmt: skip
 
 
 def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
@@ -101,7 +98,7 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     for start in range(0, N, state.block):
         x = LEFT + start * step
         drawing.line(x, 4, x, HEIGHT + 16, stroke=GREY, stroke_dasharray="4 3")
-        drawing.text(x + 3, HEIGHT + 26, str(say_of("blockwise", "block {n}", n=start // state.block)), size=11)
+        drawing.text(x + 3, HEIGHT + 26, say_of("blockwise", "block {n}", n=start // state.block), size=11)
     for i, (value, again) in enumerate(zip(values.tolist(), back.tolist(), strict=True)):
         x, outlier = LEFT + i * step, i == state.place
         top, bottom = sorted((y_of(value), y_of(0)))

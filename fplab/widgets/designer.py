@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import formats
-from ..draw.page import after_colon, beside, bracketed, facts, listed, note, panel, title, two_to
+from ..draw.page import Facts, after_colon, beside, bracketed, facts, listed, note, panel, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..draw.strip import bit_strip
 from ..errors import quotes_call
@@ -46,18 +46,18 @@ def render(state: State) -> str:
     """Layout, numbers, the values around zero, and the values in each binade, beside a known format's."""
     form, other = designed(state), formats.get(state.beside)
     found = twins(form)
-    known = str(say(" (the table's {names})", names=listed(*found))) if found else ""
-    bits = str(say("{bits} bits", bits=form.bits))
+    known = say(" (the table's {names})", names=listed(*found)) if found else ""
+    bits = say("{bits} bits", bits=form.bits)
     strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), form.name)
     return panel(
-        title(listed(form.name, bits + known)),
+        title(listed(form.name, f"{bits}{known}")),
         strip.svg(after_colon(form.name, bits)),
         beside(title(form.name) + facts(_numbers(form)), title(other.name) + facts(_numbers(other))),
-        title(str(say("Values from zero up, to scale"))),
+        title(say("Values from zero up, to scale")),
         ruler(form),
-        title(str(say("Values in each power of two"))),
+        title(say("Values in each power of two")),
         density((form, other)),
-        note(str(say("Short ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade."))),
+        note(say("Short ticks: subnormals. A wider bar: a larger range; a taller one: more values a binade.")),
     )  # fmt: skip
 
 
@@ -66,18 +66,18 @@ def _widths(form: Format) -> list[tuple[str, int]]:
     return [(name, width) for name, width in widths if width]
 
 
-def _numbers(form: Format) -> list[tuple[str, str]]:
+def _numbers(form: Format) -> Facts:
     decades = math.log10(form.max) - math.log10(form.smallest_subnormal)
     special = [str(say("infinity"))] * form.has_infinity + ["NaN"] * form.has_nan
     return [
-        (str(say("largest")), f"{form.max:.9g}"),
-        (str(say("smallest normal")), f"{form.smallest_normal:.9g} = {two_to(form.emin)}"),
-        (str(say("smallest")), f"{form.smallest_subnormal:.9g}"),
-        (str(say("ulp of 1")), f"{form.eps:.9g} = {two_to(form.machep)}"),
-        (str(say("ulp of the largest")), f"{math.ldexp(1.0, form.emax - form.fraction_bits):.9g}"),
-        (str(say("range")), str(say("{decades:.1f} decades", decades=decades))),
-        (str(say_of("designer", "values")), f"{form.distinct_values:,}"),
-        (str(say("specials")), str(say_of("between items", ", ")).join(special) or str(say_of("designer", "none"))),
+        (say("largest"), f"{form.max:.9g}"),
+        (say("smallest normal"), f"{form.smallest_normal:.9g} = {two_to(form.emin)}"),
+        (say("smallest"), f"{form.smallest_subnormal:.9g}"),
+        (say("ulp of 1"), f"{form.eps:.9g} = {two_to(form.machep)}"),
+        (say("ulp of the largest"), f"{math.ldexp(1.0, form.emax - form.fraction_bits):.9g}"),
+        (say("range"), say("{decades:.1f} decades", decades=decades)),
+        (say_of("designer", "values"), f"{form.distinct_values:,}"),
+        (say("specials"), str(say_of("between items", ", ")).join(special) or say_of("designer", "none")),
     ]
 
 
@@ -96,9 +96,9 @@ def ruler(form: Format) -> str:
         drawing.line(x, 26 if subnormal else 14, x, 36, stroke=ORANGE if subnormal else BLUE,
                      class_="subnormal" if subnormal else "normal", data_value=repr(value))  # fmt: skip
     drawing.text(20, 54, "0", "middle", 11)
-    shown = str(say("largest")) if values.size == form.max_code + 1 else str(say("and so on"))
+    shown = say("largest") if values.size == form.max_code + 1 else say("and so on")
     drawing.text(WIDTH - 30, 54, bracketed(f"{values[-1]:.6g}", shown), "end", 11)
-    ends = str(say("{size} values from 0 to {n:.6g}", size=values.size, n=values[-1]))
+    ends = say("{size} values from 0 to {n:.6g}", size=values.size, n=values[-1])
     return drawing.svg(after_colon(form.name, ends))
 
 
@@ -131,7 +131,7 @@ def density(chosen: tuple[Format, Format]) -> str:
     for exponent in range(first, last + 1):
         if exponent % every == 0:
             drawing.text(74 + (exponent - first + 0.5) * step, 168, two_to(exponent), "middle", 11)
-    ends = [str(say("binades {n} to {n2}", n=min(t), n2=max(t))) for t in tallies]
+    ends = [say("binades {n} to {n2}", n=min(t), n2=max(t)) for t in tallies]
     return drawing.svg("; ".join(after_colon(f.name, end) for f, end in zip(chosen, ends, strict=True)))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from .. import codebooks, exact, integers
 from ..codebooks import oracle, tree
 from ..codebooks.books import Codebook
-from ..draw.page import two_to
+from ..draw.page import Said, two_to
 from ..errors import LabError, unknown
 from ..exact import Exact
 from ..formats import TABLE, Format
@@ -44,9 +44,9 @@ class Encoding(Protocol):
 
     def neighbour(self, code: int, up: bool) -> int | None: ...
 
-    def kind(self, code: int) -> str: ...
+    def kind(self, code: int) -> Said: ...
 
-    def formula(self, code: int) -> str:
+    def formula(self, code: int) -> Said:
         """How the bits make the value."""
         ...
 
@@ -81,15 +81,15 @@ class FloatCodes:
         found = rows.neighbours(code, self.format)[int(up)]
         return None if found is None else exact.round_to(found, self.format)[0]
 
-    def kind(self, code: int) -> str:
+    def kind(self, code: int) -> Said:
         return str(rows.CLASSES[rows.classify(exact.decode(code, self.format), self.format)])
 
-    def formula(self, code: int) -> str:
+    def formula(self, code: int) -> Said:
         """Sign, power of two and significand."""
         form = self.format
         x = exact.decode(code, form)
         if x.kind != "finite":
-            return str(say("exponent and fraction name no number"))
+            return say("exponent and fraction name no number")
         magnitude = code & ~form.sign_mask
         field, fraction = magnitude >> form.fraction_bits, magnitude & ((1 << form.fraction_bits) - 1)
         hidden = int(field != 0 or not form.zero)
@@ -138,10 +138,10 @@ class IntegerCodes:
         after = self.integer(code) + (1 if up else -1)
         return after & ((1 << self.bits) - 1) if grid.low <= after <= grid.high else None
 
-    def kind(self, code: int) -> str:
-        return str(say("integer {n}", n=self.integer(code)))
+    def kind(self, code: int) -> Said:
+        return say("integer {n}", n=self.integer(code))
 
-    def formula(self, code: int) -> str:
+    def formula(self, code: int) -> Said:
         """The weights of the bits that are set."""
         top, signed = self.bits - 1, integers.grids.get(self.grid).signed
         weights = [-(1 << i) if signed and i == top else 1 << i for i in range(top, -1, -1) if code >> i & 1]
@@ -189,26 +189,20 @@ class BookCodes:
         rank = int(np.searchsorted(order, self.book.table[code])) + (1 if up else -1)
         return int(np.flatnonzero(self.book.table == order[rank])[0]) if 0 <= rank < order.size else None
 
-    def kind(self, code: int) -> str:
+    def kind(self, code: int) -> Said:
         order = np.unique(self.book.table)
         rank = int(np.searchsorted(order, self.book.table[code])) + 1
-        return str(say("value {rank} of {size}", rank=rank, size=order.size))
+        return say("value {rank} of {size}", rank=rank, size=order.size)
 
-    def formula(self, code: int) -> str:
+    def formula(self, code: int) -> Said:
         """The tree's decade and fraction, or the looked-up value."""
-        largest = str(say_of("encodings", "largest magnitude"))
+        largest = say_of("encodings", "largest magnitude")
         if not self.is_tree:
-            return str(
-                say(
-                    "table[{code}] = {value!r} × {largest}",
-                    code=code,
-                    value=float(self.book.table[code]),
-                    largest=largest,
-                )
-            )
+            value = float(self.book.table[code])
+            return say("table[{code}] = {value!r} × {largest}", code=code, value=value, largest=largest)
         seen = tree.fields(code, self.bits)
         if seen.width < 0:
-            return str(say("no indicator: zero"))
+            return say("no indicator: zero")
         share = f" × {seen.fraction}/{2**seen.width - 1}" if seen.width else ""
         return f"{'−' if seen.negative else ''}10^−{seen.zeros}{share} × {largest}"
 

@@ -73,21 +73,21 @@ def render(state: State) -> str:
     drawing = Scene(860, 34 + 26 * len(found))
     finite = [Fraction(one.value) for one in found if one.bits is not None and np.isfinite(one.value)]
     worst = max((abs(x - wanted) for x in finite), default=Fraction(0)) if wanted is not None else Fraction(0)
-    for x, head in ((142, str(say("bits"))), (240, str(say("value"))), (410, str(say("error")))):
+    for x, head in ((142, say("bits")), (240, say("value")), (410, say("error"))):
         drawing.text(x, 16, head, size=12, opacity=0.8)
     for row, one in enumerate(found):
         _row(drawing, 40 + 26 * row, one, groups, wanted, worst)
-    count = str(say("one answer") if len(groups) == 1 else say("{n} different answers", n=len(groups)))
-    total = str(say_of("gpus", "none")) if wanted is None else repr(float(wanted))
+    count = say("one answer") if len(groups) == 1 else say("{n} different answers", n=len(groups))
+    total = say_of("gpus", "none") if wanted is None else repr(float(wanted))
     return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.svg(_spoken(found)),
-                 facts([(str(say("exact sum")), total)]),
-                 note(str(say("The same letter: the same bits."))))  # fmt: skip
+                 facts([(say("exact sum"), total)]),
+                 note(say("The same letter: the same bits.")))  # fmt: skip
 
 
 def _row(drawing: Scene, y: float, one: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
     drawing.text(4, y, one.gpu, size=13, font_weight="bold")
     if one.bits is None:
-        drawing.text(142, y, str(say("has no such product")), size=12, opacity=0.8)
+        drawing.text(142, y, say("has no such product"), size=12, opacity=0.8)
         return
     group = groups.index(one.bits)
     drawing.rect(116, y - 13, 18, 18, COLOURS[group % len(COLOURS)], fill_opacity=0.45)
@@ -104,7 +104,7 @@ def _row(drawing: Scene, y: float, one: Answer, groups: list[int], wanted: Fract
 
 def _spoken(found: list[Answer]) -> str:
     return listed(
-        *(f"{one.gpu} {str(say_of('gpus', 'none')) if one.bits is None else format(one.bits, '08x')}" for one in found)
+        *(f"{one.gpu} {say_of('gpus', 'none') if one.bits is None else format(one.bits, '08x')}" for one in found)
     )
 
 

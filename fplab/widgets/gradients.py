@@ -72,16 +72,16 @@ def render(state: State) -> str:
     fate = fates(values, form.name, state.log2_scale)
     binade = np.frexp(values)[1] - 1 + state.log2_scale
     low, high = form.emin - form.fraction_bits, form.emax
-    scale = str(say("loss scale"))
+    scale = say("loss scale")
     head = listed(form.name, f"{scale} {two_to(state.log2_scale)} = {2**state.log2_scale:,}")
     shares = [int((fate == i).sum()) for i in range(4)]
     stacked, first = layers(binade, fate, low, high)
     edges = (low, say_of("gradients", "smallest")), (form.emin, say_of("gradients", "normal")), (high + 1, say("top"))
     drawing = histogram_scene(stacked, first, [(at, str(name)) for at, name in edges], head).svg()
     columns = [f"{MARKS[name]} {NAMES[name]}" for name in FATES]
-    rows = [(str(say("gradients")), *(f"{n:,}" for n in shares)),
-            (str(say("share")), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
-    told = note(str(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say.")))
+    rows = [(say("gradients"), *(f"{n:,}" for n in shares)),
+            (say("share"), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
+    told = note(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say."))
     return panel(title(head), drawing, table(["", *columns], rows), told)
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..draw.page import after_colon, facts, listed, note, panel, power, title
+from ..draw.page import Said, after_colon, facts, listed, note, panel, power, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, quotes_call, unknown
 from ..training.scalers import machine
@@ -67,38 +67,38 @@ def render(state: State) -> str:
     tracked, how = history(state), machine_of(state)
     now = tracked[-1]
     lines = [
-        (str(say("scale")), f"{now.scale:,.6g} = {power(now.scale)}" if now.scale else "0"),
-        (str(say("good steps")), f"{now.good_steps} / {how.growth_interval}"),
-        (str(say("last step")), _last(state, tracked)),
-        (str(say("steps")), listed(len(state.events), str(say("skipped {n}", n=state.events.count("o"))))),
+        (say("scale"), f"{now.scale:,.6g} = {power(now.scale)}" if now.scale else "0"),
+        (say("good steps"), f"{now.good_steps} / {how.growth_interval}"),
+        (say("last step"), _last(state, tracked)),
+        (say("steps"), listed(len(state.events), say("skipped {n}", n=state.events.count("o")))),
     ]
     return panel(title(f"{state.library}"), _diagram(state, how), _plot(state, tracked), facts(lines),
-                 note(str(say("○ good step, ✕ overflow: the update is skipped, ▲ the scale grew."))))  # fmt: skip
+                 note(say("○ good step, ✕ overflow: the update is skipped, ▲ the scale grew.")))  # fmt: skip
 
 
-def _last(state: State, tracked: list[Tracked]) -> str:
+def _last(state: State, tracked: list[Tracked]) -> Said:
     if not state.events:
-        return str(say("none yet"))
+        return say("none yet")
     before, after = tracked[-2].scale, tracked[-1].scale
     factor = f"× {after / before:g}"
     if state.events[-1] == "o":
-        kept = str(say("at its lowest")) if before == after else factor
-        return str(say("gradients not finite: step skipped, scale {kept}", kept=kept))
+        kept = say("at its lowest") if before == after else factor
+        return say("gradients not finite: step skipped, scale {kept}", kept=kept)
     if after != before:
-        return str(say("weights updated, scale {factor}", factor=factor))
-    return str(say("weights updated, scale kept"))
+        return say("weights updated, scale {factor}", factor=factor)
+    return say("weights updated, scale kept")
 
 
 def _diagram(state: State, how: Machine) -> str:
     """The two states a scaler is in, and what leads from one to the other."""
     drawing, last = Scene(WIDTH, 76), state.events[-1:] or "g"
-    for x, name, is_now in ((40, str(say("count good steps")), last == "g"),
-                            (560, str(say("back off, skip the step")), last == "o")):  # fmt: skip
+    for x, name, is_now in ((40, say("count good steps"), last == "g"),
+                            (560, say("back off, skip the step"), last == "o")):  # fmt: skip
         drawing.rect(x, 20, 200, 34, BLUE if x == 40 else ORANGE, fill_opacity=0.35 if is_now else 0.08, rx=8,
                      stroke="currentColor", stroke_width=2.5 if is_now else 1)  # fmt: skip
-        drawing.text(x + 100, 42, ("▶ " if is_now else "") + name, "middle", 13)
+        drawing.text(x + 100, 42, f"{'▶ ' * is_now}{name}", "middle", 13)
     drawing.line(244, 30, 552, 30)
-    drawing.text(398, 24, after_colon(str(say("overflow")), f"× {how.backoff_factor:g} →"), "middle", 12)
+    drawing.text(398, 24, after_colon(say("overflow"), f"× {how.backoff_factor:g} →"), "middle", 12)
     drawing.line(244, 46, 552, 46)
     drawing.text(398, 62, "← " + str(say("finite gradients")), "middle", 12)
     grow = str(
@@ -109,7 +109,7 @@ def _diagram(state: State, how: Machine) -> str:
         )
     )
     drawing.text(140, 72, "↻ " + grow, "middle", 12)
-    return drawing.svg(after_colon(state.library, str(say("overflow")) if last == "o" else str(say("good"))))
+    return drawing.svg(after_colon(state.library, say("overflow") if last == "o" else say("good")))
 
 
 def _plot(state: State, tracked: list[Tracked]) -> str:
@@ -140,8 +140,8 @@ def _plot(state: State, tracked: list[Tracked]) -> str:
         mark = "✕" if event == "o" else "▲" if grew else "○"
         drawing.text(x, y + 5, mark, "middle", 14, class_="event", data_scale=repr(tracked[i].scale),
                      fill=ORANGE if event == "o" else "currentColor")  # fmt: skip
-    drawing.text(WIDTH - 10, HEIGHT + 30, str(say("steps →")), "end", 11)
-    return drawing.svg(after_colon(str(say("scales")), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
+    drawing.text(WIDTH - 10, HEIGHT + 30, say("steps →"), "end", 11)
+    return drawing.svg(after_colon(say("scales"), ", ".join(f"{t.scale:g}" for t in tracked[-8:])))
 
 
 def changed(state: State, field: str, value: Any) -> State:

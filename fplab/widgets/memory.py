@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from .. import memory
 from ..draw.memory import bars_scene
-from ..draw.page import bracketed, facts, note, panel, table, title
+from ..draw.page import Said, bracketed, facts, note, panel, table, title
 from ..errors import quotes_call
 from ..memory import Estimate, words
 from ..memory.activations import RECOMPUTE
@@ -49,25 +49,22 @@ def render(state: State) -> str:
     rank = chosen.fullest
     bars = {f"ZeRO-{zero}": dict(e.fullest.device) for zero, e in enumerate(found)}
     capacity = CARDS[state.card] * 10**9
-    fits = ""
+    fits: Said = ""
     if capacity:
-        fits = str(say("✓ fits")) if chosen.total <= capacity else str(say("✗ does not fit"))
+        fits = say("✓ fits") if chosen.total <= capacity else say("✗ does not fit")
     rows = [(str(KINDS.get(kind, kind)), f"{n:,}", f"{n / 1e9:,.2f}") for kind, n in rank.device.items()]
     rows.append((str(say("total")), f"{rank.total:,}", f"{rank.total / 1e9:,.2f}"))
-    lines = [
-        (str(say_of("memory", "parameters")), f"{chosen.parameters:,}"),
-        (str(say("data-parallel ranks")), f"{chosen.options.data}"),
-        (str(say("sent by a rank in a step")), f"{rank.sent / 1e9:,.2f} GB"),
+    lines: list[tuple[Said, Said]] = [
+        (say_of("memory", "parameters"), f"{chosen.parameters:,}"),
+        (say("data-parallel ranks"), f"{chosen.options.data}"),
+        (say("sent by a rank in a step"), f"{rank.sent / 1e9:,.2f} GB"),
         *([(state.card, fits)] if fits else []),
     ]
-    head, whole = str(say("fullest rank")), f"{rank.total / 1e9:,.2f} GB"
-    return panel(
-        title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {bracketed(whole, head)} {fits}"),
-        bars_scene(bars, [CARDS[state.card]] * bool(capacity), f"ZeRO-{state.zero}", KINDS).svg(),
-        table([str(say("kind")), str(say("bytes")), "GB"], rows),
-        facts(lines),
-        note(str(say("GB: 10⁹ bytes. Computed, not measured."))),
-    )
+    head, whole = say("fullest rank"), f"{rank.total / 1e9:,.2f} GB"
+    return panel(title(f"{state.model}, {state.gpus} GPU, ZeRO-{state.zero}: {bracketed(whole, head)} {fits}"),
+                 bars_scene(bars, [CARDS[state.card]] * bool(capacity), f"ZeRO-{state.zero}", KINDS).svg(),
+                 table([say("kind"), say("bytes"), "GB"], rows), facts(lines),
+                 note(say("GB: 10⁹ bytes. Computed, not measured.")))  # fmt: skip
 
 
 CONTROLS = (

@@ -53,15 +53,15 @@ def render(state: State) -> str:
     asked, state = state.micro_batches, nearest(state)
     found = timeline(state)
     held = found.in_flight()
-    unit = str(say("model chunks")) if state.chunks > 1 else str(say_of("pipeline", "micro-batches"))
-    ideal = str(say("without waiting {ideal:g}", ideal=float(found.ideal)))
+    unit = say("model chunks") if state.chunks > 1 else say_of("pipeline", "micro-batches")
+    ideal = say("without waiting {ideal:g}", ideal=float(found.ideal))
     lines = [
-        (str(say("time")), bracketed(f"{float(found.span):g}", ideal)),
-        (str(say("bubble / ideal")), f"{found.bubble} = {float(found.bubble):.1%}"),
-        (str(say("waiting / whole")), f"{found.idle()} = {float(found.idle()):.1%}"),
-        (str(say("held at once")), f"{', '.join(map(str, held))} {unit}"),
+        (say("time"), bracketed(f"{float(found.span):g}", ideal)),
+        (say("bubble / ideal"), f"{found.bubble} = {float(found.bubble):.1%}"),
+        (say("waiting / whole"), f"{found.idle()} = {float(found.idle()):.1%}"),
+        (say("held at once"), f"{', '.join(map(str, held))} {unit}"),
     ]
-    told = note(str(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting.")))
+    told = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting."))
     head = f"{state.schedule}, {state.stages} × {state.micro_batches}" + (f" × {state.chunks}" * (state.chunks > 1))
     return panel(title(head), instead(asked, state), draw(found), facts(lines), told)
 
@@ -73,8 +73,8 @@ def instead(asked: int, state: State) -> str:
         return ""
     allowed = ", ".join(str(n) for n in range(p, MOST_BATCHES + 1, p))
     return note(
-        str(say("Interleaved takes micro-batches in groups of {p}, the number of stages: {asked} is none of "
-"{allowed}. Shown: the nearest, {m}.", p=p, asked=asked, allowed=allowed, m=m))
+        say("Interleaved takes micro-batches in groups of {p}, the number of stages: {asked} is none of "
+"{allowed}. Shown: the nearest, {m}.", p=p, asked=asked, allowed=allowed, m=m)
     )  # fmt: skip
 
 

@@ -119,8 +119,8 @@ def render(state: State) -> str:
         for code, share in found:
             _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
     ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))
-    where = str(say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp))
-    told = note(str(say("Above the values: the last field's bits; a dashed tick is a tie.")))  # fmt: skip
+    where = say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp)
+    told = note(say("Above the values: the last field's bits; a dashed tick is a tie."))  # fmt: skip
     return panel(title(after_colon(form.name, where)), drawing.svg(_spoken(state)), told)
 
 

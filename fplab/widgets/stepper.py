@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..draw.page import after_colon, bracketed, facts, listed, note, panel, power, title, two_to
+from ..draw.page import Facts, Said, after_colon, bracketed, facts, listed, note, panel, power, title, two_to
 from ..draw.stepper import step_scene
 from ..errors import LabError, quotes_call
 from ..tensorcore import GPUS, models, tracing
@@ -134,49 +134,49 @@ def render(state: State) -> str:
     trace = traced(state)
     number = min(state.step, len(trace.steps) - 1)
     step = trace.steps[number]
-    place = str(say("step {n} / {steps}", n=number + 1, steps=len(trace.steps)))
+    place = say("step {n} / {steps}", n=number + 1, steps=len(trace.steps))
     head = title(after_colon(trace.model.name, bracketed(place, _what(step))))
     drawing = step_scene(step, trace).svg() if step.emax is not None and step.quantum else note(_unaligned(step))
     return panel(head, drawing, facts(_lines(step, trace)), facts(_results(state, trace)))
 
 
-def _what(step: Step) -> str:
-    return str(say_of("stepper", "block")) if step.what == "block" else str(say("c is added"))
+def _what(step: Step) -> Said:
+    return say_of("stepper", "block") if step.what == "block" else say("c is added")
 
 
-def _unaligned(step: Step) -> str:
+def _unaligned(step: Step) -> Said:
     if math.isfinite(step.result):
-        return str(say("Nothing is aligned in this step."))
-    return str(say("Special operands decide this step."))
+        return say("Nothing is aligned in this step.")
+    return say("Special operands decide this step.")
 
 
-def _lines(step: Step, trace: Trace) -> list[tuple[str, str]]:
+def _lines(step: Step, trace: Trace) -> Facts:
     emax = [] if step.emax is None else [two_to(step.emax)]
-    cut = listed(*emax, str(say("cut below {power}", power=power(step.quantum)))) if step.quantum else "–"
+    cut = listed(*emax, say("cut below {power}", power=power(step.quantum))) if step.quantum else "–"
     total = f"{step.units:,} × {power(step.quantum)} = {float(step.total)!r}" if step.quantum else "–"
-    mode = {"rtz": str(say_of("stepper", "toward zero")), "rne": str(say("to nearest even"))}
+    mode = {"rtz": say_of("stepper", "toward zero"), "rne": say("to nearest even")}
     return [
-        (str(say("aligned to")), cut),
-        (str(say("lost by alignment")), _loss(step.lost_to_truncation)),
-        (str(say("sum of what is left")), total),
-        (str(say("rounded")), f"{mode[trace.model.rounding]} → {trace.model.result.name}"),
-        (str(say("lost by rounding")), _loss(step.lost_to_rounding)),
-        (str(say("result of the step")), f"{step.result!r}  (0x{step.bits:08x})"),
+        (say("aligned to"), cut),
+        (say("lost by alignment"), _loss(step.lost_to_truncation)),
+        (say("sum of what is left"), total),
+        (say("rounded"), f"{mode[trace.model.rounding]} → {trace.model.result.name}"),
+        (say("lost by rounding"), _loss(step.lost_to_rounding)),
+        (say("result of the step"), f"{step.result!r}  (0x{step.bits:08x})"),
     ]
 
 
-def _loss(x: Fraction) -> str:
+def _loss(x: Fraction) -> Said:
     if not x:
-        return str(say("nothing"))
+        return say("nothing")
     short, digits = power(x), f"{float(x):.6g}"
     return digits if short == digits else f"{short} = {digits}"
 
 
-def _results(state: State, trace: Trace) -> list[tuple[str, str]]:
-    lines = [(str(say("end of the row")), f"{trace.result!r}  (0x{trace.bits:08x})")]
+def _results(state: State, trace: Trace) -> Facts:
+    lines: list[tuple[Said, Said]] = [(say("end of the row"), f"{trace.result!r}  (0x{trace.bits:08x})")]
     if trace.exact is not None:
-        lines.append((str(say("exact sum")), f"{float(trace.exact)!r}"))
-    return [*lines, (str(say("recorded hardware")), hardware(state, trace))]
+        lines.append((say("exact sum"), f"{float(trace.exact)!r}"))
+    return [*lines, (say("recorded hardware"), hardware(state, trace))]
 
 
 def hardware(state: State, trace: Trace) -> str:
@@ -186,7 +186,7 @@ def hardware(state: State, trace: Trace) -> str:
     found = evidence.look_up(model, row[0], row[1], numbers(state.c, "c")[0])
     if found is None:
         return str(say("no record of this row"))
-    same = str(say("✓ the same bits")) if found.bits == trace.bits else str(say("✗ OTHER BITS"))
+    same = say("✓ the same bits") if found.bits == trace.bits else say("✗ OTHER BITS")
     return f"0x{found.bits:08x}  {same}  ({found.source})"
 
 

@@ -1,25 +1,32 @@
-"""What a widget writes stays inside its picture, at the ends of what can be moved."""
+"""What a widget writes stays inside its picture and apart, at the ends of what can be moved; and is drawn quickly."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
 
 import pytest
-from pictures import parse
+from pictures import of_class, parse
 
+from fplab.draw import histogram
 from fplab.errors import LabError
-from fplab.widgets import accumulation, blockwise, pipeline
+from fplab.language import speaking
+from fplab.widgets import accumulation, blockwise, gradients, pipeline, rounding
 
-LETTER = 8.0  # the width of a letter of size 12, or more
+
+def width(text: str, letter: float = 8.0, character: float = 12.0) -> float:
+    """About how many pixels a text is wide, at 12 pixels; ``character``: of Chinese."""
+    return sum(character if unicodedata.east_asian_width(c) in "WF" else letter for c in text)
 
 
-def texts(picture: str):
+def spans(picture: str, class_: str = "", letter: float = 8.0):
     """The texts of a drawing with where each begins and ends."""
-    for e in parse(picture).iter():
+    for e in of_class(picture, class_) if class_ else parse(picture).iter():
         if e.tag.endswith("text"):
-            x, wide = float(e.get("x")), LETTER * len(e.text or "")
+            x, wide = float(e.get("x")), width(e.text or "", letter)
             start = {"start": x, "middle": x - wide / 2, "end": x - wide}[e.get("text-anchor") or "start"]
             yield e.text, start, start + wide
 
@@ -28,9 +35,31 @@ def texts(picture: str):
 @pytest.mark.parametrize("outlier", [-64.0, -4.5, 0.0, 64.0])
 def test_the_outlier_is_told_inside_the_picture(place, outlier):
     picture = blockwise.render(blockwise.State(place=place, outlier=outlier))
-    told = [(start, end) for text, start, end in texts(picture) if text and text.startswith(f"{outlier:g}")]
+    told = [(start, end) for text, start, end in spans(picture) if text and text.startswith(f"{outlier:g}")]
     assert told
     assert all(start >= 0 and end <= blockwise.WIDTH for start, end in told)
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "e5m2", "e4m3"])
+@pytest.mark.parametrize("scale", [0, 11, 24, 40])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_limits_under_the_histogram_do_not_cover_each_other(fmt, scale, language):
+    with speaking(language):
+        found = list(spans(gradients.render(gradients.State("weight", fmt, scale)), "edge", letter=6.6))
+    assert len(found) == 3
+    assert found[0][1] >= 0
+    assert all(left[2] <= right[1] for left, right in itertools.pairwise(found))
+    assert found[-1][2] <= histogram.WIDTH
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_no_name_of_a_rounding_is_cut_off_at_the_left(language):
+    with speaking(language):
+        drawn = rounding.render(rounding.State())
+        names = {str(name) for name in rounding.NAMES.values()}
+    starts = {text: start for text, start, _ in spans(drawn, letter=6.1) if any(n in (text or "") for n in names)}
+    assert len(starts) == len(names)
+    assert all(start > 0 for start in starts.values()), starts
 
 
 def test_a_long_backward_pass_is_hatched_throughout():
