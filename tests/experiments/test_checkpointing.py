@@ -1,0 +1,83 @@
+"""The experiment on checkpointing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from experiments.frame import Mutant, frame
+from fplab.experiments import checkpointing
+from fplab.experiments.checkpointing import Params
+
+SMALL = Params(layers=4, hidden=32, vocabulary=64, sequence=32)
+TINY = Params(layers=2, hidden=32, vocabulary=64, sequence=16)
+
+
+def off(name: str, at: tuple[int, ...], by: int) -> Any:
+    """One number of the run another."""
+
+    def change(result: Any) -> Any:
+        array = getattr(result, name).copy()
+        array[at] += by
+        return {name: array}
+
+    return change
+
+
+def another_dropout(good: Any) -> Any:
+    """Segments that draw new random numbers when they run again."""
+    return lambda inner, size, keep_random=True: good(inner, size, keep_random=False)
+
+
+def one_by_one(good: Any) -> Any:
+    """Segments of one layer, whatever their name."""
+    return lambda inner, size, keep_random=True: good(inner, 1, keep_random)
+
+
+MUTANTS = (
+    Mutant("segments draw dropout anew", ("same_gradients",), "segmented", another_dropout, params=TINY),
+    Mutant("segments keep their random numbers", ("new_random",), "segmented",
+           lambda good: lambda inner, size, keep_random=True: good(inner, size), params=TINY),
+    Mutant("every layer by itself under every name", ("saved", "peak"), "segmented", one_by_one, params=TINY),
+    Mutant("an operation more", ("work",), change=off("work", (3,), 1)),
+    Mutant("one byte of a gradient", ("same_gradients",), change=off("differ", (1, 2), 1)),
+    Mutant("another best segment", ("best",), change=off("peak", (0, 2), 10**9)),
+)  # fmt: skip
+
+globals().update(frame(checkpointing, SMALL, MUTANTS))
+
+
+def test_a_step_in_segments_computes_what_a_plain_one_does() -> None:
+    inputs = checkpointing.tokens_of(SMALL)
+    with torch.random.fork_rng(devices=[]):
+        losses = []
+        for way in SMALL.ways:
+            torch.manual_seed(1)
+            losses.append(checkpointing.network_of(SMALL, way)(*inputs).item())
+    assert len(set(losses)) == 1
+
+
+def test_segments_cover_every_layer_once() -> None:
+    module = checkpointing.network_of(SMALL, "segments of 2")
+    seen: list[int] = []
+    for i, layer in enumerate(module.layers[0].inner):  # type: ignore[index, union-attr]
+        layer.register_forward_pre_hook(lambda *_, i=i: seen.append(i))
+    loss = module(*checkpointing.tokens_of(SMALL))
+    assert seen == [0, 1, 2, 3]
+    loss.backward()
+    assert seen[4:] == [2, 3, 0, 1]
+
+
+def test_the_formula_finds_the_depth_from_which_longer_segments_pay() -> None:
+    """Every layer by itself up to about two layers for each input's worth of activations; later longer segments."""
+    best = {depth: checkpointing.best_segment(Params(layers=depth)) for depth in (8, 16, 32, 64, 256, 1024)}
+    assert best == {8: 1, 16: 1, 32: 1, 64: 2, 256: 4, 1024: 8}
+    for depth in (64, 256, 1024):
+        assert checkpointing.rule(Params(layers=depth)) * 2 >= best[depth] ** 2 / 4
+    assert [checkpointing.sqrt_segment(Params(layers=depth)) for depth in (16, 64, 256)] == [4, 8, 16]
+
+
+def test_the_history_is_what_the_peak_says(result: Any) -> None:
+    for way in checkpointing.SHOWN:
+        assert result.history[way].max() == result.peak[0, SMALL.ways.index(way)]
