@@ -18,38 +18,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from .errors import LabError, door, unknown
-from .words import mark
 
 Rule = Callable[[Fraction, bool, bool, int], bool]
 HALF = Fraction(1, 2)
-
-
-def _nearest_even(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return share > HALF or (share == HALF and odd)
-
-
-def _nearest_away(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return share >= HALF
-
-
-def _truncate(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return False
-
-
-def _ceiling(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return not negative
-
-
-def _floor(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return negative
-
-
-def _to_odd(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return not odd
-
-
-def _by_chance(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return math.floor(share * 2**32) + word >= 2**32
 
 
 @enum.unique
@@ -59,13 +30,19 @@ class Rounding(enum.Enum):
     ``text``: what it does, after "rounded". ``rule``: its definition, :meth:`goes_up`. ``random``: whether it draws.
     """
 
-    RNE = "rne", mark("to nearest, ties to even"), _nearest_even
-    RNA = "rna", mark("to nearest, ties away from zero"), _nearest_away
-    RTZ = "rtz", mark("toward zero"), _truncate
-    RTP = "rtp", mark("toward +infinity"), _ceiling
-    RTN = "rtn", mark("toward -infinity"), _floor
-    ODD = "odd", mark("to odd"), _to_odd  # inexact results to the neighbour whose significand is odd
-    STOCHASTIC = "stochastic", mark("up or down by distance"), _by_chance, True  # up with the probability of its share
+    RNE = "rne", "to nearest, ties to even", lambda share, odd, negative, word: share > HALF or (share == HALF and odd)
+    RNA = "rna", "to nearest, ties away from zero", lambda share, odd, negative, word: share >= HALF
+    RTZ = "rtz", "toward zero", lambda share, odd, negative, word: False
+    RTP = "rtp", "toward +infinity", lambda share, odd, negative, word: not negative
+    RTN = "rtn", "toward -infinity", lambda share, odd, negative, word: negative
+    # Inexact results to the neighbour whose significand is odd; and up with the probability of the share.
+    ODD = "odd", "to odd", lambda share, odd, negative, word: not odd
+    STOCHASTIC = (
+        "stochastic",
+        "up or down by distance",
+        lambda share, odd, negative, word: math.floor(share * 2**32) + word >= 2**32,
+        True,
+    )
 
     text: str
     random: bool

@@ -234,12 +234,8 @@ def test_a_file_without_an_algorithm_names_itself(monkeypatch: pytest.MonkeyPatc
 
 # --- a rounding -------------------------------------------------------------------------------------------------------
 
-ROW = ('    ODD = "odd"', '    RNZ = "rnz", "to nearest, ties toward zero", _nearest_zero\n    ODD = "odd"')
-RULE = ("def _truncate(", """def _nearest_zero(share: Fraction, odd: bool, negative: bool, word: int) -> bool:
-    return share > HALF
-
-
-def _truncate(""")  # fmt: skip
+OLD = '    ODD = "odd"'
+NEW = '    RNZ = "rnz", "to nearest, ties toward zero", lambda share, odd, negative, word: share > HALF'
 NUMBER = ('"stochastic": 6}\nRNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC', '"stochastic": 6, "rnz": 7}\n'
           "RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC, RNZ")  # fmt: skip
 ARM = ("    if mode == RNA:\n", "    if mode == RNZ:\n        return above > half or (above == half and sticky)\n"
@@ -247,7 +243,7 @@ ARM = ("    if mode == RNA:\n", "    if mode == RNZ:\n        return above > hal
 
 
 def test_a_rounding_is_one_row_and_its_kernel(house: House) -> None:
-    house.edit("roundings.py", ROW, RULE)
+    house.edit("roundings.py", (OLD, f"{NEW}\n{OLD}"))
     said = house.says("""
 try:
     fplab.quantize(1.0, "fp16", "rnz")
