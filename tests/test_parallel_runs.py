@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,6 @@ from fplab import memory, parallel
 from fplab.errors import LabError
 from fplab.experiments import data_parallel
 from fplab.experiments.base import Status
-from fplab.experiments.data_parallel.data import gathered
 from fplab.lab import free_port
 from fplab.memory.models import Model, Tensor
 from fplab.parallel import launching, reference, schedules
@@ -218,20 +218,18 @@ def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: in
     params = data_parallel.Params(ranks=ranks, steps=3)
     results = [runs[name, ranks] for name in params.strategies]
     assert set(params.strategies) == set(NAMES)
-    arrays = gathered(results, *reference.whole(results[0].setting))
-    for check in data_parallel.CHECKS:
-        outcome = check.check(arrays, params)
-        unseen = ranks == 2 and outcome.detail == "two addends have one sum, whatever the order"
+    result = data_parallel.gathered(params, results, *reference.whole(results[0].setting))
+    for claim in data_parallel.CLAIMS:
+        outcome = claim.test(result)
+        unseen = ranks == 2 and str(outcome.detail) == "two addends have one sum, whatever the order"
         assert outcome.status is (Status.ABSENT if unseen else Status.PASS), outcome.detail
-    sent = {
-        name: (int(n), int(a)) for name, n, a in zip(params.strategies, arrays["sent"], arrays["reduced"], strict=True)
-    }
+    sent = {name: (int(n), int(a)) for name, n, a in zip(params.strategies, result.sent, result.reduced, strict=True)}
     assert sent["ddp"] == (4 * 4522, 4 * 4522)  # once as called, and once more: an all-reduce has two halves
     assert 0 < sent["tensor"][1] <= sent["tensor"][0]
     assert {sent[name][1] for name in ("parameter-server", "zero1", "zero2", "zero3", "fully-shard", "1f1b")} == {0}
-    changed = {**arrays, "held": arrays["held"].copy()}
-    changed["held"][-1, 1, 0] += 4
-    assert "1f1b, rank 1: parameters" in data_parallel.CHECKS[0].check(changed, params).detail
+    held = result.held.copy()
+    held[-1, 1, 0] += 4
+    assert "1f1b, rank 1: parameters" in str(data_parallel.held_bytes(replace(result, held=held)).detail)
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------

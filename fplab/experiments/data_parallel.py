@@ -91,7 +91,11 @@ def run(params: Params, tick: Tick) -> Result:
         plain, losses = reference.whole(parallel.Setting(params.strategies, params.ranks, **how))
         ended = started.result()
     tick(0.8, "one process")
-    results = [ended[name] for name in params.strategies]
+    return gathered(params, [ended[name] for name in params.strategies], plain, losses)
+
+
+def gathered(params: Params, results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Result:
+    """All strategies' runs, beside the ``plain`` weights and losses of training on the whole batch."""
     columns = zip(*(of_strategy(one, plain) for one in results), strict=True)
     arrays = [*map(np.array, columns), np.stack([one.losses for one in results]), losses, np.array(plain.size)]
     return Result(params, *arrays)
