@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-import fplab
-
-from ... import formats
-from ...hardware.cases import Arrays
-from ..base import Tick
+from ... import formats, numeric
+from ...hardware.cases import Arrays, philox_bits
+from ..base import Digested, Tick
 
 if TYPE_CHECKING:
     import torch
 
 HALVES = ("fp16", "bf16")
-LAYERS = ("first", "second", "third")
 # What is kept of a step, of all weights: the parameters, what is updated (FP32 with a copy), velocities and Kahan's
 # compensations before it, the gradients, and all but these after it.
 STEP = ("parameter", "weight", "velocity", "compensation", "gradient", "new parameter", "new weight", "new velocity",
@@ -37,9 +36,15 @@ class Variant(NamedTuple):
         """How it is called in a figure or a message."""
         return "FP32" if self.weights == "fp32" else f"{self.weights.upper()}, {WORDS[self.update]}"
 
+    @property
+    def place(self) -> int:
+        """Where it stands in the results."""
+        return VARIANTS.index(self)
+
 
 WORDS = {"nearest": "nearest", "stochastic": "stochastic", "kahan": "Kahan", "master": "FP32 copy"}
 VARIANTS = (Variant("fp32", "nearest"), *(Variant(f, u) for f in HALVES for u in WORDS))
+PAIRED = tuple(v for v in VARIANTS[1:] if v.update in ("nearest", "stochastic"))  # whose updates are kept
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,33 @@ class Params:
 
 
 QUICK = Params(rates=(2.0**-3, 2.0**-5), distance=4.0, width=32, every=16)
+
+
+@dataclass(frozen=True)
+class Result:
+    """By (variant, rate, seed): ``final``, ``along``: training loss of the last steps and of all; ``top1``: accuracy;
+    ``lost``: share of updates lost; ``drift``: in ulps, from where updates, added exactly, lead (..., median and most).
+
+    Of the first seed at the last rate, by variant: ``losses``: float32 (variant, step); ``by_layer``: share of updates
+    lost (variant, counted step, layer); ``steps``: float32 (variant, kept step, STEP, n). ``pairs``: of PAIRED, float32
+    (3, n), weights, updates and new weights. ``survival``: (format, ratio), see there.
+    """
+
+    params: Params
+    final: np.ndarray
+    along: np.ndarray
+    top1: np.ndarray
+    lost: np.ndarray
+    drift: np.ndarray
+    losses: np.ndarray
+    by_layer: np.ndarray
+    steps: np.ndarray
+    pairs: Mapping[Variant, np.ndarray]
+    survival: Digested
+
+    def nearest(self, fmt: str) -> np.ndarray:
+        """Weights, updates and new weights of the run that rounds to nearest: float64 (3, n)."""
+        return np.asarray(self.pairs[Variant(fmt, "nearest")].astype(np.float64))
 
 
 class Trained(NamedTuple):
@@ -120,6 +152,14 @@ class Ledger:
         return np.asarray(rows.sum(axis=2))
 
 
+def whole() -> tuple[Any, Any]:
+    """All training images, flat, and their labels."""
+    from ...training import digits, tensors
+
+    images, labels = tensors(digits("train"))
+    return images.flatten(1), labels
+
+
 def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained:
     """Train the network once, on one thread."""
     from ...training.loop import one_thread
@@ -130,9 +170,8 @@ def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained
         model = digits_mlp(seed, params.width)
         parameters = list(model.parameters())
         optimizer = SGD(parameters, rate, params.momentum, weights=variant.weights, update=variant.update, seed=seed)
-        start = [p.detach().numpy().astype(np.float64) for p in parameters]
-        if variant.update == "master":
-            start = [optimizer.state[p]["master"].numpy().astype(np.float64) for p in parameters]
+        begun = [optimizer.state[p]["master"] if variant.update == "master" else p.detach() for p in parameters]
+        start = [x.numpy().astype(np.float64) for x in begun]
         optimizer.observer = ledger = Ledger(parameters, params.every)
         steps = params.steps(rate)
         losses = np.zeros(steps, np.float32)
@@ -149,11 +188,9 @@ def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained
                 kept.append(np.stack([*before, gradients, *held(optimizer, parameters)]))
             losses[step] = loss.item()
         drift = drifts(variant, parameters, start, ledger, optimizer)
-        counted = ledger.by_layer()
-        return Trained(
-            losses, DIGITS_MLP.evaluate(model), counted[..., 0], counted[..., 1], drift, np.hstack(ledger.pairs),
-            np.stack(kept),
-        )  # fmt: skip
+        lost, moving = np.moveaxis(ledger.by_layer(), -1, 0)
+        pairs = np.hstack(ledger.pairs)
+        return Trained(losses, DIGITS_MLP.evaluate(model), lost, moving, drift, pairs, np.stack(kept))
 
 
 def held(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
@@ -169,14 +206,6 @@ def held(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
     return [np.concatenate(row) for row in rows]
 
 
-def whole() -> tuple[Any, Any]:
-    """All training images, flat, and their labels."""
-    from ...training import digits, tensors
-
-    images, labels = tensors(digits("train"))
-    return images.flatten(1), labels
-
-
 def drifts(
     variant: Variant, parameters: list[Any], start: list[np.ndarray], ledger: Ledger, optimizer: Any
 ) -> np.ndarray:
@@ -189,55 +218,47 @@ def drifts(
         last = parameter.detach().numpy().astype(np.float64)
         if variant.update == "kahan":
             last = last + optimizer.state[parameter]["compensation"].numpy()
-        found.append((np.abs(last - (first + total)) / fplab.ulp(peak, variant.weights)).ravel())
+        found.append((np.abs(last - (first + total)) / numeric.ulp(peak, variant.weights)).ravel())
     every = np.concatenate(found)
     return np.array([np.median(every), every.max()])
 
 
-def run(params: Params, tick: Tick) -> Arrays:
-    """Every variant at every learning rate and seed; arrays by (variant, rate, seed)."""
+def run(params: Params, tick: Tick) -> Result:
+    """Every variant at every learning rate and seed."""
     shape = (len(VARIANTS), len(params.rates), params.seeds)
     final, along, top1, lost = (np.zeros(shape) for _ in range(4))
-    drift = np.zeros((*shape, 2))
-    arrays: Arrays = {}
+    drift, first = np.zeros((*shape, 2)), []
     done, cost = 0.0, params.seeds * len(VARIANTS) * sum(params.steps(r) for r in params.rates)
-    for v, variant in enumerate(VARIANTS):
-        for i, rate in enumerate(params.rates):
-            for seed in range(params.seeds):
-                trained = one_run(params, variant, rate, seed)
-                where = (v, i, seed)
-                last = max(len(trained.losses) // 10, 8)
-                final[where], along[where] = trained.losses[-last:].mean(), trained.losses.mean()
-                top1[where] = trained.top1
-                lost[where], drift[where] = trained.lost.sum() / trained.moving.sum(), trained.drift
-                if seed == 0:
-                    arrays |= kept(params, variant, i, trained)
-                done += params.steps(rate)
-                tick(0.95 * done / cost, f"{variant.label}, learning rate {rate:.3g}")
-    return {
-        **arrays,
-        "final": final,
-        "along": along,
-        "top1": top1,
-        "lost": lost,
-        "drift": drift,
-        "survival": np.stack([survival(fmt) for fmt in HALVES]),
-    }
+    for where in itertools.product(*map(range, shape)):
+        v, i, seed = where
+        rate = params.rates[i]
+        one = one_run(params, VARIANTS[v], rate, seed)
+        final[where], along[where] = last_losses(one.losses), one.losses.mean()
+        top1[where], drift[where] = one.top1, one.drift
+        lost[where] = one.lost.sum() / one.moving.sum()
+        if seed == 0 and i == len(params.rates) - 1:
+            first.append(one)
+        done += params.steps(rate)
+        tick(0.95 * done / cost, f"{VARIANTS[v].label}, learning rate {rate:.3g}")
+    return Result(
+        params, final, along, top1, lost, drift,
+        losses=np.stack([one.losses for one in first]),
+        by_layer=np.stack([one.lost / np.maximum(one.moving, 1) for one in first]),
+        steps=np.stack([one.steps for one in first]),
+        pairs={v: sampled(first[v.place].pairs, 64 * params.sample) for v in PAIRED},
+        survival=np.stack([survival(fmt) for fmt in HALVES]),
+    )  # fmt: skip
 
 
-def kept(params: Params, variant: Variant, rate: int, trained: Trained) -> Arrays:
-    """What of a first seed's run the checks and the figure look at: that of the last learning rate."""
-    if rate != len(params.rates) - 1:
-        return {}
-    name = f"{variant.weights}_{variant.update}"
-    found = {f"losses_{name}": trained.losses, f"by_layer_{name}": trained.lost / np.maximum(trained.moving, 1)}
-    found[f"steps_{name}"] = trained.steps
-    if variant.update in ("nearest", "stochastic") and variant.weights != "fp32":
-        w, u, after = trained.pairs
-        moving = np.flatnonzero(u)
-        chosen = moving[:: max(1, len(moving) // (64 * params.sample))]
-        found |= {f"pairs_{name}": np.stack([w[chosen], u[chosen], after[chosen]])}
-    return found
+def last_losses(losses: np.ndarray) -> float:
+    """The mean of the last tenth, of eight steps at least."""
+    return float(losses[-max(len(losses) // 10, 8) :].mean())
+
+
+def sampled(pairs: np.ndarray, most: int) -> np.ndarray:
+    """About so many of the pairs whose update is not zero, evenly spaced."""
+    moving = np.flatnonzero(pairs[1])
+    return np.asarray(pairs[:, moving[:: max(1, len(moving) // most)]])
 
 
 def survival(fmt: str) -> np.ndarray:
@@ -247,10 +268,8 @@ def survival(fmt: str) -> np.ndarray:
     from zero and are rounded to nearest. Counted over all significands of one binade, by integers alone.
     """
     form = formats.get(fmt)
-    p = form.significand_bits
-    units = np.arange(2**form.fraction_bits, 2**p, dtype=np.float64)  # weights in ulps
-    ratios = ratio_edges(fmt)
-    lost = [(units / r < 0.5) | ((units / r == 0.5) & (units % 2 == 0)) for r in ratios]
+    units = np.arange(2**form.fraction_bits, 2**form.significand_bits, dtype=np.float64)  # weights in ulps
+    lost = [(units / r < 0.5) | ((units / r == 0.5) & (units % 2 == 0)) for r in ratio_edges(fmt)]
     return np.array([x.mean() for x in lost])
 
 
@@ -258,3 +277,91 @@ def ratio_edges(fmt: str) -> np.ndarray:
     """The ratios at which :func:`survival` counts."""
     p = formats.get(fmt).significand_bits
     return np.asarray(2.0 ** (p - 1 + np.arange(RATIO_BINADES * RATIO_STEPS + 1) / RATIO_STEPS))
+
+
+# --- the same steps, by the rule ----------------------------------------------------------------------------------
+
+
+def gradients(parameters: np.ndarray, shapes: list[tuple[int, ...]], x: Any, labels: Any) -> np.ndarray:
+    """Of the mean cross-entropy of a batch, float32 (n,), by autograd on functions."""
+    import torch
+    from torch.nn import functional
+
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    leaves = [torch.from_numpy(part.reshape(shape).copy()).requires_grad_()
+              for part, shape in zip(np.split(parameters, ends[:-1]), shapes, strict=True)]  # fmt: skip
+    for i in range(0, len(leaves), 2):
+        x = functional.linear(x.relu() if i else x, leaves[i], leaves[i + 1])
+    found = torch.autograd.grad(functional.cross_entropy(x, labels), leaves)
+    return np.concatenate([g.numpy().ravel() for g in found])
+
+
+def after(variant: Variant, given: dict[str, np.ndarray], params: Params, rate: float) -> dict[str, np.ndarray]:
+    """What a step ends with: numpy's float32 for velocity and update, the rule's sums each rounded once.
+
+    Of stochastic rounding not the weight, which another claim is about.
+    """
+    velocity = given["velocity"] * np.float32(params.momentum) + given["gradient"]
+    update, w, lost = velocity * np.float32(-rate), given["weight"], given["compensation"]
+    found = {"new velocity": velocity}
+    fmt = "fp32" if variant.update == "master" else variant.weights
+
+    def rounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.asarray(a + b if fmt == "fp32" else numeric.quantize(a.astype(np.float64) + b, fmt), np.float32)
+
+    if variant.update == "kahan":
+        corrected = rounded(update, lost)
+        summed = rounded(w, corrected)
+        left = rounded(corrected, -rounded(summed, -w))
+        return found | {"new weight": summed, "new parameter": summed, "new compensation": left}
+    if variant.update == "stochastic":
+        return found
+    summed = rounded(w, update)
+    copy = np.asarray(numeric.quantize(summed, variant.weights), np.float32)
+    return found | {"new weight": summed, "new parameter": copy}
+
+
+def by_layer(given: dict[str, np.ndarray], shapes: list[tuple[int, ...]], rate: float) -> np.ndarray:
+    """Of the updates of each layer, its weights and biases, the share that left the weight as it was."""
+    sizes = np.array([int(np.prod(shape)) for shape in shapes]).reshape(-1, 2).sum(axis=1)
+    layer = np.repeat(np.arange(len(sizes)), sizes)
+    moving = given["new velocity"] * np.float32(-rate) != 0
+    gone = moving & (given["new weight"] == given["weight"])
+    return np.asarray(np.bincount(layer, gone) / np.maximum(np.bincount(layer, moving), 1))
+
+
+# --- operands of GPU cases ---------------------------------------------------------------------------------------
+
+GIVEN = {f"{fmt}_{name}": fmt for fmt in HALVES for name in ("weight", "update")}
+
+
+def operands(fmt: str, n: int, lift: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (uint16) of weights, and of updates around half an ulp of them: the criterion, ties included.
+
+    ``lift``: by how many binades the updates are larger.
+    """
+    fraction = formats.get(fmt).fraction_bits
+    raw = philox_bits(401 + fraction, 2 * n, np.uint32)
+    w, r = raw[:n], raw[n:]
+    field = (15 if fmt == "fp16" else 127) + (w >> 16) % 4  # weights between 1 and 16
+    weights = (w & 1) << 15 | field << fraction | (w >> 1) & ((1 << fraction) - 1)
+    below = fraction - lift + (r >> 16) % 4  # the update's exponent lies that far below the weight's
+    tie = (r >> 20) % 4 == 0  # every fourth is a power of two
+    significand = np.where(tie, 0, (r >> 1) & ((1 << fraction) - 1))
+    updates = (r & 1) << 15 | (field - below) << fraction | significand
+    return weights.astype(np.uint16), updates.astype(np.uint16)
+
+
+def pairs(n: int, lift: int = 0) -> Arrays:
+    """Weights and updates of both formats. Lifted by 4 binades updates are gradients, which times LR are updates."""
+    return dict(zip(GIVEN, [codes for fmt in HALVES for codes in operands(fmt, n, lift)], strict=True))
+
+
+def masters(n: int) -> Arrays:
+    """FP32 weights: signs, exponents of 2**-10 to 2, any significand, and midpoints of both formats."""
+    raw = philox_bits(409, n)
+    values = raw & np.uint32(0x807FFFFF) | ((raw >> 9) % 11 + 117) << np.uint32(23)
+    for share, fraction in ((3, 10), (5, 7)):
+        half = np.uint32(1 << (22 - fraction))
+        values[::share] = values[::share] & ~np.uint32(2 * half - 1) | half
+    return {"master": values.astype(np.uint32)}

@@ -1,0 +1,159 @@
+"""The experiment on 16-bit weights: its runs, its claims, mutants that they kill, its GPU cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from experiment_frame import compute_with_little_installed
+
+import fplab
+from experiments.frame import Mutant, frame
+from fplab import formats
+from fplab.experiments import lost_updates, master_weights
+from fplab.experiments.master_weights import data
+from fplab.experiments.torch_bits.checks import WITH_FMA
+
+TINY = data.Params(rates=(2.0**-4,), distance=1.0, width=8, seeds=1, sample=64, every=4)
+NEAREST, STOCHASTIC = (data.Variant("bf16", update) for update in ("nearest", "stochastic"))
+
+
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Any:
+    return lambda result: {name: change(getattr(result, name))}
+
+
+def with_pairs(fmt: str, change: Callable[[np.ndarray], None], update: str = "nearest") -> Any:
+    """A change, in place, of a run's weights, updates and new weights."""
+
+    def fault(result: Any) -> dict[str, Any]:
+        found = result.pairs[data.Variant(fmt, update)].copy()
+        change(found)
+        return {"pairs": {**result.pairs, data.Variant(fmt, update): found}}
+
+    return fault
+
+
+def one_more_lost(pairs: np.ndarray) -> None:
+    """A weight that a lost update has moved all the same."""
+    w, _, after = pairs
+    at = int(np.flatnonzero(after == w)[0])
+    after[at] = fplab.neighbours(np.float32(w[at]), "bf16")[1]
+
+
+def from_fp32(name: str, factor: float, *places: int) -> Any:
+    """Variants that end as FP32 does, times a factor."""
+
+    def fault(result: Any) -> dict[str, np.ndarray]:
+        found = getattr(result, name).copy()
+        found[list(places)] = factor * found[0]
+        return {name: found}
+
+    return fault
+
+
+def wrong_layers(ledger: type[data.Ledger]) -> type[data.Ledger]:
+    """Lost updates blamed on the wrong layer."""
+
+    class Faulty(ledger):  # type: ignore[misc, valid-type]
+        def by_layer(self) -> np.ndarray:
+            return super().by_layer()[:, ::-1]
+
+    return Faulty
+
+
+def uncompensated(rules: Any) -> Any:
+    """Kahan's rule that forgets what a sum lost."""
+    kept = tuple(step for step in rules["kahan"].apply if step.target != "compensation")
+    return {**rules, "kahan": rules["kahan"]._replace(apply=kept)}
+
+
+MUTANTS = (
+    Mutant("lost updates blamed on the wrong layer", ("steps",), "data.Ledger", wrong_layers, params=TINY),
+    Mutant("a compensation that is forgotten", ("steps",), "fplab.training.optimizers.precision.RULES", uncompensated,
+           params=TINY),
+    Mutant("a velocity that does not decay", ("steps",), "fplab.training.optimizers.programs.MOMENTUM",
+           lambda program: program[1:], params=TINY),
+    Mutant("a last loss of another run", ("steps",), change=changed("final", lambda x: np.roll(x, 1, axis=0))),
+    Mutant("a loss along the way of another run", ("steps",), change=changed("along", lambda x: np.roll(x, 1, axis=0))),
+    Mutant("the 2048 rule taken at its word", ("textbook",), "TEXTBOOK", lambda rows: ((1.5, 1.5 / 2048, 1.5),),
+           params=TINY),
+    Mutant("sums that are rounded otherwise", ("library_sums",),
+           change=with_pairs("fp16", lambda x: x[2].__setitem__(0, 0.125))),
+    Mutant("an update that is lost and is not", ("half_gap",), change=with_pairs("bf16", one_more_lost)),
+    Mutant("nothing ever reaches a weight", ("ratio_rule",),
+           change=with_pairs("fp16", lambda x: x[2].__setitem__(slice(None), x[0]))),
+    Mutant("ties away from even", ("survivors",), change=changed("survival", lambda x: x * 0.9)),
+    Mutant("larger steps lose more", ("smaller_steps",), change=changed("lost", lambda x: x[:, ::-1])),
+    Mutant("stochastic rounding that is none", ("unbiased",),
+           change=lambda result: {"pairs": {**result.pairs, STOCHASTIC: result.pairs[NEAREST]}}),
+    Mutant("a copy in BF16", ("copy",), change=changed("drift", lambda x: x + 0.3)),
+    Mutant("distances in half ulps", ("copy",), change=changed("drift", lambda x: x / 2)),
+    Mutant("Kahan as rounding to nearest", ("kahan_nearest",),
+           change=changed("drift", lambda x: x[[v - 2 if v in (3, 7) else v for v in range(9)]])),
+    Mutant("BF16 as good as FP32", ("behind",), change=from_fp32("along", 1.0, NEAREST.place)),
+    Mutant("remedies that are none", ("remedies",), change=from_fp32("final", 1.1, *range(NEAREST.place + 1, 9))),
+    Mutant("an FP32 that reads badly", ("learning",), change=changed("top1", lambda x: x * 0.5)),
+)  # fmt: skip
+
+globals().update(frame(master_weights, master_weights.QUICK, MUTANTS))
+
+
+def test_every_update_is_counted_and_added_up() -> None:
+    """A ledger by hand: two parameters of one layer, two steps, every one counted."""
+    parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
+    ledger = data.Ledger(parameters, 1)
+    for _ in range(2):
+        ledger(parameters[0], np.float32([1, 2]), np.float32([0.5, 0]), np.float32([1, 2]))
+        ledger(parameters[1], np.float32([3]), np.float32([0.25]), np.float32([-4]))
+    assert [t.tolist() for t in ledger.total] == [[1.0, 0.0], [0.5]]
+    assert [p.tolist() for p in ledger.peak] == [[1.0, 2.0], [4.0]]
+    assert ledger.by_layer().tolist() == [[[1, 2]], [[1, 2]]]
+
+
+def test_a_run_repeats_to_the_bit_and_seeds_differ() -> None:
+    few = data.Params(rates=(2.0**-4,), distance=0.5, width=16)
+    one, again, other = (data.one_run(few, STOCHASTIC, few.rates[0], seed) for seed in (0, 0, 1))
+    assert one.losses.tobytes() == again.losses.tobytes() != other.losses.tobytes()
+    assert one.pairs.tobytes() == again.pairs.tobytes()
+
+
+@pytest.mark.parametrize("fmt", data.HALVES)
+def test_survival_is_what_the_kernels_do_to_every_significand(fmt: str) -> None:
+    form = formats.get(fmt)
+    weights = np.arange(2**form.fraction_bits, 2**form.significand_bits, dtype=np.float64) * 2.0**-form.fraction_bits
+    edges = data.ratio_edges(fmt)
+    for i in (0, 8, 11, 13, 16, 32):
+        lost = fplab.quantize(weights + weights / edges[i], fmt) == weights  # the sum needs fewer than 53 bits or so
+        assert lost.mean() == pytest.approx(data.survival(fmt)[i], abs=2.0**-form.fraction_bits)
+
+
+@pytest.mark.parametrize("fmt", data.HALVES)
+def test_gpu_cases_reach_the_criterion(fmt: str) -> None:
+    """Kept, lost and ties; and a second compensated sum that the first one's loss has changed."""
+    w, u = (fplab.decode(c, fmt).astype(np.float64) for c in data.operands(fmt, 2048))
+    assert 0.2 < lost_updates.lost_by_criterion(w, u, fmt).mean() < 0.8
+    assert (np.abs(u) == fplab.ulp(w, fmt) / 2).sum() > 50
+    kahan = next(master_weights.cases(master_weights.QUICK))
+    inputs = kahan.inputs()
+    results = kahan.compute(inputs, "cpu")
+    assert (fplab.decode(results[f"{fmt}_corrected"], fmt) != fplab.decode(inputs[f"{fmt}_update"], fmt)).mean() > 0.3
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in WITH_FMA, reason="torch rounds lr * g as well here")
+def test_torchs_update_of_a_half_weight_is_rounded_twice() -> None:
+    """w - lr * g in FP32 and then in the format, which now and then is not the nearest half number."""
+    *_, sgd = master_weights.cases(data.Params(sample=1 << 19))
+    inputs = sgd.inputs()
+    results, apart = sgd.compute(inputs, "cpu"), 0
+    for fmt in data.HALVES:
+        w, g = (fplab.decode(inputs[f"{fmt}_{n}"], fmt).astype(np.float64) for n in ("weight", "update"))
+        exactly = fplab.encode(w + g * np.float64(np.float32(-master_weights.LR)), fmt)
+        apart += int((exactly != results[fmt]).sum())
+    assert 0 < apart < 200
+
+
+def test_cases_need_numpy_and_torch_alone() -> None:
+    compute_with_little_installed(master_weights)
