@@ -9,7 +9,7 @@ program("lost by a sum", inputs, {"w": "fp16", "u": "fp16"}, corrected, {"lost":
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,11 @@ class Rounded:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of a tensor."""
+        return self.values.shape
+
 
 def cast(x: Any, fmt: str) -> Any:
     """A tensor, or values of a format, in another format."""
@@ -62,6 +67,15 @@ def cast(x: Any, fmt: str) -> Any:
     import torch
 
     return x.to(getattr(torch, TORCH[fmt]))
+
+
+def stack(parts: Sequence[Any], axis: int) -> Any:
+    """Tensors, or values of a format, along a new axis."""
+    if isinstance(parts[0], Rounded):
+        return replace(parts[0], values=np.stack([part.values for part in parts], axis))
+    import torch
+
+    return torch.stack(list(parts), axis)
 
 
 def program(

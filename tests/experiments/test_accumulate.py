@@ -1,34 +1,31 @@
-"""The experiment ``accumulate``: its numbers, its bounds, checks that can fail, and its GPU cases on the CPU."""
+"""The experiment on sums: where they stall, as tables say; its bounds, by their formulas and on other terms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import Mutant, computed_on_cpu, drawn, frame, kills, repeats
 
+from experiments.frame import Mutant, frame, repeats
 from fplab import exact, exact_sums, floats, sums
 from fplab.experiments import accumulate
-from fplab.experiments.accumulate import bounds, series
+from fplab.experiments.accumulate import series
 from fplab.formats import get
-from fplab.hardware.cases import Arrays, Case
 
 SMALL = accumulate.Params(fp32=12, half=12, fp8=9, stochastic=8, seeds=4, block=16)
-REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "spec" / "references.md"
-
-arrays, test_it_is_loaded_by_its_name, test_every_claim_holds = frame(accumulate, SMALL)
+REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "spec" / "references.md"
 
 
-def off(name: str, place: Any) -> Callable[[Arrays], Arrays]:
+def off(name: str, place: Any) -> Any:
     """One number that is another one."""
 
-    def change(arrays: Arrays) -> Arrays:
-        arrays[name][place] = arrays[name][place] * 2 + 1
-        return {name: arrays[name]}
+    def change(result: Any) -> dict[str, Any]:
+        array = getattr(result, name).copy()
+        array[place] = array[place] * 2 + 1
+        return {name: array}
 
     return change
 
@@ -61,16 +58,17 @@ def downwards(sums: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("a stall one term early", ("every sequential", "the first harmonic"), "series.stall", early),
-    Mutant("a sum on the way", ("every sequential",), change=off("partial", (0, 1, 20))),
-    Mutant("bounds eight times too large", ("no error",), "bounds.BOUNDS", eight_times),
-    Mutant("bounds of half a unit", ("no error",), "bounds.BOUNDS", half_units),
-    Mutant("an exact sum", ("the exact sums",), change=off("exact", (0, 1, -3))),
-    Mutant("stochastic sums truncate", ("the largest stochastic",), "fplab.sums.sum", downwards),
-    Mutant("stochastic sums without error", ("the largest stochastic",),
-           change=lambda arrays: {"stochastic": np.where(arrays["stochastic"] < 0, -1, arrays["exact"][:, :, None])}),
+    Mutant("a stall one term early", ("stalls_of_libraries", "folklore"), "series.stall", early),
+    Mutant("a sum on the way", ("stalls_of_libraries",), change=off("partial", (0, 1, 20))),
+    Mutant("bounds eight times too large", ("bounds_hold",), "series.BOUNDS", eight_times),
+    Mutant("bounds of half a unit", ("bounds_hold",), "series.BOUNDS", half_units),
+    Mutant("an exact sum", ("exact_sums",), change=off("exact", (0, 1, -3))),
+    Mutant("stochastic sums truncate", ("stochastic_law",), "fplab.numeric.sum", downwards),
+    Mutant("stochastic sums without error", ("stochastic_law",),
+           change=lambda r: {"stochastic": np.where(r.stochastic < 0, -1, r.exact[:, :, None])}),
 )  # fmt: skip
-test_a_mutant_is_killed, test_every_claim_kills_a_mutant = kills(accumulate, SMALL, MUTANTS)
+
+globals().update(frame(accumulate, SMALL, MUTANTS))
 
 # Where sequential sums stop, as a table anyone can recompute: (value, last term that changes it).
 KNOWN: dict[tuple[str, str], tuple[float, int]] = {
@@ -91,10 +89,10 @@ KNOWN: dict[tuple[str, str], tuple[float, int]] = {
 }
 
 
-def test_the_stalls_are_those_that_are_known(arrays: Arrays) -> None:
+def test_the_stalls_are_those_that_are_known(result: Any) -> None:
     for (name, fmt), want in KNOWN.items():
         at = series.SERIES.index(name), accumulate.FORMATS.index(fmt)
-        assert (arrays["stall_value"][at], arrays["stall_last"][at]) == want
+        assert (result.stall_value[at], result.stall_last[at]) == want
 
 
 def test_known_stalls_are_the_reference_table() -> None:
@@ -153,20 +151,20 @@ def test_units_are_exact_and_say_when_not() -> None:
 
 def test_bounds_are_their_formulas() -> None:
     u = Fraction(1, 2**8)
-    assert bounds.sequential(101, 8, 16) == 100 * u
-    assert bounds.pairwise(1024, 8, 16) == (1 + u) ** 10 - 1
-    assert bounds.pairwise(1025, 8, 16) == (1 + u) ** 11 - 1
-    assert bounds.pairwise(1, 8, 16) == 0
-    assert bounds.blocked(100, 8, 16) == (1 + 15 * u) * (1 + 6 * u) - 1
-    assert bounds.blocked(10, 8, 16) == 9 * u
-    assert bounds.stochastic(11, 8, 16) == (1 + 2 * u) ** 10 - 1
-    assert 2 * u < bounds.kahan(100, 8, 16) < 2 * u + 110 * u**2  # type: ignore[operator]
-    assert bounds.kahan(10**6, 8, 16) is None
-    assert bounds.kahan(1, 8, 16) == 0
+    assert series.sequential(101, 8, 16) == 100 * u
+    assert series.pairwise(1024, 8, 16) == (1 + u) ** 10 - 1
+    assert series.pairwise(1025, 8, 16) == (1 + u) ** 11 - 1
+    assert series.pairwise(1, 8, 16) == 0
+    assert series.blocked(100, 8, 16) == (1 + 15 * u) * (1 + 6 * u) - 1
+    assert series.blocked(10, 8, 16) == 9 * u
+    assert series.stochastic(11, 8, 16) == (1 + 2 * u) ** 10 - 1
+    assert 2 * u < series.kahan(100, 8, 16) < 2 * u + 110 * u**2  # type: ignore[operator]
+    assert series.kahan(10**6, 8, 16) is None
+    assert series.kahan(1, 8, 16) == 0
     for n in (2, 50, 200):  # the sharper bounds imply the classical ones, where those exist
         h = (n - 1).bit_length()
-        assert bounds.sequential(n, 8, 16) <= (n - 1) * u / (1 - (n - 1) * u)
-        assert bounds.pairwise(n, 8, 16) <= h * u / (1 - h * u)
+        assert series.sequential(n, 8, 16) <= (n - 1) * u / (1 - (n - 1) * u)
+        assert series.pairwise(n, 8, 16) <= h * u / (1 - h * u)
 
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3"])
@@ -179,7 +177,7 @@ def test_bounds_hold_on_random_decreasing_terms(fmt: str) -> None:
     x = np.maximum(x, form.smallest_subnormal)
     total = [sum(Fraction(float(v)) for v in row) for row in x]
     for order in ("sequential", "pairwise", "blocked", "kahan"):
-        bound = bounds.BOUNDS[order](n, p, 5)
+        bound = series.BOUNDS[order](n, p, 5)
         assert bound is not None
         got = sums.sum(x, fmt, order, block=5)
         worst = max(abs(Fraction(float(s)) - t) / t for s, t in zip(got, total, strict=True))
@@ -191,7 +189,7 @@ def test_the_premise_of_kahans_bound_holds_where_it_is_used() -> None:
     for fmt in ("bf16", "e4m3"):
         form = get(fmt)
         machine = exact_sums.Machine(form)
-        n = next(k for k in range(2, 10**5) if bounds.kahan(k + 1, form.significand_bits, 1) is None)
+        n = next(k for k in range(2, 10**5) if series.kahan(k + 1, form.significand_bits, 1) is None)
         n = min(n, 400)
         for name in accumulate.MEASURED:
             s, c = exact.Exact(False), exact.Exact(False)
@@ -207,41 +205,22 @@ def test_the_premise_of_kahans_bound_holds_where_it_is_used() -> None:
 # --- outputs and devices ---------------------------------------------------------------------------------------------
 
 
-def test_the_table_has_a_row_for_every_error_and_its_bound(arrays: Arrays) -> None:
-    table = accumulate.table(arrays, SMALL)
-    rows = list(zip(*table.values(), strict=True))
+def test_the_table_has_a_row_for_every_error_and_its_bound(result: Any) -> None:
+    rows = list(zip(*accumulate.rows(result).values(), strict=True))
     assert len(rows) == sum(
-        accumulate.errors(arrays, s, f, o)[0].size
-        for s in accumulate.MEASURED
-        for f in accumulate.FORMATS
-        for o in accumulate.ORDERS
+        result.errors(*at, order)[0].size for at in accumulate.CURVES for order in accumulate.ORDERS
     )
-    assert ("ones", "bf16", 256.0, 257, "sequential", 1023, 1 - 256 / 1023, 1022 / 256) in [
-        (*row[:6], row[6], row[7]) for row in rows
-    ]
+    assert ("ones", "bf16", 256.0, 257, "sequential", 1023, 1 - 256 / 1023, 1022 / 256) in rows
     assert all(row[6] <= row[7] for row in rows if row[4] != "stochastic" and row[7] == row[7])
 
 
-def test_runs_are_the_same_every_time(arrays: Arrays) -> None:
-    assert arrays.keys() == set(accumulate.DIGESTED)
-    repeats(accumulate, arrays, SMALL)
-
-
-def test_figures_are_drawn_in_both_themes(arrays: Arrays, tmp_path: Path) -> None:
-    for theme in ("light", "dark"):
-        figure, size = drawn(accumulate, arrays, SMALL, theme, tmp_path)
-        assert len(figure.axes) == 6
-        assert size > 10_000
-
-
-@pytest.mark.parametrize("case", accumulate.gpu_cases(SMALL), ids=lambda case: case.name)
-def test_torch_on_the_cpu_gives_the_emulated_bits(case: Case) -> None:
-    computed_on_cpu(case)
+def test_runs_are_the_same_every_time(result: Any) -> None:
+    repeats(accumulate, result)
 
 
 def test_the_cases_pass_the_stalls() -> None:
     """Every lane ends with additions that change nothing, after some that do, at the values of the table."""
-    for case in accumulate.gpu_cases(SMALL)[:3]:
+    for case in list(accumulate.cases(SMALL))[:3]:
         fmt = case.formats["sums"]
         partial = floats.decode(case.emulate(case.inputs(), {})["sums"], fmt)
         for lane, name in enumerate(series.SERIES):
