@@ -18,6 +18,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from .errors import LabError, door, unknown
+from .words import mark
 
 Rule = Callable[[Fraction, bool, bool, int], bool]
 HALF = Fraction(1, 2)
@@ -30,16 +31,20 @@ class Rounding(enum.Enum):
     ``text``: what it does, after "rounded". ``rule``: its definition, :meth:`goes_up`. ``random``: whether it draws.
     """
 
-    RNE = "rne", "to nearest, ties to even", lambda share, odd, negative, word: share > HALF or (share == HALF and odd)
-    RNA = "rna", "to nearest, ties away from zero", lambda share, odd, negative, word: share >= HALF
-    RTZ = "rtz", "toward zero", lambda share, odd, negative, word: False
-    RTP = "rtp", "toward +infinity", lambda share, odd, negative, word: not negative
-    RTN = "rtn", "toward -infinity", lambda share, odd, negative, word: negative
+    RNE = (
+        "rne",
+        mark("to nearest, ties to even"),
+        lambda share, odd, negative, word: share > HALF or (share == HALF and odd),
+    )
+    RNA = "rna", mark("to nearest, ties away from zero"), lambda share, odd, negative, word: share >= HALF
+    RTZ = "rtz", mark("toward zero"), lambda share, odd, negative, word: False
+    RTP = "rtp", mark("toward +infinity"), lambda share, odd, negative, word: not negative
+    RTN = "rtn", mark("toward -infinity"), lambda share, odd, negative, word: negative
     # Inexact results to the neighbour whose significand is odd; and up with the probability of the share.
-    ODD = "odd", "to odd", lambda share, odd, negative, word: not odd
+    ODD = "odd", mark("to odd"), lambda share, odd, negative, word: not odd
     STOCHASTIC = (
         "stochastic",
-        "up or down by distance",
+        mark("up or down by distance"),
         lambda share, odd, negative, word: math.floor(share * 2**32) + word >= 2**32,
         True,
     )
