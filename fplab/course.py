@@ -74,9 +74,9 @@ class Selector:
 
 def memory() -> Path:
     """The file that holds the language of the last chapter, beside the progress in the exercises."""
-    from .exercises import progress
+    from .exercises import attempts
 
-    return progress.path().with_name("language")
+    return attempts.path().with_name("language")
 
 
 @door

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
-from pathlib import Path
 
 import pytest
+from answers_here import ChildHere
 
 import fplab
 from fplab import cli
-from fplab.exercises import child, supervisor
+from fplab.exercises import command
 
 GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
 
@@ -18,24 +17,10 @@ GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
 @pytest.fixture(autouse=True)
 def at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(supervisor, "Child", WithoutAProcess)
+    monkeypatch.setattr(command, "Child", lambda limit, isolated: ChildHere(limit))
     fplab.lang("en")
     yield
     fplab.lang("en")
-
-
-class WithoutAProcess(supervisor.Child):
-    """What a child would say; tests/test_exercises_child.py starts real ones."""
-
-    def _start(self):
-        self.answers = child.Answers(Path(self.file), self.limit, fplab.lang(), lambda message: None)
-
-    def ask(self, **request):
-        return json.loads(json.dumps(self.answers.reply(json.loads(json.dumps(request)))))
-
-    def close(self):
-        if self.answers.box is not None:
-            self.answers.box.__exit__(None, None, None)
 
 
 def answers(tmp_path, text):
@@ -74,7 +59,6 @@ def test_check_passes_and_fails(tmp_path, capsys):
         ("def rne(x, n)\n", "is not Python: expected ':' (line 1).", ()),
         ("1 / 0\n", "does not run: it raises ZeroDivisionError", ()),
         ("x = 1\n", "answers no exercise. Name a function or a value as the exercise is named", ()),
-        ("while True: pass\n", "does not run: it was still running after 0.2 s", ("--limit", "0.2")),
     ],
 )
 def test_files_that_cannot_be_checked(tmp_path, capsys, text, message, limit):

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import re
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
+from answers_here import check
 
 import fplab
-from fplab.exercises import exercise, names, registry
-from fplab.exercises.base import Find, Implement, Predict
-from fplab.exercises.checker import boundary_cases, random_cases, smaller_cases
+from fplab.exercises import chapters, exercise, names, registry
+from fplab.exercises.cases import boundary_cases, choices, random_cases, smallest
+from fplab.exercises.kinds import simplicity
+from fplab.exercises.tasks import Find, Implement, Predict, given
 
 EXERCISES = registry()
 MUTANTS = [(name, i) for name, one in EXERCISES.items() for i in range(len(one.mutants))]
 FUNCTIONS = [name for name, one in EXERCISES.items() if isinstance(one.task, Implement)]
+CHAPTERS = sorted({one.chapter for one in EXERCISES.values()}, key=lambda chapter: chapter.number)
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 @pytest.fixture(autouse=True)
 def english():
-    before = fplab.lang()
-    fplab.lang("en")
     yield
-    fplab.lang(before)
+    fplab.lang("en")
 
 
 def reference(name: str):
@@ -36,7 +43,7 @@ def reference(name: str):
 @functools.cache
 def failing(name: str, i: int):
     """The report on a mutant; its text is made when it is asked for, so in the language of then."""
-    return exercise(name).check(EXERCISES[name].mutants[i].answer, remember=False)
+    return check(name, EXERCISES[name].mutants[i].answer)
 
 
 def words(text: str) -> str:
@@ -45,14 +52,15 @@ def words(text: str) -> str:
 
 def test_there_are_at_least_thirty_over_all_chapters():
     assert len(EXERCISES) >= 30
-    assert {one.chapter.number for one in EXERCISES.values()} == set(range(1, 13))
+    assert len(EXERCISES) == sum(len(chapter.EXERCISES) for chapter in chapters._CHAPTERS), "a name is one exercise's"
+    assert [chapter.number for chapter in CHAPTERS] == list(range(1, 13))
     assert {one.level for one in EXERCISES.values()} == {1, 2, 3}
     assert {type(one.task) for one in EXERCISES.values()} == {Implement, Predict, Find}
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_reference_passes(name):
-    report = exercise(name).check(reference(name), remember=False)
+    report = check(name, reference(name))
     assert report.passed, report
     assert "passed" in str(report)
     assert words(f"Rule: {exercise(name).rule.en}") in words(str(report))
@@ -62,11 +70,9 @@ def test_the_reference_passes(name):
 
 @pytest.mark.parametrize(("name", "i"), MUTANTS)
 def test_each_mutant_fails_with_its_own_message(name, i):
-    one = exercise(name)
-    mutant = one.mutants[i]
-    report = failing(name, i)
+    one, report = exercise(name), failing(name, i)
+    mutant, text = one.mutants[i], words(str(report))
     assert not report.passed
-    text = words(str(report))
     assert mutant.shows in text, report
     assert words(one.rule.en) not in text  # often the answer: it comes with the solution, and with the right one
     assert words(one.hint.en) in text
@@ -80,56 +86,57 @@ def test_each_mutant_fails_with_its_own_message(name, i):
     assert html.count("<div") == html.count("</div>")
 
 
-@pytest.mark.parametrize("name", EXERCISES)
-def test_messages_of_mutants_differ(name):
-    one = exercise(name)
-    assert len(one.mutants) >= 2
-    own = [m.shows if isinstance(one.task, Find) else m.says.en for m in one.mutants]
-    assert len(set(own)) == len(own)
+def fails(name: str, i: int, case) -> bool:
+    """Recomputed here, without the judge."""
+    task = EXERCISES[name].task
+    try:
+        with np.errstate(all="ignore"):
+            value = task.result.read(EXERCISES[name].mutants[i].answer(*map(given, case)))
+    except Exception:
+        return True
+    return task.result.key(value) != task.result.key(task.expected(case))
 
 
 @pytest.mark.parametrize(("name", "i"), [(name, i) for name, i in MUTANTS if name in FUNCTIONS])
 def test_the_counterexample_is_minimal(name, i):
-    """Recomputed here, without the checker: no single step of the shrinker from it fails as well."""
-    one = exercise(name)
-    task, answer = one.task, one.mutants[i].answer
-    case = failing(name, i).failure.values
+    """It fails, and no boundary case that fails is simpler."""
+    task, case = exercise(name).task, failing(name, i).failure.values
+    assert fails(name, i, case)
+    own = choices(task, case)
+    assert not [c for c in boundary_cases(task) if simplicity(choices(task, c)) < simplicity(own) and fails(name, i, c)]
 
-    def fails(arguments) -> bool:
-        def lists(values):
-            return [list(v) if isinstance(v, tuple) else v for v in values]
 
-        wanted = task.result.key(task.result.read(task.reference(*lists(arguments))))
-        try:
-            with np.errstate(all="ignore"):
-                return task.result.key(task.result.read(answer(*lists(arguments)))) != wanted
-        except Exception:
-            return True
+# What hypothesis has to find from a large case: one term of a list, one bit of a number, one row of two lists.
+SHRUNK = {
+    "choose_scale": (lambda counts: sum(counts) >= 7, ((0, 9, 50, 3, 0, 49),), ((7,),)),
+    "decode_fp16": (lambda code: code & 1, (0xABCD,), (1,)),
+    "rne": (lambda x, n: x > 99 and n > 1, (40_000, 7), (100, 2)),
+    "quantize_e4m3": (lambda x: abs(x) > 3, (-1234.5,), (4.0,)),
+    "first_difference": (lambda ours, recorded: ours != recorded, ((0, 0, 1 << 31), (0, 0, 0)), ((0,), (0x3F800000,))),
+    "with_master": (lambda weight, updates: 1.0 in updates, (0.3, (0.5, 1.0, -2.0)), (0.0, (1.0,))),
+    "met_in": (lambda add, n, i, j: j > 3, (chapters.hardware.Adder("blocks"), 20, 9, 12), ("loop", 5, 0, 4)),
+}
 
-    assert fails(case)
-    assert not [smaller for smaller in smaller_cases(task, case) if fails(smaller)]
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_a_large_case_is_shrunk_from_where_it_is(name):
+    """Hypothesis is told a case by the choices that make it: were they others, it would find none in one trial."""
+    wanted, start, least = SHRUNK[name]
+    found = smallest(name, EXERCISES[name].task, lambda case: wanted(*case), 1, start)
+    assert tuple(getattr(value, "hidden", value) for value in found) == least
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_step_of_a_shrinker_is_smaller_and_stays_valid(name):
+def test_cases_are_valid_and_random_ones_the_same_and_many(name, monkeypatch):
     task = exercise(name).task
-    kinds = tuple(task.arguments.values())
-    cases = [*boundary_cases(task)[-5:], *list(random_cases(exercise(name), task))[:10]]
-    for case in cases:
-        own = tuple(k.size(v) for k, v in zip(kinds, case, strict=True))
-        for smaller in smaller_cases(task, case):
-            assert task.allows(smaller)
-            sizes = tuple(k.size(v) for k, v in zip(kinds, smaller, strict=True))
-            assert sizes != own
-            assert sum(a > b for a, b in zip(sizes, own, strict=True)) == 0
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_random_cases_are_the_same_everywhere_and_many(name):
-    one = exercise(name)
-    first, again = ([*random_cases(one, one.task)] for _ in range(2))
-    assert repr(first) == repr(again)
+    first = random_cases(name, task, task.random)
+    monkeypatch.setattr(fplab.exercises.cases, "_drawn", {})
+    assert repr(first) == repr(random_cases(name, task, task.random))
     assert len(set(map(repr, first))) >= 15
+    boundary = boundary_cases(task)
+    assert all(task.allows(case) for case in (*first, *boundary))
+    sizes = [simplicity(choices(task, case)) for case in boundary]
+    assert sizes == sorted(sizes)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -141,67 +148,57 @@ def test_texts_are_complete_in_both_languages(name):
     for text in texts:
         assert text.en.strip()
         assert text.zh.strip()
-        assert not re.search(r"[\u4e00-\u9fff]", text.en)
-    assert re.search(r"[\u4e00-\u9fff]", one.statement.zh)
+        assert not CHINESE.search(text.en)
+    assert CHINESE.search(one.statement.zh)
+    for text in (one.statement.en, one.statement.zh):
+        assert text.count("（") == text.count("）")
+        assert text.rstrip().endswith((".", "?", ")", "。", "？", "）", ":", "：")), text
+        assert f"{name}(" in text or name not in FUNCTIONS
     assert name.isidentifier()
     assert name in one.signature
     for shown in (str(one), one._repr_html_(), str(one.solution())):
         assert name in shown
+    assert len(one.mutants) >= 2
+    own = [m.shows if isinstance(one.task, Find) else m.says.en for m in one.mutants]
+    assert len(set(own)) == len(own)
+    assert repr(one) == str(one), "a console shows it, a notebook keeps it beside the HTML"
+    assert not [m for m in one.mutants if m.says.en and m.says.en in repr(one)]
 
 
-@pytest.mark.parametrize("name", EXERCISES)
-def test_showing_an_exercise_does_not_tell_its_answer(name):
-    """A console shows ``repr``, a notebook keeps it beside the HTML."""
-    one = exercise(name)
-    assert repr(one) == str(one)
-    for mutant in one.mutants:
-        assert not mutant.says.en or mutant.says.en not in repr(one)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+def test_a_chapter_is_called_as_its_notebook(chapter):
+    (path,) = (path for path in NOTEBOOKS if path.name.startswith(f"{chapter.number:02}_"))
+    first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+    titles = re.findall(r"^# (.*)$", first, re.MULTILINE)
+    assert titles == [f"{chapter.number}. {chapter.title.en}", f"{chapter.number}. {chapter.title.zh}"]
+    assert len(NOTEBOOKS) == 1 + len(CHAPTERS)  # 0 is the start
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_a_solution_pasted_back_passes(name):
     """What is printed as the solution is an answer, imports that chapters make at their top apart."""
-    import math
-    from fractions import Fraction
-
     space = {"math": math, "Fraction": Fraction, "np": np}
     text = str(exercise(name).solution())
     assert "type: ignore" not in text
     exec(text, space)
-    assert exercise(name).check(space[name], remember=False).passed
+    assert check(name, space[name]).passed
 
 
 def test_the_smallest_counterexample_is_printed_with_fields():
-    import math
-
     def saturating(x):
         rounded = EXERCISES["quantize_e4m3"].task.reference(x)
         return math.copysign(448.0, x) if math.isnan(rounded) and not math.isnan(x) else rounded
 
-    text = str(fplab.exercises.check("quantize_e4m3", saturating, remember=False))
+    text = str(check("quantize_e4m3", saturating))
     assert text.splitlines()[1] == "the smallest input on which it fails:"
-    assert "s eeee fff   e4m3" in text
-    assert "  expected  NaN" in text
-    assert "0 1111 111" in text
-    assert "  got       448" in text
-    assert "0 1111 110" in text
-    assert "^" in text
+    for part in ("s eeee fff   e4m3", "  expected  NaN", "0 1111 111", "  got       448", "0 1111 110", "^"):
+        assert part in text
 
 
 def test_two_wrongs_of_one_kind_are_told_from_another_mistake():
-    report = exercise("rne").check(lambda x, n: 7, remember=False)
+    report = check("rne", lambda x, n: 7)
     assert report.failure.mistake is None
     assert report.failure.values == (0, 0)
-
-
-def test_other_ways_of_writing_an_answer_are_right():
-    assert exercise("rne").check(lambda x, n: np.int64(round(x / 2**n)), remember=False).passed
-    assert exercise("predict_bits").check("1011000100000000", remember=False).passed
-    assert exercise("predict_bits").check(0xB100, remember=False).passed
-    assert exercise("bf16_or_fp16").check(" C ", remember=False).passed
-    assert exercise("decode_fp16").check(lambda c: np.uint16(c).view(np.float16), remember=False).passed
-    fma = fplab.fma
-    assert exercise("fma_fp16").check(lambda a, b, c: fma(a, b, c, "fp16"), remember=False).passed
 
 
 def test_unknown_names_suggest():

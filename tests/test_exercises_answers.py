@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -10,24 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from answers_here import check
 
 import fplab
 from fplab import exact
 from fplab.exercises import exercise
 
 half, single = np.float16, np.float32
-
-
-@pytest.fixture(autouse=True)
-def english():
-    before = fplab.lang()
-    fplab.lang("en")
-    yield
-    fplab.lang(before)
-
-
-def check(name, answer):
-    return exercise(name).check(answer, remember=False)
 
 
 def each(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -87,6 +77,55 @@ def test_a_whole_number_of_any_type_is_an_integer(whole):
 )
 def test_what_is_no_number_of_the_kind_is_refused(name, given, text):
     assert text in str(check(name, given))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda x, n: None, "an integer is wanted, not None"),
+        (lambda x, n: "1", "an integer is wanted, not '1' (str)"),
+        (lambda x, n: True, "an integer is wanted, not True (bool)"),
+        (lambda x, n: 0.5, "an integer is wanted, not 0.5 (float)"),
+        (lambda x, n: [x], "an integer is wanted, not [0] (list)"),
+        (lambda x: x, "takes 1 positional argument but 2 were given"),
+        (lambda x, n: sys.exit(3), "it raises SystemExit: 3"),
+        (5, "a function is wanted (def rne(x, n):), not 5"),
+        (None, "a function is wanted (def rne(x, n):), not None"),
+    ],
+)
+def test_wrong_types_are_said_kindly(answer, text):
+    report = check("rne", answer)
+    assert not report.passed
+    assert text in str(report)
+
+
+def test_wrong_types_of_values():
+    assert "a string of 16 binary digits is wanted, not '101' (str)" in str(check("predict_bits", "101"))
+    assert "one number is wanted, not 'x' (str)" in str(check("largest_e4m3", "x"))
+    assert "a tuple (a, b, c) is wanted, not 3 (int)" in str(check("a100_or_h100", 3))
+    assert "one of 'a', 'b', 'c', 'd' is wanted" in str(check("bf16_or_fp16", "e"))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "text"),
+    [
+        ("rne", lambda x, n: 10**5000, "≈ 2^16610"),
+        ("rne", lambda x, n: -(10**5000), "≈ -2^16610"),
+        ("next_up", lambda code: 10**5000, "≈ 2^16610  (no code of fp16)"),
+        ("rne", lambda x, n: np.array([1, 2]), "an integer is wanted, not array([1, 2]) (ndarray)"),
+    ],
+)
+def test_answers_of_any_size_can_be_shown(name, answer, text):
+    assert text in str(check(name, answer))
+
+
+def test_arguments_are_the_answers_own():
+    def answer(xs, block):
+        result = exercise("blockwise").task.reference(list(xs), block)
+        xs.clear()
+        return result
+
+    assert check("blockwise", answer).passed
 
 
 def test_a_float_for_a_fraction_is_called_one():
@@ -159,3 +198,34 @@ def test_the_largest_gradient_whose_square_is_lost_is_named_as_such():
 
 def test_absorbed_asks_for_a_positive_number():
     assert "smallest positive FP16 number" in exercise("absorbed").statement.en
+
+
+def test_reports_follow_the_language():
+    report = check("rne", lambda x, n: x >> n)
+    assert "expected" in str(report)
+    fplab.lang("zh")
+    assert "应为" in str(report)
+    assert "提示" in str(report)
+    assert "这是截断" in str(report)
+    fplab.lang("en")
+    found = check("double_rounding", 1 + 2**-11)
+    assert "two different FP16 codes" in str(found)
+    fplab.lang("zh")
+    assert "两个不同的 FP16 编码" in str(found)
+
+
+def test_the_language_is_chosen_by_name():
+    assert fplab.lang("中文") == fplab.lang() == "zh"
+    assert fplab.lang("EN") == "en"
+    with pytest.raises(fplab.LabError, match=r"unknown language 'fr'\. Allowed: en, zh\."):
+        fplab.lang("fr")
+    assert fplab.lang() == "en"
+
+
+def test_other_ways_of_writing_an_answer_are_right():
+    assert check("rne", lambda x, n: np.int64(round(x / 2**n))).passed
+    assert check("predict_bits", "1011000100000000").passed
+    assert check("predict_bits", 0xB100).passed
+    assert check("bf16_or_fp16", " C ").passed
+    assert check("decode_fp16", lambda c: np.uint16(c).view(np.float16)).passed
+    assert check("fma_fp16", lambda a, b, c: fplab.fma(a, b, c, "fp16")).passed

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from answers_here import cases_of
 
 import fplab
 from fplab import tensorcore
-from fplab.exercises import exercise
 from fplab.exercises.chapters import hardware
-from fplab.exercises.checker import boundary_cases, random_cases
 from fplab.experiments.base import Status, same_bits
 
 
@@ -52,9 +51,7 @@ def test_the_orders_are_different_sums():
 
 
 def test_the_first_difference_is_the_one_that_a_comparison_reports():
-    task = exercise("first_difference").task
-    cases = [*boundary_cases(task), *random_cases(exercise("first_difference"), task)]
-    for ours, recorded in cases:
+    for ours, recorded in cases_of("first_difference"):
         outcome = same_bits(*(np.array(x, np.uint32) for x in (ours, recorded)), "fp32")
         found = hardware.first_difference(list(ours), list(recorded))
         assert (outcome.status is Status.PASS) == (found == -1)

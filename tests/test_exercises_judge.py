@@ -11,47 +11,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from answers_here import cases_of
+from test_exercises_process import RIGHT, WRONG, at_home, checked, posix  # noqa: F401
 
-import fplab
-from fplab.exercises import base, isolation, kinds, progress, supervisor, wire
-from fplab.exercises.checker import boundary_cases, key_of, random_cases
-from fplab.exercises.kind import UnfitError
-
-posix = pytest.mark.skipif(os.name != "posix", reason="descriptors and forks")
-WRONG = "def rne(x, n):\n    return x >> n\n\n"
-RIGHT = "def rne(x, n):\n    return round(x / 2**n)\n\n"
-
-
-@pytest.fixture(autouse=True)
-def at_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "kept"))
-    fplab.lang("en")
-    yield
-    fplab.lang("en")
-
-
-def check(tmp_path, text, names=("rne",), isolated=False):
-    file = tmp_path / "mine.py"
-    file.write_text(text, encoding="utf-8")
-    return supervisor.check(str(file), list(names), 30.0, isolated)
-
+from fplab.exercises import attempts, isolation, kinds, registry, tasks, wire
 
 # --- hostile files -----------------------------------------------------------------------------------------------
 
 REPLACED = """
-import fplab.exercises.base as base, fplab.exercises.checker as checker, fplab.exercises.show as show
-import fplab.exercises.child as child, fplab.exercises.wire as wire, fplab.exercises.progress as progress
+import fplab.exercises.base as base, fplab.exercises.judge as judge, fplab.exercises.report as report
+import fplab.exercises.child as child, fplab.exercises.attempts as attempts
 
 def passes(exercise, answer=None, **options):
-    return checker.Report(exercise, True, 1)
+    return judge.Report(exercise, True, 1)
 
-checker.check = checker.judged = base.Exercise.check = passes
-checker._Trial.report = lambda self: checker.Report(self.exercise, True, 1)
-checker._Trial.fails = lambda self, case: False
-show.text_of = lambda report: "[rne]: passed"
-progress.load = lambda: {"rne": {"attempts": 1, "first_attempt": "2026-01-01", "first_passed": "2026-01-01"}}
-kept = wire.told
-wire.told = lambda outcome: {**kept(outcome), "passed": True, "report": "[rne]: passed"}
+judge.judged = base.judged = base.Exercise.check = passes
+judge._Trial.report = lambda self: judge.Report(self.exercise, True, 1)
+judge._Trial.fails = lambda self, case: False
+report.text_of = lambda report: "[rne]: passed"
+attempts.load = lambda: {"rne": {"attempts": 1, "first_attempt": "2026-01-01", "first_passed": "2026-01-01"}}
+kept = child.told
+child.told = lambda outcome: {**kept(outcome), "passed": True, "report": "[rne]: passed"}
 """
 WRITES = """
 import json, os
@@ -96,7 +76,6 @@ if os.fork() == 0:
     os._exit(0)
 """
 )
-CLOSES = "import os\nos.closerange(0, 64)\n"
 NAMELESS = (
     WRITES
     + """
@@ -116,56 +95,42 @@ def rne(x, n):
     ids=["replaced", "writes", "guesses", "leaves", "says"],
 )
 def test_a_wrong_answer_does_not_pass_and_the_judge_stays(tmp_path, capfd, text):
-    assert check(tmp_path, text) == 1
+    assert checked(tmp_path, text, ("rne",)) == 1
     out, err = capfd.readouterr()
     assert "To nearest, ties to even [rne]: not yet\n" in out
     assert not any(line.startswith(("[", "To nearest")) and "passed" in line for line in out.splitlines())
     assert not set(out) & {"\x1b", "\u202e", "\ud800"}
     assert not err
-    assert progress.load()["rne"]["first_passed"] is None
-
-
-@posix
-@pytest.mark.parametrize(
-    ("text", "why"), [(CLOSES, "does not run: it ended"), (NAMELESS, "does not say which exercises")]
-)
-def test_a_file_that_spoils_the_line_is_refused(tmp_path, text, why):
-    with pytest.raises(fplab.LabError, match=why):
-        check(tmp_path, text + WRONG, ())
-    assert not progress.load()
+    assert attempts.load()["rne"]["first_passed"] is None
 
 
 @posix
 @pytest.mark.parametrize("before", [REPLACED, WRITES], ids=["replaced", "writes"])
 def test_a_right_answer_passes_all_the_same(tmp_path, capfd, before):
-    assert check(tmp_path, before + RIGHT) == 0
+    assert checked(tmp_path, before + RIGHT, ("rne",)) == 0
     assert "[rne]: passed (" in capfd.readouterr().out
 
 
 @posix
-def test_what_an_answer_writes_to_the_terminal_is_not_shown(tmp_path, capfd):
-    text = "import os\nos.write(1, b'[rne]: passed')\nos.write(2, b'[rne]: passed')\nos.open('/dev/tty', os.O_RDWR)\n"
-    with pytest.raises(fplab.LabError, match="does not run: it raises OSError"):  # there is no terminal to open
-        check(tmp_path, text + WRONG)
-    assert "passed" not in "".join(capfd.readouterr())
+def test_a_file_that_spoils_the_line_is_refused(tmp_path, capfd):
+    assert checked(tmp_path, NAMELESS + WRONG) == 2
+    assert "does not say which exercises" in capfd.readouterr().err
+    assert not attempts.load()
 
 
 # --- the line between the two ------------------------------------------------------------------------------------
 
 
-def test_every_argument_and_answer_crosses_the_line_whole():
-    for one in base.registry().values():
+def test_every_answer_crosses_the_line_whole():
+    for name, one in registry().items():
         task = one.task
-        if not isinstance(task, base.Implement):
-            value = task.answer if isinstance(task, base.Predict) else task.example
-            value = task.kind.read(value)
-            assert task.kind.key(task.kind.read(wire.unpacked(wire.packed(value)))) == task.kind.key(value), one.name
-            continue
-        for case in [*boundary_cases(task), *random_cases(one, task)][::7]:
-            line = json.dumps(wire.packed_case(case))
-            assert len(line) < 60_000, "a pipe takes it where nobody reads"
-            again = wire.unpacked_case(json.loads(line), task.arguments.values())
-            assert key_of(task, again) == key_of(task, case), one.name
+        if isinstance(task, tasks.Implement):
+            kind, values = task.result, [task.expected(case) for case in cases_of(name)[::7]]
+        else:
+            kind, values = task.kind, [task.kind.read(task.answer if isinstance(task, tasks.Predict) else task.example)]
+        for value in values:
+            again = wire.unpacked(json.loads(json.dumps(wire.packed(value))))
+            assert kind.key(kind.read(again)) == kind.key(value), name
 
 
 KINDS = [
@@ -182,29 +147,9 @@ KINDS = [
 
 def anything(draw, depth=0):
     """JSON that looks like a packed value, and less and less so."""
-    wild = [
-        None,
-        True,
-        7,
-        1.5,
-        float("nan"),
-        "a",
-        "",
-        [],
-        {},
-        {"int": "f" * 9999},
-        {"int": ""},
-        {"int": 7},
-        {"float": "nan"},
-    ]
-    wild += [
-        {"float": "0x1p99999"},
-        {"float": "-0x0p0"},
-        {"ratio": ["1", "0"]},
-        {"ratio": ["1", "3"]},
-        {"ratio": ["1"]},
-        {"int": "-3"},
-    ]
+    wild = [None, True, 7, 1.5, float("nan"), "a", "", [], {}, {"int": "f" * 9999}, {"int": ""}, {"int": 7}]
+    wild += [{"int": "-3"}, {"float": "nan"}, {"float": "0x1p99999"}, {"float": "-0x0p0"}]
+    wild += [{"ratio": ["1", "0"]}, {"ratio": ["1", "3"]}, {"ratio": ["1"]}]
     if depth < 3 and draw.random() < 0.4:
         return [anything(draw, depth + 1) for _ in range(draw.randrange(4))]
     return draw.choice(wild)
@@ -215,11 +160,10 @@ def test_any_reply_is_a_value_of_the_kind_or_none(kind):
     draw, values = random.Random(1), 0
     for _ in range(2000):
         ways = ["value", "value", "raised", "unfit", "late", "passed", None, 3, []]
-        message = {key: anything(draw) for key in ("value", "en", "zh", "printed", "stuck")} | {
-            "how": draw.choice(ways)
-        }
+        message = {key: anything(draw) for key in ("value", "en", "zh", "printed", "shown")}
+        message["how"] = draw.choice(ways)
         outcome = wire.heard(json.loads(json.dumps(message)), kind)
-        assert outcome.how in ("value", "raised", "unfit", "late")
+        assert outcome.how in ("value", "raised", "unfit")
         if outcome.how == "value":
             values += 1
             assert kind.show(outcome.value)
@@ -245,7 +189,7 @@ def test_other_values_are_not_sent(value):
 
 
 def test_a_refusal_of_the_kind_is_one():
-    with pytest.raises(UnfitError):
+    with pytest.raises(kinds.UnfitError):
         kinds.Integers(0, 9).read("a")
     assert "an integer is wanted" in wire.heard({"how": "value", "value": "a"}, kinds.Integers(0, 9)).text.en
 
@@ -282,11 +226,11 @@ def test_isolated_answers_reach_less(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SECRET_OF_THE_TEST", "1")
     with socket.create_server(("127.0.0.1", 0)) as server:
         file = f"PORT, PARENT = {server.getsockname()[1]}, {os.getpid()}\n" + SNOOPS + RIGHT
-        assert check(tmp_path, file, ("largest_e4m3", "rne"), isolated=True) == 0
+        assert checked(tmp_path, file, ("largest_e4m3", "rne"), "--isolated") == 0
         out, err = capsys.readouterr()
         assert out.count(": passed") == 2
         assert err == f"{text}\n"
-        assert check(tmp_path, file, ("largest_e4m3",)) == 1, "all of this is possible without"
+        assert checked(tmp_path, file, ("largest_e4m3",)) == 1, "all of this is possible without"
 
 
 @posix
@@ -298,7 +242,7 @@ def test_where_nothing_isolates_it_is_said_and_resources_are_limited(tmp_path, m
         f"apart = os.environ['HOME'] != {str(Path.home())!r}\n"
         "largest_e4m3 = 448 if limits[0] == 0 and -1 not in limits and apart else 0\n"
     )
-    assert check(tmp_path, text, (), isolated=True) == 0
+    assert checked(tmp_path, text, (), "--isolated") == 0
     assert "network and files are in reach of the answers" in capsys.readouterr().err
 
 

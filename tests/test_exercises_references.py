@@ -7,27 +7,22 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from answers_here import cases_of
 
 import fplab
 from fplab import codebooks, exact, integers, tensorcore
 from fplab.exercises import exercise
-from fplab.exercises.checker import boundary_cases, random_cases
 from fplab.exercises.shown import code_of
 from fplab.memory import activations, pipeline, sharding
 from fplab.parallel import collectives, schedules
 from fplab.training.scalers import amax, machine
 
 
-def case_list(name):
-    task = exercise(name).task
-    return [*boundary_cases(task), *random_cases(exercise(name), task)]
-
-
 def agree(name, other):
     """The reference and another way give the same bits on every case."""
     task = exercise(name).task
     key = task.result.key
-    for case in case_list(name):
+    for case in cases_of(name):
         mine = key(task.result.read(task.reference(*case)))
         assert mine == key(task.result.read(other(*case))), case
 
@@ -116,7 +111,7 @@ def test_blockwise_agrees_with_the_slow_codebook_way():
         return codes
 
     task = exercise("blockwise").task
-    same = [task.reference(*case) == by_lab(*case) for case in case_list("blockwise")]
+    same = [task.reference(*case) == by_lab(*case) for case in cases_of("blockwise")]
     assert sum(same) > 0.98 * len(same)  # the lab's scale is an FP32, the exercise's is exact
 
 

@@ -92,7 +92,7 @@ def test_heavy_libraries_are_imported_at_home_only(library, homes):
     assert not found
 
 
-UNTANGLED = {"experiments", "exercises"}  # whose circles are still to be taken apart
+UNTANGLED = {"experiments"}  # whose circles are still to be taken apart
 
 
 def test_there_are_no_circles():

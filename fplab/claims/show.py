@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..draw.page import Html, table
 from ..draw.scene import GREEN, GREY, ORANGE, RED
 from ..errors import door
-from ..exercises.base import registry
+from ..exercises.chapters import registry
 from ..language import in_each, marked
 from ..words import say, say_of
 from .base import SourceClaim, Verdict

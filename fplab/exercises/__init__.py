@@ -6,11 +6,11 @@
 >>> report.passed, report.failure.values
 (False, (3, 1))
 
-``base``: the record; ``chapters``: the exercises; ``kind``, ``kinds``: arguments and answers; ``reading``: answers of
-any type; ``checker``; ``shrink``; ``show``; ``sandbox``: time limit and kindness; ``progress``: what was solved;
-``files``: answers in a file; ``command``, ``supervisor``, ``child``, ``wire``, ``isolation``: the terminal, where
-another process than the judge's runs the answers. The names below are loaded when first used, so that a process that
-only watches over another starts fast.
+Each file imports those before it alone. ``shown``: a value as a report shows it; ``kinds``: arguments and answers;
+``tasks``: the record; ``wire``, ``child``, ``isolation``, ``process``: another process than the judge's runs the
+answers; ``cases``: inputs, drawn and shrunk by hypothesis; ``report``, ``judge``: the verdict; ``attempts``: what was
+solved; ``base``: an exercise that checks; ``chapters``: all of them; ``progress``, ``command``: for a teacher and the
+terminal. The names below are loaded when first used.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from ..lazily import lazy
 
 if TYPE_CHECKING:
     from . import progress
-    from .base import LEVELS, Exercise, Mutant, Solution, exercise, registry
-    from .checker import Report
+    from .base import Exercise
+    from .chapters import exercise, registry
+    from .report import Report
+    from .tasks import LEVELS, Mutant, Solution
 
 __all__ = ["LEVELS", "Exercise", "Mutant", "Report", "Solution", "check", "exercise", "names", "progress", "registry"]
 
 _HOMES = {
-    "base": ("LEVELS", "Exercise", "Mutant", "Solution", "exercise", "registry"),
-    "checker": ("Report",),
+    "base": ("Exercise",),
+    "chapters": ("exercise", "registry"),
+    "report": ("Report",),
+    "tasks": ("LEVELS", "Mutant", "Solution"),
     "progress": (),
 }
 
@@ -38,7 +42,7 @@ __getattr__, __dir__ = lazy(__name__, _HOMES)
 
 def names() -> tuple[str, ...]:
     """The names of all exercises, in the order of the chapters."""
-    from .base import registry
+    from .chapters import registry
 
     return tuple(registry())
 
@@ -50,6 +54,6 @@ def check(name: str, answer: Any, *, limit: float | None = None, remember: bool 
     >>> check("largest_e4m3", 480, remember=False).passed
     False
     """
-    from .base import exercise
+    from .chapters import exercise
 
     return exercise(name).check(answer, limit=limit, remember=remember)

@@ -1,46 +1,76 @@
-"""The process in which ``fplab exercise check`` runs the answers of a file; ``supervisor`` starts it and asks it.
+"""The process in which answers run; ``process`` starts it and asks it.
 
-It is told what to run, and tells how that ended: it knows of no verdict. Requests come on what was its standard input
-and replies go out on what was its standard output, a JSON object a line, and an empty one as a sign of life. What
-answers print, and what they do to ``sys.stdout``, cannot reach that line.
+It is told what to run, and tells how that ended: it knows of no verdict. Requests are pickles that come on what was its
+standard input; replies go out on what was its standard output, a JSON object a line. What answers print, and what they
+do to ``sys.stdout``, cannot reach that line. A call that lasts too long ends with the process, from outside; while
+kernels are compiled or modules imported, a second thread says so.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import linecache
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
+import tokenize
+import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-Message = dict[str, Any]
+import numpy as np
+
+from ..errors import LabError
+from ..language import lang
+from ..words import Text, say
+from .isolation import bound
+from .kinds import Kind, UnfitError
+from .shown import of_any
+from .tasks import given
+from .wire import KEPT, Message, Outcome, told
+
 Tell = Callable[[Message], None]
-PULSE = 0.25  # seconds between two signs of life
-LONGER = 10.0  # seconds beyond the limit of a call without a sign of life: later than the supervisor acts
+MODULE = "answers"  # what a file is called while it runs: not "__main__"
+PULSE = 0.25  # seconds between two looks at what the answer is at, or a fourth of the limit
+LONGER = 10.0  # seconds beyond the limit after which the process ends itself: later than its parent does
+COMPILER = os.sep + "numba" + os.sep
+IMPORTING = "<frozen importlib._bootstrap>"
+INNERMOST = 500  # frames among which the compiler is looked for: a recursion without end has millions
+# Files whose lines are not the answer's own.
+NOT_THE_ANSWER = (
+    str(Path(__file__).parent.parent) + os.sep,
+    str(Path(np.__file__).parent) + os.sep,
+    os.path.dirname(os.__file__),
+)
 
 
 def main() -> None:
     """Answer requests until there are no more, and end at once, whatever threads the answers left behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
-    given = json.loads(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    options = json.loads(sys.argv[2])
     requests, tell = _line()
-    threading.Thread(target=_pulse, args=(tell, given["limit"] + LONGER), daemon=True).start()
     try:
-        if given["isolated"]:
-            from .isolation import bound
-
+        if options["isolated"]:
             bound()
-        answers = Answers(Path(given["file"]), given["limit"], given["lang"], tell)
-        for line in requests:
-            request = json.loads(line)
-            tell({"to": request["number"], **answers.reply(request)})
+        lang(options["lang"])
+        answers = Answers()
+        threading.Thread(target=_watch, args=(tell, options["limit"]), daemon=True).start()
+        tell({"ready": True})
+        while True:
+            number, do, given = pickle.load(requests)
+            _alarm(options["limit"] + LONGER)
+            tell({"to": number, **getattr(answers, do)(*given)})
+            _alarm(0)
+    except EOFError:
+        os._exit(0)
     except BaseException:
         os._exit(1)
-    os._exit(0)
 
 
 def _line() -> tuple[Any, Tell]:
@@ -62,70 +92,170 @@ def _line() -> tuple[Any, Tell]:
     return requests, tell
 
 
-def _pulse(tell: Tell, seconds: float) -> None:
-    """Signs of life; and should the supervisor be gone when they stop, the alarm ends this process."""
+def _alarm(seconds: float) -> None:
+    """End this process after so many seconds, should its parent be gone; even if one operation holds Python."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _watch(tell: Tell, limit: float) -> None:
+    """Say again and again that a kernel is compiled or a module imported: that time is not the answer's."""
     while True:
-        tell({})
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-        time.sleep(PULSE)
+        time.sleep(min(PULSE, limit / 4))
+        if compiling(sys._current_frames().get(threading.main_thread().ident or 0)):
+            _alarm(limit + LONGER)
+            tell({"busy": True})
+
+
+def compiling(frame: types.FrameType | None) -> bool:
+    """Whether numba is at work, which it is once on a machine for each kernel, or an import: torch takes seconds."""
+    for _ in range(INNERMOST):
+        if frame is None:
+            return False
+        if COMPILER in frame.f_code.co_filename or frame.f_code.co_filename == IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Tail(io.TextIOBase):
+    """A stream that keeps the end of what is written to it."""
+
+    text = ""
+
+    def write(self, text: str) -> int:
+        self.text = (self.text + str(text))[-KEPT:]
+        return len(text)
 
 
 class Answers:
-    """The answers of a file, which run when they are asked for."""
+    """The answers of a file or a notebook, and what can be asked of them."""
 
-    def __init__(self, file: Path, limit: float, language: str, tell: Tell) -> None:
-        from ..language import lang
-
-        lang(language)
-        self.file, self.limit, self.tell = file, limit, tell
+    def __init__(self) -> None:
         self.found: dict[str, Any] = {}
-        self.name: str | None = None
-        self.box: Any = None
 
-    def reply(self, request: Message) -> Message:
-        """Do what is asked: "run" the file, or one thing with the answer of a "name"."""
-        from .sandbox import KEPT
-        from .wire import told, unpacked_case
-
-        if request["do"] == "run":
-            return self._run()
-        self._turn_to(request["name"])
-        match request["do"]:
-            case "callable":
-                return {"callable": self.here.callable}
-            case "call":
-                outcome = self.here.call(unpacked_case(request["given"], self.kinds))
-            case "read":
-                outcome = self.here.read()
-            case _:
-                return {"shown": self.here.shown()[:KEPT]}
-        return {**told(outcome), "compiled": self.box.compiled}
-
-    def _run(self) -> Message:
-        from ..errors import LabError
-        from .base import registry
-        from .files import answers
-
-        registry()  # long from a cold disk, and not the file's own time
-        self.tell({"running": True})
+    def run(self, file: str, exercises: tuple[str, ...]) -> Message:
+        """Run a file; the names of the exercises that it answers, or why it has none."""
         try:
-            self.found = answers(self.file, self.limit)
+            self.found = answers(Path(file), exercises)
         except LabError as error:
             return {"error": str(error)}
         return {"names": list(self.found)}
 
-    def _turn_to(self, name: str) -> None:
-        """Each answer gets a sandbox of its own."""
-        from .base import Implement, exercise
-        from .checker import Here
-        from .sandbox import Sandbox
+    def load(self, name: str, pickled: bytes, sources: dict[str, list[str]]) -> Message:
+        """Take an answer that was sent, and the lines of the cells that it was written in."""
+        for file, lines in sources.items():
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+        outcome = outcome_of(lambda: pickle.loads(pickled))
+        if outcome.how == "value":
+            self.found[name], outcome = outcome.value, Outcome("value", True)
+        return told(outcome)
 
-        if name == self.name:
-            return
-        if self.box is not None:
-            self.box.__exit__(None, None, None)
-        self.name, self.box = name, Sandbox(self.limit).__enter__()
-        task = exercise(name).task
-        self.here = Here(task, self.found[name], self.box)
-        self.kinds = task.arguments.values() if isinstance(task, Implement) else ()
+    def read(self, name: str, kind: Kind) -> Message:
+        """The answer itself, read as a kind."""
+        outcome = outcome_of(lambda: kind.read(self.found[name]))
+        if outcome.how != "value":
+            shown = outcome_of(lambda: of_any(self.found[name]).text).value  # its repr is its own code, too
+            outcome = replace(outcome, shown=shown)
+        return told(outcome)
+
+    def call(self, name: str, case: tuple[Any, ...], kind: Kind) -> Message:
+        """What it gives for arguments, read as a kind."""
+        return told(outcome_of(lambda: kind.read(self.found[name](*map(given, case)))))
+
+
+def outcome_of(job: Callable[[], Any]) -> Outcome:
+    """Run a job and say how it ended, and what it printed and warned of.
+
+    >>> outcome = outcome_of(lambda: 1 // 0)
+    >>> outcome.how, outcome.value
+    ('raised', 'ZeroDivisionError')
+    """
+    streams, tail = (sys.stdout, sys.stderr), _Tail()
+    sys.stdout = sys.stderr = tail
+    try:
+        with np.errstate(all="ignore"):
+            return Outcome("value", job(), printed=tail.text)
+    except UnfitError as error:
+        return Outcome("unfit", text=error.text, printed=tail.text)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of the answer's own, too
+        return Outcome("raised", type(error).__name__, raised(error), tail.text)
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def raised(error: BaseException) -> Text:
+    """What an exception says, and the line of the answer that raised it."""
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    what = type(error).__name__ + (f": {message[:300]}" if message else "")
+    number, line = _line_of(error)
+    if not line:
+        return say("it raises {what}", what=what)
+    return say("it raises {what}\n    line {number}: {line}", what=what, number=number, line=line)
+
+
+def _line_of(error: BaseException) -> tuple[int, str]:
+    """The answer's own last line on the way to an error, with its number; an empty one if there is none.
+
+    A recursion leaves a traceback of any length: only the last entry is looked at closely.
+    """
+    at, last = error.__traceback__, None
+    while at is not None:
+        if not at.tb_frame.f_code.co_filename.startswith(NOT_THE_ANSWER):
+            last = at
+        at = at.tb_next
+    if last is None:
+        return 0, ""
+    file = last.tb_frame.f_code.co_filename
+    linecache.checkcache(file)
+    return last.tb_lineno, linecache.getline(file, last.tb_lineno, last.tb_frame.f_globals).strip()
+
+
+def answers(file: Path, exercises: tuple[str, ...]) -> dict[str, Any]:
+    """Run a file and give what it defines under the names of exercises, in their order.
+
+    It runs with the rights of this process, and may import what lies beside it. Raises LabError for a file that cannot
+    be read or run, and for one without an answer.
+    """
+    code = _compiled(file, _source(file))
+    module = types.ModuleType(MODULE)
+    module.__file__ = str(file)
+    sys.modules[MODULE] = module  # where dataclasses, for one, look their module up
+    if (folder := str(file.resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # at the end: a random.py of the learner's hides nobody's
+    outcome = outcome_of(lambda: exec(code, vars(module)))
+    if outcome.how != "value":
+        raise LabError(f"{str(file)!r} does not run: {outcome.text}")
+    space = vars(module)
+    found = {name: space[name] for name in exercises if name in space}
+    if not found:
+        raise LabError(
+            f"{str(file)!r} answers no exercise. Name a function or a value as the exercise is named, such as "
+            "def rne(x, n): ...; fplab exercise list shows the names."
+        )
+    return found
+
+
+def _source(file: Path) -> str:
+    """The text of a file, in the encoding that it names, as Python reads it; UTF-8 otherwise."""
+    try:
+        with tokenize.open(file) as text:
+            return text.read()
+    except OSError as error:
+        raise LabError(f"cannot read {str(file)!r}: {error.strerror}.") from None
+    except (UnicodeDecodeError, SyntaxError):
+        raise LabError(f"{str(file)!r} is not UTF-8 text, nor in an encoding that its first line names.") from None
+
+
+def _compiled(file: Path, source: str) -> types.CodeType:
+    try:
+        return compile(source, str(file), "exec", dont_inherit=True)
+    except (RecursionError, MemoryError):
+        raise LabError(f"{str(file)!r} is nested too deeply for Python.") from None
+    except (SyntaxError, ValueError, OverflowError) as error:
+        line = getattr(error, "lineno", None)
+        what = getattr(error, "msg", None) or str(error)
+        raise LabError(f"{str(file)!r} is not Python: {what}" + (f" (line {line})." if line else ".")) from None

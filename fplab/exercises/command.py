@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from pathlib import Path
 
 from ..columns import padded, width_of
 from ..errors import LabError
 from ..language import lang
 from ..words import Text, say
+from . import isolation, progress
+from .base import noted
+from .chapters import exercise, registry
+from .judge import judged
+from .process import Child, There, run_file
+from .tasks import LEVELS
 
 Arguments = argparse.Namespace
 MARKS = say("✓ solved, · tried")
@@ -19,9 +28,6 @@ WRITTEN = say("{n} rows in {path}")
 
 def list_all(args: Arguments) -> int:
     """Print every exercise by chapter, with what was solved."""
-    from . import progress
-    from .base import LEVELS, registry
-
     done, found = progress.load(), registry()
     wide = max(map(len, found))
     titles = max(width_of(str(one.title)) for one in found.values())
@@ -38,8 +44,6 @@ def list_all(args: Arguments) -> int:
 
 
 def _score() -> Text:
-    from . import progress
-
     rows = progress.rows()
     return SCORE.fill(right=sum(row["passed"] == "yes" for row in rows), all=len(rows))
 
@@ -48,15 +52,26 @@ def check_file(args: Arguments) -> int:
     """Check the answers of a file; the status is 1 where one is wrong."""
     if not 0 < args.limit <= 3600:
         raise LabError(f"--limit={args.limit:g} is no number of seconds; allowed: above 0, to 3600.")
-    from .supervisor import check
-
-    return check(str(args.file), args.names, args.limit, args.isolated)
+    file, names = str(args.file), [exercise(name).name for name in args.names]
+    if args.isolated:
+        print(isolation.means()[1], file=sys.stderr)
+        file = os.path.abspath(file)  # it runs in another folder
+    failed = 0
+    with Child(args.limit, Path(file) if args.isolated else None) as child:
+        found = run_file(child, file, tuple(registry()))
+        if missing := [name for name in names if name not in found]:
+            raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
+        for i, name in enumerate(names or found):
+            if child.process is None:  # it ended at the answer before
+                run_file(child, file, tuple(registry()))
+            report = judged(exercise(name), There(exercise(name), child))
+            print(("\n" if i else "") + str(noted(report)), flush=True)  # at once: the next may take its time
+            failed |= not report.passed
+    return int(failed)
 
 
 def show_one(args: Arguments) -> int:
     """Print what an exercise asks."""
-    from .base import exercise
-
     one = exercise(args.name)
     print(one)
     if args.hint:
@@ -66,16 +81,12 @@ def show_one(args: Arguments) -> int:
 
 def show_solution(args: Arguments) -> int:
     """Print a reference solution."""
-    from .base import exercise
-
     print(exercise(args.name).solution())
     return 0
 
 
 def show_progress(args: Arguments) -> int:
     """Print what was solved, or write it as CSV."""
-    from . import progress
-
     if args.csv is None:
         print(f"{_score()}; {KEPT.fill(path=progress.path())}")
         return 0

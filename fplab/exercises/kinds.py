@@ -1,29 +1,124 @@
-"""Kinds of arguments and answers: which values there are, how to draw, read, compare, shrink and show them.
+"""Kinds of arguments and answers: which values there are, how to read, compare and show them.
 
 A kind is a frozen record. ``key`` is what two values are compared by: bits where the kind has a format, so that -0 is
-not 0 and all NaNs are one.
+not 0 and all NaNs are one. What an answer gave is read as the number that it means, whatever its type, or refused
+kindly: learners write with Python's numbers, numpy's scalars, Fractions and arrays without dimensions; none is rounded
+on the way to an integer. ``cases`` draws the kinds that arguments have.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..formats import get
-from ..words import say
-from . import shrink
-from .kind import Kind, Many, Words
-from .reading import items, ratio, real, unfit, whole
-from .shown import Shown, code_of, of_code, of_float, of_integer, of_whole
+from ..words import Text, say
+from .shown import Shown, code_of, of_any, of_code, of_float, of_integer, of_whole
+
+Many = tuple[Shown, ...]
+Number = TypeVar("Number", int, float, Fraction)
+
+
+class UnfitError(Exception):
+    """An answer that is not of the kind that was asked for; ``text`` says kindly what is."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__(text.en)
+        self.text = text
+
+
+class Kind:
+    """What an answer is read, compared and shown by; the kinds of arguments have boundary values and choices, too."""
+
+    def read(self, given: Any) -> Any:
+        """The value that is meant. Raises UnfitError for what is no value of this kind."""
+        raise NotImplementedError
+
+    def key(self, value: Any) -> Hashable:
+        """What two values are compared by: the value itself, unless it has bits."""
+        return (value,)
+
+    def show(self, value: Any) -> Many:
+        """The value as a report shows it."""
+        return (Shown(str(value)),)
+
+    def boundary(self) -> Sequence[Any]:
+        """The values on which answers fail first."""
+        raise NotImplementedError
+
+    def sorted(self, values: Iterable[Any]) -> list[Any]:
+        """Values without repetitions, the simplest first."""
+        return sorted(dict.fromkeys(values), key=lambda v: simplicity(self.choices(v)))
+
+    def choices(self, value: Any) -> list[int]:
+        """The integers of which ``cases.values_of`` makes an argument; the fewer and smaller, the simpler it is."""
+        raise NotImplementedError
+
+
+def simplicity(choices: Sequence[int]) -> tuple[Any, ...]:
+    """By what choices are sorted, as hypothesis shrinks them: fewer first, then by size in order."""
+    return len(choices), [(abs(c), c < 0) for c in choices]
 
 
 @dataclass(frozen=True)
-class Integers:
+class Function(Kind):
+    """An answer that can be called: it stays in its process, and True is all that is told of it."""
+
+    signature: str
+
+    def read(self, given: Any) -> bool:
+        """Whether it can be called."""
+        if not callable(given):
+            raise UnfitError(say("a function is wanted ({s}), not {x}", s=self.signature, x=of_any(given).text))
+        return True
+
+
+NO_NUMBERS = (bool, str, bytes, bytearray, complex)
+
+
+def unfit(given: Any, wanted: Text) -> UnfitError:
+    """The refusal of a value: what is wanted, and what came."""
+    what = f"{of_any(given).text} ({type(given).__name__})" if given is not None else "None"
+    return UnfitError(say("{wanted} is wanted, not {what}", wanted=wanted, what=what))
+
+
+def _scalar(given: Any, wanted: Text) -> Any:
+    """One number: out of a numpy scalar or an array without dimensions, itself otherwise."""
+    shape = getattr(given, "shape", None)
+    one = given.item() if shape == () and hasattr(given, "item") else given
+    if isinstance(one, NO_NUMBERS) or shape not in (None, ()):
+        raise unfit(given, wanted)
+    return one
+
+
+def number(make: Callable[[Any], Number], given: Any, wanted: Text) -> Number:
+    """A number as an int, a float or a Fraction; as an int only where it is one.
+
+    >>> number(int, 3.0, say("an integer")), number(int, Fraction(6, 2), say("an integer"))
+    (3, 3)
+    """
+    one = _scalar(given, wanted)
+    try:
+        value = make(one)
+        if make is not int or value == one:
+            return value
+    except Exception:  # a type of the answer's own may fail in its own way
+        raise unfit(given, wanted) from None
+    raise unfit(given, wanted)
+
+
+def items(given: Any) -> Any:
+    """An array of one dimension or more as a list; anything else as it is."""
+    return given.tolist() if hasattr(given, "tolist") and getattr(given, "shape", ()) != () else given
+
+
+@dataclass(frozen=True)
+class Integers(Kind):
     """Integers from ``low`` to ``high``; ``bits``: how many binary digits are shown; ``origin``: the simplest one."""
 
     low: int
@@ -34,42 +129,32 @@ class Integers:
 
     def boundary(self) -> Sequence[int]:
         """The ends, what is next to them, and the edges given."""
-        found = {self.low, self.low + 1, self.high, self.high - 1, self._home(), *self.edges}
-        return sorted((v for v in found if self.low <= v <= self.high), key=self.size)
+        found = {self.low, self.low + 1, self.high, self.high - 1, self.home, *self.edges}
+        return self.sorted(v for v in found if self.low <= v <= self.high)
 
-    def _home(self) -> int:
+    @property
+    def home(self) -> int:
+        """The simplest one that there is."""
         return min(max(self.origin, self.low), self.high)
 
-    def draw(self, words: Words) -> int:
-        """Small ones half the time."""
-        span = self.high - self.low + 1
-        if words.below(2) and span > 16:
-            span = 1 << (1 + words.below(span.bit_length() - 1))
-        return self.low + words.below(span)
+    def choices(self, value: int) -> list[int]:
+        """How far it is from the simplest."""
+        return [value - self.home]
 
     def read(self, given: Any) -> int:
         """Any integer; the range is not asked of answers."""
-        return whole(given, say("an integer"))
-
-    def key(self, value: int) -> Hashable:
-        """The integer."""
-        return value
-
-    def size(self, value: int) -> shrink.Size:
-        """Nearest to the origin first."""
-        return shrink.integer_size(value, self._home())
-
-    def steps(self, value: int) -> Sequence[int]:
-        """Nearer integers in the range."""
-        return [v for v in shrink.integer_steps(value, self._home()) if self.low <= v <= self.high]
+        return number(int, given, say("an integer"))
 
     def show(self, value: int) -> Many:
         """Decimal, and binary where ``bits`` says so."""
         return (of_integer(value, self.bits),)
 
 
+INFINITY, NAN = 6, 7  # classes of floats; 0: zeros, and what is between: finite ones
+
+
 @dataclass(frozen=True)
-class Floats:
+class Floats(Kind):
     """Values of a format, by code. ``finite``: no infinities, no NaN. ``low``, ``high``: bounds of magnitudes but 0.
 
     ``near``: values round a coarser format's midpoints, for exercises that round to it.
@@ -103,10 +188,34 @@ class Floats:
             one = int(code_of(1.0, self.near) or 0)
             codes = (0, 1, 2, inner - 1, inner, one - 1, one, one + 1, one + inner - 1, other.max_code)
             found += [v for code in codes for v in self._round(code)]
-        both = {v for x in found for v in (x, -x)} | {math.inf, -math.inf}
-        finite = sorted((v for v in both if self.has(v)), key=self.size)
-        zeros = [v for v in (0.0, -0.0) if self.has(v)]
-        return [*zeros, *(v for v in finite if v != 0), *([math.nan] if self.has(math.nan) else [])]
+        both = [v for x in (*filter(None, found), math.inf) for v in (x, -x)]
+        return [v for v in (0.0, -0.0, *self.sorted(filter(self.has, both)), math.nan) if self.has(v)]
+
+    def choices(self, value: float) -> list[int]:
+        """Its class, significant bits, exponent, the bits between the first and the last of these, and sign."""
+        sign = [math.copysign(1, value) < 0] if self.signed else []
+        if value == 0:
+            return [0, *sign]
+        if not math.isfinite(value):
+            return [NAN if math.isnan(value) else INFINITY, 1, 0, 0, *sign]
+        units, one = abs(value).as_integer_ratio()
+        odd = units // (units & -units)
+        bits = odd.bit_length()
+        return [1, bits, units.bit_length() - one.bit_length(), (odd - (1 << bits - 1)) >> 1, *sign]
+
+    def made_of(self, group: int, bits: int, exponent: int, between: int) -> float:
+        """The magnitude that :meth:`choices` are of."""
+        if group >= INFINITY:
+            return math.nan if group == NAN else math.inf
+        odd = 1 << bits - 1 | between << 1 | 1
+        return math.ldexp(odd, exponent - bits + 1)
+
+    @property
+    def exponents(self) -> tuple[int, int]:
+        """The least and the largest exponent that a value has."""
+        form = get(self.fmt)
+        ends = max(self.low, form.smallest_subnormal), min(self.high, form.max)
+        return math.frexp(ends[0])[1] - 1, math.frexp(ends[1])[1] - 1
 
     def _round(self, code: int) -> list[float]:
         """A value of the coarser format, the midpoint above it, and what lies next to both."""
@@ -120,42 +229,14 @@ class Floats:
         ulp = math.ldexp(1.0, max(math.frexp(x)[1] - 1 if x else form.emin, form.emin) - form.fraction_bits)
         return x - ulp, x + ulp
 
-    def draw(self, words: Words) -> float:
-        """A random code, a number of few bits, or a value round a midpoint."""
-        for _ in range(1000):
-            x = self._draw(words)
-            if self.has(x):
-                return x
-        return 1.0
-
-    def _draw(self, words: Words) -> float:
-        form, way = get(self.fmt), words.below(3)
-        sign = -1.0 if self.signed and words.below(2) else 1.0
-        if way == 0 and self.near:
-            return sign * float(words.pick(self._round(words.below(get(self.near).max_code + 1))))
-        if way <= 1:
-            few = 1 + words.below(1 << min(form.significand_bits, 6))
-            return sign * math.ldexp(few, words.below(13) - 9)
-        low = (code_of(self.low, self.fmt) or 0) if self.low else 0
-        high = form.max_code if math.isinf(self.high) else (code_of(self.high, self.fmt) or form.max_code)
-        return sign * form.magnitude(low + words.below(high - low + 1))
-
     def read(self, given: Any) -> float:
         """Any real number; one that the format lacks is a wrong answer, not a wrong type."""
-        return real(given, say("one number"))
+        return number(float, given, say("one number"))
 
     def key(self, value: float) -> Hashable:
         """The code, or the value itself where the format lacks it."""
         code = code_of(value, self.fmt)
         return ("not a value", value) if code is None else code
-
-    def size(self, value: float) -> shrink.Size:
-        """Few significant bits first."""
-        return shrink.float_size(value)
-
-    def steps(self, value: float) -> Sequence[float]:
-        """Simpler values of this kind."""
-        return [v for v in shrink.float_steps(value) if self.has(v)]
 
     def show(self, value: float) -> Many:
         """The number and its bits."""
@@ -167,7 +248,7 @@ class Floats:
 
 
 @dataclass(frozen=True)
-class Codes:
+class Codes(Kind):
     """Codes of a format, as integers. ``numbers``: only those of finite numbers."""
 
     fmt: str
@@ -188,39 +269,17 @@ class Codes:
         found = [0, 1, inner - 1, inner, one, one + 1, form.max_code - 1, form.max_code, form.max_code + 1]
         found += [form.max_code + 2, (1 << (form.bits - 1)) - 1, *self.edges]
         both = {v for code in found for v in (code, code | form.sign_mask)}
-        return sorted((v for v in both if self.has(v)), key=self.size)
+        return self.sorted(filter(self.has, both))
 
-    def draw(self, words: Words) -> int:
-        """Any code."""
+    def choices(self, value: int) -> list[int]:
+        """Exponent, fraction and sign."""
         form = get(self.fmt)
-        while True:
-            code = words.below(1 << form.bits)
-            if self.has(code):
-                return code
+        magnitude = value & ~form.sign_mask
+        return [*divmod(magnitude, 1 << form.fraction_bits), value != magnitude]
 
     def read(self, given: Any) -> int:
         """An integer."""
-        return whole(given, say("an integer code"))
-
-    def key(self, value: int) -> Hashable:
-        """The code; each NaN is another."""
-        return value
-
-    def size(self, value: int) -> shrink.Size:
-        """The positive before the negative, few bits set, and then small."""
-        form = get(self.fmt)
-        magnitude = value & ~form.sign_mask
-        return magnitude > form.max_code, magnitude.bit_count(), magnitude, value != magnitude
-
-    def steps(self, value: int) -> Sequence[int]:
-        """Without the sign, without one bit, or with one bit alone."""
-        form = get(self.fmt)
-        found = {0, value & ~form.sign_mask} | {value & ~(1 << k) for k in range(form.bits)}
-        found |= {1 << k for k in range(form.bits)} | {
-            value - (1 << k) // 2 for k in range(form.bits) if value >> k & 1
-        }
-        own = self.size(value)
-        return sorted((v for v in found if self.has(v) and self.size(v) < own), key=self.size)
+        return number(int, given, say("an integer code"))
 
     def show(self, value: int) -> Many:
         """The code, its fields and its value."""
@@ -233,44 +292,19 @@ class Codes:
 
 
 @dataclass(frozen=True)
-class Ratios:
-    """Exact rational answers: an integer, a Fraction, or a float that is meant exactly. As arguments: quarters."""
-
-    def boundary(self) -> Sequence[Fraction]:
-        """Nothing, one, a half."""
-        return [Fraction(0), Fraction(1), Fraction(1, 2)]
-
-    def draw(self, words: Words) -> Fraction:
-        """A small quotient."""
-        return Fraction(words.below(64), 1 + words.below(8))
+class Ratios(Kind):
+    """Exact rational answers: an integer, a Fraction, or a float that is meant exactly."""
 
     def read(self, given: Any) -> Fraction:
         """A Fraction of the number, exactly."""
-        return ratio(given, say("a Fraction"))
-
-    def key(self, value: Fraction) -> Hashable:
-        """The number."""
-        return value
-
-    def size(self, value: Fraction) -> shrink.Size:
-        """Small numerator and denominator."""
-        return value.denominator, abs(value.numerator), value < 0
-
-    def steps(self, value: Fraction) -> Sequence[Fraction]:
-        """Whole numbers, and a smaller numerator."""
-        found = {Fraction(0), Fraction(int(value)), Fraction(int(value.numerator / 2), value.denominator)}
-        return sorted((v for v in found if self.size(v) < self.size(value)), key=self.size)
+        return number(Fraction, given, say("a Fraction"))
 
     def show(self, value: Fraction) -> Many:
         """As a ratio; a float that was given for one as a float, with a word on why it is none."""
         if value.denominator == 1:
             return (Shown(of_whole(value.numerator)),)
-        if (
-            value.denominator >= 1 << 32
-            and value.denominator.bit_count() == 1
-            and abs(value) < 1
-            and float(value) == value
-        ):
+        binary = value.denominator >= 1 << 32 and value.denominator.bit_count() == 1
+        if binary and abs(value) < 1 and float(value) == value:
             note = say("a float, which is rounded: a Fraction is exact")
             return (Shown(f"{float(value)!r}  ({note})"),)
         ratio = f"{of_whole(value.numerator)}/{of_whole(value.denominator)}"
@@ -278,7 +312,7 @@ class Ratios:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Kind):
     """One of a few values, the simplest first: words, or False and True."""
 
     values: tuple[Any, ...]
@@ -286,10 +320,6 @@ class Options:
     def boundary(self) -> Sequence[Any]:
         """All of them."""
         return self.values
-
-    def draw(self, words: Words) -> Any:
-        """One of them."""
-        return words.pick(self.values)
 
     def read(self, given: Any) -> Any:
         """The option that is meant; the case of words does not matter."""
@@ -307,32 +337,16 @@ class Options:
         """The option."""
         return str(value)
 
-    def size(self, value: Any) -> shrink.Size:
+    def choices(self, value: Any) -> list[int]:
         """Its place in the list."""
-        return (self.values.index(value),)
-
-    def steps(self, value: Any) -> Sequence[Any]:
-        """Those before it."""
-        return self.values[: self.values.index(value)]
-
-    def show(self, value: Any) -> Many:
-        """As it is written."""
-        return (Shown(str(value)),)
+        return [self.values.index(value)]
 
 
 @dataclass(frozen=True)
-class Bits:
+class Bits(Kind):
     """A string of binary digits for a format's code; spaces and underscores are for the reader."""
 
     fmt: str
-
-    def boundary(self) -> Sequence[int]:
-        """Never an argument."""
-        return [0]
-
-    def draw(self, words: Words) -> int:
-        """Never an argument."""
-        return 0
 
     def read(self, given: Any) -> int:
         """The code: from a string of exactly as many digits as the format has, or an integer."""
@@ -342,19 +356,7 @@ class Bits:
             if len(digits) == bits and set(digits) <= {"0", "1"}:
                 return int(digits, 2)
             raise unfit(given, say("a string of {bits} binary digits", bits=bits))
-        return whole(given, say("a string of {bits} binary digits", bits=bits))
-
-    def key(self, value: int) -> Hashable:
-        """The code."""
-        return value
-
-    def size(self, value: int) -> shrink.Size:
-        """Small codes first."""
-        return (value,)
-
-    def steps(self, value: int) -> Sequence[int]:
-        """Never an argument."""
-        return []
+        return number(int, given, say("a string of {bits} binary digits", bits=bits))
 
     def show(self, value: int) -> Many:
         """The bits and what they mean."""
@@ -362,13 +364,13 @@ class Bits:
 
 
 @dataclass(frozen=True)
-class Lists:
+class Lists(Kind):
     """Lists of one kind, from ``least`` to ``most`` elements; as an answer, of any length."""
 
     item: Kind
     least: int
     most: int
-    edges: tuple[tuple[Any, ...], ...] = field(default=())
+    edges: tuple[tuple[Any, ...], ...] = ()
 
     def boundary(self) -> Sequence[tuple[Any, ...]]:
         """Every boundary element, repeated; lists of the least, of the most and of some lengths between."""
@@ -376,14 +378,13 @@ class Lists:
         items = self.item.boundary()
         found = [(item,) * n for n in lengths for item in (items if n <= 8 else items[:4])]
         ramps = [tuple(items[(i + turn) % len(items)] for i in range(n)) for n in lengths for turn in (0, 1)]
-        return sorted(dict.fromkeys([*found, *ramps, *self.edges]), key=self.size)
+        return self.sorted([*found, *ramps, *self.edges])
 
-    def draw(self, words: Words) -> tuple[Any, ...]:
-        """A random length; now and then one element repeated."""
-        n = self.least + words.below(self.most - self.least + 1)
-        if words.below(4) == 0:
-            return (self.item.draw(words),) * n
-        return tuple(self.item.draw(words) for _ in range(n))
+    def choices(self, value: tuple[Any, ...]) -> list[int]:
+        """Those of the elements, each after a sign that there is one, where their number is not fixed."""
+        if self.least == self.most:
+            return [choice for v in value for choice in self.item.choices(v)]
+        return [*(choice for v in value for choice in (True, *self.item.choices(v))), False]
 
     def read(self, given: Any) -> tuple[Any, ...]:
         """A list, a tuple or an array of one dimension."""
@@ -395,16 +396,6 @@ class Lists:
     def key(self, value: tuple[Any, ...]) -> Hashable:
         """The elements' keys."""
         return tuple(self.item.key(v) for v in value)
-
-    def size(self, value: tuple[Any, ...]) -> shrink.Size:
-        """Short lists first."""
-        return len(value), tuple(self.item.size(v) for v in value)
-
-    def steps(self, value: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
-        """Shorter lists, then simpler elements."""
-        own = self.size(value)
-        found = dict.fromkeys(shrink.list_steps(value, self.least, self.item.steps))
-        return [v for v in found if self.size(v) < own]
 
     def show(self, value: tuple[Any, ...]) -> Many:
         """An element a line; long lists are shortened, runs counted."""
@@ -429,19 +420,15 @@ def runs(value: Sequence[Any], kind: Kind) -> Iterator[tuple[Any, int]]:
 
 
 @dataclass(frozen=True)
-class Several:
+class Several(Kind):
     """A tuple of given kinds, as answers of more than one part; ``names`` label the parts."""
 
     kinds: tuple[Kind, ...]
     names: tuple[str, ...]
 
-    def boundary(self) -> Sequence[tuple[Any, ...]]:
-        """Each part's first."""
-        return [tuple(kind.boundary()[0] for kind in self.kinds)]
-
-    def draw(self, words: Words) -> tuple[Any, ...]:
-        """Each part by itself."""
-        return tuple(kind.draw(words) for kind in self.kinds)
+    def choices(self, value: tuple[Any, ...]) -> list[int]:
+        """Those of the parts."""
+        return [c for kind, part in zip(self.kinds, value, strict=True) for c in kind.choices(part)]
 
     def read(self, given: Any) -> tuple[Any, ...]:
         """A tuple, list or array of that many parts."""
@@ -455,17 +442,54 @@ class Several:
         """The parts' keys."""
         return tuple(kind.key(v) for kind, v in zip(self.kinds, value, strict=True))
 
-    def size(self, value: tuple[Any, ...]) -> shrink.Size:
-        """The parts' sizes in order."""
-        return tuple(kind.size(v) for kind, v in zip(self.kinds, value, strict=True))
-
-    def steps(self, value: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
-        """One part simpler."""
-        return [(*value[:i], one, *value[i + 1 :]) for i, kind in enumerate(self.kinds) for one in kind.steps(value[i])]
-
     def show(self, value: tuple[Any, ...]) -> Many:
         """A line a part, under its name."""
         lines = []
         for name, kind, part in zip(self.names, self.kinds, value, strict=True):
             lines += [Shown(f"{name} {shown.text}", shown.fields, shown.of) for shown in kind.show(part)]
         return tuple(lines)
+
+
+@dataclass(frozen=True)
+class Among(Kind):
+    """A few values of a kind, the simplest first: two lists of them agree often enough."""
+
+    of: Kind
+    few: tuple[Any, ...]
+
+    def boundary(self) -> Sequence[Any]:
+        """All of them."""
+        return self.few
+
+    def choices(self, value: Any) -> list[int]:
+        """Its place among them."""
+        return [self.few.index(value)]
+
+    def show(self, value: Any) -> Many:
+        """As the kind shows it."""
+        return self.of.show(value)
+
+
+@dataclass(frozen=True)
+class Boxes(Kind):
+    """Black boxes, each made of a value that an answer does not see; ``told``: what a report says of it."""
+
+    of: Kind
+    make: Callable[[Any], Any]
+    told: Callable[[Any], Text]
+
+    def boundary(self) -> Sequence[Any]:
+        """A box for each boundary value."""
+        return [self.make(v) for v in self.of.boundary()]
+
+    def choices(self, value: Any) -> list[int]:
+        """Those of what it is made of."""
+        return self.of.choices(value.hidden)
+
+    def key(self, value: Any) -> Hashable:
+        """What it is made of."""
+        return self.of.key(value.hidden)
+
+    def show(self, value: Any) -> Many:
+        """What it does, in words."""
+        return (Shown(str(self.told(value.hidden))),)

@@ -100,6 +100,6 @@ def of_any(value: Any) -> Shown:
     """Whatever an answer returned, briefly."""
     try:
         text = repr(value)
-    except Exception:  # a class of the answer's own may fail at this, too
+    except (Exception, SystemExit):  # a class of the answer's own may fail at this, too
         text = f"<{type(value).__name__}>"
     return Shown(text if len(text) <= 200 else text[:197] + "...")

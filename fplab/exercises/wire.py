@@ -1,4 +1,4 @@
-"""What the judge and the process that runs the answers say to each other: JSON, an object a line.
+"""What the process that runs the answers tells the judge: JSON, an object a line.
 
 An answer can write on this line itself, anything at all. What arrives is therefore read as one reads an answer: a value
 of the kind that was asked for, or nothing; a text without what could pass for another line of a report.
@@ -9,16 +9,31 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..words import given, say
-from .kind import Kind, UnfitError
-from .sandbox import KEPT, Outcome
+from ..words import NOTHING, Text, given, say
+from .kinds import Function, Kind, UnfitError
 
 Message = dict[str, Any]
+KEPT = 2000  # characters of a text
+GONE = ("late", "ended")  # how a call ends with its process
 UNREADABLE = say("it gave back nothing that can be read")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended: ``how`` is "value", "raised", "unfit", "late" or "ended". ``text`` says what went wrong.
+
+    ``value``: what came back, or the exception's name. ``shown``: of an answer that is no function, its own text.
+    """
+
+    how: str
+    value: Any = None
+    text: Text = NOTHING
+    printed: str = ""
+    shown: str = ""
 
 
 def packed(value: Any) -> Any:
@@ -57,41 +72,28 @@ def unpacked(data: Any) -> Any:
     raise ValueError("no packed value")
 
 
-def packed_case(case: tuple[Any, ...]) -> Any:
-    """Arguments as JSON; of a black box, what it is made of."""
-    return packed([getattr(value, "hidden", value) for value in case])
-
-
-def unpacked_case(data: Any, kinds: Iterable[Kind]) -> tuple[Any, ...]:
-    """The arguments that were packed; black boxes are made anew."""
-    return tuple(getattr(k, "make", _itself)(v) for k, v in zip(kinds, unpacked(data), strict=True))
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
 def told(outcome: Outcome) -> Message:
     """An outcome as a message. Texts are cut: an answer may print without end."""
-    en, zh = outcome.text.en[:KEPT], outcome.text.zh[:KEPT]
+    texts = {language: outcome.text.into(language)[:KEPT] for language in ("en", "zh")}
     value = packed(outcome.value) if outcome.how in ("value", "raised") else None
-    return {"how": outcome.how, "value": value, "en": en, "zh": zh, "printed": outcome.printed, "stuck": outcome.stuck}
+    return {"how": outcome.how, "value": value, "printed": outcome.printed, "shown": outcome.shown[:KEPT], **texts}
 
 
 def heard(message: Message, kind: Kind) -> Outcome:
     """The outcome that a message tells of, its value read as a kind."""
     how, said = message.get("how"), given(harmless(message.get("en")), zh=harmless(message.get("zh")))
-    printed, stuck = harmless(message.get("printed")), message.get("stuck") is True
-    if how == "raised":
-        return Outcome(how, harmless(message.get("value")), said, printed)
-    if how in ("unfit", "late"):
-        return Outcome(how, text=said, printed=printed, stuck=stuck)
+    printed, shown = harmless(message.get("printed")), harmless(message.get("shown"))
+    if how in ("raised", "unfit"):
+        return Outcome(how, harmless(message.get("value")), said, printed, shown)
     try:
-        return Outcome("value", kind.read(unpacked(message.get("value"))), printed=printed)
+        value = unpacked(message.get("value"))
+        if isinstance(kind, Function):
+            return Outcome("value" if value is True else "unfit", value, UNREADABLE)
+        return Outcome("value", kind.read(value), NOTHING, printed, shown)
     except UnfitError as error:
-        return Outcome("unfit", text=error.text, printed=printed)
+        return Outcome("unfit", None, error.text, printed, shown)
     except Exception:  # such as a number that is too large for a float
-        return Outcome("unfit", text=UNREADABLE, printed=printed)
+        return Outcome("unfit", None, UNREADABLE, printed, shown)
 
 
 def harmless(text: Any) -> str:

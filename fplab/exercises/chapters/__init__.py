@@ -1,7 +1,9 @@
-"""The exercises, a file a chapter; importing this package fills the registry."""
+"""The exercises, a file a chapter."""
 
 from __future__ import annotations
 
+from ...errors import door, unknown
+from ..base import Exercise
 from . import (
     arithmetic,
     bits,
@@ -17,7 +19,26 @@ from . import (
     underflow,
 )
 
-__all__ = [
-    "arithmetic", "bits", "blocks", "hardware", "integers", "memory", "optimizers", "products", "rounding", "sums",
-    "training", "underflow",
-]  # fmt: skip
+_CHAPTERS = (
+    bits, rounding, arithmetic, sums, blocks, products, underflow, optimizers, training, integers, memory, hardware,
+)  # fmt: skip
+_ALL: dict[str, Exercise] = {
+    one.name: one for chapter in _CHAPTERS for one in sorted(chapter.EXERCISES, key=lambda one: one.level)
+}
+
+
+def registry() -> dict[str, Exercise]:
+    """All exercises by name, in the order of the chapters."""
+    return dict(_ALL)
+
+
+@door
+def exercise(name: str) -> Exercise:
+    """The exercise of a name.
+
+    >>> exercise("rne").signature
+    'def rne(x, n):'
+    """
+    if name not in _ALL:
+        raise unknown("exercise", name, _ALL)
+    return _ALL[name]

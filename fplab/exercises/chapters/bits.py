@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...words import say
-from ..base import Chapter, Exercise, Implement, Mutant, Predict, register
+from ..base import Exercise
 from ..kinds import Bits, Codes, Floats, Options
+from ..tasks import Chapter, Implement, Mutant, Predict
 
 CHAPTER = Chapter(1, "bits", say("Bits and formats"))
 
@@ -42,7 +43,7 @@ def next_up(code):  # type: ignore[no-untyped-def]
     return code - 1 if code >> 15 else code + 1
 
 
-register(
+EXERCISES = (
     Exercise(
         "predict_bits",
         CHAPTER,
@@ -51,27 +52,15 @@ register(
         say("Write −0.15625 in FP16 as a string of 16 binary digits; spaces are allowed."),
         say("0.15625 = 5/32 = 1.25 · 2^-3."),
         say("FP16 is a sign, five bits of exponent + 15, and ten bits of what follows the leading 1."),
-        Predict(
-            "1 01100 0100000000",
-            Bits("fp16"),
-            say("-1.25 * 2**-3: sign 1, exponent -3 + 15 = 12, fraction .25"),
-        ),
+        Predict("1 01100 0100000000", Bits("fp16"), say("-1.25 * 2**-3: sign 1, exponent -3 + 15 = 12, fraction .25")),
         (
-            Mutant(
-                "0 01100 0100000000",
-                say("The sign bit of a negative number is 1."),
-                "0 01100 0100000000",
-            ),
+            Mutant("0 01100 0100000000", say("The sign bit of a negative number is 1."), "0 01100 0100000000"),
             Mutant(
                 "1 01100 1010000000",
                 say("The leading 1 is not stored; the fraction begins after it."),
                 "1 01100 1010000000",
             ),
-            Mutant(
-                "1 01101 0100000000",
-                say("The bias is 15, not 16: −3 is stored as 12."),
-                "1 01101 0100000000",
-            ),
+            Mutant("1 01101 0100000000", say("The bias is 15, not 16: −3 is stored as 12."), "1 01101 0100000000"),
             Mutant(
                 "1 10011 0100000000",
                 say("The exponent has a bias, 15, and is no two's complement or sign and magnitude."),
@@ -91,11 +80,7 @@ register(
         Predict(448, Floats("e4m3"), say("1.75 * 2**(15 - 7)")),
         (
             Mutant(480, say("480 would be S.1111.111, which is the NaN."), "480"),
-            Mutant(
-                240,
-                say("240 is the largest of an E4M3 with IEEE's infinities."),
-                "0 1110 111",
-            ),
+            Mutant(240, say("240 is the largest of an E4M3 with IEEE's infinities."), "0 1110 111"),
             Mutant(57344, say("57344 is E5M2's largest."), "57344"),
         ),
         "OCP 8-bit Floating Point Specification 1.0",
@@ -106,31 +91,17 @@ register(
         1,
         say("BF16 or FP16?"),
         say(
-            "All four are heard. Which is true?\n"
-            "a: BF16 has a smaller range and more precision than FP16.\n"
-            "b: BF16 has FP32's range and FP32's precision, nearly.\n"
-            "c: BF16 has FP32's range, and three bits of precision less than FP16.\n"
-            "d: FP16 has both less range and less precision than BF16."
+            "All four are heard. Which is true?\na: BF16 has a smaller range and more precision than FP16.\nb: "
+            "BF16 has FP32's range and FP32's precision, nearly.\nc: BF16 has FP32's range, and three bits of "
+            "precision less than FP16.\nd: FP16 has both less range and less precision than BF16."
         ),
         say("Count: FP16 is 1/5/10, BF16 1/8/7."),
         say("Exponent bits give range, fraction bits precision."),
-        Predict(
-            "c",
-            Options(("a", "b", "c", "d")),
-            say("eight exponent bits as in FP32; 7 fraction bits against 10"),
-        ),
+        Predict("c", Options(("a", "b", "c", "d")), say("eight exponent bits as in FP32; 7 fraction bits against 10")),
         (
             Mutant("a", say("It is the other way round: 8 exponent bits against 5."), "a"),
-            Mutant(
-                "b",
-                say("The range, yes; but precision is 8 bits against 24."),
-                "b",
-            ),
-            Mutant(
-                "d",
-                say("Range, yes; but FP16 has 11 bits of precision, BF16 8."),
-                "d",
-            ),
+            Mutant("b", say("The range, yes; but precision is 8 bits against 24."), "b"),
+            Mutant("d", say("Range, yes; but FP16 has 11 bits of precision, BF16 8."), "d"),
         ),
     ),
     Exercise(
@@ -155,9 +126,7 @@ register(
             ),
             Mutant(_decoder(bias=16), say("The bias of FP16 is 15."), "0 00000 0000000001"),
             Mutant(
-                lambda code: abs(decode_fp16(code)),
-                say("The top bit is the sign, of zero too."),
-                "1 00000 0000000000",
+                lambda code: abs(decode_fp16(code)), say("The top bit is the sign, of zero too."), "1 00000 0000000000"
             ),
         ),
         "IEEE 754-2019, 3.4",
@@ -176,9 +145,7 @@ register(
         Implement(next_up, {"code": Codes("fp16", numbers=True)}, Codes("fp16")),
         (
             Mutant(
-                lambda code: code + 1,
-                say("Adding 1 to a negative number's code moves it down."),
-                "1 00000 0000000001",
+                lambda code: code + 1, say("Adding 1 to a negative number's code moves it down."), "1 00000 0000000001"
             ),
             Mutant(
                 lambda code: code - 1 if code >> 15 else code + 1,

@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from ...words import NOTHING, Text, say
-from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, Predict, register
+from ..base import Exercise
 from ..kinds import Codes, Floats, Lists, Several
 from ..shown import of_float
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
 
 CHAPTER = Chapter(5, "blocks", say("Tensor Core blocks"))
 HALF = Floats("fp16", finite=True, low=2.0**-14, high=64.0)
@@ -104,40 +105,25 @@ def not_monotonic(value: tuple[Any, ...]) -> Judgement:
     return Judgement(one > other, lines, say("The result does not go down."))
 
 
-register(
+EXERCISES = (
     Exercise(
         "v100_predict",
         CHAPTER,
         1,
         say("What V100 keeps"),
         say(
-            "c = 1 − 2^-24 and four products of 2^-24, in one block of V100 (terms cut to multiples "
-            "of 2^(emax−23), sum cut to 24 bits). "
-            "Give the result's FP32 code, an integer such as 0x3F800000."
+            "c = 1 − 2^-24 and four products of 2^-24, in one block of V100 (terms cut to multiples of "
+            "2^(emax−23), sum cut to 24 bits). Give the result's FP32 code, an integer such as 0x3F800000."
         ),
         say("emax is the exponent of c, −1: what is the quantum?"),
         say("The quantum is 2^-24: nothing is lost, the sum is 1 + 3·2^-24, and its last bit is cut."),
-        Predict(
-            0x3F800001,
-            Codes("fp32"),
-            say("1 + 3·2^-24 cut to 24 bits is 1 + 2^-23"),
-        ),
+        Predict(0x3F800001, Codes("fp32"), say("1 + 3·2^-24 cut to 24 bits is 1 + 2^-23")),
         (
             Mutant(
-                0x3F800000,
-                say("That is c = 1, where the quantum is 2^-23 and every product is lost."),
-                "0x3f800000",
+                0x3F800000, say("That is c = 1, where the quantum is 2^-23 and every product is lost."), "0x3f800000"
             ),
-            Mutant(
-                0x3F800002,
-                say("The sum is cut, not rounded to nearest even."),
-                "0x3f800002",
-            ),
-            Mutant(
-                0x3F7FFFFF,
-                say("That is c alone: here the products count."),
-                "0x3f7fffff",
-            ),
+            Mutant(0x3F800002, say("The sum is cut, not rounded to nearest even."), "0x3f800002"),
+            Mutant(0x3F7FFFFF, say("That is c alone: here the products count."), "0x3f7fffff"),
         ),
         "Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330",
     ),
@@ -147,8 +133,8 @@ register(
         2,
         say("Tell A100 from H100"),
         say(
-            "Find (a, b, c): two equally long lists of FP16 numbers (at most 64) and an FP32 "
-            "number, on which A100 and H100 differ."
+            "Find (a, b, c): two equally long lists of FP16 numbers (at most 64) and an FP32 number, on which "
+            "A100 and H100 differ."
         ),
         say("A100: blocks of 8, terms cut below 2^(emax−24). H100: blocks of 16, 2^(emax−25)."),
         say("Products of 2^-25 beside c = 1 are lost on A100 and count on H100."),
@@ -194,11 +180,10 @@ register(
         3,
         say("The block dot-add of V100"),
         say(
-            "Write v100_block(a, b, c): four FP16 products and an FP32 accumulator, finite "
-            "and normal or zero. emax is the largest of "
-            "exponent(a) + exponent(b) of the non-zero products (not renormalised) and exponent(c). "
-            "Cut every term toward zero to a multiple "
-            "of 2^(emax−23), add exactly, cut the sum toward zero to 24 bits. A sum of zero is +0."
+            "Write v100_block(a, b, c): four FP16 products and an FP32 accumulator, finite and normal or zero. "
+            "emax is the largest of exponent(a) + exponent(b) of the non-zero products (not renormalised) and "
+            "exponent(c). Cut every term toward zero to a multiple of 2^(emax−23), add exactly, cut the sum "
+            "toward zero to 24 bits. A sum of zero is +0."
         ),
         say("Fraction and math.trunc say it almost literally."),
         say("Align to emax, cut, add exactly, cut: no rounding to nearest anywhere."),
@@ -220,26 +205,10 @@ register(
             ),
         ),
         (
-            Mutant(
-                _exact_once,
-                say("This is the exact sum rounded once: better than V100."),
-                "got",
-            ),
-            Mutant(
-                _block(bits=24),
-                say("24 bits below emax are Turing's and Ampere's; V100 keeps 23."),
-                "got",
-            ),
-            Mutant(
-                _block(cut=math.floor),
-                say("math.floor cuts negative terms away from zero."),
-                "-",
-            ),
-            Mutant(
-                _block(last="rne"),
-                say("The sum is cut to 24 bits, not rounded to nearest."),
-                "got",
-            ),
+            Mutant(_exact_once, say("This is the exact sum rounded once: better than V100."), "got"),
+            Mutant(_block(bits=24), say("24 bits below emax are Turing's and Ampere's; V100 keeps 23."), "got"),
+            Mutant(_block(cut=math.floor), say("math.floor cuts negative terms away from zero."), "-"),
+            Mutant(_block(last="rne"), say("The sum is cut to 24 bits, not rounded to nearest."), "got"),
             Mutant(
                 _block(renormalise=True),
                 say("Products are not renormalised before they are aligned: 1.5 · 1.5 has exponent 0."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...words import NOTHING, Text, say
-from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, register
-from ..kind import Kind, Many, Words
-from ..kinds import Codes, Floats, Integers, Lists, Options, Several
-from ..shown import Shown, of_float
+from ..base import Exercise
+from ..kinds import Among, Boxes, Codes, Floats, Integers, Lists, Options, Several
+from ..shown import of_float
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant
 from .blocks import unusable
 
 CHAPTER = Chapter(12, "hardware", say("Check a GPU yourself"))
@@ -23,33 +23,6 @@ CHAPTER = Chapter(12, "hardware", say("Check a GPU yourself"))
 # --- which row differs first ------------------------------------------------------------------------------------
 
 TELLING_CODES = (0x3F800000, 0x3F800001, 0x00000000, 0x80000000, 0x7F800000, 0x7FC00000, 0x7F800001, 0xFFC00000)
-
-
-@dataclass(frozen=True)
-class FewCodes(Codes):
-    """A handful of a format's codes, the simplest first: two lists of them agree often enough."""
-
-    few: tuple[int, ...] = ()
-
-    def has(self, code: int) -> bool:
-        """Whether it is one of the few."""
-        return code in self.few
-
-    def boundary(self) -> Sequence[int]:
-        """All of them."""
-        return self.few
-
-    def draw(self, words: Words) -> int:
-        """The first half the time."""
-        return self.few[0] if words.below(2) else int(words.pick(self.few))
-
-    def size(self, value: int) -> tuple[Any, ...]:
-        """Its place among them."""
-        return (self.few.index(value),)
-
-    def steps(self, value: int) -> Sequence[int]:
-        """Those before it."""
-        return self.few[: self.few.index(value)]
 
 
 def first_difference(ours, recorded):  # type: ignore[no-untyped-def]
@@ -92,43 +65,6 @@ def _infinity_too(x: int, y: int) -> bool:
 
 
 # --- how many fraction bits -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """Black boxes, each made of a value that an answer does not see; ``told``: what a report says of it."""
-
-    of: Kind
-    make: Callable[[Any], Any]
-    told: Callable[[Any], Text]
-
-    def boundary(self) -> Sequence[Any]:
-        """A box for each boundary value."""
-        return [self.make(v) for v in self.of.boundary()]
-
-    def draw(self, words: Words) -> Any:
-        """Any box."""
-        return self.make(self.of.draw(words))
-
-    def read(self, given: Any) -> Any:
-        """Never an answer."""
-        return given
-
-    def key(self, value: Any) -> Hashable:
-        """What it is made of."""
-        return self.of.key(value.hidden)
-
-    def size(self, value: Any) -> tuple[Any, ...]:
-        """That of what it is made of."""
-        return self.of.size(value.hidden)
-
-    def steps(self, value: Any) -> Sequence[Any]:
-        """Simpler boxes."""
-        return [self.make(v) for v in self.of.steps(value.hidden)]
-
-    def show(self, value: Any) -> Many:
-        """What it does, in words."""
-        return (Shown(str(self.told(value.hidden))),)
 
 
 @dataclass(frozen=True)
@@ -272,26 +208,26 @@ def _met(big: float, count: bool = True, sign: float = -1.0) -> Callable[..., in
     return met
 
 
-register(
+EXERCISES = (
     Exercise(
         "first_difference",
         CHAPTER,
         1,
         say("Which row differs first?"),
         say(
-            "The lab and a record have a list of FP32 codes each, equally long. Write "
-            "first_difference(ours, recorded): the first row whose bits differ, counted from 0, or −1 where none "
-            "does. Any NaN counts as equal to any other; −0 and +0 differ."
+            "The lab and a record have a list of FP32 codes each, equally long. Write first_difference(ours, "
+            "recorded): the first row whose bits differ, counted from 0, or −1 where none does. Any NaN counts "
+            "as equal to any other; −0 and +0 differ."
         ),
         say("A code is a NaN where code & 0x7FFFFFFF is above 0x7F800000."),
         say("Compare bits, not numbers; only a NaN's payload says nothing."),
         Implement(
             first_difference,
-            {name: Lists(FewCodes("fp32", few=TELLING_CODES), 0, 4) for name in ("ours", "recorded")},
+            {name: Lists(Among(Codes("fp32"), TELLING_CODES), 0, 4) for name in ("ours", "recorded")},
             Integers(-1, 3),
             cases=tuple(((x,), (y,)) for x in TELLING_CODES for y in TELLING_CODES),
             random=1200,
-            valid=lambda ours, recorded: len(ours) == len(recorded),
+            paired=True,
         ),
         (
             Mutant(
@@ -299,31 +235,15 @@ register(
                 say("These are compared as numbers: −0 equals +0 then, and a NaN not even itself."),
                 "ours",
             ),
-            Mutant(
-                _first(lambda x, y: x == y),
-                say("Two NaNs count as equal, whatever their payload."),
-                "NaN",
-            ),
-            Mutant(
-                _first(_magnitudes),
-                say("The sign is a bit, too: −0 is not +0."),
-                "-0",
-            ),
-            Mutant(
-                _first(_infinity_too),
-                say("0x7F800000 is infinity, not a NaN."),
-                "inf",
-            ),
+            Mutant(_first(lambda x, y: x == y), say("Two NaNs count as equal, whatever their payload."), "NaN"),
+            Mutant(_first(_magnitudes), say("The sign is a bit, too: −0 is not +0."), "-0"),
+            Mutant(_first(_infinity_too), say("0x7F800000 is infinity, not a NaN."), "inf"),
             Mutant(
                 _first(lambda x, y: x == y or x & y & 0x7FC00000 == 0x7FC00000),
                 say("A NaN need not have the quiet bit."),
                 "0x7f800001",
             ),
-            Mutant(
-                _first(_same, none=0),
-                say("0 is a row; where none differs the answer is −1."),
-                "-1",
-            ),
+            Mutant(_first(_same, none=0), say("0 is a row; where none differs the answer is −1."), "-1"),
         ),
     ),
     Exercise(
@@ -332,9 +252,9 @@ register(
         2,
         say("How many bits does it keep?"),
         say(
-            "box(terms) adds a list of numbers as a Tensor Core block does: it cuts every term toward zero to a "
-            "multiple of 2^(emax−F), with emax the largest exponent among them, adds exactly, and cuts the sum to "
-            "24 bits. Write fraction_bits(box), which finds F, 8 to 40, from outputs alone."
+            "box(terms) adds a list of numbers as a Tensor Core block does: it cuts every term toward zero to "
+            "a multiple of 2^(emax−F), with emax the largest exponent among them, adds exactly, and cuts the "
+            "sum to 24 bits. Write fraction_bits(box), which finds F, 8 to 40, from outputs alone."
         ),
         say("The output's 24 bits hide what lies below them. Let the large term cancel, and look at what is left."),
         say("1 − 1 + 2^-d is 2^-d while d ≤ F, and 0 beyond."),
@@ -344,21 +264,9 @@ register(
             Integers(0, 64),
         ),
         (
-            Mutant(
-                _beside_one,
-                say("1 + 2^-d stops at d = 23 because the output has 24 bits, whatever F is."),
-                "24)",
-            ),
-            Mutant(
-                _lost_already,
-                say("This is the first place that is lost, not the last that is kept."),
-                "9",
-            ),
-            Mutant(
-                _two_apart,
-                say("The largest term here is 2: emax is 1, and places count from there."),
-                "7",
-            ),
+            Mutant(_beside_one, say("1 + 2^-d stops at d = 23 because the output has 24 bits, whatever F is."), "24)"),
+            Mutant(_lost_already, say("This is the first place that is lost, not the last that is kept."), "9"),
+            Mutant(_two_apart, say("The largest term here is 2: emax is 1, and places count from there."), "7"),
         ),
         "Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330",
     ),
@@ -368,13 +276,13 @@ register(
         2,
         say("Tell H100 from B200"),
         say(
-            "Find (inputs, a, b, c) on which the models of H100 and B200 differ: a format (fp16, bf16, tf32, e4m3 or "
-            "e5m2), two equally long lists (at most 64) of its numbers, and an FP32 number c."
+            "Find (inputs, a, b, c) on which the models of H100 and B200 differ: a format (fp16, bf16, tf32, "
+            "e4m3 or e5m2), two equally long lists (at most 64) of its numbers, and an FP32 number c."
         ),
         say("Where do their records differ? tensorcore.get(gpu, inputs) prints them."),
         say(
-            "In FP16, BF16 and TF32 both have one record. In FP8, H100's wgmma keeps 13 fraction bits and B200's "
-            "tcgen05 25."
+            "In FP16, BF16 and TF32 both have one record. In FP8, H100's wgmma keeps 13 fraction bits and "
+            "B200's tcgen05 25."
         ),
         Find(
             Several((Options((*HALVES, *EIGHTS)), ROW, ROW, Floats("fp32")), ("inputs", "a", "b", "c")),
@@ -419,25 +327,15 @@ register(
         ),
         (
             Mutant(
-                lambda add, n, i, j: j + 1,
-                say("That is a loop from the first term; others add differently."),
-                "add",
+                lambda add, n, i, j: j + 1, say("That is a loop from the first term; others add differently."), "add"
             ),
             Mutant(
                 _met(2.0**24),
                 say("M is too small: 2^24 + 2 and −2^24 + 1 are numbers of FP32, so some ones count beside it."),
                 "add",
             ),
-            Mutant(
-                _met(2.0**60, count=False),
-                say("The sum counts the terms outside: take it from n."),
-                "add",
-            ),
-            Mutant(
-                _met(1024.0),
-                say("1024 + 1 is exact: no 1 is lost, and nothing is seen."),
-                "add",
-            ),
+            Mutant(_met(2.0**60, count=False), say("The sum counts the terms outside: take it from n."), "add"),
+            Mutant(_met(1024.0), say("1024 + 1 is exact: no 1 is lost, and nothing is seen."), "add"),
         ),
         "FPRev, arXiv 2411.00442",
     ),

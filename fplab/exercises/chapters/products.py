@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...words import NOTHING, say
-from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, Predict, register
+from ..base import Exercise
 from ..kinds import Floats, Lists, Options, Several
 from ..shown import of_float
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
 from .blocks import on, unusable
 
 CHAPTER = Chapter(6, "products", say("Products of eight GPUs"))
@@ -27,11 +28,7 @@ def reversed_differs(value: tuple[Any, ...]) -> Judgement:
     if math.isnan(one) or math.isinf(one) or math.isinf(other):
         return Judgement(False, lines, say("Find it without overflow."))
     if len(a) <= 16:
-        return Judgement(
-            False,
-            lines,
-            say("Up to 16 products are one block, which has no order."),
-        )
+        return Judgement(False, lines, say("Up to 16 products are one block, which has no order."))
     return Judgement(one != other, lines, say("Both orders give the same bits."))
 
 
@@ -64,16 +61,15 @@ def _two_parts(x: float) -> tuple[float, float, float]:
     return high, middle, 0.0
 
 
-register(
+EXERCISES = (
     Exercise(
         "fp8_accumulator",
         CHAPTER,
         2,
         say("FP8 on H100"),
         say(
-            "32 products 0.25 · 0.25 in E4M3 and c = 1024, one wgmma instruction of H100: terms "
-            "are cut to multiples of 2^(emax−13). "
-            "What is the result? (Exactly it would be 1026.)"
+            "32 products 0.25 · 0.25 in E4M3 and c = 1024, one wgmma instruction of H100: terms are cut to "
+            "multiples of 2^(emax−13). What is the result? (Exactly it would be 1026.)"
         ),
         say("emax is 10: compare the quantum with 1/16."),
         say("The quantum is 2^-3 and each product is 2^-4: all are cut to 0."),
@@ -81,11 +77,7 @@ register(
         (
             Mutant(1026, say("Terms are cut before they are added, one by one."), "1026"),
             Mutant(1028, say("No term is rounded up: the cut is toward zero."), "1028"),
-            Mutant(
-                1025,
-                say("The 32 products are one block on H100, not two of 16."),
-                "1025",
-            ),
+            Mutant(1025, say("The 32 products are one block on H100, not two of 16."), "1025"),
         ),
         "DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2",
     ),
@@ -95,8 +87,8 @@ register(
         2,
         say("The order of k"),
         say(
-            "Find (a, b), equally long lists of 17 to 256 FP16 numbers, whose dot product on "
-            "H100 changes its bits when both are reversed."
+            "Find (a, b), equally long lists of 17 to 256 FP16 numbers, whose dot product on H100 changes its "
+            "bits when both are reversed."
         ),
         say("A block of 16 adds onto the result of the block before it. Where do small products survive?"),
         say("Small products count if they are added before the large one comes, and are lost after it."),
@@ -119,21 +111,16 @@ register(
         1,
         say("torch.matmul on half tensors"),
         say(
-            "On a GPU, torch.matmul(a, b) of FP16 tensors gives an FP16 tensor. In which precision "
-            "are products accumulated, normally?\n"
-            "a: in FP16, rounded at every product.\nb: in FP32, rounded to FP16 once at the "
-            "end.\nc: exactly, rounded to FP16 once."
+            "On a GPU, torch.matmul(a, b) of FP16 tensors gives an FP16 tensor. In which precision are "
+            "products accumulated, normally?\na: in FP16, rounded at every product.\nb: in FP32, rounded to "
+            "FP16 once at the end.\nc: exactly, rounded to FP16 once."
         ),
         say("Storing and accumulating are two questions."),
         say("FP16 partial products are accumulated in FP32 and stored as FP16 at the end."),
         Predict("b", Options(("a", "b", "c")), say("output fp32, store fp16")),
         (
             Mutant("a", say("Then a sum of 4,096 ones would stall at 2048."), "a"),
-            Mutant(
-                "c",
-                say("FP32 accumulation rounds, or cuts, at every block."),
-                "c",
-            ),
+            Mutant("c", say("FP32 accumulation rounds, or cuts, at every block."), "c"),
         ),
         "Micikevicius et al. 2018, arXiv 1710.03740, 3.3",
     ),
@@ -143,9 +130,9 @@ register(
         3,
         say("FP32 as three BF16"),
         say(
-            "Write split3(x): (high, middle, low) for a normal FP32 number x: high is x rounded "
-            "to BF16 (to nearest, ties to even), middle is "
-            "x − high rounded likewise, low is x − high − middle. Their sum is x."
+            "Write split3(x): (high, middle, low) for a normal FP32 number x: high is x rounded to BF16 (to "
+            "nearest, ties to even), middle is x − high rounded likewise, low is x − high − middle. Their sum "
+            "is x."
         ),
         say("Both differences are exact in FP32 (np.float32)."),
         say("Three times 8 bits hold 24; rounding to nearest lets a part be negative."),
@@ -160,11 +147,7 @@ register(
             valid=lambda x: 2.0**-20 <= abs(x) <= 2.0**20,
         ),
         (
-            Mutant(
-                _by_cutting,
-                say("The parts are cut, not rounded to nearest."),
-                "high",
-            ),
+            Mutant(_by_cutting, say("The parts are cut, not rounded to nearest."), "high"),
             Mutant(_two_parts, say("Two parts hold 16 bits of 24."), "low"),
         ),
         "Henry, Tang and Heinecke 2019, arXiv 1904.06376",

@@ -7,9 +7,10 @@ from fractions import Fraction
 
 from ... import exact
 from ...words import NOTHING, say
-from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, register
+from ..base import Exercise
 from ..kinds import Codes, Floats, Integers
 from ..shown import of_code
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant
 
 CHAPTER = Chapter(2, "rounding", say("Rounding"))
 
@@ -95,16 +96,15 @@ def _truncate_bits(code: int) -> int:
     return code >> 16
 
 
-register(
+EXERCISES = (
     Exercise(
         "rne",
         CHAPTER,
         1,
         say("To nearest, ties to even"),
         say(
-            "Write rne(x, n): the non-negative integer x divided by 2^n, rounded to the nearest "
-            "integer, ties to the even one. "
-            "Where no other rule is named, every rounding in this course is this one."
+            "Write rne(x, n): the non-negative integer x divided by 2^n, rounded to the nearest integer, ties "
+            "to the even one. Where no other rule is named, every rounding in this course is this one."
         ),
         say("Compare x mod 2^n with 2^(n−1): below, above, or equal?"),
         say("Dropped bits above one half round up, below it down; exactly one half goes to the even quotient."),
@@ -114,21 +114,13 @@ register(
             Integers(0, 4095, bits=4),
         ),
         (
-            Mutant(
-                lambda x, n: x >> n,
-                say("This is truncation: the dropped bits never round up."),
-                "0011",
-            ),
+            Mutant(lambda x, n: x >> n, say("This is truncation: the dropped bits never round up."), "0011"),
             Mutant(
                 lambda x, n: (x + (1 << n) // 2) >> n,
                 say("These are ties away from zero: one half always goes up."),
                 "0001",
             ),
-            Mutant(
-                _ties_down,
-                say("These are ties toward zero: one half never goes up."),
-                "0011",
-            ),
+            Mutant(_ties_down, say("These are ties toward zero: one half never goes up."), "0011"),
             Mutant(_ties_odd, say("Ties go to the odd quotient here."), "0001"),
             Mutant(
                 lambda x, n: x + (1 << (n - 1)) - 1 + (x >> n & 1) >> n,
@@ -144,9 +136,8 @@ register(
         2,
         say("FP32 to BF16 on bits"),
         say(
-            "Write fp32_to_bf16(code): the BF16 code of an FP32 code, to nearest with ties "
-            "to even. Overflow carries into infinity. "
-            "A NaN stays a NaN: its upper half with the quiet bit, 0x0040, set."
+            "Write fp32_to_bf16(code): the BF16 code of an FP32 code, to nearest with ties to even. Overflow "
+            "carries into infinity. A NaN stays a NaN: its upper half with the quiet bit, 0x0040, set."
         ),
         say("BF16 is the upper half of FP32: rounding is the exercise rne with n = 16, on the code."),
         say("Rounding is arithmetic on codes; NaN alone must be kept out of it."),
@@ -184,9 +175,9 @@ register(
         3,
         say("Quantize to E4M3"),
         say(
-            "Write quantize_e4m3(x): x rounded to nearest, ties to even, in OCP E4M3 (emin "
-            "−6, three fraction bits, largest 448). "
-            "What rounds beyond 448, and infinity, become NaN; −0.0 and the sign of what rounds to 0 stay."
+            "Write quantize_e4m3(x): x rounded to nearest, ties to even, in OCP E4M3 (emin −6, three fraction "
+            "bits, largest 448). What rounds beyond 448, and infinity, become NaN; −0.0 and the sign of what "
+            "rounds to 0 stay."
         ),
         say("math.frexp gives the binade; Python's round() takes ties to even."),
         say("The spacing at x is 2^(e−3) with e the exponent of x, but e is at least −6; up to 464 rounds to 448."),
@@ -196,30 +187,12 @@ register(
             Floats("e4m3"),
         ),
         (
+            Mutant(_e4m3(saturate=True), say("This saturates: 448 where NaN was asked for."), "448"),
+            Mutant(_e4m3(most=480.0), say("480 is no number of E4M3: its code is the NaN."), "480"),
+            Mutant(_e4m3(emin=-200), say("The exponent ends at −6; below it the spacing stays 2^-9."), "not yet"),
+            Mutant(_e4m3(flush=True), say("This flushes subnormals, from 2^-9 on, to zero."), "0 0000 100"),
             Mutant(
-                _e4m3(saturate=True),
-                say("This saturates: 448 where NaN was asked for."),
-                "448",
-            ),
-            Mutant(
-                _e4m3(most=480.0),
-                say("480 is no number of E4M3: its code is the NaN."),
-                "480",
-            ),
-            Mutant(
-                _e4m3(emin=-200),
-                say("The exponent ends at −6; below it the spacing stays 2^-9."),
-                "not yet",
-            ),
-            Mutant(
-                _e4m3(flush=True),
-                say("This flushes subnormals, from 2^-9 on, to zero."),
-                "0 0000 100",
-            ),
-            Mutant(
-                _e4m3(nearest=lambda v: math.floor(v + 0.5)),
-                say("Ties are rounded away from zero here."),
-                "expected",
+                _e4m3(nearest=lambda v: math.floor(v + 0.5)), say("Ties are rounded away from zero here."), "expected"
             ),
             Mutant(_e4m3(nearest=math.floor), say("This truncates toward zero."), "got"),
         ),
@@ -231,9 +204,9 @@ register(
         2,
         say("Stochastic rounding"),
         say(
-            "Write stochastic(x, word): x/256 rounded to one of its two neighbouring integers. "
-            "With word drawn evenly from 0 … 255, "
-            "it must go up with a probability of exactly (x mod 256)/256, for the largest words."
+            "Write stochastic(x, word): x/256 rounded to one of its two neighbouring integers. With word drawn "
+            "evenly from 0 … 255, it must go up with a probability of exactly (x mod 256)/256, for the largest "
+            "words."
         ),
         say("How many of the 256 words have to round 1/256 up?"),
         say("x goes up where (x mod 256) + word ≥ 256: as many words as the dropped part says."),
@@ -244,15 +217,9 @@ register(
         ),
         (
             Mutant(
-                lambda x, w: (x + 128) >> 8,
-                say("The word decides nothing here: this is rounding to nearest."),
-                "word",
+                lambda x, w: (x + 128) >> 8, say("The word decides nothing here: this is rounding to nearest."), "word"
             ),
-            Mutant(
-                lambda x, w: (x >> 8) + (x % 256 >= w),
-                say("≥ makes exact values go up when the word is 0."),
-                "1",
-            ),
+            Mutant(lambda x, w: (x >> 8) + (x % 256 >= w), say("≥ makes exact values go up when the word is 0."), "1"),
             Mutant(
                 lambda x, w: (x >> 8) + (x % 256 + w > 256),
                 say("One word too few goes up: 255 with a dropped 1 must."),
@@ -267,8 +234,8 @@ register(
         3,
         say("Rounded twice"),
         say(
-            "Find a float64 number that becomes another FP16 number by way of FP32 than directly "
-            "(to nearest, ties to even)."
+            "Find a float64 number that becomes another FP16 number by way of FP32 than directly (to nearest, "
+            "ties to even)."
         ),
         say("Go just above a midpoint of FP16, by less than FP32 can see."),
         say("A first rounding can move a number onto a midpoint; the second then takes it for a tie."),

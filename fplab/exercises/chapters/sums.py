@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from ...words import NOTHING, say
-from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, Predict, register
+from ..base import Exercise
 from ..kinds import Floats, Integers, Lists
 from ..shown import Shown, number, of_float
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
 
 CHAPTER = Chapter(4, "sums", say("Sums"))
 TERMS = Floats("fp16", finite=True, low=2.0**-10, high=1024.0)
@@ -83,24 +84,19 @@ def _long_half_first(xs: list[float]) -> float:
     return float(np.float16(_long_half_first(xs[:middle])) + np.float16(_long_half_first(xs[middle:])))
 
 
-register(
+EXERCISES = (
     Exercise(
         "harmonic_stop",
         CHAPTER,
         2,
         say("Where the harmonic series ends"),
         say(
-            "1 + 1/2 + 1/3 + …, each term and each sum rounded to FP16. Which is the first "
-            "term, 1/k, that changes nothing? Give k. "
-            "(The sum has reached 7.0859375 by then.)"
+            "1 + 1/2 + 1/3 + …, each term and each sum rounded to FP16. Which is the first term, 1/k, that "
+            "changes nothing? Give k. (The sum has reached 7.0859375 by then.)"
         ),
         say("What is half the spacing of FP16 at 7?"),
         say("Between 4 and 8 numbers lie 2^-8 apart: a term below 2^-9 is lost, and 1/512 is a tie that went to even."),
-        Predict(
-            513,
-            Integers(1, 10**7),
-            say("1/512 is still a tie that rounds up; 1/513 is below half a spacing"),
-        ),
+        Predict(513, Integers(1, 10**7), say("1/512 is still a tie that rounds up; 1/513 is below half a spacing")),
         (
             Mutant(512, say("1/512 is a tie, and the tie goes up here."), "512"),
             Mutant(65, say("That is BF16, which stops at 5.0625."), "65"),
@@ -114,9 +110,8 @@ register(
         1,
         say("A sum that stalls"),
         say(
-            "Find a list of positive FP16 numbers whose sum, taken in order and rounded to "
-            "FP16 at every addition, ends below half of the "
-            "exact sum, without overflow."
+            "Find a list of positive FP16 numbers whose sum, taken in order and rounded to FP16 at every "
+            "addition, ends below half of the exact sum, without overflow."
         ),
         say("Add 1 until nothing changes, and then go on."),
         say("A running sum stalls when a term is at most half of its spacing: at 2048 for ones."),
@@ -140,9 +135,8 @@ register(
         2,
         say("Pairwise sum"),
         say(
-            "Write pairwise_sum(xs), FP16 numbers, at least one: the sum of the first len(xs) "
-            "// 2 numbers plus the sum of the others, each "
-            "by the same rule, each addition rounded to FP16 (np.float16)."
+            "Write pairwise_sum(xs), FP16 numbers, at least one: the sum of the first len(xs) // 2 numbers "
+            "plus the sum of the others, each by the same rule, each addition rounded to FP16 (np.float16)."
         ),
         say("The function calls itself on both halves."),
         say("The tree of brackets decides the bits: of three numbers the last two are added first."),
@@ -154,16 +148,8 @@ register(
         ),
         (
             Mutant(sequential, say("This adds one after the other."), "xs "),
-            Mutant(
-                lambda xs: float(np.float16(math.fsum(xs))),
-                say("This is the exact sum, rounded once."),
-                "xs ",
-            ),
-            Mutant(
-                _long_half_first,
-                say("For an odd count the first part is the shorter one."),
-                "xs ",
-            ),
+            Mutant(lambda xs: float(np.float16(math.fsum(xs))), say("This is the exact sum, rounded once."), "xs "),
+            Mutant(_long_half_first, say("For an odd count the first part is the shorter one."), "xs "),
         ),
         "N. J. Higham 1993, The accuracy of floating point summation",
     ),
@@ -173,9 +159,8 @@ register(
         3,
         say("Kahan's sum"),
         say(
-            "Write kahan_sum(xs) in FP16 (np.float16), by Kahan's four operations a term: y "
-            "= x − lost; t = total + y; lost = (t − total) − y; "
-            "total = t. Begin at 0."
+            "Write kahan_sum(xs) in FP16 (np.float16), by Kahan's four operations a term: y = x − lost; t = "
+            "total + y; lost = (t − total) − y; total = t. Begin at 0."
         ),
         say("Keep lost from one term to the next."),
         say("What an addition lost is subtracted from the next term; each operation rounds."),
@@ -187,11 +172,7 @@ register(
         ),
         (
             Mutant(sequential, say("Nothing is compensated: this is the plain sum."), "xs "),
-            Mutant(
-                _kahan(-1),
-                say("The sign of what was lost is turned: errors add up."),
-                "xs ",
-            ),
+            Mutant(_kahan(-1), say("The sign of what was lost is turned: errors add up."), "xs "),
             Mutant(
                 lambda xs: float(np.float16(math.fsum(xs))),
                 say("This is the exact sum, rounded once; Kahan's is not always that."),

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...words import NOTHING, say
-from ..base import Chapter, Exercise, Find, Implement, Judgement, Mutant, Predict, register
+from ..base import Exercise
 from ..kinds import Floats, Integers, Lists, Options
 from ..shown import of_float
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
 
 CHAPTER = Chapter(9, "training", say("Training in low precision"))
 
@@ -30,11 +31,7 @@ def naive_softmax_fails(logits: tuple[float, ...]) -> Judgement:
         )
     lines = (("exp", of_float(float(powers.max()), "fp16")), ("softmax", of_float(float(naive.max()), "fp16")))
     if not naive.any():
-        return Judgement(
-            False,
-            lines,
-            say("The sum is infinite and every result 0: wrong, but no NaN."),
-        )
+        return Judgement(False, lines, say("The sum is infinite and every result 0: wrong, but no NaN."))
     return Judgement(False, lines, say("No result is NaN."))
 
 
@@ -64,36 +61,23 @@ def _difference_of_logarithms(amaxes: list[float]) -> int:
     return math.floor(math.log2(448) - math.log2(most)) if most else 0
 
 
-register(
+EXERCISES = (
     Exercise(
         "fp8_roles",
         CHAPTER,
         1,
         say("Two FP8 formats"),
         say(
-            "FP8 recipes use E4M3 and E5M2. Which for what?\n"
-            "a: E4M3 for weights and activations, E5M2 for gradients.\nb: E5M2 for weights "
-            "and activations, E4M3 for gradients.\n"
-            "c: E4M3 for the forward pass, E5M2 for master weights."
+            "FP8 recipes use E4M3 and E5M2. Which for what?\na: E4M3 for weights and activations, E5M2 for "
+            "gradients.\nb: E5M2 for weights and activations, E4M3 for gradients.\nc: E4M3 for the forward "
+            "pass, E5M2 for master weights."
         ),
         say("What spreads over more binades?"),
         say("Gradients need range, weights and activations precision."),
-        Predict(
-            "a",
-            Options(("a", "b", "c")),
-            say("32 binades with subnormals against 18"),
-        ),
+        Predict("a", Options(("a", "b", "c")), say("32 binades with subnormals against 18")),
         (
-            Mutant(
-                "b",
-                say("Gradients spread further than E4M3's 18 binades."),
-                "b",
-            ),
-            Mutant(
-                "c",
-                say("Two fraction bits would lose nearly every update of a master weight."),
-                "c",
-            ),
+            Mutant("b", say("Gradients spread further than E4M3's 18 binades."), "b"),
+            Mutant("c", say("Two fraction bits would lose nearly every update of a master weight."), "c"),
         ),
         "Micikevicius et al. 2022, arXiv 2209.05433",
     ),
@@ -103,32 +87,16 @@ register(
         1,
         say("What autocast leaves in FP32"),
         say(
-            "Which of these does CUDA autocast to FP16 run in FP32?\na: linear layers.\nb: "
-            "convolutions.\nc: softmax.\nd: ReLU."
+            "Which of these does CUDA autocast to FP16 run in FP32?\na: linear layers.\nb: convolutions.\nc: "
+            "softmax.\nd: ReLU."
         ),
         say("Where do exponentials and long sums occur outside a Tensor Core?"),
         say("exp overflows FP16 above 11.09, and sums stall: softmax, norms and losses stay in FP32."),
-        Predict(
-            "c",
-            Options(("a", "b", "c", "d")),
-            say("softmax is on autocast's FP32 list"),
-        ),
+        Predict("c", Options(("a", "b", "c", "d")), say("softmax is on autocast's FP32 list")),
         (
-            Mutant(
-                "a",
-                say("Products are what Tensor Cores speed up; they accumulate in FP32."),
-                "a",
-            ),
-            Mutant(
-                "b",
-                say("Convolutions become products, which accumulate in FP32."),
-                "b",
-            ),
-            Mutant(
-                "d",
-                say("ReLU rounds nothing, and runs in the format of its input."),
-                "d",
-            ),
+            Mutant("a", say("Products are what Tensor Cores speed up; they accumulate in FP32."), "a"),
+            Mutant("b", say("Convolutions become products, which accumulate in FP32."), "b"),
+            Mutant("d", say("ReLU rounds nothing, and runs in the format of its input."), "d"),
         ),
         "PyTorch, Automatic Mixed Precision: CUDA ops that autocast to float32",
     ),
@@ -161,9 +129,9 @@ register(
         3,
         say("A scale for FP8"),
         say(
-            "Delayed scaling: write fp8_scale(amaxes): the largest integer s for which 2^s "
-            "times the largest of the recorded amaxes is at most "
-            "448; 0 where nothing or only zeros were recorded. No rounding may spoil it."
+            "Delayed scaling: write fp8_scale(amaxes): the largest integer s for which 2^s times the largest "
+            "of the recorded amaxes is at most 448; 0 where nothing or only zeros were recorded. No rounding "
+            "may spoil it."
         ),
         say("math.frexp gives exponent and significand without rounding; 448 = 1.75 · 2^8."),
         say("With amax = f · 2^e, 1 ≤ f < 2: s = 8 − e if f ≤ 1.75, else 7 − e."),
@@ -184,16 +152,8 @@ register(
             ),
         ),
         (
-            Mutant(
-                _scale(lambda a: a[-1]),
-                say("The largest of the history decides, not the last."),
-                "amaxes",
-            ),
-            Mutant(
-                _scale(max, guard=False),
-                say("An amax of 0 must not be divided by."),
-                "ZeroDivisionError",
-            ),
+            Mutant(_scale(lambda a: a[-1]), say("The largest of the history decides, not the last."), "amaxes"),
+            Mutant(_scale(max, guard=False), say("An amax of 0 must not be divided by."), "ZeroDivisionError"),
             Mutant(
                 _scale(max, rounds=math.ceil),
                 say("Rounding the exponent up lets the largest value overflow."),

@@ -1,22 +1,23 @@
-"""A report as text and as HTML: the counterexample as bit strips with their fields, what was expected, what came."""
+"""How a check ended, as text and as HTML: the counterexample as bit strips, what was expected, what came."""
 
 from __future__ import annotations
 
 import html
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..columns import padded, width_of
 from ..draw.page import Html, code, table
 from ..draw.scene import GREEN, RED
 from ..draw.strip import bit_strip
-from ..words import say
-from .base import LEVELS, Exercise, Find, Implement
+from ..language import in_each
+from ..words import Text, say
+from .kinds import Many
 from .shown import Shown
-
-if TYPE_CHECKING:
-    from .checker import Report
+from .tasks import Find, Implement, Question
+from .wire import GONE
 
 Line = tuple[str, Shown]
 WIDTH = 96
@@ -33,6 +34,52 @@ YOURS = say("yours")
 PRINTED = say("printed")
 MISTAKE, RULE, HINT = say("Mistake"), say("Rule"), say("Hint")
 NOT_THIS = say("that is not it")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The smallest counterexample. ``how``: "value", "raised", "unfit", "late", "ended" (with its process), or
+    "changes" (two runs differ).
+
+    ``arguments``: labelled values; ``expected``, ``got``: what should and did come back; ``says``: what is wrong;
+    ``mistake``: the typical mistake that errs just so, if one does; ``values``: the arguments themselves; ``least``:
+    whether the search for a smaller one came to its end.
+    """
+
+    how: str
+    arguments: tuple[tuple[str, Many], ...] = ()
+    expected: Many = ()
+    got: Many = ()
+    says: Text | None = None
+    mistake: Text | None = None
+    printed: str = ""
+    values: tuple[Any, ...] = ()
+    least: bool = True
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a check ended; ``str`` and a notebook show it in the chosen language.
+
+    ``passed``: whether the answer is right. ``tried``: on how many inputs it ran. ``note``: what else is to be said.
+    """
+
+    exercise: Question
+    passed: bool
+    tried: int
+    failure: Failure | None = None
+    note: Text | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return in_each(lambda: html_of(self))
+
+    def __bool__(self) -> bool:
+        return self.passed
 
 
 def headline(report: Report) -> str:
@@ -85,7 +132,7 @@ def caption(report: Report) -> str:
         return str(failure.says or NOT_THIS)
     if not failure.arguments:
         return str(failure.says)
-    above = SMALLEST if failure.least and failure.how != "late" else FAILING
+    above = SMALLEST if failure.least and failure.how not in GONE else FAILING
     return f"{above}:" + (f" {failure.says}" if failure.says else "")
 
 
@@ -174,14 +221,3 @@ def _rows_html(rows: list[Line], report: Report) -> str:
         strip = bit_strip(shown.fields, shown.of, expected if i == len(rows) - 1 else ()).svg() if shown.fields else ""
         cells.append((label, code(shown.text), Html(strip), shown.of))
     return table((), cells, (0, 0, 0, 0))
-
-
-def statement_html(exercise: Exercise) -> str:
-    """An exercise's statement for a notebook."""
-    paragraphs = "".join(f"<p style='margin:.3em 0'>{html.escape(p)}</p>" for p in str(exercise.statement).split("\n"))
-    about = f"{exercise.chapter.number}. {exercise.chapter.title} · {LEVELS[exercise.level - 1]}"
-    return (
-        f'<div style="line-height:1.5;max-width:62em"><b>{html.escape(str(exercise.title))}</b> '
-        f'<span style="opacity:.75">{html.escape(about)}</span>{paragraphs}'
-        f"{code(exercise.signature)}</div>"
-    )
