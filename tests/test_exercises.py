@@ -110,9 +110,9 @@ def test_the_counterexample_is_minimal(name, i):
 SHRUNK = {
     "choose_scale": (lambda counts: sum(counts) >= 7, ((0, 9, 50, 3, 0, 49),), ((7,),)),
     "decode_fp16": (lambda code: code & 1, (0xABCD,), (1,)),
-    "rne": (lambda x, n: x > 99 and n > 1, (40_000, 7), (100, 2)),
+    "rne": (lambda x, n: x > 99 and n > 1, (205, 7), (100, 2)),
     "quantize_e4m3": (lambda x: abs(x) > 3, (-1234.5,), (4.0,)),
-    "first_difference": (lambda ours, recorded: ours != recorded, ((0, 0, 1 << 31), (0, 0, 0)), ((0,), (0x3F800000,))),
+    "first_difference": (lambda ours, recorded: ours != recorded, ((0, 0, 1 << 31), (0, 0, 0)), ((0x3F800000,), (0x3F800001,))),
     "with_master": (lambda weight, updates: 1.0 in updates, (0.3, (0.5, 1.0, -2.0)), (0.0, (1.0,))),
     "met_in": (lambda add, n, i, j: j > 3, (chapters.hardware.Adder("blocks"), 20, 9, 12), ("loop", 5, 0, 4)),
 }
@@ -120,9 +120,9 @@ SHRUNK = {
 
 @pytest.mark.parametrize("name", SHRUNK)
 def test_a_large_case_is_shrunk_from_where_it_is(name):
-    """Hypothesis is told a case by the choices that make it: were they others, it would find none in one trial."""
+    """Hypothesis is told a case by the choices that make it: were they others, it would stay there."""
     wanted, start, least = SHRUNK[name]
-    found = smallest(name, EXERCISES[name].task, lambda case: wanted(*case), 1, start)
+    found = smallest(name, EXERCISES[name].task, lambda case: wanted(*case), start)
     assert tuple(getattr(value, "hidden", value) for value in found) == least
 
 

@@ -60,40 +60,39 @@ def _product_cases(task: Implement) -> Iterator[Arguments]:
 
 
 def random_cases(name: str, task: Implement, n: int) -> list[Arguments]:
-    """Random valid cases, at most ``n``, the same whenever they are drawn."""
+    """Random valid cases, at most ``n``: what is drawn depends on the name and the version of hypothesis alone."""
     if (name, n) not in _drawn:
         found: list[Arguments] = []
-        smallest(name, task, lambda case: bool(found.append(case)), n)  # type: ignore[func-returns-value]
+        _try(name, task, found.append, n, InMemoryExampleDatabase())
         _drawn[name, n] = found
     return _drawn[name, n]
 
 
-def smallest(
-    name: str, task: Implement, fails: Callable[[Arguments], bool], n: int, start: Arguments | None = None
-) -> Arguments | None:
-    """The smallest case that fails: begun at ``start``, or at one of ``n`` random ones; None where none of them does.
-
-    ``fails`` must not change its mind. What is drawn depends on ``name`` and the version of hypothesis alone.
-    """
-    last: list[Arguments] = []
-    known = InMemoryExampleDatabase()
-    if start is not None:  # its second shelf is for inputs that are still to be shrunk
-        known.save(KEY + b".secondary", choices_to_bytes(choices(task, start)))
+def smallest(name: str, task: Implement, fails: Callable[[Arguments], bool], start: Arguments) -> Arguments:
+    """The smallest case that fails, begun at one that does; ``fails`` must not change its mind."""
+    least = start
+    known = InMemoryExampleDatabase()  # its second shelf is for inputs that are still to be shrunk
+    known.save(KEY + b".secondary", choices_to_bytes(choices(task, start)))
 
     def look(case: Arguments) -> None:
+        nonlocal least
         if fails(case):
-            last[:] = [case]
+            least = case
             raise _FailsError
 
-    trial = given(_strategy(task))(look)
+    with contextlib.suppress(_FailsError):
+        _try(name, task, look, 1, known)
+    return least
+
+
+def _try(name: str, task: Implement, look: Callable[[Arguments], None], n: int, known: InMemoryExampleDatabase) -> None:
+    """Look at the cases that are known, else at ``n`` drawn ones; shrink one at which the look raises an error."""
+    trial = given(_strategy(task))(lambda case: look(case))
     trial._hypothesis_internal_database_key = KEY  # type: ignore[attr-defined]
-    trial = settings(
+    settings(
         max_examples=n, database=known, deadline=None, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate, Phase.shrink),
-    )(seed(zlib.crc32(name.encode()))(trial))  # fmt: skip
-    with contextlib.suppress(_FailsError):
-        trial()
-    return last[0] if last else None
+    )(seed(zlib.crc32(name.encode()))(trial))()  # fmt: skip
 
 
 def _strategy(task: Implement) -> Strategy:

@@ -78,15 +78,16 @@ class _Trial:
 
     def report(self) -> Report:
         """Run all boundary cases, so that typical mistakes are told apart, and shrink the simplest one that fails."""
-        from .cases import boundary_cases, smallest
+        from .cases import boundary_cases, random_cases, smallest
 
-        failing = [case for case in boundary_cases(self.task) if self.fails(case)]
+        name, task = self.exercise.name, self.task
+        failing = [case for case in boundary_cases(task) if self.fails(case)]
         first = failing[0] if failing else None
-        if not self.stopped:
-            n = 1 if failing else self.task.random
-            first = smallest(self.exercise.name, self.task, self.fails, n, first) or first
+        if first is None and not self.stopped:
+            first = next((case for case in random_cases(name, task, task.random) if self.fails(case)), None)
         if first is not None:
-            return Report(self.exercise, False, len(self.seen), self._failure(first))
+            least = first if self.stopped else smallest(name, task, self.fails, first)
+            return Report(self.exercise, False, len(self.seen), self._failure(least))
         if self.stopped:
             return Report(self.exercise, False, len(self.seen), Failure("late", says=self._too_slow()))
         return Report(self.exercise, True, len(self.seen))
