@@ -31,9 +31,9 @@ class Answer(Protocol):
     limit: float
 
     @property
-    def compiled(self) -> float: ...  # noqa: D102
-    def call(self, case: Arguments) -> Outcome: ...  # noqa: D102
-    def read(self) -> Outcome: ...  # noqa: D102
+    def compiled(self) -> float: ...
+    def call(self, case: Arguments) -> Outcome: ...
+    def read(self) -> Outcome: ...
 
 
 def judged(exercise: Question, answer: Answer) -> Report:
