@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,13 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...hardware.cases import Arrays
 from ..base import Tick
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TASKS = ("autoencoder", "classifier")
 SCALE = 16  # the exponent of a scale between underflow and overflow
 KEPT = ("weights", "exp_avg", "exp_avg_sq", "new weights")  # of a kept step
 
@@ -58,6 +57,53 @@ class Params:
 
 
 QUICK = Params(steps=(90, 50), lr=(5e-3, 3e-3), every=8, growth_interval=6, gpu=None)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task's runs: a static scale each, in the order of their exponents, the dynamic one, and FP32.
+
+    ``score``: (run,); ``skipped``: bool (run, step); ``losses``: float32 (run, step); ``kept``: float32 (run, kept
+    step, KEPT, n). ``counted``: shares of zeros in the gradients of the layers' outputs (static, count, layer).
+    ``first``: the gradient of the outputs as stored in the first step, float32 (static, batch, output); ``first_fp32``:
+    before it is stored. ``trace``: the dynamic scale, by step. ``by_seed``: scores (seed, 3), of the scales 1 and
+    2^SCALE and of FP32; ``unscaled``: shares of zeros with the scale 1 (seed, layer).
+    """
+
+    score: np.ndarray
+    skipped: np.ndarray
+    losses: np.ndarray
+    kept: np.ndarray
+    counted: np.ndarray
+    first: np.ndarray
+    first_fp32: np.ndarray
+    trace: np.ndarray
+    by_seed: np.ndarray
+    unscaled: np.ndarray
+
+    @property
+    def zeros(self) -> np.ndarray:
+        """The share of zeros by static scale and layer, over the counts."""
+        return np.asarray(self.counted.mean(axis=1))
+
+    @property
+    def overflows(self) -> np.ndarray:
+        """The steps that the dynamic scale skipped: bool (step,)."""
+        return np.asarray(self.skipped[-2])
+
+
+@dataclass(frozen=True)
+class Result:
+    """The runs of both tasks."""
+
+    params: Params
+    autoencoder: Task
+    classifier: Task
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """By name."""
+        return {"autoencoder": self.autoencoder, "classifier": self.classifier}
 
 
 class Job(NamedTuple):
@@ -108,6 +154,9 @@ def classifier(params: Params) -> Job:
         return float((model(tests.flatten(1)).argmax(1) == answers).double().mean())
 
     return Job((64, *params.hidden, 10), images.flatten(1), labels, cross_entropy, score)
+
+
+JOBS = (autoencoder, classifier)
 
 
 class Trained(NamedTuple):
@@ -171,50 +220,46 @@ def held(model: Any, optimizer: Any) -> list[np.ndarray]:
     return [np.array(x.numpy()) for x in found]
 
 
-def run(params: Params, tick: Tick) -> Arrays:
-    """Every static scale, the dynamic one, and FP32, for both tasks.
+def run(params: Params, tick: Tick) -> Result:
+    """Every static scale, the dynamic one, and FP32, for both tasks."""
+    return Result(params, *(run_task(params, which, tick) for which in range(len(JOBS))))
 
-    ``TASK_by_seed``: scores, float64 (seeds, 3), of the scales 1 and 2^SCALE and of FP32; ``TASK_unscaled``: float64
-    (seeds, layers), shares of zeros with the scale 1; ``TASK_kept``: float32 (runs, kept steps, KEPT, n).
-    """
+
+def run_task(params: Params, which: int, tick: Tick) -> Task:
+    """The runs of the autoencoder, 0, or of the classifier, 1."""
     from ...training.scalers import DynamicScaler, StaticScaler
 
-    arrays: Arrays = {}
-    runs = len(params.exponents) + 2
-    for which, name in enumerate(TASKS):
-        job = (autoencoder, classifier)[which](params)
-        static = []
-        for i, exponent in enumerate(params.exponents):
-            tick(0.95 * (which + 0.9 * i / runs) / 2, f"{name}, scale 2^{exponent}")
-            static.append(train(job, params, which, StaticScaler(2.0**exponent), half=True))
-        dynamic = train(job, params, which, DynamicScaler(growth_interval=params.growth_interval), half=True)
-        fp32 = train(job, params, which, StaticScaler(1.0), half=False)
-        found = {
-            "score": np.array([*(t.score for t in static), dynamic.score, fp32.score]),
-            "skipped": np.array([t.skipped.mean() for t in static]),
-            "skipped_steps": np.stack([t.skipped for t in (*static, dynamic, fp32)]),
-            "zeros": np.stack([t.zeros.mean(axis=0) for t in static]),
-            "counted": np.stack([t.zeros for t in static]),
-            "kept": np.stack([t.kept for t in (*static, dynamic, fp32)]),
-            "first": np.stack([t.first for t in static]).astype(np.float32),
-            "losses": np.stack([t.losses for t in static if t.losses.size]),
-            "losses_dynamic": dynamic.losses,
-            "losses_fp32": fp32.losses,
-            "trace": dynamic.scales,
-            "overflows": dynamic.skipped,
-        }
-        middle = static[params.exponents.index(SCALE)].score
-        scores, zeros = [[static[0].score, middle, fp32.score]], [static[0].zeros.mean(axis=0)]
-        for seed in range(1, params.seeds):
-            tick(0.95 * (which + 0.9 + 0.03 * seed) / 2, f"{name}, seed {seed}")
-            some = [train(job, params, which, StaticScaler(2.0**e), half=True, seed=seed) for e in (0, SCALE)]
-            plain = train(job, params, which, StaticScaler(1.0), half=False, seed=seed)
-            scores.append([*(t.score for t in some), plain.score])
-            zeros.append(some[0].zeros.mean(axis=0))
-        found |= {"by_seed": np.array(scores), "unscaled": np.stack(zeros)}
-        arrays |= {f"{name}_{key}": value for key, value in found.items()}
-        arrays[f"{name}_first_fp32"] = first_gradient(job, params, which)
-    return arrays
+    job, name = JOBS[which](params), JOBS[which].__name__
+
+    def static(exponent: int, seed: int = 0) -> Trained:
+        return train(job, params, which, StaticScaler(2.0**exponent), half=True, seed=seed)
+
+    def fp32(seed: int = 0) -> Trained:
+        return train(job, params, which, StaticScaler(1.0), half=False, seed=seed)
+
+    runs = []
+    for i, exponent in enumerate(params.exponents):
+        tick(0.95 * (which + 0.9 * i / (len(params.exponents) + 2)) / 2, f"{name}, scale 2^{exponent}")
+        runs.append(static(exponent))
+    scaled = list(runs)
+    runs.append(train(job, params, which, DynamicScaler(growth_interval=params.growth_interval), half=True))
+    runs.append(fp32())
+    by_seed = [(runs[0], runs[params.exponents.index(SCALE)], runs[-1])]
+    for seed in range(1, params.seeds):
+        tick(0.95 * (which + 0.9 + 0.03 * seed) / 2, f"{name}, seed {seed}")
+        by_seed.append((static(0, seed), static(SCALE, seed), fp32(seed)))
+    return Task(
+        score=np.array([one.score for one in runs]),
+        skipped=np.stack([one.skipped for one in runs]),
+        losses=np.stack([one.losses for one in runs]),
+        kept=np.stack([one.kept for one in runs]),
+        counted=np.stack([one.zeros for one in scaled]),
+        first=np.stack([one.first for one in scaled]).astype(np.float32),
+        first_fp32=first_gradient(job, params, which),
+        trace=runs[-2].scales,
+        by_seed=np.array([[one.score for one in row] for row in by_seed]),
+        unscaled=np.stack([row[0].zeros.mean(axis=0) for row in by_seed]),
+    )
 
 
 def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:
@@ -231,3 +276,75 @@ def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:
         job.loss(outputs, job.targets[index]).backward()
     assert outputs.grad is not None
     return np.array(outputs.grad.numpy())
+
+
+# --- the same steps, by hand -----------------------------------------------------------------------------------
+
+
+def product(gpu: str | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A B of float32 matrices by torch, or of operands rounded to FP16 in a GPU's bits."""
+    import torch
+
+    if gpu is None:
+        return np.asarray(torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy())
+    from ...tensorcore import matmul
+
+    return np.asarray(matmul(half(a), half(b), gpu=gpu, inputs="fp16"))
+
+
+def half(x: np.ndarray) -> np.ndarray:
+    """float32 values as FP16 holds them, by numpy's cast."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
+def step_by_hand(
+    job: Job, kept: dict[str, np.ndarray], index: np.ndarray, step: int, scale: float, gpu: str | None, lr: float
+) -> tuple[np.ndarray, list[float]]:
+    """The weights after a step (Adam's ``step`` from 1), and the shares of zeros by layer; ``scale`` 0: all in FP32.
+
+    Without autograd: of torch are tanh, the loss with its gradient, sums over a batch and, without a GPU, products.
+    """
+    import torch
+
+    store = half if scale else np.asarray
+    flat, parts, done = store(kept["weights"]), [], 0
+    for n, m in itertools.pairwise(job.sizes):
+        parts.append((flat[done : done + n * m].reshape(m, n), flat[done + n * m : done + n * m + m]))
+        done += n * m + m
+    inputs, curves, x = [], [], np.asarray(job.inputs[index].numpy())
+    for i, (weight, bias) in enumerate(parts):
+        inputs.append(x)
+        if gpu is None:
+            x = torch.addmm(*(torch.from_numpy(v) for v in (bias, x, weight.T))).numpy()
+        else:
+            x = product(gpu, x, weight.T) + bias
+        x = store(x)
+        if i < len(parts) - 1:
+            curves.append(torch.tanh(torch.from_numpy(x)))
+            x = store(curves[-1].numpy())
+    outputs = torch.from_numpy(x.copy()).requires_grad_()
+    (job.loss(outputs, job.targets[index]) * torch.tensor(scale or 1.0)).backward()
+    assert outputs.grad is not None
+    slope, gradients, shares = outputs.grad.numpy(), [], []
+    with np.errstate(all="ignore"):
+        for i in reversed(range(len(parts))):
+            slope = store(slope)
+            shares.append(float((slope == 0).mean()))
+            gradients += [torch.from_numpy(slope).sum(0).numpy(), product(gpu, slope.T, inputs[i]).ravel()]
+            if i:
+                back = torch.from_numpy(store(product(gpu, slope, parts[i][0])))
+                slope = torch.ops.aten.tanh_backward(back, curves[i - 1]).numpy()
+        gradient = store(np.concatenate(gradients[::-1]))
+        if not np.isfinite(gradient).all():
+            return kept["weights"], shares[::-1]
+        return adam(kept, gradient * np.float32(1 / (scale or 1.0)), step, lr), shares[::-1]
+
+
+def adam(kept: dict[str, np.ndarray], g: np.ndarray, step: int, lr: float) -> np.ndarray:
+    """The weights after Adam's step, in numpy's float32, each operation rounded by itself."""
+    single = np.float32
+    m = kept["exp_avg"] + (g - kept["exp_avg"]) * single(1 - 0.9)
+    v = kept["exp_avg_sq"] * single(0.999) + g * single(1 - 0.999) * g
+    root = np.sqrt(v) / single((1 - 0.999**step) ** 0.5) + single(1e-8)
+    return np.asarray(kept["weights"] + m * single(-lr / (1 - 0.9**step)) / root)

@@ -1,0 +1,189 @@
+"""The experiment on loss scaling: its runs, its claims, mutants that they kill, its GPU cases; its chain of tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from experiment_frame import compute_with_little_installed
+from torch import nn
+
+import fplab
+from experiments.frame import Mutant, frame
+from fplab.experiments import loss_scaling
+from fplab.experiments.loss_scaling import data
+from fplab.training.chain import Chain
+from fplab.training.scalers import DynamicScaler, StaticScaler
+
+SMALL = data.QUICK
+TINY = data.Params(steps=(3, 3), batch=(32, 32), every=8, encoder=(64, 16, 8), hidden=(16,), count=1, seeds=1)
+
+
+def changed(task: str, name: str, change: Callable[[np.ndarray], Any]) -> Any:
+    """A change of one array of a task, in place or by a new one."""
+
+    def fault(result: Any) -> dict[str, Any]:
+        found = getattr(getattr(result, task), name).copy()
+        new = change(found)
+        return {task: dataclasses.replace(getattr(result, task), **{name: found if new is None else new})}
+
+    return fault
+
+
+def wide_backward(stored: Any) -> Any:
+    """Gradients that are stored in FP32."""
+
+    class Faulty(stored):  # type: ignore[misc]
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            stored.backward(ctx, *gradients)
+            return gradients[0], None, None
+
+    return Faulty
+
+
+def uncorrected(program: Any) -> Any:
+    """Adam without the correction of its second state."""
+    return tuple(step for step in program if step.right != "root_correction2")
+
+
+MUTANTS = (
+    Mutant("zeros counted in the next layer", ("steps",),
+           change=changed("autoencoder", "counted", lambda x: np.roll(x, 1, axis=-1))),
+    Mutant("gradients that are stored in FP32", ("steps",), "fplab.training.chain._Stored", wide_backward, params=TINY),
+    Mutant("gradients unscaled by half", ("steps",), "fplab.training.scalers.scaling.unscaled",
+           lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
+    Mutant("an Adam without its correction", ("steps",), "fplab.training.optimizers.programs.ADAM", uncorrected,
+           params=TINY),
+    Mutant("an unscaled run that learns", ("unscaled_fails",),
+           change=changed("autoencoder", "by_seed", lambda x: x[:, [2, 1, 2]])),
+    Mutant("a scaled run that learns as little as an unscaled one", ("scaled_learns",),
+           change=changed("autoencoder", "by_seed", lambda x: x[:, [0, 0, 2]])),
+    Mutant("a classifier that suffers", ("classifier_needs_none",),
+           change=changed("classifier", "by_seed", lambda x: x - [0.1, 0, 0])),
+    Mutant("the layers reversed", ("encoder_first",),
+           change=changed("autoencoder", "unscaled", lambda x: x[:, ::-1])),
+    Mutant("a step at 2^24 that is not skipped", ("largest_scale",),
+           change=changed("classifier", "skipped", lambda x: x[::-1])),
+    Mutant("a gradient that is zero too soon", ("first_step",),
+           change=changed("autoencoder", "first", lambda x: x[0].__setitem__((0, 0), 0.0))),
+    Mutant("a gradient that is infinite too soon", ("first_step",),
+           change=changed("classifier", "first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
+    Mutant("a scale of its own", ("machine",),
+           change=changed("autoencoder", "trace", lambda x: x.__setitem__(40, 3.0))),
+    Mutant("an overflow unseen", ("machine",), change=changed("classifier", "skipped", lambda x: ~x)),
+)  # fmt: skip
+
+globals().update(frame(loss_scaling, SMALL, MUTANTS))
+
+
+# --- the chain -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_torchs_own_network() -> None:
+    """In FP32, with torch's default initialisation and the same generator: every output and gradient, every bit."""
+    torch.manual_seed(3)
+    layers = [nn.Linear(5, 4), nn.Linear(4, 2)]
+    chain = Chain((5, 4, 2), seed=3, half=False)
+    x = torch.rand(6, 5)
+    want = layers[1](torch.tanh(layers[0](x)))
+    want.square().mean().backward()
+    got = chain(x)
+    got.square().mean().backward()
+    assert torch.equal(got, want)
+    gradients = [p.grad.flatten() for layer in layers for p in (layer.weight, layer.bias) if p.grad is not None]
+    assert chain.flat.grad is not None
+    assert torch.equal(chain.flat.grad, torch.cat(gradients))
+
+
+def test_everything_stored_is_an_fp16_value_and_rounded_as_the_kernels_round() -> None:
+    chain = Chain((6, 5, 3))
+    chain.kept = {}
+    x = torch.rand(4, 6)
+    out = chain(x)
+    (out.square().sum() * 2.0**-18).backward()
+    assert set(chain.kept) == {"layer 1", "tanh 1", "layer 2", "weights"}
+    for values in (out.detach(), *chain.kept.values()):
+        assert np.array_equal(fplab.quantize(values.numpy(), "fp16"), values.numpy())
+    natural = 2 * out.detach().numpy() * np.float32(2.0**-18)
+    assert np.array_equal(chain.kept["layer 2"].numpy(), fplab.quantize(natural, "fp16"))
+    assert chain.flat.grad is not None
+    assert torch.equal(chain.flat.grad, chain.kept["weights"])
+
+
+def test_a_chain_by_hand_with_every_rounding_spelled_out() -> None:
+    """Forward and backward of a 2-1-1 chain, each stored value rounded by the lab; tanh's last FP32 bit is torch's."""
+
+    def h(x: object) -> np.ndarray:
+        return np.asarray(fplab.quantize(x, "fp16"), np.float32).reshape(-1)
+
+    chain = Chain((2, 1, 1), seed=5)
+    w1, b1, w2, b2 = (h(p.detach().numpy()) for p in chain.flat.detach().split(chain.lengths))
+    x = np.float32([0.25, -0.75])
+    active = h(np.tanh(h((x * w1).sum() + b1)))
+    out = h(active * w2 + b2)
+    got = chain(torch.from_numpy(x)[None])
+    got.backward(torch.tensor([[3.0e-5]]))
+    upstream = h(np.float32(3.0e-5))
+    inner = h(h(upstream * w2) * (1 - active * active))
+    want = np.concatenate([h(inner * x), h(inner), h(upstream * active), h(upstream)])
+    assert chain.flat.grad is not None
+    gradient = chain.flat.grad.numpy()
+    assert abs(got.item() - float(out[0])) <= fplab.ulp(out[0], "fp16")
+    assert (np.abs(gradient - want) <= fplab.ulp(want, "fp16")).all()
+    assert gradient[-1] == upstream[0] != np.float32(3.0e-5)
+
+
+# --- the runs --------------------------------------------------------------------------------------------------------
+
+
+def test_densities_are_densities_and_the_losses_are_torchs_defaults() -> None:
+    inputs = data.densities("train")
+    assert torch.allclose(inputs.sum(1), torch.ones(len(inputs)))
+    job, reader = data.autoencoder(SMALL), data.classifier(SMALL)
+    x, y = torch.rand(3, 64), torch.rand(3, 64)
+    assert torch.equal(job.loss(x, y), nn.MSELoss()(x, y))
+    labels = torch.tensor([1, 2, 3])
+    assert torch.equal(reader.loss(x[:, :10], labels), nn.CrossEntropyLoss()(x[:, :10], labels))
+    assert job.sizes == (64, 48, 40, 32, 24, 16, 8, 16, 24, 32, 40, 48, 64)
+    tests = data.densities("test")
+    assert abs(job.score(lambda x: tests.mean(0).expand_as(x))) < 1e-6  # the mean image explains nothing
+
+
+def few_steps(which: int, scaler: Any, steps: int, **more: Any) -> data.Trained:
+    few = dataclasses.replace(SMALL, steps=(steps, steps), **more)
+    return data.train(data.JOBS[which](few), few, which, scaler, half=True)
+
+
+def test_a_run_repeats_to_the_bit() -> None:
+    one, again = (few_steps(0, DynamicScaler(growth_interval=2), 6) for _ in range(2))
+    assert one.losses.tobytes() == again.losses.tobytes()
+    assert one.scales.tolist() == [2.0**16, 2.0**16, 2.0**17, 2.0**17, 2.0**18, 2.0**18]
+
+
+def test_a_power_of_two_changes_nothing_where_nothing_underflows() -> None:
+    low, high = (few_steps(1, StaticScaler(2.0**e), 5) for e in (12, 14))
+    np.testing.assert_allclose(low.losses, high.losses, rtol=1e-4)
+    assert not low.zeros.any()
+
+
+def test_h100_products_train_the_same_within_fp16() -> None:
+    """The products in an H100's bits differ from this machine's in the last bit of FP16 at most now and then."""
+    here, there = (few_steps(0, StaticScaler(2.0**10), 3, encoder=(64, 16, 8), gpu=gpu) for gpu in (None, "H100"))
+    np.testing.assert_allclose(here.losses, there.losses, rtol=2e-3)
+
+
+def test_gpu_cases_see_every_outcome() -> None:
+    update, unscale = loss_scaling.cases(SMALL)
+    before = update.inputs()["scale"].view(np.float32)
+    after = update.compute(update.inputs(), "cpu")["scale"].view(np.float32)
+    assert all(((after > before).any(), (after < before).any(), (after == before).any()))
+    assert np.isfinite(after).all()
+    assert 0 < unscale.compute(unscale.inputs(), "cpu")["found"].mean() < 1
+
+
+def test_cases_need_numpy_and_torch_alone() -> None:
+    compute_with_little_installed(loss_scaling)
