@@ -6,25 +6,11 @@ neither torch nor matplotlib.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import numeric
+from .lazily import lazy
 from .version import __version__ as __version__
-
-_WHERE = {
-    **dict.fromkeys(numeric.__all__, "numeric"),
-    "Format": "formats",
-    "inspect": "inspection",
-    "LabError": "errors",
-    "lang": "language",
-    "num_threads": "threads",
-    "Overflow": "formats",
-    "reveal_order": "reveal",
-    "Rounding": "formats",
-    "set_num_threads": "threads",
-    "Specials": "formats",
-}
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
@@ -64,17 +50,14 @@ if TYPE_CHECKING:
     from .reveal import reveal_order
     from .threads import num_threads, set_num_threads
 
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-    elif name in __all__ or name == "plots":
-        value = importlib.import_module(f".{name}", __name__)
-    else:
-        raise AttributeError(f"module 'fplab' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+_HOMES = {
+    **dict.fromkeys([*__all__, "plots"], ()),  # modules, but for the names that follow
+    "numeric": numeric.__all__,
+    "errors": ("LabError",),
+    "formats": ("Format", "Overflow", "Rounding", "Specials"),
+    "inspection": ("inspect",),
+    "language": ("lang",),
+    "reveal": ("reveal_order",),
+    "threads": ("num_threads", "set_num_threads"),
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)
