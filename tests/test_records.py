@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import refusals
 
 from fplab.errors import LabError
 from fplab.hardware import environment, records
@@ -162,25 +163,10 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
         records.read(path)
 
 
-def test_a_missing_file_or_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"cannot read record .*none.npz': No such file"):
-        records.read(tmp_path / "none.npz")
-    with pytest.raises(LabError, match=r"there is no folder .*nowhere' with records; fplab record --out DIR makes one"):
-        records.records_in(tmp_path / "nowhere")
-
-
 def test_what_a_killed_recording_left_is_no_record(tmp_path: Path) -> None:
     records.write(tmp_path / "whole.npz", a_record())
     (tmp_path / ".part-1-0123-other.npz").write_bytes(b"PK half")
     assert records.records_in(tmp_path) == [tmp_path / "whole.npz"]
-
-
-def test_outputs_and_names_of_a_case_are_checked() -> None:
-    x = np.zeros(2, np.uint8)
-    with pytest.raises(LabError, match=r"case 'c' has outputs \['y'\], formats of \['z'\]"):
-        records.pack(a_record(RecordedCase("c", {}, {"y": x}, {"z": "e4m3"})))
-    with pytest.raises(LabError, match=r"squares/in/x comes twice"):
-        records.pack(a_record(a_case(), a_case()))
 
 
 def test_a_large_record_is_split_and_replaces_the_former(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +214,18 @@ def test_the_cpu_is_described_as_what_it_is() -> None:
     assert where == json.loads(json.dumps(where)) == environment.describe("cpu")
 
 
-def test_devices_that_are_not_there_are_refused() -> None:
-    with pytest.raises(LabError, match=r"device='tpu' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'"):
-        environment.describe("tpu")
+test_what_is_not_there_or_does_not_fit_is_refused = refusals.matching(
+    (lambda: records.read(Path("nowhere", "none.npz")), r"cannot read record .*none.npz': No such file"),
+    (lambda: records.records_in(Path("nowhere")),
+     r"there is no folder 'nowhere' with records; fplab record --out DIR makes one"),
+    (lambda: records.pack(a_record(RecordedCase("c", {}, {"y": np.zeros(2, np.uint8)}, {"z": "e4m3"}))),
+     r"case 'c' has outputs \['y'\], formats of \['z'\]"),
+    (lambda: records.pack(a_record(a_case(), a_case())), "squares/in/x comes twice"),
+    (lambda: environment.describe("tpu"), "device='tpu' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'"),
+)  # fmt: skip
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
     import torch
 
     if torch.cuda.is_available():

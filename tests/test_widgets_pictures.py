@@ -231,8 +231,6 @@ def test_a_loss_scale_saves_gradients_until_it_overflows():
     over = [int((gradients.fates(gradients.sample("activation"), "fp16", s) == 3).sum()) for s in (most, most + 1)]
     assert over[0] == 0 < over[1]
     assert not (gradients.sample("weight") == 0).any()
-    with pytest.raises(LabError, match="kind='bias' is not possible; allowed: activation, weight"):
-        gradients.sample("bias")
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------
@@ -267,8 +265,6 @@ def test_the_line_keeps_within_the_format():
     board.inputs["base"].value = "inf"
     assert "base='inf' is no finite number" in text_of(board.view.value)
     assert board.inputs["base"].value == "1"
-    with pytest.raises(LabError, match="place=65 is not possible"):
-        rounding.widget(place=65)
 
 
 # --- the designer -----------------------------------------------------------------------------------------------
@@ -366,8 +362,6 @@ def test_an_outlier_hurts_its_own_block_only():
     assert [loud[i] for i in (0, 2, 3)] == [quiet[i] for i in (0, 2, 3)]
     whole = blockwise.errors(blockwise.State(outlier=64.0, block=64))
     assert len(whole) == 1
-    with pytest.raises(LabError, match="place=64 is not possible"):
-        blockwise.widget(place=64)
 
 
 # --- the loss scale ---------------------------------------------------------------------------------------------
