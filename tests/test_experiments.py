@@ -93,6 +93,7 @@ def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
         "__init__",
         "base",
         "figures",
+        "long_products",
         "lost_updates",
         "progress",
         "recorder",

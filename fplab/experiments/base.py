@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .. import exact_products
 from ..formats import get
 from ..hardware.cases import Case
 from ..words import CLAUSE, Text, joined, say
@@ -90,6 +91,11 @@ class Outcome:
     status: Status
     detail: str | Text = ""
     sample: Sample | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it passed."""
+        return self.status is Status.PASS
 
 
 def passed(detail: str | Text = "") -> Outcome:
@@ -169,6 +175,8 @@ class Experiment:
     ``budget``: seconds of its quick run, at most 8. ``full``, ``quick``: parameters of the two sizes. ``result``: the
     type that ``run`` returns. ``figures``: the first is written as NAME.svg, every other as NAME.FUNCTION.svg.
     ``cases``: a function, or the reason why a GPU has nothing to say. ``animation``: an SVG that moves.
+    ``kinds``: where arrays come by the kind of operands, the types of those ``result.kinds[kind]`` that have
+    :data:`Digested` arrays, too.
     """
 
     title: Text
@@ -183,14 +191,28 @@ class Experiment:
     figures: Sequence[Callable[[Any], Figure]]
     cases: Callable[[Any], Iterable[Case]] | str
     animation: Callable[[], str] | None = None
+    kinds: Mapping[str, type[Any]] = dataclasses.field(default_factory=dict)
 
     def digested(self) -> tuple[str, ...]:
-        """The names of the result's arrays whose bits are the same on every machine."""
-        return tuple(f.name for f in dataclasses.fields(self.result) if f.type == "Digested")
+        """The names of the result's arrays whose bits are the same on every machine; of a kind, "KIND: NAME"."""
+        of_kinds = (f"{kind}: {name}" for kind, of in self.kinds.items() for name in digested_fields(of))
+        return (*digested_fields(self.result), *of_kinds)
 
     def asks(self, params: Any) -> tuple[Case, ...]:
         """What a GPU must compute, at a size; nothing where a GPU has nothing to say."""
         return () if isinstance(self.cases, str) else tuple(self.cases(params))
+
+
+def digested_fields(of: type[Any]) -> tuple[str, ...]:
+    """The fields of a dataclass that are annotated :data:`Digested`."""
+    return tuple(f.name for f in dataclasses.fields(of) if f.type == "Digested")
+
+
+def array_of(result: Any, name: str) -> Any:
+    """A digested array of a result by its name; integers of any size as limbs. None where there is none."""
+    kind, _, part = name.rpartition(": ")
+    found = getattr(result.kinds.get(kind) if kind else result, part, None)
+    return exact_products.pack(found) if found is not None and found.dtype == object else found
 
 
 def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:

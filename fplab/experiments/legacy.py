@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..hardware.cases import Arrays
-from . import wording
+from . import base, wording
 from .base import Claim, Evidence, Experiment, Outcome, Tick
 
 
@@ -54,4 +54,4 @@ def experiment_of(name: str, module: Any) -> Experiment:
 
 def array_of(result: Any, name: str) -> Any:
     """An array of a result by its name; None where there is none."""
-    return result.arrays.get(name) if isinstance(result, Legacy) else getattr(result, name, None)
+    return result.arrays.get(name) if isinstance(result, Legacy) else base.array_of(result, name)

@@ -13,7 +13,6 @@ CPU gives the lab's bits; a forged record does not pass), for the table and the 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ import pytest
 from experiment_frame import computed_on_cpu, forged
 
 from fplab import experiments
-from fplab.experiments.base import Claim, Evidence, Outcome, Status
+from fplab.experiments.base import Claim, Evidence, Outcome, Status, array_of
 from fplab.hardware.cases import Case
 
 
@@ -34,7 +33,8 @@ from fplab.hardware.cases import Case
 class Mutant:
     """A fault in a computation, and the ids of the claims that it must turn to FAIL.
 
-    ``target``: the name in whose place something else is put: one of the experiment's module, or "fplab.module.name";
+    ``target``: the name in whose place something else is put: one of the experiment's module, of a class or a module
+    in it, or "fplab.module.name";
     ``fault``: from what stands there makes the faulty one. Then the experiment is run again, at ``params`` if given,
     and its claims are tested with the fault in place. Or, where running again is dear, ``change``: from the result of
     the good run gives the fields that the fault would have changed.
@@ -117,7 +117,7 @@ def place(module: Any, target: str) -> tuple[Any, str]:
     owner, _, name = target.rpartition(".")
     if target.startswith("fplab."):
         return pkgutil.resolve_name(owner), name
-    return (importlib.import_module(f"{module.__name__}.{owner}") if owner else module), name
+    return (pkgutil.resolve_name(f"{module.__name__}.{owner}") if owner else module), name
 
 
 def claim_of(experiment: Any, id: str) -> Claim:
@@ -153,4 +153,4 @@ def repeats(module: Any, result: Any) -> None:
     """Another run gives the same bits of what is digested."""
     again = module.EXPERIMENT.run(result.params, silent)
     for name in module.EXPERIMENT.digested():
-        assert np.array_equal(getattr(again, name), getattr(result, name)), name
+        assert np.array_equal(array_of(again, name), array_of(result, name)), name

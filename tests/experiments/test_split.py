@@ -1,0 +1,192 @@
+"""The experiment ``split``: mutants, parts and their bounds by hand, products as the papers say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.frame import Mutant, frame
+from experiments.products_of import added, copied, off, scaled
+from fplab import exact_products as whole
+from fplab import tensorcore
+from fplab.experiments import split
+from fplab.hardware.tensors import tensor
+
+UNIT = Fraction(2) ** whole.UNIT
+SMALL = split.Params(rows=4, log2_last=12, values=256)
+BIT = 1 << (40 * 8)
+REAL = split.KINDS[-1]
+
+
+def plus(field: str, place: Any, value: float) -> Any:
+    def change(result: Any) -> dict[str, Any]:
+        array = getattr(result, field).copy()
+        array[place] += value
+        return {field: array}
+
+    return change
+
+
+def instead(source: str, target: str) -> Any:
+    """The results of one method under the name of another."""
+    return copied(split.index(source), split.index(target))
+
+
+def eight_times(bound: Any) -> Any:
+    return lambda self, i: None if bound(self, i) is None else 8 * bound(self, i)
+
+
+MUTANTS = (
+    Mutant("a bit less to nearest", ("lost_bits",), change=plus("lost", (0, 1), 1)),
+    Mutant("a bit more truncated", ("lost_bits",), change=plus("lost", (1, 3), -1)),
+    Mutant("truncated parts", ("numpy_parts",), "SCALED", lambda scheme: replace(scheme, rounding="rtz"),
+           params=split.Params(rows=2, log2_last=4, values=4)),
+    Mutant("a binade that is lost", ("ranges",), change=plus("binades", (2, 50), 1e-3)),
+    Mutant("TF32 with an end", ("ranges",), change=plus("binades", (3, 0), 1e-3)),
+    Mutant("a third product that misses", ("how_many",),
+           change=off("positive", "partial", added((2, 0, 0, 0), BIT << 20))),
+    Mutant("a large fourth", ("how_many",), change=off("random", "partial", added((3, 0, 0, 0), BIT << 19))),
+    Mutant("no fourth", ("how_many",), change=off("random", "partial", copied(2, 3))),
+    Mutant("outside too large", ("bounds_hold",),
+           change=off("positive", "results", scaled(split.index("outside H100"), 1.0001))),
+    Mutant("FP32 too large", ("bounds_hold",), change=off("positive", "results", scaled(split.index("plain"), 1.001))),
+    Mutant("bounds eight times too large", ("bounds_hold",), "Products.bound_of", eight_times,
+           params=split.Params(rows=4, log2_last=9, values=4)),
+    *(Mutant(f"outside is inside, {gpu}", ("inside_drifts",),
+             change=off("positive", "results", instead(f"inside {gpu}", f"outside {gpu}"))) for gpu in split.GPUS),
+    Mutant("added inside after all", ("single_precision",),
+           change=off("positive", "results", instead("inside A100", "outside A100"))),
+    Mutant("inside is above", ("inside_drifts",),
+           change=off("positive", "results", scaled(split.index("inside H100"), 1.01))),
+    Mutant("scaled after all", ("scale_saves",), change=off("small", "results", instead("outside A100", "three"))),
+    Mutant("TF32 parts as narrow as FP16's", ("gradients",),
+           change=off(REAL, "results", instead("outside A100", "wider"))),
+    Mutant("FP16 parts as wide as FP32", ("gradients",),
+           change=off(REAL, "results", instead("plain", "outside A100"))),
+)  # fmt: skip
+
+globals().update(frame(split, SMALL, MUTANTS))
+
+
+def test_outside_is_c_0_for_each_instruction_and_numpys_additions(result: Any) -> None:
+    one = result.kinds["random"]
+    for gpu in split.GPUS:
+        (ah, al), (bh, bl) = (split.split(x.view(np.float32)[:, :1024], split.SCALED) for x in (one.a, one.b))
+        sums = np.zeros((2, len(ah), len(bh)), np.float32)
+        for which, a, b in ((0, ah, bh), (1, ah, bl), (1, al, bh)):
+            for start in range(0, 1024, 16):
+                s = slice(start, start + 16)
+                sums[which] += tensorcore.matmul(a[:, s], b[:, s].T, gpu=gpu)
+        got = one.results[split.index(f"outside {gpu}"), ..., 6]
+        assert np.array_equal(got, sums[0] + sums[1] / np.float32(2048))
+
+
+@given(st.floats(2.0**-13, 60000, width=32), st.booleans())
+def test_parts_miss_at_most_a_unit_and_low_has_half_a_unit_of_high(value: float, negative: bool) -> None:
+    x = np.array([-value if negative else value], np.float32)
+    high, low = (Fraction(float(v[0])) for v in split.split(x, split.SCALED))
+    left = Fraction(float(x[0])) - high - low / 2048
+    unit = Fraction(2) ** (int(np.frexp(value)[1]) - 24)
+    assert left in (0, unit, -unit)
+    assert abs(low) / 2048 <= abs(Fraction(float(x[0]))) / 2048
+    assert left == Fraction(float(split.missing(x, split.SCALED)[0]))
+
+
+def test_the_lost_bits_are_those_of_a_count_by_hand() -> None:
+    """13 bits are left; to nearest they are an integer from -4096 to 4096, of which low keeps 11 bits."""
+    left = np.arange(8192)
+    nearest = np.where(left > 4096, left - 8192, left)  # the share of ties is even
+    odd = (np.abs(nearest) > 2048) & (nearest % 2 == 1)
+    assert odd.mean() == 0.25
+    assert (split.lost_units() / 2.0**23).tolist() == [[0.75, 0.25, 0, 0], [0.5, 0.25, 0.125, 0.125]]
+
+
+def test_schemes_keep_what_they_should() -> None:
+    x = np.array([1 + 2.0**-23, 3.0, 70000.0, 2.0**-40], np.float32)
+    assert (split.missing(x, split.WIDER) == 0).all()
+    assert (split.split(x, split.ALONE)[1] == 0).all()
+    high, low = split.split(x, split.PLAIN)
+    assert high.tolist() == [1, 3, np.inf, 0]
+    assert low[0] == 2.0**-23
+
+
+def test_products_are_taken_as_the_papers_say() -> None:
+    a, b = split.operands("random", 3, 6)
+    (ah, al), (bh, bl) = (split.split(x, split.PLAIN) for x in (a, b))
+    c = None
+    for x, y in ((al, bl), (ah, bl), (al, bh), (ah, bh)):
+        c = tensorcore.matmul(x, y.T, c, gpu="A100")
+    assert np.array_equal(split.multiply(a, b, split.METHODS["four"]), c)
+    assert np.array_equal(split.multiply(a, b, split.METHODS["half"]), tensorcore.matmul(ah, bh.T, gpu="A100"))
+    (ah, al), (bh, bl) = (split.split(x, split.SCALED) for x in (a, b))
+    mixed = tensorcore.matmul(al, bh.T, tensorcore.matmul(ah, bl.T, gpu="H100"), gpu="H100")
+    want = tensorcore.matmul(ah, bh.T, gpu="H100") + mixed / np.float32(2048)
+    assert np.array_equal(split.multiply(a, b, split.METHODS["inside H100"]), want)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10**6), st.integers(-8, 12), st.booleans())
+def test_bounds_hold_on_other_operands(seed: int, exponent: int, positive: bool) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (np.ldexp(rng.random((2, 64)) - (0 if positive else 0.5), exponent).astype(np.float32) for _ in range(2))
+    one = split.products(a, np.ldexp(b, -exponent))
+    assert one.lengths.tolist() == [16, 32, 64]
+    assert (np.abs(one.partial[2] - one.exact) <= one.split_bound()).all()
+    for i, method in enumerate(split.METHODS):
+        bound = one.bound_of(i)
+        if bound is not None:
+            assert (one.errors[i] <= bound).all(), method
+            assert (bound < one.magnitude // 1000).all()
+
+
+def test_partial_sums_are_exact() -> None:
+    a, b = (x[:1, :16] for x in split.operands("random", 1, 4))
+    got = split.products(a, b).partial[:, 0, 0, 0]
+    (ah, al), (bh, bl) = ([[Fraction(float(v)) for v in p[0]] for p in split.split(x, split.SCALED)] for x in (a, b))
+    total = Fraction(0)
+    for i, (x, y, scale) in enumerate(((ah, bh, 1), (al, bh, 2048), (ah, bl, 2048), (al, bl, 2048**2))):
+        total += sum(p * q for p, q in zip(x, y, strict=True)) / scale
+        assert got[i] * UNIT == total
+
+
+def test_the_bound_outside_grows_sixteen_times_slower(result: Any) -> None:
+    one = result.kinds["positive"]
+    inside, outside = (whole.ratio(one.sum_bound("A100", w), one.magnitude)[0, 0] for w in (False, True))
+    assert inside[0] <= outside[0]
+    assert 16 < (inside[-1] - inside[-2]) / (outside[-1] - outside[-2]) < 19
+
+
+def test_the_table_has_every_method_with_its_bound(result: Any) -> None:
+    table = list(zip(*split.rows(result).values(), strict=True))
+    assert len(table) == len(split.METHODS) * sum(one.lengths.size for one in result.kinds.values())
+    assert all(0 <= mean <= most and not most > bound for *_, mean, most, bound in table)
+
+
+def test_what_runs_on_a_gpu_adds_as_the_lab_does() -> None:
+    """The device's own path, with a product of the lab's in the place of torch's."""
+    torch = pytest.importorskip("torch")
+    case = next(c for c in split.cases(SMALL) if c.name.startswith("positive, K = 256"))
+    inputs = case.inputs()
+    x, y = (tensor(inputs[name], "fp32", "cpu") for name in "ab")
+
+    def multiply(a: Any, b: Any) -> Any:
+        return torch.from_numpy(tensorcore.matmul(a.float().numpy(), b.float().numpy(), gpu="A100"))
+
+    got = split.added(split.device_parts(x), split.device_parts(y), multiply)
+    want = case.emulate(inputs, {"kind": "cuda", "device": "NVIDIA A100-SXM4-80GB"})
+    assert all(np.array_equal(got[name], want[name]) for name in want)
+    other = case.hypotheses["instructions of k = 8"](inputs, {"kind": "cpu"})
+    assert not np.array_equal(other["d"], case.emulate(inputs, {"kind": "cpu"})["d"])
+
+
+def test_the_experiment_multiplies_as_the_cases_do(result: Any) -> None:
+    got = split.outside_emulate(split.given("positive", 256, SMALL), {"kind": "cpu"})["d"].view(np.float32)
+    one = result.kinds["positive"]
+    assert np.array_equal(got, one.results[split.index("outside H100"), ..., one.lengths.tolist().index(256)])
+    assert split.high_parts("positive", SMALL)[0].shape == (SMALL.rows, split.INSIDE)

@@ -1,0 +1,159 @@
+"""The experiment ``tf32``: mutants, conversions by bit formulas, bounds by fractions, chains in pieces."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.frame import Mutant, frame
+from experiments.products_of import added, copied, off, scaled
+from fplab import exact_products as whole
+from fplab import tensorcore
+from fplab.experiments import tf32
+from fplab.experiments.partial_products import bounds
+from fplab.hardware.cases import philox_bits
+from fplab.tensorcore.models import GPUS, get
+
+UNIT = Fraction(2) ** whole.UNIT
+SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
+BIT = 1 << (40 * 8 + 30)  # one that is lost or won in a sum, in units
+
+
+def plus(field: str, place: Any, value: int) -> Any:
+    def change(result: Any) -> dict[str, Any]:
+        array = getattr(result, field).copy()
+        array[place] += value
+        return {field: array}
+
+    return change
+
+
+def upward(converted: Any) -> Any:
+    return lambda x, conversion: converted(np.nextafter(x, np.float32(np.inf)), conversion)
+
+
+MUTANTS = (
+    Mutant("an error of truncation", ("means",), change=plus("low_bits", (0, 0, 5), 1)),
+    Mutant("an error of rne", ("means",), change=plus("low_bits", (2, 1, 5), 1)),
+    Mutant("another tie", ("ties",), change=plus("low_bits", (1, 1, 4096), 1)),
+    Mutant("rne rounds up", ("half_precision",), "converted", upward, params=replace(SMALL, log2_last=8, sample=8)),
+    Mutant("H100 a hundredth too large", ("bounds_hold",),
+           change=off("positive", "results", scaled(tf32.index("H100", "rne"), 1.01))),
+    Mutant("FP32 a hundredth too large", ("bounds_hold",), change=off("positive", "results", scaled(0, 1.01))),
+    Mutant("conversion's bound 16 times too large", ("bounds_hold", "parts_hold"), "Products.conversion_bound",
+           lambda bound: lambda self, conversion: 16 * bound(self, conversion),
+           params=replace(SMALL, log2_last=8, sample=8)),
+    Mutant("A100's chain errs", ("parts_hold",),
+           change=off("positive", "results", scaled(tf32.index("A100", "truncate"), 1.004))),
+    Mutant("a converted sum", ("parts_hold",), change=off("random", "converted", added((1, 0, 0, 2), BIT))),
+    Mutant("A100 with the chain of FP16", ("conversion_decides",),
+           change=off("random", "results", scaled(tf32.index("A100", "rne"), 1.01))),
+    Mutant("FP32 as bad as TF32", ("conversion_decides",), change=off("random", "results", scaled(0, 1.01))),
+    Mutant("truncation does not shrink", ("shrinks",),
+           change=off("positive", "converted", added((0, 0, 0, 0), BIT << 40))),
+    Mutant("rna truncates", ("shrinks",), change=off("positive", "converted", copied(0, 1))),
+    Mutant("errors half as large", ("published",), change=lambda r: {"published_errors": r.published_errors / 2}),
+    Mutant("other products", ("published",), change=lambda r: {"published_exact": 1.5 * r.published_exact}),
+)  # fmt: skip
+
+globals().update(frame(tf32, SMALL, MUTANTS))
+
+
+def test_converting_first_and_truncating_then_is_converting(result: Any) -> None:
+    one = result.kinds["random"]
+    for gpu, conversion in itertools.product(tf32.CORES, tf32.CONVERSIONS):
+        a, b = (tf32.converted(codes.view(np.float32), conversion) for codes in (one.a, one.b))
+        got = tf32.multiplied(a, b, tf32.Variant(gpu, "truncate"), one.lengths[:3])
+        assert np.array_equal(got, one.results[tf32.index(gpu, conversion)][..., :3])
+
+
+def test_conversions_are_their_bit_formulas() -> None:
+    codes = np.concatenate([philox_bits(2200, 1 << 18), np.arange(0x7F7FE000, 0x7F810000, dtype=np.uint32)])
+    codes = codes[(codes & np.uint32(0x7FFFFFFF)) <= np.uint32(0x7F800000)]  # NaNs have no one answer
+    u, keep = codes.astype(np.uint64), np.uint64(0xFFFFE000)
+    up = np.uint64(0xFFF) + ((u >> np.uint64(13)) & np.uint64(1))
+    for conversion, want in (("truncate", u), ("rna", u + np.uint64(0x1000)), ("rne", u + up)):
+        got = tf32.converted(codes.view(np.float32), conversion).view(np.uint32)
+        assert np.array_equal(got, (want & keep).astype(np.uint32)), conversion
+
+
+def test_the_gpus_with_tf32_have_the_blocks_of_the_two_that_are_shown() -> None:
+    def blocks(gpus: Any) -> set[tuple[int, int]]:
+        return {(one.length, one.alignment_bits) for one in (get(gpu, "tf32") for gpu in gpus)}
+
+    assert blocks(gpu for gpu in GPUS if gpu not in ("V100", "T4")) == blocks(tf32.CORES)
+
+
+def test_made_up_operands_are_multiples_that_fp32_holds() -> None:
+    for kind, low in (("random", -1.0), ("positive", 0.0)):
+        for x in tf32.operands(kind, 3, 10):
+            assert x.dtype == np.float32
+            assert low <= x.min() < x.max() < 1
+            assert (np.ldexp(x.astype(np.float64), 25) % 1 == 0).all()
+            assert (x.view(np.uint32) & np.uint32(0x1FFF)).any()
+
+
+def test_nearly_normal_numbers_have_mean_zero_and_variance_one() -> None:
+    x = tf32.nearly_normal(7, 16).astype(np.float64)
+    assert abs(x.mean()) < 5 / x.size**0.5
+    assert abs(x.var() - 1) < 8 / x.size**0.5
+
+
+def test_low_bits_are_the_errors_of_the_conversions() -> None:
+    low = tf32.low_bits()
+    assert low[0, 0].tolist() == [-i for i in range(8192)]
+    assert low[1, 0, [0, 4095, 4096, 8191]].tolist() == [0, -4095, 4096, 1]
+    assert low[2, :, 4096].tolist() == [-4096, 4096]
+
+
+def test_exact_sums_and_bounds_are_those_of_fractions() -> None:
+    a, b = tf32.operands("random", 2, 4)
+    one = tf32.products(a, b)
+    for m, n in np.ndindex(2, 2):
+        pairs = [(Fraction(float(x)), Fraction(float(y))) for x, y in zip(a[m], b[n], strict=True)]
+        total = sum(abs(x * y) for x, y in pairs)
+        assert one.exact[m, n, 0] * UNIT == sum(x * y for x, y in pairs)
+        for conversion, d in (("truncate", Fraction(1, 2**10)), ("rne", Fraction(1, 2**11))):
+            assert one.conversion_bound(conversion)[m, n, 0] == ((2 * d + d * d) * total / UNIT) // 1
+    chain = one.chain_bound(tf32.index("H100", "rne"))[0, 0, 0]
+    assert chain == 16 * (7 * Fraction(1, 2**25) + Fraction(1, 2**23)) / 8 * one.kept[2, 0, 0, 0] // 1
+
+
+@pytest.mark.parametrize("gpu", tf32.CORES)
+def test_the_chains_rate_is_that_of_fp16_products(gpu: str) -> None:
+    positive, b = np.full((1, 1024), 2.0**-12 * (2 - 2.0**-10), np.float32), np.full((1024, 1), 2.0**-13, np.float32)
+    positive[0, 0] = b[0] = 1
+    exact = whole.products(positive, b.T, np.array([1024]))[..., 0]
+    error = (exact - whole.of_values(tensorcore.matmul(positive, b, gpu=gpu, inputs="tf32")))[0, 0]
+    bound = 1024 * bounds.rate(get(gpu, "tf32")) * exact[0, 0]
+    assert bound / 4 < error <= bound
+
+
+def test_a_product_is_the_same_in_pieces() -> None:
+    a, b = tf32.operands("random", 3, 8)
+    got = tf32.multiplied(a, b, tf32.Variant("A100", "rna"), np.array([16, 64, 256]))
+    assert np.array_equal(got[..., -1], tensorcore.matmul(a, b.T, gpu="A100", inputs="tf32", conversion="rna"))
+
+
+def test_the_table_has_every_variant_with_its_bound(result: Any) -> None:
+    table = list(zip(*tf32.rows(result).values(), strict=True))
+    assert len(table) == len(tf32.VARIANTS) * sum(one.lengths.size for one in result.kinds.values())
+    assert all(0 <= mean <= most <= bound for *_, mean, most, bound in table)
+
+
+def test_the_product_with_the_identity_tells_the_conversions_apart() -> None:
+    case = next(iter(tf32.cases(SMALL)))
+    given, meta = case.inputs(), {"kind": "cpu"}
+    answers = {"truncate": case.emulate(given, meta)["d"]}
+    answers |= {c: case.hypotheses[f"one chain, {c}"](given, meta)["d"] for c in ("rna", "rne")}
+    a = given["a"].view(np.float32)
+    for conversion, d in answers.items():
+        assert np.array_equal(d.view(np.float32), tf32.converted(a, conversion))
+    assert (answers["rna"] != answers["rne"]).any()
+    assert (answers["truncate"] != answers["rna"]).mean() > 0.4
+    assert np.abs(a).min() < 1e-29 < 1e29 < np.abs(a).max()
