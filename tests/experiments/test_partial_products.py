@@ -16,12 +16,14 @@ from experiments.products_of import copied, off
 from fplab import exact, floats
 from fplab import exact_products as whole
 from fplab.experiments import long_products as shared
-from fplab.experiments import partial_products as pp
+from fplab.experiments import partial_products
 from fplab.experiments.base import Status
 from fplab.experiments.partial_products import bounds
+from fplab.experiments.partial_products.accumulators import Accumulator
 from fplab.tensorcore import oracle
 from fplab.tensorcore.models import GPUS, get
 
+pp = partial_products
 UNIT = Fraction(2) ** whole.UNIT
 QUICK = pp.EXPERIMENT.quick
 TINY = pp.Params(rows=2, log2_last=8, points=16)  # of a mutant that runs again
@@ -88,7 +90,7 @@ MUTANTS = (
     Mutant("FP32 sums in FP16", ("cancellation",), change=instead("ill-conditioned", ("fp16", ""), ("fp32", ""))),
 )  # fmt: skip
 
-globals().update(frame(pp, QUICK, MUTANTS))
+globals().update(frame(partial_products, QUICK, MUTANTS))
 
 
 @pytest.mark.parametrize("id", ["libraries", "bounds_hold", "beforehand", "sharp", "stored_once", "lost_products"])
@@ -136,7 +138,7 @@ def products_of(a: np.ndarray, b: np.ndarray) -> pp.Products:
 def test_walked_chains_and_their_bounds_are_the_oracles(seed: int, gpu: str, subnormal: bool) -> None:
     """Alignment, last place and result of every block, and the bound from them, on Fractions."""
     a, b = (pp.values(half_codes((1, 32), seed + i, subnormal)) for i in range(2))
-    models = [pp.Accumulator(fmt, gpu).model for fmt in pp.FORMATS]
+    models = [Accumulator(fmt, gpu).model for fmt in pp.FORMATS]
     products, exponents = bounds.terms(a, b)
     chains = bounds.walk(products, exponents, models)
     sizes = np.array([16, 32])
@@ -181,7 +183,7 @@ def test_a_subnormal_operand_needs_the_clamped_sum() -> None:
 
 
 def test_rates_and_the_bound_one_by_one_are_the_documented_ones() -> None:
-    rates = [bounds.rate(pp.Accumulator("fp32", gpu).model) * 2**24 for gpu in pp.CORES]
+    rates = [bounds.rate(Accumulator("fp32", gpu).model) * 2**24 for gpu in pp.CORES]
     assert rates == [2, Fraction(9, 8), Fraction(19, 32)]
     assert bounds.one_by_one(10, 24, 1000) == 9 * Fraction(1, 2**24) * 1000
     stored = Fraction(1000, 2**11) + 10 * Fraction(2) ** (-25 - whole.UNIT)
@@ -202,7 +204,7 @@ def test_products_of_the_worst_case_lie_just_below_what_is_kept() -> None:
     a, b = map(pp.values, pp.operands("swamped", 2, 8))
     assert a.shape == (3, 256)
     for row, (gpu, exponents) in enumerate(pp.TARGETS.items()):
-        model = pp.Accumulator("fp32", gpu).model
+        model = Accumulator("fp32", gpu).model
         assert len(exponents) == model.length
         cut = np.trunc(np.ldexp(a[row] * b[0], model.alignment_bits))[1:]
         blocks = cut[model.length - 1 :].reshape(-1, model.length).sum(axis=1)
