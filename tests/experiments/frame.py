@@ -93,7 +93,8 @@ def frame(
 
     @pytest.mark.parametrize("case", experiment.asks(params), ids=lambda case: case.name)
     def test_a_gpu_case_holds_on_the_cpu_and_forged_it_fails(case: Case) -> None:
-        computed_on_cpu(case, nan_equal=True)
+        if not case.open:  # which hardware is asked about; this CPU may have an answer of its own
+            computed_on_cpu(case, nan_equal=True)
         forged(case, spared=[name for name in unforged if name in case.formats])
 
     def test_table_and_figures(result: Any, tmp_path: Path) -> None:
