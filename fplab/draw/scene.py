@@ -133,8 +133,9 @@ class Scene:
             return (x - left) / unit[0], (y - top) / unit[1]
 
         sides = {"start": "left", "middle": "center", "end": "right"}
+        hatched = False  # the rectangle that was drawn last
         for tag, given, text in self.marks:
-            width = POINTS * given.get("stroke_width", 1)
+            width, hatched = POINTS * given.get("stroke_width", 1), tag == "path" or (hatched and tag == "text")
             if tag == "rect":
                 x, y = at(given["x"], given["y"])
                 size = given["width"] / unit[0], given["height"] / abs(unit[1])
@@ -151,8 +152,11 @@ class Scene:
                 font = {"size": POINTS * given["font_size"], "weight": given.get("font_weight", "normal")}
                 ink = to_rgba(of_hue(given.get("fill", "currentColor")), given.get("opacity"))
                 middle = 0 if origin is None else 0.36 * given["font_size"]  # letters are not stretched with the axes
-                ax.text(*at(given["x"], given["y"] - middle), text, ha=sides[given["text_anchor"]], color=ink,
-                        va="center" if middle else "baseline", **font)  # fmt: skip
+                written = ax.text(*at(given["x"], given["y"] - middle), text, ha=sides[given["text_anchor"]], color=ink,
+                                  va="center" if middle else "baseline", **font)  # fmt: skip
+                if hatched:  # no line behind it crosses it
+                    ground = to_rgba(of_hue("Canvas"), 0.75)
+                    written.set_bbox({"boxstyle": "round,pad=0.1", "facecolor": ground, "edgecolor": "none"})
         if origin is None:
             ax.set(xlim=(0, self.width), ylim=(self.height, 0))
             ax.set_axis_off()
