@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...hardware.cases import Arrays, Case
-from ..generations.cases import product_case
+from ..generations import product_case
 from .data import LOSS_SCALE, Params
 
 TRAINED = 11  # steps before the one whose operands are taken: an epoch
