@@ -188,7 +188,7 @@ ERRORS = {
 @pytest.mark.parametrize(("block", "name"), ERRORS)
 def test_errors_on_normal_data(block: int, name: str) -> None:
     """2^20 normal samples: mean absolute, mean relative and root mean square error, as many digits as are known."""
-    from fplab.experiments.quantisation_error.data import errors
+    from fplab.experiments.quantisation_error import errors
 
     x = np.random.default_rng(0).standard_normal(1 << 20).astype(f32)
     got = errors(x, codebooks.BOOKS[name], block)[:3]

@@ -193,7 +193,7 @@ def dynamic_map() -> Iterator[Part]:
 @functools.cache
 def states() -> tuple[np.ndarray, np.ndarray]:
     """Both of Adam's states of the character transformer's larger tensors, after ten steps, in FP32."""
-    from ..experiments.quantisation_error.data import Params, trained
+    from ..experiments.quantisation_error import Params, trained
 
     found = trained(Params(steps=10), 0, lambda share, text: None)
     return found["m"], found["v"]
