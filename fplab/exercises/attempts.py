@@ -19,7 +19,6 @@ Entry = dict[str, Any]
 
 
 def path() -> Path:
-    """Where progress is kept."""
     own = os.environ.get("FPLAB_PROGRESS_DIR")
     if own:
         return Path(own) / "progress.json"
@@ -46,7 +45,6 @@ def _sound(row: Any) -> bool:
 
 
 def _is_time(text: Any) -> bool:
-    """Whether a text is a time in ISO 8601."""
     try:
         datetime.fromisoformat(text)
     except (TypeError, ValueError):
@@ -66,7 +64,6 @@ def remember(name: str, passed: bool) -> Text | None:
 
 
 def _note(name: str, passed: bool) -> None:
-    """Count one attempt in the file."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     _set_aside()
     entries = load()

@@ -11,6 +11,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from ..errors import LabError
 from ..formats import get
@@ -21,6 +22,7 @@ try:
     from hypothesis import HealthCheck, Phase, given, seed, settings
     from hypothesis import strategies as st
     from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
+    from hypothesis.internal.conjecture.providers import HypothesisProvider
 except ModuleNotFoundError:
     raise LabError(
         'checking a function needs hypothesis; pip install "fplab[lab]" or pip install hypothesis.'
@@ -85,14 +87,21 @@ def smallest(name: str, task: Implement, fails: Callable[[Arguments], bool], sta
     return least
 
 
+def _no_constant(*_: Any, **__: Any) -> None:
+    return None
+
+
 def _try(name: str, task: Implement, look: Callable[[Arguments], None], n: int, known: InMemoryExampleDatabase) -> None:
     """Look at the cases that are known, else at ``n`` drawn ones; shrink one at which the look raises an error."""
     trial = given(_strategy(task))(lambda case: look(case))
     trial._hypothesis_internal_database_key = KEY  # type: ignore[attr-defined]
-    settings(
+    trial = settings(
         max_examples=n, database=known, deadline=None, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate, Phase.shrink),
-    )(seed(zlib.crc32(name.encode()))(trial))()  # fmt: skip
+    )(seed(zlib.crc32(name.encode()))(trial))  # fmt: skip
+    # Else it would draw constants that it reads in whatever modules are loaded: other cases in another notebook.
+    with mock.patch.object(HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True):
+        trial()
 
 
 def _strategy(task: Implement) -> Strategy:

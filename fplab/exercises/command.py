@@ -71,7 +71,6 @@ def check_file(args: Arguments) -> int:
 
 
 def show_one(args: Arguments) -> int:
-    """Print what an exercise asks."""
     one = exercise(args.name)
     print(one)
     if args.hint:
@@ -80,7 +79,6 @@ def show_one(args: Arguments) -> int:
 
 
 def show_solution(args: Arguments) -> int:
-    """Print a reference solution."""
     print(exercise(args.name).solution())
     return 0
 

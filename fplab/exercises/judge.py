@@ -37,7 +37,6 @@ class Answer(Protocol):
 
 
 def judged(exercise: Question, answer: Answer) -> Report:
-    """The verdict on an answer."""
     outcome, task = answer.read(), exercise.task
     if outcome.how != "value":
         shown = (Shown(outcome.shown),) if outcome.shown and not isinstance(task, Implement) else ()

@@ -72,7 +72,6 @@ class Function(Kind):
     signature: str
 
     def read(self, given: Any) -> bool:
-        """Whether it can be called."""
         if not callable(given):
             raise UnfitError(say("a function is wanted ({s}), not {x}", s=self.signature, x=of_any(given).text))
         return True
@@ -128,17 +127,14 @@ class Integers(Kind):
     origin: int = 0
 
     def boundary(self) -> Sequence[int]:
-        """The ends, what is next to them, and the edges given."""
         found = {self.low, self.low + 1, self.high, self.high - 1, self.home, *self.edges}
         return self.sorted(v for v in found if self.low <= v <= self.high)
 
     @property
     def home(self) -> int:
-        """The simplest one that there is."""
         return min(max(self.origin, self.low), self.high)
 
     def choices(self, value: int) -> list[int]:
-        """How far it is from the simplest."""
         return [value - self.home]
 
     def read(self, given: Any) -> int:
@@ -146,7 +142,6 @@ class Integers(Kind):
         return number(int, given, say("an integer"))
 
     def show(self, value: int) -> Many:
-        """Decimal, and binary where ``bits`` says so."""
         return (of_integer(value, self.bits),)
 
 
@@ -169,7 +164,6 @@ class Floats(Kind):
     edges: tuple[float, ...] = ()
 
     def has(self, x: float) -> bool:
-        """Whether an argument may be this value."""
         if not self.signed and math.copysign(1, x) < 0:
             return False
         if not math.isfinite(x):
@@ -212,7 +206,6 @@ class Floats(Kind):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """The least and the largest exponent that a value has."""
         form = get(self.fmt)
         ends = max(self.low, form.smallest_subnormal), min(self.high, form.max)
         return math.frexp(ends[0])[1] - 1, math.frexp(ends[1])[1] - 1
@@ -239,7 +232,6 @@ class Floats(Kind):
         return ("not a value", value) if code is None else code
 
     def show(self, value: float) -> Many:
-        """The number and its bits."""
         shown = of_float(value, self.fmt)
         if not shown.fields:
             note = say("no value of {name}", name=get(self.fmt).name)
@@ -256,7 +248,6 @@ class Codes(Kind):
     edges: tuple[int, ...] = ()
 
     def has(self, code: int) -> bool:
-        """Whether an argument may be this code."""
         form = get(self.fmt)
         if not 0 <= code < 1 << form.bits:
             return False
@@ -272,17 +263,14 @@ class Codes(Kind):
         return self.sorted(filter(self.has, both))
 
     def choices(self, value: int) -> list[int]:
-        """Exponent, fraction and sign."""
         form = get(self.fmt)
         magnitude = value & ~form.sign_mask
         return [*divmod(magnitude, 1 << form.fraction_bits), value != magnitude]
 
     def read(self, given: Any) -> int:
-        """An integer."""
         return number(int, given, say("an integer code"))
 
     def show(self, value: int) -> Many:
-        """The code, its fields and its value."""
         form = get(self.fmt)
         if not 0 <= value < 1 << form.bits:
             note = say("no code of {name}", name=form.name)
@@ -296,7 +284,6 @@ class Ratios(Kind):
     """Exact rational answers: an integer, a Fraction, or a float that is meant exactly."""
 
     def read(self, given: Any) -> Fraction:
-        """A Fraction of the number, exactly."""
         return number(Fraction, given, say("a Fraction"))
 
     def show(self, value: Fraction) -> Many:
@@ -318,7 +305,6 @@ class Options(Kind):
     values: tuple[Any, ...]
 
     def boundary(self) -> Sequence[Any]:
-        """All of them."""
         return self.values
 
     def read(self, given: Any) -> Any:
@@ -334,11 +320,9 @@ class Options(Kind):
         raise unfit(given, say("one of {names}", names=names))
 
     def key(self, value: Any) -> Hashable:
-        """The option."""
         return str(value)
 
     def choices(self, value: Any) -> list[int]:
-        """Its place in the list."""
         return [self.values.index(value)]
 
 
@@ -359,7 +343,6 @@ class Bits(Kind):
         return number(int, given, say("a string of {bits} binary digits", bits=bits))
 
     def show(self, value: int) -> Many:
-        """The bits and what they mean."""
         return Codes(self.fmt).show(value)
 
 
@@ -387,14 +370,12 @@ class Lists(Kind):
         return [*(choice for v in value for choice in (True, *self.item.choices(v))), False]
 
     def read(self, given: Any) -> tuple[Any, ...]:
-        """A list, a tuple or an array of one dimension."""
         found = items(given)
         if not isinstance(found, list | tuple):
             raise unfit(given, say("a list"))
         return tuple(self.item.read(v) for v in found)
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
-        """The elements' keys."""
         return tuple(self.item.key(v) for v in value)
 
     def show(self, value: tuple[Any, ...]) -> Many:
@@ -409,7 +390,6 @@ class Lists(Kind):
 
 
 def runs(value: Sequence[Any], kind: Kind) -> Iterator[tuple[Any, int]]:
-    """Equal neighbours counted."""
     at = 0
     while at < len(value):
         end = at + 1
@@ -427,11 +407,9 @@ class Several(Kind):
     names: tuple[str, ...]
 
     def choices(self, value: tuple[Any, ...]) -> list[int]:
-        """Those of the parts."""
         return [c for kind, part in zip(self.kinds, value, strict=True) for c in kind.choices(part)]
 
     def read(self, given: Any) -> tuple[Any, ...]:
-        """A tuple, list or array of that many parts."""
         found = items(given)
         if not isinstance(found, list | tuple) or len(found) != len(self.kinds):
             parts = ", ".join(self.names)
@@ -439,11 +417,9 @@ class Several(Kind):
         return tuple(kind.read(v) for kind, v in zip(self.kinds, found, strict=True))
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
-        """The parts' keys."""
         return tuple(kind.key(v) for kind, v in zip(self.kinds, value, strict=True))
 
     def show(self, value: tuple[Any, ...]) -> Many:
-        """A line a part, under its name."""
         lines = []
         for name, kind, part in zip(self.names, self.kinds, value, strict=True):
             lines += [Shown(f"{name} {shown.text}", shown.fields, shown.of) for shown in kind.show(part)]
@@ -458,15 +434,12 @@ class Among(Kind):
     few: tuple[Any, ...]
 
     def boundary(self) -> Sequence[Any]:
-        """All of them."""
         return self.few
 
     def choices(self, value: Any) -> list[int]:
-        """Its place among them."""
         return [self.few.index(value)]
 
     def show(self, value: Any) -> Many:
-        """As the kind shows it."""
         return self.of.show(value)
 
 
@@ -479,17 +452,13 @@ class Boxes(Kind):
     told: Callable[[Any], Text]
 
     def boundary(self) -> Sequence[Any]:
-        """A box for each boundary value."""
         return [self.make(v) for v in self.of.boundary()]
 
     def choices(self, value: Any) -> list[int]:
-        """Those of what it is made of."""
         return self.of.choices(value.hidden)
 
     def key(self, value: Any) -> Hashable:
-        """What it is made of."""
         return self.of.key(value.hidden)
 
     def show(self, value: Any) -> Many:
-        """What it does, in words."""
         return (Shown(str(self.told(value.hidden))),)

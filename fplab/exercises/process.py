@@ -74,7 +74,6 @@ class Child:
         self.close()
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
         if self.process is not None:
             return
         options = {"limit": self.limit, "lang": lang(), "isolated": self.isolated is not None}
@@ -138,7 +137,6 @@ class Child:
         return GoneError("late", LATE.fill(limit=self.limit))
 
     def close(self) -> None:
-        """Kill the process, and what it started."""
         if self.process is None:
             return
         if os.name == "posix":
@@ -169,7 +167,6 @@ def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[bytes], closed: t
 
 
 def _how(status: int) -> Text:
-    """How a process ended, in words."""
     if status >= 0:
         return STATUS.fill(n=status)
     with contextlib.suppress(ValueError):
@@ -191,11 +188,9 @@ class There:
         return self.child.compiled
 
     def call(self, case: tuple[Any, ...]) -> Outcome:
-        """What it gives for these arguments."""
         return self._asked(self.kind, "call", self.exercise.name, case, self.kind)
 
     def read(self) -> Outcome:
-        """The answer itself."""
         kind = self.exercise.answer_kind
         return self._asked(kind, "read", self.exercise.name, kind)
 

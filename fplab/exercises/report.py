@@ -124,7 +124,6 @@ def remarks(report: Report) -> list[tuple[str, str]]:
 
 
 def caption(report: Report) -> str:
-    """What stands above the values."""
     failure = report.failure
     if failure is None or report.passed:
         return ""
@@ -150,7 +149,6 @@ def marks(one: Shown, other: Shown) -> str:
 
 
 def text_of(report: Report) -> str:
-    """The whole report as text."""
     parts = [headline(report)]
     if above := caption(report):
         parts.append(above)
