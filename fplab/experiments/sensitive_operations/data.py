@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-import fplab
-
-from ... import formats
-from ...hardware.cases import Arrays
-from ..base import Tick
+from ... import formats, numeric
+from ..base import Digested, Tick
 from .operations import OPERATIONS, Listed, rounded
 
 FORMATS = ("fp16", "bf16")
 WAYS = ("every step", "FP32 inside", "FP32 result")
 EVERY, INSIDE, RESULT = range(3)
+NEAR = 6  # binades around the values as they are: another layer, another network
 
 
 @dataclass(frozen=True)
@@ -35,22 +34,74 @@ class Params:
     seeds: int = 3
     few: int = 64
 
+    @property
+    def scales(self) -> np.ndarray:
+        """The exponents k by which the real values are scaled."""
+        return np.arange(self.low, self.high + 1, self.step)
+
 
 QUICK = Params(epochs=4, rows=64, low=-18, step=3)
 
 
-def scales(params: Params) -> np.ndarray:
-    """The exponents k by which the real values are scaled."""
-    return np.arange(params.low, params.high + 1, params.step)
+@dataclass(frozen=True)
+class Gathered:
+    """What a trained network computes on test images, float32.
 
-
-def gather(params: Params, tick: Tick) -> Arrays:
-    """Train the digits network in FP32, and collect what it computes on test images, float32.
-
-    "activations" (rows, 256): of an image, before the last ReLU, so of both signs. "positive": their largest, all
-    positive, of equal number a row. "channels" (16, rows * 64): of a channel of the first layer after its ReLU, over
-    images and places, which is what batch norm's statistics sum. "logits" (rows, 10), the true class's first.
+    ``activations`` (rows, 256): of an image, before the last ReLU, so of both signs. ``positive``: their largest, all
+    positive, of equal number a row. ``channels`` (16, rows * 64): of a channel of the first layer after its ReLU, over
+    images and places, which is what batch norm's statistics sum. ``logits`` (rows, 10), the true class's first.
+    ``right``: how many test digits the network reads, of how many.
     """
+
+    params: Params
+    activations: np.ndarray
+    positive: np.ndarray
+    channels: np.ndarray
+    logits: np.ndarray
+    right: np.ndarray
+
+    def of(self, data: str) -> np.ndarray:
+        """The values of a name."""
+        return np.asarray(getattr(self, data))
+
+
+@dataclass(frozen=True)
+class Result(Gathered):
+    """Fates of the first network's values by (operation, format, way, scale), see :class:`Fate`; beside them, as
+    ``near_``, with the seed first, of all networks' near 2^0. ``limits``: (format, LIMITS).
+    """
+
+    scales: np.ndarray
+    median: np.ndarray
+    worst: np.ndarray
+    overflow: np.ndarray
+    zero: np.ndarray
+    near_median: np.ndarray
+    near_worst: np.ndarray
+    near_overflow: np.ndarray
+    near_zero: np.ndarray
+    limits: Digested
+
+    @property
+    def near(self) -> np.ndarray:
+        """Which scales are near 2^0."""
+        return np.asarray(np.abs(self.scales) <= NEAR)
+
+    @property
+    def near_medians(self) -> np.ndarray:
+        """Of all networks, the median errors at scale 2^0: (seed, operation, format, way)."""
+        return np.asarray(self.near_median[..., self.scales[self.near] == 0][..., 0])
+
+    def verdicts(self, seed: int = 0) -> list[Verdict]:
+        """What FP16 needs for each operation on one network's values; the first's are of what is drawn."""
+        if not seed:
+            return verdicts(self.scales, self.median, self.overflow, self.zero)
+        found = (x[seed] for x in (self.near_median, self.near_overflow, self.near_zero))
+        return verdicts(self.scales[self.near], *found)
+
+
+def gather(params: Params, tick: Tick) -> Gathered:
+    """Train the digits network in FP32, and collect what it computes on test images."""
     import torch
 
     from ... import training
@@ -68,13 +119,9 @@ def gather(params: Params, tick: Tick) -> Arrays:
     order = torch.argsort(torch.nn.functional.one_hot(labels, 10), dim=1, descending=True, stable=True)
     values = activations.numpy()
     positive = np.sort(values, axis=1)[:, -int((values > 0).sum(axis=1).min()) :]
-    return {
-        "activations": np.array(values),
-        "positive": positive,
-        "channels": channels.transpose(0, 1).flatten(1).numpy(),
-        "logits": logits.gather(1, order).numpy(),
-        "right": np.array([round(training.accuracy(model, test) * len(test.labels)), len(test.labels)]),
-    }
+    right = np.array([round(training.accuracy(model, test) * len(test.labels)), len(test.labels)])
+    sums = channels.transpose(0, 1).flatten(1).numpy()
+    return Gathered(params, np.array(values), positive, sums, logits.gather(1, order).numpy(), right)
 
 
 def ways(op: Listed, x: np.ndarray, fmt: str) -> list[np.ndarray]:
@@ -110,13 +157,13 @@ def fate(got: np.ndarray, exact: np.ndarray) -> Fate:
     return Fate(float(np.median(relative)), float(relative.max()), float(bad.mean()), float(lost.mean()))
 
 
-def entering(arrays: Arrays, op: Listed, fmt: str, k: int) -> np.ndarray:
+def entering(values: Gathered, op: Listed, fmt: str, k: int) -> np.ndarray:
     """The real values times 2^k, as the format holds them; what would overflow becomes the largest value."""
-    values = arrays[op.data] * np.float32(2.0**k)
-    return np.asarray(fplab.quantize(values, fmt, overflow="saturate"), np.float32)
+    scaled = values.of(op.data) * np.float32(2.0**k)
+    return np.asarray(numeric.quantize(scaled, fmt, overflow="saturate"), np.float32)
 
 
-def fates(arrays: Arrays, ks: np.ndarray, tick: Tick) -> Arrays:
+def fates(values: Gathered, ks: np.ndarray, tick: Tick) -> dict[str, np.ndarray]:
     """Fates (operation, format, way, scale) of a network's values."""
     shape = (len(OPERATIONS), len(FORMATS), len(WAYS), len(ks))
     found = {name: np.zeros(shape) for name in ("median", "worst", "overflow", "zero")}
@@ -124,20 +171,20 @@ def fates(arrays: Arrays, ks: np.ndarray, tick: Tick) -> Arrays:
         tick(i / len(OPERATIONS), op.name)
         for f, fmt in enumerate(FORMATS):
             for s, k in enumerate(ks):
-                x = entering(arrays, op, fmt, int(k))
+                x = entering(values, op, fmt, int(k))
                 with np.errstate(all="ignore"):
                     exact = np.asarray(op.exact(x.astype(np.float64)))
                     for w, got in enumerate(ways(op, x, fmt)):
                         one = fate(got, exact)
-                        for name, values in found.items():
-                            values[i, f, w, s] = getattr(one, name)
+                        for name, by_place in found.items():
+                            by_place[i, f, w, s] = getattr(one, name)
     return found
 
 
-def run(params: Params, tick: Tick) -> Arrays:
-    """Fates of the first network's values; beside them, as ``near_`` with the seed first, of all networks' near 2^0."""
-    arrays, ks = gather(params, tick), scales(params)
-    found = fates(arrays, ks, lambda f, text: tick(0.3 + 0.4 * f, text))
+def run(params: Params, tick: Tick) -> Result:
+    """Fates of the first network's values, and of all networks' near 2^0."""
+    first, ks = gather(params, tick), params.scales
+    found = fates(first, ks, lambda f, text: tick(0.3 + 0.4 * f, text))
     near = np.abs(ks) <= NEAR
     every = [{name: x[..., near] for name, x in found.items()}]
     for seed in range(1, params.seeds):
@@ -146,7 +193,8 @@ def run(params: Params, tick: Tick) -> Arrays:
         every.append(fates(one, ks[near], lambda _share, _text: None))
     tick(0.9, "every code")
     beside = {f"near_{name}": np.stack([one[name] for one in every]) for name in found}
-    return {**arrays, **found, **beside, "scales": ks, "limits": limits()}
+    arrays: dict[str, Any] = {**vars(first), **found, **beside}
+    return Result(**arrays, scales=ks, limits=limits())
 
 
 # --- where the range of a format ends -------------------------------------------------------------------------------
@@ -154,7 +202,7 @@ def run(params: Params, tick: Tick) -> Arrays:
 
 def codes(fmt: str) -> np.ndarray:
     """Every finite value of a 16-bit format, in increasing order, float32."""
-    values = fplab.decode(np.arange(1 << 16, dtype=np.uint32).astype(np.uint16), fmt)
+    values = numeric.decode(np.arange(1 << 16, dtype=np.uint32).astype(np.uint16), fmt)
     return np.unique(values[np.isfinite(values)])
 
 
@@ -177,12 +225,12 @@ def limits() -> np.ndarray:
         x = codes(fmt)
         with np.errstate(all="ignore"):
             powers, cubes = (by_name[name].run(x, fmt) for name in ("exp", "pow"))
-            square = np.asarray(fplab.mul(x, x, fmt))
+            square = np.asarray(numeric.mul(x, x, fmt))
         ones = np.ones((1, 1 << 12), np.float32)
         largest = formats.get(fmt).max
         rows.append([
             x[powers > 0].min(), x[np.isfinite(powers)].max(), x[np.isfinite(cubes)].max(), x[cubes > 0].min(),
-            float(fplab.sum(ones, fmt, "sequential")[0]), largest, x[np.isfinite(square)].max(),
+            float(numeric.sum(ones, fmt, "sequential")[0]), largest, x[np.isfinite(square)].max(),
         ])  # fmt: skip
     return np.array(rows, np.float64)
 
@@ -217,9 +265,6 @@ class Verdict:
         return INSIDE_ONLY if self.every_step > LARGE or self.lost_every > 0 else NEITHER
 
 
-NEAR = 6  # binades around the values as they are: another layer, another network
-
-
 def listed(op: Listed) -> bool:
     """Whether CUDA's autocast lists it, by the lab's copy of the lists."""
     from ...nn.autocast_lists import RULES, Rule
@@ -227,23 +272,14 @@ def listed(op: Listed) -> bool:
     return any(RULES.get(m) in (Rule.FP32, Rule.FP32_DTYPE, Rule.FP32_OVERLOAD) for m in op.members)
 
 
-def of_seed(arrays: Arrays, seed: int) -> Arrays:
-    """The fates of one network near 2^0, under the names of the first one's."""
-    near = np.abs(arrays["scales"]) <= NEAR
-    return {name: arrays[f"near_{name}"][seed] for name in ("median", "overflow", "zero")} | {
-        "scales": arrays["scales"][near]
-    }
-
-
-def verdicts(arrays: Arrays, fmt: str = "fp16") -> list[Verdict]:
-    """One for each operation."""
-    f, ks = FORMATS.index(fmt), arrays["scales"]
-    unit = 2.0 ** -formats.get(fmt).significand_bits
+def verdicts(ks: np.ndarray, median: np.ndarray, overflow: np.ndarray, zero: np.ndarray) -> list[Verdict]:
+    """One for each operation, of FP16, from fates by (operation, format, way, scale)."""
+    f, unit = FORMATS.index("fp16"), 2.0 ** -formats.get("fp16").significand_bits
     here = int(np.flatnonzero(ks == 0)[0])
     near = np.abs(ks) <= NEAR
-    gone = np.maximum(arrays["overflow"], arrays["zero"])[:, f][..., near].max(axis=-1)
+    gone = np.maximum(overflow, zero)[:, f][..., near].max(axis=-1)
     gone = np.where(gone > gone[:, [RESULT]], gone, 0.0)  # what FP32 loses as well says nothing of the half format
-    errors = arrays["median"][:, f, :, here] / unit
+    errors = median[:, f, :, here] / unit
     return [
         Verdict(
             op.name, float(errors[i, EVERY]), float(errors[i, INSIDE]), float(gone[i, EVERY]), float(gone[i, INSIDE]),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-import fplab
+from ... import numeric
 
 EPS = 1e-5  # layer norm's
 Operation = Callable[[np.ndarray, str], np.ndarray]
@@ -23,7 +23,7 @@ Reference = Callable[[np.ndarray], np.ndarray]
 def rounded(x: np.ndarray, work: str) -> np.ndarray:
     """float64 values rounded to a format, as float32 (all formats here fit)."""
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(fplab.quantize(x, work), np.float32)
+        return np.asarray(numeric.quantize(x, work), np.float32)
 
 
 def exp(x: np.ndarray, work: str) -> np.ndarray:
@@ -45,7 +45,7 @@ def cube(x: np.ndarray, work: str) -> np.ndarray:
 
 def total(x: np.ndarray, work: str) -> np.ndarray:
     """The sum of a row, one term after the other: (rows, 1)."""
-    return column(fplab.sum(x, work, "sequential"))
+    return column(numeric.sum(x, work, "sequential"))
 
 
 def mean(x: np.ndarray, work: str) -> np.ndarray:
@@ -65,7 +65,7 @@ def squares(x: np.ndarray, work: str) -> np.ndarray:
 
 def norm(x: np.ndarray, work: str) -> np.ndarray:
     """The square root of the sum of squares."""
-    return np.asarray(fplab.sqrt(total(mul(x, x, work), work), work), np.float32)
+    return np.asarray(numeric.sqrt(total(mul(x, x, work), work), work), np.float32)
 
 
 def softmax(x: np.ndarray, work: str) -> np.ndarray:
@@ -78,7 +78,7 @@ def layer_norm(x: np.ndarray, work: str) -> np.ndarray:
     """Distances from the mean divided by sqrt(variance + eps), without weight and bias."""
     distance = sub(x, mean(x, work), work)
     variance_ = add(squares(distance, work), rounded(np.array([EPS]), work), work)
-    return div(distance, column(fplab.sqrt(variance_, work)[:, 0]), work)
+    return div(distance, column(numeric.sqrt(variance_, work)[:, 0]), work)
 
 
 def cross_entropy(x: np.ndarray, work: str) -> np.ndarray:
@@ -89,22 +89,22 @@ def cross_entropy(x: np.ndarray, work: str) -> np.ndarray:
 
 def add(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
     """a + b, rounded."""
-    return once(np.add, fplab.add, a, b, work)
+    return once(np.add, numeric.add, a, b, work)
 
 
 def sub(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
     """a - b, rounded."""
-    return once(np.subtract, fplab.sub, a, b, work)
+    return once(np.subtract, numeric.sub, a, b, work)
 
 
 def mul(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
     """a * b, rounded."""
-    return once(np.multiply, fplab.mul, a, b, work)
+    return once(np.multiply, numeric.mul, a, b, work)
 
 
 def div(a: np.ndarray, b: np.ndarray | np.float32, work: str) -> np.ndarray:
     """a / b, rounded."""
-    return once(np.divide, fplab.div, a, b, work)
+    return once(np.divide, numeric.div, a, b, work)
 
 
 def once(
