@@ -92,11 +92,10 @@ class Result:
 def run(params: Params, tick: Tick) -> Result:
     """Every part, in the lab's models of the GPUs."""
     tick(0.0, "probes")
-    probed = [
-        part
-        for _, some, gpus in KINDS
-        for part in (probes.results(some, gpus), np.array([probes.rounded(p.sum) for p in some], np.uint32))
-    ]
+    probed = {}
+    for kind, some, gpus in KINDS:
+        probed[f"{kind}_probes"] = probes.results(some, gpus)
+        probed[f"{kind}_exact"] = np.array([probes.rounded(p.sum) for p in some], np.uint32)
     sweep = probes.sweeps()
     tick(0.2, "summation trees")
     sizes = np.stack([probes.tree(gpu, params.terms).sizes for gpu in GPUS])
@@ -104,7 +103,10 @@ def run(params: Params, tick: Tick) -> Result:
     x = operands(params.images)
     real = np.stack([on_gpu(x, gpu) for gpu in GPUS])
     tick(0.8, "the same product exactly")
-    return Result(params, *probed, probes.accumulators(), sweep, sizes, x, real, exactly(x))
+    return Result(
+        params, **probed, sweep_c=probes.accumulators(), sweep=sweep, tree_sizes=sizes, operands=x, real=real,
+        real_exact=exactly(x),
+    )  # fmt: skip
 
 
 def operands(images: int) -> np.ndarray:
@@ -485,8 +487,8 @@ def draw_fall(ax: Axes, result: Result, i: int) -> None:
         style, row = look(at), result.sweep[i, GPUS.index(gpu)]
         y = (row.view(np.float32).astype(np.float64) - 1) / unit
         bold = bool(probes.falls(row))
-        how = {"linewidth": 2.4, "markersize": 5, "zorder": 3} if bold else {"linewidth": 1.2, "markersize": 3}
-        ax.plot(x, y, **style.marked, **how)
+        width, size, order = (2.4, 5, 3) if bold else (1.2, 3, 2)
+        ax.plot(x, y, **style.marked, linewidth=width, markersize=size, zorder=order)
         ends.append((float(y[-1]), gpu, style.color))
         if bold:
             fallen.append(gpu)

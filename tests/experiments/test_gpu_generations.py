@@ -1,0 +1,170 @@
+"""The experiment on one training run on three GPUs: mutants of its runs, and what its cases ask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from experiments.frame import Mutant, frame
+from fplab.experiments import gpu_generations
+from fplab.nn import emulate
+
+DEVICES = ("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
+SMALL = gpu_generations.Params(steps=20, seeds=3, lr=0.2, width=64)
+TINY = gpu_generations.Params(steps=4, seeds=1, width=16)
+
+
+def test_runs_are_reproducible_and_differ_from_the_first_step(result: Any) -> None:
+    ticks: list[float] = []
+    short = replace(SMALL, steps=2, seeds=1)
+    again = gpu_generations.run(short, lambda done, _text: ticks.append(done))
+    assert ticks == sorted(ticks)
+    assert ticks[0] == 0
+    assert ticks[-1] < 1
+    assert (again.losses == result.losses[:1, :, :2]).all()
+    assert (again.differ == result.differ[:1, :, :2]).all()
+    assert (result.differ[:, gpu_generations.REFERENCE] == 0).all()
+    others = [i for i, name in enumerate(gpu_generations.RUNS) if name not in ("H100", "one weight")]
+    assert (result.differ[:, others, 0] > 0).all()
+    assert (result.first[:, gpu_generations.RUNS.index("FP32"), :4] > 0.9).all()
+
+
+# --- mutants ----------------------------------------------------------------------------------------------------------
+
+
+def on_another_gpu(machine: type[gpu_generations.Machine]) -> type[gpu_generations.Machine]:
+    """A V100 with A100's bits from its second step."""
+
+    class Mutant(machine):  # type: ignore[misc, valid-type]
+        def step(self, batch: Any) -> Any:
+            found = super().step(batch)
+            if self.name == "V100":
+                self.emulation = emulate("A100")
+            return found
+
+    return Mutant
+
+
+def gradients_times(factor: float) -> Callable[[type[gpu_generations.Machine]], type[gpu_generations.Machine]]:
+    """Gradients that are scaled back by another number."""
+
+    def fault(machine: type[gpu_generations.Machine]) -> type[gpu_generations.Machine]:
+        class Mutant(machine):  # type: ignore[misc, valid-type]
+            def backward(self, loss: Any) -> None:
+                super().backward(loss)
+                for parameter in self.model.parameters():
+                    parameter.grad *= factor
+
+        return Mutant
+
+    return fault
+
+
+def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Backward products of a GPU by something else, counted as its own."""
+
+    def fault(products: Any) -> Any:
+        class Mutant(products):  # type: ignore[misc]
+            def __call__(self, a: Any, b: Any, *rest: Any) -> Any:
+                found = super().__call__(a, b, *rest)
+                return other(a, b, found) if (self.phase, self.settings.gpu) == ("backward", gpu) else found
+
+        return Mutant
+
+    return fault
+
+
+def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Any], dict[str, Any]]:
+    """A change of one array, in place or by a new one."""
+
+    def fault(result: Any) -> dict[str, Any]:
+        array = getattr(result, name).copy()
+        new = change(array)
+        return {name: array if new is None else new}
+
+    return fault
+
+
+def exchanged(x: np.ndarray) -> np.ndarray:
+    """The shares of the first layer and of the second exchanged."""
+    return x[..., [1, 0, *range(2, x.shape[-1])]]
+
+
+def by_an_ulp_of_fp16(model: Any, count: int) -> None:
+    """The first weight moved by 2^13 ulps of FP32."""
+    next(model.parameters()).detach().numpy().ravel()[:1].view(np.uint32)[:] += 1 << 13
+
+
+def after_one_ulp(x: np.ndarray) -> None:
+    """The runs as if they had not parted since their first step."""
+    x[..., -1] = x[..., 0] * 50
+
+
+def far_off(x: np.ndarray) -> None:
+    """V100's run 100 times as far away."""
+    x[:, gpu_generations.V100] *= 100.0
+
+
+def of_another_seed(x: np.ndarray) -> None:
+    """V100's answers moved to the next seed."""
+    x[:, gpu_generations.V100] = np.roll(x[:, gpu_generations.V100], 1, axis=0)
+
+
+MUTANTS = (
+    Mutant("a V100 on A100's bits from its second pass", ("steps", "units"), "Machine", on_another_gpu, params=TINY),
+    Mutant("gradients scaled back by 2^9", ("steps",), "Machine", gradients_times(2.0), params=TINY),
+    Mutant("V100's backward products times 1.0001", ("steps",), "fplab.nn.emulation.modes.Products",
+           backward_products("V100", lambda a, b, found: found * 1.0001), params=TINY),
+    Mutant("backward products in plain FP32", ("steps",), "fplab.nn.emulation.modes.Products",
+           backward_products("H100", lambda a, b, found: a.float() @ b.float()), params=TINY),
+    Mutant("a whole ulp of FP16 on one weight", ("swallowed",), "_nudge",
+           lambda nudge: by_an_ulp_of_fp16, params=TINY),
+    Mutant("distances of another run", ("steps",), change=changed("distance", lambda x: np.roll(x, 1, axis=1))),
+    Mutant("shares of the tensors in the wrong order", ("steps",), change=changed("first", lambda x: x[..., ::-1])),
+    Mutant("answers of another run", ("steps",), change=changed("answers", lambda x: np.roll(x, 1, axis=1))),
+    Mutant("the layers exchanged", ("parting",), change=changed("first", exchanged)),
+    Mutant("runs that hardly part", ("growth",), change=changed("distance", after_one_ulp)),
+    Mutant("a V100 100 times as far off", ("noise",), change=changed("distance", far_off)),
+    Mutant("a GPU that answers as another seed", ("changed_answers",), change=changed("answers", of_another_seed)),
+    Mutant("a machine that does not learn", ("learning",),
+           change=changed("answers", lambda x: x.__setitem__((slice(None), gpu_generations.V100), 0))),
+)  # fmt: skip
+
+globals().update(frame(gpu_generations, SMALL, MUTANTS))
+
+
+def test_gpu_cases_ask_for_the_products_of_a_step() -> None:
+    found = list(gpu_generations.cases(SMALL))
+    assert len(found) == 8
+    shapes = {c.name.removesuffix(", to fp16"): [x.shape for x in c.inputs().values()] for c in found[::2]}
+    assert list(shapes.values()) == [[(128, 64), (256, 64)], [(128, 256), (256, 256)], [(128, 256), (256, 256)],
+                                     [(256, 128), (256, 128)]]  # fmt: skip
+    for case in found:
+        given = case.inputs()
+        assert all(x.dtype == np.uint16 and x.any() for x in given.values())
+        assert set(case.compute(given, "cpu")) == set(case.emulate(given, {"kind": "cpu"})) == {"d"}
+        assert bool(case.open) is ("= 64" not in case.name)
+        volta, hopper = (case.emulate(given, {"kind": "cuda", "device": name})["d"] for name in DEVICES)
+        assert case.name.endswith("fp16") or (volta != hopper).any(), "a GPU must be able to tell the models apart"
+
+
+def test_the_operands_need_no_numba() -> None:
+    code = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numba", "llvmlite", "matplotlib"):
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocked())
+from fplab.experiments import gpu_generations
+for case in gpu_generations.EXPERIMENT.asks(gpu_generations.EXPERIMENT.quick):
+    print(case.name, sorted(case.inputs()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2 * len(gpu_generations.NAMES)
