@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import refusals
 import torch
-from fplab.experiments.data_parallel.data import gathered
 
 from fplab import memory, parallel
 from fplab.errors import LabError

@@ -23,11 +23,9 @@ from ..base import (
     Columns,
     Experiment,
     Outcome,
-    Sample,
     Status,
     failed,
     in_columns,
-    measured,
     passed,
     same_bits,
     verdict,
@@ -91,22 +89,25 @@ def steps(result: Result) -> Outcome:
     return passed(said.fill(runs=count + 2))
 
 
-@CLAIMS.measured("The autoencoder hardly learns with unscaled FP16 gradients")
+@CLAIMS.measured(
+    "Unscaled, most gradients of the autoencoder's first layer are zero in FP16, and it learns less than FP32"
+)
 def unscaled_fails(result: Result) -> Outcome:
-    """Unscaled networks explain less than FP32's, each of them, and all together less than a quarter.
+    """The share of zeros, network by network; the margin is half. Each network explains less than FP32's does.
 
-    Not network by network: how soon FP32 begins to learn depends on the seed, and some have hardly begun in the quick
-    size. The spread is of the differences, in explained variance.
+    By how much is not claimed: how soon FP32 begins to learn depends on the seed, and some have hardly begun in the
+    quick size.
     """
     unscaled, _, fp32 = result.autoencoder.by_seed.T
-    zeros = result.autoencoder.zeros[0]
+    zeros = result.autoencoder.unscaled
     detail = say(
         "explained variance: unscaled {unscaled:.3f}, FP32 {fp32:.3f}; unscaled, {first:.0%} of the first layer's "
         "gradients are zero and {last:.1%} of the last's",
-        unscaled=unscaled.mean(), fp32=fp32.mean(), first=zeros[0], last=zeros[-1],
+        unscaled=unscaled.mean(), fp32=fp32.mean(), first=zeros[:, 0].mean(), last=zeros[:, -1].mean(),
     )  # fmt: skip
-    holds = bool((unscaled < fp32).all() and 4 * unscaled.sum() < fp32.sum())
-    return measured(holds, detail, Sample(len(fp32), float(np.std(fp32 - unscaled, ddof=1)), 0.25))
+    if not (unscaled < fp32).all():
+        return failed(detail)
+    return superior(zeros[:, 0], np.zeros(len(zeros)), 0.5, detail)
 
 
 @CLAIMS.measured("With the scale 2^16 it ends where FP32 does, to 0.05 of the variance")

@@ -75,7 +75,7 @@ class Params:
         return tuple(sorted({0, counted // 2 * self.every, counted * self.every, last}))
 
 
-QUICK = Params(rates=(2.0**-3, 2.0**-5), distance=4.0, width=32, every=16)
+QUICK = Params(rates=(2.0**-3, 2.0**-5), distance=4.0, width=32, every=16, seeds=4)
 
 
 @dataclass(frozen=True)
