@@ -58,6 +58,7 @@ def draw_lost_updates(
 
     ``extent``: base-2 logarithms, of weights (left, right) and updates (bottom, top).
     """
+    from ..draw.axes import power_ticks
     from ..draw.histogram import percent
     from ..draw.shares import FATE_SERIES, magnitude_map
     from ..draw.style import current
@@ -81,8 +82,8 @@ def draw_lost_updates(
         ax.text(0.03, at, f"{text}: {percent(part)}", transform=ax.transAxes, va="top" if at > 0.5 else "bottom",
                 fontweight="bold", color=theme.series[FATE_SERIES[fate]],
                 bbox={"boxstyle": "round,pad=0.2", "alpha": 0.85, **paper})  # fmt: skip
-    for axis, ticks in ((ax.xaxis, range(left, right + 1, 2)), (ax.yaxis, range(bottom, top + 1, 4))):
-        axis.set_ticks(list(ticks), labels=[f"$2^{{{e}}}$" for e in ticks])
+    power_ticks(ax.xaxis, range(left, right + 1, 2))
+    power_ticks(ax.yaxis, range(bottom, top + 1, 4))
     ax.set_xlabel("weight $|w|$")
     ax.set_ylabel("update $|u|$")
     ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, borderaxespad=0, columnspacing=1.2)

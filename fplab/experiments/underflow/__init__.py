@@ -27,7 +27,6 @@ from .data import FORMATS, FP16, HALVES, KINDS, LAYERS, QUICK, Params, Result, c
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 __all__ = ["EXPERIMENT", "KINDS", "QUICK", "Params", "Result", "gather"]
@@ -398,6 +397,7 @@ def gradients(result: Result) -> Figure:
 
 def scales(result: Result) -> Figure:
     """What each format makes of the non-zero activation gradients, by loss scale."""
+    from ...draw.axes import power_ticks
     from ...draw.shares import fate_patches, stacked_shares
     from ...draw.style import new_figure
 
@@ -440,11 +440,6 @@ def folded(counts: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
     return kept[:end], np.arange(start, start + end)
 
 
-def power_ticks(axis: Axis, exponents: range) -> None:
-    """Ticks at these base-2 logarithms, labelled as powers of two."""
-    axis.set_ticks(list(exponents), labels=[f"$2^{{{e}}}$" for e in exponents])
-
-
 def draw_all_values(ax: Axes, result: Result) -> None:
     """One bar of all activation gradients: zero already in FP32, and what FP16 makes of the others without a scale."""
     from ...draw.histogram import percent
@@ -470,6 +465,7 @@ def draw_all_values(ax: Axes, result: Result) -> None:
 
 def draw_learning_rate(ax: Axes, result: Result) -> None:
     """The weight gradients by binade, and their product with the learning rate."""
+    from ...draw.axes import power_ticks
     from ...draw.histogram import binade_histogram, percent
     from ...draw.style import look
 
