@@ -20,45 +20,11 @@ from ... import formats, numeric
 from ...hardware.cases import Arrays, Case, Meta, unmodelled
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, COMMA, Text, joined, say
-from ..base import (
-    Claims,
-    Columns,
-    Experiment,
-    Outcome,
-    Sample,
-    Status,
-    absent,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    same_bits,
-    verdict,
-)
+from .. import base
+from ..base import Claims, Columns, Experiment, Outcome, Sample, Status, failed, measured, passed, same_bits, verdict
 from ..statistics import superior
 from . import data, operations
-from .data import (
-    EVERY,
-    FORMATS,
-    INSIDE,
-    INSIDE_ONLY,
-    LARGE,
-    LIMITS,
-    NEAR,
-    NEITHER,
-    QUICK,
-    RANGE,
-    RESULT,
-    WAYS,
-    Params,
-    Result,
-    Verdict,
-    codes,
-    entering,
-    gather,
-    run,
-    ways,
-)
+from .data import EVERY, FORMATS, INSIDE, NEAR, QUICK, RANGE, WAYS, Params, Result, Verdict, codes, entering, run, ways
 from .operations import NAMES, OPERATIONS, Listed
 
 if TYPE_CHECKING:
@@ -75,7 +41,7 @@ def rows(result: Result) -> Columns:
         found = [float(getattr(result, name)[place]) for name in names]
         shown = [None if np.isnan(x) else x for x in found]
         table.append((NAMES[i], FORMATS[f], WAYS[w], int(result.scales[s]), *shown))
-    return in_columns(("operation", "format", "way", "log2_scale", *names), table)
+    return base.in_columns(("operation", "format", "way", "log2_scale", *names), table)
 
 
 def sample(result: Result, op: Listed, fmt: str, rows: int, k: int = 0) -> np.ndarray:
@@ -95,7 +61,7 @@ def functions(result: Result) -> Outcome:
     try:
         import gmpy2
     except ImportError:
-        return absent(say("gmpy2 is not installed"))
+        return base.absent(say("gmpy2 is not installed"))
     done = 0
     for fmt, name in itertools.product(FORMATS, ("exp", "log")):
         form, x = formats.get(fmt), codes(fmt)
@@ -305,8 +271,8 @@ def loss_kernel(result: Result) -> Outcome:
 
 EXPECTED = {  # what the claims say of FP16; mean and variance go with how small a channel's values are
     RANGE: ("exp", "pow", "sum", "softmax"),
-    INSIDE_ONLY: ("norm", "layer norm", "cross-entropy"),
-    NEITHER: ("log",),
+    data.INSIDE_ONLY: ("norm", "layer norm", "cross-entropy"),
+    data.NEITHER: ("log",),
 }
 
 
@@ -314,7 +280,7 @@ EXPECTED = {  # what the claims say of FP16; mean and variance go with how small
 def limits(result: Result) -> Outcome:
     """The ends of the ranges, from the formats alone."""
     for fmt, row in zip(FORMATS, result.limits, strict=True):
-        form, found = formats.get(fmt), dict(zip(LIMITS, row, strict=True))
+        form, found = formats.get(fmt), dict(zip(data.LIMITS, row, strict=True))
         edge = form.max + 0.5 * 2.0 ** (form.emax - form.fraction_bits)  # what rounds to infinity
         least = form.smallest_subnormal / 2  # what rounds to zero
         low, high, cube, small, ones, counted, distance = found.values()
@@ -347,7 +313,7 @@ def verdicts_of_seeds(result: Result) -> list[dict[str, Verdict]]:
 def sample_of(found: list[dict[str, Verdict]]) -> Sample:
     """What the verdicts rest on: the spread is of log's error in half-ulps, the margin what a few roundings are."""
     errors = [one["log"].every_step for one in found]
-    return Sample(len(found), float(np.std(errors, ddof=1)), LARGE)
+    return Sample(len(found), float(np.std(errors, ddof=1)), data.LARGE)
 
 
 @CLAIMS.measured("FP16 needs a wider result of exp, pow, sum, softmax, FP32 inside norm, layer norm, cross-entropy")
@@ -358,8 +324,8 @@ def needs(result: Result) -> Outcome:
              for n in names if one[n].needs != need]  # fmt: skip
     said = {
         RANGE: say("{name}: a wider result (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
-        INSIDE_ONLY: say("{name}: FP32 inside (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
-        NEITHER: say("{name}: neither (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
+        data.INSIDE_ONLY: say("{name}: FP32 inside (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
+        data.NEITHER: say("{name}: neither (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
     }
     texts = [said[v.needs].fill(name=v.name, steps=v.every_step, inside=v.inside, lost=v.lost_inside)
              for v in found[0].values()]  # fmt: skip
@@ -377,7 +343,7 @@ def inside_is_enough(result: Result) -> Outcome:
     most, texts = [], []
     for f, fmt in enumerate(FORMATS):
         medians = result.near_medians[:, :, f] * 2.0 ** formats.get(fmt).significand_bits
-        inside, wide = medians[..., INSIDE], medians[..., RESULT]
+        inside, wide = medians[..., INSIDE], medians[..., data.RESULT]
         most.append(np.nanmax(inside - wide, axis=1))
         worst = int(np.nanargmax(wide[0]))
         said = say("{fmt}: {most:.2f} (FP32 itself: {own:.2g}, {name})", fmt=fmt, most=most[-1].max())
@@ -420,14 +386,14 @@ def support(result: Result) -> Outcome:
     def named(need: str, listed: bool = True, one: int = 0) -> list[str]:
         return [v.name for v in every[one].values() if v.listed == listed and v.needs == need]
 
-    needed, spared = named(RANGE), named(INSIDE_ONLY)
+    needed, spared = named(RANGE), named(data.INSIDE_ONLY)
     detail = joined([
         say("an FP32 result is needed by {names}", names=", ".join(needed)),
         say("FP32 inside would do for {names}", names=", ".join(spared)),
-        say("neither shows for {names}", names=", ".join(named(NEITHER))),
+        say("neither shows for {names}", names=", ".join(named(data.NEITHER))),
         say("needed and not listed: {names}", names=", ".join(named(RANGE, False)) or "none"),
     ], CLAUSE)  # fmt: skip
-    alike = all(named(NEITHER, one=seed) == ["log"] for seed in range(len(every)))
+    alike = all(named(data.NEITHER, one=seed) == ["log"] for seed in range(len(every)))
     return measured(bool(needed) and bool(spared) and alike, detail, sample_of(every))
 
 
@@ -469,7 +435,7 @@ def real_values(params: Params) -> Arrays:
     import torch
 
     found = {}
-    network = gather(params, lambda _done, _text: None)
+    network = data.gather(params, lambda _done, _text: None)
     for name in sorted({op.data for op in OPERATIONS}):
         values = torch.from_numpy(np.ascontiguousarray(network.of(name)[:ROWS]))
         for fmt in FORMATS:
@@ -586,7 +552,7 @@ def verdicts(result: Result) -> Figure:
         x=0.01, ha="left", fontsize=10, color=theme.muted,
     )  # fmt: skip
     ax = figure.subplots()
-    colors = {RANGE: theme.series[1], INSIDE_ONLY: theme.series[0], NEITHER: theme.muted}
+    colors = {RANGE: theme.series[1], data.INSIDE_ONLY: theme.series[0], data.NEITHER: theme.muted}
     ax.set_axis_off()
     ax.set_xlim(0, 1.08)
     ax.set_ylim(len(found) + 0.2, -1.7)
@@ -609,7 +575,7 @@ def verdicts(result: Result) -> Figure:
 def answer(one: Verdict) -> str:
     """Whether the evidence supports what the list does."""
     if one.listed:
-        return {RANGE: "yes", INSIDE_ONLY: "in part", NEITHER: "no"}[one.needs]
+        return {RANGE: "yes", data.INSIDE_ONLY: "in part", data.NEITHER: "no"}[one.needs]
     return "no" if one.needs == RANGE else "yes"
 
 
