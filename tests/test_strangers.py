@@ -283,3 +283,76 @@ def test_an_unknown_rounding_is_refused_everywhere(monkeypatch: pytest.MonkeyPat
 def test_every_rounding_has_its_kernel() -> None:
     assert set(kernel.MODES) == {mode.value for mode in fplab.Rounding}
     assert len(set(kernel.MODES.values())) == len(kernel.MODES)
+
+
+# --- an experiment ----------------------------------------------------------------------------------------------------
+
+HALVES = '''
+"""How many halves of an FP16 number it takes to reach zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import numeric
+from ..words import say
+from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, verdict
+
+
+@dataclass(frozen=True)
+class Params:
+    start: float = 1.0
+
+
+@dataclass(frozen=True)
+class Result:
+    params: Params
+    values: Digested
+
+
+def run(params: Params, tick: Tick) -> Result:
+    values = [params.start]
+    while values[-1]:
+        values.append(float(numeric.div(values[-1], 2.0, "fp16")))
+    return Result(params, np.array(values, np.float32))
+
+
+def rows(result: Result) -> Columns:
+    return {"value": result.values}
+
+
+CLAIMS = Claims()
+
+
+@CLAIMS.proved("1 is halved 25 times in FP16")
+def halvings(result: Result) -> Outcome:
+    return verdict(len(result.values) == 26, say("{n} halvings", n=len(result.values) - 1))
+
+
+def values(result: Result):
+    from ..draw.style import new_figure
+
+    figure = new_figure(8, 4)
+    figure.subplots().plot(result.values)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    title=say("Halving"), question=say("How often can 1 be halved?"), budget=1.0, full=Params(), quick=Params(),
+    result=Result, run=run, rows=rows, claims=CLAIMS, figures=(values,),
+    cases="Halving is a division by a power of two, which no device does otherwise.",
+)
+'''
+
+
+def test_an_experiment_is_one_file_and_needs_no_chinese(house: House) -> None:
+    (house.folder / "fplab/experiments/halving.py").write_text(HALVES, encoding="utf-8")
+    ended = house.run("-m", "fplab", "run", "halving", FPLAB_LANG="zh")
+    assert not ended.returncode, ended.stdout + ended.stderr
+    assert "25 halvings" in ended.stdout
+    assert "1 is halved 25 times in FP16" in ended.stdout
+    assert "halving: Halving" in house.run("-m", "fplab", "list").stdout
+    assert (house.folder / "runs/quick/halving.svg").exists()
+    assert (house.folder / "runs/quick/halving.csv").read_text(encoding="utf-8").count("\n") == 27

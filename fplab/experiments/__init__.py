@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import door, unknown
@@ -12,7 +13,7 @@ from .legacy import experiment_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES: tuple[str, ...] = (
+LADDER: tuple[str, ...] = (
     "formats",
     "underflow",
     "master_weights",
@@ -38,6 +39,21 @@ NAMES: tuple[str, ...] = (
     "llm_int8",
     "calibration",
 )
+
+
+def _further() -> list[str]:
+    """The experiments in this folder that have no place on the ladder yet: files with an EXPERIMENT of their own."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("[!_]*")):
+        file = path / "__init__.py" if path.is_dir() else path
+        if path.stem in LADDER or file.suffix != ".py" or not file.is_file():
+            continue
+        if "\nEXPERIMENT = Experiment(" in file.read_text(encoding="utf-8"):
+            found.append(path.stem)
+    return found
+
+
+NAMES: tuple[str, ...] = (*LADDER, *_further())
 
 
 @door
