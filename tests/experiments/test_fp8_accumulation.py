@@ -1,0 +1,189 @@
+"""The experiment ``fp8_accumulation``: mutants, drawn codes, relative errors by hand, what a GPU can answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.frame import Mutant, frame
+from fplab import floats, tensorcore
+from fplab.errors import LabError
+from fplab.experiments import fp8_accumulation
+from fplab.hardware.cases import NotHereError
+
+fp8 = fp8_accumulation
+PARAMS = fp8.Params(rows=64, longest=12, sides=(64, 512))
+LAST = 7  # the place of K = 4096
+
+
+def off(name: str, place: Any, change: Any) -> Any:
+    """One number, or several, of an array changed."""
+
+    def apply(result: Any) -> dict[str, Any]:
+        array = getattr(result, name).copy()
+        array[place] = change(array[place])
+        return {name: array}
+
+    return apply
+
+
+def ulp_off(x: Any) -> Any:
+    return x ^ np.uint32(1)
+
+
+def doubled(x: Any) -> Any:
+    return x + np.uint32(0x800000)
+
+
+def half(x: Any) -> Any:
+    return x / 2
+
+
+def unpromoted(product: Any) -> Any:
+    return lambda a, b, gpu, promote=None: product(a, b, gpu)
+
+
+def long_accumulator(product: Any) -> Any:
+    """Hopper with Blackwell's accumulator."""
+    return lambda a, b, gpu, promote=None: product(a, b, "B200" if gpu == "H100" else gpu, promote)
+
+
+def late(result: Any) -> dict[str, Any]:
+    """Positive sums that lose twice as much at K = 512 and nothing more until 4,096."""
+    results = result.results.copy()
+    results[2, 0, 4] = np.float32(result.exact[2, 4] * 0.97).view(np.uint32)
+    return {"results": results}
+
+
+def swapped(name: str, source: Any, target: Any) -> Any:
+    """What stands at ``source`` also at ``target``."""
+
+    def apply(result: Any) -> dict[str, Any]:
+        array = getattr(result, name).copy()
+        array[:, target] = array[:, source]
+        return {name: array}
+
+    return apply
+
+
+MUTANTS = (
+    Mutant("Hopper with a long accumulator", ("fourteen_bits", "shrinking", "passes", "nearly", "repairs"),
+           "product", long_accumulator),
+    Mutant("no promotion", ("fourteen_bits", "promotion", "repairs", "intervals"), "product", unpromoted),
+    Mutant("an exact sum", ("reference",), change=off("exact", (1, 3, 7), half)),
+    Mutant("a fifteenth bit", ("fourteen_bits",), change=off("results", (1, 2, 0, 63, 63), ulp_off)),
+    Mutant("an ulp of a promoted sum", ("promotion",), change=off("results", (0, 1, LAST, 9, 1), ulp_off)),
+    Mutant("a sum that is too large", ("shrinking",), change=off("results", (2, 3, 1, 2, 2), doubled)),
+    Mutant("no growth", ("growth",), change=late),
+    Mutant("errors half as large", ("nearly",), change=off("defined", (0, 1, 0, fp8.OF_RMS), half)),
+    Mutant("errors of any size of matrix", ("nearly",), change=swapped("defined", 1, 0)),
+    Mutant("another norm", ("others",), change=off("defined", (2, 1, 0, fp8.NORM), half)),
+    Mutant("a promoted sum is far off", ("intervals",), change=off("promoted", (2, 2, 8, 8), doubled)),
+    Mutant("4,096 is not one chain", ("intervals",), change=off("promoted", (0, 7, 1, 1), ulp_off)),
+    Mutant("Ada promotes", ("ada",), change=swapped("results", 1, 2)),
+    Mutant("Blackwell is far off once", ("blackwell",), change=off("results", (0, 3, LAST, 6, 6), doubled)),
+)  # fmt: skip
+
+globals().update(frame(fp8_accumulation, PARAMS, MUTANTS))
+
+
+@pytest.mark.parametrize("distribution", fp8.DISTRIBUTIONS)
+def test_codes_are_drawn_as_their_numbers_are_likely(distribution: str) -> None:
+    """Against the distribution rounded to E4M3: numbers at the middles of a million equal shares."""
+    n = 1 << 20
+    codes = fp8.draw(distribution, 3, 1024, n // 1024)
+    shares = (np.arange(n) + 0.5) / n
+    if distribution == "normal":
+        grid = np.linspace(-6, 6, 40_001)
+        law = np.array([fp8.DISTRIBUTIONS[distribution](fp8.SIGMA * x) for x in grid.tolist()])
+        numbers = fp8.SIGMA * np.interp(shares, law, grid)
+    else:
+        numbers = fp8.LARGEST * (shares if distribution == "uniform, positive" else 2 * shares - 1)
+    want = np.bincount(floats.encode(numbers.astype(np.float32), "e4m3"), minlength=256)
+    want[0] += want[0x80]  # the middle of the shares may round to -0, which is not drawn
+    got = np.bincount(codes.ravel(), minlength=256)
+    assert not got[[0x80, 0x7F, 0xFF]].any()
+    assert (np.abs(got - np.where(np.arange(256) == 0x80, 0, want)) < 6 * np.sqrt(want + 1) + 2).all()
+
+
+@pytest.mark.parametrize("distribution", fp8.DISTRIBUTIONS)
+def test_the_fast_draw_is_the_plain_one(distribution: str) -> None:
+    limits, codes = fp8.limits_of(distribution)
+    words = np.random.Philox(key=9).random_raw(300_000) >> np.uint64(32)
+    plain = codes[np.searchsorted(limits, words, side="right")]
+    assert np.array_equal(fp8.draw(distribution, 9, 300, 1000).ravel(), plain)
+
+
+def test_runs_use_prefixes_of_the_same_operands(result: Any) -> None:
+    a, b = (fp8.numbers(of[2]) for of in (result.a, result.b))
+    want = tensorcore.matmul(a[:, :256], b[:, :256].T, gpu="Ada", inputs="e4m3").view(np.uint32)
+    assert np.array_equal(result.results[2, 2, 3], want)
+    assert result.running_exact[2, 7] == result.exact[2, 3, 0, 0]
+    assert result.running[2, 0, 7] == result.results[2, 0, 3, 0, 0]
+    assert result.running[2, 1, -1] == result.results[2, 1, LAST, 0, 0]
+
+
+def test_relative_errors() -> None:
+    want = np.array([[3.0, -4.0], [0.0, 5.0]])
+    got = np.array([[3.0, -4.5], [1.0, 5.25]], np.float32).view(np.uint32)
+    rms = math.sqrt(50 / 4)
+    found = [fp8.relative(got, want, name) for name in fp8.DEFINITIONS]
+    assert found == [0.125, 1 / rms, 0.2, math.sqrt((0.25 + 1 + 0.0625) / 50), 0.05]
+    assert fp8.relative(got, want) == 1 / rms
+
+
+@pytest.mark.parametrize(
+    ("values", "bits"), [([1.0, 4.0, -0.5], 1), ([1.5], 2), ([1.0, 1 + 2.0**-13], 14), ([1 + 2.0**-23, 1.5], 24)]
+)
+def test_significant_bits(values: list[float], bits: int) -> None:
+    assert fp8.significant_bits(np.array(values, np.float32).view(np.uint32)) == bits
+
+
+def test_the_table_has_every_error(result: Any) -> None:
+    table = list(zip(*fp8.rows(result).values(), strict=True))
+    assert len(table) == 3 * (4 * 8 * 5 + 8 + 2 * 2 * 5)
+    error = fp8.relative(result.results[2, 0, LAST], result.exact[2, LAST])
+    assert ("uniform, positive", "H100", 4096, 64**2, fp8.RMS, error) in table
+    assert all(math.isfinite(row[-1]) and row[-1] >= 0 for row in table)
+
+
+def test_the_cells_near_the_reports_figure_are_framed(result: Any) -> None:
+    bold = [t.get_text() for t in fp8.two_percent(result).axes[-1].texts if t.get_fontweight() == "bold"]
+    assert bold[3:] == ["2%", "2%"]  # after three titles
+    assert [fp8.plain_percent(10.0**e) for e in (0, -2, -7)] == ["100%", "1%", "0.00001%"]
+    assert [fp8.rounded(x) for x in (0.0201, 0.00065, 2.83, 741.2)] == ["2%", "0.065%", "280%", "74,000%"]
+
+
+def test_long_sums_ask_and_short_ones_know() -> None:
+    every = list(fp8.cases(PARAMS))
+    assert {case.name.split(", ")[-2]: bool(case.open) for case in every} == {
+        "probes": False, "k = 32": False, "k = 128": True, "k = 512": True, "k = 4096": True,
+    }  # fmt: skip
+    long = next(case for case in every if "4096, promoted" in case.name)
+    inputs, meta = long.inputs(), {"kind": "cuda", "device": "NVIDIA H100 80GB HBM3", "capability": "9.0"}
+    bits = {name: emulate(inputs, meta)["d"].tobytes() for name, emulate in long.hypotheses.items()}
+    for parts in (4, 8, 16):  # promoting a partial sum and adding the sum of a slice are the same
+        assert bits.pop(f"split-K {parts}") == bits[f"promoted every {4096 // parts}"]
+    assert len(set(bits.values())) == len(bits)  # so that a device can answer
+    assert long.emulate(inputs, meta)["d"].tobytes() == bits["promoted every 128"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "values"), [("L40S", (1024, 200704)), ("H100", (1024, 200704)), ("B200", (1026, 200735))]
+)
+def test_the_probes_show_the_published_values_through_torch(gpu: str, values: tuple[float, float]) -> None:
+    meta = {"kind": "cuda", "device": f"NVIDIA {gpu}", "capability": ""}
+    found = fp8.in_lab({}, fp8.probe_operands(), meta)["d"]
+    assert np.diag(found)[:2].view(np.float32).tolist() == list(values)
+
+
+def test_a_gpu_without_fp8_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    first = next(iter(fp8.cases(PARAMS)))
+    with pytest.raises(NotHereError, match=r"8\.0 has no FP8; 8\.9 is the first"):
+        first.compute(first.inputs(), "cuda")
+    assert issubclass(NotHereError, LabError)
