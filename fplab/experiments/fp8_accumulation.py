@@ -468,12 +468,12 @@ def on_device(fast: bool, given: Arrays, device: str) -> Arrays:
     return {"d": bits(d)}
 
 
-def usual(fast: bool) -> dict[str, int]:
+def usual(fast: bool) -> dict[str, Any]:
     """The plan that is expected: one chain, or promotion every 128."""
     return {} if fast else {"promote": 128}
 
 
-def in_lab(plan: dict[str, int], given: Arrays, meta: Meta) -> Arrays:
+def in_lab(plan: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
     """The same with the bits of the record's GPU, by a plan."""
     from ..tensorcore import Plan, matmul
 
@@ -481,9 +481,9 @@ def in_lab(plan: dict[str, int], given: Arrays, meta: Meta) -> Arrays:
     return {"d": codes(matmul(a, b.T, gpu=gpu_of(meta), inputs="e4m3", plan=Plan(**plan)), "fp32")}
 
 
-def plans() -> dict[str, dict[str, int]]:
+def plans() -> dict[str, dict[str, Any]]:
     """The orders and promotions that a library may choose."""
-    found: dict[str, dict[str, int]] = {"one chain": {}}
+    found: dict[str, dict[str, Any]] = {"one chain": {}}
     found |= {f"promoted every {n}": {"promote": n} for n in (32, 64, 128, 256, 512, 1024)}
     found |= {f"split-K {n}": {"split_k": n} for n in (2, 4, 8, 16)}
     return found | {f"{n} accumulators": {"accumulators": n} for n in (2, 4)}
@@ -532,8 +532,8 @@ def two_percent(result: Result) -> Figure:
     """A sum that falls behind, and what 2% is relative to."""
     from ..draw.style import new_figure
 
-    figure = new_figure(8, 8)
-    panels: Any = figure.subplots(2, 1, height_ratios=[1, 1.25])
+    figure = new_figure(8, 8.4)
+    panels: Any = figure.subplots(2, 1, height_ratios=[1, 1.9])
     draw_falls_behind(panels[0], result)
     draw_definitions(panels[1], result)
     return figure
@@ -611,7 +611,7 @@ def draw_falls_behind(ax: Axes, result: Result) -> None:
     for s, found in enumerate(sums):
         error = 100 * (found - want) / want
         ax.plot(n, error, **look(LOOKS[s]).line)
-        ends.append((float(error[-1]), SHORT[s], look(LOOKS[s]).color))
+        ends.append((float(error[-1]), SHORT[s].removeprefix("H100, "), look(LOOKS[s]).color))
     doubled = np.flatnonzero(np.diff(np.floor(np.log2(sums[CHAIN])))) + 1
     for place in doubled[-4:]:
         ax.axvline(n[place], color=current().muted, **DOTTED)
@@ -630,29 +630,26 @@ def draw_definitions(ax: Axes, result: Result) -> None:
     from ..draw.style import current
 
     theme, sides = current(), result.params.sides
-    places = {(i, j): i * (len(sides) + 0.35) + j for i in range(3) for j in range(len(sides))}
-    right = max(places.values()) + 1
-    left = 5.2 * right / 10
-    ax.set_xlim(-left, right)
-    ax.set_ylim(len(DEFINITIONS), -1.3)
+    left = -0.72 * len(sides)
+    ax.set_xlim(left, len(sides))
+    ax.set_ylim(len(DISTRIBUTIONS) * (len(DEFINITIONS) + 1), -1)
     ax.axis("off")
-    small: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
+    for j, side in enumerate(sides):
+        ax.text(j + 0.5, -0.3, f"{side}² results", ha="center", va="center", fontsize=9, color=theme.muted)
     for i, title in enumerate(TITLES):
-        ax.text(places[i, 0] + len(sides) / 2, -0.95, title.replace("Uniform on ", ""), ha="center", fontweight="bold")
-    for (i, j), x in places.items():
-        ax.text(x + 0.5, -0.3, f"{sides[j]}²", **small, color=theme.muted)
-    ax.text(-left, -0.3, "of so many results; below: promoted", va="center", fontsize=9, color=theme.muted)
-    for d, name in enumerate(DEFINITIONS):
-        first, _, second = name.replace(" over ", ",\nover ", 1).partition("\n") if d != OWN else name.partition("\n")
-        ax.text(-left, d + 0.5, (first + "\n" + second).replace(", each", ",\neach").strip(), va="center", fontsize=9)
-        for (i, j), x in places.items():
-            chain, promoted = result.defined[i, j, :, d]
+        top = i * (len(DEFINITIONS) + 1)
+        ax.text(left, top + 0.5, title, va="center", fontweight="bold")
+        for d, name in enumerate(DEFINITIONS, top + 1):
+            ax.text(left, d + 0.5, name, va="center", fontsize=9)
+        for d, j in itertools.product(range(top + 1, top + 1 + len(DEFINITIONS)), range(len(sides))):
+            chain, promoted = result.defined[i, j, :, d - top - 1]
             near = NEAR[0] < chain < NEAR[1]
-            ax.add_patch(Rectangle((x + 0.03, d + 0.06), 0.94, 0.88, facecolor=theme.exponent if near else theme.grid,
+            ax.add_patch(Rectangle((j + 0.03, d + 0.06), 0.94, 0.88, facecolor=theme.exponent if near else theme.grid,
                                    alpha=1 if near else 0.5, linewidth=1.5 * near, edgecolor=theme.ink))  # fmt: skip
-            ax.text(x + 0.5, d + 0.3, rounded(chain), **small, fontweight="bold" if near else "normal")
-            ax.text(x + 0.5, d + 0.7, rounded(promoted), **small, color=theme.ink if near else theme.muted)
-    ax.set_title(f"One chain on H100, K = {K:,}: which relative error is nearly 2%?")
+            ax.text(j + 0.48, d + 0.5, rounded(chain), ha="right", va="center", fontsize=9,
+                    fontweight="bold" if near else "normal")  # fmt: skip
+            ax.text(j + 0.54, d + 0.5, rounded(promoted), va="center", fontsize=9, color=theme.muted)
+    ax.set_title(f"Which relative error is nearly 2%? One chain of K = {K:,}, and promoted")
 
 
 def rounded(x: float) -> str:
