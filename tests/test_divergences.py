@@ -14,7 +14,7 @@ import pytest
 
 import fplab
 from fplab import exact
-from fplab.experiments.torch_bits.checks import WITH_FMA
+from fplab.experiments.torch_bits import WITH_FMA
 
 torch = pytest.importorskip("torch")
 gfloat = pytest.importorskip("gfloat")

@@ -12,7 +12,7 @@ import torch
 from optimizer_runs import Make, oracle_round, run, same, slopes, start
 
 import fplab
-from fplab.experiments.torch_bits.checks import WITH_FMA
+from fplab.experiments.torch_bits import WITH_FMA
 from fplab.training.optimizers import SGD, Adam, AdamW
 from fplab.training.optimizers.arithmetic import rounded
 

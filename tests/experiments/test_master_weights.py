@@ -15,7 +15,7 @@ from experiments.frame import Mutant, frame
 from fplab import formats
 from fplab.experiments import lost_updates, master_weights
 from fplab.experiments.master_weights import data
-from fplab.experiments.torch_bits.checks import WITH_FMA
+from fplab.experiments.torch_bits import WITH_FMA
 
 TINY = data.Params(rates=(2.0**-4,), distance=1.0, width=8, seeds=1, sample=64, every=4)
 NEAREST, STOCHASTIC = (data.Variant("bf16", update) for update in ("nearest", "stochastic"))
