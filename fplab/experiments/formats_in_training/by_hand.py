@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .data import GPU, Params, task_of
+from ... import numeric
+
+if TYPE_CHECKING:
+    from . import Params
+
+GPU = "H100"
 
 
 class Recipe(NamedTuple):
@@ -52,11 +57,9 @@ class Trained(NamedTuple):
 
 def narrow(values: np.ndarray, fmt: str) -> np.ndarray:
     """Values rounded to a format; FP8 saturates, and TF32 the Tensor Core truncates itself."""
-    from ... import floats
-
     if fmt in ("fp32", "tf32"):
         return values
-    return np.asarray(floats.quantize(values, fmt, overflow="saturate" if fmt in LARGEST else None))
+    return np.asarray(numeric.quantize(values, fmt, overflow="saturate" if fmt in LARGEST else None))
 
 
 class Products:
@@ -86,7 +89,7 @@ class Products:
 
 def train(policy: str, params: Params) -> Trained:
     """The digits' run of seed 0 under a policy other than FP32."""
-    task, recipe, products = task_of("digits", params), RECIPES[policy], Products()
+    task, recipe, products = params.task("digits"), RECIPES[policy], Products()
     held = [narrow(p.detach().numpy().copy(), recipe.held) for p in task.model(0).parameters()]
     velocities = [np.zeros_like(w) for w in held]
     scale, losses = recipe.scale, []
@@ -179,8 +182,6 @@ def once(operation: Any, a: np.ndarray, b: Any, fmt: str) -> np.ndarray:
     """An operation of float32 numbers rounded once: numpy's own in FP32; through float64 to a half format, whose
     p = 11 is so small that the second rounding is harmless (53 >= 2 p + 2).
     """
-    from ... import floats
-
     wide = np.float32 if fmt == "fp32" else np.float64
     found = operation(np.asarray(a, wide), np.asarray(b, wide))
-    return np.asarray(found if fmt == "fp32" else floats.quantize(found, fmt), np.float32)
+    return np.asarray(found if fmt == "fp32" else numeric.quantize(found, fmt), np.float32)
