@@ -347,17 +347,22 @@ def passes(result: Result) -> Outcome:
     return measured(bool(holds), joined(texts, COMMA), sample(error[K], 0.01))
 
 
-@CLAIMS.measured("DeepSeek-V3's 'nearly 2%' at K = 4096 is the largest error over r.m.s. result at 512x512, and grows")
+@CLAIMS.measured(
+    "DeepSeek-V3's 'nearly 2%' at K = 4096 is, to 0.8 points, the largest error over r.m.s. result at 512x512"
+)
 def nearly(result: Result) -> Outcome:
-    """The definition, the operands and the size that give the report's figure, and that other sizes do not."""
+    """The definition and the size that come to the report's figure: it grows with the matrix, and is smaller below.
+
+    Fresh draws of two matrices gave 1.4% to 1.9%: the largest error of a matrix is a matter of chance.
+    """
     sides = result.params.sides
     found = result.defined[[NORMAL, BOTH]][:, :, 0, OF_RMS]
     there = found[:, sides.index(SIDE)]
     grows = ", ".join(f"{n}x{n} {percent(x)}" for n, x in zip(sides, found[0], strict=True))
     said = say("normal {normal}, uniform, both signs {uniform} of the r.m.s.; it grows with the matrix: {grows}")
     said = said.fill(normal=percent(there[0]), uniform=percent(there[1]), grows=grows)
-    holds = bool((np.abs(there - NEARLY) < WITHIN).all() and (np.diff(found, axis=1) > 0).all())
-    return measured(holds, said, sample(there, WITHIN))
+    holds = bool((np.abs(there - NEARLY) < 0.008).all() and (np.diff(found, axis=1) > 0).all())
+    return measured(holds, said, sample(there, 0.008))
 
 
 @CLAIMS.measured("no other definition gives it there: over 100%, or below 0.5%; and positive operands over 5%")
