@@ -14,6 +14,7 @@ from fplab.experiments import runner, table, wording
 from fplab.experiments.base import Evidence, Status, absent, failed, passed
 from fplab.experiments.table import STAND_IN, Row
 from fplab.language import speaking
+from fplab.words import say
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 MARKS = re.compile(r"[,:;] ?[\u4e00-\u9fff]|[\u4e00-\u9fff][,:;(]")  # half-width marks beside Chinese
@@ -90,9 +91,9 @@ def test_the_evidence_that_the_course_shows_is_there_in_both_languages(name: str
     assert numbers(re.sub("<[^>]*>", " ", english)) == numbers(re.sub("<[^>]*>|^[^>]*>", " ", chinese))
 
 
-ADDED = "48 additions in each of FP16 and BF16, every bit"
+ADDED = say("{n:,} additions in each of FP16 and BF16, every bit", n=48)
 ROWS = [
-    Row("schedules", "the 16-bit sums are torch's", "library", passed(ADDED)),
+    Row("schedules", say("the 16-bit sums are torch's"), "library", passed(ADDED)),
     Row("schedules", "said by nobody yet", STAND_IN, passed("3 results, every bit; and more")),
     Row("formats", runner.CLAIM, "hardware, recorded", absent("no record for this hardware (8 cases to record)")),
     Row("formats", runner.CLAIM, "hardware, live", failed("1 of 9 differ; first at 3: 0101 (1.25) against 0100 (1)")),

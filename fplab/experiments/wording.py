@@ -3,8 +3,8 @@
 The English stands where it is checked. ``chinese.toml`` holds the Chinese: of titles, questions and claims, and of what
 was measured as patterns, whose numbers are carried over and not written twice. What has no Chinese stays English.
 
->>> claim("schedules", "the 16-bit sums are torch's").zh
-'16 位的和与 torch 的相同'
+>>> claim("schedules", "every GPU case").zh
+'每一组 GPU 用例'
 >>> found("schedules", "3 results, every bit").zh
 '3 个结果，逐位相同'
 """
