@@ -16,7 +16,6 @@ import toy
 import fplab
 from fplab import cli, experiments
 from fplab.experiments.base import Evidence, failed
-from fplab.experiments.legacy import Check
 from fplab.hardware import suite
 
 SOURCE = Path(__file__).resolve().parent.parent
@@ -122,20 +121,20 @@ def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: 
 def test_a_run_over_its_time_is_remarked(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run"]) == 0
     assert "over the time" not in capsys.readouterr().out
-    toy.install(BUDGET=1e-9)
+    toy.install(budget=1e-9)
     assert cli.main(["run"]) == 0
     assert "over the time that they are meant to take: toy" in capsys.readouterr().out
 
 
 def test_run_ends_with_1_exactly_when_something_fails(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(CHECKS=(Check("no", Evidence.PROVED, lambda arrays, params: failed("1 against 0")),))
+    toy.install(claims=(toy.claim("no", Evidence.PROVED, lambda result: failed("1 against 0")),))
     assert cli.main(["run", "toy", "--out", "elsewhere"]) == 1
     assert "FAIL toy: no [proved]: 1 against 0" in capsys.readouterr().out
     assert Path("elsewhere/MANIFEST.json").exists()
 
 
 def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(CHECKS=(Check("never asked", Evidence.PROVED, toy.boom),))
+    toy.install(claims=(toy.claim("never asked", Evidence.PROVED, toy.boom),))
     assert cli.main(["figures", "toy"]) == 0
     assert "runs/quick/toy.svg\n" in capsys.readouterr().out
     assert cli.main(["figures", "--check"]) == 0
@@ -150,14 +149,14 @@ def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture
 
 
 def test_a_check_that_compares_nothing_is_no_success(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(DIGESTED=())
+    toy.install(result=toy.Params)
     assert cli.main(["figures", "toy"]) == 0
     assert cli.main(["figures", "--check"]) == 1
     assert "none of its arrays has the same bits everywhere" in " ".join(capsys.readouterr().out.split())
 
 
 def test_record_and_verify(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(cases=(toy.case("squares"), toy.case("broken", compute=toy.boom)))
+    toy.install(cases=toy.asking(toy.case("squares"), toy.case("broken", compute=toy.boom)))
     assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert "toy    1 cases recorded" in text
@@ -175,12 +174,12 @@ def test_record_and_verify(only_toy: None, capsys: pytest.CaptureFixture[str]) -
         ("broken", "CPU stand-in", "absent"),
         ("every GPU case", "hardware, recorded", "absent"),
     ]
-    toy.install(cases=(toy.case("squares", emulate=toy.boom),))
+    toy.install(cases=toy.asking(toy.case("squares", emulate=toy.boom)))
     assert cli.main(["verify", "rec"]) == 1
 
 
 def test_a_recording_in_which_everything_fails_ends_with_1(only_toy: None) -> None:
-    toy.install(cases=(toy.case("broken", compute=toy.boom),))
+    toy.install(cases=toy.asking(toy.case("broken", compute=toy.boom)))
     assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 1
 
 

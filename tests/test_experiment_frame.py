@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import toy
-from experiment_frame import Mutant, computed_on_cpu, holds, kills
+from experiment_frame import computed_on_cpu, holds
+from experiments.frame import Mutant, frame
 
 from fplab.experiments.base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
 from fplab.experiments.legacy import Check
@@ -78,11 +79,6 @@ def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:
 
 
 @pytest.fixture
-def arrays() -> Any:
-    return toy.run(toy.QUICK, lambda share, text: None)
-
-
-@pytest.fixture
 def square_toy(monkeypatch: pytest.MonkeyPatch) -> Any:
     from fplab import experiments
 
@@ -91,15 +87,15 @@ def square_toy(monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["fplab.experiments.toy"]
 
 
-def test_a_mutant_that_no_claim_notices_fails(square_toy: Any, arrays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = sys.modules["fplab.experiments.toy"]
-    wrong = Mutant("off by one", ("every square",), change=lambda arrays: {"square": arrays["square"] + np.uint8(1)})
-    unnoticed = Mutant("other noise", ("every square", "numpy"), change=lambda arrays: {"noise": np.float64(0)})
-    killed, complete = kills(experiment, toy.QUICK, (wrong, unnoticed))
-    killed(wrong, arrays, monkeypatch)
+def test_a_mutant_that_no_claim_notices_fails(square_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    every, other = "every square is there", "numpy squares the same"
+    wrong = Mutant("off by one", (every,), change=lambda result: {"square": result.square + np.uint8(1)})
+    unnoticed = Mutant("other noise", (every, other), change=lambda result: {"noise": 0.0})
+    tests, result = frame(square_toy, toy.QUICK, (wrong, unnoticed)), toy.run(toy.QUICK, lambda share, text: None)
+    tests["test_a_mutant_is_killed"](wrong, result, monkeypatch)
     with pytest.raises(AssertionError, match="PASS"):
-        killed(unnoticed, arrays, monkeypatch)
-    complete()
+        tests["test_a_mutant_is_killed"](unnoticed, result, monkeypatch)
+    tests["test_every_claim_kills_a_mutant"]()
     with pytest.raises(AssertionError):
-        kills(experiment, toy.QUICK, (wrong,))[1]()
-    kills(experiment, toy.QUICK, (wrong,), spared=("numpy",))[1]()
+        frame(square_toy, toy.QUICK, (wrong,))["test_every_claim_kills_a_mutant"]()
+    frame(square_toy, toy.QUICK, (wrong,), spared=(other,))["test_every_claim_kills_a_mutant"]()

@@ -79,7 +79,7 @@ def test_a_gpu_record_is_verified_with_its_own_inputs_and_meta(tmp_path: Path) -
     one = gpu_record()
     fewer = replace(one.cases[0], inputs={"x": np.array([3], np.uint8)}, outputs={"y": np.array([9], np.uint8)})
     records.save(tmp_path, replace(one, cases=(fewer,)))
-    toy.install(cases=(toy.case("squares", emulate=emulate),))
+    toy.install(cases=toy.asking(toy.case("squares", emulate=emulate)))
     for _ in range(2):
         assert outcomes(recorder.verify([tmp_path])) == [
             ("squares", "hardware, recorded", "pass", "1 results, every bit")
@@ -109,7 +109,9 @@ def test_a_nan_may_have_any_payload(tmp_path: Path) -> None:
     one = gpu_record()
     y = np.array([0x7D, 0xFF], np.uint8)
     records.save(tmp_path, replace(one, cases=(replace(one.cases[0], outputs={"y": y}),)))
-    toy.install(cases=(toy.case("squares", emulate=lambda inputs, meta: {"y": np.array([0x7E, 0x7E], np.uint8)}),))
+    toy.install(
+        cases=toy.asking(toy.case("squares", emulate=lambda inputs, meta: {"y": np.array([0x7E, 0x7E], np.uint8)}))
+    )
     assert recorder.verify([tmp_path])[0].row.outcome.status is Status.PASS
 
 
@@ -123,7 +125,7 @@ def test_a_nan_may_have_any_payload(tmp_path: Path) -> None:
 )
 def test_an_emulation_that_goes_wrong_fails(tmp_path: Path, emulate: Any, detail: str) -> None:
     records.save(tmp_path, gpu_record())
-    toy.install(cases=(toy.case("squares", emulate=emulate),))
+    toy.install(cases=toy.asking(toy.case("squares", emulate=emulate)))
     first, second = outcomes(recorder.verify([tmp_path]))
     assert first == ("squares", "hardware, recorded", "FAIL", detail)
     assert second == ("squares again", "hardware, recorded", "absent", "the experiment has no such case any more")
@@ -145,7 +147,7 @@ def test_an_emulation_that_goes_wrong_fails(tmp_path: Path, emulate: Any, detail
     ],
 )
 def test_a_case_that_fails_on_the_device_is_recorded_so(tmp_path: Path, broken: Any, message: str) -> None:
-    toy.install(cases=(broken, toy.case("squares")))
+    toy.install(cases=toy.asking(broken, toy.case("squares")))
     (done,) = recorder.record(tmp_path, "cpu")
     back = records.read(done.files[0][0])
     assert [case.name for case in back.cases] == ["squares"]
@@ -156,7 +158,7 @@ def test_a_case_that_fails_on_the_device_is_recorded_so(tmp_path: Path, broken: 
 
 
 def test_experiments_whose_cases_break_do_not_stop_the_others(tmp_path: Path) -> None:
-    toy.install(cases=(toy.case("twice"), toy.case("twice")))
+    toy.install(cases=toy.asking(toy.case("twice"), toy.case("twice")))
     (done,) = recorder.record(tmp_path, "cpu")
     assert done.record.cases == ()
     assert done.record.failed == {"cases": "LabError: experiment 'toy' has several GPU cases called 'twice'."}
@@ -168,7 +170,7 @@ def test_a_compute_that_writes_into_its_inputs_does_not_spoil_the_record(tmp_pat
         inputs["x"] *= inputs["x"]
         return {"y": inputs["x"]}
 
-    toy.install(cases=(toy.case("squares", compute=compute),))
+    toy.install(cases=toy.asking(toy.case("squares", compute=compute)))
     (done,) = recorder.record(tmp_path, "cpu")
     assert done.record.cases[0].inputs["x"].tolist() == list(range(256))
     assert outcomes(recorder.verify([tmp_path]))[0][2] == "pass"
@@ -202,7 +204,7 @@ def test_live_compares_the_device_that_is_present(tmp_path: Path) -> None:
         assert rows[-1] == ("every GPU case", "hardware, live", "absent", "no CUDA device is present")
     live = outcomes(recorder.verify([tmp_path], live=True, device="cpu"))
     assert ("squares", "CPU stand-in", "pass", "256 results, every bit") in live
-    toy.install(cases=(toy.case("squares", emulate=lambda inputs, meta: {"y": inputs["x"]}),))
+    toy.install(cases=toy.asking(toy.case("squares", emulate=lambda inputs, meta: {"y": inputs["x"]})))
     live = outcomes(recorder.verify([tmp_path], live=True, device="cpu"))
     assert live[0][:3] == ("every GPU case", "hardware, recorded", "absent")
     assert live[1][2] == "FAIL"
@@ -274,7 +276,7 @@ def test_a_gpu_is_described_by_what_its_bits_depend_on(monkeypatch: pytest.Monke
     with pytest.raises(LabError, match=r"device='cuda:1' is not there; this machine has 1 CUDA device"):
         environment.describe("cuda:1")
 
-    toy.install(cases=(toy.case("squares", compute=lambda inputs, device: toy.compute(inputs, "cpu")),))
+    toy.install(cases=toy.asking(toy.case("squares", compute=lambda inputs, device: toy.compute(inputs, "cpu"))))
     (done,) = recorder.record(tmp_path, "cuda")
     assert done.record.on_gpu
     assert done.files[0][0].name.startswith("cuda--nvidia-h100-80gb-hbm3--torch-")
@@ -307,7 +309,7 @@ def test_an_open_question_can_be_answered_can_fail_and_is_never_a_pass_unanswere
 
     records.save(tmp_path, gpu_record())
     asked = toy.case("squares again", emulate=wrong, open="why?", hypotheses=hypotheses)
-    toy.install(cases=(toy.case("squares"), asked))
+    toy.install(cases=toy.asking(toy.case("squares"), asked))
     found = recorder.verify([tmp_path])
     outcome = found[1].row.outcome
     assert outcome.status is status

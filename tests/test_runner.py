@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,6 @@ from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import figures, recorder, runner
 from fplab.experiments.base import Evidence, Status, absent, failed, passed
-from fplab.experiments.legacy import Check
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
 from fplab.hardware import environment, records, suite
@@ -123,11 +124,11 @@ def test_the_csv_is_exact_and_plain(tmp_path: Path) -> None:
 
 def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
     checks = (
-        Check("no", Evidence.PROVED, lambda arrays, params: failed("0101 against 0100")),
-        Check("oops", Evidence.LIBRARY, toy.boom),
-        Check("yes", Evidence.LIBRARY, lambda arrays, params: passed()),
+        toy.claim("no", Evidence.PROVED, lambda result: failed("0101 against 0100")),
+        toy.claim("oops", Evidence.LIBRARY, toy.boom),
+        toy.claim("yes", Evidence.LIBRARY, lambda result: passed()),
     )
-    toy.install(CHECKS=checks)
+    toy.install(claims=checks)
     done = run()
     assert [status for _, _, status in outcomes(done.rows)[:3]] == ["FAIL", "FAIL", "pass"]
     assert "RuntimeError: boom" in done.rows[1].outcome.detail
@@ -139,12 +140,12 @@ def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
     ("part", "claim", "files"),
     [
         ("run", "the experiment runs to its end", 0),
-        ("plot", "its figures, table and manifest are written", 0),
-        ("table", "its figures, table and manifest are written", 0),
+        ("figures", "its figures, table and manifest are written", 0),
+        ("rows", "its figures, table and manifest are written", 0),
     ],
 )
 def test_a_broken_part_is_a_row_that_fails(part: str, claim: str, files: int, tmp_path: Path) -> None:
-    toy.install(**{part: toy.boom})
+    toy.install(**{part: (toy.boom,) if part == "figures" else toy.boom})
     done = run(out=tmp_path / "out")
     assert outcomes(done.rows)[-1] == (claim, "proved", "FAIL")
     assert len(done.files) == files
@@ -161,7 +162,8 @@ def test_an_experiment_that_does_not_load_does_not_stop_the_others(monkeypatch: 
 
 
 def test_an_array_that_should_be_digested_and_is_not_there_fails() -> None:
-    toy.install(DIGESTED=("n", "cube"))
+    cube = dataclasses.make_dataclass("Cube", [("params", Any), ("n", "Digested"), ("cube", "Digested")])
+    toy.install(result=cube)
     assert "its result has no 'cube', which has a digest" in run().rows[-1].outcome.detail
 
 
@@ -189,7 +191,7 @@ def test_recorded_gpus_are_compared_and_named(tmp_path: Path) -> None:
     recorder.record(tmp_path / "rec", "cpu")  # beside them, and not counted
     row = run(recorded=[tmp_path / "rec"]).rows[2]
     assert row.outcome == passed("4 cases, every bit: GPU A, torch 2.13.0; GPU B, torch 2.13.0")
-    toy.install(cases=(toy.case("squares"), toy.case("renamed")))
+    toy.install(cases=toy.asking(toy.case("squares"), toy.case("renamed")))
     row = run(recorded=[tmp_path / "rec"]).rows[2]
     assert row.outcome.status is Status.PASS
     assert row.outcome.detail.endswith("; 2 absent, first 'squares again': the experiment has no such case any more")
@@ -238,15 +240,15 @@ def test_check_says_which_array_differs(tmp_path: Path) -> None:
     ]
 
     def other(params: Any, tick: Any) -> Any:
-        arrays = toy.run(params, tick)
-        return {**arrays, "square": arrays["square"] + np.uint8(arrays["square"].size == 16)}
+        result = toy.run(params, tick)
+        return dataclasses.replace(result, square=result.square + np.uint8(params.count == 16))
 
     toy.install(run=other)
     n, square = runner.check_manifest(tmp_path, quiet=True)
     assert n.outcome.status is Status.PASS
     assert square.outcome.status is Status.FAIL
     assert square.outcome.detail.startswith("sha256 differs: ")
-    toy.install(run=lambda params, tick: {"n": np.arange(16, dtype=np.uint16)})
+    toy.install(run=lambda params, tick: types.SimpleNamespace(params=params, n=np.arange(16, dtype=np.uint16)))
     n, square = runner.check_manifest(tmp_path, quiet=True)
     assert n.outcome.detail == "dtype differs: <u2 now, |u1 in the manifest"
     assert square.outcome.detail == "the experiment does not return it any more"
@@ -254,7 +256,7 @@ def test_check_says_which_array_differs(tmp_path: Path) -> None:
 
 def test_check_runs_with_the_parameters_of_the_manifest(tmp_path: Path) -> None:
     run(out=tmp_path)
-    toy.install(QUICK=toy.Params(17))
+    toy.install(quick=toy.Params(17))
     assert all(row.outcome.status is Status.PASS for row in runner.check_manifest(tmp_path, quiet=True))
     manifest = figures.read_manifest(tmp_path)
     del manifest["toy"]["parameters"]["count"]
@@ -336,7 +338,7 @@ def test_an_interrupted_run_leaves_whole_files_and_the_next_one_no_strays(tmp_pa
 
 
 def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: Path) -> None:
-    end(start(tmp_path, parts="plot=toy.hang"), signal.SIGKILL)
+    end(start(tmp_path, parts="figures=(toy.hang,)"), signal.SIGKILL)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 

@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fplab import experiments
-from fplab.experiments.base import Evidence, Outcome, same_bits
-from fplab.experiments.legacy import Check
+from fplab.experiments.base import Claim, Digested, Evidence, Experiment, Outcome, same_bits
 from fplab.hardware.cases import Arrays, Case
+from fplab.words import say
 
 
 @dataclass(frozen=True)
@@ -36,30 +37,45 @@ def squares(codes: np.ndarray) -> np.ndarray:
     return codes * codes
 
 
-def run(params: Params, tick: Callable[[float, str], None]) -> Arrays:
+@dataclass(frozen=True)
+class Result:
+    """The numbers, their squares, and what differs from run to run."""
+
+    params: Params
+    n: Digested
+    square: Digested
+    noise: float
+
+
+def run(params: Params, tick: Callable[[float, str], None]) -> Result:
     """The squares."""
     tick(0.5, "squaring")
     n = np.arange(params.count, dtype=np.uint8)
-    return {"n": n, "square": squares(n), "noise": np.float64(time.time())}
+    return Result(params, n, squares(n), time.time())
 
 
-def plot(arrays: Arrays, params: Params) -> Any:
+def rows(result: Result) -> dict[str, Any]:
+    """Two columns."""
+    return {"n": result.n, "square": result.square}
+
+
+def line(result: Result) -> Any:
     """A line."""
     from fplab.draw.style import new_figure
 
     figure = new_figure(3, 2)
-    figure.subplots().plot(arrays["n"], arrays["square"])
+    figure.subplots().plot(result.n, result.square)
     return figure
 
 
-def table(arrays: Arrays, params: Params) -> dict[str, Any]:
-    """Two columns."""
-    return {"n": arrays["n"], "square": arrays["square"]}
-
-
-def count_holds(arrays: Arrays, params: Params) -> Outcome:
+def count_holds(result: Result) -> Outcome:
     """As many as asked."""
-    return same_bits(arrays["square"], squares(np.arange(params.count, dtype=np.uint8)), "e5m2")
+    return same_bits(result.square, squares(np.arange(result.params.count, dtype=np.uint8)), "e5m2")
+
+
+def claim(text: str, evidence: Evidence, test: Callable[[Any], Outcome]) -> Claim:
+    """A claim whose id is its text."""
+    return Claim(text, evidence, say(text), test)
 
 
 def compute(inputs: Arrays, device: str) -> Arrays:
@@ -86,39 +102,27 @@ def boom(*_: Any) -> Any:
     raise RuntimeError("boom:\n  a message of two lines")
 
 
-@dataclass
-class Toy:
-    """The module's parts as attributes, so that a test can replace one."""
-
-    TITLE: str = "Squares"
-    QUESTION: str = "What are the squares of small integers?"
-    BUDGET: float = 2.0
-    QUICK: Params = QUICK
-    Params: type = Params
-    CHECKS: tuple[Check, ...] = (
-        Check("every square is there", Evidence.PROVED, count_holds),
-        Check("numpy squares the same", Evidence.LIBRARY, count_holds),
-    )
-    DIGESTED: tuple[str, ...] = ("n", "square")
-    run: Any = run
-    plot: Any = plot
-    table: Any = table
-    cases: tuple[Case, ...] = field(default_factory=lambda: (case("squares"), case("squares again")))
-
-    def gpu_cases(self, params: Any) -> tuple[Case, ...]:
-        """The cases."""
-        return self.cases
+EXPERIMENT = Experiment(
+    title=say("Squares"), question=say("What are the squares of small integers?"), budget=2.0, full=Params(),
+    quick=QUICK, result=Result, run=run, rows=rows, figures=(line,),
+    claims=(claim("every square is there", Evidence.PROVED, count_holds),
+            claim("numpy squares the same", Evidence.LIBRARY, count_holds)),
+    cases=lambda params: (case("squares"), case("squares again")),
+)  # fmt: skip
 
 
-def install(name: str = "toy", **parts: Any) -> Toy:
+def install(name: str = "toy", **parts: Any) -> types.ModuleType:
     """Make a toy experiment the only one, for good: tests restore with the fixture ``only_toy``."""
-    toy = Toy(**parts)
-    module = types.ModuleType(f"fplab.experiments.{name}")
-    for part in (*Toy.__dataclass_fields__, "gpu_cases"):
-        setattr(module, part, getattr(toy, part))
+    module: Any = types.ModuleType(f"fplab.experiments.{name}")
+    module.EXPERIMENT = dataclasses.replace(EXPERIMENT, **parts)
     sys.modules[module.__name__] = module
     experiments.NAMES = (name,)
-    return toy
+    return module
+
+
+def asking(*cases: Case) -> Callable[[Any], tuple[Case, ...]]:
+    """GPU cases for :func:`install`."""
+    return lambda params: cases
 
 
 def hang(*_: Any) -> Any:
