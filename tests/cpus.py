@@ -48,10 +48,7 @@ def main(words: list[str]) -> int:
     files = [] if any(word.endswith(".py") or Path(word).is_dir() for word in words) else AFFECTED_FILES
     failed = []
     for name in CPUS:
-        print(
-            f"\nas {name} (numpy without {', '.join(features(CPUS[name][1])) or 'AVX512, as it is'}):",
-            flush=True,
-        )
+        print(f"\nas {name} (numpy without {', '.join(features(CPUS[name][1])) or 'AVX512, as it is'}):", flush=True)
         words_of = [sys.executable, "-m", "pytest", "-q", *words, *files]
         if subprocess.run(words_of, cwd=HERE.parent, env={**os.environ, **environment(name)}, check=False).returncode:
             failed.append(name)

@@ -117,11 +117,7 @@ def test_fma_is_mpfrs(name: str, mode: str) -> None:
         a, b, c = (v.astype(np.float64) for v in values_of(codes, fmt))
     directions = {"rne": "RoundToNearest", "rtz": "RoundToZero", "rtp": "RoundUp", "rtn": "RoundDown"}
     context = gmpy2.context(
-        precision=p,
-        emax=fmt.emax + 1,
-        emin=fmt.emin - p + 2,
-        subnormalize=True,
-        round=getattr(gmpy2, directions[mode]),
+        precision=p, emax=fmt.emax + 1, emin=fmt.emin - p + 2, subnormalize=True, round=getattr(gmpy2, directions[mode])
     )
     with gmpy2.context(context):
         triple = zip(*(map(gmpy2.mpfr, v.tolist()) for v in (a, b, c)), strict=True)

@@ -86,10 +86,7 @@ def same(got: np.ndarray, want: np.ndarray = WANT) -> None:
         ),
         (lambda: fplab.add(1, 2, "fp64"), "fp64 has 64 bits; arithmetic covers formats of at most 32"),
         (lambda: fplab.add([1, 2], [1, 2, 3], "fp16"), "operands of shapes (2,) and (3,) do not broadcast together."),
-        (
-            lambda: fplab.add(0.1, 1, "fp16", strict=True),
-            "operand 0: it is 0.1, which fp16 cannot represent",
-        ),
+        (lambda: fplab.add(0.1, 1, "fp16", strict=True), "operand 0: it is 0.1, which fp16 cannot represent"),
         (lambda: fplab.mul([1, 2], [1, 2049], "fp16", strict=True), "operand 1: element 1 is 2049.0"),
         (lambda: fplab.set_num_threads(0), "n=0 is not possible; allowed: 1 to 1024."),
         (lambda: fplab.experiments.load("underflw"), "Did you mean 'underflow'?"),

@@ -390,8 +390,5 @@ def test_a_scale_that_is_no_power_of_two_is_refused() -> None:
         def scale(self, role: str, tensor: torch.Tensor) -> float:
             return 1 / 3
 
-    with (
-        emulate("H100", "e4m3", scaling=Third()),
-        pytest.raises(LabError, match=r"0.333.* for ' forward 0 a'"),
-    ):
+    with emulate("H100", "e4m3", scaling=Third()), pytest.raises(LabError, match=r"0.333.* for ' forward 0 a'"):
         X @ W

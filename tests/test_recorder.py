@@ -192,7 +192,7 @@ def test_no_record_at_all_says_so() -> None:
     if records.records_in(records.FOLDER):
         pytest.skip("the package has records of real experiments, and the toy is none of them")
     assert outcomes(recorder.verify()) == [
-        ("every GPU case", "hardware, recorded", "absent", "no record for this hardware"),
+        ("every GPU case", "hardware, recorded", "absent", "no record for this hardware")
     ]
 
 

@@ -45,11 +45,7 @@ SIGN = Rule(
     keeps_sign=True,
 )
 CUDA = Rule(
-    "bitsandbytes cuda",
-    "dQuantize<0> in csrc/kernels.cu",
-    exact_midpoints=False,
-    divides=False,
-    zeros_as_zero=False,
+    "bitsandbytes cuda", "dQuantize<0> in csrc/kernels.cu", exact_midpoints=False, divides=False, zeros_as_zero=False
 )
 TORCH = Rule(
     "bitsandbytes torch",

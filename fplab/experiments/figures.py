@@ -61,12 +61,7 @@ def write_outputs(
 
 
 def write_figures(
-    folder: Path,
-    name: str,
-    experiment: Experiment,
-    result: Any,
-    tick: Tick,
-    pictures: Sequence[str] = ("svg",),
+    folder: Path, name: str, experiment: Experiment, result: Any, tick: Tick, pictures: Sequence[str] = ("svg",)
 ) -> list[Path]:
     """Draw the figure once for each theme that ``pictures`` (names of :data:`PICTURES`) ask for, and write it."""
     from ..draw.style import save, themed

@@ -115,11 +115,7 @@ def demand_threshold(threshold: Any) -> float:
 
 @quotes_call
 def matmul(
-    x: Any,
-    w: Any,
-    method: str | Method = "llm_int8",
-    threshold: float = THRESHOLD,
-    outlier_weights: str = "fp16",
+    x: Any, w: Any, method: str | Method = "llm_int8", threshold: float = THRESHOLD, outlier_weights: str = "fp16"
 ) -> Array:
     """``x @ w`` in INT8 by a method of :data:`METHODS`: float32 (T, N) from x (T, K) and w (K, N).
 

@@ -63,8 +63,5 @@ def inference(
         temporaries["attention scores and their softmax"] = 2 * scores
     if stage.index == o.pipeline - 1:  # of the last token alone, in FP32
         temporaries["logits"] = o.micro_batch * divided_up(c.vocabulary, o.tensor) * 4
-    kinds = {
-        "parameters": weights,
-        "kv cache": kv_cache(c, stage.layers, o.micro_batch, tokens, width, o.tensor),
-    }
+    kinds = {"parameters": weights, "kv cache": kv_cache(c, stage.layers, o.micro_batch, tokens, width, o.tensor)}
     return kinds, temporaries

@@ -66,21 +66,13 @@ PARAMETERS = say("{n:,} parameters")
 INFERENCE, OFFLOAD = say("inference in {format}"), say("offloading {what}")
 RECOMPUTE = say("recomputation {how}")
 TOKENS, TIMES = say("{batch:,} x {tokens:,} tokens{more}"), " x {n:,}"
-DEGREES = {
-    "data": say("data {n}"),
-    "tensor": say("tensor {n}"),
-    "pipeline": say("pipeline {n}"),
-}
+DEGREES = {"data": say("data {n}"), "tensor": say("tensor {n}"), "pipeline": say("pipeline {n}")}
 GPUS = say("{n} GPU{s}{degrees}")
 BRACKETS = say(" ({inside})")
 
 # --- bytes ------------------------------------------------------------------------------------------------------
 
-FULLEST, WHO, TOTAL = (
-    say("on the fullest rank"),
-    say("who takes what"),
-    say("total"),
-)
+FULLEST, WHO, TOTAL = (say("on the fullest rank"), say("who takes what"), say("total"))
 BYTES, ON_CPU = say("bytes"), say("CPU memory, GB")
 TEMPORARY = say("temporary: {details}")
 DETAIL = say("{name} {size}")

@@ -111,11 +111,7 @@ def _affine(how: Affine) -> Affine:
 
 @quotes_call
 def fake_quantize(
-    x: Tensor,
-    scale: float | Tensor,
-    zero_point: int | Tensor = 0,
-    grid: str | Grid = "int8",
-    axis: int | None = None,
+    x: Tensor, scale: float | Tensor, zero_point: int | Tensor = 0, grid: str | Grid = "int8", axis: int | None = None
 ) -> Tensor:
     """The values of ``x`` (float32 or 16-bit, any shape) as integers of ``grid``; gradients pass straight through.
 

@@ -221,11 +221,7 @@ def _cast(kind: str, fmt: Name, rounding: Choice, overflow: Choice | None, seed:
 
 @contextmanager
 def _hooked(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    held: Formats,
-    casts: Mapping[str, Cast],
-    master: bool,
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, held: Formats, casts: Mapping[str, Cast], master: bool
 ) -> Iterator[Formats]:
     """All hooks for the length of a block."""
     chosen = [p for n, p in model.named_parameters() if not held.kept(n) and p.is_floating_point()]

@@ -94,10 +94,7 @@ _MMA, _WGMMA, _TCGEN05 = ("mma",), ("wgmma",), ("tcgen05",)
 _FP64 = Cell(same("fp64"), "fp64", 1, 0, None, (4,), kind="fma", instructions=_MMA)
 _INT8 = Cell(same("int8"), "int32", 32, 0, None, (32, 16), kind="integer")
 
-_VOLTA = (
-    Cell(_FP16, "fp32", 4, 23, None, (4,)),
-    Cell(_FP16, "fp16", 4, 23, -19, (4,)),
-)
+_VOLTA = (Cell(_FP16, "fp32", 4, 23, None, (4,)), Cell(_FP16, "fp16", 4, 23, -19, (4,)))
 _TURING = (
     Cell(_FP16, "fp32", 8, 24, -132, (8,)),
     Cell(_FP16, "fp16", 8, 24, -20, (8,)),

@@ -17,11 +17,7 @@ NOTHING = Exact(False)
 
 
 def instruction(
-    a: Sequence[Exact],
-    b: Sequence[Exact],
-    c: Exact,
-    model: Model,
-    scales: Sequence[tuple[Exact, Exact]] = (),
+    a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Sequence[tuple[Exact, Exact]] = ()
 ) -> list[Block]:
     """The blocks of one chain over all of k; operands are filled with +0 to whole instructions of the model's k.
 
@@ -48,11 +44,7 @@ def _own(scales: Sequence[tuple[Exact, Exact]], start: int, model: Model) -> lis
 
 
 def dot(
-    a: Sequence[float],
-    b: Sequence[float],
-    c: float,
-    model: Model,
-    scales: Sequence[tuple[float, float]] = (),
+    a: Sequence[float], b: Sequence[float], c: float, model: Model, scales: Sequence[tuple[float, float]] = ()
 ) -> Exact:
     """The result of one chain on Python floats that the formats represent."""
     pairs = [(exact.from_float(float(x)), exact.from_float(float(y))) for x, y in scales]

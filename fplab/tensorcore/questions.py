@@ -27,9 +27,7 @@ QUESTIONS: tuple[Question, ...] = (
         ("floor_rule",),
     ),
     Question(
-        "subnormal c",
-        say("Does a subnormal FP16 c align at exponent -14 or at its true exponent?"),
-        ("c_exponent",),
+        "subnormal c", say("Does a subnormal FP16 c align at exponent -14 or at its true exponent?"), ("c_exponent",)
     ),
     Question(
         "zero signs",
@@ -51,17 +49,13 @@ QUESTIONS: tuple[Question, ...] = (
         ),
     ),
     Question(
-        "wgmma FP8",
-        say("FP8 by wgmma with c not zero and chained over a long k; its FP16 output; its floor there."),
+        "wgmma FP8", say("FP8 by wgmma with c not zero and chained over a long k; its FP16 output; its floor there.")
     ),
     Question(
         "mma FP8",
         say("FP8 to FP32 by mma.sync on Hopper; the floor inside the widened path, for E5M2 products below 2**-21."),
     ),
-    Question(
-        "FP8 floor",
-        say("The floor of emax for FP8 inputs with FP16 output on Ada and Hopper; taken as none."),
-    ),
+    Question("FP8 floor", say("The floor of emax for FP8 inputs with FP16 output on Ada and Hopper; taken as none.")),
     Question(
         "zero group",
         say(
@@ -70,8 +64,5 @@ QUESTIONS: tuple[Question, ...] = (
         ),
         ("zero_group",),
     ),
-    Question(
-        "convolutions",
-        say("Which product a convolution becomes, and its order of k."),
-    ),
+    Question("convolutions", say("Which product a convolution becomes, and its order of k.")),
 )

@@ -17,12 +17,7 @@ from .triples import triples
 
 Array = np.ndarray[Any, Any]
 FORMATS = ("fp16", "bf16", "tf32", "fp32", "e5m2")
-DIRECTIONS = {
-    "rne": gmpy2.RoundToNearest,
-    "rtz": gmpy2.RoundToZero,
-    "rtp": gmpy2.RoundUp,
-    "rtn": gmpy2.RoundDown,
-}
+DIRECTIONS = {"rne": gmpy2.RoundToNearest, "rtz": gmpy2.RoundToZero, "rtp": gmpy2.RoundUp, "rtn": gmpy2.RoundDown}
 SEED = 21
 
 

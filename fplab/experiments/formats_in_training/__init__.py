@@ -280,10 +280,7 @@ def single_steps(result: Result) -> Outcome:
         p, name = POLICIES.index(policy), say(NAMES[policy])
         with one_thread():
             found = train(policy, result.params)
-        for what, got, want in (
-            ("losses", runs.losses[p, 0], found.losses),
-            ("weights", runs.last[p], found.weights),
-        ):
+        for what, got, want in (("losses", runs.losses[p, 0], found.losses), ("weights", runs.last[p], found.weights)):
             outcome = same_bits(got.view(np.uint32), want.view(np.uint32), "fp32")
             if outcome.status is not Status.PASS:
                 said = say("{policy}, {what}: {how}", policy=name, what=what, how=outcome.detail)

@@ -18,18 +18,7 @@ from ... import numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
-from ..base import (
-    Claims,
-    Columns,
-    Experiment,
-    Outcome,
-    Status,
-    failed,
-    in_columns,
-    passed,
-    same_bits,
-    verdict,
-)
+from ..base import Claims, Columns, Experiment, Outcome, Status, failed, in_columns, passed, same_bits, verdict
 from ..statistics import equivalent, superior
 from .data import JOBS, KEPT, QUICK, SCALE, Params, Result, Task, run, step_by_hand
 
@@ -233,10 +222,7 @@ def device_machine(inputs: Arrays, device: str) -> Arrays:
             scales.append(scale)
             goods.append(good)
     shape = (len(FACTORS), STATES)
-    return {
-        "scale": bits(torch.stack(scales)).reshape(shape),
-        "good": bits(torch.stack(goods)).reshape(shape),
-    }
+    return {"scale": bits(torch.stack(scales)).reshape(shape), "good": bits(torch.stack(goods)).reshape(shape)}
 
 
 def lab_machine(inputs: Arrays, meta: Meta) -> Arrays:
@@ -267,10 +253,7 @@ def device_unscale(inputs: Arrays, device: str) -> Arrays:
         torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, inverse)
         gradients.append(gradient)
         founds.append(found)
-    return {
-        "gradients": bits(torch.stack(gradients)),
-        "found": torch.stack(founds).cpu().numpy().astype(np.uint8),
-    }
+    return {"gradients": bits(torch.stack(gradients)), "found": torch.stack(founds).cpu().numpy().astype(np.uint8)}
 
 
 def lab_unscale(inputs: Arrays, meta: Meta) -> Arrays:

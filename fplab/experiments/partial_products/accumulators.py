@@ -19,11 +19,7 @@ SYNTHETIC = ("random", "positive", "ill-conditioned", "swamped")
 # --- operands ---------------------------------------------------------------------------------------------------
 
 # Block length, and the exponents of the factors a of each block; b is just below 2**-12.
-TARGETS: dict[str, tuple[int, ...]] = {
-    "V100": (-12,) * 4,
-    "A100": (*(-13,) * 7, -12),
-    "H100": (*(-14,) * 15, -12),
-}
+TARGETS: dict[str, tuple[int, ...]] = {"V100": (-12,) * 4, "A100": (*(-13,) * 7, -12), "H100": (*(-14,) * 15, -12)}
 LEFT = 8
 ALMOST_TWO = 2 - 2.0**-10  # the largest FP16 significand
 

@@ -53,9 +53,7 @@ class Integers(Unit):
         a, b, _ = engine.chosen(model, a, b, instructions, None)
         x, y = np.ascontiguousarray(a), np.ascontiguousarray(b)
         engine.share(
-            lambda p, q: kernels.integer_matmul(x, y, c, model.k, model.saturate, p, q),
-            a.shape[0],
-            a.size * b.shape[1],
+            lambda p, q: kernels.integer_matmul(x, y, c, model.k, model.saturate, p, q), a.shape[0], a.size * b.shape[1]
         )
 
     def together(self, model: Model) -> int:

@@ -25,12 +25,7 @@ from .base import EightBit, Options, States
 
 
 def made(
-    group: dict[str, Any],
-    *,
-    beta1: float = 0.0,
-    beta2: float = 0.0,
-    step: float = 0.0,
-    eps: float = 0.0,
+    group: dict[str, Any], *, beta1: float = 0.0, beta2: float = 0.0, step: float = 0.0, eps: float = 0.0
 ) -> Numbers:
     """The numbers of a step as float32; weight decay goes where the group says."""
     shrink = 1 - group["lr"] * group["weight_decay"]
@@ -102,12 +97,7 @@ class SGD8bit(EightBit):
     kind = States("momentum", True, False)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        momentum: float,
-        weight_decay: float = 0.0,
-        **options: Unpack[Options],
+        self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float = 0.0, **options: Unpack[Options]
     ) -> None:
         numbers = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from .amax import AmaxScaling
     from .scaling import ApexScaler, DynamicScaler, KerasScaler, Scaler, StaticScaler
 
-_HOMES = {
-    "amax": ("AmaxScaling",),
-    "scaling": ("ApexScaler", "DynamicScaler", "KerasScaler", "Scaler", "StaticScaler"),
-}
+_HOMES = {"amax": ("AmaxScaling",), "scaling": ("ApexScaler", "DynamicScaler", "KerasScaler", "Scaler", "StaticScaler")}
 
 __all__ = [
     "APEX", "KERAS", "TORCH", "AmaxScaling", "ApexScaler", "DynamicScaler", "KerasScaler", "Machine", "Scaler",
