@@ -13,7 +13,7 @@ import numpy as np
 from .arrays import broadcast, narrow_result, values
 from .errors import LabError, quotes_call
 from .floats import PAST_CACHE, bits_of, demand_representable, destination, finish, head, refuse_nan, shaped
-from .formats import Format, Overflow, Rounding, get
+from .formats import Format, FormatLike, Overflow, Rounding, get
 from .kernels import arith, fast_arith
 from .plans import carrier, carrier_dtype, float32_arithmetic, layout, options, seed_bits
 from .threads import split
@@ -21,7 +21,7 @@ from .threads import split
 Array = np.ndarray[Any, Any]
 
 
-def _arithmetic_format(fmt: str | Format) -> Format:
+def _arithmetic_format(fmt: FormatLike) -> Format:
     form = get(fmt)
     if form.bits > 32 or form.significand_bits > 31:
         raise LabError(
@@ -34,7 +34,7 @@ def _arithmetic_format(fmt: str | Format) -> Format:
 def _operate(
     op: int,
     operands: tuple[Any, ...],
-    fmt: str | Format,
+    fmt: FormatLike,
     mode: str | Rounding,
     policy: str | Overflow | None,
     subnormals: bool | str,
@@ -100,7 +100,7 @@ def _fast_binary(op: int, flats: list[Any], result: Array, spec: Any) -> None:
 def add(
     a: Any,
     b: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -123,7 +123,7 @@ def add(
 def sub(
     a: Any,
     b: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -142,7 +142,7 @@ def sub(
 def mul(
     a: Any,
     b: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -161,7 +161,7 @@ def mul(
 def div(
     a: Any,
     b: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -179,7 +179,7 @@ def div(
 @quotes_call
 def sqrt(
     a: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -199,7 +199,7 @@ def fma(
     a: Any,
     b: Any,
     c: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -214,7 +214,7 @@ def fma(
     return _operate(arith.FMA, (a, b, c), fmt, rounding, overflow, subnormals, seed, nan, flags, strict, out)
 
 
-def _compare(op: int, a: Any, b: Any, fmt: str | Format, subnormals: bool | str, flags: bool, strict: bool) -> Any:
+def _compare(op: int, a: Any, b: Any, fmt: FormatLike, subnormals: bool | str, flags: bool, strict: bool) -> Any:
     form = _arithmetic_format(fmt)
     opt = options(form, subnormals=subnormals)
     read = [values(a, "a"), values(b, "b")]
@@ -234,7 +234,7 @@ def _compare(op: int, a: Any, b: Any, fmt: str | Format, subnormals: bool | str,
 
 @quotes_call
 def eq(
-    a: Any, b: Any, fmt: str | Format, subnormals: bool | str = True, *, flags: bool = False, strict: bool = False
+    a: Any, b: Any, fmt: FormatLike, subnormals: bool | str = True, *, flags: bool = False, strict: bool = False
 ) -> Any:
     """a == b; unordered is False, and only a signalling NaN raises invalid."""
     return _compare(arith.EQ, a, b, fmt, subnormals, flags, strict)
@@ -242,7 +242,7 @@ def eq(
 
 @quotes_call
 def lt(
-    a: Any, b: Any, fmt: str | Format, subnormals: bool | str = True, *, flags: bool = False, strict: bool = False
+    a: Any, b: Any, fmt: FormatLike, subnormals: bool | str = True, *, flags: bool = False, strict: bool = False
 ) -> Any:
     """a < b; unordered is False, and every NaN raises invalid."""
     return _compare(arith.LT, a, b, fmt, subnormals, flags, strict)
@@ -250,7 +250,7 @@ def lt(
 
 @quotes_call
 def le(
-    a: Any, b: Any, fmt: str | Format, subnormals: bool | str = True, *, flags: bool = False, strict: bool = False
+    a: Any, b: Any, fmt: FormatLike, subnormals: bool | str = True, *, flags: bool = False, strict: bool = False
 ) -> Any:
     """a <= b; unordered is False, and every NaN raises invalid."""
     return _compare(arith.LE, a, b, fmt, subnormals, flags, strict)

@@ -50,13 +50,19 @@ def reason(error: Exception) -> str:
     return text.partition("\n")[0].rstrip(" .:")
 
 
-def unknown(kind: str, given: object, allowed: Iterable[str], aliases: Iterable[str] = ()) -> LabError:
-    """The error for a name that is not in a table, with the nearest name that is; ``aliases`` are names too."""
+def unknown(
+    kind: str, given: object, allowed: Iterable[str], aliases: Iterable[str] = (), called: str | None = None
+) -> LabError:
+    """The error for a name that is not in a table, with the nearest name that is; ``aliases`` are names too.
+
+    ``called``: the name of what was given, where that is no string.
+    """
     names = list(allowed)
     text = f"unknown {kind} {quoted(given)}. Allowed: {', '.join(names)}."
     known = {name.lower(): name for name in [*aliases, *names]}
-    if isinstance(given, str) and (near := _nearest(given.lower(), list(known))):
-        text += f" Did you mean {' or '.join(repr(known[name]) for name in near)}?"
+    name = given if isinstance(given, str) else called
+    if name is not None and (near := _nearest(name.lower(), list(known))):
+        text += f" Did you mean {' or '.join(repr(known[one]) for one in near)}?"
     return LabError(text)
 
 
@@ -259,7 +265,11 @@ def fits(value: Any, kind: Any) -> bool:
         return (hasattr(value, "__len__") or not issubclass(origin, Sized)) and _is_iterable(value, inside[0])
     if origin is not None and hasattr(origin, "__array__"):
         return _is_array(value)
-    if not isinstance(kind, type) or kind in (Unknown, object, Any) or getattr(kind, "_is_protocol", False):
+    if origin is type:
+        return isinstance(value, type)
+    if not isinstance(kind, type) or kind in (Unknown, object, Any):
+        return True
+    if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
         return True
     return isinstance(value, kind)
 
@@ -310,6 +320,8 @@ def words(kind: Any) -> str:
         return f"({', '.join(map(words, inside))})"
     if origin is Callable or kind is Callable:
         return "a function"
+    if origin is type or getattr(kind, "__name__", "") == "Dtype":
+        return "a dtype"
     if origin is not None and hasattr(origin, "__array__"):
         return "an array of numbers"
     if origin is not None:

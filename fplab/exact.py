@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Literal
 
 from .errors import LabError, door, integer
-from .formats import Format, Overflow, Rounding, Specials, get, overflow, rounding
+from .formats import Format, FormatLike, Overflow, Rounding, Specials, get, overflow, rounding
 
 __all__ = [
     "NAN",
@@ -102,7 +102,7 @@ def magnitude_of(code: int, fmt: Format) -> Fraction:
 
 
 @door
-def decode(code: int, fmt: str | Format) -> Exact:
+def decode(code: int, fmt: FormatLike) -> Exact:
     """What a code means."""
     fmt = get(fmt)
     code = integer("code", code, 0, (1 << fmt.bits) - 1, f", the codes of {fmt.name}")
@@ -180,7 +180,7 @@ def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
 @door
 def round_to(
     x: Exact,
-    fmt: str | Format,
+    fmt: FormatLike,
     mode: str | Rounding = Rounding.RNE,
     policy: str | Overflow | None = None,
     *,

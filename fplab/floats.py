@@ -26,7 +26,7 @@ import numpy as np
 from .arrays import Values, check_out, code_dtype, values, widened
 from .arrays import codes as read_codes
 from .errors import LabError, quotes_call, summary
-from .formats import Format, Overflow, Rounding, get
+from .formats import Format, FormatLike, Overflow, Rounding, get
 from .kernels import convert as loops
 from .kernels.rounding import Options, stream_keys
 from .plans import carrier, carrier_dtype, fast, layout, options, seed_bits
@@ -117,7 +117,7 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64,
 @quotes_call
 def quantize(
     x: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -160,7 +160,7 @@ def _encode(x: Array, fmt: Format, opt: Options, seed: np.uint64, flags: Array =
 @quotes_call
 def encode(
     x: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
@@ -181,7 +181,7 @@ def encode(
 
 
 @quotes_call
-def decode(codes: Any, fmt: str | Format, dtype: Any = None) -> Any:
+def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
     """The values of codes, exact; signalling NaNs stay signalling.
 
     ``dtype``: float32 (the default where it holds the format) or float64.
@@ -208,8 +208,8 @@ def decode(codes: Any, fmt: str | Format, dtype: Any = None) -> Any:
 @quotes_call
 def convert(
     x: Any,
-    src: str | Format,
-    dst: str | Format,
+    src: FormatLike,
+    dst: FormatLike,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,

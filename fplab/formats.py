@@ -20,6 +20,9 @@ import enum
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from .errors import LabError, door, own_integer, summary, unknown
 from .roundings import Rounding as Rounding
@@ -324,18 +327,56 @@ NAMES: tuple[str, ...] = tuple(f.name for f in TABLE)
 _BY_NAME = {name: f for f in TABLE for name in (f.name, *f.aliases)}
 
 
-@door
-def get(fmt: str | Format) -> Format:
-    """The format record of a name (or alias, case ignored), or the record itself.
+@runtime_checkable
+class Dtype(Protocol):
+    """A dtype of torch, or of numpy, to which ml_dtypes adds."""
 
-    >>> get("bfloat16") is get("bf16")
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        ...
+
+
+FormatName = str | Dtype | type[Any]  # ml_dtypes.bfloat16 and np.float16 are classes
+FormatLike = Format | FormatName
+
+
+def dtype_name(given: object) -> str | None:
+    """What a dtype of torch, numpy or ml_dtypes is called, such as "bfloat16"; None for what is no dtype."""
+    if given is float:
+        return "float64"
+    if isinstance(given, type) and issubclass(given, np.generic):
+        return given.__name__
+    if isinstance(given, np.dtype):
+        return str(given.name)
+    text = str(given) if type(given).__name__ == "dtype" else ""
+    return text.removeprefix("torch.") if text.startswith("torch.") else None
+
+
+def spelt(given: Any) -> Any:
+    """The lab's name for a dtype, its own where the lab has no such format; anything but a dtype as it is.
+
+    >>> spelt(np.float16), spelt(np.dtype("int8")), spelt("half")
+    ('fp16', 'int8', 'half')
+    """
+    name = dtype_name(given)
+    return given if name is None else _BY_NAME[name].name if name in _BY_NAME else name
+
+
+@door
+def get(fmt: FormatLike) -> Format:
+    """The format record of a name (or alias, case ignored) or of a dtype of torch, numpy or ml_dtypes, or the record.
+
+    >>> import ml_dtypes
+    >>> get("bfloat16") is get("bf16") is get(ml_dtypes.bfloat16)
     True
     """
     if isinstance(fmt, Format):
         return fmt
-    found = _BY_NAME.get(fmt.strip().lower()) if isinstance(fmt, str) else None
+    name = fmt if isinstance(fmt, str) else dtype_name(fmt)
+    found = None if name is None else _BY_NAME.get(name.strip().lower())
     if found is None:
-        raise unknown("format", fmt, NAMES, aliases=_BY_NAME)
+        raise unknown("format", fmt, NAMES, aliases=_BY_NAME, called=name)
     return found
 
 

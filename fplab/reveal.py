@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .errors import LabError, integer, quotes_call
-from .formats import Format, get
+from .formats import Format, FormatLike, get
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -177,7 +177,7 @@ def _runs(parts: tuple[int, ...], size: int) -> list[tuple[int, int]]:
 
 @quotes_call
 def reveal_order(
-    f: Callable[..., Any], n: int, fmt: str | Format = "fp32", *, operands: int = 1, rows: bool = False
+    f: Callable[..., Any], n: int, fmt: FormatLike = "fp32", *, operands: int = 1, rows: bool = False
 ) -> SumTree:
     """The order in which ``f`` adds ``n`` terms of the format ``fmt``, as a :class:`SumTree`.
 
@@ -204,7 +204,7 @@ def reveal_order(
     return tree
 
 
-def masks(n: int, pairs: Array, fmt: str | Format, operands: int = 1) -> list[Array]:
+def masks(n: int, pairs: Array, fmt: FormatLike, operands: int = 1) -> list[Array]:
     """Masked ones: for every pair (i, j), a row with M at i, -M at j and 1 elsewhere.
 
     ``pairs``: integers (R, 2). Gives one or two arrays (R, n), whose products are the masked ones. A sum of such a row
@@ -219,7 +219,7 @@ def masks(n: int, pairs: Array, fmt: str | Format, operands: int = 1) -> list[Ar
     return arrays
 
 
-def one_of(fmt: str | Format, operands: int = 1) -> float:
+def one_of(fmt: FormatLike, operands: int = 1) -> float:
     """The number that a 1 of the masks stands for: a power of two."""
     return float(np.prod([unit for _, unit in _factors(get(fmt), operands)]))
 

@@ -9,14 +9,14 @@ import numpy as np
 from .arrays import values, widened
 from .errors import quotes_call
 from .floats import round_into, shaped
-from .formats import Format, get
+from .formats import FormatLike, get
 from .plans import options
 
 CLASSES = ("zero", "subnormal", "normal", "infinite", "nan")
 
 
 @quotes_call
-def neighbours(x: Any, fmt: str | Format) -> tuple[Any, Any]:
+def neighbours(x: Any, fmt: FormatLike) -> tuple[Any, Any]:
     """The nearest values of a format strictly below and strictly above each x, as float64.
 
     Beyond the largest finite value there is +infinity, whether or not the format has a code for it; where nothing
@@ -47,7 +47,7 @@ def neighbours(x: Any, fmt: str | Format) -> tuple[Any, Any]:
 
 
 @quotes_call
-def ulp(x: Any, fmt: str | Format) -> Any:
+def ulp(x: Any, fmt: FormatLike) -> Any:
     """The spacing of a format's values in the binade of each x, as float64; NaN for infinities and NaN.
 
     Below the smallest normal it is the spacing of the subnormals, beyond the largest value that of the top binade.
@@ -66,7 +66,7 @@ def ulp(x: Any, fmt: str | Format) -> Any:
 
 
 @quotes_call
-def classify(x: Any, fmt: str | Format) -> Any:
+def classify(x: Any, fmt: FormatLike) -> Any:
     """The class of each x once rounded to a format: "zero", "subnormal", "normal", "infinite" or "nan"."""
     form, v = get(fmt), values(x)
     rounded = np.empty(v.flat.size, np.float64)

@@ -28,7 +28,7 @@ import numpy as np
 from . import floats
 from .arrays import Values, broadcast, values
 from .errors import LabError, integer, quotes_call, unknown
-from .formats import TABLE, Format, Overflow, Rounding, Specials, get
+from .formats import TABLE, Format, FormatLike, Overflow, Rounding, Specials, get
 from .kernels import kulisch
 from .kernels import sums as loops
 from .kernels.rounding import NO_NAN, RNE, Options
@@ -58,9 +58,9 @@ class Job:
 @quotes_call
 def sum(
     x: Any,
-    fmt: str | Format,
+    fmt: FormatLike,
     order: str = "sequential",
-    accumulate: str | Format | None = None,
+    accumulate: FormatLike | None = None,
     rounding: str | Rounding = "rne",
     axis: int | None = -1,
     *,
@@ -70,7 +70,7 @@ def sum(
     subnormals: bool | str = True,
     nan: str | None = None,
     running: bool = False,
-    store: str | Format | None = None,
+    store: FormatLike | None = None,
     flags: bool = False,
 ) -> Any:
     """Sum values of the format ``fmt`` along ``axis`` (None: all of them), rounding after every addition.
@@ -99,8 +99,8 @@ def sum(
 def dot(
     x: Any,
     y: Any,
-    fmt: str | Format,
-    accumulate: str | Format = "fp32",
+    fmt: FormatLike,
+    accumulate: FormatLike = "fp32",
     order: str = "sequential",
     rounding: str | Rounding = "rne",
     axis: int | None = -1,
@@ -112,7 +112,7 @@ def dot(
     subnormals: bool | str = True,
     nan: str | None = None,
     running: bool = False,
-    store: str | Format | None = None,
+    store: FormatLike | None = None,
     flags: bool = False,
 ) -> Any:
     """The dot product of values of the format ``fmt`` along ``axis``; x and y broadcast.
@@ -151,7 +151,7 @@ def _fused(order: str, products: str | None) -> bool:
     return products == "exact"
 
 
-def _narrow_format(name: str, fmt: str | Format) -> Format:
+def _narrow_format(name: str, fmt: FormatLike) -> Format:
     try:
         form = get(fmt)
     except LabError:
@@ -167,8 +167,8 @@ def _narrow_format(name: str, fmt: str | Format) -> Format:
 
 
 def _job(
-    fmt: str | Format,
-    accumulate: str | Format | None,
+    fmt: FormatLike,
+    accumulate: FormatLike | None,
     order: str,
     mode: str | Rounding,
     block: int,
@@ -178,7 +178,7 @@ def _job(
     policy: str | Overflow | None,
     subnormals: bool | str,
     nan: str | None,
-    store: str | Format | None,
+    store: FormatLike | None,
 ) -> Job:
     """Check the choices that do not depend on the data."""
     source = _narrow_format("fmt", fmt)
@@ -208,7 +208,7 @@ def _deliver(
     job: Job,
     operands: list[Values],
     axis: int | None,
-    store: str | Format | None,
+    store: FormatLike | None,
     policy: str | Overflow | None,
     subnormals: bool | str,
     nan: str | None,

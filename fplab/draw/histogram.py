@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import formats
 from ..errors import LabError
-from ..formats import Format
+from ..formats import Format, FormatLike, spelt
 from .page import two_to
 from .scene import GREY, Scene
 
@@ -72,7 +72,7 @@ def _bars(
                 drawing.text(x + step / 2, y + min(tall / 2 + 4, 14), one.mark, "middle", 10)
 
 
-def format_thresholds(fmt: str | Format) -> tuple[Threshold, ...]:
+def format_thresholds(fmt: FormatLike) -> tuple[Threshold, ...]:
     """The binade edges that matter for a format: smallest subnormal, smallest normal, first overflowing power of two.
 
     >>> format_thresholds("fp16")[0][0]
@@ -130,6 +130,7 @@ def binade_histogram(
     counts, exponents = np.asarray(counts), np.asarray(exponents)
     if counts.shape != exponents.shape or counts.ndim != 1:
         raise LabError(f"counts {counts.shape} and exponents {exponents.shape} must be 1-d and of one length.")
+    thresholds = spelt(thresholds)
     marks = format_thresholds(thresholds) if isinstance(thresholds, str | Format) else tuple(thresholds)
     from .style import current, look
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from .. import exact, formats
 from ..errors import LabError
-from ..formats import Format
+from ..formats import Format, FormatLike
 from ..numerals import number_text, short
 from .style import current, look
 
@@ -37,7 +37,7 @@ def values_between(fmt: Format, low: Fraction, high: Fraction) -> list[Fraction]
 
 def number_line(
     ax: Axes,
-    fmt: str | Format,
+    fmt: FormatLike,
     low: float,
     high: float,
     *,

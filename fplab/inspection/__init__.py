@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LabError, quotes_call, unknown
-from ..formats import Format, Overflow, Rounding, get
+from ..formats import Format, FormatLike, Overflow, Rounding, get, spelt
 from ..formats import rounding as rounding_of
 from ..language import in_each
 from ..numerals import number_text, short
@@ -63,7 +63,7 @@ class Inspection:
 @quotes_call
 def inspect(
     value: Any,
-    formats: str | Format | Iterable[str | Format] = DEFAULT_FORMATS,
+    formats: FormatLike | Iterable[FormatLike] = DEFAULT_FORMATS,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
 ) -> Inspection:
@@ -81,9 +81,10 @@ def inspect(
     >>> print(inspect("0.1", "fp16").rows[0].hex)
     0x2e66
     """
-    if not isinstance(formats, str | Format | Iterable):
+    given_formats: Any = spelt(formats)
+    if not isinstance(given_formats, str | Format | Iterable):
         raise LabError(f"formats={formats!r} names no format; allowed: a name, a record, or several.")
-    records = tuple(get(f) for f in ([formats] if isinstance(formats, str | Format) else formats))
+    records = tuple(get(f) for f in ([given_formats] if isinstance(given_formats, str | Format) else given_formats))
     if not records:
         raise LabError("no format was given; allowed: one or more names or records.")
     mode = _rounding(rounding)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays import as_array, values
 from ..errors import LabError, quotes_call, unknown
-from .grids import Grid, get
+from .grids import Grid, GridLike, get
 
 Array = np.ndarray[Any, Any]
 ALONG = ("tensor", "row", "column", "channel")
@@ -106,7 +106,7 @@ def extremes(x: Any, along: str = "tensor") -> tuple[Array, Array]:
 
 
 @quotes_call
-def symmetric(amax: Any, grid: str | Grid = "int8") -> Affine:
+def symmetric(amax: Any, grid: GridLike = "int8") -> Affine:
     """Zero point 0 and ``scale = amax / high``: the largest magnitude becomes the largest code.
 
     ``amax``: non-negative float32 of any shape. A scale below 2^-126 (an amax of zero too) is raised to that, so that
@@ -123,7 +123,7 @@ def symmetric(amax: Any, grid: str | Grid = "int8") -> Affine:
 
 
 @quotes_call
-def affine(low: Any, high: Any, grid: str | Grid = "int8_full") -> Affine:
+def affine(low: Any, high: Any, grid: GridLike = "int8_full") -> Affine:
     """``scale = (high - low) / steps``, and the zero point at which ``low`` becomes the least code.
 
     The range is first stretched to hold zero, which must be a code (padding and ReLU are zeros). ``low``, ``high``:
@@ -147,7 +147,7 @@ def affine(low: Any, high: Any, grid: str | Grid = "int8_full") -> Affine:
 
 
 @quotes_call
-def scheme(x: Any, grid: str | Grid = "int8", along: str = "tensor", zero_point: bool = False) -> Affine:
+def scheme(x: Any, grid: GridLike = "int8", along: str = "tensor", zero_point: bool = False) -> Affine:
     """The :class:`Affine` of a tensor's own range: :func:`symmetric` of its absmax, or with a zero point.
 
     A grid without a sign refuses negative values where there is no zero point.

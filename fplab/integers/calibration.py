@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import LabError, door, integer, quotes_call, unknown
 from .affine import Array, floats
-from .grids import Grid, get
+from .grids import Grid, GridLike, get
 
 BINS = 2048
 START = 128  # the least number of bins that entropy and mse keep
@@ -117,7 +117,7 @@ class Histogram:
         return float(self.edges[np.searchsorted(shares, percentile / 100)])
 
     @quotes_call
-    def entropy(self, grid: str | Grid = "int8", start: int = START) -> float:
+    def entropy(self, grid: GridLike = "int8", start: int = START) -> float:
         """The cut with the least divergence: the bins before it against their image in the levels of ``grid``."""
         key = ("entropy", get(grid), start)
         if key not in self._chosen:
@@ -126,7 +126,7 @@ class Histogram:
             self._chosen[key] = float(self.edges[cuts[last]]) if cuts.size else 0.0
         return self._chosen[key]
 
-    def divergences(self, grid: str | Grid = "int8", start: int = START) -> tuple[Array, Array]:
+    def divergences(self, grid: GridLike = "int8", start: int = START) -> tuple[Array, Array]:
         """The cuts (numbers of bins kept) and the divergence at each, infinite where an empty bin takes the rest."""
         self._candidates(start)
         if not self.amax:
@@ -138,7 +138,7 @@ class Histogram:
         return cuts, all_divergences(bins, start, levels)
 
     @quotes_call
-    def mse(self, grid: str | Grid = "int8", start: int = START) -> float:
+    def mse(self, grid: GridLike = "int8", start: int = START) -> float:
         """The bin centre that gives the least squared error as the largest value of ``grid``."""
         key = ("mse", get(grid), start)
         if key not in self._chosen:
@@ -146,7 +146,7 @@ class Histogram:
             self._chosen[key] = float(candidates[int(np.argmin(errors))]) if candidates.size else 0.0
         return self._chosen[key]
 
-    def squared_errors(self, grid: str | Grid = "int8", start: int = START) -> tuple[Array, Array]:
+    def squared_errors(self, grid: GridLike = "int8", start: int = START) -> tuple[Array, Array]:
         """The candidates of the mse rule (bin centres) and the mean squared error with each."""
         self._candidates(start, 1)
         if not self.amax:
@@ -220,7 +220,7 @@ class Calibrator:
     rule: str
     percentile: float = 0.0
 
-    def amax(self, seen: Histogram, grid: str | Grid = "int8") -> float:
+    def amax(self, seen: Histogram, grid: GridLike = "int8") -> float:
         """The largest magnitude to represent."""
         if not isinstance(seen, Histogram):
             raise LabError(f"a calibrator reads a Histogram, and this is a {type(seen).__name__}; collect it into one.")

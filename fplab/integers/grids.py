@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError, chosen, door, own_integer
+from ..formats import FormatName, spelt
 
 
 @door
@@ -60,6 +61,9 @@ GRIDS: tuple[Grid, ...] = (
 )
 
 
-def get(grid: str | Grid) -> Grid:
-    """The grid of a name, or the record itself."""
-    return chosen("integer grid", grid, {one.name: one for one in GRIDS}, Grid)
+GridLike = FormatName | Grid
+
+
+def get(grid: GridLike) -> Grid:
+    """The grid of a name or of an integer dtype, or the record itself."""
+    return chosen("integer grid", spelt(grid), {one.name: one for one in GRIDS}, Grid)

@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import as_array
 from ..errors import LabError, integer, quotes_call
 from .affine import Affine, Array, affine, demand_sign, dequantize, floats, quantize, symmetric
-from .grids import Grid, get
+from .grids import Grid, GridLike, get
 
 
 @quotes_call
@@ -79,7 +79,7 @@ class Groups:
 
 
 @quotes_call
-def quantize_groups(w: Any, group: int = 128, grid: str | Grid = "int4", zero_point: bool = False) -> Groups:
+def quantize_groups(w: Any, group: int = 128, grid: GridLike = "int4", zero_point: bool = False) -> Groups:
     """Quantise weights (N, K) in groups of ``group`` along K; the last group of a row may be shorter.
 
     ``grid``: one of at most 4 bits. ``zero_point``: groups with a zero point ("int4_full" or "uint4" then use all

@@ -51,10 +51,10 @@ def inference(
     c: Transformer, groups: Iterable[tuple[Tensor, ...]], stage: Stage, o: Options
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes by kind of one rank, and the temporaries by name: the prompt of all tokens runs in one pass."""
-    assert o.inference is not None
-    width = 4 if INFERENCE[o.inference] == 4 else 2
+    fmt = str(o.inference)
+    width = 4 if INFERENCE[fmt] == 4 else 2
     tokens = o.sequence or c.sequence
-    weights = sum(many * weight_bytes([t.share(o.tensor) for t in group], o.inference)
+    weights = sum(many * weight_bytes([t.share(o.tensor) for t in group], fmt)
                   for group, many in Counter(groups).items())  # fmt: skip
     widest = max(divided_up(max(c.width * (1 + c.gated), c.hidden + 2 * c.kv_width), o.tensor), c.hidden)
     temporaries = {"activations of a layer": o.micro_batch * tokens * (2 * c.hidden + widest) * width}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import LabError, door, own_integer, unknown
+from ..formats import FormatName, spelt
 from .activations import RECOMPUTE
 from .models import LARGEST, Transformer, flag
 from .pipeline import check_schedule
@@ -77,7 +78,7 @@ class Options:
     chunk_budget: int = 0
     bucket: int = 25 * MIB
     bucket_views: bool = True
-    inference: str | None = None
+    inference: FormatName | None = None
 
     def __post_init__(self) -> None:
         for name in (*POSITIVE, *(("sequence",) if self.sequence is not None else ())):
@@ -96,7 +97,8 @@ class Options:
         ):
             if not isinstance(name, str) or name not in allowed:
                 raise unknown(kind, name, allowed)
-        fmt = self.inference
+        fmt = spelt(self.inference)
+        object.__setattr__(self, "inference", fmt)
         if fmt is not None and not (isinstance(fmt, str) and fmt in INFERENCE):
             raise unknown("inference format", fmt, INFERENCE)
         if fmt is not None:

@@ -66,7 +66,7 @@ _library: torch.library.Library | None = None
 
 @quotes_call
 def autocast(
-    dtype: str | torch.dtype = "fp16", *, enabled: bool = True, cache: bool = True, product: str = "float32"
+    dtype: formats.FormatName = "fp16", *, enabled: bool = True, cache: bool = True, product: str = "float32"
 ) -> AbstractContextManager[None]:
     """Run a block, or a decorated function, under the rules of CUDA's autocast, on CPU tensors.
 
@@ -93,10 +93,11 @@ def autocast(
     ...     x.dtype, x.exp().dtype
     (torch.float16, torch.float32)
     """
-    if isinstance(dtype, str):
-        if dtype.lower() not in ALIASES:
+    if not isinstance(dtype, torch.dtype):
+        name = str(formats.spelt(dtype)).lower()
+        if name not in ALIASES:
             raise unknown("autocast dtype", dtype, DTYPES, ALIASES)
-        dtype = ALIASES[dtype.lower()]
+        dtype = ALIASES[name]
     if dtype not in DTYPES.values():
         raise LabError(
             f"dtype={dtype!r} is not one that CUDA's autocast takes; allowed: torch.float16, torch.bfloat16."

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..errors import LabError, door, quotes_call, summary
 from ..integers import Affine, Grid
 from ..integers.affine import SMALLEST_SCALE
-from ..integers.grids import get
+from ..integers.grids import GridLike, get
 from .replacing import Layer
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -111,7 +111,7 @@ def _affine(how: Affine) -> Affine:
 
 @quotes_call
 def fake_quantize(
-    x: Tensor, scale: float | Tensor, zero_point: int | Tensor = 0, grid: str | Grid = "int8", axis: int | None = None
+    x: Tensor, scale: float | Tensor, zero_point: int | Tensor = 0, grid: GridLike = "int8", axis: int | None = None
 ) -> Tensor:
     """The values of ``x`` (float32 or 16-bit, any shape) as integers of ``grid``; gradients pass straight through.
 

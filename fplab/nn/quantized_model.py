@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ..errors import LabError, door, quotes_call, unknown
-from ..integers import CALIBRATORS, Affine, Grid, Histogram, affine, symmetric
+from ..integers import CALIBRATORS, Affine, Histogram, affine, symmetric
 from ..integers.affine import demand_sign
 from ..integers.calibration import BINS, Calibrator
-from ..integers.grids import get
+from ..integers.grids import GridLike, get
 from .fake_quantization import FakeQuantize, LearnedStep
 from .replacing import named_modules, replaced
 
@@ -133,7 +133,7 @@ class QuantizedLayer(nn.Module):
         return result
 
 
-def weight_scheme(weight: np.ndarray, grid: str | Grid, along: str, calibrator: Calibrator | None) -> Affine:
+def weight_scheme(weight: np.ndarray, grid: GridLike, along: str, calibrator: Calibrator | None) -> Affine:
     """The symmetric scheme of a weight (outputs first): by its largest magnitudes, or by a calibrator's."""
     if along not in WEIGHTS_ALONG:
         raise unknown("granularity", along, WEIGHTS_ALONG)
@@ -146,7 +146,7 @@ def weight_scheme(weight: np.ndarray, grid: str | Grid, along: str, calibrator: 
     return symmetric(amax.reshape(-1, *[1] * (weight.ndim - 1)) if along == "channel" else amax[0], grid)
 
 
-def input_scheme(seen: Histogram, grid: str | Grid, calibrator: Calibrator, zero_point: bool) -> Affine:
+def input_scheme(seen: Histogram, grid: GridLike, calibrator: Calibrator, zero_point: bool) -> Affine:
     """The scheme of inputs, one for the tensor, from what was seen of them."""
     form = get(grid)
     amax = calibrator.amax(seen, form)

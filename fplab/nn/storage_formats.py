@@ -20,12 +20,12 @@ from torch import nn
 
 from .. import formats as table
 from ..errors import LabError, quotes_call, unknown
-from ..formats import Format
+from ..formats import Format, FormatLike
 from ..plans import options, seed_bits
 from .straight_through import Cast, demand_carrier, straight_through
 
 KINDS = ("weights", "activations", "gradients", "weight_gradients", "states")
-Name = str | Format | None
+Name = FormatLike | None
 Choice = str | Mapping[str, str]
 
 

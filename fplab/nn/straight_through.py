@@ -15,7 +15,7 @@ import torch
 
 from .. import floats, formats
 from ..errors import LabError, quotes_call
-from ..formats import Format, Overflow, Rounding
+from ..formats import Format, FormatLike, Overflow, Rounding
 from ..plans import options, seed_bits
 from .bits import FORMATS
 
@@ -98,14 +98,14 @@ def straight_through(x: torch.Tensor, forward: Cast, backward: Cast) -> torch.Te
 @quotes_call
 def quantize(
     tensor: torch.Tensor,
-    fmt: str | Format | None,
+    fmt: FormatLike | None,
     rounding: str | Rounding = "rne",
     *,
     overflow: str | Overflow | None = None,
     subnormals: bool | str = True,
     seed: int | None = None,
     nan: str | None = None,
-    backward: str | Format | None = None,
+    backward: FormatLike | None = None,
 ) -> torch.Tensor:
     """A tensor rounded to a format, in a tensor of its own dtype; the gradient passes straight through.
 
@@ -134,7 +134,7 @@ def quantize(
 
 
 def _cast(
-    fmt: str | Format | None,
+    fmt: FormatLike | None,
     mode: Rounding,
     overflow: str | Overflow | None,
     subnormals: bool | str,

@@ -72,12 +72,13 @@ class Wire:
     ``seed``, an integer below 2**64, is needed for stochastic rounding.
     """
 
-    format: str = "fp32"
+    format: formats.FormatName = "fp32"
     rounding: str = "rne"
     add: str = "fp32"
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "format", formats.spelt(self.format))
         if self.add not in ("fp32", "wire"):
             raise unknown("addition", self.add, ["fp32", "wire"])
         if self.add == "wire" and formats.rounding(self.rounding).random:
@@ -107,7 +108,7 @@ class Wire:
             return np.asarray(x + y, np.float32)
 
 
-def added(x: Array, y: Array, fmt: str, rounding: str = "rne") -> Array:
+def added(x: Array, y: Array, fmt: formats.FormatLike, rounding: str = "rne") -> Array:
     """``fplab.add``, the bits of its numbers, float32; for BF16 and TF32 to nearest, many times as fast.
 
     Their exponents are FP32's, and 24 bits at least two more than twice theirs, so a sum that was first rounded to FP32

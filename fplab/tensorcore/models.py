@@ -143,7 +143,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-Inputs = str | Sequence[str]
+Inputs = formats.FormatName | Sequence[formats.FormatName]
 _Key = tuple[str, str, Scale | None, str]  # formats of A and B, the scales, and the algorithm where there are any
 
 
@@ -213,7 +213,8 @@ def _as_spelt(text: str, given: str) -> str:
 
 def input_key(inputs: Inputs) -> _Key:
     """What a name of inputs means: "fp16", "mxfp4", or a pair such as ("e4m3", "e5m2") or "e4m3*e5m2"."""
-    pair = inputs.split("*") if isinstance(inputs, str) else list(inputs)
+    given = formats.spelt(inputs)
+    pair = given.split("*") if isinstance(given, str) else [formats.spelt(name) for name in given]
     if len(pair) not in (1, 2) or not all(isinstance(name, str) for name in pair):
         raise LabError(f"inputs={inputs!r} is neither a name nor a pair of names. Allowed: {', '.join(INPUTS)}.")
     found = [_one_input(name) for name in pair]
@@ -280,11 +281,15 @@ def _cells(gpu: str) -> tuple[Model, ...]:
 
 @door
 def get(
-    gpu: str | Model, inputs: Inputs = "fp16", output: str | None = "fp32", instruction: str | None = None
+    gpu: str | Model,
+    inputs: Inputs = "fp16",
+    output: formats.FormatName | None = "fp32",
+    instruction: str | None = None,
 ) -> Model:
     """The record of a cell; a Model is returned as it is.
 
-    ``gpu``: one of :data:`GPUS`, without regard to case. ``inputs``: one of :data:`INPUTS`, or a pair for A and B.
+    ``gpu``: one of :data:`GPUS`, without regard to case. ``inputs``: one of :data:`INPUTS`, or a pair for A and B;
+    dtypes of torch and ml_dtypes are names too.
     ``output``: the format of C and D, "fp32" or "fp16" ("int32" and "fp64" where those are the only ones, or None).
     ``instruction``: "mma", "wgmma" or "tcgen05", "mma.k8" for the shorter of two; None is what torch's products use
     there, or the only one that has the cell.
@@ -293,7 +298,7 @@ def get(
     """
     if isinstance(gpu, Model):
         return gpu
-    name, wanted = gpu_name(gpu), input_key(inputs)
+    name, wanted, output = gpu_name(gpu), input_key(inputs), formats.spelt(output)
     family, k = _instruction(instruction, name)
     cells = _cells(name)
     with_inputs = [m for m in cells if key(m) == wanted]
@@ -306,7 +311,7 @@ def get(
         )
     if output in (None, "fp32") and all(m.output != "fp32" for m in with_inputs):
         output = with_inputs[0].output
-    target = _output(output)
+    target = _output(None if output is None else str(output))
     with_output = [m for m in with_inputs if m.output == target]
     if not with_output:
         outputs = ", ".join(dict.fromkeys(m.output for m in with_inputs))
@@ -340,7 +345,8 @@ def classes() -> tuple[tuple[Model, ...], ...]:
 
 
 def _shown(inputs: Inputs) -> str:
-    return inputs if isinstance(inputs, str) else " * ".join(inputs)
+    found = formats.spelt(inputs)
+    return found if isinstance(found, str) else " * ".join(map(formats.spelt, found))
 
 
 def _output(output: str | None) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 from ..arrays import check_out
 from ..errors import LabError, quotes_call
 from ..floats import quantize
-from ..formats import get
+from ..formats import FormatLike, FormatName, get
 from ..threads import SMALLEST_SHARE
 from . import accumulators, engine, models, units
 from .models import Inputs, Model
@@ -43,8 +43,8 @@ def dot(
     c: Any = None,
     gpu: str | Model = "H100",
     inputs: Inputs = "fp16",
-    output: str | None = "fp32",
-    store: str | None = None,
+    output: FormatName | None = "fp32",
+    store: FormatLike | None = None,
     instruction: str | None = None,
     *,
     scale_a: Any = None,
@@ -89,8 +89,8 @@ def matmul(
     c: Any = None,
     gpu: str | Model = "H100",
     inputs: Inputs = "fp16",
-    output: str | None = "fp32",
-    store: str | None = None,
+    output: FormatName | None = "fp32",
+    store: FormatLike | None = None,
     instruction: str | None = None,
     *,
     alpha: float = 1,
@@ -227,7 +227,7 @@ def _product(model: Model, a: Array, b: Array, acc: Array, plan: Plan, scales: t
     return total
 
 
-def stored(result: Array, store: str | None) -> Array:
+def stored(result: Array, store: FormatLike | None) -> Array:
     """The result rounded to the format in which it is stored."""
     if store is None:
         return result

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import exact
 from ..errors import LabError, quotes_call
+from ..formats import FormatName
 from . import accumulators, models, oracle, units
 from .blocks import Block
 from .blocks import Term as Term
@@ -76,7 +77,7 @@ def trace(
     c: Any = None,
     gpu: str | Model = "H100",
     inputs: Inputs = "fp16",
-    output: str | None = "fp32",
+    output: FormatName | None = "fp32",
     instruction: str | None = None,
     *,
     scale_a: Any = None,

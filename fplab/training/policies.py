@@ -97,6 +97,8 @@ class Policy:
     scaler: Made = UNSCALED
 
     def __post_init__(self) -> None:
+        for field in ("cast", "autocast", "logits", "weights", "states"):
+            object.__setattr__(self, field, formats.spelt(getattr(self, field)))
         for field in ("cast", "autocast", "logits"):
             if (given := getattr(self, field)) is not None and given not in DTYPES:
                 raise unknown(f"{field} of policy {self.name!r}", given, DTYPES)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from ...errors import LabError, quotes_call
+from ...formats import FormatName, spelt
 from ...tensorcore.models import Model
 from . import operations
 from .modes import NO_COMPILER, Calls, Mode, Run, demand_eager, functions_seen
@@ -68,11 +69,11 @@ class Emulation(Run):
 @quotes_call
 def emulate(
     gpu: str | Model = "H100",
-    inputs: str = "fp16",
-    accumulate: str = "fp32",
+    inputs: FormatName = "fp16",
+    accumulate: FormatName = "fp32",
     *,
-    gradients: str | None = None,
-    store: str | None = None,
+    gradients: FormatName | None = None,
+    store: FormatName | None = None,
     scaling: Scaling | None = None,
     allow: Iterable[str] = (),
     instruction: str | None = None,
@@ -110,12 +111,9 @@ def emulate(
     >>> [(row.layer, row.phase, row.operation) for row in run.report().rows]
     [('Linear 1', 'forward', 'addmm'), ('Linear 1', 'backward', 'mm')]
     """
-    return Emulation(
-        Settings(
-            gpu, inputs, accumulate, gradients or inputs, store, scaling, operations.allowed_names(allow), instruction,
-            conversion,
-        )
-    )  # fmt: skip
+    forward, sums, backward, stored = map(spelt, (inputs, accumulate, gradients or inputs, store))
+    allowed = operations.allowed_names(allow)
+    return Emulation(Settings(gpu, forward, sums, backward, stored, scaling, allowed, instruction, conversion))
 
 
 class _Refusing:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import formats
 from ...errors import LabError
-from ...formats import Format
+from ...formats import Format, FormatLike
 from ...words import NOTHING, Text
 from . import words
 from .seen import Seen
@@ -85,7 +85,7 @@ class Comparison:
         return "\n".join(map(str, lines))
 
 
-def compare(fp32: Seen, emulated: Seen, *, ulps: float = 8, fmt: str | Format = "fp16") -> Comparison:
+def compare(fp32: Seen, emulated: Seen, *, ulps: float = 8, fmt: FormatLike = "fp16") -> Comparison:
     """The first layer and step where two watched runs part, in bits and for good.
 
     ``fp32``, ``emulated``: two watches whose blocks have ended, of the same model trained on the same batches.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import LabError, integer, quotes_call, unknown
-from ...formats import Format
+from ...formats import FormatLike
 from .events import NonFinite
 from .losses import Losses, Lost, merged
 from .origins import ROOT
@@ -20,7 +20,7 @@ ORDER = ("activations", *GRADIENTS, "updates", "weights")
 class Seen:
     """The counts of a run, to ask questions of; :class:`~fplab.nn.watch` fills them while it runs."""
 
-    def __init__(self, model: Any, optimizer: Any, formats: Iterable[str | Format], every: int, keep: int) -> None:
+    def __init__(self, model: Any, optimizer: Any, formats: Iterable[FormatLike], every: int, keep: int) -> None:
         self._model, self._optimizer = model, optimizer
         self.every, self.keep = integer("every", every, 1, 2**31), integer("keep", keep, 0, 2**20)
         self.formats = tuple(candidate(f) for f in formats)
@@ -66,7 +66,7 @@ class Seen:
         return histogram(self._table(kind, layer))
 
     @quotes_call
-    def fates(self, fmt: str | Format, kind: str, layer: str | None = None, log2_scale: int = 0) -> Fates:
+    def fates(self, fmt: FormatLike, kind: str, layer: str | None = None, log2_scale: int = 0) -> Fates:
         """How many values a candidate format, at a scale of 2**log2_scale, would make what; exact counts."""
         scale = integer("log2_scale", log2_scale, -REACH, REACH)
         return self._tables.fates(self._table(kind, layer), candidate(fmt), scale)

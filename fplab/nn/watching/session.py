@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...errors import LabError, quotes_call
-from ...formats import Format
+from ...formats import FormatLike
 from .advice import Limits
 from .comparing import compare
 from .events import NonFinite
@@ -63,7 +63,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         optimizer: Any,
         *,
         scaler: Any = None,
-        formats: Iterable[str | Format] = FORMATS,
+        formats: Iterable[FormatLike] = FORMATS,
         every: int = 8,
         keep: int = 64,
     ) -> None:

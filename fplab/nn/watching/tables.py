@@ -18,7 +18,7 @@ import numpy as np
 from ... import formats
 from ...errors import LabError
 from ...exact import magnitude_of
-from ...formats import Format
+from ...formats import Format, FormatLike
 from ...threads import split
 
 Array = np.ndarray[Any, Any]
@@ -73,7 +73,7 @@ class Fates(NamedTuple):
         return float(sum(getattr(self, name) for name in names) / max(self.nonzero, 1))
 
 
-def candidate(fmt: str | Format) -> Format:
+def candidate(fmt: FormatLike) -> Format:
     """A format that values could be held in instead of FP32, or an error that says why it cannot."""
     form = formats.get(fmt)
     if not (form.signed and form.zero and 1 <= form.fraction_bits <= MOST_FRACTION_BITS):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import LabError
-from ...formats import Format, Overflow, Specials, get, overflow
+from ...formats import Format, FormatLike, Overflow, Specials, get, overflow
 from ...kernels import optim
 from ...kernels.rounding import stream_keys
 from ...threads import SMALLEST_SHARE, split
@@ -43,7 +43,7 @@ def rounded(
     operation: str,
     left: np.ndarray,
     right: np.ndarray | float = 0.0,
-    fmt: str | Format = "fp32",
+    fmt: FormatLike = "fp32",
     *,
     seed: int | None = None,
     out: np.ndarray | None = None,

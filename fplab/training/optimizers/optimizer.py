@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 from ...errors import LabError
-from ...formats import Format
+from ...formats import FormatLike
 from . import programs
 from .arithmetic import rounded
 from .base import LabOptimizer
 from .precision import Precision, execute, precision
 from .programs import Program
 
-States = str | Format | Mapping[str, str | Format]
+States = FormatLike | Mapping[str, FormatLike]
 Observer = Callable[[Tensor, np.ndarray, np.ndarray, np.ndarray], None]
 
 
 class Options(TypedDict, total=False):
     """What every optimizer in formats takes; see :class:`FormatOptimizer`."""
 
-    weights: str | Format
+    weights: FormatLike
     states: States
-    compute: str | Format | None
+    compute: FormatLike | None
     update: str
     seed: int
 
@@ -54,9 +54,9 @@ class FormatOptimizer(LabOptimizer):
         params: Iterable[Any],
         numbers: dict[str, Any],
         *,
-        weights: str | Format = "fp32",
+        weights: FormatLike = "fp32",
         states: States = "fp32",
-        compute: str | Format | None = None,
+        compute: FormatLike | None = None,
         update: str = "nearest",
         seed: int = 0,
     ) -> None:

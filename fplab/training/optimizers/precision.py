@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import unknown
-from ...formats import Format, get
+from ...formats import Format, FormatLike, get
 from .arithmetic import grid, rounded
 from .programs import RULES, Program, Rule
 
@@ -44,9 +44,9 @@ class Precision:
 
 
 def precision(
-    weights: str | Format,
-    states: str | Format | Mapping[str, str | Format],
-    compute: str | Format | None,
+    weights: FormatLike,
+    states: FormatLike | Mapping[str, FormatLike],
+    compute: FormatLike | None,
     update: str,
     names: Iterable[str],
 ) -> Precision:

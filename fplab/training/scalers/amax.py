@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...errors import LabError, own_integer, quotes_class
-from ...formats import Format, get
+from ...formats import Format, FormatLike, get
 
 
 def power_of_two_scale(amax: float, largest: float, margin: int = 0) -> float:
@@ -45,8 +45,8 @@ class AmaxScaling:
     power of two, so that it changes no significand.
     """
 
-    fmt: str | Format = "e4m3"
-    gradients: str | Format | None = None
+    fmt: FormatLike = "e4m3"
+    gradients: FormatLike | None = None
     history: int = 16
     margin: int = 0
     _seen: dict[str, deque[float]] = field(init=False, default_factory=dict, repr=False)

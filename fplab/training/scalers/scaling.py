@@ -22,7 +22,7 @@ import torch
 from torch.optim import Optimizer
 
 from ...errors import LabError, quotes_class
-from ...formats import Format, get
+from ...formats import FormatLike, get
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, checked_scale, unscaled
 
 
@@ -52,7 +52,7 @@ class Scaler:
     """
 
     machine: Machine = TORCH
-    gradients: str | Format | None = None
+    gradients: FormatLike | None = None
     skip: bool = True
     _now: Tracked = field(init=False)
     _progress: dict[int, _Progress] = field(init=False, default_factory=dict, repr=False)
@@ -218,7 +218,7 @@ class DynamicScaler(Scaler):
         backoff_factor: float = TORCH.backoff_factor,
         growth_interval: int = TORCH.growth_interval,
         *,
-        gradients: str | Format | None = None,
+        gradients: FormatLike | None = None,
     ) -> None:
         super().__init__(Machine(init_scale, growth_factor, backoff_factor, growth_interval), gradients)
 
@@ -235,7 +235,7 @@ class KerasScaler(Scaler):
         initial_scale: float = KERAS.init_scale,
         dynamic_growth_steps: int = KERAS.growth_interval,
         *,
-        gradients: str | Format | None = None,
+        gradients: FormatLike | None = None,
     ) -> None:
         machine = Machine(initial_scale, growth_interval=dynamic_growth_steps, finite_growth=False, divides=True)
         super().__init__(machine, gradients)
@@ -256,7 +256,7 @@ class ApexScaler(Scaler):
         *,
         min_loss_scale: float | None = None,
         max_loss_scale: float = APEX.highest,
-        gradients: str | Format | None = None,
+        gradients: FormatLike | None = None,
     ) -> None:
         lowest = 0.0 if min_loss_scale is None else checked_scale("min_loss_scale", min_loss_scale)
         highest = checked_scale("max_loss_scale", max_loss_scale)
@@ -275,7 +275,7 @@ class StaticScaler(Scaler):
     ``skip=False`` applies gradients even where they are not finite, which is what a loop without a check does.
     """
 
-    def __init__(self, scale: float = 1.0, *, skip: bool = True, gradients: str | Format | None = None) -> None:
+    def __init__(self, scale: float = 1.0, *, skip: bool = True, gradients: FormatLike | None = None) -> None:
         super().__init__(Machine(checked_scale("scale", scale)), gradients, skip)
 
     def _moved(self, found_inf: bool) -> Tracked:
