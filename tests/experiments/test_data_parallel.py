@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from experiments.frame import Mutant, frame
 from fplab.experiments import data_parallel
 
@@ -14,10 +16,9 @@ def scaled(name: str, factor: float) -> Any:
     return lambda result: {name: getattr(result, name) * factor}
 
 
-def drifted(result: Any) -> Any:
-    distance = result.distance.copy()
-    distance[1, 1] += 1e-5
-    return {"distance": distance}
+def drifted(good: Any) -> Any:
+    """The bytes and bits of a run whose weights are 1e-5 away."""
+    return lambda one, plain: good(one, plain + np.float32(1e-5))
 
 
 MUTANTS = (
@@ -25,7 +26,7 @@ MUTANTS = (
            lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks), params=TINY),
     Mutant("bytes of another strategy", ("held_bytes",), change=lambda result: {"held": result.held[::-1]}),
     Mutant("messages counted twice", ("messages",), change=scaled("sent", 2)),
-    Mutant("one strategy's weights 1e-5 away", ("whole_batch",), change=drifted),
+    Mutant("weights 1e-5 away", ("whole_batch",), "fplab.experiments.data_parallel.of_strategy", drifted, params=TINY),
     Mutant("losses of another run", ("whole_batch",), change=scaled("losses", 1.001)),
 )  # fmt: skip
 
