@@ -48,7 +48,7 @@ test: lint ## ruff, mypy and the whole test suite
 browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null
 
-lab: $(VENV)/.ready ## JupyterLab on the notebooks
+lab: $(VENV)/.ready ## the course in JupyterLab, copied into fplab-course
 	@$(BIN)/python -m fplab lab
 
 pages: $(VENV)/.ready ## the course as HTML pages that are read offline, into pages

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import LabError, integer, unknown
+from .errors import LabError, demand, integer, missing, unknown
 from .roundings import Rounding
 from .version import __version__
 from .words import NOTHING
@@ -69,6 +69,7 @@ def run(args: Arguments) -> int:
     from .storage import demand_writable
 
     out = args.out or default_folder(args.full)
+    demand("torch", "matplotlib")
     known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
     done = run_experiments(args.names, full=args.full, out=out, pictures=args.pictures)
@@ -105,6 +106,7 @@ def figures(args: Arguments) -> int:
     from .experiments.wording import ARRAYS
     from .storage import demand_writable
 
+    demand("torch", "matplotlib")
     out = args.out or default_folder(args.full)
     if args.check:
         rows = check_manifest(out, args.names)
@@ -228,31 +230,30 @@ def exercise(args: Arguments) -> int:
 
 def pages(args: Arguments) -> int:
     """Write chapters as HTML pages that are read offline, with all their outputs, in both languages."""
+    from .copying import notebooks
     from .pages import write
 
-    for path in write(args.names, args.out, notebooks_folder(), lambda name: print(name, file=sys.stderr, flush=True)):
+    folder = here if (here := Path("notebooks")).is_dir() else notebooks()
+    for path in write(args.names, args.out, folder, lambda name: print(name, file=sys.stderr, flush=True)):
         print(path)
     return 0
 
 
 def lab(args: Arguments) -> int:
-    """Open JupyterLab on the notebooks."""
-    import importlib.util
-
+    """Copy the course into a folder, never over what was changed there, and open it in JupyterLab."""
+    from .columns import wrapped
+    from .copying import HERE, KEPT, chosen, copy_course
+    from .experiments.table import terminal_width
     from .lab import serve
 
-    if importlib.util.find_spec("jupyterlab") is None:
-        raise LabError('JupyterLab is not installed; pip install "fplab[lab]" or pip install jupyterlab.')
+    demand("jupyterlab", "psutil")
     port = integer("--port", args.port, 1, 65535)
-    return serve(notebooks_folder(), port, not args.no_browser)
-
-
-def notebooks_folder() -> Path:
-    """The folder ``notebooks``: here, or beside the package in its source tree."""
-    for folder in (Path("notebooks"), Path(__file__).resolve().parent.parent / "notebooks"):
-        if folder.is_dir():
-            return folder
-    raise LabError("there is no folder 'notebooks' here; run fplab lab in the source tree of fplab.")
+    folder = chosen(args.folder)
+    kept = copy_course(folder)
+    print(HERE.fill(folder=f"{folder.resolve()}{os.sep}"), flush=True)
+    if kept:
+        print(*wrapped(str(KEPT.fill(names=", ".join(kept))), terminal_width()), sep="\n", flush=True)
+    return serve(folder, port, not args.no_browser)
 
 
 # --- the parser -------------------------------------------------------------------------------------------------
@@ -339,6 +340,7 @@ def _pages_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="where (default: fplab-course, here)")
     parser.add_argument("--port", type=int, default=8888, help="default: 8888")
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
 
@@ -404,7 +406,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
     Command("exercise", "check answers to exercises", "check answers.py", _exercise_arguments, exercise),
     Command("pages", "write the course as HTML pages", "00_start", _pages_arguments, pages),
-    Command("lab", "open JupyterLab on the notebooks", "", _lab_arguments, lab),
+    Command("lab", "the course, in JupyterLab", "my-course", _lab_arguments, lab),
 )
 
 
@@ -471,6 +473,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.call and text.startswith(error.call):  # a Python call: quote the command that was typed instead
             text = f"fplab {shlex.join(argv or sys.argv[1:])}{text.removeprefix(error.call)}"
         print(text if text.startswith("fplab") else f"fplab: {text}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if (lacks := missing(error.name)) is None:
+            raise
+        print(f"fplab: {lacks}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fplab: interrupted; files already written are whole.", file=sys.stderr)

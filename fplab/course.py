@@ -127,9 +127,10 @@ class Picture:
 
 
 def folders() -> tuple[Path, ...]:
-    """Where figures may lie, a run's own before the gallery: below or beside the working folder, or in the sources."""
+    """Where figures may lie, a run's own before the gallery: near the working folder, or with the package."""
     places = [Path(place, kind) for kind in ("runs/quick", "figures") for place in ("", "..")]
-    return (*places, Path(__file__).resolve().parent.parent / "figures")
+    package = Path(__file__).resolve().parent
+    return (*places, package / "figures", package.parent / "figures")
 
 
 @door

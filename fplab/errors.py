@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import functools
+import importlib.util
 import inspect
 import numbers
 import operator
@@ -42,6 +43,50 @@ class LabError(ValueError):
 
     call: str | None = None
     is_misuse = True
+
+
+# What an extra of the package installs, by the name under which it is imported.
+EXTRAS = {
+    **dict.fromkeys(("matplotlib", "ml_dtypes", "torch"), "torch"),
+    **dict.fromkeys(("cloudpickle", "hypothesis", "IPython", "ipywidgets", "jupyterlab"), "lab"),
+    **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "psutil"), "lab"),
+    **dict.fromkeys(("babel",), "test"),
+}
+
+
+class MissingPartError(LabError, ImportError):
+    """A part of the lab needs a library that only an extra installs; ``name``: the library's."""
+
+    is_misuse = False
+
+
+def missing(name: str | None) -> MissingPartError | None:
+    """What to say where a library cannot be found; None for one that no extra installs.
+
+    >>> str(missing("torch"))
+    'torch is not installed, which this needs: pip install "fplab[torch]", or pip install torch alone.'
+    """
+    if name not in EXTRAS:
+        return None
+    extra = f'pip install "fplab[{EXTRAS[name]}]"'
+    error = MissingPartError(f"{name} is not installed, which this needs: {extra}, or pip install {name} alone.")
+    error.name = name
+    return error
+
+
+def demand(*names: str) -> None:
+    """Raise :class:`MissingPartError` for the first library of an extra that is not there; none is imported."""
+    for name in names:
+        if importlib.util.find_spec(name) is None and (error := missing(name)):
+            raise error
+
+
+def need(name: str) -> Any:
+    """A library that an extra installs; :class:`MissingPartError` where it is not there."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing(error.name) or error from None
 
 
 def reason(error: Exception) -> str:
@@ -189,7 +234,8 @@ def door(public: D) -> D:
         except LabError:
             raise
         except Exception as error:
-            if (refusal := _misfit(function, args, kwargs)) is not None:
+            lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
+            if (refusal := lacks or _misfit(function, args, kwargs)) is not None:
                 raise refusal from error
             raise
         if function is not public and (refusal := _misfit(function, args, kwargs)) is not None:

@@ -20,7 +20,12 @@ def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Pair:
     def load(name: str) -> Any:
         if name not in where and name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = import_module(f"{package}.{where.get(name, name)}")
+        try:
+            value = import_module(f"{package}.{where.get(name, name)}")
+        except ModuleNotFoundError as error:
+            from .errors import missing  # not at the top: most packages lack nothing, and are to load fast
+
+            raise missing(error.name) or error from None
         if name in where:
             value = getattr(value, name)
         vars(sys.modules[package])[name] = value

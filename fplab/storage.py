@@ -8,7 +8,6 @@ import math
 import os
 import re
 import secrets
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -65,11 +64,11 @@ def alone(folder: Path) -> Iterator[None]:
     """
     demand_possible(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":
+    try:
+        import fcntl
+    except ImportError:  # Windows
         yield
         return
-    import fcntl
-
     opened = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network folders know no locks

@@ -29,13 +29,12 @@ RUN_AGAIN = "([prompt, before]) => /\\[\\d+\\]/.test(prompt.textContent) && prom
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """A lab on a copy of the notebooks, with settings and progress of its own; gives its address."""
-    shutil.copytree(SOURCE / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    """A lab on its copy of the notebooks, with settings and progress of its own; gives its address."""
     (folder / "figures").symlink_to(SOURCE / "figures")
     own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME")}
     own |= {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
     environment = {**os.environ, **own, "FPLAB_PROGRESS_DIR": str(folder / "progress"), "FPLAB_LANG": "en"}
-    words = [sys.executable, "-m", "fplab", "lab", "--no-browser", "--port", "18880"]
+    words = [sys.executable, "-m", "fplab", "lab", str(folder / "notebooks"), "--no-browser", "--port", "18880"]
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -103,12 +103,13 @@ def test_who_takes_the_port_between_the_look_and_the_start_hears_nothing(monkeyp
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_lab_is_served_with_its_token_and_ends_with_its_command(taken, tmp_path, ending):
     environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
-    words = [sys.executable, "-m", "fplab", "lab", "--no-browser", "--port", str(taken)]
+    words = [sys.executable, "-m", "fplab", "lab", str(tmp_path / "course"), "--no-browser", "--port", str(taken)]
     with subprocess.Popen(
         words, cwd=SOURCE, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
-        first, second = process.stdout.readline(), process.stdout.readline()
+        where, first, second = (process.stdout.readline() for _ in range(3))
+        assert where == f"The course is in {tmp_path / 'course'}{os.sep}.\n"
         assert f"Port {taken} is in use; this is port" in first
         found = re.fullmatch(r"JupyterLab: (http://127\.0\.0\.1:(\d+)/lab/tree/00_start\.ipynb)\?token=(\w+)\n", second)
         assert found, second

@@ -23,7 +23,7 @@ LAYERS = (
     ("draw", "hardware", "inspection", "nn", "plots"),
     ("memory", "parallel", "training"),
     ("experiments",),
-    ("claims", "course", "exercises", "lab", "pages", "widgets"),
+    ("claims", "copying", "course", "exercises", "lab", "pages", "widgets"),
     ("cli", "__main__"),
 )  # fmt: skip
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}

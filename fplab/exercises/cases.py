@@ -13,20 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ..errors import LabError
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+
 from ..formats import get
 from .kinds import NAN, Among, Boxes, Codes, Floats, Integers, Kind, Lists, Options, Several, simplicity
 from .tasks import Implement
-
-try:
-    from hypothesis import HealthCheck, Phase, given, seed, settings
-    from hypothesis import strategies as st
-    from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
-    from hypothesis.internal.conjecture.providers import HypothesisProvider
-except ModuleNotFoundError:
-    raise LabError(
-        'checking a function needs hypothesis; pip install "fplab[lab]" or pip install hypothesis.'
-    ) from None
 
 Arguments = tuple[Any, ...]
 Strategy = st.SearchStrategy[Any]

@@ -58,8 +58,8 @@ def surroundings(words: list[str], file: Path, home: Path) -> tuple[list[str], d
     if before and before[0] == BWRAP[0]:
         before += _seen(file.resolve(), home)
     environment = {key: value for key, value in os.environ.items() if key.startswith(KEPT)}
-    own = {"HOME": str(home), "TMPDIR": str(home), "FPLAB_CACHE_DIR": str(home / "cache")}
-    return [*before, *words], {**environment, **own}
+    own = dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP"), str(home))  # two of them Windows'
+    return [*before, *words], {**environment, **own, "FPLAB_CACHE_DIR": str(home / "cache")}
 
 
 def _seen(file: Path, home: Path) -> list[str]:
@@ -77,13 +77,13 @@ def _seen(file: Path, home: Path) -> list[str]:
 
 def bound() -> None:
     """Limit the resources of this process and of those that it starts, where the system knows limits."""
-    if sys.platform == "win32":
+    try:
+        import resource
+    except ImportError:  # Windows
         return
-    import resource
-
     limits = {"CORE": 0, "FSIZE": GIB // 4, "NOFILE": 1024, "NPROC": 4096, "CPU": 3600, "AS": 16 * GIB}
     for name, most in limits.items():
-        which = getattr(resource, f"RLIMIT_{name}")
-        _, hard = resource.getrlimit(which)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(which, (least, least))
+        if (which := getattr(resource, f"RLIMIT_{name}", None)) is not None:
+            _, hard = resource.getrlimit(which)
+            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(which, (least, least))

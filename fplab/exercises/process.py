@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import LabError
+from ..errors import LabError, need
 from ..language import lang
 from ..words import Text, say
 from .isolation import surroundings
@@ -139,7 +139,7 @@ class Child:
     def close(self) -> None:
         if self.process is None:
             return
-        if os.name == "posix":
+        if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.closed.set()
@@ -223,11 +223,7 @@ class Sent(There):
 
 def _pickled(answer: Any) -> bytes:
     """An answer with all that it uses. Raises UnfitError, with the name, for what cannot be sent."""
-    try:
-        import cloudpickle
-    except ModuleNotFoundError:
-        text = 'checking an answer here needs cloudpickle; pip install "fplab[lab]" or pip install cloudpickle.'
-        raise LabError(text) from None
+    cloudpickle = need("cloudpickle")
     try:
         return bytes(cloudpickle.dumps(answer))
     except Exception as error:

@@ -70,6 +70,7 @@ def load(name: str) -> Experiment:
     return experiment_of(name, module) if found is None else found
 
 
+@door
 def show(name: str, full: bool = False, theme: str = "light") -> Figure:
     """Run an experiment and give its figure, which a notebook draws.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import LabError
+from ..errors import LabError, missing
 from ..hardware import environment, records
 from ..hardware.records import Record
 from . import figures, load
@@ -130,8 +130,11 @@ def check_claims(name: str, experiment: Experiment, result: Any, tick: Tick) -> 
 
 def raised(error: Exception) -> Outcome:
     """A failure that says what was raised and where: in the innermost line that is no library's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = [f for f in frames if not re.search(r"<frozen|lib.python\d|site-packages", f.filename)][-1]
+    if isinstance(error, ModuleNotFoundError) and (lacks := missing(error.name)):
+        return failed(str(lacks))
+    frames, own = traceback.extract_tb(error.__traceback__), str(Path(__file__).parents[1])  # it may lie in a library's
+    library = re.compile(r"<frozen|lib.python\d|site-packages")
+    frame = [f for f in frames if f.filename.startswith(own) or not library.search(f.filename)][-1]
     return failed(f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})")
 
 

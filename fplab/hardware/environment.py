@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError
+from ..errors import LabError, need
 from ..version import __version__
 
 LIBRARIES = ("numpy", "numba", "torch", "matplotlib")
@@ -51,10 +51,7 @@ def check_device(device: str) -> None:
 def torch_for(device: str) -> ModuleType:
     """torch, where it can compute on ``device`` ("cuda", "cuda:1", "cpu"); else an error that says what to do."""
     check_device(device)
-    try:
-        import torch
-    except ImportError:
-        raise LabError("torch is not installed, and devices are reached through it; install torch >= 2.8.") from None
+    torch: ModuleType = need("torch")
     if device != "cpu" and not torch.cuda.is_available():
         raise LabError("no CUDA device is present; --device cpu records the CPU as a stand-in for one.")
     if ":" in device and int(device.split(":")[1]) >= torch.cuda.device_count():
@@ -132,7 +129,7 @@ def cpu_name() -> str:
 def _first(path: Path, pattern: str) -> str | None:
     """The first match of a pattern's group in a file that may not exist."""
     try:
-        found = re.search(pattern, path.read_text(errors="replace"))
+        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     return found[1].strip() if found else None

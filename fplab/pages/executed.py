@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import LabError
+from ..errors import LabError, need
 from ..language import LANGUAGES
 from .inside import FIRST, STATIC
 
@@ -30,12 +30,7 @@ class Cell:
 
 def needed() -> Any:
     """The modules nbformat and nbclient, or an error that says how to get them."""
-    try:
-        import nbclient
-        import nbconvert  # noqa: F401  # the rendering uses it
-        import nbformat
-    except ImportError:
-        raise LabError('pages need nbformat, nbclient and nbconvert; pip install "fplab[lab]".') from None
+    nbformat, nbclient, _ = map(need, ("nbformat", "nbclient", "nbconvert"))  # the rendering uses the last
     return nbformat, nbclient
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import LabError, integer, quotes_call, unknown
-from .settings import LAUNCHED, Result, Setting, read
+from ..errors import LabError, demand, integer, quotes_call, unknown
+from .settings import KILL, LAUNCHED, Result, Setting, read
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Setting))[2:]
 LIMIT = 120.0  # seconds
@@ -37,6 +37,7 @@ def launch(
     port in use, a process that died (with its rank) or failed (with its error), and for a run beyond the limit; in
     each case no process is left.
     """
+    demand("torch")
     if wrong := [name for name in settings if name not in SETTINGS]:
         raise unknown("setting", wrong[0], SETTINGS)
     if not (isinstance(limit, int | float) and limit > 0):
@@ -134,8 +135,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, KILL)
+    process.kill()
     process.wait()
 
 
@@ -144,7 +147,7 @@ def _end_workers(folder: Path) -> None:
     numbers = [int(path.read_text(encoding="utf-8")) for path in folder.glob("pid.*")]
     for number in filter(lambda number: runs_here(number, folder), numbers):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
+            os.kill(number, KILL)
     patience = time.monotonic() + GRACE
     while any(runs_here(number, folder) for number in numbers) and time.monotonic() < patience:
         time.sleep(0.01)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
-from .settings import BACKENDS, HANG, LAUNCHED, STRATEGIES, RankResult, Setting, setting
+from .settings import BACKENDS, HANG, KILL, LAUNCHED, STRATEGIES, RankResult, Setting, setting
 
 PATIENCE = 20  # seconds that a process waits for the others
 
@@ -143,7 +142,7 @@ def work(asked: Setting, folder: Path) -> None:
     dist.init_process_group(chosen, timeout=timedelta(seconds=PATIENCE))
     try:
         if asked.dies == dist.get_rank():
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), KILL)
         if asked.dies is not None:
             dist.barrier()
         known: dict[str, Any] = strategies()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ STRATEGIES = (
 )
 HANG = "hang"  # no strategy: a process that neither ends nor answers, to see what becomes of the others
 BACKENDS = ("gloo", "nccl")
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process by any signal
 LAUNCHED = "FPLAB_LAUNCHED"  # an environment variable: the launcher holds the other end of standard input
 HIDDEN, WIDTH = 3, 32  # of the perceptron that is trained: 64-32-32-32-10, 4,522 parameters
 LAYERS = HIDDEN + 1

@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ..draw.page import note, refusal
-from ..errors import LabError
+from ..errors import LabError, need
 from ..language import follow, in_each
 from ..words import Text, say
 
 State = Any
-HINT = (
-    "the widgets need ipywidgets; install fplab with its lab extra, fplab[lab], or use render(state) for the picture."
-)
 # The arrow of a list is black in ipywidgets, on a dark page too.
 ARROW = (
     "[data-jp-theme-light=false]{--jp-widgets-dropdown-arrow:"
@@ -200,11 +197,7 @@ def _script() -> str:
 
 
 def library() -> Any:
-    try:
-        import ipywidgets
-    except ImportError:
-        raise LabError(HINT) from None
-    return ipywidgets
+    return need("ipywidgets")
 
 
 def _redraw() -> None:

@@ -1,0 +1,61 @@
+"""The course in a folder of the reader's own: copied there, brought up to date, never over what the reader changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import LabError
+from .storage import alone, demand_writable, write_bytes, write_text
+from .words import say
+
+FOLDER = "fplab-course"
+COPIED = ".fplab-course.json"  # what was copied, by name: SHA-256
+HERE = say("The course is in {folder}.")
+KEPT = say("Kept as you changed them: {names}. Delete or rename one to have the course's own.")
+
+
+def notebooks() -> Path:
+    """The folder of the course's notebooks: in the package, or beside it in the source tree."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "notebooks", package.parent / "notebooks"):
+        if folder.is_dir():
+            return folder
+    raise LabError("this installation of fplab has no notebooks; install fplab again.")
+
+
+def chosen(folder: Path | None) -> Path:
+    """The folder that was asked for; else the working folder where it is a course's, or ``fplab-course`` in it."""
+    return folder or (Path() if Path(COPIED).is_file() else Path(FOLDER))
+
+
+def copy_course(folder: Path) -> list[str]:
+    """Copy the notebooks into a folder; gives the names of those that were kept, since their reader changed them.
+
+    A notebook that is as it was copied is replaced by a newer one. The course's own folder is left as it is.
+    """
+    source = notebooks()
+    if folder.exists() and folder.resolve() == source:
+        return []
+    demand_writable(folder)
+    kept, had = [], {}
+    with alone(folder):
+        with suppress(OSError, TypeError, ValueError):  # not there yet, or damaged: what differs is the reader's
+            had = dict(json.loads((folder / COPIED).read_text(encoding="utf-8")))
+        for path in sorted(source.glob("*.ipynb")):
+            new, target = path.read_bytes(), folder / path.name
+            there = target.read_bytes() if target.exists() else None
+            if there is not None and _digest(there) not in (had.get(path.name), _digest(new)):
+                kept.append(path.name)
+                continue
+            if there != new:
+                write_bytes(target, new)
+            had[path.name] = _digest(new)
+        write_text(folder / COPIED, json.dumps(had, indent=1))
+    return kept
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
