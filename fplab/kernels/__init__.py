@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import pickle
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba import types
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -159,6 +161,19 @@ class _Cache(NullCache):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave the garbage where it is until the block ends: a compilation makes objects by the million and drops few."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Hold an interrupt back until the block ends.
 
@@ -203,27 +218,44 @@ def _home(function: Kernel) -> tuple[str, ...]:
     return tuple(sorted(modules))
 
 
-def jit(function: Kernel, *, inline: bool = False) -> Kernel:
-    """numba's ``njit`` as every kernel here wants it: cached, without the GIL, IEEE division, never ``fastmath``.
-
-    ``inline=True`` has LLVM inline the function wherever it is called, which a loop needs in order to vectorise.
-    """
-    folder, name = _cache_dir(_home(function)), _name(function)
-    _distinct(function, name)
-    compiled: Kernel = numba.njit(nogil=True, error_model="numpy", forceinline=inline)(function)
+def _compiler(function: Kernel, folder: Path | None, name: str, **options: Any) -> Kernel:
+    """numba's ``njit`` of a function with our cache, which an interrupt does not cut short."""
+    compiled: Kernel = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
     if folder is not None:
         compiled._cache = _Cache(folder, function, name)
     compile_signature = compiled.compile
 
     @functools.wraps(compile_signature)
     def uninterrupted(signature: Any) -> Any:
-        with _uninterrupted():
+        with _uninterrupted(), _uncollected():
             return compile_signature(signature)
 
     compiled.compile = uninterrupted
     # A cached closure is looked up by what it captures, and numba names a captured function by a random number: the
     # closure would be compiled again in every process. With a name of its own the function is found again.
     compiled._set_uuid(name)  # type: ignore[attr-defined]
+    return compiled
+
+
+def jit(function: Kernel, *, inline: bool = False) -> Kernel:
+    """numba's ``njit`` as every kernel here wants it: cached, without the GIL, IEEE division, never ``fastmath``.
+
+    ``inline=True`` has LLVM inline the function wherever it is called, which a loop needs in order to vectorise.
+
+    Python and other kernels each have a compiled function of their own. What turns Python's arguments into machine
+    words takes longer to compile than most functions that only kernels call; and those are compiled once for all
+    integers, not anew for each that is written in a call.
+    """
+    folder, name = _cache_dir(_home(function)), _name(function)
+    _distinct(function, name)
+    compiled = _compiler(function, folder, name, forceinline=inline)
+
+    @functools.cache
+    def inside() -> Kernel:
+        return _compiler(function, folder, f"{name}|inside", no_cpython_wrapper=True, forceinline=inline)
+
+    compiled.get_call_template = lambda args, kws: inside().get_call_template([types.unliteral(a) for a in args], kws)
+    compiled.get_overload = lambda signature: inside().get_overload(signature)
     return compiled
 
 
