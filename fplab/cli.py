@@ -217,7 +217,7 @@ def inspect(args: Arguments) -> int:
     from .inspection import DEFAULT_FORMATS
     from .inspection import inspect as inspected
 
-    print(inspected(args.value.strip(), args.format or DEFAULT_FORMATS, args.rounding, args.overflow))
+    print(inspected(args.value.strip(), args.format or DEFAULT_FORMATS, args.rounding, args.overflow, args.scale))
     return 0
 
 
@@ -299,10 +299,12 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("value", metavar="VALUE", help="0.1, 1e-7, 1/3, 0x1.8p3, inf, nan; or a code: fp16:0x3c00")
-    parser.add_argument("--format", nargs="+", metavar="FORMAT", help="names of formats, such as fp16 bf16 e4m3")
+    parser.add_argument("--format", nargs="+", metavar="FORMAT", help="such as fp16 bf16 e4m3 int8 nf4 dynamic")
     roundings = ", ".join(mode.value for mode in Rounding if not mode.random)
     parser.add_argument("--rounding", default="rne", help=f"{roundings} (default: rne)")
     parser.add_argument("--overflow", help="inf, saturate or nan (default: the format's own)")
+    scale = "what one unit of an integer is worth, or a codebook's largest magnitude (default: 1)"
+    parser.add_argument("--scale", type=float, default=1.0, metavar="S", help=scale)
 
 
 def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
@@ -314,6 +316,11 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
         return one
 
     action("list", "Print every exercise by chapter, with what was solved.")
+    one = action("start", "Write a file with what a chapter asks and a place for each answer.")
+    one.add_argument("chapter", metavar="CHAPTER", help="its number or name, such as 4 or sums")
+    one.add_argument(
+        "file", nargs="?", type=Path, default=Path("answers.py"), metavar="FILE", help="answers.py unless named"
+    )
     one = action("check", "Check the answers of a file; the exit status is 1 where one is wrong.")
     one.epilog = "The file runs with your rights, like any program. For answers of others there is --isolated."
     one.add_argument("file", type=Path, metavar="FILE", help="Python: functions and values named as the exercises are")
@@ -355,7 +362,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
     shape = group(
         "the model",
         ("preset", str, "NAME", "gpt2, gpt2-xl, gpt3, bloom-176b, llama3-8b, llama3-70b or llama3-405b"),
-        ("parameters", int, "N", "a number of parameters instead: model states alone"),
+        ("parameters", str, "N", "a number of parameters instead, such as 7B or 1.3e9: model states alone"),
         *((name, int, "N", "of a transformer") for name in ("layers", "hidden", "heads", "vocabulary")),
         *((name, int, "N", "of a transformer (default: as heads, 4 hidden)") for name in ("kv-heads", "ffn")),
         ("positions", str, "KIND", "of a transformer: learned (default), rotary or alibi"),
@@ -404,7 +411,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
-    Command("exercise", "check answers to exercises", "check answers.py", _exercise_arguments, exercise),
+    Command("exercise", "start on exercises, and check answers", "start sums", _exercise_arguments, exercise),
     Command("pages", "write the course as HTML pages", "00_start", _pages_arguments, pages),
     Command("lab", "the course, in JupyterLab", "my-course", _lab_arguments, lab),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import decimal
 from fractions import Fraction
+from typing import Protocol
 
 from .errors import door, integer
 from .exact import Exact
-from .formats import Format
 from .words import say, say_of
 
 
@@ -82,6 +82,13 @@ def near_text(x: Exact | None) -> str:
     return text if len(text) <= 28 or x.kind != "finite" else f"≈ {short(x.value, 17)}"
 
 
-def hex_code(code: int, fmt: Format) -> str:
+class Coded(Protocol):
+    """Whatever has codes of so many bits."""
+
+    @property
+    def bits(self) -> int: ...
+
+
+def hex_code(code: int, fmt: Coded) -> str:
     """A code in hexadecimal, as many digits as the format's bits need."""
     return f"0x{code:0{-(-fmt.bits // 4)}x}"

@@ -100,3 +100,47 @@ def test_progress_as_csv(tmp_path, capsys):
     assert rows["absorbed"] == "no"
     assert cli.main(["exercise", "progress"]) == 0
     assert "2 of " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chapter", ["4", "04", "sums", "Sums"])
+def test_a_chapter_is_started_and_what_is_still_open_is_not_judged(tmp_path, capsys, chapter):
+    file = tmp_path / "my answers.py"
+    assert cli.main(["exercise", "start", chapter, str(file)]) == 0
+    named = [one for one in fplab.exercises.registry().values() if one.chapter.name == "sums"]
+    out = capsys.readouterr().out
+    assert out.startswith(f"{len(named)} exercises wait in {file}; fplab exercise check {file} looks at those")
+    text = file.read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= 100
+    for one in named:
+        assert f"\n{one.signature}" in text
+    assert cli.main(["exercise", "check", str(file)]) == 2
+    assert "answers no exercise" in capsys.readouterr().err
+    implemented = next(one for one in named if one.signature.startswith("def"))
+    dots = f"{implemented.signature}\n    ..."
+    assert dots in text
+    file.write_text(text.replace(dots, dots.replace("...", "return 0.0")), encoding="utf-8")
+    assert cli.main(["exercise", "check", str(file)]) == 1
+    out = capsys.readouterr().out
+    assert [f"[{one.name}]" in out for one in named] == [one is implemented for one in named]
+    assert cli.main(["exercise", "start", chapter, str(file)]) == 2
+    wanted = f"{str(file)!r} is there already, and is kept. Name another file: fplab exercise start {chapter} sums.py"
+    assert wanted in capsys.readouterr().err
+    assert "return 0.0" in file.read_text(encoding="utf-8")
+
+
+def test_every_chapter_can_be_started_in_chinese_and_answered_by_its_solutions(tmp_path, capsys):
+    for one in fplab.exercises.registry().values():
+        file = tmp_path / f"{one.chapter.name}.py"
+        if not file.exists():
+            assert cli.main(["exercise", "start", one.chapter.name, str(file), "--lang", "zh"]) == 0
+        compile(file.read_text(encoding="utf-8"), str(file), "exec")
+    assert "道习题" in capsys.readouterr().out
+
+
+def test_an_unknown_chapter_suggests_the_nearest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["exercise", "start", "suns"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown chapter 'suns'. Allowed: 1 or bits, " in said
+    assert said.endswith("Did you mean 'sums'?\n")
+    assert list(tmp_path.iterdir()) == []

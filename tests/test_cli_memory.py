@@ -47,6 +47,34 @@ def test_every_option_reaches_the_calculator(capsys: pytest.CaptureFixture[str])
     assert len(found["stages"]) == 4
 
 
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [("7B", 7 * 10**9), ("1.3e9", 13 * 10**8), ("350m", 350 * 10**6), ("124_439_808", 124439808), ("1T", 10**12),
+     ("12k", 12000), ("1,000", 1000), ("7.5e+09", 75 * 10**8)],
+)  # fmt: skip
+def test_parameters_as_people_write_them(written: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(f"--parameters {written}", capsys).startswith(f"{count:,} parameters, ")
+
+
+@pytest.mark.parametrize("written", ["7.5x", "1.5", "0", "0B", "-3", "B", "1e999", "1e3B2", "٧", "1.2345K", ""])
+def test_what_is_no_number_of_parameters(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["memory", f"--parameters={written}"]) == 2
+    wanted = f"fplab: --parameters {written!r} is not possible; allowed: a whole number such as 7B, 350M or 1.3e9.\n"
+    assert capsys.readouterr().err == wanted
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_it_says_which_figure_it_wrote(
+    json: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the JSON, which others read."""
+    assert cli.main(["memory", "--preset", "gpt2", *json, "--out", str(tmp_path / "bars.svg")]) == 0
+    text = capsys.readouterr()
+    line = f"figure: {tmp_path / 'bars.svg'}\n"
+    assert text.err == (line if json else "")
+    assert text.out.endswith("}\n" if json else line)
+
+
 def test_a_number_of_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said("--parameters 7500000000 --gpus 64 --zero 3 --json", capsys))
     assert found["stages"][0]["device"]["parameters"] == 234375000

@@ -182,7 +182,7 @@ def test_what_the_course_needs_is_named_where_it_is_missing(monkeypatch, library
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, "fplab.exercises.cases", raising=False)
     with pytest.raises(
-        fplab.LabError, match=rf'needs {library}; pip install "fplab\[lab\]" or pip install {library}\.'
+        fplab.LabError, match=rf'^{library} is not installed, which this needs: pip install "fplab\[lab\]", or'
     ):
         exercise("rne").check(answer, remember=False)
 

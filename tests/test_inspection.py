@@ -7,6 +7,7 @@ import math
 import re
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import fplab
 from fplab import exact
 from fplab.errors import LabError
 from fplab.formats import TABLE, Format, Specials, get
-from fplab.inspection import inspect
+from fplab.inspection import OTHERS, encodings, inspect
 from fplab.inspection.rows import neighbours
 from fplab.numerals import binary_text, decimal_text, short
 
@@ -302,3 +303,49 @@ def test_messages(args: tuple, text: str) -> None:
         inspect(*args)
     assert text in str(caught.value)
     assert str(caught.value).startswith("fplab.inspect(")
+
+
+# --- integers and codebooks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("scale", [1.0, 0.05, 3.0])
+@pytest.mark.parametrize("value", ["0.1", "-2", "0", "1e9"])
+def test_integers_and_codebooks_as_the_bit_editor_has_them(name: str, scale: float, value: str) -> None:
+    one, seen = encodings.get(name), row(value, name, scale=scale)
+    code = one.nearest(exact.of(Fraction(value)), scale)
+    assert (seen.code, seen.stored, seen.scale) == (code, one.value(code, scale), scale)
+    assert seen.error == seen.value - Fraction(value)
+    assert (seen.ulp, seen.error_ulp, seen.flag_names) == (None, None, ())
+    near = [one.neighbour(code, up) for up in (False, True)]
+    assert [seen.below, seen.above] == [None if n is None else one.value(n, scale) for n in near]
+    text = str(inspect(value, name.upper(), scale=scale))
+    assert f"{seen.hex}  {one.kind(code)}\n" in text
+    assert f"scale    {scale:g}" in text
+    assert ("absolute" in text) == (seen.error != 0)
+    assert "ulp" not in text
+    data = json.loads(json.dumps(seen.to_dict()))
+    assert (data["scale"], data["class"], data["ulp"]) == (scale, one.kind(code).en, None)
+
+
+def test_integers_stand_beside_formats() -> None:
+    seen = inspect("nan", ["int8", "fp16"])
+    assert [r.code is None for r in seen.rows] == [True, False]
+    assert "int8  int8 has neither NaN nor infinity" in str(seen)
+    assert "integer 2" in inspect("0.1", "int8", scale=0.05)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"formats": "int8", "rounding": "rtz"}, "int8 rounds to nearest and clips; rounding= and overflow= are"),
+        ({"formats": "nf4", "overflow": "inf"}, "nf4 rounds to nearest and clips; rounding= and overflow= are"),
+        ({"formats": "fp16", "scale": 2.0}, "scale=2.0 changes nothing here; it is for int8, int4, uint8, "),
+        ({"formats": "int8", "scale": 0.0}, "scale=0.0 is not possible; allowed: 1e-30 to 1e30."),
+        ({"formats": "int8", "scale": math.nan}, "scale=nan is not possible; allowed: 1e-30 to 1e30."),
+        ({"formats": "int9"}, "e8m0. Here also: int8, int4, uint8, dynamic_tree, dynamic, nf4."),
+    ],
+)
+def test_what_integers_and_codebooks_do_not_take(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(LabError, match=re.escape(message)):
+        inspect("0.1", **options)

@@ -230,13 +230,23 @@ def answers(file: Path, exercises: tuple[str, ...]) -> dict[str, Any]:
     if outcome.how != "value":
         raise LabError(f"{str(file)!r} does not run: {outcome.text}")
     space = vars(module)
-    found = {name: space[name] for name in exercises if name in space}
+    found = {name: space[name] for name in exercises if name in space and not _open(space[name])}
     if not found:
         raise LabError(
             f"{str(file)!r} answers no exercise. Name a function or a value as the exercise is named, such as "
-            "def rne(x, n): ...; fplab exercise list shows the names."
+            "def rne(x, n): return ..., in place of the dots; fplab exercise list shows the names."
         )
     return found
+
+
+def _open(answer: Any) -> bool:
+    """Whether an answer is still the dots that ``fplab exercise start`` wrote."""
+
+    def dots() -> None: ...
+
+    alike = ("co_code", "co_consts", "co_names")
+    code, still = (getattr(one, "__code__", None) for one in (answer, dots))
+    return answer is ... or all(getattr(code, name, None) == getattr(still, name) for name in alike)
 
 
 def _source(file: Path) -> str:

@@ -7,22 +7,24 @@ import os
 import sys
 from pathlib import Path
 
-from ..columns import padded, width_of
-from ..errors import LabError
+from ..columns import padded, width_of, wrapped
+from ..errors import LabError, unknown
 from ..language import lang
+from ..storage import demand_possible, write_text
 from ..words import Text, say
 from . import isolation, progress
 from .base import noted
 from .chapters import exercise, registry
 from .judge import judged
 from .process import Child, There, run_file
-from .tasks import LEVELS
+from .tasks import LEVELS, Question
 
 Arguments = argparse.Namespace
 MARKS = say("✓ solved, · tried")
 HINT = say("Hint: {hint}")
 SCORE = say("{right} of {all} solved")
 KEPT = say("kept in {path}")
+STARTED = say("{n} exercises wait in {path}; fplab exercise check {path} looks at those that you have answered.")
 WRITTEN = say("{n} rows in {path}")
 
 
@@ -46,6 +48,30 @@ def list_all(args: Arguments) -> int:
 def _score() -> Text:
     rows = progress.rows()
     return SCORE.fill(right=sum(row["passed"] == "yes" for row in rows), all=len(rows))
+
+
+def start(args: Arguments) -> int:
+    """Write a file with what a chapter asks, and a place for each answer; a file that is there is left alone."""
+    chapters = {one.chapter.name: one.chapter for one in registry().values()}
+    numbers = {form.format(one.number): one for one in chapters.values() for form in ("{}", "{:02}")}
+    if (chosen := {**chapters, **numbers}.get(args.chapter.lower())) is None:
+        raise unknown("chapter", args.chapter, [f"{one.number} or {name}" for name, one in chapters.items()], chapters)
+    demand_possible(args.file)
+    if args.file.exists():
+        another = f"fplab exercise start {args.chapter} {chosen.name}.py"
+        raise LabError(f"{str(args.file)!r} is there already, and is kept. Name another file: {another}")
+    found = [one for one in registry().values() if one.chapter == chosen]
+    write_text(args.file, "\n\n".join(map(_stub, found)))
+    print(STARTED.fill(n=len(found), path=args.file))
+    return 0
+
+
+def _stub(one: Question) -> str:
+    """What an exercise asks as a comment, and an answer that is still open."""
+    about = [f"--- {one.title} ({LEVELS[one.level - 1]})", *str(one.statement).split("\n")]
+    lines = [f"# {line}".rstrip() for text in about for line in wrapped(text, 98) or [""]]
+    open_one = "\n    ..." if one.signature.endswith(":") else ""
+    return "\n".join([*lines, f"{one.signature}{open_one}", ""])
 
 
 def check_file(args: Arguments) -> int:
@@ -98,6 +124,7 @@ def show_progress(args: Arguments) -> int:
 
 ACTIONS = {
     "list": list_all,
+    "start": start,
     "check": check_file,
     "show": show_one,
     "solution": show_solution,

@@ -339,8 +339,9 @@ def verify(
     """Compare every record in the folders with the emulation, case by case; without folders, the package's own.
 
     With ``live``, the cases are also computed on ``device`` now; with ``data_set``, the folder of a copy of "MATLAB
-    Tensor & Matrix Core models", every cell of it is compared, too. Every experiment that no GPU record covers has a
-    row that says so; a record that is damaged or foreign is a failure with the reason.
+    Tensor & Matrix Core models", every cell of it is compared, too. Without folders, or where
+    they hold none, every experiment that no GPU record covers has a row that says so. A record that is damaged or
+    foreign is a failure with the reason.
     """
     found = [] if data_set is None else [_of_cell(one) for one in corpus.verify(data_set)]
     paths = [path for folder in folders or (records.FOLDER,) for path in records.records_in(folder)]
@@ -356,7 +357,7 @@ def verify(
         if one.on_gpu and one.cases:
             covered.add(one.experiment)
         found += verify_record(one)
-    for name in recorded_names():
+    for name in () if folders and paths else recorded_names():
         if name not in covered:
             row = Row(name, "every GPU case", Evidence.RECORDED.value, absent(NO_RECORD))
             found.append(Evidenced(row, ""))

@@ -20,11 +20,12 @@ from ..language import in_each
 from ..numerals import number_text, short
 from .given import Given, parse
 from .notebook import html_of
-from .rows import Row, bit_fields, look_up
+from .rows import Encoding, Row, bit_fields, look_up
 from .text import text_of
 
 __all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "number_text", "short"]
 
+OTHERS = ("int8", "int4", "uint8", "dynamic_tree", "dynamic", "nf4")
 DEFAULT_FORMATS = ("fp32", "fp16", "bf16", "tf32", "e4m3", "e5m2")
 
 
@@ -66,6 +67,7 @@ def inspect(
     formats: FormatLike | Iterable[FormatLike] = DEFAULT_FORMATS,
     rounding: str | Rounding = "rne",
     overflow: str | Overflow | None = None,
+    scale: float = 1.0,
 ) -> Inspection:
     """Show one value in several formats: bits, exact value, error, neighbours, flags.
 
@@ -73,7 +75,9 @@ def inspect(
     ``"0.1"``, taken exactly, so that the error is against the true decimal (the float ``0.1`` is already rounded to
     float64, and the error is against that); a ratio ``"1/3"``; a hexadecimal float ``"0x1.8p3"``; ``"inf"``,
     ``"nan"``; or a code, ``"fp16:0x3c00"``, ``"fp16:0b0011110000000000"``.
-    ``formats``: names or records. ``rounding``: any but stochastic. ``overflow``: None is each format's own policy.
+    ``formats``: names or records; also "int8", "int4", "uint8", "dynamic_tree", "dynamic", "nf4", which round to the
+    nearest value and clip. ``scale``: what one unit of those integers is worth, and the largest magnitude of a block.
+    ``rounding``: any but stochastic. ``overflow``: None is each format's own policy.
 
     The error is stored minus given; an ulp is the spacing of the format in the binade of the *stored* value. Flags
     are those of an IEEE 754 conversion, underflow where the result is tiny after rounding and inexact.
@@ -84,12 +88,40 @@ def inspect(
     given_formats: Any = spelt(formats)
     if not isinstance(given_formats, str | Format | Iterable):
         raise LabError(f"formats={formats!r} names no format; allowed: a name, a record, or several.")
-    records = tuple(get(f) for f in ([given_formats] if isinstance(given_formats, str | Format) else given_formats))
+    records = tuple(_named(f) for f in ([given_formats] if isinstance(given_formats, str | Format) else given_formats))
     if not records:
         raise LabError("no format was given; allowed: one or more names or records.")
     mode = _rounding(rounding)
-    given = parse(value, records)
-    return Inspection(given, mode, tuple(look_up(given, fmt, mode, overflow) for fmt in records))
+    given = parse(value, [fmt for fmt in records if isinstance(fmt, Format)])
+    others = [fmt.name for fmt in records if not isinstance(fmt, Format)]
+    if others and (mode is not Rounding.RNE or overflow is not None):
+        raise LabError(f"{others[0]} rounds to nearest and clips; rounding= and overflow= are floating-point formats'.")
+    if scale != 1 and not others:
+        raise LabError(f"scale={scale!r} changes nothing here; it is for {', '.join(OTHERS)}.")
+    if not 1e-30 <= scale <= 1e30:
+        raise LabError(f"scale={scale!r} is not possible; allowed: 1e-30 to 1e30.")
+    rows = (
+        look_up(given, one, mode, overflow) if isinstance(one, Format) else _other(given, one, scale) for one in records
+    )
+    return Inspection(given, mode, tuple(rows))
+
+
+def _named(name: FormatLike) -> Format | Encoding:
+    """A format, or integers or a codebook by name."""
+    if isinstance(name, str) and name.strip().lower() in OTHERS:
+        from . import encodings  # which imports codebooks
+
+        return encodings.get(name.strip().lower())
+    try:
+        return get(name)
+    except LabError as error:
+        raise LabError(f"{error} Here also: {', '.join(OTHERS)}.") from None
+
+
+def _other(given: Given, one: Encoding, scale: float) -> Row:
+    from .encodings import look_up
+
+    return look_up(given, one, scale)
 
 
 def _rounding(mode: str | Rounding) -> Rounding:

@@ -9,7 +9,7 @@ from ..draw import page
 from ..draw.strip import bit_strip
 from ..formats import Rounding
 from .given import Given
-from .rows import CLASSES, Row
+from .rows import Row
 from .text import ULP_MEANS, facts, heading
 
 
@@ -31,7 +31,7 @@ def _row_html(row: Row) -> str:
         below, beside = "", f"<span>{html.escape(str(row.reason))}</span>"
     else:
         strip = bit_strip(row.fields, row.format.name).svg()
-        beside = f"{strip}{page.code(str(row.hex))}<span>{CLASSES[row.class_name]}</span>"
+        beside = f"{strip}{page.code(str(row.hex))}<span>{html.escape(str(row.kind))}</span>"
         below = f'<div style="margin-left:6em">{page.facts(facts(row))}</div>'
     return (
         f'<div style="border-top:{page.RULE};padding:.5em 0">'

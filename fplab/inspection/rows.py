@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 from .. import exact
+from ..draw.page import Said
 from ..errors import LabError, door
 from ..exact import Exact
 from ..formats import Format, Overflow, Rounding, overflow
 from ..numerals import hex_code, number_text
-from ..words import NOTHING, Text, say
+from ..words import NOTHING, Text, say, verbatim
 from .given import Given
 
 CLASSES = {
@@ -24,9 +25,41 @@ CLASSES = {
 }
 
 
+Fields = tuple[tuple[str, str], ...]
+
+
+class Encoding(Protocol):
+    """A way to read a code of ``bits`` bits. ``scale``: what one unit of it is worth (1 for floats)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def scaled(self) -> bool: ...
+
+    @property
+    def bits(self) -> int: ...
+
+    def fields(self, code: int) -> Fields: ...
+
+    def value(self, code: int, scale: float) -> Exact: ...
+
+    def nearest(self, x: Exact, scale: float) -> int:
+        """The code of the value nearest to x; LabError where there is none."""
+        ...
+
+    def neighbour(self, code: int, up: bool) -> int | None: ...
+
+    def kind(self, code: int) -> Said: ...
+
+    def formula(self, code: int) -> Said:
+        """How the bits make the value."""
+        ...
+
+
 @dataclass(frozen=True)
 class Row:
-    """The value in one format.
+    """The value in one format, or in integers or a codebook of one ``scale``.
 
     ``code``: None when the format cannot hold the value at all (``reason`` says why). ``stored``: what the code
     means. ``error``: stored minus given, exact; None unless both are finite. ``ulp``: spacing in the stored value's
@@ -34,7 +67,7 @@ class Row:
     IEEE 754 flags of the conversion, as TestFloat counts them.
     """
 
-    format: Format
+    format: Format | Encoding
     given: Exact
     code: int | None
     stored: Exact | None
@@ -45,11 +78,15 @@ class Row:
     above: Exact | None
     flags: int
     reason: Text = NOTHING
+    scale: float = 1.0
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
         """The bits by field: (name, digits), fields of no bits left out."""
-        return bit_fields(self.code, self.format) if self.code is not None else ()
+        if self.code is None:
+            return ()
+        form = self.format
+        return bit_fields(self.code, form) if isinstance(form, Format) else form.fields(self.code)
 
     @property
     def strip(self) -> str:
@@ -71,8 +108,18 @@ class Row:
 
     @property
     def class_name(self) -> str:
-        """normal, subnormal, zero, infinite, quiet NaN, signalling NaN, or not representable."""
-        return "not representable" if self.stored is None else classify(self.stored, self.format)
+        """normal, subnormal, zero, infinite, quiet NaN, signalling NaN, or not representable; else what a code is."""
+        if self.stored is None:
+            return "not representable"
+        return classify(self.stored, self.format) if isinstance(self.format, Format) else self.kind.en
+
+    @property
+    def kind(self) -> Text:
+        """What the code is, to be shown."""
+        if self.code is None or isinstance(self.format, Format):
+            return CLASSES[self.class_name]
+        kind = self.format.kind(self.code)
+        return kind if isinstance(kind, Text) else verbatim(kind)
 
     @property
     def problem(self) -> str:
@@ -108,6 +155,7 @@ class Row:
             "above": digits(self.above),
             "flags": list(self.flag_names),
             "problem": self.problem,
+            **({} if isinstance(self.format, Format) else {"scale": self.scale}),
         }
 
 

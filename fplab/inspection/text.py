@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..columns import padded, width_of
-from ..formats import Rounding
+from ..formats import Format, Rounding
 from ..numerals import binary_text, near_text, shown, signed
 from ..words import say, say_of
 from .given import Given
-from .rows import CLASSES, Row
+from .rows import Row
 
 WIDTH = 100
 FLAGS = {
@@ -28,7 +28,9 @@ ULP_MEANS = say("ulp: the spacing of the format's values in the binade of the st
 def text_of(given: Given, rounding: Rounding, rows: Sequence[Row]) -> str:
     width = max(width_of(row.format.name) for row in rows)
     blocks = (_row_text(row, width) for row in rows)
-    return "\n\n".join([heading(given, rounding), *blocks, str(ULP_MEANS)])
+    return "\n\n".join(
+        [heading(given, rounding), *blocks, *[str(ULP_MEANS)][: any(isinstance(row.format, Format) for row in rows)]]
+    )
 
 
 def heading(given: Given, rounding: Rounding) -> str:
@@ -48,7 +50,7 @@ def _row_text(row: Row, name_width: int) -> str:
     name, indent = padded(row.format.name, name_width), " " * (name_width + 2)
     if row.code is None:
         return f"{name}  {row.reason}"
-    lines = [f"{name}  {row.strip}", f"{row.hex}  {CLASSES[row.class_name]}"]
+    lines = [f"{name}  {row.strip}", f"{row.hex}  {row.kind}"]
     beside = "  ".join(lines)
     lines = [beside] if width_of(beside) <= WIDTH else [lines[0], indent + lines[1]]
     found = facts(row)
@@ -72,6 +74,10 @@ def facts(row: Row) -> list[tuple[str, str]]:
     lines = [(say("value"), value), (say("error"), error_text(row))]
     if not row.stored.is_nan:
         lines += [(say("below"), near_text(row.below)), (say("above"), near_text(row.above))]
+    if not isinstance(row.format, Format):  # which raises no flags
+        assert row.code is not None
+        lines += [(say("made of"), str(row.format.formula(row.code))), (say("scale"), f"{row.scale:g}")]
+        return [(str(label), text) for label, text in lines]
     flags = str(say_of("between items", ", ")).join(str(FLAGS[name]) for name in row.flag_names)
     return [(str(label), text) for label, text in (*lines, (say("flags"), flags or str(say_of("words", "none"))))]
 
@@ -84,9 +90,12 @@ def error_text(row: Row) -> str:
         )
         undefined = row.stored is None or row.stored.is_nan
         return str(say_of("words", "none") if same else say("undefined") if undefined else say("infinite"))
-    if row.error == 0 or row.error_ulp is None:
+    if row.error == 0:
         return str(say("0 (exact)"))
-    text = str(say("{ulps} ulp, absolute {absolute}", ulps=signed(row.error_ulp), absolute=signed(row.error)))
+    if row.error_ulp is None:
+        text = str(say("absolute {absolute}", absolute=signed(row.error)))
+    else:
+        text = str(say("{ulps} ulp, absolute {absolute}", ulps=signed(row.error_ulp), absolute=signed(row.error)))
     if row.relative_error is not None:
         text += str(say(", relative {relative}", relative=signed(row.relative_error, 3)))
     return text

@@ -79,7 +79,7 @@ def described(model: Any) -> tuple[Model, Transformer | None]:
 
         return from_module(model), None
     if hasattr(model, "__index__") and not isinstance(model, bool):
-        count = integer("parameters", model, 1, LARGEST * LARGEST)
+        count = integer("parameters", model, 1, LARGEST)
         return Model(f"{count:,} parameters", (), ((Tensor("all", (count,)),),), (), states_only=True), None
     kinds = "a preset's name, a Transformer, a torch module, a Model, or a number of parameters"
     raise LabError(f"model={summary(model)} is not possible; allowed: {kinds}.")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
+from ..words import say
 from .calculator import NAMES, Estimate, estimate
 from .models import Transformer, preset
 
+WRITTEN = say("figure: {path}")
 SHAPE = ("layers", "hidden", "heads", "vocabulary")
 PARTS = ("kv_heads", "ffn", "positions", "gated", "rms", "bias", "tied", "embedding_norm", "dropout")
 
@@ -27,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
         draw(args.out, args.theme or "light", found)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(found.to_json() if args.json else found.table(columns))
+    if args.out is not None:
+        print(WRITTEN.fill(path=args.out), file=sys.stderr if args.json else sys.stdout)
     return 0
 
 
@@ -40,10 +46,23 @@ def chosen_model(args: argparse.Namespace) -> Any:
     if args.preset is not None:
         return preset(args.preset)
     if args.parameters is not None:
-        return args.parameters
+        return counted(args.parameters)
     if lacking := [f"--{name}" for name in (*SHAPE, "sequence") if name not in shape and getattr(args, name) is None]:
         raise LabError(f"a transformer needs {', '.join(lacking)} too.")
     return Transformer("transformer", sequence=args.sequence, **shape, **extra)
+
+
+def counted(text: str) -> int:
+    """A number of parameters as people write it.
+
+    >>> counted("1.3e9"), counted("7B"), counted("350M"), counted("124_439_808")
+    (1300000000, 7000000000, 350000000, 124439808)
+    """
+    found = re.fullmatch(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d\d?)?)([KMBT]?)", text, re.ASCII | re.IGNORECASE)
+    number = Fraction(re.sub("[_,]", "", found[1])) * 1000 ** " KMBT".index(found[2].upper() or " ") if found else None
+    if not number or number.denominator > 1:
+        raise LabError(f"--parameters {text!r} is not possible; allowed: a whole number such as 7B, 350M or 1.3e9.")
+    return int(number)
 
 
 def draw(out: Path, theme: str, found: Estimate) -> None:

@@ -11,10 +11,10 @@ from ..draw.page import Said, beside, bracketed, facts, note, panel, refusal, ti
 from ..draw.strip import bit_strip
 from ..errors import LabError
 from ..exact import Exact
+from ..inspection import encodings
 from ..inspection.given import parse
+from ..inspection.rows import Encoding
 from ..words import say
-from . import encodings
-from .encodings import Encoding
 
 _CODE = re.compile(r"0x[0-9a-f]+|0b[01]+", re.IGNORECASE)
 

@@ -53,7 +53,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     parameters, an optimizer that owns none of them, a watch inside a watch, and a report of a run without a step.
     """
 
-    compare = staticmethod(compare)
+    compare = compare  # of two watches: watch.compare(a, b), or a.compare(b)
     _open: watch | None = None
 
     @quotes_call

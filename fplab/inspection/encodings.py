@@ -1,11 +1,10 @@
-"""What the bit editor can edit: floating-point formats, integers with a scale, and codebooks, behind one face."""
+"""Ways to read bits behind one face: floating-point formats, integers with a scale, and codebooks."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
@@ -16,39 +15,10 @@ from ..draw.page import Said, two_to
 from ..errors import LabError, unknown
 from ..exact import Exact
 from ..formats import TABLE, Format
-from ..inspection import rows
 from ..words import say, say_of
-
-Fields = tuple[tuple[str, str], ...]
-
-
-class Encoding(Protocol):
-    """A way to read a code of ``bits`` bits. ``scale``: what one unit of it is worth (1 for floats)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def scaled(self) -> bool: ...
-
-    @property
-    def bits(self) -> int: ...
-
-    def fields(self, code: int) -> Fields: ...
-
-    def value(self, code: int, scale: float) -> Exact: ...
-
-    def nearest(self, x: Exact, scale: float) -> int:
-        """The code of the value nearest to x; LabError where there is none."""
-        ...
-
-    def neighbour(self, code: int, up: bool) -> int | None: ...
-
-    def kind(self, code: int) -> Said: ...
-
-    def formula(self, code: int) -> Said:
-        """How the bits make the value."""
-        ...
+from . import rows
+from .given import Given
+from .rows import Encoding, Fields, Row
 
 
 @dataclass(frozen=True)
@@ -229,3 +199,17 @@ def get(name: str) -> Encoding:
     if name not in encodings():
         raise unknown("encoding", name, encodings())
     return encodings()[name]
+
+
+def look_up(given: Given, one: Encoding, scale: float) -> Row:
+    """A value in integers or a codebook, rounded to nearest and clipped: its code, its error, its neighbours."""
+    if given.value.kind != "finite":
+        nothing = say("{format} has neither NaN nor infinity", format=one.name)
+        return Row(one, given.value, None, None, None, None, None, None, None, 0, nothing, scale)
+    code = one.nearest(given.value, scale)
+    stored = one.value(code, scale)
+    error = stored.value - given.value.value
+    relative = None if given.value.is_zero else error / given.value.magnitude
+    ends = (one.neighbour(code, up) for up in (False, True))
+    below, above = (None if end is None else one.value(end, scale) for end in ends)
+    return Row(one, given.value, code, stored, error, relative, None, below, above, 0, scale=scale)
