@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import numeric
-from .lazily import lazy
+from .lazily import index
 from .version import __version__ as __version__
 
 __all__ = [
@@ -50,14 +50,4 @@ if TYPE_CHECKING:
     from .reveal import reveal_order
     from .threads import num_threads, set_num_threads
 
-_HOMES = {
-    **dict.fromkeys([*__all__, "plots"], ()),  # modules, but for the names that follow
-    "numeric": numeric.__all__,
-    "errors": ("LabError",),
-    "formats": ("Format", "Overflow", "Rounding", "Specials"),
-    "inspection": ("inspect",),
-    "language": ("lang",),
-    "reveal": ("reveal_order",),
-    "threads": ("num_threads", "set_num_threads"),
-}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)

@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any
 from .draw.page import note, panel, table
 from .errors import LabError, door
 from .language import LANGUAGES, follow, in_each, lang, prefer
+from .lazily import index
 from .storage import write_text
 from .words import Text, say
 
 if TYPE_CHECKING:
     from .experiments.table import Row
     from .tensorcore.models import Model
+
+__all__ = ["Claims", "Picture", "Recorded", "Selector", "choose", "evidence", "figure", "hardware", "start", "style"]
+
+index(__name__)
 
 # Where the keyboard is, is said by a line and not by a colour alone.
 FOCUSED = ":is(button,input,select,.noUi-handle,.widget-readout):focus-visible"

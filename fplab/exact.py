@@ -13,6 +13,7 @@ from typing import Literal
 
 from .errors import LabError, door, integer
 from .formats import Format, FormatLike, Overflow, Rounding, Specials, get, overflow, rounding
+from .lazily import index
 
 __all__ = [
     "NAN",
@@ -32,6 +33,8 @@ __all__ = [
     "sqrt_to",
     "sub",
 ]  # fmt: skip
+
+index(__name__)
 
 INVALID, DIVZERO, OVERFLOW, UNDERFLOW, INEXACT = 16, 8, 4, 2, 1
 FLAG_NAMES = {16: "invalid", 8: "divide by zero", 4: "overflow", 2: "underflow", 1: "inexact"}
@@ -69,6 +72,7 @@ class Exact:
 
 
 NAN = Exact(False, kind="nan")
+"""The quiet NaN."""
 
 
 @door

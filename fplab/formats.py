@@ -25,8 +25,16 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .errors import LabError, door, own_integer, summary, unknown
+from .lazily import index
 from .roundings import Rounding as Rounding
 from .roundings import rounding as rounding
+
+__all__ = [
+    "NAMES", "TABLE", "Dtype", "Format", "FormatLike", "FormatName", "Overflow", "Rounding", "Specials", "get",
+    "overflow", "rounding", "spelt",
+]  # fmt: skip
+
+index(__name__)
 
 
 class Specials(enum.Enum):
@@ -322,8 +330,10 @@ TABLE: tuple[Format, ...] = (
     Format("e2m1", 2, 1, specials=Specials.NONE, aliases=("float4_e2m1fn", "fp4", "fp4_e2m1"), source=OCPMX),
     Format("e8m0", 8, 0, 127, False, False, Specials.LAST, ("float8_e8m0fnu",), OCPMX),
 )
+"""Every format, a record each."""
 
 NAMES: tuple[str, ...] = tuple(f.name for f in TABLE)
+"""Their names."""
 _BY_NAME = {name: f for f in TABLE for name in (f.name, *f.aliases)}
 
 
@@ -337,8 +347,10 @@ class Dtype(Protocol):
         ...
 
 
-FormatName = str | Dtype | type[Any]  # ml_dtypes.bfloat16 and np.float16 are classes
+FormatName = str | Dtype | type[Any]
+"""The name of a format, or a dtype; those of ml_dtypes are classes, as NumPy's are."""
 FormatLike = Format | FormatName
+"""What names a format: a name, a dtype, or the record."""
 
 
 def dtype_name(given: object) -> str | None:

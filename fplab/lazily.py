@@ -1,38 +1,132 @@
-"""Packages whose names load when they are first used (PEP 562), and with them torch, numba or whatever they need."""
+"""Modules that show what is in them: ``dir``, Tab and ``help`` give the public names before anything is loaded."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-Pair = tuple[Callable[[str], Any], Callable[[], list[str]]]
 
+def index(path: str) -> None:
+    """Make a module list its public names, and load a name of a package when it is first used.
 
-def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Pair:
-    """A package's ``__getattr__`` and ``__dir__``.
-
-    ``homes``: by module of the package the names that are taken from it; the modules are attributes too.
+    What a package imports ``if TYPE_CHECKING`` is its index: type checkers and editors read it as it stands, and what
+    it names, torch and numba with it, is imported when somebody asks (PEP 562). First lines are read from the sources.
     """
-    where = {name: module for module, names in homes.items() for name in names}
+    module = sys.modules[path]
+    file = _file_of(module)
 
     def load(name: str) -> Any:
-        if name not in where and name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, original = _imported(file).get(name, ("", ""))
+        if not home and not name.startswith("_") and file.name == "__init__.py" and _source(file.parent / name):
+            home = f".{name}"  # a module that the index leaves out
+        if not home:
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
         try:
-            value = import_module(f"{package}.{where.get(name, name)}")
+            found = import_module(home, module.__package__)
         except ModuleNotFoundError as error:
             from .errors import missing  # not at the top: most packages lack nothing, and are to load fast
 
             raise missing(error.name) or error from None
-        if name in where:
-            value = getattr(value, name)
-        vars(sys.modules[package])[name] = value
+        value = vars(module)[name] = getattr(found, original) if original else found
         return value
 
     def listed() -> list[str]:
-        space = vars(sys.modules[package])
-        return sorted({*space, *space["__all__"]})
+        return sorted({*_public(module), *(name for name in vars(module) if name.startswith("__"))})
 
-    return load, listed
+    vars(module).update(__getattr__=load, __dir__=listed)
+    module.__class__ = Documented
+
+
+class Documented(ModuleType):
+    """A module whose docstring opens with a table of its names. (IPython trusts no class with a ``__getattr__``.)"""
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        names = {name: first_line(_file_of(self), name) for name in sorted(_public(self), key=str.casefold)}
+        width = max(map(len, names), default=0)
+        rows = (f"    {name:{width}}  {line}" for name, line in names.items())
+        summary, _, more = vars(self)["__doc__"].partition("\n")
+        return "\n".join([summary, "", "In it:", "", *map(str.rstrip, rows), more])
+
+
+def _file_of(module: ModuleType) -> Path:
+    return Path(str(module.__file__))
+
+
+def _public(module: ModuleType) -> list[str]:
+    """Its ``__all__``, else the modules below a package and what any other module defines."""
+    file, named = _file_of(module), vars(module).get("__all__")
+    if named is None and file.name == "__init__.py":
+        return sorted({path.stem for path in file.parent.glob("[a-z]*") if _source(path.with_suffix(""))})
+    return named or [name for node in _nodes(file) for name in _defined(node) if name.isidentifier() and name[0] != "_"]
+
+
+def _source(path: Path) -> Path | None:
+    """The file of a module, by its path without suffix."""
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+@functools.cache
+def _nodes(file: Path) -> list[ast.stmt]:
+    """The statements of a module, those for type checkers among them."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return [inner for node in body for inner in (node.body if isinstance(node, ast.If) else [node])]
+
+
+@functools.cache
+def _imported(file: Path) -> dict[str, tuple[str, str]]:
+    """By name what a file imports from its own package: the module, relative, and the name there ("": the module)."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in _nodes(file):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = "." * node.level + (node.module or "")
+            for alias in node.names:
+                if alias.name == "*":
+                    found |= dict.fromkeys(_imported(_at(file, home)), (home, "*"))
+                else:
+                    name = alias.asname or alias.name
+                    found[name] = (home, alias.name) if node.module else (f"{home}{alias.name}", "")
+    return {name: (home, name if original == "*" else original) for name, (home, original) in found.items()}
+
+
+def _at(file: Path, home: str) -> Path:
+    """The file of a module named as a file imports it, such as "..formats"."""
+    inside = home.lstrip(".")
+    found = _source(file.parents[len(home) - len(inside) - 1].joinpath(*inside.split(".")))
+    assert found is not None, (file, home)
+    return found
+
+
+def first_line(file: Path, name: str) -> str:
+    """The first line of what is written about a name in a file, or where the file has it from; nothing is imported."""
+    if name in (imported := _imported(file)):
+        home, original = imported[name]
+        return first_line(_at(file, home), original) if original else _first(_nodes(_at(file, home)))
+    nodes = _nodes(file)
+    for node, after in zip(nodes, [*nodes[1:], ast.Pass()], strict=True):
+        if name in _defined(node):
+            return _first(node.body if isinstance(node, ast.FunctionDef | ast.ClassDef) else [after])
+    path = _source(file.parent / name)
+    return _first(_nodes(path)) if path else ""
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    for target in [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", []):
+        yield ast.unparse(target)
+
+
+def _first(nodes: list[ast.stmt]) -> str:
+    """The first line of the text that statements begin with."""
+    match nodes[:1]:
+        case [ast.Expr(value=ast.Constant(value=str(text)))]:
+            return inspect.cleandoc(text).partition("\n")[0]
+    return ""

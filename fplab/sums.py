@@ -32,13 +32,19 @@ from .formats import TABLE, Format, FormatLike, Overflow, Rounding, Specials, ge
 from .kernels import kulisch
 from .kernels import sums as loops
 from .kernels.rounding import NO_NAN, RNE, Options
+from .lazily import index
 from .plans import FP32, carrier_dtype, layout, options, seed_bits
 from .reveal import SumTree as SumTree
 from .reveal import reveal_order as reveal_order
 from .threads import split
 
+__all__ = ["ORDERS", "SumTree", "dot", "reveal_order", "sum"]
+
+index(__name__)
+
 Array = np.ndarray[Any, Any]
 ORDERS: tuple[str, ...] = ("sequential", "pairwise", "blocked", "kahan", "neumaier")
+"""The orders of a sum."""
 FUSED = ("sequential", "blocked", "kahan")  # orders in which a product can enter an addition unrounded
 RUNNING = ("sequential", "kahan", "neumaier")  # orders with partial sums
 PRODUCTS = ("exact", "rounded")

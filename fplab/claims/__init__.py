@@ -15,19 +15,24 @@ import tomllib
 from pathlib import Path
 
 from ..errors import door, unknown
+from ..lazily import index
 from ..words import Given, given
 from .base import TRIES, Part, SourceClaim, Verdict
 from .show import Overview, Tried, markdown
 
 __all__ = ["TRIES", "Claim", "Part", "SourceClaim", "Verdict", "claims", "get", "markdown", "overview", "tried"]
 
-Claim = SourceClaim  # its former name
+index(__name__)
+
+Claim = SourceClaim
+"""The former name of :class:`SourceClaim`."""
 HERE = Path(__file__).parent
 MODULES = ("bits", "training", "optimizers", "quantisation", "memory", "parallel")
 
 
 @functools.cache
 def claims() -> tuple[SourceClaim, ...]:
+    """All of them, in the order of the table."""
     for module in MODULES:
         importlib.import_module(f".{module}", __name__)
     rows = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
@@ -41,6 +46,7 @@ def both(row: dict[str, str]) -> tuple[Given, Given]:
 
 @door
 def get(name: str) -> SourceClaim:
+    """The claim of a name."""
     found = {claim.name: claim for claim in claims()}
     if name not in found:
         raise unknown("claim", name, list(found))

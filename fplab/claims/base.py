@@ -87,7 +87,8 @@ def shown(x: object) -> str:
     )
 
 
-TRIES: dict[str, Callable[[], tuple[Part, ...]]] = {}  # by a claim's name
+TRIES: dict[str, Callable[[], tuple[Part, ...]]] = {}
+"""The function that tries a claim, by the claim's name."""
 
 
 def tries(name: str) -> Callable[[Callable[[], Iterator[Part]]], Callable[[], Iterator[Part]]]:

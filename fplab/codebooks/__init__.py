@@ -14,6 +14,7 @@ a quantiser as numbers; ``blockwise``: the fast way; ``oracle``: the slow one.
 
 from __future__ import annotations
 
+from ..lazily import index
 from .blockwise import Quantized, dequantize_blockwise, quantize_blockwise
 from .books import BOOKS, Codebook, dynamic, dynamic_tree, linear, nf4, quantile
 from .rules import RULES, Rule
@@ -22,3 +23,5 @@ __all__ = [
     "BOOKS", "RULES", "Codebook", "Quantized", "Rule", "dequantize_blockwise", "dynamic", "dynamic_tree", "linear",
     "nf4", "quantile", "quantize_blockwise",
 ]  # fmt: skip
+
+index(__name__)

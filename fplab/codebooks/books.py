@@ -263,6 +263,7 @@ BOOKS: Mapping[str, Codebook] = MappingProxyType({
     "tree": dynamic_tree(),
     "NF4": nf4(),
 })  # fmt: skip
+"""The codebooks that need no data, by name."""
 
 
 def get(code: str | Codebook) -> Codebook:

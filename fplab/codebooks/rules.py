@@ -65,6 +65,7 @@ CPU = Rule(
     zeros_as_zero=False,
 )
 RULES = {rule.name: rule for rule in (EVEN, LOWER, SIGN, CUDA, TORCH, CPU)}
+"""How a tie between two values of a codebook is decided, by name."""
 
 
 def get(ties: str | Rule) -> Rule:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import door
-from ..lazily import lazy
+from ..lazily import index
 
 if TYPE_CHECKING:
     from . import progress
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "Exercise", "Mutant", "Report", "Solution", "check", "exercise", "names", "progress", "registry"]
 
-_HOMES = {
-    "base": ("Exercise",),
-    "chapters": ("exercise", "registry"),
-    "report": ("Report",),
-    "tasks": ("LEVELS", "Mutant", "Solution"),
-    "progress": (),
-}
-
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)
 
 
 def names() -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from .kinds import Codes, Function, Kind
 from .shown import Shown
 
 LEVELS = (say("easy"), say("medium"), say("hard"))
+"""How hard an exercise is."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import door, unknown
+from ..lazily import index
 from .base import Experiment
 from .legacy import experiment_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+__all__ = ["LADDER", "NAMES", "Experiment", "load", "show"]
+
+index(__name__)
 
 LADDER: tuple[str, ...] = (
     "formats",
@@ -39,6 +44,7 @@ LADDER: tuple[str, ...] = (
     "llm_int8",
     "calibration",
 )
+"""The names of the experiments in the order in which they build on one another."""
 
 
 def _further() -> list[str]:
@@ -54,6 +60,7 @@ def _further() -> list[str]:
 
 
 NAMES: tuple[str, ...] = (*LADDER, *_further())
+"""All names: the ladder, and what has no place on it yet."""
 
 
 @door

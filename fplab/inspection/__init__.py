@@ -17,6 +17,7 @@ from ..errors import LabError, quotes_call, unknown
 from ..formats import Format, FormatLike, Overflow, Rounding, get, spelt
 from ..formats import rounding as rounding_of
 from ..language import in_each
+from ..lazily import index
 from ..numerals import number_text, short
 from .given import Given, parse
 from .notebook import html_of
@@ -24,6 +25,8 @@ from .rows import Encoding, Row, bit_fields, look_up
 from .text import text_of
 
 __all__ = ["Given", "Inspection", "Row", "bit_fields", "inspect", "number_text", "short"]
+
+index(__name__)
 
 OTHERS = ("int8", "int4", "uint8", "dynamic_tree", "dynamic", "nf4")
 DEFAULT_FORMATS = ("fp32", "fp16", "bf16", "tf32", "e4m3", "e5m2")
@@ -108,6 +111,7 @@ def inspect(
 
 def _named(name: FormatLike) -> Format | Encoding:
     """A format, or integers or a codebook by name."""
+    name = spelt(name)
     if isinstance(name, str) and name.strip().lower() in OTHERS:
         from . import encodings  # which imports codebooks
 

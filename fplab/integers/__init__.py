@@ -14,6 +14,7 @@ A product of codes accumulates in INT32, which is exact; one that could overflow
 
 from __future__ import annotations
 
+from ..lazily import index
 from .affine import Affine, absmax, affine, dequantize, extremes, quantize, scheme, symmetric
 from .calibration import CALIBRATORS, Histogram
 from .grids import GRIDS, Grid
@@ -25,3 +26,5 @@ __all__ = [
     "dequantize", "extremes", "int_matmul", "matmul", "outliers", "pack_int4", "quantize", "quantize_groups", "scheme",
     "symmetric", "unpack_int4",
 ]  # fmt: skip
+
+index(__name__)

@@ -243,3 +243,4 @@ CALIBRATORS: tuple[Calibrator, ...] = (
     Calibrator("entropy", "entropy", "entropy"),
     Calibrator("mse", "MSE", "mse"),
 )
+"""The rules that choose a range from what was seen."""

@@ -59,6 +59,7 @@ GRIDS: tuple[Grid, ...] = (
     Grid("int3", -3, 3),
     Grid("uint3", 0, 7),
 )
+"""The integers that codes may be."""
 
 
 GridLike = FormatName | Grid

@@ -47,6 +47,7 @@ METHODS: tuple[Method, ...] = (
     Method("llm_int8", "Absmax LLM.int8()", "row", "column", decompose=True),
     Method("zeropoint_llm_int8", "Zeropoint LLM.int8()", "row", "column", zero_point=True, decompose=True),
 )
+"""The ways of quantising both factors of a product."""
 
 
 def method_of(method: str | Method) -> Method:

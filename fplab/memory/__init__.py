@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazily import lazy
+from ..lazily import index
 from .calculator import Estimate, estimate, smallest
 from .models import PRESETS, Model, Tensor, Transformer, preset
 from .options import Options
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from .networks import build
     from .tracing import Saved, saved_by, trace
 
-_HOMES = {"measuring": ("Tracker",), "networks": ("build",), "tracing": ("Saved", "saved_by", "trace")}
-
 __all__ = [
     "OPTIMIZERS", "PRECISIONS", "PRESETS", "Estimate", "Model", "Options", "Rank", "Saved", "Tensor", "Tracker",
     "Transformer", "build", "estimate", "gb", "gib", "preset", "saved_by", "smallest", "trace",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)

@@ -221,6 +221,7 @@ PRESETS: dict[str, Transformer] = {
         _llama3("llama3-405b", 126, 16384, 128, 53248),
     )
 }
+"""The configurations of published models, by name."""
 
 
 @door

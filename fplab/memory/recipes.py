@@ -49,6 +49,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("fp8", "amp, with the operands of the layers' products in 8 bits", 4, 4, 0, 0, 4, 2, 2, 1),
     )
 }
+"""How weights, gradients and master weights are held, by name."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
         Optimizer("adamw8bit", 2, 8),
     )
 }
+"""The states of each optimizer, by name."""
 
 
 def precision(name: str | Precision) -> Precision:

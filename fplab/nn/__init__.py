@@ -7,18 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazily import lazy
-
-_HOMES = {
-    "cuda_autocast": ("autocast",),
-    "emulation": ("emulate",),
-    "fake_quantization": ("FakeQuantize", "LearnedStep", "fake_quantize"),
-    "int8_layers": ("Int4Linear", "Int8Linear", "int4_linears", "int8_linears"),
-    "quantized_model": ("Quantization", "fake_quantized", "observe"),
-    "storage_formats": ("formats",),
-    "straight_through": ("quantize",),
-    "watching": ("watch",),
-}
+from ..lazily import index
 
 __all__ = [
     "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "autocast", "emulate", "fake_quantize",
@@ -35,4 +24,4 @@ if TYPE_CHECKING:
     from .straight_through import quantize
     from .watching import watch
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)

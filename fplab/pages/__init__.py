@@ -7,6 +7,9 @@ put into the page, and nothing asked of a server; ``site``: the chapters, their 
 
 from __future__ import annotations
 
+from ..lazily import index
 from .site import Chapter, chapters, write
 
 __all__ = ["Chapter", "chapters", "write"]
+
+index(__name__)

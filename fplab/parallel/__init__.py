@@ -7,6 +7,7 @@ or ``model_parallel`` and leaves a :class:`RankResult`; ``reference`` does the s
 
 from __future__ import annotations
 
+from ..lazily import index
 from . import collectives, gloo, schedules
 from .collectives import Collective, Wire, all_reduce, execute, reduce_fast
 from .launching import launch
@@ -17,3 +18,5 @@ __all__ = [
     "STRATEGIES", "Collective", "RankResult", "Result", "Sent", "Setting", "Timeline", "Wire", "all_reduce",
     "collectives", "execute", "gloo", "launch", "reduce_fast", "schedules", "timeline",
 ]  # fmt: skip
+
+index(__name__)

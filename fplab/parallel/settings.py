@@ -32,6 +32,7 @@ STRATEGIES = (
     "tensor",
     *SCHEDULES,
 )
+"""The ways of sharing a run among processes."""
 HANG = "hang"  # no strategy: a process that neither ends nor answers, to see what becomes of the others
 BACKENDS = ("gloo", "nccl")
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process by any signal

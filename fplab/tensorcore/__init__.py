@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazily import lazy
+from ..lazily import index
 from .models import GPUS, INPUTS, INSTRUCTIONS, TABLE, Model, classes, get
 from .plan import Plan
 from .questions import QUESTIONS
-
-_HOMES = {"probing": ("probe",), "products": ("dot", "matmul"), "separation": ("separate",), "tracing": ("trace",)}
 
 __all__ = [
     "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Model", "Plan",
@@ -30,4 +28,4 @@ if TYPE_CHECKING:
     from .separation import separate
     from .tracing import trace
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)

@@ -29,8 +29,11 @@ from .gpus import GPU, PLAIN, ROWS, SCALED, Cell, Scale
 from .gpus import Status as Status
 
 GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
+"""The names of the GPUs."""
 INSTRUCTIONS: tuple[str, ...] = tuple(dict.fromkeys(name for row in ROWS for name in row.instructions))
+"""The families of instructions."""
 INPUTS: tuple[str, ...] = (*PLAIN, *SCALED)
+"""The names of inputs: a format of A and B, or one whose blocks share a scale."""
 KINDS: tuple[str, ...] = tuple(sorted(p.stem for p in (Path(__file__).parent / "units").glob("[a-z]*.py")))
 _BY_NAME = {row.name: row for row in ROWS}
 
@@ -253,6 +256,7 @@ def input_name(model: Model) -> str:
 
 
 TABLE: tuple[Model, ...] = tuple(model for row in ROWS for model in _of_row(row))
+"""Every cell that there is: a GPU, an instruction, and formats that go in and come out."""
 
 
 def row_of(gpu: str) -> GPU:

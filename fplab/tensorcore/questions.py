@@ -66,3 +66,4 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question("convolutions", say("Which product a convolution becomes, and its order of k.")),
 )
+"""What is not known of these units, each with the GPU's answer that would settle it."""

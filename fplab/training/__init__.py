@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazily import lazy
+from ..lazily import index
 from .data import Digits, digits
 
 if TYPE_CHECKING:
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from .stops import StoppedError
     from .tasks import CHARACTERS, DIGITS, DIGITS_MLP, Task, characters
 
-_HOMES = {
-    "eight_bit": ("Adagrad8bit", "Adam8bit", "AdamW8bit", "Lion8bit", "SGD8bit", "StableEmbedding"),
-    "loop": ("Momentum", "OutputGradients", "Recipe", "Run", "Snapshot", "batches", "train"),
-    "network": ("accuracy", "digits_net", "layers", "tensors"),
-    "optimizers": ("SGD", "Adam", "AdamW"),
-    "policies": ("Policy",),
-    "runs": ("Fit", "fit"),
-    "scalers": ("AmaxScaling", "ApexScaler", "DynamicScaler", "KerasScaler", "StaticScaler"),
-    "stops": ("StoppedError",),
-    "tasks": ("CHARACTERS", "DIGITS", "DIGITS_MLP", "Task", "characters"),
-}
-
 __all__ = [
     "CHARACTERS", "DIGITS", "DIGITS_MLP", "SGD", "Adagrad8bit", "Adam", "Adam8bit", "AdamW", "AdamW8bit", "AmaxScaling",
     "ApexScaler", "Digits", "DynamicScaler", "Fit", "KerasScaler", "Lion8bit", "Momentum", "OutputGradients", "Policy",
@@ -40,4 +28,4 @@ __all__ = [
     "batches", "characters", "digits", "digits_net", "fit", "layers", "tensors", "train",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)

@@ -164,7 +164,9 @@ DIGITS = _digits_task(
     64,
     "a small convolutional net reads handwritten digits",
 )
+"""The task of telling handwritten digits apart, with a convolutional net."""
 DIGITS_MLP = perceptron()
+"""The same with a perceptron."""
 
 
 # --- characters -------------------------------------------------------------------------------------------------
@@ -214,6 +216,7 @@ def _windows(read: Tensor, starts: np.ndarray, context: int) -> Batch:
 
 
 CHARACTERS = characters()
+"""The task of guessing the next character, at its usual size."""
 
 TASKS: tuple[Task, ...] = (DIGITS, DIGITS_MLP, CHARACTERS)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazily import lazy
+from ..lazily import index
 
 if TYPE_CHECKING:
     from . import (
@@ -32,4 +32,4 @@ __all__ = [
 
 NAMES = tuple(__all__)
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(NAMES, ()))
+index(__name__)

@@ -13,9 +13,14 @@ from ..draw.page import Said, facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, quotes_call, unknown
 from ..inspection.given import parse
+from ..lazily import index
 from ..numerals import short, signed
 from ..words import say, say_of
 from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 MOST = 4096
 POINTS, FEWER = 64, 32  # of the curve; fewer where every point is a sum of its own

@@ -14,7 +14,12 @@ from ..exact import Exact
 from ..inspection import encodings
 from ..inspection.given import parse
 from ..inspection.rows import Encoding
+from ..lazily import index
 from ..words import say
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 _CODE = re.compile(r"0x[0-9a-f]+|0b[01]+", re.IGNORECASE)
 

@@ -12,8 +12,13 @@ from ..codebooks import Codebook, Quantized
 from ..draw.page import facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..errors import integer, quotes_call, unknown
+from ..lazily import index
 from ..words import say, say_of
 from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 N, KEY = 64, 64
 WIDTH, HEIGHT, LEFT = 900, 200, 56

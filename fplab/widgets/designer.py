@@ -13,8 +13,13 @@ from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..draw.strip import bit_strip
 from ..errors import quotes_call
 from ..formats import Format, Specials
+from ..lazily import index
 from ..words import say, say_of, verbatim
 from .shell import Action, Board, Control, change
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 WIDTH = 880
 MOST_TICKS = 300

@@ -12,10 +12,15 @@ from .. import tensorcore
 from ..draw.page import after_colon, facts, listed, note, panel, title
 from ..draw.scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
 from ..errors import LabError, quotes_call
+from ..lazily import index
 from ..tensorcore import GPUS, models
 from ..words import say, say_of
 from .shell import Board, Control
 from .stepper import INPUTS, PRESETS, numbers
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 FIRST = "three generations"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)

@@ -19,9 +19,14 @@ from ..draw.histogram import Layer, histogram_scene
 from ..draw.page import listed, note, panel, table, title, two_to
 from ..draw.scene import BLUE, ORANGE, PURPLE, RED
 from ..errors import LabError, quotes_call
+from ..lazily import index
 from ..storage import read_arrays, shipped
 from ..words import say, say_of
 from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 FILE = Path(__file__).parent / "data" / "gradients.npz"
 SAMPLE, KEY = 16384, 2026

@@ -9,10 +9,15 @@ from typing import Any
 from ..draw.page import Said, after_colon, facts, listed, note, panel, power, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, quotes_call, unknown
+from ..lazily import index
 from ..training.scalers import machine
 from ..training.scalers.machine import Machine, Tracked
 from ..words import say
 from .shell import Action, Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 MACHINES = {"torch": machine.TORCH, "keras": machine.KERAS, "apex": machine.APEX}
 MOST = 400

@@ -8,10 +8,15 @@ from .. import memory
 from ..draw.memory import bars_scene
 from ..draw.page import Said, bracketed, facts, note, panel, table, title
 from ..errors import quotes_call
+from ..lazily import index
 from ..memory import Estimate, words
 from ..memory.activations import RECOMPUTE
 from ..words import say, say_of
 from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 KINDS = {kind: name for kind, name in words.KINDS.items() if kind != "kv cache"}  # of training
 CARDS = {"": 0, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141, "192 GB": 192}

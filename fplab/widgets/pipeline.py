@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 from ..draw.page import after_colon, bracketed, facts, note, panel, title
 from ..draw.timeline import timeline_scene
 from ..errors import LabError, integer, quotes_call
+from ..lazily import index
 from ..memory.pipeline import SCHEDULES
 from ..parallel import schedules
 from ..parallel.schedules import Timeline
 from ..words import say, say_of
 from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 MOST_STAGES, MOST_BATCHES = 8, 32
 

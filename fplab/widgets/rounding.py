@@ -16,8 +16,13 @@ from ..formats import Format, Rounding
 from ..inspection import rows
 from ..inspection.given import parse
 from ..inspection.rows import spacing
+from ..lazily import index
 from ..words import say
 from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 PARTS = 16  # positions of x within a gap
 GAPS = 4
@@ -93,6 +98,7 @@ def stochastic(x: Fraction, form: Format) -> tuple[tuple[int, Fraction], ...]:
 
 
 def render(state: State) -> str:
+    """The number line, and below it where each rounding sends x."""
     form, values, x = formats.get(state.format), window(state), x_of(state)
     low, high = values[0].value, values[-1].value
     bottom = 52 + len(Rounding) * ROW

@@ -13,11 +13,16 @@ import numpy as np
 from ..draw.page import Facts, Said, after_colon, bracketed, facts, listed, note, panel, power, title, two_to
 from ..draw.stepper import step_scene
 from ..errors import LabError, quotes_call
+from ..lazily import index
 from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Trace
 from ..words import say, say_of
 from . import evidence
 from .shell import Action, Board, Control, change
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
 
 MOST_TERMS = 64
 INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")

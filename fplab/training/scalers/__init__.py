@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...lazily import lazy
+from ...lazily import index
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, unscaled
 
 if TYPE_CHECKING:
     from .amax import AmaxScaling
     from .scaling import ApexScaler, DynamicScaler, KerasScaler, Scaler, StaticScaler
 
-_HOMES = {"amax": ("AmaxScaling",), "scaling": ("ApexScaler", "DynamicScaler", "KerasScaler", "Scaler", "StaticScaler")}
-
 __all__ = [
     "APEX", "KERAS", "TORCH", "AmaxScaling", "ApexScaler", "DynamicScaler", "KerasScaler", "Machine", "Scaler",
     "StaticScaler", "Tracked", "unscaled",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+index(__name__)
