@@ -83,60 +83,57 @@ def _at(i):
     return np.uintp(i)
 
 
-# --- loops over the terms of one block, unrolled by composition -----------------------------------------------
+# --- loops over the terms of one block, of constant length, so that LLVM unrolls them ---------------------------
 
 
 def _largest(n):
     """The largest of ``n`` sums of exponents, as a function of (ea, at, eb, bt)."""
-    if n == 1:
-
-        @inlined
-        def one(ea, at, eb, bt):
-            return eb.dtype.type(ea[_at(at)] + eb[_at(bt)])
-
-        return one
-    half, h = _largest(n // 2), n // 2
 
     @inlined
     def largest(ea, at, eb, bt):
-        return max(half(ea, at, eb, bt), half(ea, at + h, eb, bt + h * WIDTH))
+        found = eb.dtype.type(ea[_at(at)] + eb[_at(bt)])
+        for m in range(1, n):
+            found = max(found, eb.dtype.type(ea[_at(at + m)] + eb[_at(bt + m * WIDTH)]))
+        return found
 
     return largest
 
 
 def _tame_sum(n):
     """The sum of ``n`` truncated products, as a function of (a, at, b, bt, scale)."""
-    if n == 1:
-
-        @inlined
-        def one(a, at, b, bt, scale):
-            return np.int32(np.float32(np.float32(a[_at(at)] * b[_at(bt)]) * scale))
-
-        return one
-    half, h = _tame_sum(n // 2), n // 2
 
     @inlined
     def total(a, at, b, bt, scale):
-        return np.int32(half(a, at, b, bt, scale) + half(a, at + h, b, bt + h * WIDTH, scale))
+        found = np.int32(0)
+        for m in range(n):
+            found += np.int32(np.float32(np.float32(a[_at(at + m)] * b[_at(bt + m * WIDTH)]) * scale))
+        return np.int32(found)
 
     return total
 
 
 def _wide_sum(n):
-    """The same from significands and exponents, as a function of (a, ea, at, b, eb, bt, base)."""
-    if n == 1:
+    """The same from significands and exponents, as a function of (a, ea, at, b, eb, bt, base).
+
+    Of more terms than four it is made of halves: LLVM leaves a longer loop of so much work a loop.
+    """
+    if n > 4:
+        half, h = _wide_sum(n // 2), n // 2
 
         @inlined
-        def one(a, ea, at, b, eb, bt, base):
-            e = max(np.int32(base + np.int32(ea[_at(at)]) + np.int32(eb[_at(bt)])), np.int32(-126))
-            return np.int32(np.float32(np.float32(a[_at(at)] * b[_at(bt)]) * _power(e)))
+        def both(a, ea, at, b, eb, bt, base):
+            return np.int32(half(a, ea, at, b, eb, bt, base) + half(a, ea, at + h, b, eb, bt + h * WIDTH, base))
 
-        return one
-    half, h = _wide_sum(n // 2), n // 2
+        return both
 
     @inlined
     def total(a, ea, at, b, eb, bt, base):
-        return np.int32(half(a, ea, at, b, eb, bt, base) + half(a, ea, at + h, b, eb, bt + h * WIDTH, base))
+        found = np.int32(0)
+        for m in range(n):
+            k, j = _at(at + m), _at(bt + m * WIDTH)
+            e = max(np.int32(base + np.int32(ea[k]) + np.int32(eb[j])), np.int32(-126))
+            found += np.int32(np.float32(np.float32(a[k] * b[j]) * _power(e)))
+        return np.int32(found)
 
     return total
 
@@ -356,10 +353,9 @@ def _kernel(length, finish_tame, finish, keeps):
                 height, wide_cols = min(TILE, row1 - tile), min(WIDTH, columns - left)
                 for i in range(height):
                     for j in range(WIDTH):
-                        acc[i * WIDTH + j] = out[(tile + i) * columns + left + j] if j < wide_cols else np.uint32(0)
-                if r.period:
-                    upper[:] = acc
-                    acc[:] = np.uint32(0)
+                        c = out[(tile + i) * columns + left + j] if j < wide_cols else np.uint32(0)
+                        upper[i * WIDTH + j] = c
+                        acc[i * WIDTH + j] = np.uint32(0) if r.period else c
                 for n in range(n0, n1):
                     apart = False
                     bt = (panel * blocks + n) * count

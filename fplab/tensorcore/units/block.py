@@ -167,11 +167,11 @@ class FusedBlocks(Unit):
         zero = -50 if dtype == np.int8 else fast.NEVER
         packed_a = np.empty(count * rows * length, np.float32), np.empty(count * rows * length, dtype)
         kinds_a = np.empty(count * rows, np.uint8)
-        fast.pack_rows(np.ascontiguousarray(a), blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
+        fast.pack_rows(_to_read(a), blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
         size = panels * count * length * fast.WIDTH
         packed_b = np.empty(size, np.float32), np.empty(size, dtype)
         kinds_b = np.empty(panels * count, np.uint8)
-        _pack_panels(np.ascontiguousarray(b), blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
+        _pack_panels(_to_read(b), blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
         shifts_a = shifts_b = NO_SHIFTS
         if scales:
             shifts_a = np.ascontiguousarray(scales[0].exponents[:, blocks].T).reshape(-1)
@@ -269,6 +269,13 @@ def _with_nan_scales(x: Array, scales: Scales, model: Model) -> Array:
     if not bad.any():
         return x
     return np.where(np.repeat(bad, model.scale[1], axis=1)[:, : x.shape[1]], np.float32(np.nan), x)
+
+
+def _to_read(x: Array) -> Array:
+    """A contiguous array that a kernel may read, of one type whoever owns it: each type is compiled for itself."""
+    view = np.ascontiguousarray(x).view()
+    view.flags.writeable = False
+    return view
 
 
 def _pack_panels(b: Array, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> None:
