@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import LabError, demand, integer, missing, unknown
 from .roundings import Rounding
 from .version import __version__
-from .words import NOTHING
+from .words import COMMA, NOTHING, Text, joined, say
 
 if TYPE_CHECKING:
     from .experiments.runner import Finished
@@ -46,18 +46,18 @@ class Command:
 def list_experiments(args: Arguments) -> int:
     """Print every experiment with the question that it answers."""
     from .columns import wrapped
-    from .experiments import NAMES, load, wording
+    from .experiments import NAMES, load
     from .experiments.table import colour_wanted, paint, terminal_width
 
     width, colour = terminal_width(), colour_wanted()
     for name in NAMES:
         one = load(name)
-        cases = len(one.asks(one.quick))
-        about = wording.ABOUT.fill(claims=len(one.claims), cases=cases, seconds=one.budget)
+        about = say("{claims} claims, {cases} GPU cases, at most {seconds:g} s", claims=len(one.claims))
+        about = about.fill(cases=len(one.asks(one.quick)), seconds=one.budget)
         print(paint(f"{name}: {one.title}", "1", colour))
         print(*(f"  {line}" for line in wrapped(str(one.question), width - 2)), sep="\n")
         print(paint(f"  {about}", "2", colour))
-    print(f"\n{wording.HOW_TO_RUN}")
+    print("\n" + str(say("fplab run runs them all, fplab run NAME one of them.")))
     return 0
 
 
@@ -80,21 +80,20 @@ def run(args: Arguments) -> int:
 def times(done: Sequence[Finished], out: Path) -> list[str]:
     """How long each experiment took, and where its figures are."""
     from .columns import wrapped
-    from .experiments import wording
     from .experiments.table import terminal_width
 
-    took = []
+    took: list[Text] = []
     for one in done:
-        budget = wording.OF_BUDGET.fill(seconds=one.budget) if one.budget else NOTHING
-        took.append(str(wording.TOOK.fill(name=one.name, seconds=one.seconds, budget=budget)))
-    over = [one.name for one in done if one.budget and one.seconds > one.budget]
+        budget = say(" of {seconds:g} s", seconds=one.budget) if one.budget else NOTHING
+        took.append(say("{name} {seconds:.1f} s{budget}", name=one.name, seconds=one.seconds, budget=budget))
     if (compiling := sum(one.compiling for one in done)) >= 0.1:
-        took.append(str(wording.COMPILING.fill(seconds=compiling)))
+        took.append(say("and once, compiling kernels {seconds:.1f} s", seconds=compiling))
+    lines = [say("time: {took}", took=joined(took, COMMA))]
+    if over := [one.name for one in done if one.budget and one.seconds > one.budget]:
+        lines.append(say("over the time that they are meant to take: {names}", names=joined(over, COMMA)))
+    text = [part for line in lines for part in wrapped(str(line), terminal_width(), indent=" " * 6)]
     files = {path for one in done for path in one.files}
-    text = wrapped(str(wording.TIME.fill(took=str(wording.COMMA).join(took))), terminal_width(), indent=" " * 6)
-    if over:
-        text += wrapped(str(wording.OVER.fill(names=str(wording.COMMA).join(over))), terminal_width(), indent=" " * 6)
-    return [*text, *([str(wording.FILES.fill(n=len(files), folder=f"{out}{os.sep}"))] if files else [])]
+    return [*text, *([str(say("{n} files in {folder}", n=len(files), folder=f"{out}{os.sep}"))] if files else [])]
 
 
 def figures(args: Arguments) -> int:
@@ -103,7 +102,7 @@ def figures(args: Arguments) -> int:
     from .experiments.figures import default_folder
     from .experiments.recorder import known
     from .experiments.runner import check_manifest, run_experiments
-    from .experiments.wording import ARRAYS
+    from .experiments.table import ARRAYS
     from .storage import demand_writable
 
     demand("torch", "matplotlib")
@@ -123,8 +122,7 @@ def figures(args: Arguments) -> int:
 
 def show(rows: Sequence[Row], headings: Sequence[Text] | None = None, after: Sequence[str] = ()) -> int:
     """Print a table; the exit status is 1 exactly when something fails."""
-    from .experiments.table import colour_wanted, failures, render, terminal_width
-    from .experiments.wording import HEADINGS
+    from .experiments.table import HEADINGS, colour_wanted, failures, render, terminal_width
 
     print(render(rows, terminal_width(), colour_wanted(), headings or HEADINGS))
     if after:
@@ -183,8 +181,7 @@ def verify(args: Arguments) -> int:
     """Compare records, with --live the device that is present, with --corpus a public data set, with the lab's bits."""
     from .experiments.progress import progress
     from .experiments.recorder import verify as verify_records
-    from .experiments.table import failures, tally
-    from .experiments.wording import CASES, evidence
+    from .experiments.table import CASES, failures, tally
     from .hardware.environment import check_device
 
     if args.live:
@@ -194,7 +191,7 @@ def verify(args: Arguments) -> int:
     rows = [one.row for one in found]
     if not args.json:
         print()
-        devices = sorted({f"{evidence(one.row.evidence)}: {one.device}" for one in found if one.device})
+        devices = sorted({f"{say(one.row.evidence)}: {one.device}" for one in found if one.device})
         return show(rows, CASES, devices)
     import json
 

@@ -169,7 +169,7 @@ class Claims:
         return in_each(self._table)
 
     def _table(self) -> str:
-        from .experiments.wording import HEADINGS
+        from .experiments.table import HEADINGS
 
         several = len({row.experiment for row in self.rows}) > 1  # then each row says which one it is of
         head = [str(heading) for heading in HEADINGS[0 if several else 1 :]]

@@ -8,30 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 import toy
-from experiment_frame import computed_on_cpu, holds
 from experiments.frame import Mutant, frame
+from gpu_cases import computed_on_cpu
 
 from fplab.experiments.base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
-from fplab.experiments.legacy import Check
 from fplab.experiments.statistics import equivalent, superior
 
 
-def of(outcome: Outcome) -> Check:
-    return Check("a claim", Evidence.PROVED, lambda arrays, params: outcome)
+def holds(outcome: Outcome, evidence: Evidence = Evidence.PROVED, absent: str | None = None) -> None:
+    """What the frame asks of a claim that ends so."""
+    test = frame(toy, toy.QUICK, (), absent=absent)["test_a_claim_holds"]
+    test(toy.claim("a claim", evidence, lambda result: outcome), None)
 
 
 @pytest.mark.parametrize("outcome", [failed("1 against 2"), passed(""), absent("no library here")])
 def test_a_claim_must_pass_and_say_what_was_compared(outcome: Outcome) -> None:
     with pytest.raises(AssertionError, match="a claim"):
-        holds(of(outcome), {}, None)
+        holds(outcome)
 
 
 def test_what_may_be_absent_is_skipped_and_nothing_else() -> None:
-    holds(of(passed("3 results")), {}, None, absent="library")
+    holds(passed("3 results"), absent="library")
     with pytest.raises(pytest.skip.Exception, match="no library here"):
-        holds(of(absent("no library here")), {}, None, absent="library")
+        holds(absent("no library here"), absent="library")
     with pytest.raises(AssertionError, match="no GPU here"):
-        holds(of(absent("no GPU here")), {}, None, absent="library")
+        holds(absent("no GPU here"), absent="library")
 
 
 def results(dtype: Any = np.uint8, change: int = 0, name: str = "y") -> Any:
@@ -57,10 +58,10 @@ def test_a_measured_claim_says_what_it_rests_on() -> None:
     sample = Sample(5, 0.25, 1.0)
     outcome = measured(True, "a gain of 2", sample)
     assert str(outcome.detail) == "a gain of 2; n = 5, spread 0.25, margin 1"
-    holds(Check("a claim", Evidence.MEASURED, lambda arrays, params: outcome), {}, None)
+    holds(outcome, Evidence.MEASURED)
     for evidence, given in ((Evidence.MEASURED, passed("a gain of 2")), (Evidence.PROVED, outcome)):
         with pytest.raises(AssertionError, match="a claim"):
-            holds(Check("a claim", evidence, lambda arrays, params, given=given: given), {}, None)
+            holds(given, evidence)
 
 
 def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:

@@ -16,7 +16,7 @@ import fplab
 from fplab import codebooks, exact, integers, memory
 from fplab.codebooks import tree
 from fplab.errors import LabError, integer
-from fplab.experiments.trajectory.loop import Params
+from fplab.experiments.trajectory import Params
 from fplab.formats import Format
 from fplab.integers import Grid
 from fplab.memory import communication, inference, pipeline

@@ -28,6 +28,7 @@ from fplab.experiments.base import Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
 from fplab.hardware import environment, records, suite
+from fplab.words import say
 
 TESTS = Path(__file__).resolve().parent
 
@@ -57,15 +58,15 @@ def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_pat
     assert outcomes(done.rows)[:3] == [
         ("every square is there", "proved", "pass"),
         ("numpy squares the same", "library", "pass"),
-        (runner.CLAIM, "hardware, recorded", "absent"),
+        (runner.CLAIM.en, "hardware, recorded", "absent"),
     ]
-    assert done.rows[2].outcome.detail == "no record for this hardware (2 cases to record)"
+    assert str(done.rows[2].outcome.detail) == "no record for this hardware (2 cases to record)"
     import torch
 
     live = done.rows[3]
     assert live.evidence == "hardware, live"
     if not torch.cuda.is_available():
-        assert live.outcome == absent("no CUDA device is present")
+        assert live.outcome == absent(say("no CUDA device is present"))
     assert done.budget == 2.0
     assert 0 < done.seconds < 60
 
@@ -190,16 +191,20 @@ def test_recorded_gpus_are_compared_and_named(tmp_path: Path) -> None:
     gpu(tmp_path / "rec", "GPU A")
     recorder.record(tmp_path / "rec", "cpu")  # beside them, and not counted
     row = run(recorded=[tmp_path / "rec"]).rows[2]
-    assert row.outcome == passed("4 cases, every bit: GPU A, torch 2.13.0; GPU B, torch 2.13.0")
+    assert str(row.outcome.detail) == "4 cases, every bit: GPU A, torch 2.13.0; GPU B, torch 2.13.0"
     toy.install(cases=toy.asking(toy.case("squares"), toy.case("renamed")))
     row = run(recorded=[tmp_path / "rec"]).rows[2]
     assert row.outcome.status is Status.PASS
-    assert row.outcome.detail.endswith("; 2 absent, first 'squares again': the experiment has no such case any more")
+    assert str(row.outcome.detail).endswith(
+        "; 2 absent, first 'squares again': the experiment has no such case any more"
+    )
     toy.install()
     gpu(tmp_path / "rec", "GPU C", flip=True)
     row = run(recorded=[tmp_path / "rec"]).rows[2]
     assert row.outcome.status is Status.FAIL
-    assert row.outcome.detail.startswith("1 of 6 cases; first 'squares' on GPU C, torch 2.13.0: y (device against lab)")
+    assert str(row.outcome.detail).startswith(
+        "1 of 6 cases; first 'squares' on GPU C, torch 2.13.0: y (device against lab)"
+    )
 
 
 def test_a_refused_record_is_a_row_that_fails(tmp_path: Path) -> None:
@@ -247,11 +252,11 @@ def test_check_says_which_array_differs(tmp_path: Path) -> None:
     n, square = runner.check_manifest(tmp_path, quiet=True)
     assert n.outcome.status is Status.PASS
     assert square.outcome.status is Status.FAIL
-    assert square.outcome.detail.startswith("sha256 differs: ")
+    assert str(square.outcome.detail).startswith("sha256 differs: ")
     toy.install(run=lambda params, tick: types.SimpleNamespace(params=params, n=np.arange(16, dtype=np.uint16)))
     n, square = runner.check_manifest(tmp_path, quiet=True)
-    assert n.outcome.detail == "dtype differs: <u2 now, |u1 in the manifest"
-    assert square.outcome.detail == "the experiment does not return it any more"
+    assert str(n.outcome.detail) == "dtype differs: <u2 now, |u1 in the manifest"
+    assert str(square.outcome.detail) == "the experiment does not return it any more"
 
 
 def test_check_runs_with_the_parameters_of_the_manifest(tmp_path: Path) -> None:
@@ -271,7 +276,7 @@ def test_check_without_a_manifest_or_an_entry_says_so(tmp_path: Path) -> None:
     run(out=tmp_path)
     toy.install("toy_other")
     (row,) = runner.check_manifest(tmp_path, quiet=True)
-    assert row.outcome == absent("not in MANIFEST.json; fplab figures toy_other adds it")
+    assert str(row.outcome.detail) == "not in MANIFEST.json; fplab figures toy_other adds it"
     (tmp_path / "MANIFEST.json").write_text("{")
     with pytest.raises(LabError, match=r"MANIFEST.json' is no JSON .*; delete it, and the next run writes a new one"):
         runner.check_manifest(tmp_path, quiet=True)

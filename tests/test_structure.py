@@ -73,11 +73,6 @@ def test_every_module_has_a_layer():
     assert {part(p) for p in FILES} - {"__init__"} == set(LAYER)
 
 
-def drawn_on_demand(path: Path) -> bool:
-    """Whether this is an experiment's figure, a module that only its ``plot`` imports."""
-    return part(path) == "experiments" and path.name == "figure.py"
-
-
 @pytest.mark.parametrize(
     ("library", "homes"),
     [("torch", {"hardware", "memory", "nn", "parallel", "training"}), ("matplotlib", {"draw"}), ("sklearn", set())],
@@ -87,12 +82,9 @@ def test_heavy_libraries_are_imported_at_home_only(library, homes):
         str(path.relative_to(PACKAGE))
         for path in FILES
         for name, now in imports(path)
-        if now and name.split(".")[0] == library and part(path) not in homes and not drawn_on_demand(path)
+        if now and name.split(".")[0] == library and part(path) not in homes
     }
     assert not found
-
-
-UNTANGLED = {"experiments"}  # whose circles are still to be taken apart
 
 
 def test_there_are_no_circles():
@@ -102,7 +94,7 @@ def test_there_are_no_circles():
     edges = {}
     for path, module in names.items():
         found = {name if name in modules else name.rpartition(".")[0] for name, _ in imports(path)} & modules
-        edges[module] = found - {module, "fplab"} if part(path) not in UNTANGLED and module != "fplab" else set()
+        edges[module] = found - {module, "fplab"} if module != "fplab" else set()
     # A package's __init__ is read before its modules, so importing a sibling through the package is no circle.
     state: dict[str, str] = {}
 
@@ -118,7 +110,7 @@ def test_there_are_no_circles():
         visit(module, [])
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if part(p) not in {"__init__", *UNTANGLED}], ids=str)
+@pytest.mark.parametrize("path", [p for p in FILES if part(p) != "__init__"], ids=str)
 def test_nothing_inside_imports_the_package_itself(path):
     for name, _ in imports(path):
         inside = name.split(".")

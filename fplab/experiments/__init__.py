@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ..errors import door, unknown
 from ..lazily import index
 from .base import Experiment
-from .legacy import experiment_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,8 +72,8 @@ def load(name: str) -> Experiment:
     if name not in NAMES:
         raise unknown("experiment", name, NAMES)
     module = importlib.import_module(f"{__name__}.{name}")
-    found: Experiment | None = getattr(module, "EXPERIMENT", None)
-    return experiment_of(name, module) if found is None else found
+    experiment: Experiment = module.EXPERIMENT
+    return experiment
 
 
 @door

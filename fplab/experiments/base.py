@@ -30,7 +30,7 @@ import numpy as np
 from .. import exact_products
 from ..formats import get
 from ..hardware.cases import Case
-from ..words import CLAUSE, Text, joined, say
+from ..words import CLAUSE, Text, joined, mark, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,11 +48,11 @@ class Evidence(enum.Enum):
     Hardware: the bits of a device, recorded or just now.
     """
 
-    PROVED = "proved"
-    LIBRARY = "library"
-    MEASURED = "measured here"
-    RECORDED = "hardware, recorded"
-    LIVE = "hardware, live"
+    PROVED = mark("proved")
+    LIBRARY = mark("library")
+    MEASURED = mark("measured here")
+    RECORDED = mark("hardware, recorded")
+    LIVE = mark("hardware, live")
 
 
 class Status(enum.Enum):

@@ -20,11 +20,12 @@ import numpy as np
 from ..errors import LabError
 from ..hardware.environment import versions
 from ..storage import alone, atomically, described, write_text
-from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, failed, passed
-from .legacy import array_of
+from ..words import say
+from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, array_of, failed, passed
 from .table import Row
 
 MANIFEST = "MANIFEST.json"
+AS_BEFORE = say("arrays as in the manifest")
 PICTURES = {"svg": "light", "png": "light", "dark.svg": "dark", "dark.png": "dark"}  # by how their names end: the theme
 
 
@@ -176,26 +177,28 @@ def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick
     word = Evidence.PROVED.value
     said = manifest.get(name)
     if said is None:
-        outcome = absent(f"not in {MANIFEST}; fplab figures {name} adds it")
-        return [Row(name, "arrays as in the manifest", word, outcome)]
+        outcome = absent(say("not in {file}; fplab figures {name} adds it", file=MANIFEST, name=name))
+        return [Row(name, AS_BEFORE, word, outcome)]
     names = sorted({*said["arrays"], *experiment.digested()})
     if not names:
-        return [Row(name, "arrays as in the manifest", word, absent("none of its arrays has the same bits everywhere"))]
+        return [Row(name, AS_BEFORE, word, absent(say("none of its arrays has the same bits everywhere")))]
     result = experiment.run(restore(experiment, said["parameters"]), tick)
     now = {array: _compared(said["arrays"].get(array), array_of(result, array)) for array in names}
-    return [Row(name, f"array {array!r} as in the manifest", word, outcome) for array, outcome in now.items()]
+    claim = say("array {array!r} as in the manifest")
+    return [Row(name, claim.fill(array=array), word, outcome) for array, outcome in now.items()]
 
 
 def _compared(said: Mapping[str, Any] | None, array: np.ndarray | None) -> Outcome:
     """One array against what the manifest says of it."""
     if said is None:
-        return failed("the manifest has no digest of it")
+        return failed(say("the manifest has no digest of it"))
     if array is None:
-        return failed("the experiment does not return it any more")
+        return failed(say("the experiment does not return it any more"))
     now = described(array)
     for what in ("dtype", "shape", "sha256"):
         if now[what] != said[what]:
-            return failed(f"{what} differs: {_short(now[what])} now, {_short(said[what])} in the manifest")
+            differ = say("{what} differs: {now} now, {then} in the manifest", what=what)
+            return failed(differ.fill(now=_short(now[what]), then=_short(said[what])))
     return passed(f"{now['dtype']}{now['shape']}, sha256 {now['sha256'][:12]}…")
 
 

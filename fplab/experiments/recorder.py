@@ -26,12 +26,14 @@ from ..hardware import corpus, environment, records, suite
 from ..hardware.cases import Arrays, Case, Emulate, NotHereError
 from ..hardware.profiling import kernel_names
 from ..hardware.records import Record, RecordedCase
+from ..words import CLAUSE, NOTHING, Text, joined, mark, say
 from . import load
 from .base import Evidence, Outcome, Status, Tick, absent, differs, failed, passed, same_bits
 from .figures import params_of, size_name
 from .table import STAND_IN, Row
 
-NO_RECORD = "no record for this hardware"
+mark("no CUDA device is present")  # what an error says, of which a row says the first clause
+EVERY_GPU_CASE, EVERY_CASE = say("every GPU case"), say("every case")
 KERNELS_UNTIL = 200  # seconds of a recording after which the names of kernels are no longer asked for
 
 
@@ -247,42 +249,44 @@ def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
         wanted = _emulated(case.emulate, done, meta)
         lacking = [name for name in done.formats if name not in wanted]
         if lacking and not case.open:
-            return failed(f"the emulation has no output {lacking[0]!r}")
+            return failed(say("the emulation has no output {name!r}", name=lacking[0]))
         differing, results = _differing(done, wanted)
         if not differing:
-            return passed(f"{results:,} results, every bit")
+            return passed(say("{n:,} results, every bit", n=results))
         tried = {name: _tried(emulate, done, meta) for name, emulate in case.hypotheses.items()}
         answers = {name: _answer(done.outputs[name], done.formats[name], name, tried) for name in differing}
     except Exception as error:
-        return failed(f"the emulation raised {_message(error)}")
-    text = "; ".join(f"{name}{differing[name]}{answers[name][1]}" for name in differing)
+        return failed(say("the emulation raised {error}", error=_message(error)))
+    text = joined([how.fill(answer=answers[name][1]) for name, how in differing.items()], CLAUSE)
     if not case.open:
         return failed(text)
     left = {name for name, (found, _) in answers.items() if not found}
     if not left:
-        return passed(f"open question, answered: {case.open} {text}")
+        return passed(say("open question, answered: {question} {text}", question=case.open, text=text))
     if meta["kind"] != "cuda":
-        return absent(f"open, and no GPU was asked: {case.open} {text}")
+        return absent(say("open, and no GPU was asked: {question} {text}", question=case.open, text=text))
     if any(name in arrays for name in left for arrays in tried.values()):
-        return failed(f"open, and no hypothesis agrees: {case.open} {text}")
-    return (differs if left & wanted.keys() else absent)(f"open: {case.open} {text}")
+        return failed(say("open, and no hypothesis agrees: {question} {text}", question=case.open, text=text))
+    still = say("open: {question} {text}", question=case.open, text=text)
+    return (differs if left & wanted.keys() else absent)(still)
 
 
 def _emulated(emulate: Emulate, done: RecordedCase, meta: Mapping[str, Any]) -> Arrays:
     return emulate({name: array.copy() for name, array in done.inputs.items()}, meta)
 
 
-def _differing(done: RecordedCase, wanted: Arrays) -> tuple[dict[str, str], int]:
+def _differing(done: RecordedCase, wanted: Arrays) -> tuple[dict[str, Text], int]:
     """The outputs that differ from what is wanted or are not modelled, each with how, and how many were compared."""
-    differing, results = {}, 0
+    differing: dict[str, Text] = {}
+    results = 0
     for name, fmt in done.formats.items():
         if name not in wanted:
-            differing[name] = ":"
+            differing[name] = say("{name}:{answer}", name=name)
             continue
         outcome = same_bits(done.outputs[name], wanted[name], fmt)
         results += done.outputs[name].size
         if outcome.status is not Status.PASS:
-            differing[name] = f" (device against lab): {outcome.detail}"
+            differing[name] = say("{name} (device against lab): {found}{answer}", name=name, found=outcome.detail)
     return differing, results
 
 
@@ -294,9 +298,11 @@ def _tried(emulate: Emulate, done: RecordedCase, meta: Mapping[str, Any]) -> Arr
         return {}
 
 
-def _answer(got: np.ndarray, fmt: str, output: str, tried: Mapping[str, Arrays]) -> tuple[bool, str]:
+def _answer(got: np.ndarray, fmt: str, output: str, tried: Mapping[str, Arrays]) -> tuple[bool, Text]:
     """Whether a hypothesis agrees with an output in every bit, and which do, or which comes nearest."""
-    agree, nearest, fewest = [], "", got.size
+    agree: list[str] = []
+    nearest: Text = NOTHING
+    fewest = got.size
     for name, arrays in tried.items():
         given = arrays.get(output)
         if given is None or given.shape != got.shape:
@@ -304,9 +310,12 @@ def _answer(got: np.ndarray, fmt: str, output: str, tried: Mapping[str, Arrays])
         if same_bits(got, given, fmt).status is Status.PASS:
             agree.append(name)
         elif (wrong := int((got != given).sum())) < fewest:
-            fewest, nearest = wrong, f" nearest is {name!r}, {wrong:,} of {got.size:,} differ"
+            fewest, nearest = (
+                wrong,
+                say(" nearest is {name!r}, {n:,} of {all:,} differ", name=name, n=wrong, all=got.size),
+            )
     if agree:
-        return True, f" as {' and '.join(map(repr, agree))}"
+        return True, say(" as {names}", names=joined(map(repr, agree), say(" and ")))
     return False, nearest
 
 
@@ -359,7 +368,7 @@ def verify(
         found += verify_record(one)
     for name in () if folders and paths else recorded_names():
         if name not in covered:
-            row = Row(name, "every GPU case", Evidence.RECORDED.value, absent(NO_RECORD))
+            row = Row(name, EVERY_GPU_CASE, Evidence.RECORDED.value, absent(say("no record for this hardware")))
             found.append(Evidenced(row, ""))
     if live:
         found += verify_live(device, tick=lambda f, text: tick((len(paths) + f) / (len(paths) + 1), text))
@@ -369,7 +378,7 @@ def verify(
 
 def _of_cell(one: corpus.Outcome) -> Evidenced:
     """A cell of the public data set, compared."""
-    outcome = failed(str(one)) if one.wrong else passed(f"{one.rows:,} results, every bit")
+    outcome = failed(str(one)) if one.wrong else passed(say("{n:,} results, every bit", n=one.rows))
     return Evidenced(Row("MATLAB-tensor-core", one.cell.name, Evidence.RECORDED.value, outcome), one.cell.gpu)
 
 
@@ -377,21 +386,26 @@ def verify_record(one: Record, live: bool = False) -> list[Evidenced]:
     """Compare every case of one record; ``live``: it was made just now."""
     name, evidence = one.experiment, evidence_of(one.meta["kind"], live)
 
-    def row(case: str, outcome: Outcome) -> Evidenced:
+    def row(case: str | Text, outcome: Outcome) -> Evidenced:
         return Evidenced(Row(name, case, evidence, outcome), one.where)
 
     if name not in recorded_names():
-        return [row("every case", absent(f"there is no experiment {name!r} in this version ({one.where})"))]
+        unknown_here = say("there is no experiment {name!r} in this version ({where})", name=name, where=one.where)
+        return [row(EVERY_CASE, absent(unknown_here))]
     try:
         cases = {case.name: case for case in cases_of(name, one.meta["size"])}
     except Exception as error:
-        return [row("every case", failed(f"the experiment's cases raised {_message(error)} ({one.where})"))]
+        raised = say("the experiment's cases raised {error} ({where})", error=_message(error), where=one.where)
+        return [row(EVERY_CASE, failed(raised))]
     rows = []
     for done in one.cases:
         case = cases.get(done.name)
-        outcome = absent("the experiment has no such case any more") if case is None else compare(case, done, one.meta)
+        outcome = (
+            absent(say("the experiment has no such case any more")) if case is None else compare(case, done, one.meta)
+        )
         rows.append(row(done.name, outcome))
-    return rows + [row(step, absent(f"failed on the device: {message}")) for step, message in one.failed.items()]
+    broken = say("failed on the device: {message}")
+    return rows + [row(step, absent(broken.fill(message=message))) for step, message in one.failed.items()]
 
 
 def verify_live(
@@ -405,8 +419,8 @@ def verify_live(
         if device == "cpu":
             raise
         for name in names:
-            row = Row(name, "every GPU case", Evidence.LIVE.value, absent(str(error).split(";")[0]))
-            yield Evidenced(row, "")
+            why = say(str(error).split(";")[0])
+            yield Evidenced(Row(name, EVERY_GPU_CASE, Evidence.LIVE.value, absent(why)), "")
         return
     for i, name in enumerate(names):
         tick(i / len(names), f"{name} on {where['device']}")

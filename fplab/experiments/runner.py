@@ -13,13 +13,14 @@ from typing import Any
 from ..errors import LabError, missing
 from ..hardware import environment, records
 from ..hardware.records import Record
+from ..words import CLAUSE, Text, joined, say
 from . import figures, load
 from .base import Evidence, Experiment, Outcome, Status, Tick, absent, failed, passed
 from .progress import progress
-from .recorder import NO_RECORD, Evidenced, cases_of, known, verify_live, verify_record
+from .recorder import Evidenced, cases_of, known, verify_live, verify_record
 from .table import WRONG, Row
 
-CLAIM = "the GPU cases give the very bits of the GPU"
+CLAIM = say("the GPU cases give the very bits of the GPU")
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,12 @@ def gpu_rows(name: str, size: str, kept: Sequence[Record], tick: Tick) -> list[R
         (Evidence.RECORDED, recorded),
         (Evidence.LIVE, live),
     )
+    lacking = say("no record for this hardware ({n} cases to record)")
     for i, (evidence, source) in enumerate(sources):
         tick(i / 2, evidence.value)
         try:
             found = list(source())
-            outcome = summed(found) if found else absent(f"{NO_RECORD} ({len(cases_of(name, size))} cases to record)")
+            outcome = summed(found) if found else absent(lacking.fill(n=len(cases_of(name, size))))
         except Exception as error:
             outcome = raised(error)
         rows.append(Row(name, CLAIM, evidence.value, outcome))
@@ -186,15 +188,20 @@ def summed(found: Sequence[Evidenced]) -> Outcome:
     by = {status: [e for e in found if e.row.outcome.status is status] for status in Status}
     for status in WRONG:
         if bad := by[status]:
-            where = f"{bad[0].row.claim!r} on {bad[0].device}"
-            return Outcome(status, f"{len(bad)} of {len(found)} cases; first {where}: {bad[0].row.outcome.detail}")
+            said = say("{n} of {all} cases; first '{case}' on {device}: {found}", n=len(bad), all=len(found))
+            row = bad[0].row
+            return Outcome(status, said.fill(case=row.claim, device=bad[0].device, found=row.outcome.detail))
     good, lacking = by[Status.PASS], by[Status.ABSENT]
     if not good:
         return lacking[0].row.outcome
-    text = f"{len(good)} cases, every bit: {'; '.join(sorted({e.device for e in good}))}"
+    devices = "; ".join(sorted({e.device for e in good}))
+    text: list[Text] = [say("{n} cases, every bit: {devices}", n=len(good), devices=devices)]
     if lacking:
-        text += f"; {len(lacking)} absent, first {lacking[0].row.claim!r}: {lacking[0].row.outcome.detail}"
-    return passed(text)
+        row = lacking[0].row
+        text.append(
+            say("{n} absent, first '{case}': {found}", n=len(lacking), case=row.claim, found=row.outcome.detail)
+        )
+    return passed(joined(text, CLAUSE))
 
 
 # --- the manifest again -----------------------------------------------------------------------------------------
@@ -212,5 +219,5 @@ def check_manifest(folder: Path, names: Sequence[str] | None = None, quiet: bool
             try:
                 rows += figures.compare(name, load(name), manifest, tick)
             except Exception as error:
-                rows.append(Row(name, "arrays as in the manifest", Evidence.PROVED.value, raised(error)))
+                rows.append(Row(name, figures.AS_BEFORE, Evidence.PROVED.value, raised(error)))
     return rows

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from ..columns import padded, width_of, wrapped
-from ..words import LIST, NOTHING, Text, joined
-from . import wording
+from ..words import LIST, NOTHING, Text, joined, mark, say, say_of, verbatim
 from .base import Outcome, Status
 
-STAND_IN = "CPU stand-in"  # verified like a GPU's record, and no evidence about any GPU
+STAND_IN = mark("CPU stand-in")  # verified like a GPU's record, and no evidence about any GPU
 COLOURS = {Status.PASS: "32", Status.FAIL: "1;31", Status.DIFFERS: "1;35", Status.ABSENT: "33"}
+HEADINGS = (say("experiment"), say("claim"), say("evidence"), say("outcome"))
+CASES = (HEADINGS[0], say("case"), *HEADINGS[2:])  # of the table that compares records
+ARRAYS = (HEADINGS[0], say("data"), *HEADINGS[2:])  # of the table that compares figures' data
+STATUS = {
+    Status.PASS: say_of("outcome", "pass"),
+    Status.FAIL: say_of("outcome", "FAIL"),
+    Status.DIFFERS: say_of("outcome", "differs, unexplained"),
+    Status.ABSENT: say_of("outcome", "absent"),
+}
 WRONG = (Status.FAIL, Status.DIFFERS)  # what ends in a non-zero exit status
 WIDEST = 120  # longer lines are hard to read
 
@@ -32,10 +40,8 @@ class Row:
 
     def said(self) -> tuple[Text, Text, Text, Text]:
         """The claim, the evidence, the outcome and what was found, in both languages."""
-        found, claim = self.outcome.detail, self.claim
-        found = found if isinstance(found, Text) else wording.found(self.experiment, found)
-        claim = claim if isinstance(claim, Text) else wording.claim(self.experiment, claim)
-        return claim, wording.evidence(self.evidence), wording.STATUS[self.outcome.status], found
+        claim, found = (x if isinstance(x, Text) else verbatim(x) for x in (self.claim, self.outcome.detail))
+        return claim, say(self.evidence), STATUS[self.outcome.status], found
 
     def as_json(self) -> dict[str, str]:
         """The row as plain JSON values."""
@@ -71,9 +77,7 @@ def colour_wanted(stream: TextIO | None = None) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def render(
-    rows: Sequence[Row], width: int = 100, colour: bool = False, headings: Sequence[Text] = wording.HEADINGS
-) -> str:
+def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings: Sequence[Text] = HEADINGS) -> str:
     """The rows as a table ``width`` characters wide: claims wrapped, details below them, counts at the end.
 
     >>> from .base import passed
@@ -119,32 +123,22 @@ def counts(rows: Sequence[Row]) -> str:
 def tally(rows: Sequence[Row]) -> Text:
     """The counts in both languages."""
     if not rows:
-        return wording.NO_CLAIMS
+        return say("no claims")
     total = Counter(row.outcome.status for row in rows)
-    ended = [wording.ENDED.fill(n=total[status], status=wording.STATUS[status]) for status in Status if total[status]]
+    ended = [say("{n} {status}", n=total[status], status=STATUS[status]) for status in Status if total[status]]
     stand_ins = sum(row.evidence == STAND_IN and row.outcome.status is Status.PASS for row in rows)
-    return wording.COUNTED.fill(
-        n=len(rows),
-        s="s" * (len(rows) != 1),
-        ended=joined(ended, LIST),
-        apart=wording.STOOD_IN.fill(n=stand_ins) if stand_ins else NOTHING,
-    )
+    apart = say(" ({n} of the passes are a CPU stand-in and no evidence about a GPU)", n=stand_ins)
+    counted = say("{n} claim{s}: {ended}{apart}", n=len(rows), s="s" * (len(rows) != 1))
+    return counted.fill(ended=joined(ended, LIST), apart=apart if stand_ins else NOTHING)
 
 
 def _endings(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
     """The counts, and every failure once more where it cannot be overlooked."""
     out = wrapped(counts(rows), width)
     for row in failures(rows):
-        claim, evidence, status, found = row.said()
-        lines = wrapped(
-            str(
-                wording.FAILURE.fill(
-                    status=status, experiment=row.experiment, claim=claim, evidence=evidence, found=found
-                )
-            ),
-            width,
-            indent=" " * 5,
-        )
+        said = dict(zip(("claim", "evidence", "status", "found"), row.said(), strict=True))
+        failure = say("{status} {experiment}: {claim} [{evidence}]: {found}", experiment=row.experiment, **said)
+        lines = wrapped(str(failure), width, indent=" " * 5)
         out += [paint(line, COLOURS[row.outcome.status], colour) for line in lines]
     return out
 

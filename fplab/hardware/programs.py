@@ -58,6 +58,10 @@ class Rounded:
         """As of a tensor."""
         return self.values.shape
 
+    @property
+    def T(self) -> Rounded:  # noqa: N802  (a tensor's name for it)
+        return replace(self, values=self.values.T)
+
 
 def cast(x: Any, fmt: str) -> Any:
     """A tensor, or values of a format, in another format."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import computed_on_cpu, forged
+from gpu_cases import computed_on_cpu, forged
 
 from fplab import experiments
 from fplab.experiments.base import Claim, Evidence, Outcome, Status, array_of
@@ -50,12 +50,13 @@ class Mutant:
 
 def frame(
     module: Any, params: Any, mutants: Sequence[Mutant], spared: Sequence[str] = (), absent: str | None = None,
-    unforged: Sequence[str] = (),
+    unforged: Sequence[str] = (), asked: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The fixture and the tests of a module, by their names.
 
     ``spared``: ids of claims that need what this machine lacks, and kill nothing. ``absent``: a pattern of details for
-    which a claim that is absent here skips. ``unforged``: outputs of cases of which the lab knows nothing.
+    which a claim that is absent here skips. ``unforged``: outputs of cases of which the lab knows nothing. ``asked``:
+    the size of the cases, where to forge records of ``params`` is dear.
     """
     experiment = module.EXPERIMENT
 
@@ -91,7 +92,7 @@ def frame(
         assert not killing & set(spared)
         assert killing | set(spared) == {claim.id for claim in experiment.claims}
 
-    @pytest.mark.parametrize("case", experiment.asks(params), ids=lambda case: case.name)
+    @pytest.mark.parametrize("case", experiment.asks(asked or params), ids=lambda case: case.name)
     def test_a_gpu_case_holds_on_the_cpu_and_forged_it_fails(case: Case) -> None:
         if not case.open:  # which hardware is asked about; this CPU may have an answer of its own
             computed_on_cpu(case, nan_equal=True)

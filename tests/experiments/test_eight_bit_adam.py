@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiment_frame import compute_with_little_installed
+from gpu_cases import compute_with_little_installed
 from torch import nn
 
 from experiments.frame import Mutant, frame

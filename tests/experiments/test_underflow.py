@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_frame import compute_with_little_installed
+from gpu_cases import compute_with_little_installed
 
 import fplab
 from experiments.frame import Mutant, frame

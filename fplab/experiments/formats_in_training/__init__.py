@@ -275,11 +275,11 @@ def single_steps(result: Result) -> Outcome:
     """The digits' run of the first seed under every policy but FP32: each loss, the last weights, and their top-1."""
     from ...training.loop import one_thread
 
-    steps, runs = 0, result.digits
+    params, runs, steps = result.params, result.digits, 0
     for policy in RECIPES:
         p, name = POLICIES.index(policy), say(NAMES[policy])
         with one_thread():
-            found = train(policy, result.params)
+            found = train(policy, params.task("digits"), params.digits_steps, params.digits_lr, params.digits_momentum)
         for what, got, want in (("losses", runs.losses[p, 0], found.losses), ("weights", runs.last[p], found.weights)):
             outcome = same_bits(got.view(np.uint32), want.view(np.uint32), "fp32")
             if outcome.status is not Status.PASS:

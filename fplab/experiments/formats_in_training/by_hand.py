@@ -14,7 +14,7 @@ import numpy as np
 from ... import numeric
 
 if TYPE_CHECKING:
-    from . import Params
+    from ...training.tasks import Task
 
 GPU = "H100"
 
@@ -87,13 +87,13 @@ class Products:
         return 2.0 ** math.floor(math.log2(LARGEST[fmt] / largest)) if largest else 1.0
 
 
-def train(policy: str, params: Params) -> Trained:
-    """The digits' run of seed 0 under a policy other than FP32."""
-    task, recipe, products = params.task("digits"), RECIPES[policy], Products()
+def train(policy: str, task: Task, steps: int, lr: float, momentum: float) -> Trained:
+    """The run of seed 0 under a policy other than FP32, with momentum."""
+    recipe, products = RECIPES[policy], Products()
     held = [narrow(p.detach().numpy().copy(), recipe.held) for p in task.model(0).parameters()]
     velocities = [np.zeros_like(w) for w in held]
     scale, losses = recipe.scale, []
-    for batch in task.batches(0, params.digits_steps):
+    for batch in task.batches(0, steps):
         layers = list(zip(held[::2], held[1::2], strict=True))
         inputs, outputs = forward(layers, batch.inputs.numpy(), recipe, products)
         loss, slope = loss_and_slope(outputs[-1], batch.targets, recipe, scale)
@@ -113,7 +113,7 @@ def train(policy: str, params: Params) -> Trained:
         else:
             scale /= 2
             continue
-        held, velocities = updated(held, velocities, gradients, recipe, params)
+        held, velocities = updated(held, velocities, gradients, recipe, lr, momentum)
     answers, right = 0, 0
     for batch in task.held_out():
         layers = list(zip(held[::2], held[1::2], strict=True))
@@ -166,13 +166,14 @@ def summed(slope: np.ndarray, fmt: str) -> np.ndarray:
 
 
 def updated(
-    held: list[np.ndarray], velocities: list[np.ndarray], gradients: list[np.ndarray], recipe: Recipe, params: Params
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    held: list[np.ndarray], velocities: list[np.ndarray], gradients: list[np.ndarray], recipe: Recipe, lr: float,
+    momentum: float,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:  # fmt: skip
     """Weights and velocities after a step of momentum, every product and sum rounded by itself."""
-    momentum, rate = np.float32(params.digits_momentum), np.float32(-params.digits_lr)
+    keep, rate = np.float32(momentum), np.float32(-lr)
     weights, moved = [], []
     for w, v, g in zip(held, velocities, gradients, strict=True):
-        velocity = once(np.add, once(np.multiply, v, momentum, recipe.held), g, recipe.held)
+        velocity = once(np.add, once(np.multiply, v, keep, recipe.held), g, recipe.held)
         weights.append(once(np.add, w, once(np.multiply, velocity, rate, recipe.held), recipe.held))
         moved.append(velocity)
     return weights, moved

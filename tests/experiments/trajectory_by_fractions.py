@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from fplab import exact
-from fplab.experiments.trajectory.loop import Params, lab_bits, train
-from fplab.experiments.trajectory.ops import LabOps
-from fplab.experiments.trajectory.step import SKIP, Pass
+from fplab.experiments.trajectory.steps import SKIP, Params, Pass, by_lab, train
 
 STEP = 37  # every so many elements of a tensor are computed by fractions
 CANCELLED = 12  # and so many of each product that cancel most: there the Tensor Core's roundings show
@@ -31,16 +29,14 @@ def number(x: Any) -> Fraction:
 
 
 class PassByFractions:
-    """The tensors of a forward and backward pass ``p``, which has FP16 ``weights`` and a loss ``scale``."""
+    """The tensors of a forward and backward pass ``p``, which has ``halves`` as weights and a loss ``scale``."""
 
-    def __init__(
-        self, p: Pass, x: Any, targets: Any, weights: tuple[Any, ...], scale: float, ops: LabOps, batch: int
-    ) -> None:
+    def __init__(self, p: Pass, x: Any, targets: Any, halves: Sequence[Any], scale: float, gpu: str) -> None:
         from fplab.tensorcore import get
 
-        self.p, self.targets, self.factor = p, targets, Fraction(scale / batch)
-        self.model = get(ops.gpu, "fp16")
-        h1, self.h2, h3 = (ops.half(w) for w in weights)
+        self.p, self.targets, self.factor = p, targets, Fraction(scale / len(x))
+        self.model = get(gpu, "fp16")
+        h1, self.h2, h3 = halves
         self.factors = {
             "z1": (x, h1), "z2": (p.a1, self.h2), "y": (p.a2, h3), "g3": (p.a2.T, p.dy), "da2": (p.dy, h3.T),
             "g2": (p.a1.T, p.dz2), "g1": (x.T, p.dz1),
@@ -96,10 +92,10 @@ def most_cancelled(a: Any, b: Any) -> set[int]:
 
 
 def updates(
-    weights: tuple[Any, ...], gradients: tuple[Any, ...], scale: float, step: int, ops: LabOps, params: Params
+    weights: Sequence[Any], gradients: Sequence[Any], scale: float, step: int, gpu: str, params: Params
 ) -> Iterator[Element]:
     """Some weights after a run's first update, in ``step``, before which the velocities are zero."""
-    after = train(replace(params, steps=step + 1), ops, np.asarray, lab_bits).kept[step]
+    after = params.parts(train(replace(params, steps=step + 1), by_lab(gpu)).weights[step])
     for k, (w, g, new) in enumerate(zip(weights, gradients, after, strict=True)):
         for flat in range(0, w.size, STEP):
             i, j = divmod(flat, w.shape[1])
