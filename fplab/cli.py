@@ -139,8 +139,11 @@ def record(args: Arguments) -> int:
     from .experiments.recorder import known_to_record
     from .experiments.recorder import record as record_cases
     from .hardware.environment import torch_for
+    from .hardware.records import SILICON
     from .storage import demand_writable
 
+    if args.cpu:
+        args.names, args.device = [*args.names, SILICON], "cpu"
     known_to_record(args.names)  # what is wrong with the request is said before anything begins
     torch_for(args.device)
     demand_writable(args.out)
@@ -157,7 +160,7 @@ def record(args: Arguments) -> int:
         for step, message in one.record.failed.items():
             print(f"  {'':<{wide}}  failed on this device: {step}: {message}")
     print("files:", *(f"  {path}" for one in done for path, _ in one.files), sep="\n")
-    if meta["kind"] == "cpu":
+    if not all(one.record.is_evidence for one in done):
         print("This CPU stands in for a GPU: fplab verify compares its bits, but they are no evidence about a GPU.")
     return 0 if any(one.record.cases for one in done) else 1
 
@@ -283,6 +286,7 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the records go")
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
+    parser.add_argument("--cpu", action="store_true", help="this CPU itself: what its own units compute")
     parser.add_argument("--full", action="store_true", help="the cases of the full size instead of the quick one")
 
 

@@ -19,6 +19,7 @@ index(__name__)
 
 LADDER: tuple[str, ...] = (
     "formats",
+    "silicon",
     "underflow",
     "master_weights",
     "loss_scaling",

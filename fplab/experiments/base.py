@@ -157,6 +157,10 @@ class Claims(list[Claim]):
         """Register a claim about runs, whose outcome has a :class:`Sample`."""
         return self._register(Evidence.MEASURED, text, id)
 
+    def live(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim about the bits of the hardware that is here."""
+        return self._register(Evidence.LIVE, text, id)
+
     def _register(self, evidence: Evidence, text: str, id: str) -> Callable[[Test], Test]:
         def register(test: Test) -> Test:
             self.append(Claim(id or test.__name__, evidence, say(text), test))
@@ -176,7 +180,7 @@ class Experiment:
     type that ``run`` returns. ``figures``: the first is written as NAME.svg, every other as NAME.FUNCTION.svg.
     ``cases``: a function, or the reason why a GPU has nothing to say. ``animation``: an SVG that moves.
     ``kinds``: where arrays come by the kind of operands, the types of those ``result.kinds[kind]`` that have
-    :data:`Digested` arrays, too.
+    :data:`Digested` arrays, too. ``on``: the device whose bits the cases are about, "cuda" or this machine's "cpu".
     """
 
     title: Text
@@ -192,6 +196,7 @@ class Experiment:
     cases: Callable[[Any], Iterable[Case]] | str
     animation: Callable[[], str] | None = None
     kinds: Mapping[str, type[Any]] = dataclasses.field(default_factory=dict)
+    on: str = "cuda"
 
     def digested(self) -> tuple[str, ...]:
         """The names of the result's arrays whose bits are the same on every machine; of a kind, "KIND: NAME"."""

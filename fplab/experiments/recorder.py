@@ -319,9 +319,9 @@ def _answer(got: np.ndarray, fmt: str, output: str, tried: Mapping[str, Arrays])
     return False, nearest
 
 
-def evidence_of(kind: str, live: bool) -> str:
+def evidence_of(one: Record, live: bool) -> str:
     """What a comparison is evidence of. A CPU stands in for a GPU and is never counted as one."""
-    if kind != "cuda":
+    if not one.is_evidence:
         return STAND_IN
     return str((Evidence.LIVE if live else Evidence.RECORDED).value)
 
@@ -363,7 +363,7 @@ def verify(
             row = Row("records", path.name, Evidence.RECORDED.value, failed(str(error)))
             found.append(Evidenced(row, ""))
             continue
-        if one.on_gpu and one.cases:
+        if one.is_evidence and one.cases:
             covered.add(one.experiment)
         found += verify_record(one)
     for name in () if folders and paths else recorded_names():
@@ -384,7 +384,7 @@ def _of_cell(one: corpus.Outcome) -> Evidenced:
 
 def verify_record(one: Record, live: bool = False) -> list[Evidenced]:
     """Compare every case of one record; ``live``: it was made just now."""
-    name, evidence = one.experiment, evidence_of(one.meta["kind"], live)
+    name, evidence = one.experiment, evidence_of(one, live)
 
     def row(case: str | Text, outcome: Outcome) -> Evidenced:
         return Evidenced(Row(name, case, evidence, outcome), one.where)

@@ -82,7 +82,8 @@ def describe(device: str) -> dict[str, Any]:
     }
     if device == "cpu":
         capability = str(torch.backends.cpu.get_cpu_capability())
-        return {"kind": "cpu", "device": cpu_name(), "capability": capability, "driver": None, "cuda": None, **shared}
+        about = {"kind": "cpu", "device": cpu_name(), "capability": capability, "cpu": cpu(), "driver": None}
+        return {**about, "cuda": None, **shared}
     properties = torch.cuda.get_device_properties(device)
     return {
         "kind": "cuda",
@@ -124,6 +125,12 @@ def driver() -> str | None:
 
 def cpu_name() -> str:
     return _first(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)") or platform.processor() or platform.machine()
+
+
+def cpu() -> dict[str, str | None]:
+    """What tells one CPU from another: family, model, stepping, microcode and features; None where nobody says."""
+    words = ("cpu family", "model", "stepping", "microcode", "flags")
+    return {word: _first(Path("/proc/cpuinfo"), rf"(?m)^{word}\s*:\s*(.+)$") for word in words}
 
 
 def _first(path: Path, pattern: str) -> str | None:

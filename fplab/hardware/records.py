@@ -26,6 +26,7 @@ from .cases import Arrays
 VERSION = 1
 FOLDER = Path(__file__).parent / "records"  # the records that are part of the package
 LIMIT = 12_000_000  # bytes of a file
+SILICON = "silicon"  # the experiment whose records of a CPU are about the CPU itself
 EXPANDED = 1 << 29  # bytes of a record's arrays
 META, CHECKSUM = "fplab_meta", "fplab_sha256"
 REQUIRED = {"version": int, "experiment": str, "size": str, "kind": str, "device": str, "torch": str, "cases": list}
@@ -62,6 +63,11 @@ class Record:
     def on_gpu(self) -> bool:
         """Whether this is evidence from a GPU; a record of a CPU stands in for one and is none."""
         return bool(self.meta["kind"] == "cuda")
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it is about the hardware that made it: any record of a GPU, of a CPU that of its own units."""
+        return self.on_gpu or self.experiment == SILICON
 
     @property
     def where(self) -> str:

@@ -26,7 +26,7 @@ from gpu_cases import computed_on_cpu, forged
 
 from fplab import experiments
 from fplab.experiments.base import Claim, Evidence, Outcome, Status, array_of
-from fplab.hardware.cases import Case
+from fplab.hardware.cases import Case, NotHereError
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,10 @@ def frame(
     @pytest.mark.parametrize("case", experiment.asks(asked or params), ids=lambda case: case.name)
     def test_a_gpu_case_holds_on_the_cpu_and_forged_it_fails(case: Case) -> None:
         if not case.open:  # which hardware is asked about; this CPU may have an answer of its own
-            computed_on_cpu(case, nan_equal=True)
+            try:
+                computed_on_cpu(case, nan_equal=True)
+            except NotHereError as error:
+                pytest.skip(str(error))
         forged(case, spared=[name for name in unforged if name in case.formats])
 
     def test_table_and_figures(result: Any, tmp_path: Path) -> None:

@@ -1,0 +1,299 @@
+"""What the lab says of the CPU's own units, as cases: the same bits in, and out the bits and flags of the unit.
+
+What x86-64 adds to the arithmetic of the lab, all of it visible in the bits: a NaN result is the first NaN among the
+operands, made quiet, and without one the negative quiet NaN; a fused multiply-add of a quiet NaN raises no flag, not
+even beside infinity times zero; BF16 instructions flush subnormals whatever MXCSR says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import exact, numeric, seeds
+from ..formats import get
+from ..formats import rounding as rounding_of
+from . import cpu_units
+from .cases import Arrays, Case, Meta, NotHereError, philox_bits
+
+Array = np.ndarray[Any, Any]
+
+KEY = 7100
+WIDTHS = {"fp32": 32, "fp64": 64}
+OPERANDS = {"sqrt": 1, "fma": 3}  # of every other operation: 2
+FLUSHES = {(False, False): True, (True, False): "flush_inputs", (False, True): "flush_outputs", (True, True): False}
+MODES = tuple((rounding, daz, ftz) for rounding in cpu_units.ROUNDINGS for daz, ftz in FLUSHES)
+
+
+def numbers(n: int, fmt: str, key: int) -> Array:
+    """Codes of a format, unsigned integers (n,): uniform bits, like exponents, subnormals, few digits, specials."""
+    form, wide = get(fmt), np.uint64
+    raw, kind, pick = (seeds.bits(n, key, stream, dtype=np.uint64) for stream in range(3))
+    fraction, sign = wide((1 << form.fraction_bits) - 1), wide(form.sign_mask)
+    field = wide((form.emax - form.emin + 3) // 2 - 12) + pick % wide(24)  # within a dozen binades of 1
+    near = raw & (sign | fraction) | field << wide(form.fraction_bits)
+    few = raw & ~(fraction >> wide(3))
+    special = np.array(specials(fmt), np.uint64)[pick % wide(len(specials(fmt)))]
+    low = wide(64 - form.bits)
+    found = np.choose(
+        (kind >> wide(61)).astype(np.int64),
+        [raw >> low, near, near, raw & (sign | fraction), few >> low, special, near, near],
+    )
+    return (found & wide((1 << form.bits) - 1)).astype(f"u{form.bits // 8}")
+
+
+def specials(fmt: str) -> list[int]:
+    """Zeros, one, the ends of subnormal and normal numbers, infinities, quiet and signalling NaNs, of both signs."""
+    form = get(fmt)
+    inf, least = int(form.inf_code or 0), 1 << form.fraction_bits
+    one = (1 - form.emin) << form.fraction_bits
+    magnitudes = (0, 1, least - 1, least, one, one + 1, inf - 1, inf, inf + 1, inf + (least >> 1), inf + least - 1)
+    return [magnitude | sign for sign in (0, form.sign_mask) for magnitude in magnitudes]
+
+
+def given_to(operation: str, fmt: str, n: int) -> Arrays:
+    """Operands of an operation."""
+    key = KEY + 10 * list(cpu_units.ARITHMETIC).index(operation) + WIDTHS[fmt]
+    return {name: numbers(n, fmt, key + i) for i, name in enumerate("abc"[: OPERANDS.get(operation, 2)])}
+
+
+def mode_name(rounding: str, daz: bool, ftz: bool) -> str:
+    """A setting of MXCSR, in a word."""
+    return " ".join([rounding, *["daz"] * daz, *["ftz"] * ftz])
+
+
+# --- +, -, x, /, square root and fused multiply-add under MXCSR -----------------------------------------------------
+
+
+def arithmetic(operation: str, fmt: str, n: int) -> Case:
+    """One operation in four roundings, with subnormal operands and results kept and flushed: bits and flags."""
+    unit, bits = cpu_units.SCALARS[operation, fmt], f"bits{WIDTHS[fmt]}"
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        found: Arrays = {}
+        for rounding, daz, ftz in MODES:
+            values, flags = cpu_units.run(unit, *given.values(), rounding=rounding, daz=daz, ftz=ftz)
+            name = mode_name(rounding, daz, ftz)
+            found |= {name: values, f"{name}, flags": flags}
+        return found
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        found: Arrays = {}
+        for rounding, daz, ftz in MODES:
+            values, flags = operate(operation, fmt, list(given.values()), rounding, daz, ftz)
+            name = mode_name(rounding, daz, ftz)
+            found |= {name: values, f"{name}, flags": flags}
+        return found
+
+    formats = {name: kind for mode in MODES for name, kind in
+               ((mode_name(*mode), bits), (f"{mode_name(*mode)}, flags", "bits8"))}  # fmt: skip
+    return Case(f"{operation} in {fmt}", partial(given_to, operation, fmt, n), compute, emulate, formats)
+
+
+def operate(
+    operation: str, fmt: str, operands: list[Array], rounding: str, daz: bool, ftz: bool
+) -> tuple[Array, Array]:
+    """What the lab says: FP32 by its kernels, FP64 by its oracle, one number after the other."""
+    if fmt == "fp32":
+        with np.errstate(all="ignore"):
+            values, flags = getattr(numeric, operation)(
+                *(x.view(np.float32) for x in operands),
+                fmt,
+                rounding=rounding,
+                subnormals=FLUSHES[daz, ftz],
+                flags=True,
+            )
+        codes, flags = np.asarray(values, np.float32).view(np.uint32).copy(), np.array(flags)
+    else:
+        codes, flags = by_oracle(operation, fmt, operands, rounding, daz, ftz)
+    return with_x86_nans(fmt, operands, codes, flags)
+
+
+def by_oracle(
+    operation: str, fmt: str, operands: list[Array], rounding: str, daz: bool, ftz: bool
+) -> tuple[Array, Array]:
+    """The same through fractions."""
+    form, mode = get(fmt), rounding_of(rounding)
+    codes, flags = np.zeros_like(operands[0]), np.zeros(operands[0].size, np.uint8)
+    for i, one in enumerate(zip(*(x.tolist() for x in operands), strict=True)):
+        read = [exact.decode(code, form) for code in one]
+        read = [exact.flush(x, form) for x in read] if daz else read
+        if operation == "sqrt":
+            result, raised = exact.sqrt_to(read[0], form, mode)
+        else:
+            result, raised = getattr(exact, operation)(*read, mode)
+        codes[i], rounded = exact.round_to(result, form, mode, ftz=ftz)
+        flags[i] = raised | rounded
+    return codes, flags
+
+
+def with_x86_nans(fmt: str, operands: list[Array], codes: Array, flags: Array) -> tuple[Array, Array]:
+    """NaNs as x86-64 gives them, and the flag that it leaves down."""
+    form = get(fmt)
+    word = codes.dtype.type
+    inf, quiet, sign = word(form.inf_code or 0), word(1 << (form.fraction_bits - 1)), word(form.sign_mask)
+
+    def is_nan(x: Array) -> Array:
+        return np.asarray((x & ~sign) > inf)
+
+    nans = [is_nan(x) for x in operands]
+    nan = np.where(is_nan(codes), inf | quiet | sign, codes)
+    for x, here in reversed(list(zip(operands, nans, strict=True))):
+        nan = np.where(here, x | quiet, nan)
+    signals = np.any([here & (x & quiet == 0) for x, here in zip(operands, nans, strict=True)], axis=0)
+    silent = np.any(nans, axis=0) & ~signals
+    return nan.astype(codes.dtype), np.where(silent, 0, flags).astype(np.uint8)
+
+
+# --- conversions ----------------------------------------------------------------------------------------------------
+
+
+def to_half(n: int) -> Case:
+    """FP32 to FP16 in four roundings."""
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        return {rounding: cpu_units.run(unit, given["x"])[0] for rounding, unit in cpu_units.TO_HALF.items()}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        return {rounding: halves(given["x"], rounding) for rounding in cpu_units.ROUNDINGS}
+
+    formats = dict.fromkeys(cpu_units.ROUNDINGS, "bits16")
+    return Case("FP32 to FP16", lambda: {"x": numbers(n, "fp32", KEY)}, compute, emulate, formats)
+
+
+def halves(x: Array, rounding: str) -> Array:
+    """FP32 codes as FP16 codes."""
+    return np.asarray(numeric.encode(x.view(np.float32), "fp16", rounding=rounding))
+
+
+def from_half() -> Case:
+    """Every FP16 code to FP32."""
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        return {"y": cpu_units.run(cpu_units.FROM_HALF, given["x"])[0]}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        return {"y": singles(given["x"])}
+
+    return Case("FP16 to FP32", lambda: {"x": np.arange(1 << 16, dtype=np.uint16)}, compute, emulate, {"y": "bits32"})
+
+
+def singles(x: Array) -> Array:
+    """FP16 codes as FP32 codes, NaNs made quiet."""
+    with np.errstate(all="ignore"):
+        wide = np.asarray(numeric.decode(x, "fp16", np.float32)).view(np.uint32)
+    return np.where((x & 0x7FFF) > 0x7C00, wide | np.uint32(1 << 22), wide)
+
+
+def to_bf16(n: int) -> Case:
+    """FP32 to BF16, nearest, with subnormal operands flushed."""
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        return {"y": cpu_units.run(cpu_units.TO_BF16, given["x"])[0]}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        return {"y": np.asarray(numeric.encode(flushed(given["x"]).view(np.float32), "bf16"))}
+
+    return Case("FP32 to BF16", lambda: {"x": numbers(n, "fp32", KEY + 1)}, compute, emulate, {"y": "bits16"})
+
+
+def flushed(x: Array) -> Array:
+    """FP32 codes with subnormal numbers as zeros of their sign."""
+    return np.where(x & np.uint32(0x7F800000), x, x & np.uint32(0x80000000))
+
+
+# --- dot products ---------------------------------------------------------------------------------------------------
+
+
+def pairs_of_bf16(n: int) -> Case:
+    """c + a1 b1, then + a0 b0: two fused multiply-adds of FP32, the odd element first."""
+
+    def inputs() -> Arrays:
+        a, b = (pairs(numbers(2 * n, "bf16", KEY + 2 + i)) for i in range(2))
+        return {"a": a, "b": b, "c": numbers(n, "fp32", KEY + 4)}
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        return {"d": cpu_units.run(cpu_units.BF16_PAIRS, *given.values())[0]}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        return {"d": chain(given["a"], given["b"], given["c"])}
+
+    return Case("pairs of BF16 into FP32", inputs, compute, emulate, {"d": "fp32"})
+
+
+def pairs(x: Array) -> Array:
+    """16-bit codes (2 n,) as words (n,), the first in the low half."""
+    low, high = x.reshape(-1, 2).T.astype(np.uint32)
+    return np.asarray(low | high << np.uint32(16))
+
+
+def chain(a: Array, b: Array, c: Array, order: Iterable[int] = (1, 0)) -> Array:
+    """Fused multiply-adds of the halves of words into FP32, subnormals flushed in and out; codes."""
+    total = c.view(np.float32)
+    with np.errstate(all="ignore"):
+        for half in order:
+            x, y = ((word >> np.uint32(16 * half) << np.uint32(16)).view(np.float32) for word in (a, b))
+            total = np.asarray(numeric.fma(x, y, total, "fp32", subnormals=False), np.float32)
+    return total.view(np.uint32)
+
+
+def lanes_of_integers(n: int, bits: int) -> Case:
+    """Fours of unsigned by signed INT8, or pairs of INT16, into INT32: wrapping, and saturating once at the end."""
+    units = cpu_units.INT8_FOURS if bits == 8 else cpu_units.INT16_PAIRS
+
+    def inputs() -> Arrays:
+        words = {name: philox_bits(KEY + 5 + bits + i, n) for i, name in enumerate("abc")}
+        near = np.uint32(0x7FFFFFFF) - (words["c"] & np.uint32(0x3FFFF))  # from where sums overflow
+        edge = np.where(words["c"] & np.uint32(1 << 30), near, ~near)
+        return {**words, "c": np.where(words["c"] >> np.uint32(31), edge, words["c"])}
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        return {unit.name: cpu_units.run(unit, *given.values())[0] for unit in units.values()}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        signed, left = np.dtype(f"i{bits // 8}"), np.dtype(f"{'u' if bits == 8 else 'i'}{bits // 8}")
+        a, b = given["a"].view(left).reshape(n, -1), given["b"].view(signed).reshape(n, -1)
+        total = given["c"].view(np.int32) + (a.astype(np.int64) * b).sum(axis=1)
+        return {unit.name: into_int32(total, wraps).view(np.uint32) for wraps, unit in units.items()}
+
+    names = dict.fromkeys((unit.name for unit in units.values()), "bits32")
+    return Case(f"INT{bits} into INT32", inputs, compute, emulate, names)
+
+
+def into_int32(total: Array, wraps: bool) -> Array:
+    """Exact sums in 32 bits: what is above cut off, or the nearest end."""
+    return (total if wraps else np.clip(total, -(2**31), 2**31 - 1)).astype(np.int32)
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------
+
+
+def on_the_cpu(device: str) -> None:
+    """It is the CPU that is asked."""
+    if device != "cpu":
+        raise NotHereError("units of a CPU are asked on the CPU.")
+
+
+def cases(n: int, wide: int) -> dict[str, tuple[Case, ...]]:
+    """The cases by what they are about. ``n``: operands of each; ``wide``: of FP64, which the oracle computes."""
+    single, double = (
+        tuple(arithmetic(operation, fmt, count) for operation in cpu_units.ARITHMETIC)
+        for fmt, count in (("fp32", n), ("fp64", wide))
+    )
+    return {
+        "conversions": (to_half(16 * n), from_half()),
+        "arithmetic": single[:-1],
+        "fused": single[-1:],
+        "double": double,
+        "bfloat16": (to_bf16(16 * n), pairs_of_bf16(16 * n)),
+        "integers": (lanes_of_integers(n, 8), lanes_of_integers(n, 16)),
+    }

@@ -1,0 +1,108 @@
+"""torch's 16-bit products on this CPU: who computes them, in which order they are added, and the bits that follow."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import numeric, seeds
+from ..errors import LabError
+from ..reveal import SumTree, reveal_order
+from .environment import torch_for
+from .tensors import TORCH
+
+Array = np.ndarray[Any, Any]
+
+ROWS, COLUMNS = 16, 32  # of the products: large enough that no path for vectors is taken
+OWN = "torch's own loops"
+ASKING = """
+import torch
+x = torch.ones({rows}, {k}, dtype=torch.{dtype})
+x @ torch.ones({k}, {columns}, dtype=torch.{dtype})
+"""
+
+
+def ask_for_path(fmt: str, k: int) -> Callable[[], str]:
+    """Start to ask who computes the products of a format with k terms; calling what comes back gives the answer.
+
+    oneDNN names its implementation where ONEDNN_VERBOSE is set, once a process: so another process is asked.
+    """
+    code = ASKING.format(rows=ROWS, columns=COLUMNS, k=k, dtype=TORCH[fmt])
+    asked = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "ONEDNN_VERBOSE": "1"}, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+
+    def answer() -> str:
+        said, _ = asked.communicate()
+        found = re.search(r"exec,cpu,(?:matmul|inner_product),([^,]+),", said)
+        return f"oneDNN {found[1]}" if found else OWN
+
+    return answer
+
+
+def product(a: Array, b: Array, fmt: str) -> Array:
+    """What torch gives on the CPU for a (rows, k) times b (k, columns), which hold values of a format; float32."""
+    torch = torch_for("cpu")
+    x, y = (torch.from_numpy(np.ascontiguousarray(v, np.float32)).to(getattr(torch, TORCH[fmt])) for v in (a, b))
+    return np.asarray((x @ y).float().numpy())
+
+
+def order(fmt: str, k: int) -> SumTree | None:
+    """The order in which torch adds k products of a format, from its results; None where they are those of no tree."""
+
+    def dot(x: Array, y: Array) -> float:
+        return float(product(np.tile(x, (ROWS, 1)), np.tile(y[:, None], COLUMNS), fmt)[0, 0])
+
+    try:
+        return reveal_order(dot, k, fmt, operands=2)
+    except LabError:
+        return None
+
+
+def predicted(tree: SumTree, a: Array, b: Array, fmt: str, flushes: bool) -> Array:
+    """The product in this order, each step a fused multiply-add of FP32, rounded to the format at the end; float32.
+
+    ``flushes``: whether subnormals are zeros, of operands and results, as in ``vdpbf16ps``. Two parts that are both
+    sums are added.
+    """
+    x, y = (np.asarray(v, np.float32) for v in (a, b))
+
+    def spread(k: int) -> tuple[Array, Array]:
+        shape = (len(a), b.shape[1])
+        left, right = np.broadcast_to(x[:, k, None], shape), np.broadcast_to(y[k], shape)
+        return np.ascontiguousarray(left), np.ascontiguousarray(right)
+
+    def step(parts: list[Any]) -> Array:
+        sums = [part for part in parts if not isinstance(part, int)]
+        total = sums[0] if sums else np.zeros((len(a), b.shape[1]), np.float32)
+        for other in sums[1:]:
+            total = np.asarray(numeric.add(total, other, "fp32", subnormals=not flushes))
+        for k in (part for part in parts if isinstance(part, int)):
+            total = np.asarray(numeric.fma(*spread(k), total, "fp32", subnormals=not flushes))
+        return total
+
+    with np.errstate(all="ignore"):
+        terms: list[Any] = list(range(tree.size))
+        total = tree.fold(terms, step)
+        return np.asarray(numeric.quantize(total, fmt, subnormals=True))
+
+
+def telling(k: int, fmt: str, seed: int) -> tuple[Array, Array]:
+    """Operands whose last two products cancel the sum of the others, so that the low bits of its FP32 sums are left.
+
+    a (16 ROWS, k) and b (k, COLUMNS), float32 that hold values of the format; the columns are powers of two of one.
+    """
+    raw = seeds.bits(16 * ROWS * k + k, seed, dtype=np.uint32) / 2.0**31 - 1
+    values = np.array(numeric.quantize(raw, fmt), np.float64)
+    a, b = values[:-k].reshape(-1, k), values[-k:]
+    b[-2:] = 1
+    left = a[:, :-2] @ b[:-2]
+    for place in (-2, -1):
+        a[:, place] = -np.asarray(numeric.quantize(left, fmt), np.float64)
+        left = left + a[:, place]
+    return a.astype(np.float32), np.outer(b, np.ldexp(1.0, np.arange(COLUMNS) % 4)).astype(np.float32)
