@@ -45,7 +45,8 @@ def test_its_claims_are_distinct_and_have_evidence(name: str) -> None:
     assert all(isinstance(claim, Claim) for claim in claims)
     assert len({claim.id for claim in claims}) == len({claim.text.en for claim in claims}) == len(claims)
     # the frame itself adds the rows about GPUs, from cases
-    assert not {claim.evidence for claim in claims} & {Evidence.RECORDED, Evidence.LIVE}
+    own = {Evidence.LIVE} if experiments.load(name).on == "cpu" else set()  # what the machine itself says
+    assert not {claim.evidence for claim in claims} & {Evidence.RECORDED, Evidence.LIVE} - own
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["quick", "full"])

@@ -45,7 +45,7 @@ class Params:
     seeds: int = 8
 
 
-QUICK = Params(n=1 << 11, wide=1 << 6, k=64, seeds=2)
+QUICK = Params(n=1 << 10, wide=1 << 6, k=64, seeds=2)
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,6 @@ def cases(params: Params) -> tuple[Case, ...]:
 EXPERIMENT = Experiment(
     title=say("The CPU as hardware"),
     question=say("Do the lab's bits come out of the silicon that is here?"),
-    budget=8, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(units,),
+    budget=4, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(units,),
     cases=cases, on="cpu",
 )  # fmt: skip

@@ -97,16 +97,21 @@ UNITS: tuple[Unit, ...] = (
 _ENGINES: list[Any] = []  # in which the code of the units lives
 
 
-@cache
-def features() -> frozenset[str]:
-    """The features of this CPU, by LLVM's names; nothing on another architecture than x86-64."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return frozenset()
+def assembler() -> Any:
+    """llvmlite's binding; None where it is missing."""
     try:
         from llvmlite import binding
     except ImportError:
+        return None
+    return binding
+
+
+@cache
+def features() -> frozenset[str]:
+    """The features of this CPU, by LLVM's names; nothing on another architecture than x86-64."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or assembler() is None:
         return frozenset()
-    return frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
+    return frozenset(name for name, there in assembler().get_host_cpu_features().items() if there)
 
 
 def present(unit: Unit) -> bool:
@@ -122,6 +127,8 @@ def run(
     Operands are unsigned integers as wide as ``unit.widths``. ``rounding``, ``daz``, ``ftz``: what MXCSR says.
     Raises :class:`NotHereError` where this CPU lacks the unit.
     """
+    if assembler() is None:
+        raise NotHereError("llvmlite is missing, which assembles the calls of a CPU's units.")
     if not present(unit):
         raise NotHereError(f"this CPU has no {unit.name} ({unit.flag}).")
     if len(operands) + 1 != len(unit.widths):
@@ -170,8 +177,7 @@ def _compiled(unit: Unit) -> Any:
     """The loop of a unit as a function of eight addresses."""
     import ctypes
 
-    from llvmlite import binding
-
+    binding = assembler()
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     binding.initialize_native_asmparser()

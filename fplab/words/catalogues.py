@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-KEYWORDS = {"say": None, "mark": None, "say_of": ((1, "c"), 2), "proved": None, "library": None, "measured": None}
+KEYWORDS = {
+    "say": None,
+    "mark": None,
+    "say_of": ((1, "c"), 2),
+    "proved": None,
+    "library": None,
+    "live": None,
+    "measured": None,
+}
 DIGEST = "X-Source-SHA-256"
 
 
