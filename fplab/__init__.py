@@ -16,7 +16,7 @@ __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
     "claims", "codebooks", "course", "draw", "exact", "exercises", "experiments", "formats", "hardware", "inspect",
     "inspection", "integers", "lang", "memory", "nn", "num_threads", "pages", "parallel", "reveal_order",
-    "set_num_threads", "sums", "tensorcore", "training", "widgets",
+    "scaled", "set_num_threads", "sums", "tensorcore", "training", "widgets",
 ]  # fmt: skip
 __all__ += numeric.__all__
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         nn,
         pages,
         parallel,
+        scaled,
         sums,
         tensorcore,
         training,

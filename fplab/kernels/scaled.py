@@ -1,0 +1,277 @@
+"""Block scales: the largest magnitude of each block, the scale it asks for, and the codes of the scaled elements.
+
+A tile of whole blocks is worked on in the cache: the maxima, the scale of each block and what its elements are
+multiplied by, that factor beside every element, and the codes, by a loop that vectorises. A code is counted, not looked
+up: adding 1.5 * 2**(e + 23 - f) to a magnitude rounds it to the element's grid (as in :mod:`.fast32`), and the low bits
+of the sum count the steps of that grid.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import inlined, jit
+from .codebooks import largest
+from .fast32 import as_bits, as_float, to_uint32
+from .rounding import ODD, RNA, RTN, RTP, random_word
+
+TILE = 4096  # elements worked on between two looks at memory
+SIGN, ABS, INFINITY = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
+MOST, NAN = np.uint32(0x7F7FFFFF), np.uint32(0x7FC00000)
+LEAST_NORMAL = np.uint32(0x00800000)
+POWER, TWO_LEVEL, TWO_LEVEL_DIVIDED, QUOTIENT, QUOTIENT_DOWN = range(5)
+
+
+class Grid(NamedTuple):
+    """A format of at most 8 bits inside float32's range; float32 bit patterns and codes as ints."""
+
+    emin: int  # of 2**emin
+    magic: int  # added to an exponent's bits: 1.5 * 2**(e + 23 - f)
+    ulp: int  # subtracted from an exponent's bits: 2**(e - f)
+    units: int  # an exponent's bits are subtracted from it: 2**32 / ulp, or 2**8 / ulp
+    largest: int
+    fold: int  # 23 - f: from the bits of an exponent to its field in a code
+    sign: int  # the sign bit of a code, and how far float32's is from it
+    shift: int
+    nan: int  # the code of a NaN
+    zero: int  # the sign bit where -0 keeps its sign, else 0
+    mode: int  # the rounding, for :func:`directed`
+
+
+class Rule(NamedTuple):
+    """How a block's maximum becomes a scale; see the functions that take it."""
+
+    kind: int
+    multiplier: float  # POWER: of the maximum; QUOTIENT: the largest element
+    addend: int  # POWER: to its bits, before the fraction goes
+    emax: int  # POWER: taken from the exponent
+    limit: int  # POWER: a larger exponent is a NaN
+    infinite: int  # POWER: the code of a block with an infinity
+    first: int  # POWER: the factor's bits at code 0
+    last: int  # POWER: and at code 254
+    least: float  # QUOTIENT: what a maximum counts at least; TWO_LEVEL_DIVIDED: what a scale does
+    down: int  # QUOTIENT: the mask of the bits of a scale that stay
+    guards: int  # QUOTIENT: a maximum of 0, infinity or NaN gives 1
+    skips: int  # NaNs do not count for the maximum
+
+
+@inlined
+def power_of_two(a, p):
+    """E8M0: the exponent of the maximum (bits ``a``) after ``addend``; the code, and the factor of the elements."""
+    t = as_bits(np.float32(as_float(a) * np.float32(p.multiplier)))
+    tiny = t < LEAST_NORMAL
+    bits = as_bits(np.float32(as_float(t) * np.float32(16777216))) if tiny else t
+    e = np.int32(np.uint32(bits + np.uint32(p.addend)) >> np.uint32(23)) - np.int32(24 if tiny else 0)
+    code = min(max(e - np.int32(p.emax), np.int32(0)), np.int32(254))
+    code = np.int32(255) if e > np.int32(p.limit) else code
+    code = np.int32(p.infinite) if t == INFINITY else np.int32(255) if t > INFINITY else code
+    factor = np.uint32(np.uint32(254 - code) << np.uint32(23))
+    factor = np.uint32(p.first) if code == 0 else np.uint32(p.last) if code == 254 else factor
+    return np.uint32(code), as_float(NAN if code == 255 else factor)
+
+
+@inlined
+def on_grid(t, p):
+    """A float32 of 0 to the grid's largest (or NaN) rounded to nearest: its code and its value."""
+    a = as_bits(t)
+    e = max(np.uint32(a & INFINITY), np.uint32(p.emin))
+    c = np.uint32(e + np.uint32(p.magic))
+    shifted = np.float32(as_float(a) + as_float(c))
+    code = np.uint32((np.uint32(e - np.uint32(p.emin)) >> np.uint32(p.fold)) + np.uint32(as_bits(shifted) - c))
+    lost = a > INFINITY
+    return np.uint32(p.nan) if lost else code, as_float(NAN) if lost else np.float32(shifted - as_float(c))
+
+
+@inlined
+def at_most(t, limit):
+    """The smaller one; a NaN stays."""
+    return limit if t > limit else t
+
+
+@inlined
+def two_level(a, p, scale, up, down):
+    """Narrow scales beside one of the tensor: ``up`` is that to the scale's units, ``down`` its reciprocal."""
+    most = as_float(np.uint32(scale.largest))
+    if p.kind == TWO_LEVEL:
+        code, value = on_grid(at_most(np.float32(as_float(a) * up), most), scale)
+        return code, at_most(np.float32(np.float32(1) / np.float32(value * down)), as_float(MOST))
+    t = np.float32(np.float32(as_float(a) / np.float32(p.multiplier)) / up)
+    t = np.float32(p.least) if t < np.float32(p.least) else at_most(t, most)
+    code, value = on_grid(t, scale)
+    return code, np.float32(down / value)
+
+
+@inlined
+def quotient(a, p):
+    """FP32 scales: the bits of what dequantises, and the factor of the elements."""
+    least = as_bits(np.float32(p.least))
+    a = least if a < least else a
+    if p.guards and (a == np.uint32(0) or a >= INFINITY):
+        return as_bits(np.float32(1)), np.float32(1)
+    if p.kind == QUOTIENT_DOWN:
+        scale = as_bits(np.float32(as_float(a) / np.float32(p.multiplier)))
+        if p.down != 0xFFFFFFFF and scale < INFINITY:
+            scale = np.uint32(np.uint32(scale + np.uint32(0x7FFFFF)) & np.uint32(p.down))
+        return scale, np.float32(np.float32(1) / as_float(scale))
+    factor = as_bits(np.float32(np.float32(p.multiplier) / as_float(a)))
+    factor = MOST if factor == INFINITY else factor
+    factor = np.uint32(factor & np.uint32(p.down)) if factor < INFINITY else factor
+    return as_bits(np.float32(np.float32(1) / as_float(factor))), as_float(factor)
+
+
+@inlined
+def scale_of(a, p, scale, up, down):
+    """The scale of a block whose largest magnitude has bits ``a``, as a code or bits, and the factor of its elements."""
+    if p.kind == POWER:
+        return power_of_two(a, p)
+    if p.kind == TWO_LEVEL or p.kind == TWO_LEVEL_DIVIDED:
+        return two_level(a, p, scale, up, down)
+    return quotient(a, p)
+
+
+@inlined
+def _count(b, p):
+    """Float32 bits ``b``: the magnitude, at most the largest, its exponent, the shift, and the magnitude shifted."""
+    a = np.uint32(b & ABS)
+    a = np.uint32(p.largest) if a > np.uint32(p.largest) else a
+    e = max(np.uint32(a & INFINITY), np.uint32(p.emin))
+    c = np.uint32(e + np.uint32(p.magic))
+    return a, e, c, np.float32(as_float(a) + as_float(c))
+
+
+@inlined
+def _code(b, e, count, p):
+    """The code: the exponent's field and the steps, a NaN's, and the sign."""
+    code = np.uint32((np.uint32(e - np.uint32(p.emin)) >> np.uint32(p.fold)) + count)
+    kept = np.uint32(p.sign) if b & ABS else np.uint32(p.zero)
+    code = np.uint32(code | (np.uint32(b >> np.uint32(p.shift)) & kept))
+    return np.uint8(np.uint32(p.nan) if np.uint32(b & ABS) > INFINITY else code)
+
+
+@inlined
+def nearest(b, p, word):
+    """The code of float32 bits ``b`` rounded to nearest, ties to even, saturating."""
+    _, e, c, shifted = _count(b, p)
+    return _code(b, e, np.uint32(as_bits(shifted) - c), p)
+
+
+@inlined
+def _below(b, p):
+    """The exponent, the steps below a magnitude, and what lies above those as a float32 in ``p.units``."""
+    a, e, c, shifted = _count(b, p)
+    y = np.float32(shifted - as_float(c))
+    over = y > as_float(a)
+    count = np.uint32(np.uint32(as_bits(shifted) - c) - (np.uint32(1) if over else np.uint32(0)))
+    ulp = as_float(np.uint32(e - np.uint32(p.ulp)))
+    rest = np.float32(as_float(a) - np.float32(y - (ulp if over else np.float32(0))))
+    return e, count, np.float32(rest * as_float(np.uint32(np.uint32(p.units) - e)))
+
+
+@inlined
+def stochastic(b, p, word):
+    """Up with the probability of the share above the code below, to 32 bits: where ``share + word`` carries."""
+    e, count, rest = _below(b, p)
+    up = np.int32(np.uint32(word ^ SIGN)) > np.int32(np.uint32(to_uint32(rest) ^ ABS))  # the same, and vectorises
+    return _code(b, e, np.uint32(count + (np.uint32(1) if up else np.uint32(0))), p)
+
+
+@inlined
+def stochastic_8(b, p, word):
+    """The same to 8 bits."""
+    e, count, rest = _below(b, p)
+    return _code(b, e, np.uint32(count + (np.uint32(np.uint32(rest) + word) >> np.uint32(8))), p)
+
+
+@inlined
+def directed(b, p, word):
+    """The roundings that are neither to nearest even nor stochastic, by their number."""
+    e, count, rest = _below(b, p)
+    up = rest > np.float32(0)
+    if p.mode == RNA:
+        up = rest >= np.float32(2147483648)
+    elif p.mode == RTP or p.mode == RTN:
+        up = up and (b > ABS) == (p.mode == RTN)
+    else:
+        up = up and p.mode == ODD and np.uint32(count & np.uint32(1)) == np.uint32(0)
+    return _code(b, e, np.uint32(count + (np.uint32(1) if up else np.uint32(0))), p)
+
+
+@inlined
+def largest_number(bits):
+    """The largest magnitude that is no NaN."""
+    most = np.uint32(0)
+    for i in range(bits.size):
+        magnitude = np.uint32(bits[i] & ABS)
+        most = magnitude if most < magnitude <= INFINITY else most
+    return most
+
+
+@jit
+def maximum(x, skips):
+    """The largest magnitude of float32 bits, as bits; with ``skips`` of those that are no NaN."""
+    most = largest(x)
+    return largest_number(x) if skips and most > INFINITY else most
+
+
+def _quantize(rounder, bits):
+    """The kernel of one rounding, which draws ``bits`` random bits an element.
+
+    ``x``: float32 bits of a matrix with rows of ``k``, flat; ``codes``: uint8, as ``x``; ``scales``: uint32, a row for
+    each ``high`` rows and one for each ``block`` elements of a row, flat. Works on rows ``r0`` to ``r1`` and columns
+    ``c0`` to ``c1``, which begin with a block. ``known``: a maximum that holds for all blocks, or none. ``up``,
+    ``down``: of each row, or one. Element i draws word ``start + i``; of few bits, byte ``start + i`` of all words.
+    """
+
+    @jit
+    def kernel(x, codes, scales, k, high, block, r0, r1, c0, c1, grid, rule, scale, known, up, down, start, key0, key1):
+        across, width = -(-k // block), min(max(block, TILE // high // block * block), c1 - c0)
+        factors, found = np.empty(width, np.float32), np.empty(width, np.uint8)
+        most, factor = np.empty(-(-width // block), np.uint32), np.empty(-(-width // block), np.float32)
+        words = np.empty(width if bits == 32 else width // 4 + 2 if bits else 0, np.uint32)
+        for top in range(r0, r1, high):
+            bottom = min(top + high, r1)
+            for left in range(c0, c1, width):
+                count = min(width, c1 - left)
+                blocks = -(-count // block)
+                most[:blocks] = known[0] if known.size else np.uint32(0)
+                for row in range(top, top if known.size else bottom):
+                    source = x[row * k + left : row * k + left + count]
+                    for j in range(blocks):
+                        here = largest(source[j * block : (j + 1) * block])
+                        if rule.skips and here > INFINITY:
+                            here = largest_number(source[j * block : (j + 1) * block])
+                        most[j] = max(most[j], here)
+                own = top if up.size > 1 else 0
+                above, below = up[own], down[own]
+                part = scales[top // high * across + left // block :][:blocks]
+                for j in range(blocks):
+                    part[j], factor[j] = scale_of(most[j], rule, scale, above, below)
+                for j in range(blocks):
+                    factors[j * block : (j + 1) * block] = factor[j]
+                for row in range(top, bottom):
+                    at = row * k + left
+                    index, source, target = np.uint32(start + at), x[at : at + count], found[:count]
+                    if bits == 8:
+                        for i in range(count // 4 + 2):
+                            words[i] = random_word(np.uint32((index >> np.uint32(2)) + np.uint32(i)), key0, key1)
+                        noise = words.view(np.uint8)[index & np.uint32(3) :]
+                        for i in range(count):
+                            b = as_bits(np.float32(as_float(source[i]) * factors[i]))
+                            target[i] = rounder(b, grid, np.uint32(noise[i]))
+                    else:
+                        for i in range(words[:count].size):
+                            words[i] = random_word(np.uint32(index + np.uint32(i)), key0, key1)
+                        for i in range(count):
+                            b = as_bits(np.float32(as_float(source[i]) * factors[i]))
+                            target[i] = rounder(b, grid, words[i] if bits else np.uint32(0))
+                    final = codes[at : at + count]  # a byte at a time stalls on memory that is not in the cache
+                    for i in range(count):
+                        final[i] = target[i]
+
+    return kernel
+
+
+NEAREST, DIRECTED = _quantize(nearest, 0), _quantize(directed, 0)
+STOCHASTIC = {32: _quantize(stochastic, 32), 8: _quantize(stochastic_8, 8)}  # by random bits an element

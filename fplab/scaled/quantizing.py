@@ -1,0 +1,212 @@
+"""The fast way: an array as a matrix whose rows lie along the axis, and the kernels over its blocks."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..arrays import values
+from ..errors import LabError, integer, quotes_call
+from ..formats import Format, Rounding, rounding
+from ..kernels import scaled as kernels
+from ..kernels.rounding import MODES, stream_keys
+from ..plans import seed_bits
+from ..roundings import without_kernel
+from ..threads import split
+from .result import Scaled
+from .schemes import Block, Scheme, get_scheme
+
+Array = np.ndarray[Any, Any]
+f32 = np.float32
+NOTHING = np.empty(0, np.uint32)
+ONE = np.ones(1, f32)
+SHARE = 1 << 15  # elements of the tensor worked on at a time where they share a scale
+LARGEST = np.finfo(f32).max
+
+
+@quotes_call
+def quantize(
+    x: Any,
+    scheme: str | Scheme = "mxfp8",
+    axis: int = -1,
+    *,
+    rule: str | None = None,
+    variant: str | None = None,
+    block: Block | None = None,
+    rounding: str | Rounding = "rne",
+    seed: int | None = None,
+    random_bits: int = 32,
+    amax: Any = None,
+) -> Scaled:
+    """Quantise an array of any shape with a scale for each block: codes, scales, and what they stand for.
+
+    ``x``: float32; other dtypes are rounded to it first. ``scheme``: a name of :data:`fplab.scaled.SCHEMES` or a
+    :class:`Scheme`; ``rule``, ``variant`` and ``block`` replace its own. ``axis``: the dimension that blocks lie
+    along, which a product will sum over; the last block of it may be short, as if zeros followed.
+
+    ``rounding``: any, of the scaled elements, which saturate; "stochastic" needs a ``seed`` and draws ``random_bits``,
+    32 or 8, for each: element i of the array with ``axis`` moved last draws word i of the seed, or byte i of all words.
+    ``amax``: float32, the largest magnitude to scale by in place of the tensor's own (delayed scaling, calibration),
+    or of each row, for schemes with one scale for those.
+
+    >>> from fplab import scaled
+    >>> scaled.quantize([1.0, -2.0, 500.0], "mxfp8", rule="ceil").dequantize()
+    array([  1.,  -2., 512.], dtype=float32)
+    """
+    found, v, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), values(x), _mode(rounding)
+    axis = integer("axis", axis, -max(len(v.shape), 1), max(len(v.shape), 1) - 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
+        given = v.flat.astype(f32, copy=False).reshape(v.shape or (1,))
+    moved = np.ascontiguousarray(np.moveaxis(given, axis, -1))
+    k, lead = moved.shape[-1], moved.shape[:-1]
+    high, wide = (1, max(k, 1)) if isinstance(found.block, str) else found.block
+    if high > 1 and not lead:
+        raise LabError(f"block={found.block!r} needs two dimensions; x has one.")
+    most = _most(amax, moved, found)
+    random = integer("random_bits", random_bits, 8, 32) if mode == MODES["stochastic"] else 32
+    if random not in kernels.STOCHASTIC:
+        raise LabError(f"random_bits={random} is not possible; allowed: 32, 8.")
+    word = seed_bits(mode, seed)
+    if mode == MODES["stochastic"] and moved.size > 1 << 32:
+        raise LabError(f"x has {moved.size:,} elements, and a seed has words for 2**32 of them; quantise it in parts.")
+    codes = np.empty(moved.shape, np.uint8)
+    run = _Run(found, mode, random, word)
+    if found.block == "tensor":
+        flat, into = (moved, codes) if moved.size else (np.zeros(1, f32), np.zeros(1, np.uint8))
+        scales = run(flat.reshape(1, -1), into.reshape(1, -1), 1, SHARE, 0, known=most)[:, :1]
+        scales = scales.reshape((1,) * moved.ndim)
+    else:
+        # Blocks of several rows do not reach from one matrix of a stack into the next.
+        rows = lead[-1] if high > 1 and math.prod(lead[:-1]) > 1 and lead[-1] % high else math.prod(lead)
+        count, across = moved.size // max(rows * k, 1), -(-k // wide)
+        parts = [
+            run(one, into, high, wide, n * rows * k, most=most[n * rows :] if most.size > 1 else most)
+            for n, (one, into) in enumerate(
+                zip(moved.reshape(count, rows, k), codes.reshape(count, rows, k), strict=True)
+            )
+        ]
+        above = lead if high == 1 else (*lead[:-1], -(-lead[-1] // high))
+        scales = np.concatenate([*parts, np.empty((0, across), np.uint32)]).reshape(*above, across)
+    scales = scales.view(f32) if found.kind == "fp32" else scales.astype(np.uint8)
+    second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if found.tensor else None
+    back = [None if part is None else np.moveaxis(part, -1, axis) for part in (codes, scales, second)]
+    return Scaled(np.asarray(back[0]).reshape(v.shape), np.asarray(back[1]), back[2], found, axis)
+
+
+def _mode(mode: str | Rounding) -> int:
+    """The number of a rounding that kernels have."""
+    found = rounding(mode)
+    if found.value not in MODES:
+        raise without_kernel(found)
+    return MODES[found.value]
+
+
+def _most(amax: Any, x: Array, scheme: Scheme) -> Array:
+    """The largest magnitude of the tensor or of each row, as float32 bits, where the scheme asks for it; else none."""
+    rows = scheme.tensor == "row"
+    if not scheme.tensor and scheme.block != "tensor":
+        if amax is not None:
+            raise LabError(f"amax is given, and {scheme.name} has a scale for each {scheme.block}; leave it out.")
+        return NOTHING
+    if amax is not None:
+        given = values(amax, "amax")
+        if given.flat.size not in ({1, x.size // max(x.shape[-1], 1)} if rows else {1}) or (given.flat < 0).any():
+            wanted = "a number that is not negative" + (" for each row" if rows else "")
+            raise LabError(f"amax has shape {given.shape}; it must be {wanted}.")
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.ascontiguousarray(given.flat.astype(f32)).view(np.uint32)
+    bits, skips = x.reshape(-1).view(np.uint32), int(_rule(scheme).skips)
+    if rows:
+        return np.array([kernels.maximum(row, skips) for row in bits.reshape(-1, x.shape[-1])], np.uint32)
+    return np.array([max(split(lambda a, b: kernels.maximum(bits[a:b], skips), bits.size))], np.uint32)
+
+
+class _Run:
+    """One scheme and rounding over matrices."""
+
+    def __init__(self, scheme: Scheme, mode: int, random: int, seed: np.uint64) -> None:
+        self.scheme, self.keys = scheme, stream_keys(seed, np.uint64(0))
+        self.rule, self.scale = _rule(scheme), _grid(scheme.scale, 32, mode, True)
+        plus_zero = scheme.kind == "narrow" and scheme.variant == "te"
+        self.grid = _grid(scheme.element, random, mode, not plus_zero)
+        self.kernel = {MODES["rne"]: kernels.NEAREST, MODES["stochastic"]: kernels.STOCHASTIC[random]}.get(
+            mode, kernels.DIRECTED
+        )
+
+    def __call__(
+        self, x: Array, codes: Array, high: int, wide: int, start: int, known: Array = NOTHING, most: Array = NOTHING
+    ) -> Array:
+        """Fill the codes of a matrix and give its scales, uint32, a row for each ``high`` rows."""
+        rows, k = x.shape
+        scales = np.empty((-(-rows // high), -(-k // wide)), np.uint32)
+        if high == 1 and k % wide == 0 and most.size <= 1:  # blocks that end with the row: one long row
+            rows, k = min(rows, 1), x.size
+        if not x.size:
+            return scales
+        up, down = second_scale(self.scheme, most.view(f32)) if self.scheme.kind == "narrow" else (ONE, ONE)
+        flat = x.reshape(-1).view(np.uint32), codes.reshape(-1), scales.reshape(-1)
+        rest = (self.grid, self.rule, self.scale, known, up, down, start, *self.keys)
+
+        def run(a: int, b: int) -> None:
+            where = (0, rows, a // rows, b // rows) if rows <= high else (a // k, b // k, 0, k)
+            self.kernel(*flat, k, high, wide, *where, *rest)
+
+        split(run, x.size, unit=rows * wide if rows <= high else high * k)
+        return scales
+
+
+def second_scale(scheme: Scheme, amax: Array) -> tuple[Array, Array]:
+    """What block maxima are multiplied (te) or divided by (torchao), and what else enters the factor of elements."""
+    top = f32(scheme.scale.max * scheme.element.max)
+    with np.errstate(all="ignore"):
+        if scheme.variant == "torchao":
+            s = amax / top if amax.size else ONE
+            return s, f32(1) / s
+        g = np.minimum(top / amax, LARGEST) if amax.size else ONE
+        g = np.where((amax == 0) | (g == 0), f32(1), g) if amax.size else g
+        return g * (f32(1) / f32(scheme.element.max)), f32(1) / g
+
+
+def _bits(x: float) -> int:
+    return int(f32(x).view(np.uint32))
+
+
+@lru_cache
+def _grid(fmt: Format, random: int, mode: int, signed_zero: bool) -> kernels.Grid:
+    """A format as kernels want it."""
+    if fmt.bits > 8 or not fmt.zero:
+        return _grid(Format("unused", 2, 1), random, mode, signed_zero)
+    f = fmt.fraction_bits
+    return kernels.Grid(
+        emin=_bits(fmt.smallest_normal), magic=((23 - f) << 23) + 0x400000, ulp=f << 23,
+        units=(2 * 127 + (8 if random == 8 else 32) + f) << 23, largest=_bits(fmt.max), fold=23 - f,
+        sign=fmt.sign_mask, shift=32 - fmt.bits, nan=fmt.nan_code or 0, zero=fmt.sign_mask if signed_zero else 0,
+        mode=mode,
+    )  # fmt: skip
+
+
+@lru_cache
+def _rule(scheme: Scheme) -> kernels.Rule:
+    """A rule and a variant as numbers."""
+    e, te = scheme.element, scheme.variant == "te"
+    up = scheme.rule in ("ceil", "rceil")
+    plain = kernels.Rule(kernels.QUOTIENT, e.max, 0, 0, 0, 0, 0, 0, 0.0, 0xFFFFFFFF, te, False)
+    if scheme.kind == "power":
+        return plain._replace(
+            kind=kernels.POWER, multiplier=float(f32(1) / f32(e.max)) if scheme.rule == "rceil" else 1.0,
+            addend=0x7FFFFF if up else 1 << (22 - e.fraction_bits) if scheme.rule == "even" else 0,
+            emax=0 if scheme.rule == "rceil" else e.emax, limit=254 if scheme.rule == "even" and not te else 999,
+            infinite=254 if te else 255, first=_bits(1.0 if te else 2.0**127), last=0 if te else _bits(2.0**-127),
+            skips=te,
+        )  # fmt: skip
+    if scheme.kind == "narrow":
+        kind = kernels.TWO_LEVEL if te else kernels.TWO_LEVEL_DIVIDED
+        return plain._replace(kind=kind, least=scheme.scale.smallest_normal)
+    return plain._replace(
+        kind=kernels.QUOTIENT_DOWN if scheme.variant == "deepgemm" else kernels.QUOTIENT,
+        least={"torchao": 1e-12, "deepgemm": 1e-4}.get(scheme.variant, 0.0),
+        down=0xFF800000 if scheme.rule == "pow2" else 0xFFFFFFFF,
+    )

@@ -1,0 +1,158 @@
+"""What quantising gives: codes and scales, the values they stand for, and their bytes as the hardware lays them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import floats
+from ..arrays import check_out
+from ..errors import quotes_call
+from ..integers import pack_int4
+from ..kernels.codebooks import dequantize as kernel
+from ..threads import split
+from .schemes import Scheme
+
+Array = np.ndarray[Any, Any]
+f32 = np.float32
+
+
+class Packed(NamedTuple):
+    """Bytes, uint8 (n,), of codes and of scales."""
+
+    codes: Array
+    scales: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """An array as codes, and the scale of each block.
+
+    ``codes``: uint8, the array's shape, one a byte. ``scales``: codes of the scheme's scale format, uint8, or float32
+    that dequantise; the array's shape with one for each block along ``axis`` (and the axis before it, for blocks of
+    several rows; all ones for the tensor). ``amax``: float32, the largest magnitude that the second scale was made from,
+    broadcasting to the array; None without one.
+    """
+
+    codes: Array
+    scales: Array
+    amax: Array | None
+    scheme: Scheme
+    axis: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return tuple(self.codes.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, as they are packed, and of all scales, without what fills layouts up."""
+        return -(-self.codes.size * self.scheme.element.bits // 8) + self.scales.nbytes + 4 * np.size(self.global_scale)
+
+    @property
+    def global_scale(self) -> Array | None:
+        """The second scale, float32: amax / (the largest scale times the largest element); None without one."""
+        if self.amax is None:
+            return None
+        return np.asarray(self.amax / f32(self.scheme.scale.max * self.scheme.element.max))
+
+    def elements(self) -> Array:
+        """The values of the codes, float32, what a Tensor Core multiplies."""
+        return np.asarray(floats.decode(self.codes, self.scheme.element))
+
+    def scale_values(self) -> Array:
+        """The values of the scales of blocks, float32, what a Tensor Core takes beside the elements."""
+        return self.scales if self.scheme.kind == "fp32" else np.asarray(floats.decode(self.scales, self.scheme.scale))
+
+    def factors(self) -> Array:
+        """What the elements of each block are multiplied by to dequantise, float32, of the scales' shape."""
+        scales = self.scale_values()
+        if self.amax is None:
+            return scales
+        with np.errstate(all="ignore"):
+            if self.scheme.variant == "torchao":
+                return np.asarray(np.asarray(self.global_scale) * scales)
+            return np.asarray((scales * self.amax) * (f32(1) / f32(self.scheme.scale.max * self.scheme.element.max)))
+
+    @quotes_call
+    def dequantize(self, *, out: Array | None = None) -> Array:
+        """The array that codes and scales stand for, float32: an element times :meth:`factors`, rounded once.
+
+        ``out``: float32 of the array's shape.
+
+        >>> from fplab import scaled
+        >>> scaled.quantize([[1.0, 2.0], [3.0, 448.0]], "fp8_row").dequantize()
+        array([[  1.       ,   2.       ],
+               [  2.9866667, 448.       ]], dtype=float32)
+        """
+        codes, factors, k, block = self._rows()
+        result = np.empty(codes.shape, f32)
+        if out is not None and self._is_last(check_out(out, self.shape, f32)) and codes.shape[-1] == k:
+            result = out
+        table = np.zeros(256, f32)
+        table[: 1 << self.scheme.element.bits] = floats.decode(
+            np.arange(1 << self.scheme.element.bits, dtype=np.uint8), self.scheme.element
+        )
+        flat, bits, scales = codes.reshape(-1), result.reshape(-1).view(np.uint32), factors.reshape(-1)
+
+        def run(a: int, b: int) -> None:
+            first = (-bits[a:].ctypes.data % 64) // 4
+            kernel(flat[a:b], scales[a // block :], bits[a:b], block, table, first, flat.size >= floats.PAST_CACHE)
+
+        split(run, flat.size, unit=block)
+        if result is out:
+            return out
+        back = np.moveaxis(result[..., :k], -1, self.axis).reshape(self.shape)
+        if out is None:
+            return back
+        out[...] = back
+        return out
+
+    def _is_last(self, out: Array) -> bool:
+        """Whether a result can be computed in place."""
+        return out.ndim > 0 and self.axis in (-1, out.ndim - 1) and out.flags.c_contiguous and out.flags.aligned
+
+    def _rows(self) -> tuple[Array, Array, int, int]:
+        """Codes with the axis last and whole blocks of zeros at its end, a factor each, its length, and the block's."""
+        codes = np.moveaxis(self.codes.reshape(self.codes.shape or (1,)), self.axis, -1)
+        factors, k = np.moveaxis(self.factors(), self.axis, -1), codes.shape[-1]
+        if isinstance(self.scheme.block, str):
+            block = max(codes.size if self.scheme.block == "tensor" else k, 1)
+        else:
+            high, block = self.scheme.block
+            factors = np.repeat(factors, high, axis=-2)[..., : codes.shape[-2], :] if high > 1 else factors
+            if k % block:
+                codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -k % block)])
+        return np.ascontiguousarray(codes), np.ascontiguousarray(factors), k, block
+
+    def packed(self) -> Packed:
+        """The bytes as the hardware's units take them: rows along the axis, filled up with zeros to whole blocks.
+
+        Codes lie densely from the low bits up: two of 4 bits a byte, four of 6 bits in three. Scales of blocks that are
+        codes lie in tiles of 128 rows and 4 blocks, 512 bytes each, filled up with zeros: row 32 i + j of a tile is at
+        bytes 16 j + 4 i. FP32 scales are little-endian, as they are. Source: cuBLAS, "Block Scaling Factors Layout".
+        """
+        codes, _, _, _ = self._rows()
+        bits = self.scheme.element.bits
+        if bits == 4:
+            codes = pack_int4(codes)
+        elif bits < 8:
+            single = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
+            codes = np.packbits(single.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little")
+        scales = np.moveaxis(self.scales, self.axis, -1)
+        if self.scheme.kind == "fp32":
+            return Packed(codes.reshape(-1), np.ascontiguousarray(scales, "<f4").reshape(-1).view(np.uint8))
+        if not isinstance(self.scheme.block, str) and self.scheme.block[0] > 1:
+            scales = np.repeat(scales, self.scheme.block[0], axis=-2)[..., : codes.shape[-2], :]
+        return Packed(codes.reshape(-1), swizzled(scales.reshape(-1, scales.shape[-1])))
+
+
+def swizzled(scales: Array) -> Array:
+    """Scales (rows, blocks), uint8, in the layout of 128 rows and 4 blocks a tile, flat."""
+    rows, blocks = scales.shape
+    padded = np.pad(scales, [(0, -rows % 128), (0, -blocks % 4)])
+    tiles = padded.reshape(-(-rows // 128), 4, 32, -(-blocks // 4), 4)  # tile row, i, j, tile column, block
+    return np.ascontiguousarray(tiles.transpose(0, 3, 2, 1, 4)).reshape(-1)
