@@ -7,13 +7,15 @@ its assertion is what the course teaches, and must then be corrected.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
+from prove import scaled as routes
 
 import fplab
-from fplab import exact
+from fplab import exact, scaled
 from fplab.experiments.torch_bits import WITH_FMA
 
 torch = pytest.importorskip("torch")
@@ -162,3 +164,122 @@ def test_ml_dtypes_turns_nan_into_minus_zero_in_fp4():
     assert np.array([np.nan], np.float32).astype(ml_dtypes.float4_e2m1fn).view(np.uint8)[0] == 8
     with pytest.raises(fplab.LabError, match="element 0 gives NaN, and e2m1 has none"):
         fplab.quantize([np.nan], "e2m1")
+
+
+# --- block scales: what tests/prove/scaled.py excuses, one test each -----------------------------------------------
+
+
+def block(a: float, element: float = 1.0) -> np.ndarray:
+    """A block of 32 whose largest is ``a``."""
+    return np.array([[a, *[element] * 31]], np.float32)
+
+
+def scale_codes(route, x: np.ndarray, name: str, **changes: str) -> tuple[int, int]:
+    """The scale's code by a library, and by the lab's variant that is called after it."""
+    scheme = replace(scaled.SCHEMES[name], **changes)
+    with np.errstate(all="ignore"):
+        return int(route(x, scheme)[1].flat[0]), int(scaled.quantize(x, scheme).scales.flat[0])
+
+
+def test_torchao_0_18_takes_the_ceiling_of_a_rounded_logarithm():
+    x = block(float(np.nextafter(np.float32(3 * 2**19), np.float32(np.inf))))
+    theirs, ours = scale_codes(routes.torchao_mx, x, "mxfp4", rule="rceil")
+    assert (theirs, ours) == (127 + 18, 127 + 19), "torchao's RCEIL no longer rounds log2 just above a power of two"
+    assert scale_codes(routes.torchao_main, x, "mxfp4", rule="rceil") == (ours, ours)
+
+
+def test_dividing_by_the_largest_and_multiplying_by_its_reciprocal_differ():
+    x = block(448 * 2.0**10)
+    divided, multiplied = scale_codes(routes.torchao_mx, x, "mxfp8_e4m3", rule="rceil")
+    assert (divided, multiplied) in [(137, 137), (137, 138)]
+    x = block(1.75 * 2.0**9, 0.0)
+    assert np.float32(x[0, 0]) * (np.float32(1) / np.float32(28)) != x[0, 0] / np.float32(28) or divided == multiplied
+
+
+def test_a_scale_of_code_0_is_2_to_minus_126_in_torchao_0_18_and_1_in_transformer_engine():
+    x = block(2.0**-130, 2.0**-131)
+    assert scale_codes(routes.torchao_mx, x, "mxfp8_e4m3") == (0, 0)
+    ours = scaled.quantize(x, "mxfp8").elements()[0, 0]
+    theirs = fplab.decode(routes.torchao_mx(x, scaled.SCHEMES["mxfp8"])[0], "e4m3")[0, 0]
+    assert ours == 2.0**-3, "code 0 is 2^-127"
+    assert theirs == 2.0**-4, "torchao 0.18 no longer divides by 2^-126 where the code says 2^-127"
+    te = scaled.quantize(x, "mxfp8", rule="rceil", variant="te")
+    assert te.scales[0, 0] == 0
+    assert te.codes[0, 0] == 0
+
+
+@pytest.mark.parametrize(("rule", "theirs"), [("floor", 247), ("ceil", 247), ("even", 247), ("rceil", 254)])
+def test_infinity_saturates_in_torchao_0_18_and_loses_its_block_since(rule, theirs):
+    x = block(np.inf)
+    assert scale_codes(routes.torchao_mx, x, "mxfp8_e4m3", rule=rule) == (theirs, 255)
+    assert scale_codes(routes.torchao_main, x, "mxfp8_e4m3", rule=rule) == (255, 255)
+    te = scaled.quantize(x, "mxfp8", rule="rceil", variant="te")
+    assert te.scales[0, 0] == 254
+    assert np.isnan(te.elements()[0, 0])
+    assert (te.codes[0, 1:] == 0).all()
+
+
+def test_a_nan_loses_its_block_in_torchao_and_only_itself_in_transformer_engine():
+    x = block(np.nan)
+    assert scale_codes(routes.torchao_mx, x, "mxfp8_e4m3") == (255, 255)
+    te = scaled.quantize(x, "mxfp8", rule="rceil", variant="te")
+    assert te.dequantize().tolist()[0][1:] == [1.0] * 31
+
+
+def test_rounding_the_largest_up_to_infinity_is_nan_in_torchao_since_0_18():
+    x = block(3.4e38)
+    assert scale_codes(routes.torchao_mx, x, "mxfp4", rule="even") == (253, 255)
+    assert scale_codes(routes.torchao_main, x, "mxfp4", rule="even") == (255, 255)
+
+
+def test_torchao_takes_the_floor_of_a_rounded_logarithm_for_powers_of_two():
+    x = np.full((1, 32), 448 * (1 + 2.0**-23) / 1024, np.float32)  # 448 / amax is just below 1024
+    scheme = replace(scaled.SCHEMES["fp8_tensor"], variant="torchao", rule="pow2")
+    assert routes.torchao_fp8(x, scheme)[1].item() == 1 / 1024, "torchao's power of two is no longer rounded up"
+    assert scaled.quantize(x, scheme).scales.item() == 1 / 512
+
+
+def test_microxcaling_takes_the_floor_of_a_rounded_logarithm():
+    """For the largest float32 below 2^e with nearly every e (242 or 250 of 254, by the CPU): the scale is doubled."""
+    e = np.arange(-126, 128)
+    below = np.nextafter(np.exp2(e).astype(np.float32), np.float32(0))
+    wrong = torch.floor(torch.log2(torch.from_numpy(below))).numpy() == e
+    assert 230 < wrong.sum() <= 254, "the number of exponents at which FP32's log2 rounds up has changed"
+    x = block(float(below[wrong][-1]), 0.0)  # just below a power of two: 4 of the scale there, 8 and so 6 of half of it
+    theirs, ours = routes.microxcaling(x, scaled.SCHEMES["mxfp4"]), scaled.quantize(x, "mxfp4").dequantize()
+    assert ours[0, 0] == 0.75 * theirs[0, 0]
+
+
+def test_microxcaling_rounds_what_is_just_below_half_a_step_up():
+    step = 2.0**-9  # the smallest E4M3, in a block with scale 1
+    x = block(256.0, float(np.nextafter(np.float32(step / 2), np.float32(0))))
+    assert routes.microxcaling(x, scaled.SCHEMES["mxfp8"])[0, 1] == step
+    assert scaled.quantize(x, "mxfp8").dequantize()[0, 1] == 0
+
+
+def test_nvfp4_of_two_libraries_differs_in_scales_codes_and_values():
+    x = np.random.default_rng(1).standard_normal((64, 512)).astype(np.float32)
+    x[0, :16] = 0
+    te, ao = (scaled.quantize(x, "nvfp4", variant=variant) for variant in ("te", "torchao"))
+    assert (te.scales[0, 0], ao.scales[0, 0]) == (0, 8), "a block of zeros: scale 0, and 2^-6"
+    same = (te.scales == ao.scales).repeat(16, 1) & (te.codes == ao.codes)
+    assert 0.97 < same.mean() < 1
+    assert (te.dequantize() != ao.dequantize())[same].mean() > 0.1, "the same codes, dequantised in another order"
+    tiny = np.array([[-0.0, 6.0] * 8], np.float32)
+    assert scaled.quantize(tiny, "nvfp4").codes[0, 0] == 0
+    assert scaled.quantize(tiny, "nvfp4", variant="torchao").codes[0, 0] == 8
+
+
+def test_a_tensor_of_zeros_has_nan_scales_in_torchaos_nvfp4():
+    x = np.zeros((1, 16), np.float32)
+    theirs, ours = scale_codes(routes.torchao_nvfp4, x, "nvfp4", variant="torchao")
+    assert (theirs & 127, ours) == (127, 127)  # its sign depends on the CPU
+    assert scaled.quantize(x, "nvfp4").scales.item() == 0
+
+
+def test_the_scale_of_a_tensor_of_zeros():
+    x = np.zeros((1, 32), np.float32)
+    found = [scaled.quantize(x, "fp8_tensor", variant=v).scales.item() for v in ("te", "torchao", "deepgemm")]
+    assert found[0] == 1
+    assert found[1] == routes.torchao_fp8(x, scaled.SCHEMES["fp8_tensor"])[1].item()
+    assert found[2] == np.float32(1e-4) / np.float32(448)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
-from helpers import raw, specials
+import torch
+from helpers import raw
 
-from fplab import LabError, decode, encode, scaled
+from fplab import LabError, decode, scaled, set_num_threads
 from fplab.formats import Format, Rounding
 from fplab.kernels.convert import random_words
 from fplab.scaled import SCHEMES, Scheme, oracle
@@ -25,26 +28,30 @@ VARIED = [
     for rule in scaled.RULES[scheme.kind]
     for variant in scaled.VARIANTS[scheme.kind]
 ]
-SQUARE = [replace(SCHEMES[name], block=block, variant=variant) for name, block, variant in (
-    ("nvfp4", (16, 16), "te"), ("nvfp4", (16, 16), "torchao"), ("mxfp8", (32, 32), "torchao"), ("fp8_block", (128, 128), "te"),
-    ("fp8_block", (3, 5), "te"), ("mxfp4", (2, 7), "te"), ("fp8_tensor", "row", "torchao"),
-)] + [replace(SCHEMES["nvfp4"], tensor="row", variant=variant) for variant in ("te", "torchao")]  # fmt: skip
+SQUARE = [
+    replace(SCHEMES[name], variant=variant, **changes)
+    for name, variant, changes in (
+        ("nvfp4", "te", {"block": (16, 16)}), ("nvfp4", "torchao", {"block": (16, 16)}),
+        ("nvfp4", "te", {"tensor": "row"}), ("nvfp4", "torchao", {"tensor": "row"}), ("nvfp4", "te", {"tensor": ""}),
+        ("mxfp8", "torchao", {"block": (32, 32)}), ("mxfp4", "te", {"block": (2, 7)}),
+        ("fp8_block", "te", {"block": (128, 128)}), ("fp8_tensor", "torchao", {"block": "row"}),
+    )
+]  # fmt: skip
 
 
 def hard(shape: tuple[int, int], key: int, special: bool = True) -> np.ndarray:
-    """A matrix whose rows differ in regime: ordinary, near powers of two, subnormal, huge, zero, with NaN and infinity."""
+    """A matrix whose rows differ in regime: ordinary, near powers of two, tiny, huge or zero, and any pattern."""
     rng = np.random.default_rng(key)
     x = (rng.standard_normal(shape) * np.exp2(rng.integers(-4, 4, shape))).astype(f32)
     near = (np.exp2(rng.integers(-12, 12, shape)) * rng.choice([1, 7, 1.75, 3, 1.5, 0.75, 448], shape)).astype(f32)
     near = (near.view(np.uint32) + rng.integers(-1, 2, shape).astype(np.uint32)).view(f32)
-    scales = (1e-40, 1e-38, 2e-38, 1e37, 3e38, 0)
-    with np.errstate(over="ignore"):
-        for row in range(shape[0]):
-            x[row] = (x, near, np.clip(x / 60, -1, 1) * f32(scales[row % 6]), raw(key + row, x.size).view(f32).reshape(shape))[row % 4][row]
+    scale = np.resize(f32([3e38, 1e-40, 2e-38, 1e37, 0]), shape[0])[:, None]
+    regimes = x, near, np.clip(x, -1, 1) * scale, raw(key, x.size).view(f32).reshape(shape)
+    x = np.stack([regimes[row % 4][row] for row in range(shape[0])])
     x = np.where(np.isfinite(x), x, f32(1))
     if special:
         x[1::5, 3::40], x[2::7, 20::50], x[3::5, 5::33] = np.nan, -np.inf, -0.0
-    return np.ascontiguousarray(x)
+    return x
 
 
 def same(got: np.ndarray, want: np.ndarray) -> None:
@@ -63,3 +70,163 @@ def test_every_rule_and_variant_is_its_definition(scheme: Scheme) -> None:
         np.testing.assert_array_equal(q.codes, codes)
         same(q.scales, scales)
         same(q.dequantize(), values)
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e5m2", "mxfp6_e2m3", "nvfp4", "fp8_tensor"])
+@pytest.mark.parametrize("mode", Rounding)
+@pytest.mark.parametrize("bits", [32, 8])
+def test_every_rounding_of_the_elements(name: str, mode: Rounding, bits: int) -> None:
+    """A word for each element, or a byte of the words, which is a word whose other bits are zero."""
+    if bits == 8 and not mode.random:
+        return
+    x, scheme, seed = hard((8, 67), 3, False), SCHEMES[name], 11
+    words = np.empty(x.size, np.uint64)
+    random_words(words, 0, np.uint64(seed))
+    if bits == 8:
+        words = words.astype("<u4").view(np.uint8)[: x.size].astype(np.uint64) << np.uint64(24)
+    q = scaled.quantize(x, scheme, rounding=mode, seed=seed if mode.random else None, random_bits=bits)
+    codes, scales, _ = oracle.quantize(x, scheme, mode, words.reshape(x.shape))
+    np.testing.assert_array_equal(q.codes, codes)
+    same(q.scales, scales)
+
+
+SHAPES = [((3, 4, 50), -1), ((3, 50, 4), 1), ((70,), 0), ((40, 3, 5), 0), ((2, 40, 64), 2)]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_any_shape_along_any_axis(name: str, shape: tuple[int, ...], axis: int) -> None:
+    """An array along an axis is the matrix with that axis last, whatever memory it lies in."""
+    x = np.random.default_rng(1).standard_normal(shape).astype(f32)
+    moved = np.moveaxis(x, axis, -1)
+    wide, flat = scaled.quantize(x, name, axis), scaled.quantize(moved.reshape(-1, shape[axis]), name)
+    assert wide.shape == shape
+    np.testing.assert_array_equal(np.moveaxis(wide.codes, axis, -1).reshape(flat.codes.shape), flat.codes)
+    np.testing.assert_array_equal(np.moveaxis(wide.scales, axis, -1).reshape(flat.scales.shape), flat.scales)
+    back = wide.dequantize()
+    np.testing.assert_array_equal(np.moveaxis(back, axis, -1).reshape(flat.codes.shape), flat.dequantize())
+    out = np.empty(shape, f32, order="F")
+    assert wide.dequantize(out=out) is out
+    np.testing.assert_array_equal(out, back)
+    for part in ("codes", "scales"):
+        np.testing.assert_array_equal(getattr(wide.packed(), part), getattr(flat.packed(), part))
+    np.testing.assert_array_equal(wide.elements() * np.float64(1), decode(wide.codes, wide.scheme.element))
+
+
+@pytest.mark.parametrize(("name", "block"), [("mxfp8", (32, 32)), ("nvfp4", (16, 16)), ("fp8_block", (128, 128))])
+def test_blocks_of_several_rows_stay_in_their_matrix(name: str, block: tuple[int, int]) -> None:
+    x = np.random.default_rng(2).standard_normal((3, 45, 200)).astype(f32)
+    amax = np.abs(x).max() if name == "nvfp4" else None
+    whole = scaled.quantize(x, name, block=block, rounding="stochastic", seed=4)
+    for i, one in enumerate(x):
+        alone = scaled.quantize(one, name, block=block, amax=amax)
+        np.testing.assert_array_equal(whole.scales[i], alone.scales)
+        np.testing.assert_array_equal(scaled.quantize(x, name, block=block).codes[i], alone.codes)
+    words = scaled.quantize(x[:1].repeat(3, 0), name, block=block, rounding="stochastic", seed=4).codes
+    assert (words[0] != words[1]).any(), "each element of the stack draws a word of its own"
+    along_first = scaled.quantize(x[0].T, name, 0, block=block)
+    np.testing.assert_array_equal(along_first.scales.T, scaled.quantize(x[0], name, block=block).scales)
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "fp8_row", "fp8_tensor"])
+def test_long_arrays_do_not_depend_on_threads(name: str) -> None:
+    x = np.random.default_rng(3).standard_normal(3 << 16).astype(f32)
+    for shape in ((1, -1), (3, -1), (-1, 48)):
+        for options in (
+            {},
+            {"rounding": "stochastic", "seed": 1},
+            {"rounding": "stochastic", "seed": 1, "random_bits": 8},
+        ):
+            found = []
+            for threads in (1, 2, 5):
+                set_num_threads(threads)
+                q = scaled.quantize(x.reshape(shape), name, **options)
+                found.append((q.codes.tobytes(), q.scales.tobytes(), q.dequantize().tobytes()))
+            assert found[0] == found[1] == found[2]
+    set_num_threads(None)
+
+
+def test_few_random_bits_round_up_as_often_as_the_share_says() -> None:
+    x = np.append(np.full(1 << 16, f32(1.125)), f32(6))
+    for bits in (8, 32):
+        q = scaled.quantize(x, "mxfp4", block=(1, x.size), rounding="stochastic", seed=1, random_bits=bits)
+        assert set(q.dequantize()[:-1].tolist()) == {1.0, 1.5}
+        assert abs((q.codes == 3).mean() - 0.25) < 5 * (0.25 * 0.75 / x.size) ** 0.5
+
+
+def test_nothing_one_thing_and_other_dtypes() -> None:
+    for name in SCHEMES:
+        for shape in ((0,), (0, 32), (3, 0), (2, 0, 5)):
+            assert scaled.quantize(np.zeros(shape), name).dequantize().shape == shape
+        assert scaled.quantize(3.0, name).dequantize() == pytest.approx(3.0, rel=0.07)
+        assert scaled.quantize(3.0, name).shape == ()
+    x = np.random.default_rng(5).standard_normal((4, 64))
+    np.testing.assert_array_equal(
+        scaled.quantize(x, "mxfp6_e3m2").codes, scaled.quantize(x.astype(f32), "mxfp6_e3m2").codes
+    )
+    half = x.astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(scaled.quantize(half).codes, scaled.quantize(half.astype(f32)).codes)
+
+
+def test_a_given_amax_scales_in_place_of_the_own() -> None:
+    x = np.array([1.0, -3.0, 6.0, 1000.0], f32)
+    delayed = scaled.quantize(x, "fp8_tensor", amax=224.0)
+    assert delayed.scales.item() == 0.5
+    assert delayed.dequantize().tolist() == [1.0, -3.0, 6.0, 224.0]
+    assert scaled.quantize(x, "nvfp4", variant="torchao", amax=448 * 6.0).global_scale == 1
+    rows = replace(SCHEMES["nvfp4"], tensor="row")
+    two = scaled.quantize(np.stack([x, 2 * x]), rows, amax=[10.0, 20.0])
+    assert two.amax.shape == (2, 1)
+    np.testing.assert_array_equal(two.codes[0], two.codes[1])
+
+
+def test_bytes_as_the_hardware_takes_them() -> None:
+    """Against torchao's own packing, and 6-bit codes against an integer of all bits."""
+    from torchao.prototype.mx_formats.utils import to_blocked
+
+    x = np.random.default_rng(6).standard_normal((150, 224)).astype(f32)
+    for name in ("mxfp4", "nvfp4", "mxfp8"):
+        q = scaled.quantize(x, name)
+        packed = q.packed()
+        np.testing.assert_array_equal(packed.scales, to_blocked(torch.from_numpy(q.scales)).numpy())
+        pairs = q.codes[:, 0::2] | q.codes[:, 1::2] << 4 if q.scheme.element.bits == 4 else q.codes
+        np.testing.assert_array_equal(packed.codes, pairs.reshape(-1))
+        assert q.nbytes == pairs.size + q.scales.size + (4 if name == "nvfp4" else 0)
+    q = scaled.quantize(x[:1, :40], "mxfp6_e2m3")  # a row of 40 is filled up to two blocks of 32
+    whole = sum(int(code) << 6 * i for i, code in enumerate(q.codes[0]))
+    assert q.packed().codes.tobytes() == whole.to_bytes(48, "little")
+    square = scaled.quantize(x, "nvfp4", block=(16, 16))
+    each_row = np.repeat(square.scales, 16, 0)[:150]
+    np.testing.assert_array_equal(square.packed().scales, to_blocked(torch.from_numpy(each_row)).numpy())
+    assert scaled.quantize(x, "fp8_row").packed().scales.view("<f4").shape == (150,)
+
+
+quantize = scaled.quantize
+REFUSED = [
+    (lambda: quantize([1.0], "mxpf8"), r"^fplab\.scaled\.quantize\(\[1\.0\], 'mxpf8'\): unknown .*mean 'mxfp8'\?$"),
+    (lambda: quantize([1.0], rule="up"), r"unknown rule of e8m0 scales 'up'\. Allowed: floor, ceil, even, rceil\."),
+    (lambda: quantize([1.0], "nvfp4", variant="ao"), r"unknown variant of e4m3 scales 'ao'\. Allowed: te, torchao"),
+    (lambda: quantize([1.0], block=32), r"block=32 is not possible; allowed: .*\(1, 32\)"),
+    (lambda: quantize([1.0], block=(32, 32)), r"block=\(32, 32\) needs two dimensions; x has one\."),
+    (lambda: quantize([1.0], axis=1), r"axis=1 is not possible; allowed: -1 to 0"),
+    (lambda: quantize([1.0], rounding="stochastic"), r'rounding="stochastic" needs seed='),
+    (lambda: quantize([1.0], rounding="stochastic", seed=1, random_bits=16), r"random_bits=16 .* allowed: 32, 8\."),
+    (
+        lambda: quantize([1.0], amax=2.0),
+        r"amax is given, and mxfp8_e4m3 has a scale for each \(1, 32\); leave it out\.",
+    ),
+    (lambda: quantize([1.0], "nvfp4", amax=-1.0), r"amax has shape \(\); it must be a number that is not negative\."),
+    (lambda: Scheme("m", "fp16", "e8m0"), r"element='fp16' is not possible; allowed: signed formats of at most 8 bits"),
+    (
+        lambda: Scheme("m", "e2m1", "bf16"),
+        r"scale='bf16' is not possible; allowed: e8m0, fp32, or a format of at most 8",
+    ),
+    (lambda: Scheme("m", "e2m1", "e8m0", tensor="tensor"), r"tensor='tensor' is a second scale, beside narrow ones"),
+    (lambda: Scheme("m", "e2m1", "e4m3", tensor="column"), r"unknown second scale 'column'\. Allowed: tensor, row\."),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), REFUSED)
+def test_what_is_refused_says_what_is_allowed(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(LabError, match=text):
+        call()

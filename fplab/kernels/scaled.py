@@ -123,7 +123,7 @@ def quotient(a, p):
 
 @inlined
 def scale_of(a, p, scale, up, down):
-    """The scale of a block whose largest magnitude has bits ``a``, as a code or bits, and the factor of its elements."""
+    """The scale of a block whose largest magnitude has bits ``a``, as a code or bits, and its elements' factor."""
     if p.kind == POWER:
         return power_of_two(a, p)
     if p.kind == TWO_LEVEL or p.kind == TWO_LEVEL_DIVIDED:

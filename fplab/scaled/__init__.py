@@ -6,7 +6,7 @@ with them. A :class:`Scheme` is a record; :data:`SCHEMES` is their table, and on
 >>> from fplab import scaled
 >>> q = scaled.quantize([0.3, -1.0, 3.0, 100.0], "mxfp4")
 >>> q.codes, q.scales
-(array([ 0,  8,  0,  7], dtype=uint8), array([131], dtype=uint8))
+(array([0, 8, 0, 7], dtype=uint8), array([131], dtype=uint8))
 >>> q.dequantize()
 array([ 0., -0.,  0., 96.], dtype=float32)
 
@@ -18,6 +18,6 @@ from __future__ import annotations
 
 from .quantizing import quantize
 from .result import Packed, Scaled
-from .schemes import RULES, SCHEMES, VARIANTS, Scheme
+from .schemes import RULES, SCHEMES, VARIANTS, Scheme, get_scheme
 
-__all__ = ["RULES", "SCHEMES", "VARIANTS", "Packed", "Scaled", "Scheme", "quantize"]
+__all__ = ["RULES", "SCHEMES", "VARIANTS", "Packed", "Scaled", "Scheme", "get_scheme", "quantize"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .. import floats
 from ..arrays import check_out
 from ..errors import quotes_call
+from ..formats import Format
 from ..integers import pack_int4
 from ..kernels.codebooks import dequantize as kernel
 from ..threads import split
@@ -32,8 +34,8 @@ class Scaled:
 
     ``codes``: uint8, the array's shape, one a byte. ``scales``: codes of the scheme's scale format, uint8, or float32
     that dequantise; the array's shape with one for each block along ``axis`` (and the axis before it, for blocks of
-    several rows; all ones for the tensor). ``amax``: float32, the largest magnitude that the second scale was made from,
-    broadcasting to the array; None without one.
+    several rows; all ones for the tensor). ``amax``: float32, the largest magnitude that the second scale was made
+    from, broadcasting to the array; None without one.
     """
 
     codes: Array
@@ -50,7 +52,8 @@ class Scaled:
     @property
     def nbytes(self) -> int:
         """Bytes of codes, as they are packed, and of all scales, without what fills layouts up."""
-        return -(-self.codes.size * self.scheme.element.bits // 8) + self.scales.nbytes + 4 * np.size(self.global_scale)
+        second = 0 if self.amax is None else self.amax.nbytes
+        return -(-self.codes.size * self.scheme.element.bits // 8) + self.scales.nbytes + second
 
     @property
     def global_scale(self) -> Array | None:
@@ -61,11 +64,11 @@ class Scaled:
 
     def elements(self) -> Array:
         """The values of the codes, float32, what a Tensor Core multiplies."""
-        return np.asarray(floats.decode(self.codes, self.scheme.element))
+        return values_of(self.codes, self.scheme.element)
 
     def scale_values(self) -> Array:
         """The values of the scales of blocks, float32, what a Tensor Core takes beside the elements."""
-        return self.scales if self.scheme.kind == "fp32" else np.asarray(floats.decode(self.scales, self.scheme.scale))
+        return self.scales if self.scheme.kind == "fp32" else values_of(self.scales, self.scheme.scale)
 
     def factors(self) -> Array:
         """What the elements of each block are multiplied by to dequantise, float32, of the scales' shape."""
@@ -84,18 +87,15 @@ class Scaled:
         ``out``: float32 of the array's shape.
 
         >>> from fplab import scaled
-        >>> scaled.quantize([[1.0, 2.0], [3.0, 448.0]], "fp8_row").dequantize()
-        array([[  1.       ,   2.       ],
-               [  2.9866667, 448.       ]], dtype=float32)
+        >>> scaled.quantize([[1.0, 2.0], [3.3, 7.0]], "fp8_row").dequantize()
+        array([[1.  , 2.  ],
+               [3.25, 7.  ]], dtype=float32)
         """
         codes, factors, k, block = self._rows()
         result = np.empty(codes.shape, f32)
         if out is not None and self._is_last(check_out(out, self.shape, f32)) and codes.shape[-1] == k:
             result = out
-        table = np.zeros(256, f32)
-        table[: 1 << self.scheme.element.bits] = floats.decode(
-            np.arange(1 << self.scheme.element.bits, dtype=np.uint8), self.scheme.element
-        )
+        table = table_of(self.scheme.element)
         flat, bits, scales = codes.reshape(-1), result.reshape(-1).view(np.uint32), factors.reshape(-1)
 
         def run(a: int, b: int) -> None:
@@ -123,7 +123,7 @@ class Scaled:
             block = max(codes.size if self.scheme.block == "tensor" else k, 1)
         else:
             high, block = self.scheme.block
-            factors = np.repeat(factors, high, axis=-2)[..., : codes.shape[-2], :] if high > 1 else factors
+            factors = over_rows(factors, high, codes.shape)
             if k % block:
                 codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -k % block)])
         return np.ascontiguousarray(codes), np.ascontiguousarray(factors), k, block
@@ -145,9 +145,28 @@ class Scaled:
         scales = np.moveaxis(self.scales, self.axis, -1)
         if self.scheme.kind == "fp32":
             return Packed(codes.reshape(-1), np.ascontiguousarray(scales, "<f4").reshape(-1).view(np.uint8))
-        if not isinstance(self.scheme.block, str) and self.scheme.block[0] > 1:
-            scales = np.repeat(scales, self.scheme.block[0], axis=-2)[..., : codes.shape[-2], :]
+        if not isinstance(self.scheme.block, str):
+            scales = over_rows(scales, self.scheme.block[0], codes.shape)
         return Packed(codes.reshape(-1), swizzled(scales.reshape(-1, scales.shape[-1])))
+
+
+@lru_cache
+def table_of(fmt: Format) -> Array:
+    """The values of all codes of a format of at most 8 bits, float32 (256,)."""
+    return np.resize(floats.decode(np.arange(1 << fmt.bits, dtype=np.uint8), fmt), 256)
+
+
+def values_of(codes: Array, fmt: Format) -> Array:
+    """The values of codes, float32."""
+    return np.asarray(table_of(fmt).take(codes))
+
+
+def over_rows(scales: Array, high: int, shape: tuple[int, ...]) -> Array:
+    """Scales of blocks of ``high`` rows, one for each row of an array of that shape."""
+    if high == 1:
+        return scales
+    rows: Array = np.repeat(scales, high, axis=-2)
+    return rows[..., : shape[-2], :]
 
 
 def swizzled(scales: Array) -> Array:

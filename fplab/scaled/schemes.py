@@ -76,7 +76,9 @@ class Scheme:
         settle("block", _block(self.block))
         e, s = self.element, self.scale
         if not (e.bits <= 8 and e.signed and e.zero and e.specials is not Specials.NEGATIVE_ZERO and e.emin > -90):
-            raise LabError(f"element={e.name!r} is not possible; allowed: signed formats of at most 8 bits with a zero.")
+            raise LabError(
+                f"element={e.name!r} is not possible; allowed: signed formats of at most 8 bits with a zero."
+            )
         narrow = s.bits <= 8 and s.zero and s.emin > -90 and s.specials is not Specials.NEGATIVE_ZERO
         if s.name not in ("e8m0", "fp32") and not narrow:
             raise LabError(f"scale={s.name!r} is not possible; allowed: e8m0, fp32, or a format of at most 8 bits.")

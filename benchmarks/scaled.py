@@ -1,0 +1,82 @@
+"""Scaled quantisation of 2^24 float32 against a copy of them, and against torchao and microxcaling.
+
+``python -m benchmarks scaled``
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import fplab
+from fplab import scaled
+
+from .timing import aligned, ratios, seconds, table
+
+N = 1 << 24
+GOALS = {"quantise": 2.0, "dequantise": 1.0, "stochastic": 6.0, "8 random bits": 3.0}
+SMALL = 1 << 20  # for peers too slow for N; their ratio is against a copy's time per element
+
+
+def copies_table(cores: int) -> str:
+    """Every scheme's four ways, each in the same round as the copy."""
+    x, out = aligned(N), aligned(N)
+    x[:] = np.random.default_rng(0).standard_normal(N, np.float32)
+    matrix, result = x.reshape(4096, -1), out.reshape(4096, -1)
+    rows = []
+    for name in scaled.SCHEMES:
+        held = scaled.quantize(matrix, name)
+        stochastic = {"rounding": "stochastic", "seed": 1}
+        work: dict[str, Callable[[], object]] = {
+            "quantise": lambda name=name: scaled.quantize(matrix, name),
+            "dequantise": lambda held=held: held.dequantize(out=result),
+            "stochastic": lambda name=name, how=stochastic: scaled.quantize(matrix, name, **how),
+            "8 random bits": lambda name=name, how=stochastic: scaled.quantize(matrix, name, random_bits=8, **how),
+        }
+        found = ratios(lambda: np.copyto(out, x), work)
+        rows.append((name, *(f"{found[way]:.2f}" for way in GOALS)))
+    head = ("times a copy", *(f"{way} (goal {goal:g})" for way, goal in GOALS.items()))
+    return table(f"Scaled, 2^24 float32 in 4,096 rows, {cores} cores; np.copyto = 1", head, rows)
+
+
+def peers_table(cores: int) -> str:
+    """torchao's and microxcaling's CPU paths, an element, beside the lab's on as few."""
+    sys.path.append(str(Path(__file__).parent.parent / "tests"))
+    from prove import scaled as routes
+
+    torch.set_num_threads(cores)
+    x = np.random.default_rng(0).standard_normal((SMALL // 4096, 4096)).astype(np.float32)
+    out, rows = np.empty_like(x), []
+    for name in (*routes.MX, "nvfp4"):
+        scheme = scaled.get_scheme(name, variant="torchao")
+        theirs = routes.torchao_nvfp4 if name == "nvfp4" else routes.torchao_mx
+        work: dict[str, Callable[[], object]] = {
+            "fplab": lambda s=scheme: scaled.quantize(x, s),
+            "torchao": lambda s=scheme, f=theirs: f(x, s),
+        }
+        if name != "nvfp4":
+            work["fplab, and back"] = lambda s=scheme: scaled.quantize(x, s).dequantize()
+            work["microxcaling, and back"] = lambda s=scheme: routes.microxcaling(x, s)
+        found = ratios(lambda: np.copyto(out, x), work, rounds=5)
+        rows += [(f"{name}, {who}", f"{ratio:.1f}") for who, ratio in found.items()]
+    return table(f"Against peers, 2^20 float32, {cores} cores each; np.copyto = 1", ("times a copy", "ratio"), rows)
+
+
+def first_call() -> str:
+    """Seconds of the first call where nothing is compiled yet is what a fresh cache costs."""
+    took = seconds(lambda: scaled.quantize(np.ones(64, np.float32)))
+    return f"first call: {took:.2f} s (kernels {'compiled or ' if took > 1 else ''}loaded)"
+
+
+def main() -> None:
+    """Print the tables."""
+    cores = fplab.num_threads()
+    fplab.set_num_threads(cores)
+    for part in (first_call, lambda: copies_table(cores), lambda: peers_table(cores)):
+        print(part(), flush=True)
+        print()
+    fplab.set_num_threads(None)
