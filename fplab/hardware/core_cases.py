@@ -23,7 +23,7 @@ from .tiles import Codes
 SIDE = 4096  # rows of A and of B as torch multiplies them
 
 
-def core_case(name: str, one: Product, operands: Callable[[], tuple[Codes, Codes]], plan: Plan = ONE_CHAIN) -> Case:
+def core_case(name: str, product: Product, operands: Callable[[], tuple[Codes, Codes]], plan: Plan = ONE_CHAIN) -> Case:
     """Inputs ``a`` (M, K) and ``b`` (N, K), codes; outputs ``d`` (M, N) in ``one.output``, and ``moved``.
 
     ``plan``: what the lab expects; the other plans that :mod:`.products` knows are its hypotheses.
@@ -32,45 +32,45 @@ def core_case(name: str, one: Product, operands: Callable[[], tuple[Codes, Codes
     def inputs() -> Arrays:
         return dict(zip("ab", operands(), strict=True))
 
-    formats = {"d": one.output, "moved": "bits32"}
-    compute, emulate = partial(_compute, one, plan), partial(_emulate, one, plan)
-    return Case(name, inputs, compute, emulate, formats, open=QUESTION, hypotheses=hypotheses(one))
+    formats = {"d": product.output, "moved": "bits32"}
+    compute, emulate = partial(_compute, product, plan), partial(_emulate, product, plan)
+    return Case(name, inputs, compute, emulate, formats, open=QUESTION, hypotheses=hypotheses(product))
 
 
-def _emulate(one: Product, plan: Plan, given: Arrays, meta: Meta) -> Arrays:
+def _emulate(product: Product, plan: Plan, given: Arrays, meta: Meta) -> Arrays:
     """What the plan gives; no element moves."""
-    d = core_product(one, given["a"], given["b"], None, plan, meta)
+    d = core_product(product, given["a"], given["b"], None, plan, meta)
     return {"d": d, "moved": np.zeros(d.shape, np.uint32)}
 
 
-def _compute(one: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
+def _compute(product: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
     """The product on a GPU; on a CPU the stand-in's."""
     if device == "cpu":
-        return _emulate(one, plan, given, {"kind": "cpu"})
+        return _emulate(product, plan, given, {"kind": "cpu"})
     torch = torch_for(device)
-    if PRECISION in one.flags and torch.cuda.get_device_capability(device)[0] < 8:
+    if PRECISION in product.flags and torch.cuda.get_device_capability(device)[0] < 8:
         raise NotHereError("this GPU has no TF32, which came with compute capability 8.0.")
-    return through_torch(one, given, device)
+    return through_torch(product, given, device)
 
 
-def through_torch(one: Product, given: Arrays, device: str) -> Arrays:
+def through_torch(product: Product, given: Arrays, device: str) -> Arrays:
     """The product at its large shape: its first elements, and at how many places each of them differs."""
     torch = torch_for(device)
-    small = [tensor(given[name], fmt, device) for name, fmt in zip("ab", one.inputs, strict=True)]
-    x, y = (part.repeat(-(-side // len(part)), 1) for part, side in zip(small, one.shape[:2], strict=True))
-    with flags_set(one.flags):
-        found = _product(one, x, y)
+    small = [tensor(given[name], fmt, device) for name, fmt in zip("ab", product.inputs, strict=True)]
+    x, y = (part.repeat(-(-side // len(part)), 1) for part, side in zip(small, product.shape[:2], strict=True))
+    with flags_set(product.flags):
+        d = _product(product, x, y)
     rows, columns = (len(part) for part in small)
-    words = found.view(getattr(torch, f"int{8 * found.element_size()}"))
+    words = d.view(getattr(torch, f"int{8 * d.element_size()}"))
     tiles = words.reshape(len(x) // rows, rows, len(y) // columns, columns)
     moved = (tiles != tiles[:1, :, :1]).sum(dim=(0, 2), dtype=torch.int32)
-    return {"d": bits(found[:rows, :columns]), "moved": bits(moved)}
+    return {"d": bits(d[:rows, :columns]), "moved": bits(moved)}
 
 
-def _product(one: Product, x: Any, y: Any) -> Any:
+def _product(product: Product, x: Any, y: Any) -> Any:
     """A @ B^T; where halves are to give FP32, without the cast at the end (torch 2.8 and later)."""
     import torch
 
-    if one.output == "fp32" and one.inputs[0] != "fp32":
+    if product.output == "fp32" and product.inputs[0] != "fp32":
         return torch.mm(x, y.t(), out_dtype=torch.float32)
     return x @ y.t()

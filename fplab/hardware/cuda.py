@@ -69,9 +69,9 @@ class Gpu:
 
     def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
         """Run a kernel on torch's current stream and wait; tensors must be contiguous and on this device."""
-        for one in arguments:
-            if not isinstance(one, int) and not one.is_contiguous():
-                raise LabError(f"a tensor of shape {tuple(one.shape)} for {kernel.name!r} is not contiguous.")
+        for argument in arguments:
+            if not isinstance(argument, int) and not argument.is_contiguous():
+                raise LabError(f"a tensor of shape {tuple(argument.shape)} for {kernel.name!r} is not contiguous.")
         with self._torch.cuda.device(self.device):
             function = self._function(kernel)
             values = [ctypes.c_int(x) if isinstance(x, int) else ctypes.c_void_p(x.data_ptr()) for x in arguments]

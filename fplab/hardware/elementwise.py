@@ -84,10 +84,10 @@ def arithmetic_case(fmt: str) -> Case:
     def emulate(given: Arrays, meta: Meta) -> Arrays:
         with np.errstate(all="ignore"):
             x, y, z = (numeric.decode(given[name], fmt, np.float32) for name in "xyz")
-            found = {name: getattr(numeric, name)(x, y, fmt) for name in ("add", "sub", "mul", "div")}
-            found["two steps"] = numeric.add(found["mul"], z, fmt)
-            found["reciprocal"] = numeric.div(np.ones_like(x), x, fmt)
-            return {name: np.asarray(numeric.encode(value, fmt)) for name, value in found.items()}
+            results = {name: getattr(numeric, name)(x, y, fmt) for name in ("add", "sub", "mul", "div")}
+            results["two steps"] = numeric.add(results["mul"], z, fmt)
+            results["reciprocal"] = numeric.div(np.ones_like(x), x, fmt)
+            return {name: np.asarray(numeric.encode(value, fmt)) for name, value in results.items()}
 
     return Case(
         f"arithmetic in {fmt}", partial(triple, fmt), partial(torch_outputs, ARITHMETIC, fmt), emulate,
@@ -157,7 +157,7 @@ def contracted(fmt: str, fused: str, given: Arrays, meta: Meta, narrow: bool = F
         if narrow:
             alpha, far = (numeric.quantize(v, fmt) for v in (alpha, far))
         gap = numeric.sub(y, x, "fp32")
-        found = {
+        results = {
             "add alpha": multiply_add(alpha, y, x),
             "sub alpha": multiply_add(-alpha, y, x),
             "addcmul": add(z, mul(x, y)) if fused == "last" else multiply_add(x, y, z),
@@ -167,9 +167,9 @@ def contracted(fmt: str, fused: str, given: Arrays, meta: Meta, narrow: bool = F
             "lerp far": multiply_add(-gap, numeric.sub(np.ones_like(x), far, "fp32"), y),
         }
         if fused == "scaled":
-            found["addcmul value"] = multiply_add(mul(alpha, x), y, z)
-            found["addcdiv"] = add(z, numeric.div(mul(alpha, x), y, "fp32"))
-        return {name: np.asarray(numeric.encode(value, fmt)) for name, value in found.items()}
+            results["addcmul value"] = multiply_add(mul(alpha, x), y, z)
+            results["addcdiv"] = add(z, numeric.div(mul(alpha, x), y, "fp32"))
+        return {name: np.asarray(numeric.encode(value, fmt)) for name, value in results.items()}
 
 
 # --- functions --------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def describe(device: str) -> dict[str, Any]:
 
 def flags(torch: ModuleType) -> dict[str, Any]:
     """The flags of ``torch.backends`` that change bits; those that this torch does not have are left out."""
-    found: dict[str, Any] = {"float32_matmul_precision": torch.get_float32_matmul_precision()}
+    settings: dict[str, Any] = {"float32_matmul_precision": torch.get_float32_matmul_precision()}
     for name in FLAGS:
         value: Any = torch.backends
         try:
@@ -107,8 +107,8 @@ def flags(torch: ModuleType) -> dict[str, Any]:
                 value = getattr(value, part)
         except (AttributeError, AssertionError, RuntimeError):
             continue
-        found[name] = value if isinstance(value, bool | int | str) else str(value)
-    return found
+        settings[name] = value if isinstance(value, bool | int | str) else str(value)
+    return settings
 
 
 def driver() -> str | None:
@@ -136,7 +136,7 @@ def cpu() -> dict[str, str | None]:
 def _first(path: Path, pattern: str) -> str | None:
     """The first match of a pattern's group in a file that may not exist."""
     try:
-        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
+        match = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return found[1].strip() if found else None
+    return match[1].strip() if match else None

@@ -41,52 +41,52 @@ OPTIONS: dict[str, dict[str, Any]] = {  # hypotheses: answers to open questions 
 
 def matrix_cases(family: str) -> tuple[Case, ...]:
     """A case for each instruction of a family, "mma" or "wgmma", with an output a regime."""
-    return tuple(matrix_case(one, key) for key, one in enumerate(TABLE, start=1) if one.family == family)
+    return tuple(matrix_case(mma, key) for key, mma in enumerate(TABLE, start=1) if mma.family == family)
 
 
-def matrix_case(one: Instruction, key: int) -> Case:
+def matrix_case(mma: Instruction, key: int) -> Case:
     """One instruction: inputs ``REGIME.a``, ``.b``, ``.c``; an output for each regime and ``layout``."""
-    raw = () if one.a == "fp64" else RAW
-    found = {name: (BITS if name in raw else FORMATS)[one.output] for name in operands.regimes(one)}
-    plain = one.a in ("fp64", "int8") or one.template == "mma_volta"
+    raw = () if mma.a == "fp64" else RAW
+    outputs = {name: (BITS if name in raw else FORMATS)[mma.output] for name in operands.regimes(mma)}
+    plain = mma.a in ("fp64", "int8") or mma.template == "mma_volta"
     return Case(
-        one.name,
-        partial(matrix_inputs, one, key),
-        partial(matrix_compute, one),
-        partial(matrix_emulate, one, {}),
-        {"layout": BITS[one.output], **found},
-        open="What do GPUs newer than Volta make of its instruction?" if one.template == "mma_volta" else "",
-        hypotheses={} if plain else {name: partial(matrix_emulate, one, o) for name, o in OPTIONS.items()},
+        mma.name,
+        partial(matrix_inputs, mma, key),
+        partial(matrix_compute, mma),
+        partial(matrix_emulate, mma, {}),
+        {"layout": BITS[mma.output], **outputs},
+        open="What do GPUs newer than Volta make of its instruction?" if mma.template == "mma_volta" else "",
+        hypotheses={} if plain else {name: partial(matrix_emulate, mma, o) for name, o in OPTIONS.items()},
     )
 
 
-def matrix_inputs(one: Instruction, key: int) -> Arrays:
-    found = {f"layout.{name}": codes for name, codes in tiles.layout_operands(one, key).items()}
-    for regime, triple in operands.triples(one, key).items():
-        found |= {f"{regime}.{name}": codes for name, codes in zip("abc", triple, strict=True)}
-    return found
+def matrix_inputs(mma: Instruction, key: int) -> Arrays:
+    inputs = {f"layout.{name}": codes for name, codes in tiles.layout_operands(mma, key).items()}
+    for regime, triple in operands.triples(mma, key).items():
+        inputs |= {f"{regime}.{name}": codes for name, codes in zip("abc", triple, strict=True)}
+    return inputs
 
 
-def matrix_compute(one: Instruction, given: Arrays, device: str) -> Arrays:
+def matrix_compute(mma: Instruction, given: Arrays, device: str) -> Arrays:
     device_launcher = launcher(device)
-    if not one.on(device_launcher.capability):
-        raise NotHereError(f"compute capability {device_launcher.capability} has no {one.name}.")
+    if not mma.on(device_launcher.capability):
+        raise NotHereError(f"compute capability {device_launcher.capability} has no {mma.name}.")
     a, b, c = (given[f"layout.{name}"] for name in "abc")
-    found = {"layout": tiles.product(one, a, b, c, device, device_launcher)}
-    for regime in operands.regimes(one):
+    outputs = {"layout": tiles.product(mma, a, b, c, device, device_launcher)}
+    for regime in operands.regimes(mma):
         a, b, c = (given[f"{regime}.{name}"] for name in "abc")
-        found[regime] = tiles.dot_rows(one, a, b, c, device, device_launcher)
-    return found
+        outputs[regime] = tiles.dot_rows(mma, a, b, c, device, device_launcher)
+    return outputs
 
 
-def matrix_emulate(one: Instruction, options: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
+def matrix_emulate(mma: Instruction, options: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
     """What the model of the GPU of ``meta`` says; the layout's integers need no model."""
-    found = {"layout": tiles.layout_results(one, {name: given[f"layout.{name}"] for name in "abc"})}
+    outputs = {"layout": tiles.layout_results(mma, {name: given[f"layout.{name}"] for name in "abc"})}
     gpu = software.gpu_of(meta)
-    for regime in operands.regimes(one):
+    for regime in operands.regimes(mma):
         a, b, c = (given[f"{regime}.{name}"] for name in "abc")
-        found[regime] = software.dot(one, a, b, c, gpu, **options)
-    return found
+        outputs[regime] = software.dot(mma, a, b, c, gpu, **options)
+    return outputs
 
 
 # --- single numbers ---------------------------------------------------------------------------------------------
@@ -94,31 +94,31 @@ def matrix_emulate(one: Instruction, options: dict[str, Any], given: Arrays, met
 
 def scalar_cases() -> tuple[Case, ...]:
     """A case for each instruction on single numbers."""
-    return tuple(scalar_case(one, key) for key, one in enumerate(SCALARS, start=1))
+    return tuple(scalar_case(scalar, key) for key, scalar in enumerate(SCALARS, start=1))
 
 
-def scalar_case(one: Scalar, key: int) -> Case:
+def scalar_case(scalar: Scalar, key: int) -> Case:
     """One instruction: inputs ``x0``, ``x1``, ``x2`` as it has operands, output ``y``."""
-    modelled = "approx" not in one.opcode and "full" not in one.opcode
+    modelled = "approx" not in scalar.opcode and "full" not in scalar.opcode
 
     def inputs() -> Arrays:
-        return {f"x{i}": x for i, x in enumerate(scalars.operands(one, key))}
+        return {f"x{i}": x for i, x in enumerate(scalars.operands(scalar, key))}
 
     def compute(given: Arrays, device: str) -> Arrays:
         device_launcher = launcher(device)
-        if not one.on(device_launcher.capability):
-            raise NotHereError(f"compute capability {device_launcher.capability} has no {one.name}.")
-        return {"y": scalars.run(one, list(given.values()), device, device_launcher)}
+        if not scalar.on(device_launcher.capability):
+            raise NotHereError(f"compute capability {device_launcher.capability} has no {scalar.name}.")
+        return {"y": scalars.run(scalar, list(given.values()), device, device_launcher)}
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
-        found = scalars.emulate(one, list(given.values()))
-        return {} if found is None else {"y": found}
+        y = scalars.emulate(scalar, list(given.values()))
+        return {} if y is None else {"y": y}
 
     def rounded(given: Arrays, meta: Meta) -> Arrays:
-        return {"y": scalars.correctly_rounded(one, list(given.values()))}
+        return {"y": scalars.correctly_rounded(scalar, list(given.values()))}
 
     return Case(
-        one.name, inputs, compute, emulate if modelled else unmodelled, {"y": one.result_format},
+        scalar.name, inputs, compute, emulate if modelled else unmodelled, {"y": scalar.result_format},
         open="" if modelled else "What does the approximation give?",
         hypotheses={} if modelled else {"the correctly rounded result": rounded},
     )  # fmt: skip

@@ -200,10 +200,10 @@ TABLE: tuple[Instruction, ...] = (
 
 
 def get(name: str) -> Instruction:
-    for one in TABLE:
-        if one.name == name:
-            return one
-    raise unknown("instruction", name, [one.name for one in TABLE])
+    for instruction in TABLE:
+        if instruction.name == name:
+            return instruction
+    raise unknown("instruction", name, [instruction.name for instruction in TABLE])
 
 
 # --- instructions on single numbers -----------------------------------------------------------------------------

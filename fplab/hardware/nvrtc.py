@@ -64,9 +64,9 @@ class NVRTC:
         """The compute capabilities that it compiles for, such as 90 for sm_90."""
         count = ctypes.c_int()
         self._check("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        found = (ctypes.c_int * count.value)()
-        self._check("nvrtcGetSupportedArchs", found)
-        return tuple(found)
+        numbers = (ctypes.c_int * count.value)()
+        self._check("nvrtcGetSupportedArchs", numbers)
+        return tuple(numbers)
 
     def compile(self, source: str, arch: str, name: str = "kernel.cu", options: Sequence[str] = ()) -> Binary:
         """Compile CUDA C++ for one real architecture ("sm_80", "sm_90a"); an error quotes the compiler's log."""
@@ -121,11 +121,11 @@ def candidates(major: int | None = None) -> list[str]:
     """Where NVRTC may be: the variable, wheels, torch's own folder, the system's; the wanted major version first."""
     if chosen := os.environ.get(PATH_VARIABLE):
         return [chosen]
-    found = [str(path) for folder in _folders() for pattern in PATTERNS for path in sorted(folder.glob(pattern))]
-    found = [path for path in found if ".alt." not in path and "builtins" not in path]
+    paths = [str(path) for folder in _folders() for pattern in PATTERNS for path in sorted(folder.glob(pattern))]
+    paths = [path for path in paths if ".alt." not in path and "builtins" not in path]
     if system := ctypes.util.find_library("nvrtc"):
-        found.append(system)
-    return sorted(dict.fromkeys(found), key=lambda path: major is not None and _major(path) != major)
+        paths.append(system)
+    return sorted(dict.fromkeys(paths), key=lambda path: major is not None and _major(path) != major)
 
 
 def _folders() -> list[Path]:
@@ -146,8 +146,8 @@ def _builtins(path: Path) -> list[Path]:
 
 
 def _major(path: str) -> int | None:
-    found = re.search(r"\.so\.(\d+)|nvrtc64_(\d+)\d", path)
-    return int(found[1] or found[2]) if found else None
+    match = re.search(r"\.so\.(\d+)|nvrtc64_(\d+)\d", path)
+    return int(match[1] or match[2]) if match else None
 
 
 def compile(source: str, arch: str, name: str = "kernel.cu", major: int | None = None) -> Binary:

@@ -53,40 +53,40 @@ class Summation:
 
 
 def _summations() -> tuple[Summation, ...]:
-    found = []
+    summations = []
     for fmt in ("fp16", "bf16"):
-        found += [Summation("matmul", fmt, n) for n in (64, 512, 4096)]
-        found += [Summation("matmul", fmt, 2048, 16, 16), Summation("matmul", fmt, 512, 1, 512)]
-        found += [Summation("matmul", fmt, 512, 1024, 1024), Summation("matmul", fmt, 256, 4096, 4096)]
-        found += [Summation("matmul", fmt, 4096, flags={REDUCED.format(fmt): False})]
-        found += [Summation("conv2d", fmt, n) for n in (144, 576)]
-        found += [Summation("sum", fmt, n) for n in (64, 1024)]
-    found += [Summation("matmul", "fp16", n, flags=FP16_SUMS) for n in (64, 512)]
+        summations += [Summation("matmul", fmt, n) for n in (64, 512, 4096)]
+        summations += [Summation("matmul", fmt, 2048, 16, 16), Summation("matmul", fmt, 512, 1, 512)]
+        summations += [Summation("matmul", fmt, 512, 1024, 1024), Summation("matmul", fmt, 256, 4096, 4096)]
+        summations += [Summation("matmul", fmt, 4096, flags={REDUCED.format(fmt): False})]
+        summations += [Summation("conv2d", fmt, n) for n in (144, 576)]
+        summations += [Summation("sum", fmt, n) for n in (64, 1024)]
+    summations += [Summation("matmul", "fp16", n, flags=FP16_SUMS) for n in (64, 512)]
     for n in (64, 512, 2048):
-        found += [Summation("matmul", "fp32", n), Summation("matmul", "fp32", n, flags=TF32)]
-    found += [Summation("matmul", "fp32", 512, 1, 512), Summation("matmul", "fp64", 512)]
-    found += [Summation("conv2d", "fp32", 576, flags={"cudnn.allow_tf32": tf32}) for tf32 in (False, True)]
-    found += [Summation(call, "fp32", n) for call in ("sum", "mean", "cumsum") for n in (64, 1024)]
-    found += [Summation("sum", "fp32", 65536, 8), Summation("sum all", "fp32", 65536, 1)]
+        summations += [Summation("matmul", "fp32", n), Summation("matmul", "fp32", n, flags=TF32)]
+    summations += [Summation("matmul", "fp32", 512, 1, 512), Summation("matmul", "fp64", 512)]
+    summations += [Summation("conv2d", "fp32", 576, flags={"cudnn.allow_tf32": tf32}) for tf32 in (False, True)]
+    summations += [Summation(call, "fp32", n) for call in ("sum", "mean", "cumsum") for n in (64, 1024)]
+    summations += [Summation("sum", "fp32", 65536, 8), Summation("sum all", "fp32", 65536, 1)]
     for fast in (False, True):
-        found += [Summation("scaled_mm", "e5m2", n, output="bf16", other="e4m3", fast=fast) for n in (128, 1024)]
-    return tuple(found)
+        summations += [Summation("scaled_mm", "e5m2", n, output="bf16", other="e4m3", fast=fast) for n in (128, 1024)]
+    return tuple(summations)
 
 
 SUMMATIONS: tuple[Summation, ...] = _summations()
 
 
 def cases() -> tuple[Case, ...]:
-    return tuple(order_case(one) for one in SUMMATIONS)
+    return tuple(order_case(summation) for summation in SUMMATIONS)
 
 
-def order_case(one: Summation) -> Case:
+def order_case(summation: Summation) -> Case:
     """Input ``pairs`` (P, 2) of positions; output ``counts`` (P,): units left, or 2**32 - 1 for NaN and the like."""
     hypotheses: dict[str, Emulate] = {
-        f"one chain of blocks of {block}": partial(chain_counts, one.n, block) for block in BLOCKS
+        f"one chain of blocks of {block}": partial(chain_counts, summation.n, block) for block in BLOCKS
     }
     return Case(
-        one.name, partial(pairs, one.n), partial(counts, one), unmodelled, {"counts": "bits32"},
+        summation.name, partial(pairs, summation.n), partial(counts, summation), unmodelled, {"counts": "bits32"},
         open="In which order are the terms summed?", hypotheses=hypotheses,
     )  # fmt: skip
 
@@ -94,11 +94,11 @@ def order_case(one: Summation) -> Case:
 def positions(n: int) -> np.ndarray:
     """The chosen positions: the first 20 (8 of a very long sum), then ever fewer, and the last."""
     at, share = (20, 4) if n <= 4096 else (8, 1)
-    found = {*range(min(n, at)), n - 1, n // 2, n // 2 - 1}
+    chosen = {*range(min(n, at)), n - 1, n // 2, n // 2 - 1}
     while at < n:
-        found |= {at, min(at + 1, n - 1)}
+        chosen |= {at, min(at + 1, n - 1)}
         at += max(4, at // share)
-    return np.array(sorted(found))
+    return np.array(sorted(chosen))
 
 
 def pairs(n: int) -> Arrays:
@@ -115,58 +115,58 @@ def chain_counts(n: int, block: int, given: Arrays, meta: Meta) -> Arrays:
 # --- masks on a device ------------------------------------------------------------------------------------------
 
 
-def counts(one: Summation, given: Arrays, device: str) -> Arrays:
+def counts(summation: Summation, given: Arrays, device: str) -> Arrays:
     """Run the operation on rows of masks, as many at a time as its shape has, and count what is left."""
     torch = torch_for(device)
     where = torch.from_numpy(given["pairs"].astype(np.int64)).to(device)
-    chosen = torch.from_numpy(positions(one.n)).to(device)
-    dtype = getattr(torch, TORCH[one.fmt])
-    unit, mask = 2.0 ** UNIT.get(one.fmt, -18), 2.0 ** MASK.get(one.fmt, 15)
-    (rows,) = on_device(device, one.rows, most=32)
-    (columns,) = on_device(device, one.columns, most=1 if one.call == "matmul" else 16)
-    found = []
+    chosen = torch.from_numpy(positions(summation.n)).to(device)
+    dtype = getattr(torch, TORCH[summation.fmt])
+    unit, mask = 2.0 ** UNIT.get(summation.fmt, -18), 2.0 ** MASK.get(summation.fmt, 15)
+    (rows,) = on_device(device, summation.rows, most=32)
+    (columns,) = on_device(device, summation.columns, most=1 if summation.call == "matmul" else 16)
+    parts = []
     for start in range(0, len(where), rows):
         part = where[start : start + rows]
-        x = torch.zeros(rows, one.n, device=device, dtype=torch.float32)
+        x = torch.zeros(rows, summation.n, device=device, dtype=torch.float32)
         x[: len(part), chosen] = unit
         at = torch.arange(len(part), device=device)
         x[at, part[:, 0]], x[at, part[:, 1]] = mask, -mask
-        with flags_set(one.flags):
-            left = CALLS[one.call](one, x.to(dtype), columns).to(torch.float64)[: len(part)]
-        found.append(torch.round(left / unit))
-    every = torch.cat(found).cpu().numpy()
-    good = np.isfinite(every) & (every >= 0) & (every <= one.n)
+        with flags_set(summation.flags):
+            left = CALLS[summation.call](summation, x.to(dtype), columns).to(torch.float64)[: len(part)]
+        parts.append(torch.round(left / unit))
+    every = torch.cat(parts).cpu().numpy()
+    good = np.isfinite(every) & (every >= 0) & (every <= summation.n)
     return {"counts": np.where(good, every, 2**32 - 1).astype(np.uint32)}
 
 
-def _matmul(one: Summation, x: Any, columns: int) -> Any:
-    return (x @ x.new_ones(one.n, columns))[:, 0]
+def _matmul(summation: Summation, x: Any, columns: int) -> Any:
+    return (x @ x.new_ones(summation.n, columns))[:, 0]
 
 
-def _scaled_mm(one: Summation, x: Any, columns: int) -> Any:
+def _scaled_mm(summation: Summation, x: Any, columns: int) -> Any:
     import torch
 
     scale = torch.ones((), dtype=torch.float32, device=x.device)
-    ones = torch.ones(columns, one.n, device=x.device).to(getattr(torch, TORCH[one.other])).t()
-    dtype = getattr(torch, TORCH[one.output])
-    found = torch._scaled_mm(x, ones, scale_a=scale, scale_b=scale, out_dtype=dtype, use_fast_accum=one.fast)
-    return found[:, 0]
+    ones = torch.ones(columns, summation.n, device=x.device).to(getattr(torch, TORCH[summation.other])).t()
+    dtype = getattr(torch, TORCH[summation.output])
+    product = torch._scaled_mm(x, ones, scale_a=scale, scale_b=scale, out_dtype=dtype, use_fast_accum=summation.fast)
+    return product[:, 0]
 
 
-def _conv2d(one: Summation, x: Any, columns: int) -> Any:
+def _conv2d(summation: Summation, x: Any, columns: int) -> Any:
     """Masks as the filters of a 3x3 convolution over ones, k in memory order (channel, row, column)."""
     import torch
 
-    filters = x.reshape(len(x), one.n // 9, 3, 3)
-    return torch.nn.functional.conv2d(x.new_ones(1, one.n // 9, 6, 6), filters)[0, :, 1, 1]
+    filters = x.reshape(len(x), summation.n // 9, 3, 3)
+    return torch.nn.functional.conv2d(x.new_ones(1, summation.n // 9, 6, 6), filters)[0, :, 1, 1]
 
 
 CALLS: dict[str, Callable[[Summation, Any, int], Any]] = {
     "matmul": _matmul,
     "scaled_mm": _scaled_mm,
     "conv2d": _conv2d,
-    "sum": lambda one, x, _: x.sum(dim=1),
-    "sum all": lambda one, x, _: x.sum().reshape(1),
-    "mean": lambda one, x, _: x.mean(dim=1) * one.n,
-    "cumsum": lambda one, x, _: x.cumsum(dim=1)[:, -1],
+    "sum": lambda summation, x, _: x.sum(dim=1),
+    "sum all": lambda summation, x, _: x.sum().reshape(1),
+    "mean": lambda summation, x, _: x.mean(dim=1) * summation.n,
+    "cumsum": lambda summation, x, _: x.cumsum(dim=1)[:, -1],
 }

@@ -76,54 +76,54 @@ def _half(fmt: str) -> list[Product]:
     pair = (fmt, fmt)
     shapes = [(128, 128, 16), (128, 128, 64), (128, 128, 256), (64, 64, 4096), (1024, 1024, 512), (4096, 4096, 256)]
     shapes += [(16, 16, 2048), (1, 512, 512), (33, 17, 77), (512, 512, 2048)]
-    found = [Product("matmul", pair, fmt, shape) for shape in shapes]
+    table = [Product("matmul", pair, fmt, shape) for shape in shapes]
     unreduced = {REDUCED.format(fmt): False}
-    found += [Product("matmul", pair, fmt, shape, unreduced) for shape in ((64, 64, 4096), (16, 16, 2048))]
-    found += [Product("bmm", pair, fmt, (64, 64, 128)), Product("linear", pair, fmt, (128, 128, 256))]
-    return [*found, Product("addmm", pair, fmt, (128, 128, 64), alpha=0.3, beta=0.7),
+    table += [Product("matmul", pair, fmt, shape, unreduced) for shape in ((64, 64, 4096), (16, 16, 2048))]
+    table += [Product("bmm", pair, fmt, (64, 64, 128)), Product("linear", pair, fmt, (128, 128, 256))]
+    return [*table, Product("addmm", pair, fmt, (128, 128, 64), alpha=0.3, beta=0.7),
             Product("addmm", pair, fmt, (128, 128, 64), beta=1.0)]  # fmt: skip
 
 
 def _products() -> tuple[Product, ...]:
     fp32, fp16 = ("fp32", "fp32"), ("fp16", "fp16")
-    found = _half("fp16") + _half("bf16")
-    found += [Product("matmul", fp16, "fp16", s, FP16_SUMS) for s in ((128, 128, 64), (64, 64, 4096), (512, 512, 512))]
+    table = _half("fp16") + _half("bf16")
+    table += [Product("matmul", fp16, "fp16", s, FP16_SUMS) for s in ((128, 128, 64), (64, 64, 4096), (512, 512, 512))]
     for shape in ((128, 128, 64), (64, 64, 2048), (512, 512, 512), (33, 17, 77), (1, 512, 512)):
-        found += [Product("matmul", fp32, "fp32", shape), Product("matmul", fp32, "fp32", shape, TF32)]
-    found += [Product("addmm", fp32, "fp32", (128, 128, 64), TF32, alpha=0.3, beta=0.7)]
+        table += [Product("matmul", fp32, "fp32", shape), Product("matmul", fp32, "fp32", shape, TF32)]
+    table += [Product("addmm", fp32, "fp32", (128, 128, 64), TF32, alpha=0.3, beta=0.7)]
     for pair in (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")):
         for fast in (False, True):
-            found += [Product("scaled_mm", pair, out, (128, 128, 512), fast=fast) for out in ("bf16", "fp32", "fp16")]
+            table += [Product("scaled_mm", pair, out, (128, 128, 512), fast=fast) for out in ("bf16", "fp32", "fp16")]
     fp8 = ("e4m3", "e4m3")
     for fast in (False, True):
-        found += [Product("scaled_mm", fp8, "fp32", shape, fast=fast) for shape in ((64, 64, 4096), (1024, 1024, 128))]
-        found += [Product("scaled_mm", fp8, "bf16", shape, fast=fast) for shape in ((16, 64, 2048), (512, 512, 32))]
-    found += [Product("int_mm", ("int8", "int8"), "int32", shape) for shape in ((64, 64, 256), (32, 64, 4096))]
-    return (*found, Product("matmul", ("fp64", "fp64"), "fp64", (128, 128, 64)))
+        table += [Product("scaled_mm", fp8, "fp32", shape, fast=fast) for shape in ((64, 64, 4096), (1024, 1024, 128))]
+        table += [Product("scaled_mm", fp8, "bf16", shape, fast=fast) for shape in ((16, 64, 2048), (512, 512, 32))]
+    table += [Product("int_mm", ("int8", "int8"), "int32", shape) for shape in ((64, 64, 256), (32, 64, 4096))]
+    return (*table, Product("matmul", ("fp64", "fp64"), "fp64", (128, 128, 64)))
 
 
 PRODUCTS: tuple[Product, ...] = _products()
 
 
 def cases() -> tuple[Case, ...]:
-    return (*(product_case(one, KEY + i) for i, one in enumerate(PRODUCTS)), *(conv_case(one) for one in CONVOLUTIONS))
+    return (*(product_case(product, KEY + i) for i, product in enumerate(PRODUCTS)), *map(conv_case, CONVOLUTIONS))
 
 
 # --- one product ------------------------------------------------------------------------------------------------
 
 
-def product_case(one: Product, key: int) -> Case:
+def product_case(product: Product, key: int) -> Case:
     """Inputs ``a`` (rows, K), ``b`` (columns, K) and for addmm ``c``; outputs ``d`` (rows, columns) and ``moved``."""
-    settled = one.call == "int_mm"
+    settled = product.call == "int_mm"
     return Case(
-        one.name, partial(product_inputs, one, key), partial(product_compute, one),
-        partial(product_emulate, one, ONE_CHAIN if settled else None),
-        {"d": "bits32" if one.output == "int32" else one.output, "moved": "bits32"},
-        open="" if settled else QUESTION, hypotheses={} if settled else hypotheses(one),
+        product.name, partial(product_inputs, product, key), partial(product_compute, product),
+        partial(product_emulate, product, ONE_CHAIN if settled else None),
+        {"d": "bits32" if product.output == "int32" else product.output, "moved": "bits32"},
+        open="" if settled else QUESTION, hypotheses={} if settled else hypotheses(product),
     )  # fmt: skip
 
 
-def product_inputs(one: Product, key: int) -> Arrays:
+def product_inputs(product: Product, key: int) -> Arrays:
     """Numbers of both signs within 8 binades; INT8 uniform.
 
     B holds every number twice, at two random places of k, and every second row of A the same with opposite signs: there
@@ -131,38 +131,40 @@ def product_inputs(one: Product, key: int) -> Arrays:
     about the order once they are rounded to a half format; these say much.
     """
     draw = Draw(key)
-    rows, columns = one.distinct
-    k = one.shape[2]
-    if one.inputs[0] == "int8":
+    rows, columns = product.distinct
+    k = product.shape[2]
+    if product.inputs[0] == "int8":
         words = (draw.words(rows, k), draw.words(columns, k))
         return {name: (w >> np.uint64(56)).astype(np.uint8) for name, w in zip("ab", words, strict=True)}
-    a, b = (build(draw, f, draw.between(-4, 3, n, k)) for f, n in zip(one.inputs, (rows, columns), strict=True))
+    a, b = (build(draw, f, draw.between(-4, 3, n, k)) for f, n in zip(product.inputs, (rows, columns), strict=True))
     place = draw.order(1, k)[0][: (k - 1) // 2 * 2]
     first, second = place[0::2], place[1::2]
     b[:, second] = b[:, first]
-    a[1::2, second] = a[1::2, first] ^ np.array(fields(one.inputs[0]).sign_mask, a.dtype)
+    a[1::2, second] = a[1::2, first] ^ np.array(fields(product.inputs[0]).sign_mask, a.dtype)
     rest = np.setdiff1d(np.arange(k), place)
-    a[1::2, rest] = build(draw, one.inputs[0], draw.between(-6, -5, len(a[1::2]), rest.size))
-    found = {"a": a, "b": b}
-    if one.beta:
-        found["c"] = build(draw, one.output, draw.between(-3, 3, rows, columns))
-    return found
+    a[1::2, rest] = build(draw, product.inputs[0], draw.between(-6, -5, len(a[1::2]), rest.size))
+    inputs = {"a": a, "b": b}
+    if product.beta:
+        inputs["c"] = build(draw, product.output, draw.between(-3, 3, rows, columns))
+    return inputs
 
 
-def product_compute(one: Product, given: Arrays, device: str) -> Arrays:
+def product_compute(product: Product, given: Arrays, device: str) -> Arrays:
     """The product at its full shape; the first occurrence of each distinct element, and where others differ."""
-    rows, columns = one.distinct
-    m, n = on_device(device, *one.shape[:2])
-    a, b = (tensor(given[name], fmt, device) for name, fmt in zip("ab", one.inputs, strict=True))
+    rows, columns = product.distinct
+    m, n = on_device(device, *product.shape[:2])
+    a, b = (tensor(given[name], fmt, device) for name, fmt in zip("ab", product.inputs, strict=True))
     a, b = _repeated(a, m), _repeated(b, n)
-    c = _repeated(_repeated(tensor(given["c"], one.output, device), m).t(), n).t().contiguous() if one.beta else None
-    with flags_set(one.flags):
-        found = bits(CALLS[one.call](one, a, b, c))
-    found = found.reshape(-1, m, n)[0]
-    first = np.ascontiguousarray(found[:rows, :columns])
+    c = None
+    if product.beta:
+        c = _repeated(_repeated(tensor(given["c"], product.output, device), m).t(), n).t().contiguous()
+    with flags_set(product.flags):
+        result = bits(CALLS[product.call](product, a, b, c))
+    result = result.reshape(-1, m, n)[0]
+    first = np.ascontiguousarray(result[:rows, :columns])
     expected = first[np.ix_(np.arange(m) % rows, np.arange(n) % columns)]
     moved = np.zeros((rows, columns), np.uint32)
-    at = np.argwhere(found != expected)
+    at = np.argwhere(result != expected)
     np.add.at(moved, (at[:, 0] % rows, at[:, 1] % columns), 1)
     return {"d": first, "moved": moved}
 
@@ -176,35 +178,35 @@ def _repeated(x: Any, count: int) -> Any:
     return integers[at].view(x.dtype).contiguous()
 
 
-def _scaled_mm(one: Product, a: Any, b: Any, c: Any) -> Any:
+def _scaled_mm(product: Product, a: Any, b: Any, c: Any) -> Any:
     import torch
 
     scale = torch.ones((), dtype=torch.float32, device=a.device)
-    dtype = getattr(torch, TORCH[one.output])
-    return torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=dtype, use_fast_accum=one.fast)
+    dtype = getattr(torch, TORCH[product.output])
+    return torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=dtype, use_fast_accum=product.fast)
 
 
-def _int_mm(one: Product, a: Any, b: Any, c: Any) -> Any:
+def _int_mm(product: Product, a: Any, b: Any, c: Any) -> Any:
     from ..nn.int8_layers import int_mm
 
     return int_mm(a, b.t(), pad=False)
 
 
-def _addmm(one: Product, a: Any, b: Any, c: Any) -> Any:
+def _addmm(product: Product, a: Any, b: Any, c: Any) -> Any:
     import torch
 
-    return torch.addmm(c, a, b.t(), alpha=one.alpha, beta=one.beta)
+    return torch.addmm(c, a, b.t(), alpha=product.alpha, beta=product.beta)
 
 
-def _linear(one: Product, a: Any, b: Any, c: Any) -> Any:
+def _linear(product: Product, a: Any, b: Any, c: Any) -> Any:
     import torch
 
     return torch.nn.functional.linear(a, b)
 
 
 CALLS: dict[str, Callable[[Product, Any, Any, Any], Any]] = {
-    "matmul": lambda one, a, b, c: a @ b.t(),
-    "bmm": lambda one, a, b, c: a.expand(4, *a.shape) @ b.t().expand(4, *b.t().shape),
+    "matmul": lambda product, a, b, c: a @ b.t(),
+    "bmm": lambda product, a, b, c: a.expand(4, *a.shape) @ b.t().expand(4, *b.t().shape),
     "addmm": _addmm,
     "linear": _linear,
     "scaled_mm": _scaled_mm,
@@ -218,56 +220,56 @@ Plan = Mapping[str, Any]
 ONE_CHAIN: Plan = {}
 
 
-def hypotheses(one: Product) -> dict[str, Emulate]:
+def hypotheses(product: Product) -> dict[str, Emulate]:
     """Plans that the product may follow."""
     plans: dict[str, Plan] = {"one chain": ONE_CHAIN}
-    if one.emulated not in ("fp32", "fp64"):
+    if product.emulated not in ("fp32", "fp64"):
         plans["one chain of mma"] = {"instruction": "mma"}
-    if one.emulated == "tf32":
+    if product.emulated == "tf32":
         plans |= {f"one chain, {c}": {"conversion": c} for c in ("rna", "rne")}
     plans |= {f"split-K {n}": {"split_k": n} for n in (2, 3, 4, 6, 8, 16)}
     plans |= {f"{n} accumulators": {"accumulators": n} for n in (2, 4, 8)}
-    if one.call == "scaled_mm":
+    if product.call == "scaled_mm":
         plans |= {f"promoted every {n}": {"promote": n} for n in (32, 64, 128, 256, 512)}
-    if one.beta:
+    if product.beta:
         plans |= {"c in the accumulator": {"c": "accumulator"}, "c in the epilogue": {"c": "epilogue"}}
-    if one.inputs[0] == "fp16":
+    if product.inputs[0] == "fp16":
         plans["FP16 sums"] = {"accumulate": "fp16"}
-    return {name: partial(product_emulate, one, plan) for name, plan in plans.items()}
+    return {name: partial(product_emulate, product, plan) for name, plan in plans.items()}
 
 
-def product_emulate(one: Product, plan: Plan | None, given: Arrays, meta: Meta) -> Arrays:
+def product_emulate(product: Product, plan: Plan | None, given: Arrays, meta: Meta) -> Arrays:
     """What a plan gives; ``None``: only that nothing moves."""
-    rows, columns = one.distinct
-    found = {"moved": np.zeros((rows, columns), np.uint32)}
+    rows, columns = product.distinct
+    outputs = {"moved": np.zeros((rows, columns), np.uint32)}
     if plan is None:
-        return found
-    c = values(given["c"], one.output) if one.beta else None
-    if one.emulated == "fp32":
-        return {**found, "d": plain_product(given["a"], given["b"], plan)}
-    found["d"] = core_product(one, given["a"], given["b"], c, plan, meta)
-    return found
+        return outputs
+    c = values(given["c"], product.output) if product.beta else None
+    if product.emulated == "fp32":
+        return {**outputs, "d": plain_product(given["a"], given["b"], plan)}
+    outputs["d"] = core_product(product, given["a"], given["b"], c, plan, meta)
+    return outputs
 
 
-def core_product(one: Product, a: np.ndarray, b: np.ndarray, c: Any, plan: Plan, meta: Meta) -> np.ndarray:
+def core_product(product: Product, a: np.ndarray, b: np.ndarray, c: Any, plan: Plan, meta: Meta) -> np.ndarray:
     """Tensor Core product of rows a (R, K) and b (C, K), by a plan, stored as torch stores it."""
     from ..tensorcore import Plan as Order
     from ..tensorcore import matmul
 
     order = {name: plan[name] for name in ("split_k", "accumulators", "promote", "c") if name in plan}
-    x, y = values(a, one.inputs[0]), values(b, one.inputs[1])
-    pair: Any = (one.emulated, one.emulated if one.emulated == "tf32" else one.inputs[1])
-    accumulate = None if one.output in ("int32", "fp64") else plan.get("accumulate", "fp32")
+    x, y = values(a, product.inputs[0]), values(b, product.inputs[1])
+    pair: Any = (product.emulated, product.emulated if product.emulated == "tf32" else product.inputs[1])
+    accumulate = None if product.output in ("int32", "fp64") else plan.get("accumulate", "fp32")
     with np.errstate(all="ignore"):
-        found = matmul(
+        result = matmul(
             x, y.T, c, gpu=gpu_of(meta), inputs=pair, output=accumulate,
-            store=one.output if one.output in ("fp16", "bf16") and accumulate == "fp32" else None,
-            instruction=plan.get("instruction"), alpha=one.alpha, beta=one.beta or 1.0,
+            store=product.output if product.output in ("fp16", "bf16") and accumulate == "fp32" else None,
+            instruction=plan.get("instruction"), alpha=product.alpha, beta=product.beta or 1.0,
             plan=Order(**order) if order else None, conversion=plan.get("conversion"),
         )  # fmt: skip
-    if one.output == "bf16":
-        return (np.ascontiguousarray(found).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    return codes(np.ascontiguousarray(found), one.output)
+    if product.output == "bf16":
+        return (np.ascontiguousarray(result).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return codes(np.ascontiguousarray(result), product.output)
 
 
 def plain_product(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
@@ -284,8 +286,8 @@ def plain_product(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
     for k in at.T:
         sums = np.asarray(numeric.fma(x[:, k].T[:, :, None], y[:, k].T[:, None, :], sums, "fp32"))
     total = sums[0]
-    for one in sums[1:]:
-        total = total + one
+    for addend in sums[1:]:
+        total = total + addend
     return np.ascontiguousarray(total).view(np.uint32)
 
 
@@ -320,27 +322,27 @@ CONVOLUTIONS: tuple[Convolution, ...] = tuple(
 )  # fmt: skip
 
 
-def conv_case(one: Convolution) -> Case:
+def conv_case(convolution: Convolution) -> Case:
     """Inputs ``x`` and ``w``, output ``y`` (batch, filters, side, side)."""
-    batch, channels, side, filters, width = one.shape
+    batch, channels, side, filters, width = convolution.shape
 
     def inputs() -> Arrays:
-        draw = Draw(KEY + 300 + sum(one.shape))
-        x = build(draw, one.fmt, draw.between(-6, 1, batch, channels, side, side))
-        return {"x": x, "w": build(draw, one.fmt, draw.between(-6, 1, filters, channels, width, width))}
+        draw = Draw(KEY + 300 + sum(convolution.shape))
+        x = build(draw, convolution.fmt, draw.between(-6, 1, batch, channels, side, side))
+        return {"x": x, "w": build(draw, convolution.fmt, draw.between(-6, 1, filters, channels, width, width))}
 
     def compute(given: Arrays, device: str) -> Arrays:
         torch = torch_for(device)
-        memory = torch.channels_last if one.channels_last else torch.contiguous_format
-        x, w = (tensor(given[name], one.fmt, device).contiguous(memory_format=memory) for name in "xw")
-        with flags_set(one.flags):
+        memory = torch.channels_last if convolution.channels_last else torch.contiguous_format
+        x, w = (tensor(given[name], convolution.fmt, device).contiguous(memory_format=memory) for name in "xw")
+        with flags_set(convolution.flags):
             y = torch.nn.functional.conv2d(x, w, padding=width // 2)
         return {"y": bits(y.contiguous())}
 
     def emulate(order: str, conversion: str, given: Arrays, meta: Meta) -> Arrays:
         a, b = unfolded(given["x"], given["w"], order)
-        tf32 = {PRECISION: "high"} if one.fmt == "fp32" and one.flags["cudnn.allow_tf32"] else {}
-        like = Product("matmul", (one.fmt, one.fmt), one.fmt, (*a.shape[:1], *b.shape), tf32)
+        tf32 = {PRECISION: "high"} if convolution.fmt == "fp32" and convolution.flags["cudnn.allow_tf32"] else {}
+        like = Product("matmul", (convolution.fmt, convolution.fmt), convolution.fmt, (*a.shape[:1], *b.shape), tf32)
         if like.emulated == "fp32":
             y = plain_product(a, b, {})
         else:
@@ -349,10 +351,10 @@ def conv_case(one: Convolution) -> Case:
 
     orders = {"k = (channel, row, column)": "crs", "k = (row, column, channel)": "rsc"}
     tried: dict[str, Emulate] = {f"one chain, {text}": partial(emulate, o, "truncate") for text, o in orders.items()}
-    if one.flags.get("cudnn.allow_tf32"):
+    if convolution.flags.get("cudnn.allow_tf32"):
         tried |= {f"{text}, {c}": partial(emulate, o, c) for text, o in orders.items() for c in ("rna", "rne")}
     return Case(
-        one.name, inputs, compute, lambda given, meta: {}, {"y": one.fmt},
+        convolution.name, inputs, compute, lambda given, meta: {}, {"y": convolution.fmt},
         open="Which product does a convolution become?", hypotheses=tried,
     )  # fmt: skip
 

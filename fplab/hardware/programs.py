@@ -92,13 +92,13 @@ def program(
     """
 
     def compute(codes: Arrays, device: str) -> Arrays:
-        found = does(**{name: tensor(codes[name], fmt, device) for name, fmt in given.items()})
-        return {name: bits(found[name]) for name in gives}
+        results = does(**{name: tensor(codes[name], fmt, device) for name, fmt in given.items()})
+        return {name: bits(results[name]) for name in gives}
 
     def emulate(codes: Arrays, meta: Meta) -> Arrays:
         held = {name: np.asarray(numeric.decode(codes[name], fmt)) for name, fmt in given.items()}
         version = str(meta.get("torch", ""))
-        found = does(**{name: Rounded(values, given[name], version) for name, values in held.items()})
-        return {name: np.asarray(numeric.encode(found[name].values, fmt)) for name, fmt in gives.items()}
+        results = does(**{name: Rounded(values, given[name], version) for name, values in held.items()})
+        return {name: np.asarray(numeric.encode(results[name].values, fmt)) for name, fmt in gives.items()}
 
     return Case(name, inputs, compute, emulate, dict(gives), **more)

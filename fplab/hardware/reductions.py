@@ -71,7 +71,7 @@ def exact(fmt: str, given: Arrays, meta: Meta) -> Arrays:
     total = powers.sum(axis=1, keepdims=True)
     eps = 1e-5
     machine = float(np.finfo(np.float32).eps) if fmt == "fp32" else {"fp16": 2.0**-10, "bf16": 2.0**-7}[fmt]
-    found = {
+    results = {
         "sum": x.sum(axis=1),
         "mean": x.mean(axis=1),
         "prod": (1 + x / 64).prod(axis=1),
@@ -84,4 +84,4 @@ def exact(fmt: str, given: Arrays, meta: Meta) -> Arrays:
         "layer_norm": ((x - mean) / np.sqrt(variance + eps))[:, :64],
         "rms_norm": (x / np.sqrt((x * x).mean(axis=1, keepdims=True) + machine))[:, :64],
     }
-    return {name: np.asarray(numeric.encode(value, fmt)) for name, value in found.items()}
+    return {name: np.asarray(numeric.encode(value, fmt)) for name, value in results.items()}

@@ -15,22 +15,22 @@ ROWS = 4096
 THREADS = 256
 
 
-def operands(one: Scalar, key: int) -> list[Codes]:
+def operands(scalar: Scalar, key: int) -> list[Codes]:
     """Codes of every operand: all specials with all, then random ones, half of them of like exponents.
 
     An 8-bit or a 16-bit source of one operand gives all its codes.
     """
-    if one.source is np.uint16 and one.operands == 1:
+    if scalar.source is np.uint16 and scalar.operands == 1:
         return [np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)]
-    half = one.element == "fp16x2"
-    form = formats.get("fp16" if half else one.element)
+    half = scalar.element == "fp16x2"
+    form = formats.get("fp16" if half else scalar.element)
     word = np.uint16 if form.bits == 16 else np.uint32
     plain = [0, 1, 2, (1 << form.fraction_bits) - 1, 1 << form.fraction_bits, form.max_code - 1, form.max_code]
     top = (1 << (form.bits - 1)) - 1
     plain += [form.inf_code or 0, (form.inf_code or 0) + 1, top, int(form.bias or 0) << form.fraction_bits]
     special = np.array([*plain, *(p | form.sign_mask for p in plain)], word)
-    grid = [g.ravel() for g in np.meshgrid(*[special] * one.operands, indexing="ij")]
-    found = []
+    grid = [g.ravel() for g in np.meshgrid(*[special] * scalar.operands, indexing="ij")]
+    inputs = []
     for number, ends in enumerate(grid):
         bits = philox_bits(key * 10 + number, ROWS, word)
         near = bits[::2]  # exponents within 16 of 1
@@ -38,42 +38,42 @@ def operands(one: Scalar, key: int) -> list[Codes]:
         if exponent is not None:
             keep = np.array(form.sign_mask | ((1 << form.fraction_bits) - 1), word)
             bits[::2] = (near & keep) | (exponent.astype(word) << np.array(form.fraction_bits, word)).astype(word)
-        found.append(np.concatenate([ends, bits]))
+        inputs.append(np.concatenate([ends, bits]))
     if half:  # two numbers a word
-        found = [x.astype(np.uint32) | (np.roll(x, 1).astype(np.uint32) << np.uint32(16)) for x in found]
-    return found
+        inputs = [x.astype(np.uint32) | (np.roll(x, 1).astype(np.uint32) << np.uint32(16)) for x in inputs]
+    return inputs
 
 
-def run(one: Scalar, given: Sequence[Codes], device: str, launcher: Launcher) -> Codes:
+def run(scalar: Scalar, given: Sequence[Codes], device: str, launcher: Launcher) -> Codes:
     """The instruction on a device; missing operands are the first again, and not read."""
     n = given[0].size
     tensors = [to_device(x, device) for x in given]
     tensors += [tensors[0]] * (3 - len(tensors))
-    out = to_device(np.full(n, -1).astype(one.result), device)
-    launcher.launch(one.kernel, -(-n // THREADS), THREADS, [*tensors, out, n])
-    return to_host(out, one.result)
+    out = to_device(np.full(n, -1).astype(scalar.result), device)
+    launcher.launch(scalar.kernel, -(-n // THREADS), THREADS, [*tensors, out, n])
+    return to_host(out, scalar.result)
 
 
-def emulate(one: Scalar, given: Sequence[Codes]) -> Codes | None:
+def emulate(scalar: Scalar, given: Sequence[Codes]) -> Codes | None:
     """What the lab says, or None where it has no model: the approximations."""
-    operation, *modifiers = one.opcode.split(".")
+    operation, *modifiers = scalar.opcode.split(".")
     if "approx" in modifiers or "full" in modifiers:
         return None
     with np.errstate(all="ignore"):
-        found = _converted(one, given) if operation == "cvt" else _computed(one, operation, given)
-        return np.asarray(found, one.result)
+        y = _converted(scalar, given) if operation == "cvt" else _computed(scalar, operation, given)
+        return np.asarray(y, scalar.result)
 
 
-def _computed(one: Scalar, operation: str, given: Sequence[Codes]) -> Codes:
-    x = [numeric.decode(v, one.element, np.float32) for v in given]
+def _computed(scalar: Scalar, operation: str, given: Sequence[Codes]) -> Codes:
+    x = [numeric.decode(v, scalar.element, np.float32) for v in given]
     if operation == "rcp":
         operation, x = "div", [np.ones_like(x[0]), *x]
-    return np.asarray(numeric.encode(getattr(numeric, operation)(*x, one.element), one.element))
+    return np.asarray(numeric.encode(getattr(numeric, operation)(*x, scalar.element), scalar.element))
 
 
-def _converted(one: Scalar, given: Sequence[Codes]) -> Codes:
+def _converted(scalar: Scalar, given: Sequence[Codes]) -> Codes:
     """A conversion; of two numbers the first goes to the upper half, and a NaN of FP8 or of a pair is all ones."""
-    modifiers = one.opcode.split(".")[1:]
+    modifiers = scalar.opcode.split(".")[1:]
     target, mode = modifiers[-2], {"rn": "rne", "rna": "rna", "rz": "rtz"}[modifiers[0]]
     if target in ("tf32", "f16", "bf16"):
         single, fmt = given[0].view(np.float32), "fp16" if target == "f16" else target
@@ -82,7 +82,7 @@ def _converted(one: Scalar, given: Sequence[Codes]) -> Codes:
     if target == "f16x2":
         source, fmt, low_bits = modifiers[-1].removesuffix("x2"), "fp16", 16
         numbers = [np.asarray(numeric.decode(_part(given[0], i, 8), source, np.float32)) for i in (1, 0)]
-    elif one.element == "fp16x2":
+    elif scalar.element == "fp16x2":
         fmt, low_bits = target.removesuffix("x2"), 8
         numbers = [np.asarray(numeric.decode(_part(given[0], i, 16), "fp16", np.float32)) for i in (1, 0)]
     else:
@@ -97,8 +97,8 @@ def _converted(one: Scalar, given: Sequence[Codes]) -> Codes:
 
 def _part(words: Codes, number: int, width: int) -> Codes:
     """The lower (0) or upper (1) ``width`` bits of words twice as wide."""
-    found: Codes = (words >> np.array(width * number, words.dtype)).astype(np.uint16 if width == 16 else np.uint8)
-    return found
+    codes: Codes = (words >> np.array(width * number, words.dtype)).astype(np.uint16 if width == 16 else np.uint8)
+    return codes
 
 
 FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
@@ -112,8 +112,8 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def correctly_rounded(one: Scalar, given: Sequence[Codes]) -> Codes:
+def correctly_rounded(scalar: Scalar, given: Sequence[Codes]) -> Codes:
     """What an approximation approximates, from float64, rounded once to its format (float64's own error apart)."""
     with np.errstate(all="ignore"):
-        exact = FUNCTIONS[one.opcode.split(".")[0]](*(numeric.decode(x, one.element, np.float64) for x in given))
-        return np.asarray(numeric.encode(np.asarray(exact, np.float64), one.element)).astype(one.result)
+        exact = FUNCTIONS[scalar.opcode.split(".")[0]](*(numeric.decode(x, scalar.element, np.float64) for x in given))
+        return np.asarray(numeric.encode(np.asarray(exact, np.float64), scalar.element)).astype(scalar.result)

@@ -33,19 +33,21 @@ def gpu_of(meta: Meta) -> str:
     raise LabError(f"the lab has no model of {meta['device']} (compute capability {meta.get('capability')}).")
 
 
-def model_of(one: Instruction, gpu: str, options: dict[str, Any]) -> Any:
+def model_of(instruction: Instruction, gpu: str, options: dict[str, Any]) -> Any:
     """The record of an instruction on a GPU, with answers to open questions."""
     from ..tensorcore import models
 
-    model = models.get(gpu, (one.a, one.b), one.output, one.family)
+    model = models.get(gpu, (instruction.a, instruction.b), instruction.output, instruction.family)
     if model.kind == "widened":
-        model = dataclasses.replace(model, k=one.k)
-    elif one.a != "fp64":
-        model = models.get(gpu, (one.a, one.b), one.output, f"{one.family}.k{one.k}")
-    return model.with_options(**options, **({"saturate": True} if one.saturate else {}))
+        model = dataclasses.replace(model, k=instruction.k)
+    elif instruction.a != "fp64":
+        model = models.get(
+            gpu, (instruction.a, instruction.b), instruction.output, f"{instruction.family}.k{instruction.k}"
+        )
+    return model.with_options(**options, **({"saturate": True} if instruction.saturate else {}))
 
 
-def dot(one: Instruction, a: Codes, b: Codes, c: Codes, gpu: str, **options: Any) -> Codes:
+def dot(instruction: Instruction, a: Codes, b: Codes, c: Codes, gpu: str, **options: Any) -> Codes:
     """Rows of codes through the lab's model: a, b (N, K) and c (N,) give d (N,).
 
     ``options``: other answers to the model's open questions. ``mma.m8n8k4`` on FP16 is Volta's; newer GPUs have no such
@@ -54,24 +56,24 @@ def dot(one: Instruction, a: Codes, b: Codes, c: Codes, gpu: str, **options: Any
     from ..tensorcore import dot as rows
     from ..tensorcore.models import row_of
 
-    if one.template == "mma_volta" and row_of(gpu).architecture != "Volta":
-        return _multiply_adds(one, a, b, c)
-    x, y, z = values(a, one.a), values(b, one.b), values(c, one.output)
+    if instruction.template == "mma_volta" and row_of(gpu).architecture != "Volta":
+        return _multiply_adds(instruction, a, b, c)
+    x, y, z = values(a, instruction.a), values(b, instruction.b), values(c, instruction.output)
     with np.errstate(all="ignore"):
-        found = np.asarray(rows(x, y, z, model_of(one, gpu, options)))
-    return codes(found, one.output)
+        d = np.asarray(rows(x, y, z, model_of(instruction, gpu, options)))
+    return codes(d, instruction.output)
 
 
-def _multiply_adds(one: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+def _multiply_adds(instruction: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
     """c + a0*b0, then a1*b1 and so on, each a fused multiply-add in FP32; the output format after every instruction."""
 
-    x, y, total = values(a, one.a), values(b, one.b), values(c, one.output)
+    x, y, total = values(a, instruction.a), values(b, instruction.b), values(c, instruction.output)
     with np.errstate(all="ignore"):
         for k in range(a.shape[1]):
             total = numeric.fma(x[:, k], y[:, k], total, "fp32")
-            if (k + 1) % one.k == 0:
-                total = values(codes(total, one.output), one.output)
-    return codes(total, one.output)
+            if (k + 1) % instruction.k == 0:
+                total = values(codes(total, instruction.output), instruction.output)
+    return codes(total, instruction.output)
 
 
 def values(bits: Codes, fmt: str) -> np.ndarray:
@@ -83,10 +85,10 @@ def values(bits: Codes, fmt: str) -> np.ndarray:
     return np.asarray(numeric.decode(bits, fmt, np.float32))
 
 
-def codes(found: np.ndarray, fmt: str) -> Codes:
+def codes(numbers: np.ndarray, fmt: str) -> Codes:
     """Numbers as codes; a NaN of FP16 is 0x7FFF, the hardware's."""
     if fmt != "fp16":
-        return found.view(CODES[fmt])
-    result: Codes = np.asarray(numeric.encode(found, "fp16"))
-    result[np.isnan(found)] = 0x7FFF
+        return numbers.view(CODES[fmt])
+    result: Codes = np.asarray(numeric.encode(numbers, "fp16"))
+    result[np.isnan(numbers)] = 0x7FFF
     return result

@@ -37,21 +37,23 @@ class StandIn:
             raise LabError(f"the stand-in knows no kernel {kernel.name!r}.")
 
 
-def _tiles(one: Instruction, grid: int, a: Any, b: Any, c: Any, d: Any, steps: int) -> None:
+def _tiles(instruction: Instruction, grid: int, a: Any, b: Any, c: Any, d: Any, steps: int) -> None:
     """The kernels ``tiles``: every element of every tile is a dot row."""
-    k = steps * one.k
-    x = a.numpy().view(CODES[one.a]).reshape(grid, one.m, 1, k)
-    y = b.numpy().view(CODES[one.b]).reshape(grid, 1, one.n, k)
-    shape = (grid, one.m, one.n, k)
+    k = steps * instruction.k
+    x = a.numpy().view(CODES[instruction.a]).reshape(grid, instruction.m, 1, k)
+    y = b.numpy().view(CODES[instruction.b]).reshape(grid, 1, instruction.n, k)
+    shape = (grid, instruction.m, instruction.n, k)
     left, right = (np.broadcast_to(v, shape).reshape(-1, k) for v in (x, y))
-    out = d.numpy().view(CODES[one.output])
-    out[...] = software.dot(one, left, right, c.numpy().view(CODES[one.output]).reshape(-1), GPU).reshape(out.shape)
+    out = d.numpy().view(CODES[instruction.output])
+    out[...] = software.dot(
+        instruction, left, right, c.numpy().view(CODES[instruction.output]).reshape(-1), GPU
+    ).reshape(out.shape)
 
 
-def _elements(one: Scalar, a: Any, b: Any, c: Any, y: Any, n: int) -> None:
-    given: list[Codes] = [t.numpy().view(one.source)[:n] for t in (a, b, c)[: one.operands]]
-    found = scalars.emulate(one, given)
-    y.numpy().view(one.result)[:n] = scalars.correctly_rounded(one, given) if found is None else found
+def _elements(scalar: Scalar, a: Any, b: Any, c: Any, y: Any, n: int) -> None:
+    given: list[Codes] = [t.numpy().view(scalar.source)[:n] for t in (a, b, c)[: scalar.operands]]
+    result = scalars.emulate(scalar, given)
+    y.numpy().view(scalar.result)[:n] = scalars.correctly_rounded(scalar, given) if result is None else result
 
 
 @cache

@@ -27,11 +27,11 @@ def tensor(codes: Codes, fmt: str, device: str) -> Any:
     return to_device(codes.astype(CODES[fmt], copy=False), device).view(getattr(torch, TORCH[fmt]))
 
 
-def bits(found: Any) -> Codes:
+def bits(x: Any) -> Codes:
     import torch
 
-    size = found.element_size()
-    return to_host(found.contiguous().view(getattr(torch, f"int{8 * size}")), _BITS[size])
+    size = x.element_size()
+    return to_host(x.contiguous().view(getattr(torch, f"int{8 * size}")), _BITS[size])
 
 
 def overflow_of(fmt: str, version: str) -> str | None:
@@ -48,8 +48,8 @@ def release(version: str) -> tuple[int, int]:
     >>> release("2.13.0+cpu")
     (2, 13)
     """
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def on_device(device: str, *sizes: int, most: int = 64) -> tuple[int, ...]:

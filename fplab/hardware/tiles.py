@@ -32,73 +32,73 @@ def to_device(codes: Codes, device: str) -> Any:
 
 
 def to_host(tensor: Any, dtype: Any) -> Codes:
-    found: Codes = tensor.cpu().contiguous().numpy().view(dtype)
-    return found
+    codes: Codes = tensor.cpu().contiguous().numpy().view(dtype)
+    return codes
 
 
-def product(one: Instruction, a: Codes, b: Codes, c: Codes, device: str, launcher: Launcher) -> Codes:
+def product(mma: Instruction, a: Codes, b: Codes, c: Codes, device: str, launcher: Launcher) -> Codes:
     """Whole tiles: a (T, m, K), b (T, n, K) (columns of B), c (T, m, n) give d (T, m, n), all codes."""
     tiles, rows, k = a.shape
-    if a.dtype != CODES[one.a] or b.dtype != CODES[one.b] or c.dtype != CODES[one.output]:
-        raise LabError(f"{one.name} takes {one.a}, {one.b} and {one.output}; given {a.dtype}, {b.dtype}, {c.dtype}.")
-    if rows != one.m or b.shape != (tiles, one.n, k) or c.shape != (tiles, one.m, one.n) or k % one.k or k == 0:
-        raise LabError(f"{one.name} cannot take tiles of shapes {a.shape}, {b.shape} and {c.shape}.")
-    if k // one.k > one.max_steps:
-        raise LabError(f"{one.name} takes at most {one.max_steps * one.k} products here; given {k}.")
+    if a.dtype != CODES[mma.a] or b.dtype != CODES[mma.b] or c.dtype != CODES[mma.output]:
+        raise LabError(f"{mma.name} takes {mma.a}, {mma.b} and {mma.output}; given {a.dtype}, {b.dtype}, {c.dtype}.")
+    if rows != mma.m or b.shape != (tiles, mma.n, k) or c.shape != (tiles, mma.m, mma.n) or k % mma.k or k == 0:
+        raise LabError(f"{mma.name} cannot take tiles of shapes {a.shape}, {b.shape} and {c.shape}.")
+    if k // mma.k > mma.max_steps:
+        raise LabError(f"{mma.name} takes at most {mma.max_steps * mma.k} products here; given {k}.")
     x, y, z = (to_device(v, device) for v in (a, b, c))
     out = torch_for(device).full_like(z, -1)  # a pattern that no finite result has, should a lane not write
-    launcher.launch(one.kernel, tiles, one.threads, [x, y, z, out, k // one.k])
+    launcher.launch(mma.kernel, tiles, mma.threads, [x, y, z, out, k // mma.k])
     return to_host(out, c.dtype)
 
 
-def dot_rows(one: Instruction, a: Codes, b: Codes, c: Codes, device: str, launcher: Launcher) -> Codes:
+def dot_rows(mma: Instruction, a: Codes, b: Codes, c: Codes, device: str, launcher: Launcher) -> Codes:
     """Rows: a, b (N, K) and c (N,) give d (N,), all codes; an error where copies of a row disagree."""
     count, k = a.shape
-    groups = -(-count // one.n)
-    pad = groups * one.n - count
+    groups = -(-count // mma.n)
+    pad = groups * mma.n - count
     a, b, c = (np.concatenate([x, np.zeros((pad, *x.shape[1:]), x.dtype)]) for x in (a, b, c))
-    copies = one.m // one.n
-    x = np.tile(a.reshape(groups, one.n, k), (1, copies, 1))
-    z = np.zeros((groups, one.m, one.n), c.dtype)
-    row, column = np.arange(one.m), np.arange(one.m) % one.n
-    z[:, row, column] = np.tile(c.reshape(groups, one.n), (1, copies))
-    d = product(one, x, b.reshape(groups, one.n, k), z, device, launcher)
-    found = d[:, row, column].reshape(groups, copies, one.n)
-    if (found != found[:, :1]).any():
-        at = int(np.flatnonzero((found != found[:, :1]).any(axis=1).ravel())[0])
-        raise LabError(f"{one.name}: row {at} gives different bits in different rows of its tile.")
-    return np.ascontiguousarray(found[:, 0].reshape(-1)[:count])
+    copies = mma.m // mma.n
+    x = np.tile(a.reshape(groups, mma.n, k), (1, copies, 1))
+    z = np.zeros((groups, mma.m, mma.n), c.dtype)
+    row, column = np.arange(mma.m), np.arange(mma.m) % mma.n
+    z[:, row, column] = np.tile(c.reshape(groups, mma.n), (1, copies))
+    d = product(mma, x, b.reshape(groups, mma.n, k), z, device, launcher)
+    results = d[:, row, column].reshape(groups, copies, mma.n)
+    if (results != results[:, :1]).any():
+        at = int(np.flatnonzero((results != results[:, :1]).any(axis=1).ravel())[0])
+        raise LabError(f"{mma.name}: row {at} gives different bits in different rows of its tile.")
+    return np.ascontiguousarray(results[:, 0].reshape(-1)[:count])
 
 
 # --- the layout of fragments ------------------------------------------------------------------------------------
 
 
-def layout_operands(one: Instruction, key: int) -> Arrays:
+def layout_operands(mma: Instruction, key: int) -> Arrays:
     """Tiles that show whether every element is where the kernel believes: small integers, exact in every format.
 
     The first 8 tiles are random integers from -4 to 4 with such a C. Tile 8 + k has only column k of A and row k of B,
     so that an element of A that meets the wrong element of B cannot hide in a sum.
     """
-    raw = seeds.bits(8 * (one.m * one.k + one.n * one.k + one.m * one.n), key) >> np.uint64(33)
+    raw = seeds.bits(8 * (mma.m * mma.k + mma.n * mma.k + mma.m * mma.n), key) >> np.uint64(33)
     values = (raw % np.uint64(9)).astype(np.int64) - 4
-    sizes = np.cumsum([8 * one.m * one.k, 8 * one.n * one.k])
-    a, b, c = (v.reshape(8, *s) for v, s in zip(np.split(values, sizes), _shapes(one), strict=True))
-    hot = np.eye(one.k, dtype=np.int64)[:, None, :]
-    rows, columns = np.arange(one.m)[None, :, None] % 4 + 1, np.arange(one.n)[None, :, None] % 3 + 1
+    sizes = np.cumsum([8 * mma.m * mma.k, 8 * mma.n * mma.k])
+    a, b, c = (v.reshape(8, *s) for v, s in zip(np.split(values, sizes), _shapes(mma), strict=True))
+    hot = np.eye(mma.k, dtype=np.int64)[:, None, :]
+    rows, columns = np.arange(mma.m)[None, :, None] % 4 + 1, np.arange(mma.n)[None, :, None] % 3 + 1
     a = np.concatenate([a, hot * rows])
     b = np.concatenate([b, hot * columns])
-    c = np.concatenate([c, np.zeros((one.k, one.m, one.n), np.int64)])
-    return {"a": small_codes(a, one.a), "b": small_codes(b, one.b), "c": small_codes(c, one.output)}
+    c = np.concatenate([c, np.zeros((mma.k, mma.m, mma.n), np.int64)])
+    return {"a": small_codes(a, mma.a), "b": small_codes(b, mma.b), "c": small_codes(c, mma.output)}
 
 
-def _shapes(one: Instruction) -> tuple[tuple[int, int], ...]:
-    return (one.m, one.k), (one.n, one.k), (one.m, one.n)
+def _shapes(mma: Instruction) -> tuple[tuple[int, int], ...]:
+    return (mma.m, mma.k), (mma.n, mma.k), (mma.m, mma.n)
 
 
-def layout_results(one: Instruction, given: Arrays) -> Codes:
+def layout_results(mma: Instruction, given: Arrays) -> Codes:
     """What those tiles give, in integers: no rounding can happen."""
-    a, b, c = (small_integers(given[n], f) for n, f in (("a", one.a), ("b", one.b), ("c", one.output)))
-    return small_codes(np.einsum("tmk,tnk->tmn", a, b) + c, one.output)
+    a, b, c = (small_integers(given[n], f) for n, f in (("a", mma.a), ("b", mma.b), ("c", mma.output)))
+    return small_codes(np.einsum("tmk,tnk->tmn", a, b) + c, mma.output)
 
 
 def small_codes(values: np.ndarray, fmt: str) -> Codes:
@@ -123,5 +123,5 @@ def small_integers(codes: Codes, fmt: str) -> np.ndarray:
     table = small_codes(every, fmt)
     order = np.argsort(table)
     place = np.searchsorted(table[order], codes)
-    found: np.ndarray = every[order][place]
-    return found
+    integers: np.ndarray = every[order][place]
+    return integers

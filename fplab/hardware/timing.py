@@ -19,7 +19,7 @@ SEED = 3
 def measure(device: str) -> dict[str, Any]:
     """For each format and size: median and least milliseconds, and TFLOP/s of the median; or why it failed."""
     kind = device.split(":")[0]
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for fmt in FORMATS:
         for size in SIZES[kind]:
             if fmt == "fp64" and size > 4096:
@@ -28,12 +28,12 @@ def measure(device: str) -> dict[str, Any]:
             try:
                 times = _times(fmt, size, device, REPEATS[kind])
             except Exception as error:
-                found[name] = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+                measured[name] = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
                 continue
             median = statistics.median(times)
             rate = 2 * size**3 / (median / 1e3) / 1e12
-            found[name] = {"median_ms": round(median, 5), "least_ms": round(min(times), 5), "tflops": round(rate, 3)}
-    return found
+            measured[name] = {"median_ms": round(median, 5), "least_ms": round(min(times), 5), "tflops": round(rate, 3)}
+    return measured
 
 
 def _times(fmt: str, size: int, device: str, repeats: int) -> list[float]:

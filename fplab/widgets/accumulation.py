@@ -87,37 +87,37 @@ def curve(state: State) -> Curve:
 
 def render(state: State) -> str:
     """The running sum and the exact one, where it stalls, and the error at the end."""
-    found = curve(state)
-    end, wanted = float(found.computed[-1]), found.exact[-1]
-    lines: list[tuple[Said, Said]] = [(say("term in the format"), short(found.term, 12)),
+    shown = curve(state)
+    end, wanted = float(shown.computed[-1]), shown.exact[-1]
+    lines: list[tuple[Said, Said]] = [(say("term in the format"), short(shown.term, 12)),
              (say("computed"), repr(end)), (say_of("accumulation", "exact"), short(wanted, 12))]  # fmt: skip
     if np.isfinite(end):
         error = Fraction(end) - wanted
         relative = f" ({signed(100 * error / abs(wanted), 3)} %)" if wanted else ""
         lines.append((say("error"), signed(error) + relative))
-    lines.append((say("stalls"), _stall(found, state)))
+    lines.append((say("stalls"), _stall(shown, state)))
     return panel(title(f"{state.n:,} × {state.term}: {state.format}, {state.accumulate} {state.order}"),
-                 _plot(found, state), facts(lines),
+                 _plot(shown, state), facts(lines),
                  note(say("Dashed: exact. Solid: computed.")))  # fmt: skip
 
 
-def _stall(found: Curve, state: State) -> Said:
-    if found.stalls is None:
+def _stall(curve: Curve, state: State) -> Said:
+    if curve.stalls is None:
         return say("nowhere within these terms")
-    at = float(sums.sum(np.full(found.stalls, float(found.term)), state.format, accumulate=state.accumulate))
+    at = float(sums.sum(np.full(curve.stalls, float(curve.term)), state.format, accumulate=state.accumulate))
     if not np.isfinite(at):
-        return say("after {stalls:,} terms the sum overflows", stalls=found.stalls)
+        return say("after {stalls:,} terms the sum overflows", stalls=curve.stalls)
     most = formats.get(state.accumulate).max
     if abs(at) >= most:
-        return say("after {stalls:,} terms at the largest value, {at:g}", stalls=found.stalls, at=at)
+        return say("after {stalls:,} terms at the largest value, {at:g}", stalls=curve.stalls, at=at)
     ulp = float(spacing.ulp(at, state.accumulate))
     return say("after {stalls:,} terms at {at:g}, where the spacing is {ulp:g} and the term at most half of it",
-               stalls=found.stalls, at=at, ulp=ulp)  # fmt: skip
+               stalls=curve.stalls, at=at, ulp=ulp)  # fmt: skip
 
 
-def _plot(found: Curve, state: State) -> str:
-    exact = [float(x) for x in found.exact]
-    finite = [*exact, *found.computed[np.isfinite(found.computed)].tolist(), 0.0]
+def _plot(curve: Curve, state: State) -> str:
+    exact = [float(x) for x in curve.exact]
+    finite = [*exact, *curve.computed[np.isfinite(curve.computed)].tolist(), 0.0]
     low, high = min(finite), max(finite)
     span = high - low or 1.0
     drawing = Scene(WIDTH, HEIGHT + 50)
@@ -127,10 +127,10 @@ def _plot(found: Curve, state: State) -> str:
 
     drawing.line(*at(0, low), *at(state.n, low), stroke_opacity=0.5)
     drawing.line(*at(0, low), *at(0, high), stroke_opacity=0.5)
-    counts = found.counts.tolist()
+    counts = curve.counts.tolist()
     drawing.path([at(0, 0), *(at(n, y) for n, y in zip(counts, exact, strict=True))], stroke=ORANGE, stroke_width=2,
                  stroke_dasharray="7 4", class_="exact")  # fmt: skip
-    kept = [(n, float(y)) for n, y in zip(counts, found.computed, strict=True) if np.isfinite(y)]
+    kept = [(n, float(y)) for n, y in zip(counts, curve.computed, strict=True) if np.isfinite(y)]
     drawing.path([at(0, 0), *(at(n, y) for n, y in kept)], stroke=BLUE, stroke_width=2.5, class_="computed")
     for n, y in kept[:: max(len(kept) // 12, 1)]:
         x, height = at(n, y)
@@ -148,7 +148,7 @@ def _plot(found: Curve, state: State) -> str:
     drawing.text(LEFT - 8, 24, f"{high:.5g}", "end", 11)
     drawing.text(LEFT - 8, 18 + HEIGHT, f"{low:.5g}", "end", 11)
     drawing.text(at(state.n, low)[0], HEIGHT + 36, say("{n:,} terms", n=state.n), "end", 11)
-    end = float(found.computed[-1])
+    end = float(curve.computed[-1])
     return drawing.svg(say("sum {end!r}, exact {n!r}", end=end, n=exact[-1]))
 
 

@@ -79,14 +79,16 @@ def stepped(state: State, side: int, up: bool) -> State:
 
 def typed(state: State, side: int, text: str) -> State:
     """A value ("0.1", "1/3", "0x1.8p3", "inf", "fp16:0x3c00") or a code of this side ("0x2e66", "0b101")."""
-    one = state.encoding(side)
+    encoding = state.encoding(side)
     try:
         if _CODE.fullmatch(text.strip()):
             code = int(text.strip(), 0)
-            if code >= 1 << one.bits:
-                raise LabError(f"{text.strip()} is not a code of {one.name}; allowed: 0x0 to {(1 << one.bits) - 1:#x}.")
+            if code >= 1 << encoding.bits:
+                raise LabError(
+                    f"{text.strip()} is not a code of {encoding.name}; allowed: 0x0 to {(1 << encoding.bits) - 1:#x}."
+                )
         else:
-            code = one.nearest(parse(text).value, state.scale)
+            code = encoding.nearest(parse(text).value, state.scale)
         return edited(state, side, code)
     except LabError as error:
         return replace(state, problem=str(error))
@@ -118,18 +120,18 @@ def render(state: State) -> str:
 
 
 def _side(state: State, side: int) -> str:
-    one, code, value = state.encoding(side), state.codes[side], state.value(side)
+    encoding, code, value = state.encoding(side), state.codes[side], state.value(side)
     mark = say("edited") if side == state.source else say("follows, rounded to nearest")
-    head = title(one.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
+    head = title(encoding.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
     if code is None or value is None:
         return head + note(say("cannot hold this value"))
-    strip = bit_strip(one.fields(code), one.name)
-    near = [one.neighbour(code, up) for up in (False, True)]
-    shown = [numerals.near_text(None if n is None else one.value(n, state.scale)) for n in near]
+    strip = bit_strip(encoding.fields(code), encoding.name)
+    near = [encoding.neighbour(code, up) for up in (False, True)]
+    shown = [numerals.near_text(None if n is None else encoding.value(n, state.scale)) for n in near]
     lines = [
-        (say("code"), f"0x{code:0{-(-one.bits // 4)}x} = {code}"),
-        (say("class"), one.kind(code)),
-        (say("made of"), one.formula(code)),
+        (say("code"), f"0x{code:0{-(-encoding.bits // 4)}x} = {code}"),
+        (say("class"), encoding.kind(code)),
+        (say("made of"), encoding.formula(code)),
         (say("value"), exact_text(value)),
         (say("below"), shown[0]),
         (say("above"), shown[1]),
@@ -221,17 +223,17 @@ class Editor:
 
     def _bits(self, side: int) -> None:
         """A button for each bit of a side, pressed where it is 1."""
-        w, one, code = self._widgets, self.state.encoding(side), self.state.codes[side]
-        if len(self.toggles[side]) != one.bits:
+        w, encoding, code = self._widgets, self.state.encoding(side), self.state.codes[side]
+        if len(self.toggles[side]) != encoding.bits:
             layout = w.Layout(width="26px", padding="0", margin="1px")
-            self.toggles[side] = [w.ToggleButton(description="0", layout=layout) for _ in range(one.bits)]
+            self.toggles[side] = [w.ToggleButton(description="0", layout=layout) for _ in range(encoding.bits)]
             for place, button in enumerate(self.toggles[side]):
-                bit = one.bits - 1 - place
+                bit = encoding.bits - 1 - place
                 button.observe(lambda _, bit=bit: self.attempt(toggled(self.state, side, bit)), "value")
             self.rows[side].children = self.toggles[side]
-        names = [name for name, digits in one.fields(code or 0) for _ in digits]
+        names = [name for name, digits in encoding.fields(code or 0) for _ in digits]
         for place, (button, name) in enumerate(zip(self.toggles[side], names, strict=True)):
-            bit = one.bits - 1 - place
+            bit = encoding.bits - 1 - place
             button.value = bool((code or 0) >> bit & 1)
             button.description, button.tooltip = str(int(button.value)), f"{name}, bit {bit}"
 
@@ -247,7 +249,7 @@ def widget(value: str = "0.1", left: str = "fp16", right: str = "bf16", scale: f
     Raises LabError for an encoding that does not exist, or a value that cannot be read.
     """
     start = State(left, right, (0, 0), 0, scale)
-    found = typed(start, 0, value)
-    if found.problem and found.codes == (0, 0):
-        raise LabError(found.problem)
-    return Editor(found)
+    state = typed(start, 0, value)
+    if state.problem and state.codes == (0, 0):
+        raise LabError(state.problem)
+    return Editor(state)

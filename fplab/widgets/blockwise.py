@@ -40,8 +40,8 @@ class State:
 def book(name: str) -> Codebook:
     if name not in BOOKS:
         raise unknown("codebook", name, BOOKS)
-    found: Codebook = getattr(codebooks, name)()
-    return found
+    codebook: Codebook = getattr(codebooks, name)()
+    return codebook
 
 
 @functools.cache

@@ -52,31 +52,31 @@ def rows_of(model: Model, folder: Path | None = None) -> tuple[Rows, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _rows(model: Model, folder: Path | None, own: Path) -> tuple[Rows, ...]:
-    found = list(_from_records(model, own))
+    recorded = list(_from_records(model, own))
     if folder is not None and model.a == model.b and model.scale is None:
         for path in folder.glob(f"*/*/d_{model.gpu}_{model.output}.txt"):
             if path.parent.name.lower() == model.a and (cell := corpus.read_cell(path)).model == model:
-                found.append(Rows(cell.a, cell.b, cell.c, cell.d, "MATLAB-tensor-core"))
-    return tuple(found)
+                recorded.append(Rows(cell.a, cell.b, cell.c, cell.d, "MATLAB-tensor-core"))
+    return tuple(recorded)
 
 
 def _from_records(model: Model, own: Path) -> Iterator[Rows]:
     """The rows of every record of this GPU that hold this instruction."""
     if not own.is_dir():
         return
-    named = {one.name: one for one in instructions.TABLE}
+    named = {mma.name: mma for mma in instructions.TABLE}
     for path in records.records_in(own):
         record = records.read(path)
         if not record.on_gpu or _gpu(record.meta) != model.gpu:
             continue
         for case in record.cases:
-            one = named.get(case.name)
-            if one is None or (one.family, one.k, one.a, one.b, one.output) != _key(model):
+            mma = named.get(case.name)
+            if mma is None or (mma.family, mma.k, mma.a, mma.b, mma.output) != _key(model):
                 continue
             for regime in case.outputs:
                 if regime != "layout" and f"{regime}.a" in case.inputs:
-                    a, b = (_wide(case.inputs[f"{regime}.{x}"], f) for x, f in (("a", one.a), ("b", one.b)))
-                    c, d = (_wide(x, one.output) for x in (case.inputs[f"{regime}.c"], case.outputs[regime]))
+                    a, b = (_wide(case.inputs[f"{regime}.{x}"], f) for x, f in (("a", mma.a), ("b", mma.b)))
+                    c, d = (_wide(x, mma.output) for x in (case.inputs[f"{regime}.c"], case.outputs[regime]))
                     yield Rows(a, b, c.reshape(-1), d.reshape(-1), f"{record.where}, {regime}")
 
 

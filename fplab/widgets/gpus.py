@@ -53,16 +53,16 @@ def answers(state: State) -> list[Answer]:
     a, b, c = numbers(state.a, "a"), numbers(state.b, "b"), numbers(state.c, "c")
     if len(a) != len(b) or not a or len(c) != 1:
         raise LabError(f"a has {len(a)} numbers, b {len(b)}, c {len(c)}; a and b need the same, c one.")
-    found = []
+    given = []
     for gpu in GPUS:
         try:
             model = models.get(gpu, state.inputs, state.output)
         except LabError:
-            found.append(Answer(gpu, "", float("nan"), None))
+            given.append(Answer(gpu, "", float("nan"), None))
             continue
         value = np.float32(tensorcore.dot(np.array([a]), np.array([b]), np.array(c), gpu=model)[0])
-        found.append(Answer(gpu, model.name, float(value), int(value.view(np.uint32))))
-    return found
+        given.append(Answer(gpu, model.name, float(value), int(value.view(np.uint32))))
+    return given
 
 
 def exact(state: State) -> Fraction | None:
@@ -73,44 +73,43 @@ def exact(state: State) -> Fraction | None:
 
 def render(state: State) -> str:
     """A row a GPU: bits, value and error; GPUs with one letter gave the same bits."""
-    found, wanted = answers(state), exact(state)
-    groups = list(dict.fromkeys(one.bits for one in found if one.bits is not None))
-    drawing = Scene(860, 34 + 26 * len(found))
-    finite = [Fraction(one.value) for one in found if one.bits is not None and np.isfinite(one.value)]
+    given, wanted = answers(state), exact(state)
+    groups = list(dict.fromkeys(answer.bits for answer in given if answer.bits is not None))
+    drawing = Scene(860, 34 + 26 * len(given))
+    finite = [Fraction(answer.value) for answer in given if answer.bits is not None and np.isfinite(answer.value)]
     worst = max((abs(x - wanted) for x in finite), default=Fraction(0)) if wanted is not None else Fraction(0)
     for x, head in ((142, say("bits")), (240, say("value")), (410, say("error"))):
         drawing.text(x, 16, head, size=12, opacity=0.8)
-    for row, one in enumerate(found):
-        _row(drawing, 40 + 26 * row, one, groups, wanted, worst)
+    for row, answer in enumerate(given):
+        _row(drawing, 40 + 26 * row, answer, groups, wanted, worst)
     count = say("one answer") if len(groups) == 1 else say("{n} different answers", n=len(groups))
     total = say_of("gpus", "none") if wanted is None else repr(float(wanted))
-    return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.svg(_spoken(found)),
+    return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.svg(_spoken(given)),
                  facts([(say("exact sum"), total)]),
                  note(say("The same letter: the same bits.")))  # fmt: skip
 
 
-def _row(drawing: Scene, y: float, one: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
-    drawing.text(4, y, one.gpu, size=13, font_weight="bold")
-    if one.bits is None:
+def _row(drawing: Scene, y: float, answer: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
+    drawing.text(4, y, answer.gpu, size=13, font_weight="bold")
+    if answer.bits is None:
         drawing.text(142, y, say("has no such product"), size=12, opacity=0.8)
         return
-    group = groups.index(one.bits)
+    group = groups.index(answer.bits)
     drawing.rect(116, y - 13, 18, 18, COLOURS[group % len(COLOURS)], fill_opacity=0.45)
     drawing.text(125, y, chr(ord("A") + group), "middle", 12, class_="group")
-    drawing.text(142, y, f"{one.bits:08x}", size=13, font_family="ui-monospace,monospace", class_="bits",
-                 data_gpu=one.gpu)  # fmt: skip
-    drawing.text(240, y, f"{one.value:.10g}", size=13)
-    if wanted is not None and np.isfinite(one.value):
-        error = Fraction(one.value) - wanted
+    drawing.text(142, y, f"{answer.bits:08x}", size=13, font_family="ui-monospace,monospace", class_="bits",
+                 data_gpu=answer.gpu)  # fmt: skip
+    drawing.text(240, y, f"{answer.value:.10g}", size=13)
+    if wanted is not None and np.isfinite(answer.value):
+        error = Fraction(answer.value) - wanted
         drawing.text(410, y, f"{float(error):+.4g}" if error else "0", size=13)
         drawing.rect(520, y - 11, float(abs(error) / worst) * 320 if worst else 0, 13, COLOURS[group % len(COLOURS)],
                      fill_opacity=0.6)  # fmt: skip
 
 
-def _spoken(found: list[Answer]) -> str:
-    return listed(
-        *(f"{one.gpu} {say_of('gpus', 'none') if one.bits is None else format(one.bits, '08x')}" for one in found)
-    )
+def _spoken(given: list[Answer]) -> str:
+    none = say_of("gpus", "none")
+    return listed(*(f"{x.gpu} {none if x.bits is None else format(x.bits, '08x')}" for x in given))
 
 
 def changed(state: State, field: str, value: Any) -> State:

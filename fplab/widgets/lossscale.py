@@ -45,10 +45,10 @@ def machine_of(state: State) -> Machine:
 def history(state: State) -> list[Tracked]:
     """What the scaler remembers before the first step and after each."""
     how = machine_of(state)
-    found = [how.start()]
+    states = [how.start()]
     for event in state.events:
-        found.append(how.after(found[-1], event == "o"))
-    return found
+        states.append(how.after(states[-1], event == "o"))
+    return states
 
 
 def stepped(state: State, events: str) -> State:

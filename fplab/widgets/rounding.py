@@ -54,17 +54,17 @@ def window(state: State) -> list[Exact]:
     if value.kind != "finite":
         raise LabError(f"base={state.base!r} is no finite number; the line begins at a number.")
     code, _ = exact.round_to(value, form, "rtn", "saturate")
-    found = [exact.decode(code, form)]
-    while len(found) < GAPS + 1:
-        after = rows.neighbours(exact.round_to(found[-1], form)[0], form)[1]
+    values = [exact.decode(code, form)]
+    while len(values) < GAPS + 1:
+        after = rows.neighbours(exact.round_to(values[-1], form)[0], form)[1]
         if after is None or after.kind != "finite":  # beyond the top: the window moves down instead
-            before = rows.neighbours(exact.round_to(found[0], form)[0], form)[0]
+            before = rows.neighbours(exact.round_to(values[0], form)[0], form)[0]
             if before is None or before.kind != "finite":
                 raise LabError(f"{form.name} has too few values for a line of {GAPS} gaps.")
-            found.insert(0, before)
+            values.insert(0, before)
         else:
-            found.append(after)
-    return found
+            values.append(after)
+    return values
 
 
 def x_of(state: State) -> Fraction:
@@ -78,13 +78,13 @@ def x_of(state: State) -> Fraction:
 def results(state: State) -> dict[Rounding, tuple[tuple[int, Fraction], ...]]:
     """For each rounding the codes it can give, with their probabilities: one of 1, but for stochastic."""
     form, x = formats.get(state.format), x_of(state)
-    found: dict[Rounding, tuple[tuple[int, Fraction], ...]] = {}
+    by_mode: dict[Rounding, tuple[tuple[int, Fraction], ...]] = {}
     for mode in Rounding:
         if mode.random:
-            found[mode] = stochastic(x, form)
+            by_mode[mode] = stochastic(x, form)
         else:
-            found[mode] = ((exact.round_to(exact.of(x), form, mode)[0], Fraction(1)),)
-    return found
+            by_mode[mode] = ((exact.round_to(exact.of(x), form, mode)[0], Fraction(1)),)
+    return by_mode
 
 
 def stochastic(x: Fraction, form: Format) -> tuple[tuple[int, Fraction], ...]:
@@ -119,10 +119,10 @@ def render(state: State) -> str:
     drawing.line(at(x), 40, at(x), bottom, stroke=ORANGE, stroke_dasharray="4 3", stroke_width=1.5)
     drawing.add("circle", cx=at(x), cy=44, r=5, fill=ORANGE)
     drawing.text(at(x) + 7, 60, "x", size=13, font_weight="bold")
-    for row, (mode, found) in enumerate(results(state).items()):
+    for row, (mode, ends) in enumerate(results(state).items()):
         y = 78.0 + row * ROW
         drawing.text(LEFT, y + 4, f"{mode.value}  {NAMES.get(mode, mode.text)}", "end", 12)
-        for code, share in found:
+        for code, share in ends:
             _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
     ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))
     where = say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp)
@@ -144,8 +144,8 @@ def _arrow(drawing: Scene, start: float, end: float, y: float, mode: Rounding, c
 def _spoken(state: State) -> str:
     form = formats.get(state.format)
     told = []
-    for mode, found in results(state).items():
-        ends = str(say(" or ")).join(numerals.short(exact.decode(code, form).value, 8) for code, _ in found)
+    for mode, shares in results(state).items():
+        ends = str(say(" or ")).join(numerals.short(exact.decode(code, form).value, 8) for code, _ in shares)
         told.append(f"{mode.value} {ends}")
     return after_colon(listed(form.name, f"x = {numerals.short(x_of(state), 17)}"), listed(*told))
 

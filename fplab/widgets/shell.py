@@ -118,25 +118,25 @@ class Board:
             "layout": widgets.Layout(width=width, margin="2px 14px 2px 2px"),
         }
         if c.options:
-            found = widgets.Dropdown(options=[(str(one) or "—", one) for one in c.options], **shared)
+            widget = widgets.Dropdown(options=[(str(option) or "—", option) for option in c.options], **shared)
         elif c.flag:
-            found = widgets.Checkbox(indent=False, **shared)
+            widget = widgets.Checkbox(indent=False, **shared)
         elif c.low is not None:
             whole = isinstance(value, int) and c.step == int(c.step)
             kind = widgets.IntSlider if whole else widgets.FloatSlider
-            found = kind(min=c.low, max=c.high, step=c.step, **shared)
+            widget = kind(min=c.low, max=c.high, step=c.step, **shared)
         else:
-            found = widgets.Text(continuous_update=False, **shared)
-        found.observe(lambda event, field=c.field: self._moved(field, event["new"]), "value")
-        return found
+            widget = widgets.Text(continuous_update=False, **shared)
+        widget.observe(lambda event, field=c.field: self._moved(field, event["new"]), "value")
+        return widget
 
     def _button(self, action: Action) -> Any:
         widgets = library()
-        found = widgets.Button(
+        button = widgets.Button(
             description=str(action.label), tooltip=str(action.hint or action.label), layout=widgets.Layout(width="auto")
         )
-        found.on_click(lambda _: self.attempt(action.after))
-        return found
+        button.on_click(lambda _: self.attempt(action.after))
+        return button
 
     def _moved(self, field: str, value: Any) -> None:
         if not self._quiet:
@@ -163,10 +163,10 @@ class Board:
         self._quiet = True
         try:
             for c in self.controls:
-                found, value = self.inputs[c.field], getattr(self.state, c.field)
-                found.description = str(c.label)
-                if found.value != value:
-                    found.value = value
+                widget, value = self.inputs[c.field], getattr(self.state, c.field)
+                widget.description = str(c.label)
+                if widget.value != value:
+                    widget.value = value
             for action, button in zip(self.actions, self.buttons, strict=True):
                 button.description, button.tooltip = str(action.label), str(action.hint or action.label)
         finally:

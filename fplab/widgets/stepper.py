@@ -188,11 +188,11 @@ def hardware(state: State, trace: Trace) -> str:
     """The recorded bits of this very row, and whether the model gives them; or that there is no record."""
     model = trace.model
     row = [np.asarray(numbers(text, name), np.float32) for text, name in ((state.a, "a"), (state.b, "b"))]
-    found = evidence.look_up(model, row[0], row[1], numbers(state.c, "c")[0])
-    if found is None:
+    recorded = evidence.look_up(model, row[0], row[1], numbers(state.c, "c")[0])
+    if recorded is None:
         return str(say("no record of this row"))
-    same = say("✓ the same bits") if found.bits == trace.bits else say("✗ OTHER BITS")
-    return f"0x{found.bits:08x}  {same}  ({found.source})"
+    same = say("✓ the same bits") if recorded.bits == trace.bits else say("✗ OTHER BITS")
+    return f"0x{recorded.bits:08x}  {same}  ({recorded.source})"
 
 
 CHOICES = ("", *dict.fromkeys(named(m) for m in sorted(models.TABLE, key=lambda m: m.k) if m.a in INPUTS))
