@@ -229,12 +229,13 @@ def exercise(args: Arguments) -> int:
 
 
 def pages(args: Arguments) -> int:
-    """Write chapters as HTML pages that are read offline, with all their outputs, in both languages."""
+    """Write the course with all its outputs, the cookbook and the reference as HTML that is read offline."""
     from .copying import notebooks
     from .pages import write
 
     folder = here if (here := Path("notebooks")).is_dir() else notebooks()
-    for path in write(args.names, args.out, folder, lambda name: print(name, file=sys.stderr, flush=True)):
+    whole = not args.names
+    for path in write(args.names, args.out, folder, lambda n: print(n, file=sys.stderr, flush=True), whole=whole):
         print(path)
     return 0
 
@@ -343,7 +344,9 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pages_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks, such as 00_start or 00 (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="notebooks, such as 00_start or 00 (default: the whole site)"
+    )
     parser.add_argument("--out", type=Path, default=Path("pages"), metavar="DIR", help="where they go (default: pages)")
 
 

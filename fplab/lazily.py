@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+ROLE = re.compile(r":\w+:`~?\.?([^`]+)`|``([^`]+)``")  # reStructuredText's, of which a table shows the name alone
 
 
 def index(path: str) -> None:
@@ -49,7 +52,10 @@ class Documented(ModuleType):
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        names = {name: first_line(_file_of(self), name) for name in sorted(_public(self), key=str.casefold)}
+        names = {
+            name: ROLE.sub(r"\1\2", first_line(_file_of(self), name))
+            for name in sorted(_public(self), key=str.casefold)
+        }
         width = max(map(len, names), default=0)
         rows = (f"    {name:{width}}  {line}" for name, line in names.items())
         summary, _, more = vars(self)["__doc__"].partition("\n")

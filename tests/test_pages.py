@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import pydoc
 import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from fplab import LabError, cli, pages
 from fplab.language import marked
-from fplab.pages import executed, inside, offline, rendering, site
+from fplab.pages import executed, inside, offline, reference, rendering, search, site
 from fplab.widgets.shell import LIVE
 
 nbformat = pytest.importorskip("nbformat")
@@ -274,6 +277,57 @@ def test_every_chapter_becomes_a_page_that_needs_no_network(tmp_path):
     for chapter in course:
         assert re.search(r"[\u4e00-\u9fff]", chapter.title.zh), f"{chapter.name}: no Chinese title"
         assert chapter.title.en != chapter.name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The site with one chapter, the cookbook and the reference."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "dot.svg").write_text(DOT)
+    write_notebook(folder / "01_one.ipynb")
+    return {p.name: p for p in pages.write(out=folder / "site", folder=folder, run=False, whole=True)}
+
+
+def test_the_site_is_one_and_needs_no_network(whole):
+    texts = {name: path.read_text(encoding="utf-8") for name, path in whole.items()}
+    for name, text in texts.items():
+        assert not REMOTE.search(text) and not offline.fetched(text), name  # noqa: PT018
+        assert f'action="{search.FILE}"' in text, name
+        for page, anchor in re.findall(r'<a\b[^>]*\bhref="(?!https?:)([\w.]*)\.html(?:#([\w.]+))?"', text):
+            absent = re.match(r"\d\d_", page) and page != "01_one"  # the chapters that a recipe names
+            assert absent or f"{page}.html" in texts, (name, page)
+            assert not anchor or absent or f'id="{anchor}"' in texts[f"{page}.html"], (name, page, anchor)
+    listed = re.findall(r'<li><a href="([^"]+)"', texts["index.html"])
+    assert sorted(listed) == sorted(set(whole) - {"index.html", search.FILE})
+
+
+def test_the_reference_has_every_public_name(whole):
+    for module in reference.modules():
+        text = whole[f"{module}.html"].read_text(encoding="utf-8")
+        public = getattr(pydoc.locate(module), "__all__", ())
+        for name in public:
+            value = getattr(pydoc.locate(module), name)
+            assert f'id="{name}"' in text or isinstance(value, ModuleType), (module, name)
+        assert "Error parsing" not in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: no page is opened in a browser")
+@pytest.mark.parametrize(
+    ("words", "leads_to"),
+    [
+        ("saturate E4M3", "fp8.html#FP8"),
+        ("emulate", "fplab.nn.html#emulate"),
+        ("问题", "01_one.html#1.-"),
+        ("qwertz", None),
+    ],
+)
+def test_the_search_finds(whole, tmp_path, words, leads_to):
+    address = f"{whole[search.FILE].as_uri()}?q={urllib.parse.quote(words)}"
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path}", address]
+    page = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = page.partition('<ol id="results">')[2].partition("</ol>")[0]
+    assert (f'href="{leads_to}' in found) == (leads_to is not None)
+    assert ('<p id="nothing" hidden="">' in page) == (leads_to is not None)
 
 
 def test_the_command_writes_pages(tmp_path, monkeypatch, capsys):

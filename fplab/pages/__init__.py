@@ -1,8 +1,9 @@
-"""The course as static pages: every notebook run once in each language, its figures and pictures inside, no network.
+"""The course as static pages with a cookbook and a reference: pictures inside, a search, no network.
 
 ``fplab pages`` and ``make pages`` write ``NN_name.html`` and ``index.html``. ``executed``: the notebook's outputs in
 both languages; ``inside``: what a kernel does differently for a page; ``rendering``: cells as HTML; ``offline``: files
-put into the page, and nothing asked of a server; ``site``: the chapters, their titles, and the pages around them.
+put into the page, and nothing asked of a server; ``cookbook``: recipes in Markdown; ``reference``: docstrings;
+``search``: a page that finds; ``site``: the chapters, their titles, and the pages around them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The chapters as a small site: pages that link to one another, and an index."""
+"""The site: chapters that link to one another, the cookbook, the reference, a search, and an index of all."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from pathlib import Path
 from ..errors import LabError, door, unknown
 from ..language import marked
 from ..storage import demand_writable, write_text
-from ..words import Text, given, say
+from ..words import Text, given, say, verbatim
+from . import reference, search
+from .cookbook import recipes
 from .executed import cells, needed
 from .offline import fetched
-from .rendering import cell, colours
+from .rendering import cell, colours, prose
 
 HERE = Path(__file__).parent
 HEADING = re.compile(r"^# (.+)$", re.M)
 LINKED = re.compile(r'<a\b[^>]*\bhref="([\w.-]+\.html)[^"]*"[^>]*>(.*?)</a>', re.S)
 PART = {"en": re.compile(r'<div class="fplab-en">(.*?)</div>', re.S),
         "zh": re.compile(r'<div class="fplab-zh"[^>]*>(.*?)</div>', re.S)}  # fmt: skip
-COURSE = say("fplab: the course")
+COURSE, COOKBOOK, REFERENCE = say("fplab: the course"), say("Cookbook"), say("Reference")
+SEARCH, NOTHING_FOUND = say("Search"), say("Nothing here holds these words.")
 ABOUT = say(
     "The chapters with all their outputs, to read without running anything. make lab opens the same notebooks, live."
 )
@@ -93,6 +96,7 @@ def page(title: Text, body: str) -> str:
     """A whole page. Raises LabError where it would fetch anything from elsewhere."""
     style = (HERE / "style.css").read_text(encoding="utf-8")
     script = (HERE / "language.js").read_text(encoding="utf-8")
+    find = f"{SEARCH.en} {SEARCH.zh}"
     choices = "".join(
         f'<input type="radio" name="language" id="language-{language}" value="{language}"{checked}>'
         f'<label for="language-{language}" lang="{language}">{name}</label>'
@@ -106,6 +110,8 @@ def page(title: Text, body: str) -> str:
         f'<body data-en="{html.escape(title.en)}" data-zh="{html.escape(title.zh)}">\n'
         f'<a class="skip" href="#main">{both(SKIP)}</a>\n'
         f'<header><a href="index.html">fplab</a>'
+        f'<form action="{search.FILE}" role="search">'
+        f'<input type="search" name="q" aria-label="{find}" placeholder="{find}"></form>'
         f'<fieldset class="language"><legend>{both(LANGUAGE)}</legend>{choices}</fieldset></header>\n'
         f'<main id="main">\n{body}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n'
     )
@@ -124,17 +130,35 @@ def chapter_page(at: int, course: Sequence[Chapter], written: set[str], run: boo
     return page(chapter.title, f"{links}\n<article>\n{body}\n</article>\n{links}")
 
 
-def index_page(course: Sequence[Chapter], written: set[str]) -> str:
-    """The list of chapters; those without a page are named only."""
+def index_page(course: Sequence[Chapter], written: set[str], whole: bool = False) -> str:
+    """The list of chapters; those without a page are named only. ``whole``: the cookbook and the reference too."""
     rows = "".join(f"<li>{link(c) if c.name in written else both(c.title)}{both(c.question, 'p')}</li>" for c in course)
-    return page(COURSE, f'<article><h1>{both(COURSE)}</h1>{both(ABOUT, "p")}<ul class="contents">{rows}</ul></article>')
+    course_list = f'<h1>{both(COURSE)}</h1>{both(ABOUT, "p")}<ul class="contents">{rows}</ul>'
+    return page(COURSE, f"<article>{course_list}{_further() if whole else ''}</article>")
+
+
+def _article(body: str, kind: str = "") -> str:
+    return f'<article class="prose{kind}">{body}</article>'
+
+
+def _further() -> str:
+    """The contents of the cookbook and of the reference."""
+    cookbook = [(r.file, r.title, r.about) for r in recipes()]
+    modules = [(f"{m}.html", m, reference.summary(m)) for m in reference.modules()]
+    parts = []
+    for title, rows in ((COOKBOOK, cookbook), (REFERENCE, modules)):
+        listed = "".join(f'<li><a href="{file}">{name}</a>{prose(about, HERE)}</li>' for file, name, about in rows)
+        parts.append(f'<h1>{both(title)}</h1><ul class="contents">{listed}</ul>')
+    return "".join(parts)
 
 
 def write(
     names: Sequence[str] = (), out: Path = Path("pages"), folder: Path = Path("notebooks"),
-    tick: Callable[[str], None] = lambda text: None, run: bool = True,
+    tick: Callable[[str], None] = lambda text: None, run: bool = True, whole: bool = False,
 ) -> list[Path]:  # fmt: skip
     """Write the pages of chapters (default: all) and the index, and return their paths.
+
+    ``whole``: the cookbook, the reference and the search, too, which a site that has them keeps.
 
     ``names``: of notebooks in ``folder``, or their beginnings, such as "04". ``tick`` is told each chapter's name
     before it runs; ``run=False`` leaves out the outputs. Raises LabError for a name that is unknown, a notebook that
@@ -149,8 +173,27 @@ def write(
         tick(chapter.name)
         paths.append(out / chapter.file)
         write_text(paths[-1], chapter_page(course.index(chapter), course, written, run))
-    write_text(out / "index.html", index_page(course, written))
-    return [*paths, out / "index.html"]
+    if whole:
+        tick("cookbook")
+        made = {r.file: page(given(r.title), _article(prose(r.source, HERE))) for r in recipes()}
+        tick("reference")
+        for name, body in reference.bodies().items():
+            made[f"{name}.html"] = page(verbatim(name), _article(body, " reference"))
+        for file, text in made.items():
+            paths.append(out / file)
+            write_text(paths[-1], text)
+    whole = whole or (out / search.FILE).exists()
+    paths.append(out / "index.html")
+    write_text(paths[-1], index_page(course, written, whole))
+    if whole:
+        found = {
+            p.name: p.read_text(encoding="utf-8")
+            for p in sorted(out.glob("*.html"))
+            if p.name not in (search.FILE, "index.html")
+        }
+        paths.append(out / search.FILE)
+        write_text(paths[-1], page(SEARCH, search.body(found, [both(NOTHING_FOUND)])))
+    return paths
 
 
 def _named(name: str, course: Sequence[Chapter]) -> Chapter:

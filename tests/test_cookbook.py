@@ -1,0 +1,57 @@
+"""The cookbook is true: its Python prints what it shows, its links lead somewhere, and every source is named in it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from fplab.cli import COMMANDS
+from fplab.pages import cookbook, reference
+
+ROOT = Path(__file__).parent.parent
+RECIPES = cookbook.recipes()
+SOURCE = re.compile(r"(?:arXiv[: ]*|doi\.org/)(\d{4}\.\d{4,5}|10\.\d+/[\w./]*\w)", re.I)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
+def test_the_code_prints_what_is_shown(recipe):
+    space: dict[str, object] = {}
+    for code, shown in recipe.snippets():
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(compile(code, recipe.path.name, "exec"), space)
+        assert said.getvalue() == shown
+    assert recipe.source.count("```python") == len(recipe.snippets())
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
+def test_links_lead_to_pages_and_names_that_there_are(recipe):
+    import fplab
+
+    chapters = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    for page, name in re.findall(r"\]\((?!https:)([\w.]+)\.html(?:#(\w+))?\)", recipe.source):
+        assert page in {*chapters, *reference.modules(), *(r.name for r in RECIPES)}, page
+        assert not name or name in getattr(fplab, page.removeprefix("fplab.")).__all__, name
+    commands = re.findall(r"(?:\$ |`)fplab (\w+)", recipe.source)
+    assert set(commands) <= {command.name for command in COMMANDS}
+
+
+def test_what_a_newcomer_asks_for_is_there():
+    assert [r.name for r in RECIPES] == [
+        "own_model", "fp8", "two_gpus", "watch_report", "size_a_run", "check_a_gpu", "papers_and_data",
+    ]  # fmt: skip
+    assert all(r.title and r.about.endswith(".") for r in RECIPES)
+
+
+def test_every_paper_and_data_set_that_is_cited_is_linked():
+    files = [*(ROOT / "fplab").rglob("*.py"), *(ROOT / "fplab").rglob("*.toml"), *(ROOT / "notebooks").glob("*.ipynb"),
+             *(ROOT / "fplab" / "training" / "datasets").glob("*.txt")]  # fmt: skip
+    cited = {one for path in files for one in SOURCE.findall(path.read_text(encoding="utf-8"))}
+    linked = set(re.findall(r"\(https://(?:arxiv\.org/abs|doi\.org)/([^)]+)\)", RECIPES[-1].source))
+    assert len(cited) > 30
+    assert cited <= linked
+    data = [p.stem for p in (ROOT / "fplab" / "training" / "datasets").glob("*.txt")]
+    assert all(f"`{name}." in RECIPES[-1].source for name in data)
