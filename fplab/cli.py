@@ -66,19 +66,27 @@ def run(args: Arguments) -> int:
     from .experiments.figures import default_folder
     from .experiments.recorder import known
     from .experiments.runner import run_experiments
+    from .experiments.table import Table, colour_wanted, failures, terminal_width
     from .storage import demand_writable
+    from .threads import num_threads
 
     out = args.out or default_folder(args.full)
     demand("torch", "matplotlib")
-    known(args.names)  # what is wrong with the request is said before anything begins
+    names = known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
-    done = run_experiments(args.names, full=args.full, out=out, pictures=args.pictures)
-    print()
-    return show([row for one in done for row in one.rows], after=times(done, out))
+    table, done, start = Table.of_claims(names, terminal_width(), colour_wanted()), [], time.perf_counter()
+    jobs = min(num_threads(), len(names))
+    print("", *table.head(), sep="\n", flush=True)
+    for one in run_experiments(args.names, full=args.full, out=out, pictures=args.pictures, jobs=jobs):
+        print(*table.rows(one.rows), sep="\n", flush=True)
+        done.append(one)
+    rows = [row for one in done for row in one.rows]
+    print(*table.end(rows), *times(done, out, time.perf_counter() - start, jobs), sep="\n")
+    return int(bool(failures(rows)))
 
 
-def times(done: Sequence[Finished], out: Path) -> list[str]:
-    """How long each experiment took, and where its figures are."""
+def times(done: Sequence[Finished], out: Path, wall: float, jobs: int) -> list[str]:
+    """How long each experiment and all of them took, and where their figures are."""
     from .columns import wrapped
     from .experiments.table import terminal_width
 
@@ -88,7 +96,10 @@ def times(done: Sequence[Finished], out: Path) -> list[str]:
         took.append(say("{name} {seconds:.1f} s{budget}", name=one.name, seconds=one.seconds, budget=budget))
     if (compiling := sum(one.compiling for one in done)) >= 0.1:
         took.append(say("and once, compiling kernels {seconds:.1f} s", seconds=compiling))
-    lines = [say("time: {took}", took=joined(took, COMMA))]
+    cores = sum(one.seconds + one.compiling for one in done)
+    whole = say("in all {cores:.0f} s of cores, {wall:.0f} s by the clock, in {jobs} process{es}", cores=cores)
+    took.append(whole.fill(wall=wall, jobs=jobs, es="es" * (jobs > 1)))
+    lines = [say("seconds of one core: {took}", took=joined(took, COMMA))]
     if over := [one.name for one in done if one.budget and one.seconds > one.budget]:
         lines.append(say("over the time that they are meant to take: {names}", names=joined(over, COMMA)))
     text = [part for line in lines for part in wrapped(str(line), terminal_width(), indent=" " * 6)]
@@ -104,6 +115,7 @@ def figures(args: Arguments) -> int:
     from .experiments.runner import check_manifest, run_experiments
     from .experiments.table import ARRAYS
     from .storage import demand_writable
+    from .threads import num_threads
 
     demand("torch", "matplotlib")
     out = args.out or default_folder(args.full)
@@ -113,10 +125,13 @@ def figures(args: Arguments) -> int:
         return show(rows, ARRAYS) or int(not compared)  # what compared nothing has shown nothing
     known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
-    done = run_experiments(args.names, full=args.full, out=out, claims=False, pictures=args.pictures)
-    rows = [row for one in done for row in one.rows]
-    for path in [path for one in done for path in one.files]:
-        print(path)
+    rows = []
+    for one in run_experiments(
+        args.names, full=args.full, out=out, claims=False, pictures=args.pictures, jobs=num_threads()
+    ):
+        for path in one.files:
+            print(path, flush=True)
+        rows += one.rows
     return show(rows) if rows else 0
 
 

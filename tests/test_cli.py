@@ -112,7 +112,7 @@ def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: 
     assert "toy         every square is there" in captured.out
     assert "no record for this hardware" in captured.out
     assert "4 claims: 2 pass, 2 absent" in captured.out or "hardware, live      pass" in captured.out
-    assert re.search(r"time: toy \d+\.\d s of 2 s", captured.out)
+    assert re.search(r"seconds of one core: toy \d+\.\d s of 2 s, in all .* by the clock, in 1 process\n", captured.out)
     assert "3 files in runs/quick/" in captured.out
     assert captured.err.startswith("[1/1] toy ... ")
     assert len(list(Path("runs/quick").iterdir())) == 3

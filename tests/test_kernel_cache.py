@@ -153,7 +153,7 @@ class Experiment:
 
 runner.load, runner.environment.warm_up = lambda name: Experiment, lambda: None
 try:
-    print(runner.run_one("interrupted", False, None, None, lambda fraction, text: None))
+    print(runner.run_one("interrupted", full=False, folder=None, gpu=None))
 except KeyboardInterrupt:
     print("interrupted", ladder.LADDER[3](5), ladder.LADDER[4](5))
 """

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -312,7 +313,7 @@ def start(tmp_path: Path, change: str = "", parts: str = "") -> subprocess.Popen
         cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
-    assert "hanging" in process.stdout.readline()
+    assert any("hanging" in line for line in process.stdout)
     return process
 
 
@@ -345,6 +346,88 @@ def test_an_interrupted_run_leaves_whole_files_and_the_next_one_no_strays(tmp_pa
 def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: Path) -> None:
     end(start(tmp_path, parts="figures=(toy.hang,)"), signal.SIGKILL)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+# --- side by side -------------------------------------------------------------------------------------------------
+
+SIDE_BY_SIDE = """
+import os, sys
+sys.path.insert(0, {tests!r})
+import toy
+from fplab import experiments
+from fplab.cli import main
+from fplab.hardware import environment
+
+def dies(*given):
+    os.kill(os.getpid(), 9)
+
+environment.warm_up = lambda: None
+parts = {parts}
+for name in parts:
+    toy.install(name, **parts[name])
+experiments.NAMES = tuple(parts)
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def side_by_side(tmp_path: Path, jobs: int, parts: str, *words: str) -> subprocess.Popen[str]:
+    """A command in a process group of its own, of a file that every process reads: these are spawned."""
+    file = tmp_path / "main.py"
+    file.write_text(SIDE_BY_SIDE.format(tests=str(TESTS), parts=parts))
+    environ = os.environ | {"PYTHONPATH": str(TESTS.parent), "FPLAB_NUM_THREADS": str(jobs)}
+    return subprocess.Popen(
+        [sys.executable, str(file), *words], cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_experiments_side_by_side_leave_what_they_leave_one_by_one(tmp_path: Path) -> None:
+    parts = "{'toy': {}, 'toy_fails': {'run': toy.boom}, 'toy_other': {}}"
+    found = []
+    for jobs in (1, 2):
+        with side_by_side(tmp_path, jobs, parts, "run", "--out", f"out{jobs}") as run:
+            out, err = run.communicate()
+        assert run.returncode == 1, err
+        assert len(re.findall(r"^\[\d/3\] toy", err, re.MULTILINE)) == 3
+        blocks = re.findall(r"─\n(toy.*?\n)(?=─)", out, re.DOTALL)
+        files = {path.name: path.read_bytes() for path in (tmp_path / f"out{jobs}").iterdir()}
+        found.append((sorted(re.sub(" +", " ", block) for block in blocks), files))
+        assert "RuntimeError: boom" in out
+        assert "in 2 processes" in out if jobs == 2 else "in 1 process" in out
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 3
+    assert {"toy.svg", "toy_other.svg", "MANIFEST.json"} < found[0][1].keys()
+
+
+def test_an_experiment_whose_process_dies_is_a_row_that_fails(tmp_path: Path) -> None:
+    parts = "{'toy_dies': {'run': dies}, 'toy_second': {'run': toy.boom}, 'toy_third': {'run': toy.boom}}"
+    with side_by_side(tmp_path, 2, parts, "figures") as run:
+        out, err = run.communicate()
+    assert run.returncode == 1, err
+    assert "FAIL toy_dies: the experiment runs to its end [proved]: its process, or one beside it, was ended" in (
+        " ".join(out.split())
+    )
+    assert "FAIL toy_third: the experiment runs to its end [proved]: RuntimeError: boom" in " ".join(out.split())
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_ends_all_that_run_side_by_side(tmp_path: Path) -> None:
+    """It comes from a terminal, to the whole group, while a figure is half written: 130, one line, nothing is left."""
+    parts = "{'toy': {'figures': (toy.hang,)}, 'toy_other': {'rows': toy.hang}}"
+    run = side_by_side(tmp_path, 2, parts, "figures", "--out", "out")
+    assert run.stdout is not None
+    assert [run.stdout.readline() for _ in range(2)] == ["hanging\n"] * 2
+    os.killpg(run.pid, signal.SIGINT)
+    _, err = run.communicate()
+    assert run.returncode == 130
+    assert err.splitlines() == ["fplab: interrupted; files already written are whole."]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy_other.svg"]
+    with contextlib.suppress(ProcessLookupError):  # multiprocessing's tracker leaves a little later
+        for _ in range(600):
+            os.killpg(run.pid, 0)
+            time.sleep(0.1)
+        pytest.fail("a process is left")
 
 
 # --- the table ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
-    ("columns", "errors", "formats", "language", "lazily", "roundings", "seeds", "storage",
+    ("columns", "errors", "formats", "language", "lazily", "processes", "roundings", "seeds", "storage",
      "threads", "version", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels", "numerals"),
     ("arithmetic", "codebooks", "floats", "integers", "numeric", "plans", "reveal", "scaled", "spacing", "sums",

@@ -25,6 +25,7 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
@@ -162,7 +163,10 @@ def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:
     with themed(chosen):
         match path.suffix.lower():
             case ".svg":
-                figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+                figure.patch.set(facecolor=chosen.background, edgecolor=chosen.background)
+                dpi, figure.dpi = figure.dpi, 72  # of an SVG. Figure.savefig draws twice, the first time to lay out
+                FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None, "Creator": None})
+                figure.dpi = dpi
             case ".png":
                 figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
             case other:

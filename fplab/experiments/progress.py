@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .base import Tick
@@ -40,6 +40,40 @@ def progress(title: str, quiet: bool = False) -> Iterator[Tick]:
         else:
             bar.close()
             print(f"{title} {ended}", file=sys.stderr, flush=True)
+
+
+class Board:
+    """How far steps are that run side by side."""
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        self.total, self.count, self.quiet = total, 0, quiet
+        self.bar = None if quiet else _bar(f"[0/{total}]")
+
+    def show(self, running: Sequence[str]) -> None:
+        """Name those that run."""
+        if self.bar is not None:
+            self.bar.n = self.count / self.total
+            self.bar.set_description_str(f"[{self.count}/{self.total}]", refresh=False)
+            self.bar.set_postfix_str(", ".join(running), refresh=True)
+
+    def ended(self, name: str, seconds: float) -> None:
+        """Count one; the bar is out of the way until the next ``show``."""
+        self.count += 1
+        if self.bar is not None:
+            self.bar.clear()
+        elif not self.quiet:
+            print(f"[{self.count}/{self.total}] {name} {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def several(total: int, quiet: bool = False) -> Iterator[Board]:
+    """Show how far ``total`` steps are that run side by side: the names of those at work, or a line as each ends."""
+    board = Board(total, quiet)
+    try:
+        yield board
+    finally:
+        if board.bar is not None:
+            board.bar.close()
 
 
 def _bar(title: str) -> Any:

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import re
-import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, missing
 from ..hardware import environment, records
 from ..hardware.records import Record
+from ..language import lang
+from ..processes import in_processes
 from ..words import CLAUSE, Text, joined, say
 from . import figures, load
 from .base import Evidence, Experiment, Outcome, Status, Tick, absent, failed, passed
-from .progress import progress
-from .recorder import Evidenced, cases_of, known, verify_live, verify_record
+from .progress import progress, several
+from .recorder import Evidenced, cases_of, known, silent, verify_live, verify_record
 from .table import WRONG, Row
 
 CLAIM = say("the GPU cases give the very bits of the GPU")
 OF_CPUS = say("the units of recorded CPUs gave the lab's bits")
+LOADS, RUNS = "the experiment can be loaded", "the experiment runs to its end"
+DIED = say("its process, or one beside it, was ended: killed, or out of memory? Alone: fplab run {name}")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """One experiment that was run: its rows, the files it wrote and the seconds it took.
+    """One experiment that was run: its rows, the files it wrote and the seconds of one core that it took.
 
-    ``compiling``: the seconds that kernels took to compile, once on a machine; ``seconds`` does not count them.
+    Those of processes that it started count, and nothing does that others do on the machine. ``compiling``: the seconds
+    that kernels took to compile, once on a machine; ``seconds`` does not count them.
     """
 
     name: str
@@ -48,25 +57,59 @@ def run_experiments(
     quiet: bool = False,
     recorded: Sequence[Path] | None = None,
     pictures: Sequence[str] = ("svg",),
-) -> list[Finished]:
-    """Run experiments, all unless named, and write their figures into ``out``.
+    jobs: int = 1,
+) -> Iterator[Finished]:
+    """Run experiments, all unless named, and write their figures into ``out``; gives each as it ends.
 
     ``claims=False`` draws without checking. ``recorded``: folders of GPU records, the package's own by default.
-    ``pictures``: how to draw, names of :data:`.figures.PICTURES`.
+    ``pictures``: how to draw, names of :data:`.figures.PICTURES`. ``jobs``: how many run side by side, each on one
+    thread in a process of its own; with 1 they run here, one after the other.
     Raises :class:`LabError` for an unknown name before anything runs; what goes wrong later is a row that fails.
     """
     chosen = known(names)
     folder = figures.default_folder(full) if out is None else out
     kept, refused = gpu_records(recorded) if claims else ([], [])
-    done = []
-    for i, name in enumerate(chosen, start=1):
-        with progress(f"[{i}/{len(chosen)}] {name}", quiet) as tick:
-            done.append(run_one(name, full, folder, kept if claims else None, tick, pictures))
-    return [*done, *([Finished("records", tuple(refused), (), 0.0, None)] if refused else [])]
+    work = partial(run_one, full=full, folder=folder, gpu=kept if claims else None, pictures=pictures)
+    if jobs > 1 and len(chosen) > 1:
+        yield from _side_by_side(work, chosen, min(jobs, len(chosen)), quiet)
+    else:
+        for i, name in enumerate(chosen, start=1):
+            with progress(f"[{i}/{len(chosen)}] {name}", quiet) as tick:
+                done = work(name, tick)
+            yield done
+    if refused:
+        yield Finished("records", tuple(refused), (), 0.0, None)
+
+
+def _side_by_side(work: Callable[[str], Finished], names: Sequence[str], jobs: int, quiet: bool) -> Iterator[Finished]:
+    """Experiments in processes, as they end, begun in the order of the ladder."""
+    with (
+        several(len(names), quiet) as board,
+        closing(in_processes(work, names, jobs, partial(lang, lang()), board.show)) as running,
+    ):
+        for name, future in running:
+            done = _result(name, future)
+            board.ended(name, done.seconds)
+            yield done
+
+
+def _result(name: str, future: Future[Finished]) -> Finished:
+    """What an experiment's process gave; a row that fails where it gave nothing."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    why = DIED.fill(name=name) if isinstance(error, BrokenProcessPool) else f"{type(error).__name__}: {error}"
+    return Finished(name, (Row(name, RUNS, Evidence.PROVED.value, failed(why)),), (), 0.0, None)
 
 
 def run_one(
-    name: str, full: bool, folder: Path, gpu: Sequence[Record] | None, tick: Tick, pictures: Sequence[str] = ("svg",)
+    name: str,
+    tick: Tick = silent,
+    *,
+    full: bool,
+    folder: Path,
+    gpu: Sequence[Record] | None,
+    pictures: Sequence[str] = ("svg",),
 ) -> Finished:
     """Run one experiment, check its claims (where ``gpu``, the records to compare with, is not None), and draw.
 
@@ -76,12 +119,12 @@ def run_one(
     files: list[Path] = []
     budget: float | None = None
     compiled = compile_clock()
-    start, doing = time.perf_counter(), "the experiment can be loaded"
+    start, doing = cpu_seconds(), LOADS
     try:
         experiment = load(name)
         environment.warm_up()
         budget = None if full else experiment.budget
-        start, doing = time.perf_counter(), "the experiment runs to its end"
+        start, doing = cpu_seconds(), RUNS
         params, size = figures.params_of(experiment, full), figures.size_name(full)
         result = experiment.run(params, _part(tick, 0.0, 0.7))
         if gpu is not None:
@@ -93,21 +136,39 @@ def run_one(
     except Exception as error:
         rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
     compiling = compiled()
-    return Finished(name, tuple(rows), tuple(files), time.perf_counter() - start - compiling, budget, compiling)
+    return Finished(name, tuple(rows), tuple(files), cpu_seconds() - start - compiling, budget, compiling)
+
+
+def cpu_seconds() -> float:
+    """Seconds of cores that this process has used, with those of processes that it started and that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def compile_clock() -> Callable[[], float]:
-    """Start a clock that counts while numba compiles; what it gives stops it and returns its seconds."""
+    """Start a clock that counts while numba compiles; what it gives stops it and returns its seconds of a core."""
     try:
         from numba.core import event
     except ImportError:
         return lambda: 0.0
-    clock = event.TimingListener()
+
+    class Clock(event.Listener):
+        depth, seconds = 0, 0.0  # compiling a kernel compiles those that it calls
+
+        def on_start(self, _: object) -> None:
+            self.seconds -= 0.0 if self.depth else cpu_seconds()
+            self.depth += 1
+
+        def on_end(self, _: object) -> None:
+            self.depth -= 1
+            self.seconds += 0.0 if self.depth else cpu_seconds()
+
+    clock = Clock()
     event.register("numba:compile", clock)
 
     def stop() -> float:
         event.unregister("numba:compile", clock)
-        return float(clock.duration) if clock.done else 0.0
+        return clock.seconds
 
     return stop
 

@@ -8,11 +8,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TextIO
 
 from ..columns import padded, width_of, wrapped
 from ..words import LIST, NOTHING, Text, joined, mark, say, say_of, verbatim
-from .base import Outcome, Status
+from .base import Evidence, Outcome, Status
 
 STAND_IN = mark("CPU stand-in")  # verified like a GPU's record, and no evidence about any GPU
 COLOURS = {Status.PASS: "32", Status.FAIL: "1;31", Status.DIFFERS: "1;35", Status.ABSENT: "33"}
@@ -89,30 +90,73 @@ def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings
     ────────────────────────────────────────────────────────────
     1 claim: 1 pass
     """
-    heads, said = [str(head) for head in headings], [tuple(map(str, row.said())) for row in rows]
-    first = max([width_of(heads[0]), *(width_of(row.experiment) for row in rows)])
-    third = max([width_of(heads[2]), *(width_of(evidence) for _, evidence, _, _ in said)])
-    fourth = max([width_of(heads[3]), *(width_of(status) for _, _, status, _ in said)])
-    second = max(16, width - first - third - fourth - 6)
+    names, said = [row.experiment for row in rows], [row.said() for row in rows]
+    evidence, ended = [str(one[1]) for one in said], [str(one[2]) for one in said]
+    return "\n".join(Table(names, evidence, ended, width, colour, headings).whole(rows))
 
-    def line(a: str, b: str, c: str, d: str) -> str:
-        return f"{padded(a, first)}  {padded(b, second)}  {padded(c, third)}  {d}".rstrip()
 
-    rule = "─" * min(width, first + second + third + fourth + 6)
-    out = [line(*heads)]
-    above = None
-    for row, (text, evidence, shown, detail) in zip(rows, said, strict=True):
-        if row.experiment != above:
-            out.append(rule)
-        claim, *more = wrapped(text, second) or [""]
-        status = row.outcome.status
-        name = row.experiment if row.experiment != above else ""
-        out.append(line(name, claim, evidence, paint(shown, COLOURS[status], colour)))
-        out += [line("", text, "", "") for text in more]
-        for text in wrapped(detail, len(rule) - first - 4):
-            out.append(" " * (first + 4) + paint(text, "31" if status in WRONG else "2", colour))
-        above = row.experiment
-    return "\n".join([*out, rule, *_endings(rows, width, colour)])
+class Table:
+    """A table that can be printed part by part: ``head``, the ``rows`` of one experiment after the other, ``end``.
+
+    ``names``, ``evidence``, ``ended``: all that the first, third and last column may have to hold.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        evidence: Iterable[str],
+        ended: Iterable[str],
+        width: int,
+        colour: bool,
+        headings: Sequence[Text] = HEADINGS,
+    ) -> None:
+        self.headings, self.width, self.colour = [str(head) for head in headings], width, colour
+        columns = (names, evidence, ended)
+        heads = (self.headings[0], *self.headings[2:])
+        self.first, self.third, self.fourth = (
+            max([width_of(head), *map(width_of, column)]) for head, column in zip(heads, columns, strict=True)
+        )
+        self.second = max(16, width - self.first - self.third - self.fourth - 6)
+        self.rule = "─" * min(width, self.first + self.second + self.third + self.fourth + 6)
+
+    @classmethod
+    def of_claims(cls, names: Sequence[str], width: int, colour: bool) -> Table:
+        """One for rows that are still to come, of any evidence and outcome; "differs, unexplained" takes two lines."""
+        evidence = [str(say(one.value)) for one in Evidence]
+        return cls(names, evidence, " ".join(map(str, STATUS.values())).split(), width, colour)
+
+    def head(self) -> list[str]:
+        """The line of headings."""
+        return [self._line(*self.headings)]
+
+    def rows(self, rows: Iterable[Row]) -> list[str]:
+        """The lines of rows, with a rule above each experiment."""
+        out: list[str] = []
+        above = None
+        for row in rows:
+            text, evidence, shown, detail = map(str, row.said())
+            status, name = row.outcome.status, row.experiment if row.experiment != above else ""
+            if name:
+                out.append(self.rule)
+            cells = zip_longest(wrapped(text, self.second) or [""], wrapped(shown, self.fourth), fillvalue="")
+            for i, (claim, ended) in enumerate(cells):
+                painted = paint(ended, COLOURS[status], self.colour and bool(ended))
+                out.append(self._line(*((name, claim, evidence) if i == 0 else ("", claim, "")), painted))
+            for part in wrapped(detail, len(self.rule) - self.first - 4):
+                out.append(" " * (self.first + 4) + paint(part, "31" if status in WRONG else "2", self.colour))
+            above = row.experiment
+        return out
+
+    def end(self, rows: Sequence[Row]) -> list[str]:
+        """A rule, the counts of all rows, and every failure once more where it cannot be overlooked."""
+        return [self.rule, *_endings(rows, self.width, self.colour)]
+
+    def whole(self, rows: Sequence[Row]) -> list[str]:
+        """All lines."""
+        return [*self.head(), *self.rows(rows), *self.end(rows)]
+
+    def _line(self, a: str, b: str, c: str, d: str) -> str:
+        return f"{padded(a, self.first)}  {padded(b, self.second)}  {padded(c, self.third)}  {d}".rstrip()
 
 
 def counts(rows: Sequence[Row]) -> str:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 import fplab
-from fplab import kernels
+from fplab import kernels, processes
 from fplab.storage import write_text
 
 from .shares import Difference, Part, Share
@@ -78,22 +74,8 @@ class State:
 
 
 def settle() -> None:
-    """One thread a process, since shares are what runs side by side, and no warnings about infinities and NaNs."""
-    import torch
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-    fplab.set_num_threads(1)
-    torch.set_num_threads(1)
+    """No warnings about infinities and NaNs."""
     np.seterr(all="ignore")
-
-
-def end_with_parent() -> None:
-    """End this process when the one that started it is gone: one that is killed stops nobody."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def attempt(share: Share) -> Done:
@@ -120,29 +102,10 @@ def in_this_process(shares: list[Share]) -> Iterator[Done]:
 
 
 def in_processes(shares: list[Share], jobs: int) -> Iterator[Done]:
-    """The shares as ``jobs`` processes finish them; whoever stops asking stops the processes.
-
-    Processes, because the oracle on fractions and gmpy2 hold Python's lock; spawned, because torch and numba have
-    threads that a fork would lose.
-    """
-    others = set(active_children())
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # children inherit this: only the parent is interrupted
-    try:
-        pool = ProcessPoolExecutor(jobs, get_context("spawn"), settle)
-        futures: list[Future[Done]] = [pool.submit(attempt, share) for share in shares]
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    workers = set(active_children()) - others
-    finished = False
-    try:
-        for future in as_completed(futures):
+    """The shares as ``jobs`` processes finish them; whoever stops asking stops the processes."""
+    with closing(processes.in_processes(attempt, shares, jobs, settle)) as running:
+        for _, future in running:
             yield future.result()
-        finished = True
-    finally:
-        if not finished:
-            for worker in workers:
-                worker.terminate()
-        pool.shutdown(cancel_futures=True)
 
 
 class Progress:

@@ -1,0 +1,123 @@
+"""Work side by side in processes, each of one thread, none of which outlives the one that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# What libraries ask when they are loaded: as many processes as cores leave one thread to each.
+THREADS = ("FPLAB_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+GRACE = 3.0  # seconds that a process has to leave its files whole
+
+
+def in_processes(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    jobs: int,
+    settle: Callable[[], object] | None = None,
+    running: Callable[[Sequence[Item]], object] | None = None,
+) -> Generator[tuple[Item, Future[Result]], None, None]:
+    """Every item with the future of ``work(item)``, as ``jobs`` processes finish them; at most ``jobs`` at a time.
+
+    Whoever stops asking stops the processes. One that dies (killed, out of memory) takes those with it that run beside
+    it: their futures raise :class:`BrokenProcessPool`, and new processes go on with the others. ``work``, items and
+    results are pickled. ``settle`` is called once in each process, ``running`` here with the items that are at work.
+
+    Processes, because much here holds Python's lock; spawned, because torch and numba have threads that a fork would
+    lose, and where there is no fork.
+    """
+    waiting, now = iter(items), dict[Future[Result], Item]()
+    others, context = set(active_children()), get_context("spawn")
+
+    def fresh() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(jobs, context, _begin, (settle,))
+
+    pool, finished = fresh(), False
+    try:
+        while True:
+            for item in itertools.islice(waiting, jobs - len(now)):
+                with _quiet_children():
+                    now[pool.submit(_stoppable, work, item)] = item
+            if not now:
+                break
+            if running:
+                running(list(now.values()))
+            ended, _ = wait(now, return_when=FIRST_COMPLETED)
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in ended):
+                ended, _ = wait(now)
+                pool = fresh()
+            for future in [future for future in now if future in ended]:
+                yield now.pop(future), future
+        finished = True
+    finally:
+        pool.shutdown(wait=finished, cancel_futures=True)
+        if not finished:
+            _stop(set(active_children()) - others)
+
+
+@contextlib.contextmanager
+def _quiet_children() -> Iterator[None]:
+    """Processes that start in this block have one thread for each library, and only their parent hears a Ctrl-C."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        if main:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _begin(settle: Callable[[], object] | None) -> None:
+    """The first thing that a process does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if settle:
+        settle()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: one that is killed stops nobody."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _stoppable(work: Callable[[Item], Result], item: Item) -> Result:
+    """Do the work so that being asked to stop ends it as Ctrl-C would, and no half of a file stays."""
+
+    def stop(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whatever tidies up is not disturbed
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        return work(item)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(processes: set[BaseProcess]) -> None:
+    """Ask processes to end; then insist."""
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + GRACE
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+        process.kill()
