@@ -163,7 +163,7 @@ def record(args: Arguments) -> int:
     torch_for(args.device)
     demand_writable(args.out)
     with progress(f"recording on {args.device}") as tick:
-        done = record_cases(args.out, args.device, args.names or None, not args.full, with_lines(tick))
+        done = record_cases(args.out, args.device, args.names or None, not args.full, with_lines(tick), args.resume)
     meta = done[0].record.meta
     print(f"{meta['device']}, driver {meta['driver'] or '-'}, torch {meta['torch']}, CUDA {meta['cuda'] or '-'}")
     wide = max(len(one.record.experiment) for one in done)
@@ -303,6 +303,7 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the records go")
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
     parser.add_argument("--cpu", action="store_true", help="this CPU itself: what its own units compute")
+    parser.add_argument("--resume", action="store_true", help="keep what DIR has of this device, and do what is left")
     parser.add_argument("--full", action="store_true", help="the cases of the full size instead of the quick one")
 
 

@@ -95,6 +95,11 @@ def test_unknown_parts_are_refused() -> None:
         recorder.known_to_record(["wgma"])
 
 
+def test_what_is_most_worth_having_is_recorded_first() -> None:
+    names = recorder.known_to_record(["formats", "trajectory", "mma", "products"])
+    assert names == ["mma", "products", "trajectory", "formats"]
+
+
 # --- comparing -----------------------------------------------------------------------------------------------------
 
 

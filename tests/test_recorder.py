@@ -175,6 +175,28 @@ def test_a_compute_that_writes_into_its_inputs_does_not_spoil_the_record(tmp_pat
     assert outcomes(recorder.verify([tmp_path]))[0][2] == "pass"
 
 
+def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    asked = []
+
+    def compute(inputs: Arrays, device: str) -> Arrays:
+        asked.append(device)
+        return {"y": toy.squares(inputs["x"])}
+
+    toy.install(cases=toy.asking(toy.case("squares", compute=compute), toy.case("squares again", compute=compute)))
+    (first,) = recorder.record(tmp_path, "cpu", resume=True)
+    (kept,) = recorder.record(tmp_path, "cpu", resume=True)
+    assert len(asked) == 2
+    assert [case.name for case in kept.record.cases] == [case.name for case in first.record.cases]
+    assert kept.files == first.files
+    records.save(tmp_path, replace(first.record, cases=first.record.cases[:1]))  # killed before the second file
+    (whole,) = recorder.record(tmp_path, "cpu", resume=True)
+    assert len(asked) == 4
+    assert [case.name for case in whole.record.cases] == ["squares", "squares again"]
+    whole.files[0][0].write_bytes(b"cut")
+    recorder.record(tmp_path, "cpu", resume=True)
+    assert len(asked) == 6
+
+
 def test_damaged_and_foreign_records_fail_with_the_reason(tmp_path: Path) -> None:
     ((path, _),) = records.save(tmp_path, gpu_record())
     (tmp_path / "cut.npz").write_bytes(path.read_bytes()[:200])

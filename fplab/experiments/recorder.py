@@ -34,6 +34,9 @@ from .table import STAND_IN, Row
 
 mark("no CUDA device is present")  # what an error says, of which a row says the first clause
 EVERY_GPU_CASE, EVERY_CASE = say("every GPU case"), say("every case")
+# What a device that is there for minutes is asked first: instructions alone, products through torch, their order, and
+# a run to its last bit.
+FIRST = ("mma", "wgmma", "scalar", "products", "orders", "trajectory")
 KERNELS_UNTIL = 200  # seconds of a recording after which the names of kernels are no longer asked for
 
 
@@ -52,8 +55,9 @@ def recorded_names() -> tuple[str, ...]:
 
 
 def known_to_record(names: Sequence[str] | None) -> list[str]:
-    """As :func:`known`, for experiments and parts of the hardware suite."""
-    return _chosen(names, recorded_names())
+    """As :func:`known`, for experiments and parts of the hardware suite, what is most worth having first."""
+    chosen = _chosen(names, recorded_names())
+    return sorted(chosen, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
 
 def _chosen(names: Sequence[str] | None, every: Sequence[str]) -> list[str]:
@@ -91,14 +95,15 @@ class Recording:
 
 
 def record(
-    out: Path, device: str = "cuda", names: Sequence[str] | None = None, quick: bool = True, tick: Tick = silent
-) -> list[Recording]:
+    out: Path, device: str = "cuda", names: Sequence[str] | None = None, quick: bool = True, tick: Tick = silent,
+    resume: bool = False,
+) -> list[Recording]:  # fmt: skip
     """Compute GPU cases on a device and write a record of each experiment and part of the suite into ``out``.
 
     ``names``: experiments and parts of :data:`fplab.hardware.suite.NAMES`; all unless given. A case that fails there is
     recorded as failed, with its message, and the others go on; where one breaks the CUDA context, a new process does
-    the names that are left. ``device``: "cuda", "cuda:N", or "cpu" as a stand-in. Raises :class:`LabError` where there
-    is no such device.
+    the names that are left. ``device``: "cuda", "cuda:N", or "cpu" as a stand-in. ``resume``: what ``out`` has of this
+    device already is kept, and the others are done. Raises :class:`LabError` where there is no such device.
     """
     names = known_to_record(names)
     where, size, start = environment.describe(device), size_name(not quick), time.perf_counter()
@@ -108,6 +113,9 @@ def record(
         def part(fraction: float, text: str, i: int = i, name: str = name) -> None:
             tick((i + fraction) / len(names), f"{name}: {text}")
 
+        if resume and (kept := kept_in(out, {**where, "experiment": name, "size": size})) and is_whole(kept.record):
+            done.append(kept)
+            continue
         one = record_one(name, where, size, device, part)
         done.append(Recording(one, tuple(records.save(out, one))))
         if i + 1 < len(names) and not usable(device):
@@ -202,18 +210,35 @@ def _elsewhere(
     done = []
     for name in names:
         meta = {**where, "experiment": name, "size": size}
-        stem = records.filename(meta).removesuffix(".npz")
-        files = [path for path in sorted(out.glob("*.npz")) if re.fullmatch(re.escape(stem) + r"(--\d+)?", path.stem)]
-        parts = [records.read(path) for path in files]
-        if not parts:
+        kept = kept_in(out, meta)
+        if kept is None:
             said = " ".join((ran.stderr or ran.stdout).split())[-300:]
             one = Record(meta, (), {"process": f"the process that went on ended with {ran.returncode}: {said}"})
-            done.append(Recording(one, tuple(records.save(out, one))))
-            continue
-        cases = tuple(case for part in parts for case in part.cases)
-        one = Record(parts[0].meta, cases, parts[0].failed)
-        done.append(Recording(one, tuple((path, path.stat().st_size) for path in files)))
+            kept = Recording(one, tuple(records.save(out, one)))
+        done.append(kept)
     return done
+
+
+def kept_in(out: Path, meta: Mapping[str, Any]) -> Recording | None:
+    """What a folder has of an experiment on a device, all parts; None where there is nothing of this size."""
+    stem = records.filename(meta).removesuffix(".npz")
+    files = [path for path in sorted(out.glob("*.npz")) if re.fullmatch(re.escape(stem) + r"(--\d+)?", path.stem)]
+    try:
+        parts = [records.read(path) for path in files]
+    except LabError:  # damaged: it is made again
+        return None
+    if not parts or any(part.meta["size"] != meta["size"] for part in parts):
+        return None
+    cases = tuple(case for part in parts for case in part.cases)
+    return Recording(
+        Record(parts[0].meta, cases, parts[0].failed), tuple((path, path.stat().st_size) for path in files)
+    )
+
+
+def is_whole(one: Record) -> bool:
+    """Whether every case was tried: a recording can be killed between two of its files."""
+    tried = {case.name for case in one.cases} | {*one.failed} | {*one.meta.get("not here", {})}
+    return "cases" in tried or {case.name for case in cases_of(one.experiment, one.meta["size"])} <= tried
 
 
 def compute(case: Case, device: str) -> RecordedCase:
