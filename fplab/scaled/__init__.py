@@ -16,8 +16,11 @@ back, and its bytes; ``oracle``: the slow way, in fractions.
 
 from __future__ import annotations
 
+from ..lazily import index
 from .quantizing import quantize
 from .result import Packed, Scaled
 from .schemes import RULES, SCHEMES, VARIANTS, Scheme, get_scheme
 
 __all__ = ["RULES", "SCHEMES", "VARIANTS", "Packed", "Scaled", "Scheme", "get_scheme", "quantize"]
+
+index(__name__)

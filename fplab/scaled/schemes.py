@@ -21,7 +21,6 @@ Block = tuple[int, int] | Literal["row", "tensor"]
 OCP = "OCP Microscaling Formats (MX) 1.0"
 CURRENT = "Transformer Engine, per-tensor current and delayed scaling; torchao, float8"
 
-# By the kind of scale: how the largest magnitude a of a block becomes one, and in whose bits.
 RULES: dict[str, dict[str, str]] = {
     "power": {
         "floor": "2**(floor(log2 a) - emax), emax the exponent of the largest element: what is above it saturates",
@@ -32,6 +31,7 @@ RULES: dict[str, dict[str, str]] = {
     "narrow": {"nearest": "a / max in units of the tensor's scale, rounded to nearest, saturating"},
     "fp32": {"divide": "max / a, rounded once", "pow2": "the fraction of that dropped"},
 }
+"""By the kind of scale, how the largest magnitude a of a block becomes one, and in whose bits."""
 VARIANTS: dict[str, dict[str, str]] = {
     "power": {
         "torchao": "a NaN or infinity makes its block NaN (code 255), and so does rounding up to infinity",
@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, str]] = {
         "deepgemm": "a counts at least 1e-4; a / max dequantises and its reciprocal quantises; pow2 rounds up",
     },
 }
+"""By the kind of scale, where one library's bits differ from another's."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ TABLE = (
     Scheme("fp8_tensor_e5m2", E5M2, FP32, "tensor", source=CURRENT),
 )
 SCHEMES: dict[str, Scheme] = {"mxfp8": TABLE[0]} | {scheme.name: scheme for scheme in TABLE}
+"""Every scheme by its name."""
 
 
 def get_scheme(scheme: str | Scheme, **changes: Any) -> Scheme:
