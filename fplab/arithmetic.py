@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from . import few
 from .arrays import broadcast, narrow_result, values
 from .errors import LabError, quotes_call
 from .floats import PAST_CACHE, bits_of, demand_representable, destination, finish, head, refuse_nan, shaped
@@ -54,13 +55,20 @@ def _operate(
     flats, shape = broadcast(*read)
     dtype = carrier_dtype(form, narrow_result(read))
     result = destination(out, shape, dtype, *flats)
+    raised = np.zeros(result.size if flags else 0, np.uint8)
+    to_fmt = options(form, policy=policy, nan=nan)
+    if few.answers(result.size, opt):
+        source, to = carrier(flats[0].dtype), carrier(dtype)
+        given = [bits_of(f) for f in flats]
+        refuse_nan(few.operate(op, given, bits_of(result), raised, source, form, to, to_fmt, opt), form)
+        finished = finish(result, out, shape)
+        return (finished, shaped(raised, shape)) if flags else finished
     quick = float32_arithmetic(form, opt) if not flags and op <= arith.DIV else None
     if quick and dtype == np.float32 and flats[0].dtype == np.float32 and all(f.flags.aligned for f in flats):
         _fast_binary(op, flats, result, quick)
         return finish(result, out, shape)
-    raised = np.zeros(result.size if flags else 0, np.uint8)
     bits = [bits_of(f) for f in flats] + [np.empty(0, bits_of(flats[0]).dtype)] * (3 - len(flats))
-    target, to_fmt = bits_of(result), options(form, policy=policy, nan=nan)
+    target = bits_of(result)
 
     def run(a: int, b: int) -> int:
         parts = [x[a:b] if x.size else x for x in bits]
@@ -223,10 +231,12 @@ def _compare(op: int, a: Any, b: Any, fmt: FormatLike, subnormals: bool | str, f
     flats, shape = broadcast(*read)
     answer = np.empty(flats[0].size, np.bool_)
     raised = np.zeros(answer.size if flags else 0, np.uint8)
-    source = layout(carrier(flats[0].dtype))
-    offender = arith.compare(
-        op, bits_of(flats[0]), bits_of(flats[1]), answer, raised, source, layout(form), options(form), opt.daz
-    )
+    given = bits_of(flats[0]), bits_of(flats[1]), answer, raised
+    source = carrier(flats[0].dtype)
+    if few.answers(answer.size):
+        offender = few.compare(op, *given, source, form, options(form), opt.daz)
+    else:
+        offender = arith.compare(op, *given, layout(source), layout(form), options(form), opt.daz)
     if offender >= 0:
         raise LabError(f"element {offender} is NaN, and {form.name} has none.")
     return (shaped(answer, shape), shaped(raised, shape)) if flags else shaped(answer, shape)

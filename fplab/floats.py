@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from . import few
 from .arrays import Values, check_out, code_dtype, values, widened
 from .arrays import codes as read_codes
 from .errors import LabError, quotes_call, summary
@@ -84,10 +85,13 @@ def head(out: Array) -> int:
     return (-out.ctypes.data % 64) // 4
 
 
-def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64, nan_scan: bool = True) -> None:
+def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64) -> None:
     """Round the flat float array ``x`` to ``fmt`` into ``out``: fast where there is a fast way, else generally."""
+    if few.answers(x.size, opt):
+        refuse_nan(few.quantize(bits_of(x), bits_of(out), carrier(x.dtype), fmt, carrier(out.dtype), opt), fmt)
+        return
     found = fast(fmt, opt) if x.dtype == out.dtype == np.float32 and x.flags.aligned else None
-    if found and not fmt.has_nan and nan_scan and np.isnan(x).any():
+    if found and not fmt.has_nan and np.isnan(x).any():
         found = None
     if not found:
         source, to = carrier(x.dtype), carrier(out.dtype)
@@ -146,6 +150,9 @@ def _encode(x: Array, fmt: Format, opt: Options, seed: np.uint64, flags: Array =
     """The codes of a flat array of carrier values."""
     result = np.empty(x.size, code_dtype(fmt.bits))
     source, bits = carrier(x.dtype), bits_of(x)
+    if few.answers(x.size, opt):
+        refuse_nan(few.convert(bits, result, flags, source, fmt, opt), fmt)
+        return result
 
     def run(a: int, b: int) -> int:
         part = flags[a:b] if flags.size else flags
@@ -201,7 +208,10 @@ def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
         raise LabError(f"float32 does not hold every value of {form.name}; pass dtype=np.float64.")
     result = np.empty(flat.size, to)
     target = bits_of(result)
-    split(lambda a, b: loops.decode(flat[a:b], target[a:b], layout(form), layout(carrier(to))), flat.size)
+    if few.answers(flat.size):
+        few.decode(flat, target, form, carrier(to))
+    else:
+        split(lambda a, b: loops.decode(flat[a:b], target[a:b], layout(form), layout(carrier(to))), flat.size)
     return shaped(result, shape)
 
 
@@ -232,10 +242,14 @@ def convert(
     result = np.empty(v.flat.size, code_dtype(target.bits))
     raised = np.zeros(v.flat.size if flags else 0, np.uint8)
     signalling = _is_signalling(v.flat)
-    refuse_nan(loops.convert(entering, result, raised, layout(source), layout(target), opt, 0, seed64), target)
     to = carrier_dtype(target, v.narrow)
     wide = np.empty(v.flat.size, to)
-    loops.decode(result, bits_of(wide), layout(target), layout(carrier(to)))
+    if few.answers(v.flat.size, opt):
+        refuse_nan(few.convert(entering, result, raised, source, target, opt), target)
+        few.decode(result, bits_of(wide), target, carrier(to))
+    else:
+        refuse_nan(loops.convert(entering, result, raised, layout(source), layout(target), opt, 0, seed64), target)
+        loops.decode(result, bits_of(wide), layout(target), layout(carrier(to)))
     if flags:
         raised[signalling] |= 16
         return shaped(wide, v.shape), shaped(raised, v.shape)

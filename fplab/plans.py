@@ -65,6 +65,14 @@ def options(
     return Options(_mode(rounding(mode)), OVERFLOWS[overflow(policy, fmt)], daz, ftz, NAN_RULES[nan])
 
 
+ROUNDINGS = {kernel.MODES[mode.value]: mode for mode in Rounding if mode.value in kernel.MODES}
+
+
+def rounding_of(opt: Options) -> Rounding:
+    """The rounding that kernels know by the number in ``opt``."""
+    return ROUNDINGS[opt.mode]
+
+
 def _mode(mode: Rounding) -> int:
     """The number by which kernels know a rounding."""
     if mode.value not in kernel.MODES:

@@ -19,6 +19,9 @@ settings.load_profile("fplab")
 # cores, and the workers share these as it is. What must hold for any number of threads sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Kernels answer every call, however small: the tests compare them with the oracle, which would else answer for them.
+os.environ["FPLAB_FEW"] = "0"
+
 # A shell that runs the tests in the background makes them and what they start ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

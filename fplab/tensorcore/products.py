@@ -25,12 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import few
 from ..arrays import check_out
 from ..errors import LabError, quotes_call
 from ..floats import quantize
 from ..formats import FormatLike, FormatName, get
 from ..threads import SMALLEST_SHARE
-from . import accumulators, engine, models, units
+from . import accumulators, engine, models, oracle, units
 from .models import Inputs, Model
 from .operands import Array, Scales, read, read_scales
 from .plan import ONE_CHAIN, Plan
@@ -68,7 +69,10 @@ def dot(
     accumulator = accumulators.of(model)
     acc = accumulator.read(c, model, x.shape[:1], strict)
     sa, sb = (_row_scales(v, n, x.shape, single, model) for v, n in ((scale_a, "scale_a"), (scale_b, "scale_b")))
-    if x.shape[1]:
+    if x.size and sa is None and accumulator is accumulators.FLOATS and few.answers(x.size):
+        rows = zip(x, y, acc.view(np.float32), strict=True)
+        acc[...] = [oracle.result_bits(oracle.dot(*row, model), model) for row in rows]
+    elif x.shape[1]:
         units.of(model).rows(model, x, y, acc, None if sa is None or sb is None else (sa, sb))
     result = stored(accumulator.values(acc), store)
     return result[0] if single else result

@@ -6,12 +6,15 @@ alone, and gives :class:`Counts`; ``QUICK`` is the size in the suite, ``FULL`` t
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+
+os.environ["FPLAB_FEW"] = "0"  # kernels answer every call, in what is started from here too
 
 
 @dataclass

@@ -1,0 +1,148 @@
+"""A few elements, which the oracle answers where a kernel would first have to be compiled: as the kernels do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import EVERY, assert_same, combinations, fmt_id, random_floats, specials
+from tensorcore_cases import REGIMES, operand, representative
+
+import fplab
+from fplab import arithmetic, few, floats
+from fplab.errors import LabError
+from fplab.formats import Format
+from fplab.sums import ORDERS, RUNNING
+from fplab.tensorcore import Model, dot
+
+ARITHMETIC = [f for f in EVERY if f.bits <= 32 and f.significand_bits <= 31]
+SUMMED = ("bf16", "fp16", "e4m3", "e5m2", "e3m2", "fp32", "e8m0", "p3109_k8p3")
+
+
+@pytest.fixture
+def alike(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A check that a call gives the same bits, dtypes and errors by the oracle and by kernels."""
+
+    def answer(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], left: int) -> Any:
+        monkeypatch.setattr(few, "_left", left)
+        try:
+            return call(*args, **options)
+        except LabError as error:
+            return str(error)
+
+    def check(call: Callable[..., Any], *args: Any, **options: Any) -> None:
+        mine, kernels = (answer(call, args, options, left) for left in (1 << 40, 0))
+        what = (call.__name__, options)
+        assert type(mine) is type(kernels), what
+        if isinstance(mine, str):
+            assert mine == kernels, what
+            return
+        for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (mine, kernels)), strict=True):
+            assert_same(np.asarray(one), np.asarray(other), what)
+
+    monkeypatch.setattr(few, "AT_ONCE", 1 << 20)
+    return check
+
+
+def drawn(fmt: Format, count: int) -> list[dict[str, Any]]:
+    """Some of the combinations of options that a format has, with a rule for NaN or none; none of them draws."""
+    found = [c for c in combinations(fmt) if not c[0].random]
+    rng = np.random.default_rng(fmt.bits)
+    return [
+        {"rounding": mode, "overflow": policy, "subnormals": flush, "nan": rng.choice([None, "zero", "max"])}
+        for mode, policy, flush in (found[i] for i in rng.permutation(len(found))[:count])
+    ]
+
+
+def some(fmt: Format, dtype: Any, key: int, n: int = 14) -> np.ndarray:
+    """Random bits, special values, and numbers about the ends of a format's range."""
+    rng = np.random.default_rng(key)
+    with np.errstate(over="ignore"):
+        near = np.ldexp(rng.standard_normal(n), rng.choice([0, fmt.emin, fmt.emax], n)).astype(dtype)
+    return np.concatenate([near, rng.permutation(specials(dtype))[:n], random_floats(key, n, dtype)])
+
+
+@pytest.mark.parametrize("fmt", EVERY, ids=fmt_id)
+def test_rounding_and_codes(fmt: Format, alike: Callable[..., None]) -> None:
+    for key, options in enumerate(drawn(fmt, 6)):
+        for dtype in (np.float32, np.float64):
+            x = some(fmt, dtype, key)
+            finite = x[~np.isnan(x)]
+            for given in (x, finite):
+                alike(floats.quantize, given, fmt, **options)
+                alike(floats.encode, given, fmt, **options)
+            alike(floats.convert, finite, "fp32", fmt, flags=True, **options)
+            alike(floats.convert, x, fmt, "fp16", flags=True)
+    codes = np.random.default_rng(0).integers(0, 1 << min(fmt.bits, 63), 40, dtype=np.uint64)
+    alike(floats.decode, codes, fmt)
+    alike(floats.decode, codes, fmt, np.float64)
+
+
+@pytest.mark.parametrize("fmt", ARITHMETIC, ids=fmt_id)
+def test_arithmetic(fmt: Format, alike: Callable[..., None]) -> None:
+    names = (("sqrt", 1), ("add", 2), ("sub", 2), ("mul", 2), ("div", 2), ("fma", 3))
+    for key, options in enumerate(drawn(fmt, 3)):
+        for dtype in (np.float32, np.float64):
+            given = [some(fmt, dtype, 10 * key + i) for i in range(3)]
+            for name, count in names:
+                for flags in (False, True):
+                    alike(getattr(arithmetic, name), *given[:count], fmt, flags=flags, **options)
+            for relation in (arithmetic.eq, arithmetic.lt, arithmetic.le):
+                alike(relation, *given[:2], fmt, options["subnormals"], flags=True)
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums(name: str, alike: Callable[..., None]) -> None:
+    fmt = next(f for f in EVERY if f.name == name)
+    for key, options in enumerate(drawn(fmt, 5)):
+        x, y = (some(fmt, np.float32, key + i, 7).reshape(3, 7) for i in (0, 50))
+        for order in ORDERS:
+            shared = {**options, "order": order, "block": 3, "flags": key % 2 == 0}
+            alike(fplab.sum, x, fmt, running=order in RUNNING and key % 3 == 0, **shared)
+            alike(fplab.dot, x, y, fmt, accumulate=fmt, store="fp16", **shared)
+        alike(fplab.dot, x, y, fmt, accumulate="exact", flags=True, **options)
+        alike(fplab.sum, x[:, :0], fmt, flags=True, **options)
+
+
+@pytest.mark.parametrize("model", representative(), ids=lambda m: f"{m.gpu}-{m.a}-{m.output}")
+def test_products(model: Model, alike: Callable[..., None]) -> None:
+    rng = np.random.default_rng(0)
+    for regime in REGIMES:
+        a, b = operand(model.a, (2, 19), regime, rng), operand(model.b, (2, 19), regime, rng)
+        for c in (None, np.array([1.0, -3.0])):
+            alike(dot, a, b, c, model)
+    alike(dot, a[:, :0], b[:, :0], 1.0, model)
+
+
+def test_what_is_asked_often_gets_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few, "_left", 3)
+    said = []
+    monkeypatch.setattr(few, "quantize", lambda codes, *_: said.append(codes.size) or -1)
+    for size in (2, 2, 1, 1):
+        fplab.quantize(np.ones(size), "bf16")
+    assert said == [2, 1]
+    monkeypatch.setattr(few, "_left", 1 << 40)
+    fplab.quantize(np.ones(few.AT_ONCE + 1), "bf16")
+    fplab.quantize(1.0, "bf16", "stochastic", seed=1)
+    assert said == [2, 1]
+
+
+def test_a_first_call_compiles_nothing(tmp_path: Any) -> None:
+    code = "import fplab; print(fplab.add(1, 2, 'fp16', flags=True), fplab.sum([1, 2], 'bf16'), fplab.few._left)"
+    for allowed, compiled in (("1000", False), ("0", True)):
+        environment = os.environ | {"FPLAB_CACHE_DIR": str(tmp_path), "FPLAB_FEW": allowed}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+        assert bool(list(tmp_path.rglob("*.nbc"))) is compiled
+    wrong = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"FPLAB_FEW": "many"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "FPLAB_FEW='many' is not a number of elements; allowed: 0, 1, 2, ..." in wrong.stderr
