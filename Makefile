@@ -9,10 +9,10 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures gallery test lint browser lab pages bench prove withstand cpus clean
+.PHONY: help install run figures gallery test lint browser lab pages bench bench-first prove withstand cpus clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py
 	@test -n "$(PYTHON)" || { echo "fplab needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -56,6 +56,9 @@ pages: $(VENV)/.ready ## the course as HTML pages that are read offline, into pa
 
 bench: $(VENV)/.ready ## speed, as ratios measured in one run
 	@$(BIN)/python -m benchmarks
+
+bench-first: $(VENV)/.ready ## what first calls take where no kernel is compiled yet
+	@$(BIN)/python -m benchmarks first
 
 prove: $(VENV)/.ready ## the exhaustive proofs (16 minutes on two free cores, resumable)
 	@$(BIN)/python -m tests.prove

@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Kernels answer every call, however small: the tests compare them with the oracle, which would else answer for them.
 os.environ["FPLAB_FEW"] = "0"
+os.environ["FPLAB_PATIENCE"] = "1000"  # and nothing is said of compiling them, which a test's machine may have to do
 
 # A shell that runs the tests in the background makes them and what they start ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -158,15 +158,27 @@ def test_the_index_names_what_there_is():
         fplab.quantise  # noqa: B018
 
 
-def test_first_compilation_is_announced_and_cached(tmp_path):
-    code = "import fplab; print(fplab.encode(1.0, 'fp16'))"
-    first = python(code, FPLAB_CACHE_DIR=str(tmp_path))
-    assert "fplab: compiling kernels as they are first used; kept for later runs in" in first
+def test_a_long_compilation_says_how_far_it_is_and_is_cached(tmp_path):
+    def told(patience: object, folder: Path) -> list[str]:
+        code = "import fplab; fplab.encode(1.0, 'fp16')"
+        return python(code, FPLAB_PATIENCE=str(patience), FPLAB_CACHE_DIR=str(folder)).splitlines()
+
+    first = told(0, tmp_path)
+    words = re.escape(f"fplab: compiling kernels, kept for later runs in {tmp_path}: convert.convert, ")
+    far = [tuple(map(int, re.fullmatch(words + r"(\d+) of (\d+) functions", line).groups())) for line in first]
+    assert far == sorted(far)
+    assert far[0] == (0, far[0][1])
+    assert {total for _, total in far} == {far[-1][0] + 1}  # the last word comes before the kernel's last callee
     kept = {p.name for p in tmp_path.rglob("*.nbc")}
     assert kept
-    second = python(code, FPLAB_CACHE_DIR=str(tmp_path))
-    assert "compiling" not in second
+    assert told(0, tmp_path) == []
     assert {p.name for p in tmp_path.rglob("*.nbc")} == kept
+    blocked = tmp_path / "file"
+    blocked.touch()
+    assert told(0, blocked)[1] == f"fplab: compiling kernels: convert.convert, 0 of {far[0][1]} functions"
+    assert told(1000, tmp_path / "patient") == []
+    with pytest.raises(AssertionError, match="FPLAB_PATIENCE='soon' is not a number of seconds"):
+        told("soon", tmp_path)
 
 
 def test_kernels_work_where_nothing_can_be_cached(tmp_path):

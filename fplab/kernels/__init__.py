@@ -15,6 +15,7 @@ import contextlib
 import functools
 import gc
 import hashlib
+import math
 import os
 import pickle
 import re
@@ -23,9 +24,11 @@ import stat
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -34,6 +37,7 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
+from ..errors import LabError
 from ..storage import sweep, write_bytes
 from ..words import Text, say
 
@@ -74,7 +78,8 @@ def digest(*names: str) -> str:
 
 
 _said: set[str] = set()
-COMPILING = say("fplab: compiling kernels as they are first used; kept for later runs in {folder}")
+COMPILING = say("fplab: compiling kernels, kept for later runs in {folder}: {kernel}, {done} of {total} functions")
+COMPILING_ANEW = say("fplab: compiling kernels: {kernel}, {done} of {total} functions")
 NOT_KEPT = say("fplab: compiled kernels are not kept, and are compiled again in every run: {why}")
 FOREIGN = say(
     "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run"
@@ -105,7 +110,6 @@ def _cache_dir(names: tuple[str, ...]) -> Path | None:
     """
     root = cache_root()
     folder = root / f"{'+'.join(names)}-{digest(*names)}"
-    fresh = not folder.exists()
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(mode=0o755, exist_ok=True)
@@ -119,8 +123,6 @@ def _cache_dir(names: tuple[str, ...]) -> Path | None:
     except OSError as error:
         _say_once(NOT_KEPT, why=error)
         return None
-    if fresh:
-        _say_once(COMPILING, folder=root)
     return folder
 
 
@@ -158,6 +160,72 @@ class _Cache(NullCache):  # type: ignore[misc]
             write_bytes(self._file(sig, cres.codegen), hashlib.sha256(data).digest() + data)
         except OSError as error:
             _say_once(NOT_KEPT, why=error)
+
+
+def _patience() -> float:
+    """Seconds of compiling until a word is said of it: ``FPLAB_PATIENCE``, else one."""
+    named = os.environ.get("FPLAB_PATIENCE", "1")
+    try:
+        return float(named)
+    except ValueError:
+        raise LabError(f"FPLAB_PATIENCE={named!r} is not a number of seconds.") from None
+
+
+PATIENCE = _patience()
+PAUSE = 3 * PATIENCE  # from one word to the next
+
+
+def _functions(kernel: Kernel) -> set[Kernel]:
+    """A kernel's Python function, and those of all compiled functions that it calls, directly or not."""
+    found, waiting = set(), [kernel]
+    while waiting:
+        function = waiting.pop()
+        if function in found:
+            continue
+        found.add(function)
+        names = function.__code__.co_names
+        values = [cell.cell_contents for cell in function.__closure__ or ()]
+        values += [function.__globals__.get(name) for name in names]
+        values += [getattr(v, name, None) for v in values if isinstance(v, ModuleType) for name in names]
+        waiting += [v.py_func for v in values if hasattr(v, "py_func")]
+    return found
+
+
+_ready: set[Kernel] = set()  # functions that were compiled or loaded
+
+
+class _Wait(threading.local):
+    """What a thread that waits for compiled code is told: which kernel, and how many of its functions are there."""
+
+    depth = 0  # of functions that are compiled because others call them
+    since = said = ended = -math.inf
+    kernel = ""
+
+    @contextlib.contextmanager
+    def of(self, function: Kernel, kept: bool) -> Iterator[None]:
+        """Compile one function, saying how far it is where that has taken long."""
+        now = time.monotonic()
+        if not self.depth:
+            if now - self.ended > PATIENCE:
+                self.since = self.said = now
+            self.kernel = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+            self.left = _functions(function) - _ready
+            self.total = len(self.left)
+        elif now - self.said >= (PATIENCE if self.said == self.since else PAUSE):
+            self.said = now
+            far = {"kernel": self.kernel, "done": self.total - len(self.left), "total": self.total}
+            print(COMPILING.fill(folder=cache_root(), **far) if kept else COMPILING_ANEW.fill(**far), file=sys.stderr)
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+            self.left.discard(function)
+            _ready.add(function)
+            self.ended = time.monotonic()
+
+
+_wait = _Wait()
 
 
 @contextlib.contextmanager
@@ -227,7 +295,7 @@ def _compiler(function: Kernel, folder: Path | None, name: str, **options: Any) 
 
     @functools.wraps(compile_signature)
     def uninterrupted(signature: Any) -> Any:
-        with _uninterrupted(), _uncollected():
+        with _wait.of(function, folder is not None), _uninterrupted(), _uncollected():
             return compile_signature(signature)
 
     compiled.compile = uninterrupted
