@@ -316,7 +316,7 @@ NOUNE = "Noune et al. 2022, 8-bit Numerical Formats for Deep Neural Networks (ar
 TABLE: tuple[Format, ...] = (
     Format("fp64", 11, 52, aliases=("float64", "double", "binary64"), source="IEEE 754-2019"),
     Format("fp32", 8, 23, aliases=("float32", "single", "float", "binary32"), source="IEEE 754-2019"),
-    Format("tf32", 8, 10, aliases=("tensorfloat32",), source="NVIDIA A100 architecture whitepaper"),
+    Format("tf32", 8, 10, aliases=("tensorfloat32", "xf32"), source="NVIDIA A100 architecture whitepaper"),
     Format("bf16", 8, 7, aliases=("bfloat16",), source="Google Cloud TPU documentation"),
     Format("fp16", 5, 10, aliases=("float16", "half", "binary16"), source="IEEE 754-2019"),
     Format("e5m2", 5, 2, aliases=("float8_e5m2", "fp8_e5m2"), source=OCP8),

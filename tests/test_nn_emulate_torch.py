@@ -44,7 +44,7 @@ def test_bf16_tensors_take_the_bf16_unit() -> None:
         y = a @ b
     check(y, product(a.bfloat16(), b.bfloat16(), gpu="A100"), a.bfloat16() @ b.bfloat16())
     assert run.report().rows[0].unit == "A100 mma.k16 bf16->fp32"
-    with emulate("A100", "fp16"), pytest.raises(LabError, match="V100 has no bf16"), emulate("V100"):
+    with emulate("A100", "fp16"), pytest.raises(LabError, match=r"V100 \(Volta, sm_70\) has no bf16"), emulate("V100"):
         a.bfloat16() @ b.bfloat16()
 
 

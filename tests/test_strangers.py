@@ -111,7 +111,7 @@ def test_an_impossible_format_names_itself() -> None:
 
 # --- a GPU ------------------------------------------------------------------------------------------------------------
 
-NEW_GPU = '    GPU("RTX4090", "Ada", (8, 9), ("mma",), _ADA[:3]),\n)  # fmt: skip'
+NEW_GPU = '    GPU("RTX9090", "Ada", (8, 9), ("mma",), _ADA[:3]),\n)  # fmt: skip'
 
 
 def test_a_gpu_is_one_row_and_inherits_no_cell(house: House) -> None:
@@ -119,31 +119,31 @@ def test_a_gpu_is_one_row_and_inherits_no_cell(house: House) -> None:
     said = house.says("""
 import numpy as np
 from fplab.experiments.partial_products import accumulators
-assert "RTX4090" in accumulators.alike("A100")
-print(fplab.course.hardware(["RTX4090", "Ada"]).rows[0][0])
-print(software.gpu_of({"kind": "cuda", "device": "NVIDIA GeForce RTX 4090", "capability": "8.9"}))
-print(sorted({m.a for m in tensorcore.TABLE if m.gpu == "RTX4090"}))
+assert "RTX9090" in accumulators.alike("A100")
+print(fplab.course.hardware(["RTX9090", "Ada"]).rows[0][0])
+print(software.gpu_of({"kind": "cuda", "device": "NVIDIA GeForce RTX 9090", "capability": "8.9"}))
+print(sorted({m.a for m in tensorcore.TABLE if m.gpu == "RTX9090"}))
 a, b = np.linspace(-1, 1, 96).reshape(2, 48)
-assert tensorcore.dot(a, b, gpu="rtx 4090") == tensorcore.dot(a, b, gpu="Ada")
-assert any("RTX4090" in name for name in tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu="A100")).equals)
+assert tensorcore.dot(a, b, gpu="rtx 9090") == tensorcore.dot(a, b, gpu="Ada")
+assert any("RTX9090" in name for name in tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu="A100")).equals)
 try:
-    tensorcore.get("RTX4090", "int8")
+    tensorcore.get("RTX9090", "int8")
 except fplab.LabError as error:
     print(error)
 """)
     name, found, inputs, error = said.splitlines()
-    assert name == found == "RTX4090"
+    assert name == found == "RTX9090"
     assert inputs == "['bf16', 'fp16', 'tf32']"
-    assert "RTX4090 has no int8. Allowed on RTX4090: fp16, bf16, tf32. GPUs that have it: T4," in error
+    assert "RTX9090 (Ada, sm_89) has no int8. Allowed on RTX9090: fp16, bf16, tf32. GPUs that have it: T4," in error
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"cells": ()}, "it names no cells, and none are assumed"),
-        ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), kind="pairwise"),), "recorded": ()},
-         r"kind='pairwise' is no algorithm; allowed: block, fma, grouped, integer, widened\. "
-         r"A new one is a file, fplab/tensorcore/units/pairwise\.py"),
+        ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), kind="treewise"),), "recorded": ()},
+         r"kind='treewise' is no algorithm; allowed: block, fma, grouped, integer, pairwise, two_step, two_step_fp8, "
+         r"widened\. A new one is a file, fplab/tensorcore/units/treewise\.py"),
         ({"recorded": ("mma e2m1->fp32",)}, "recorded='mma e2m1->fp32' is no instruction of its cells"),
         ({"cells": (Cell(same("fp17"), "fp32", 8, 24, -132, (16,)),)}, "unknown inputs 'fp17'. Allowed: fp16, bf16,"),
         ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), instructions=("wgmma",)),)},
@@ -159,7 +159,7 @@ def test_a_row_that_cannot_be_is_refused_by_its_name(change, message) -> None:
 
 # --- an algorithm -----------------------------------------------------------------------------------------------------
 
-PAIRWISE = '''
+TREEWISE = '''
 """Trees of FP32 additions: products of a group pairwise, then their sum onto c, every addition to nearest."""
 
 import numpy as np
@@ -169,7 +169,7 @@ from ..blocks import decided, in_format
 from . import Unit
 
 
-class Pairwise(Unit):
+class Treewise(Unit):
     def step(self, a, b, c, model, scales):
         sums = [in_format(exact.mul(x, y)[0], model) for x, y in zip(a, b, strict=True)]
         while len(sums) > 1:
@@ -193,24 +193,24 @@ class Pairwise(Unit):
         return {"a": a, "b": b, "c": rng.standard_normal(count).astype(np.float32)}
 
 
-UNIT = Pairwise()
+UNIT = Treewise()
 '''
-MI100 = """    GPU("MI100", "CDNA1", None, ("mfma",),
-        (Cell(_FP16, "fp32", 4, 0, None, (16,), kind="pairwise", rounding="rne"),)),
+NPU = """    GPU("NPU1", "Trees", None, ("mma",),
+        (Cell(_FP16, "fp32", 8, 0, None, (16,), kind="treewise", rounding="rne"),), vendor="Somebody"),
 )  # fmt: skip"""
 
 
 def test_an_algorithm_is_one_file_and_its_gpu_one_row(house: House) -> None:
-    """AMD's pairwise sums, as MMA-Sim has them for FP16 on CDNA1: no fused block at all."""
-    (house.folder / "fplab/tensorcore/units/pairwise.py").write_text(PAIRWISE, encoding="utf-8")
-    house.edit("tensorcore/gpus.py", (")  # fmt: skip", MI100))
+    """Pairwise sums of eight products: no fused block at all, and no unit of the table."""
+    (house.folder / "fplab/tensorcore/units/treewise.py").write_text(TREEWISE, encoding="utf-8")
+    house.edit("tensorcore/gpus.py", (")  # fmt: skip", NPU))
     house.says("""
 import numpy as np
 import torch
 from fplab.tensorcore import oracle
 rng = np.random.default_rng(0)
 a, b = (rng.standard_normal(shape).astype(np.float16).astype(np.float32) for shape in ((9, 40), (40, 7)))
-model = tensorcore.get("MI100")
+model = tensorcore.get("NPU1")
 got = tensorcore.matmul(a, b, np.float32(0.5), gpu=model, plan=tensorcore.Plan(split_k=2))
 assert (got.view(np.uint32) != tensorcore.matmul(a, b, np.float32(0.5), gpu="H100").view(np.uint32)).any()
 got = tensorcore.matmul(a, b, np.float32(0.5), gpu=model)
@@ -219,7 +219,7 @@ for i, j in np.ndindex(got.shape):
     assert oracle.result_bits(want, model) == got[i, j].view(np.uint32), (i, j)
 assert tensorcore.trace(a[0], b[:, 0], 0.5, gpu=model).result == got[0, 0]
 assert tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu=model)).equals == (model.name,)
-with nn.emulate("MI100", inputs="fp16"):
+with nn.emulate("NPU1", inputs="fp16"):
     product = torch.from_numpy(a) @ torch.from_numpy(b)
 assert np.array_equal(product.numpy(), tensorcore.matmul(a, b, gpu=model))
 """)

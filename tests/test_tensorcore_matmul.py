@@ -343,7 +343,7 @@ test_errors = refusals.saying(
     (lambda: Plan(split_k=0), "split_k=0 is not possible; allowed: 1 to"),
     (lambda: matmul([[np.nan]], [[1.0]], gpu="B200", inputs="e2m1"), "a: element 0 is NaN, and e2m1 has none."),
     (lambda: matmul([[1.0]], [[1.0]], gpu="A100", inputs="e4m3"),
-     "fplab.tensorcore.matmul([[1.0]], [[1.0]], gpu='A100', inputs='e4m3'): A100 has no e4m3."),
+     "fplab.tensorcore.matmul([[1.0]], [[1.0]], gpu='A100', inputs='e4m3'): A100 (Ampere, sm_80) has no e4m3."),
 )  # fmt: skip
 
 

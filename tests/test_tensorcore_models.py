@@ -61,7 +61,8 @@ def test_every_model_is_found_by_its_own_name() -> None:
 
 
 def test_what_torch_uses_is_the_default() -> None:
-    assert [get(gpu).instruction for gpu in GPUS] == ["mma"] * 7 + ["wgmma"] * 2 + ["tcgen05", "mma"]
+    assert [get(gpu).instruction for gpu in GPUS] == ["mma"] * 7 + ["wgmma"] * 2 + ["tcgen05", "mma"] + ["mfma"] * 4
+    assert get("MI250X", "bf16").instruction == "mfma_1k"
 
 
 def test_spelling() -> None:
@@ -106,23 +107,24 @@ def test_questions_name_the_options() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (("H1000",), "unknown GPU 'H1000'. Allowed: V100, T4, A100, A2, A30, Ada, L40S, H100, H200, B200, RTXPRO6000. "
-                     "Did you mean 'H100'?"),
-        ((100,), "unknown GPU 100. Allowed: V100"),
-        (("A100", "e4m3"), "A100 has no e4m3. Allowed on A100: fp16, bf16, tf32, fp64, int8. "
+        (("H1000",), "unknown GPU 'H1000'. Allowed: V100 (Volta, sm_70), T4 (Turing, sm_75), A100 (Ampere, sm_80), "),
+        (("H1000",), "MI300X (AMD CDNA3). By the units that they share also: TITAN V, RTX 20xx, "),
+        (("H1000",), "CDNA3. Did you mean 'H100'?"),
+        ((100,), "unknown GPU 100. Allowed: V100 (Volta"),
+        (("A100", "e4m3"), "A100 (Ampere, sm_80) has no e4m3. Allowed on A100: fp16, bf16, tf32, fp64, int8. "
                            "GPUs that have it: Ada, L40S, H100, H200, B200, RTXPRO6000."),
-        (("T4", "bf16"), "T4 has no bf16. Allowed on T4: fp16, int8. GPUs that have it: A100,"),
+        (("T4", "bf16"), "T4 (Turing, sm_75) has no bf16. Allowed on T4: fp16, int8. GPUs that have it: A100,"),
         (("H100", "fp17"), "unknown inputs 'fp17'. Allowed: fp16, bf16, tf32,"),
-        (("H100", "fp32"), "unknown inputs 'fp32'"),
-        (("H100", ("fp16", "bf16")), "H100 has no fp16 * bf16."),
+        (("H100", "fp32"), "H100 (Hopper, sm_90) has no fp32. Allowed on H100: fp16,"),
+        (("H100", ("fp16", "bf16")), "H100 (Hopper, sm_90) has no fp16 * bf16."),
         (("B200", ("mxfp8_e4m3", "e4m3")), "mix block scales of different kinds"),
-        (("H100", "bf16", "fp16"), "H100 has no bf16 with output='fp16'. Allowed: fp32."),
+        (("H100", "bf16", "fp16"), "H100 (Hopper, sm_90) has no bf16 with output='fp16'. Allowed: fp32."),
         (("H100", "fp16", "bf16"), "output='bf16' is no accumulator; allowed: fp32, fp16 (store='bf16' casts at"),
-        (("A100", "fp16", "fp32", "wgmma"), "A100 has no wgmma. Allowed on A100: mma."),
-        (("H100", "fp16", "fp32", "gmma"), "unknown instruction 'gmma'. Allowed: mma, wgmma, tcgen05. Did you mean"),
-        (("B200", "e2m1", "fp32", "mma"), "B200 has no mma that takes e2m1 to fp32. Allowed: tcgen05."),
-        (("B200", "nvfp4", "fp32", "mma"), "B200 has no mma that takes nvfp4 to fp32. Allowed: tcgen05."),
-        (("V100", "fp64"), "V100 has no fp64. Allowed on V100: fp16."),
+        (("A100", "fp16", "fp32", "wgmma"), "A100 (Ampere, sm_80) has no wgmma. Allowed on A100: mma."),
+        (("H100", "fp16", "fp32", "gmma"), "Allowed: mma, wgmma, tcgen05, mfma, mfma_1k. Did you mean"),
+        (("B200", "e2m1", "fp32", "mma"), "(Blackwell, sm_100) has no mma that takes e2m1 to fp32. Allowed: tcgen05."),
+        (("B200", "nvfp4", "fp32", "mma"), "(Blackwell, sm_100) has no mma that takes nvfp4 to fp32."),
+        (("V100", "fp64"), "V100 (Volta, sm_70) has no fp64. Allowed on V100: fp16."),
         (("T4", "int8", None, "mma.k32"), "instruction='mma.k32' does not exist here. Allowed: mma.k16."),
         (("H100", "fp16", "fp32", "mma.k4"), "instruction='mma.k4' does not exist here. Allowed: mma.k16, mma.k8."),
     ],

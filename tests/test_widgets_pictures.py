@@ -110,7 +110,7 @@ def test_stepper_walks_and_stops_at_the_ends():
         ({"a": "", "b": ""}, "a has 0 numbers and b 0"),
         ({"c": "1 2"}, "c has 2 numbers; it is one."),
         ({"a": "1 " * 65}, "a has 65 numbers; allowed: up to 64."),
-        ({"inputs": "bf16"}, "V100 has no bf16. Allowed on V100: fp16. GPUs that have it: A100, A2,"),
+        ({"inputs": "bf16"}, "V100 (Volta, sm_70) has no bf16. Allowed on V100: fp16. GPUs that have it: A100, A2,"),
         ({"a": "2^9999 1 1 1"}, "a holds '2^9999', which is no number"),
     ],
 )
@@ -193,7 +193,7 @@ def test_gpus_differ_and_refuse():
     found = {a.gpu: a.value for a in gpus.answers(gpus.State())}
     assert (found["V100"], found["A100"], found["H100"]) == (1.0, 1 + 2.0**-23, 1 + 2.0**-22)
     special = text_of(gpus.render(gpus.State(a="1", b="inf", c="1")))
-    assert "V100 A 7f800000 inf" in special
+    assert "V100 Volta A 7f800000 inf" in special
     assert "exact sum none" in special
     picture = shell.picture(gpus.render, gpus.State(a="1", b="1 2"))
     assert "a has 1 numbers, b 2, c 1; a and b need the same, c one." in text_of(picture)

@@ -1,4 +1,4 @@
-"""The Tensor Core stepper: every term of a block as bits on one binary scale, and what falls off it."""
+"""The stepper of matrix units: every term of a block as bits on one binary scale, and what falls off it."""
 
 from __future__ import annotations
 
@@ -46,11 +46,20 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
 
 
 def told(step: Step) -> str:
-    what = "block" if step.what == "block" else "c is added"
+    what = {"block": "block", "join": "both sums are added", "tree": "products, pairwise", "fma": "multiply-add"}.get(
+        step.what, "c is added"
+    )
     if step.emax is None or not step.quantum:
         text = "nothing is aligned" if math.isfinite(step.result) else "special operands decide"
         return f"{what}; {text}, result {step.result:g}"
+    if is_whole(step):
+        return f"{what}; nothing is cut"
     return f"{what}; aligned to {two_to(step.emax)}, cut below {power(step.quantum)}"
+
+
+def is_whole(step: Step) -> bool:
+    """Whether the step keeps all of its terms until it rounds, having no place below which it cuts them."""
+    return step.what in ("tree", "fma", "sum")
 
 
 def step_scene(step: Step, trace: Trace) -> Scene:
@@ -63,7 +72,7 @@ def step_scene(step: Step, trace: Trace) -> Scene:
     terms = [term for term in step.terms if term.value]
     low = _top(step.quantum)
     result = Fraction(step.result) if math.isfinite(step.result) else Fraction(0)
-    kept = _last_place(result, trace) if result else low
+    kept = _last_place(result, trace) if result and step.lost_to_rounding else low
     values = [*(t.value for t in terms), step.total]
     top = max(max((_top(v) for v in values if v), default=low), step.emax)
     bottom = max(low - BELOW, min(low, *(_last(v) for v in values if v))) if any(values) else low
@@ -80,8 +89,9 @@ def step_scene(step: Step, trace: Trace) -> Scene:
         _words(drawing, y, _name(term), _fate(term, low), width, term.value < 0)
         y += ROW
     edge = x_of(low) + cell
-    drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
-    drawing.text(edge + 3, 13, say("cut"), size=11)
+    if not is_whole(step):
+        drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
+        drawing.text(edge + 3, 13, say("cut"), size=11)
     drawing.line(LEFT - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
     y += 8
     change_ = f", {float(-step.lost_to_rounding):+.3g}" if step.lost_to_rounding else ""
@@ -154,6 +164,8 @@ def _factor(x: float) -> str:
 
 
 def _name(term: Term) -> str:
+    if term.k < -1:
+        return str(say("sum"))
     return "c" if term.k < 0 else f"k={term.k}: {_factor(term.a)} × {_factor(term.b)}"
 
 

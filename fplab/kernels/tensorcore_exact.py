@@ -16,7 +16,6 @@ from .tensorcore_fast import ABS, INFINITY, NEVER, _float, _power64, _truncate
 SPAN = 256  # columns worked on at a time
 GROUP = 16  # products of one exact sum in block-scaled FP4
 LARGEST, SMALLEST = np.int64(2**31 - 1), np.int64(-(2**31))
-NAN64 = np.uint64(0x7FF8000000000000)
 
 
 @jit
@@ -46,17 +45,17 @@ def integer_matmul(a, b, c, count, saturate, row0, row1):
 
 @intrinsic
 def fma(_context, x, y, z):
-    """x * y + z of float64, rounded once."""
+    """x * y + z, all float64 or all float32, rounded once."""
 
     def generate(_context, builder, _signature, args):
         return builder.fma(*args)
 
-    return types.float64(types.float64, types.float64, types.float64), generate
+    return (x(x, x, x), generate) if x == y == z and x in (types.float32, types.float64) else None
 
 
 @jit
 def fma_matmul(a, b, c, row0, row1):
-    """``c[i] = fma(a[i, k], b[k], c[i])`` for ascending k on float64, for rows ``row0`` to ``row1``."""
+    """``c[i] = fma(a[i, k], b[k], c[i])`` for ascending k on floats of one type, for rows ``row0`` to ``row1``."""
     for left in range(0, b.shape[1], SPAN):
         width = min(SPAN, b.shape[1] - left)
         for i in range(row0, row1):
@@ -65,19 +64,14 @@ def fma_matmul(a, b, c, row0, row1):
                 for j in range(width):
                     at = np.uintp(left + j)
                     c[np.uintp(i), at] = fma(x, b[np.uintp(k), at], c[np.uintp(i), at])
-            for j in range(left, left + width):
-                if np.isnan(c[i, j]):
-                    c[i, j] = np.uint64(NAN64).view(np.float64)
 
 
 @jit
 def fma_dot(a, b, c):
-    """Rows: ``c[i] = fma(a[i, k], b[i, k], c[i])`` for ascending k on float64."""
+    """Rows: ``c[i] = fma(a[i, k], b[i, k], c[i])`` for ascending k on floats of one type."""
     for i in range(a.shape[0]):
         for k in range(a.shape[1]):
             c[i] = fma(a[i, k], b[i, k], c[i])
-        if np.isnan(c[i]):
-            c[i] = np.uint64(NAN64).view(np.float64)
 
 
 # --- block-scaled FP4 -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tensor Cores in software: matrix products by records of GPUs, most of them held against data.
+"""Matrix units in software, NVIDIA's Tensor Cores and AMD's Matrix Cores: products by records of GPUs.
 
 >>> from fplab import tensorcore
 >>> model = tensorcore.get("A100", "fp16")

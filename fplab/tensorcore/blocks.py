@@ -45,6 +45,10 @@ class Term:
         """The exact value before truncation."""
         return self.significand * Fraction(2) ** self.exponent
 
+    def cut(self, units: int, quantum: Fraction) -> Term:
+        """This term as so many units of a quantum, the rest lost."""
+        return replace(self, units=units, lost=self.value - units * quantum)
+
     @property
     def bits_lost(self) -> int:
         """How many bits of the term, from its last 1 upward, lay below the quantum."""
@@ -58,11 +62,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Block:
-    """One block: its terms (the accumulator last), alignment, sum and result.
+    """One step: its terms (the accumulator last), alignment, sum and result.
 
     ``emax``: the exponent of alignment, None where special operands decide or all terms are zero. ``quantum``:
     2**(emax - F). ``units``: the sum of the truncated terms in quanta. ``result``: after the output rounding.
-    ``what``: "block", or "add" for the IEEE addition that ends a widened FP8 instruction (no alignment there).
+    ``what``: "block"; "add" where c is added at last (without terms where that is one IEEE addition); "join" where the
+    sums of two blocks are; "tree", "sum" and "fma" of which nothing is cut: rounded throughout, or at the end.
     """
 
     terms: tuple[Term, ...]
@@ -101,6 +106,19 @@ def product(a: Exact, b: Exact, emins: tuple[int, int], model: Model, shift: int
 def decided(result: Exact, what: str = "block") -> Block:
     """A step whose result needs no alignment: special operands decide it, or it is one IEEE operation."""
     return Block((), None, Fraction(1), 0, result, what)
+
+
+def exactly(values: Sequence[Exact], result: Exact, what: str) -> Block:
+    """A step whose terms are all kept whole: in units of the finest of them."""
+    if any(x.kind != "finite" for x in values):
+        return decided(result, what)
+    apart = [split(x, NO_FLOOR, NO_FLOOR) for x in values]
+    terms = [Term(s, e, x.negative, s != 0) for (s, e), x in zip(apart, values, strict=True)]
+    if not any(t.counts for t in terms):
+        return Block(tuple(terms), None, Fraction(1), 0, result, what)
+    quantum = Fraction(1, max(x.magnitude.denominator for x in values))
+    cut = tuple(t.cut(int(t.value / quantum), quantum) for t in terms)
+    return Block(cut, max(t.exponent for t in terms), quantum, sum(t.units for t in cut), result, what)
 
 
 def in_format(value: Exact, model: Model) -> Exact:
@@ -147,10 +165,7 @@ def fuse(products: Sequence[Term], c: Exact, model: Model) -> Block:
         return Block(tuple(terms), None, Fraction(1), 0, Exact(minus))
     emax = max(*counted, floor)
     quantum = Fraction(2) ** (emax - model.alignment_bits)
-    cut = []
-    for t in terms:
-        units = math.trunc(t.value / quantum)
-        cut.append(replace(t, units=units, lost=t.value - units * quantum))
+    cut = [t.cut(math.trunc(t.value / quantum), quantum) for t in terms]
     total = sum(t.units for t in cut)
     if total:
         result = deliver(total * quantum, model)

@@ -1,7 +1,7 @@
 """Inferring an arithmetic by elimination: every record of a family computes the same rows, and those that differ go.
 
 For formats whose products span too few exponents to show an alignment directly (FP6, FP4), whose blocks share a scale,
-or that have no blocks at all (INT8, FP64).
+or that have no blocks at all (INT8, FP32, FP64), and for units that are no fused blocks (AMD's).
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from .units.block import ALIGNMENTS, LENGTHS
 
 COUNT = 384  # rows of a round
 ROUNDS = 4
-SEEN = ("kind", "length", "alignment_bits", "kept_bits", "rounding", "k", "saturate", "zero_group")  # what varies
+SEEN = (
+    "kind",
+    "length",
+    "alignment_bits",
+    "kept_bits",
+    "rounding",
+    "k",
+    "saturate",
+    "zero_group",
+    "subnormals",
+)  # what varies
 
 
 def eliminate(black_box: Callable[..., Any], inputs: models.Inputs, output: str, k: int) -> tuple[Model, ...]:
@@ -33,12 +43,13 @@ def eliminate(black_box: Callable[..., Any], inputs: models.Inputs, output: str,
     left = list(family(inputs, output))
     for seed in range(ROUNDS):
         rows = units.of(left[0]).draw(left[0], k, COUNT, np.random.Generator(seeds.stream(seed)))
-        wanted = _bits(black_box(*rows.values()))
-        left = [m for m in left if np.array_equal(_bits(_compute(m, rows)), wanted)]
+        wanted = black_box(*rows.values())
+        left = [m for m in left if agrees(m, rows, wanted)]
         if not left:
             raise LabError(
                 f"no arithmetic that is known here gives these outputs for {inputs!r}; tried: blocks of "
-                f"{', '.join(map(str, LENGTHS))} aligned to {ALIGNMENTS[0]} to {ALIGNMENTS[-1]} bits."
+                f"{', '.join(map(str, LENGTHS))} aligned to {ALIGNMENTS[0]} to {ALIGNMENTS[-1]} bits, and "
+                "the table's other algorithms."
             )
     return tuple(left)
 
@@ -56,6 +67,11 @@ def family(inputs: models.Inputs, output: str) -> Iterator[Model]:
         raise LabError(f"inputs={inputs!r}, output={output!r} is no cell of the table, nor like one.")
     for m in found.values():
         yield dataclasses.replace(m, gpu="probed", instruction="mma", status=Status.OPEN)
+
+
+def agrees(model: Model, rows: Rows, wanted: Any) -> bool:
+    """Whether a record gives the bits of these results."""
+    return np.array_equal(_bits(_compute(model, rows)), _bits(wanted))
 
 
 def _compute(model: Model, rows: Rows) -> Any:

@@ -79,3 +79,12 @@ def scaled(x: Array, factor: float, c: Array) -> None:
     """``c += factor * x`` by one fused multiply-add in FP64 for each element, in place; arrays of one shape."""
     flat = np.ascontiguousarray(x).reshape(-1, 1)
     tensorcore_exact.fma_dot(flat, np.full_like(flat, factor), c.reshape(-1))
+    c[np.isnan(c)] = np.nan
+
+
+def promoted(unit: Any, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int) -> None:
+    """A chain of stretches of ``period`` instructions, each from zero, whose sums are added to FP32 registers."""
+    for start in range(0, instructions.size, period):
+        part = np.zeros_like(c)
+        unit.chain(model, a, b, part, instructions[start : start + period], 0, None)
+        c[...] = add_up(c, part, model)

@@ -1,7 +1,9 @@
 """The GPUs, one row each, and the cells of their matrix units: everything that the lab knows of a GPU is its row.
 
 A GPU whose units compute by a known algorithm (a file of :mod:`.units`) is one row of :data:`ROWS` more. It has the
-cells that its row names and no others: FP64 and INT8 are cells like the rest.
+cells that its row names and no others: FP64 and INT8 are cells like the rest. The algorithm belongs to the
+architecture, so a row also stands for GPUs by other names; a GeForce card halves the rate of FP16 products that are
+accumulated in FP32, not their bits (literature).
 
 Sources: Fasi, Higham, Mikaitis and Pranesh 2021 (PeerJ CS 7:e330); Khattak and Mikaitis 2025 (arXiv 2512.07004);
 Xie et al. 2025, MMA-Sim (arXiv 2511.10909); FPRev (arXiv 2411.00442); DeepSeek-V3 (arXiv 2412.19437).
@@ -10,7 +12,9 @@ Xie et al. 2025, MMA-Sim (arXiv 2511.10909); FPRev (arXiv 2411.00442); DeepSeek-
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 Pair = tuple[str, str]
 Scale = tuple[str, int]  # the format of a block's scale, and how many elements share it
@@ -30,9 +34,10 @@ class Cell:
 
     ``inputs``: names of both operands, of :data:`PLAIN` or :data:`SCALED`. ``length``, ``alignment_bits``, ``floor``,
     ``kept_bits`` (None: all that ``output`` has) and ``rounding`` ("": FP32 and INT32 toward zero, others to nearest):
-    as in a :class:`.Model`. ``k``: products of an instruction, the usual one first; the others are of ``mma`` alone,
-    and one below ``length`` makes a shorter block. ``kind``: the algorithm, a file of :mod:`.units`; scaled inputs name
-    their own. ``instructions``: none are all that the GPU has. ``status``: where no recorded result says more.
+    as in a :class:`.Model`. ``k``: products of an instruction, the usual one first; ``wgmma`` and ``tcgen05`` have no
+    other, and one below ``length`` makes a shorter block. ``kind``: the algorithm, a file of :mod:`.units`; scaled
+    inputs name their own. ``instructions``: none are all that the GPU has. ``status``: where no recorded result says
+    more.
     """
 
     inputs: tuple[Pair, ...]
@@ -46,12 +51,14 @@ class Cell:
     kind: str = "block"
     instructions: tuple[str, ...] = ()
     status: Status = Status.LITERATURE
+    subnormals: Literal["kept", "flushed"] = "kept"
 
 
 @dataclass(frozen=True)
 class GPU:
     """One GPU. ``capability``: the compute capability, None for one that is not NVIDIA's.
 
+    ``names``: GPUs of the same units by other names, "x" being any digit.
     ``instructions``: what its units have, first the one that torch's products use. ``recorded``: the instructions whose
     recorded results the records reproduce, as "mma fp16->fp32", or "mma.k4 tf32->fp32" where it is one k alone.
     """
@@ -62,6 +69,15 @@ class GPU:
     instructions: tuple[str, ...]
     cells: tuple[Cell, ...]
     recorded: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    vendor: str = "NVIDIA"
+
+    @property
+    def label(self) -> str:
+        """The name, with vendor or compute capability and the architecture."""
+        if self.capability is None:
+            return f"{self.name} ({self.vendor} {self.architecture})"
+        return f"{self.name} ({self.architecture}, sm_{self.capability[0]}{self.capability[1]})"
 
 
 def same(*names: str) -> tuple[Pair, ...]:
@@ -75,7 +91,7 @@ def pairs(*names: str) -> tuple[Pair, ...]:
 
 
 _MX = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
-PLAIN: tuple[str, ...] = ("fp16", "bf16", "tf32", *_MX, "int8", "fp64")
+PLAIN: tuple[str, ...] = ("fp16", "bf16", "tf32", *_MX, "int8", "fp64", "fp32", "e4m3fnuz", "e5m2fnuz")
 # Inputs whose blocks share a scale: the element's format, the scale, and the algorithm: mxfp4 is the instruction of 64
 # products, mxfp4_k32 that of 32.
 SCALED: dict[str, tuple[str, Scale, str]] = {
@@ -150,6 +166,30 @@ _RTX_BLACKWELL = (
     _INT8,
 )
 
+# AMD's Matrix Cores. XF32 is TF32's format, as AMD calls it; fp8 and bf8 of CDNA3 are E4M3FNUZ and E5M2FNUZ. The BF16
+# instructions of CDNA1, `_bf16`, are there on CDNA2 beside the newer `_bf16_1k`.
+_MFMA = ("mfma",)
+_CHAIN = Cell(same("fp32"), "fp32", 1, 0, None, (4, 2, 1), kind="fma", rounding="rne", instructions=_MFMA)
+_CHAIN64 = Cell(same("fp64"), "fp64", 1, 0, None, (4,), kind="fma", instructions=_MFMA)
+_BF16_BY_2 = Cell(same("bf16"), "fp32", 2, 0, None, (8, 4, 2), kind="pairwise", rounding="rne")
+_BY_4 = Cell(_FP16, "fp32", 4, 0, None, (16, 8, 4), kind="pairwise", rounding="rne")
+_CDNA1 = (_CHAIN, _BY_4, _BF16_BY_2)
+_FLUSHES = partial(replace, subnormals="flushed")
+_CDNA2 = (
+    _CHAIN,
+    _CHAIN64,
+    _FLUSHES(_BY_4, instructions=_MFMA),
+    _FLUSHES(_BY_4, inputs=same("bf16"), instructions=("mfma_1k",)),
+    _FLUSHES(_BF16_BY_2, instructions=_MFMA),
+)
+_CDNA3 = (
+    _CHAIN,
+    _CHAIN64,
+    Cell(_TF32, "fp32", 4, 24, None, (8, 4), kind="two_step", rounding="rne"),
+    Cell(_HALF, "fp32", 8, 24, None, (16, 8, 4), kind="two_step", rounding="rne"),
+    Cell(pairs("e4m3fnuz", "e5m2fnuz"), "fp32", 16, 24, None, (32, 16), kind="two_step_fp8", rounding="rne"),
+)
+
 _FP16_TO_BOTH = ("mma fp16->fp32", "mma fp16->fp16")
 _RECORDED_BY_8 = (*_FP16_TO_BOTH, "mma bf16->fp32", "mma tf32->fp32")
 _RECORDED_BY_16 = (*_FP16_TO_BOTH, "mma bf16->fp32", "mma.k4 tf32->fp32")
@@ -158,15 +198,28 @@ _FP8_TO_FP32 = ("mma e4m3->fp32", "mma e5m2->fp32")
 _WGMMA_FP8 = ("wgmma e4m3->fp32", "wgmma e5m2->fp32")
 
 ROWS: tuple[GPU, ...] = (
-    GPU("V100", "Volta", (7, 0), ("mma",), _VOLTA, _FP16_TO_BOTH),
-    GPU("T4", "Turing", (7, 5), ("mma",), _TURING),
+    GPU("V100", "Volta", (7, 0), ("mma",), _VOLTA, _FP16_TO_BOTH, ("TITAN V",)),
+    GPU("T4", "Turing", (7, 5), ("mma",), _TURING, names=("RTX 20xx", "Quadro RTX", "Quadro RTX xxxx")),
     GPU("A100", "Ampere", (8, 0), ("mma",), _AMPERE, _RECORDED_BY_8),
-    GPU("A2", "Ampere", (8, 6), ("mma",), _AMPERE, _RECORDED_BY_8),
+    GPU("A2", "Ampere", (8, 6), ("mma",), _AMPERE, _RECORDED_BY_8, ("A10", "A40", "RTX 30xx", "RTX Axxxx")),
     GPU("A30", "Ampere", (8, 0), ("mma",), _AMPERE),
-    GPU("Ada", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32, *_FP8_TO_FP16)),
+    GPU("Ada", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32, *_FP8_TO_FP16),
+        ("RTX 40xx", "L4", "L40", "RTX Ada", "RTX xxxx Ada")),
     GPU("L40S", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32)),
-    GPU("H100", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
+    GPU("H100", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16),
+        ("H800", "GH200")),
     GPU("H200", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
-    GPU("B200", "Blackwell", (10, 0), ("tcgen05", "mma"), _B200, (*_RECORDED_BY_16, *_FP8_TO_FP16, *_FP8_TO_FP32)),
-    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma",), _RTX_BLACKWELL),
+    GPU("B200", "Blackwell", (10, 0), ("tcgen05", "mma"), _B200, (*_RECORDED_BY_16, *_FP8_TO_FP16, *_FP8_TO_FP32),
+        ("GB200",)),
+    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma",), _RTX_BLACKWELL, names=("RTX 50xx",)),
+    GPU("MI100", "CDNA1", None, _MFMA, _CDNA1, names=("CDNA1",), vendor="AMD"),
+    GPU("MI210", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, names=("CDNA2",), vendor="AMD"),
+    GPU("MI250X", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, vendor="AMD"),
+    GPU("MI300X", "CDNA3", None, _MFMA, _CDNA3, names=("CDNA3",), vendor="AMD"),
 )  # fmt: skip
+# GPUs whose units nobody has published a model of.
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("MI350", "MI350X", "MI355X"), "AMD CDNA4"),
+    "CDNA4": "AMD",
+    **dict.fromkeys(("B300", "GB300"), "Blackwell, sm_103"),
+}

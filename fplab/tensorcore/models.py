@@ -1,4 +1,4 @@
-"""What each GPU's Tensor Core computes, as frozen records: block lengths, alignments, roundings, floors.
+"""What each GPU's matrix units compute, as frozen records: block lengths, alignments, roundings, floors.
 
 One **block** takes L products and one accumulator c. With emax the largest exponent among the non-zero terms, every
 term is truncated toward zero to a multiple of 2**(emax - F), the truncated terms are added exactly, and the sum is
@@ -25,7 +25,7 @@ from typing import Any, Literal
 from .. import formats
 from ..errors import LabError, door, unknown
 from ..formats import Format
-from .gpus import GPU, PLAIN, ROWS, SCALED, Cell, Scale
+from .gpus import GPU, PLAIN, REFUSED, ROWS, SCALED, Cell, Scale
 from .gpus import Status as Status
 
 GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
@@ -46,8 +46,8 @@ class Model:
     ``kind``: the algorithm, a file of :mod:`.units`. ``length``: products of one block, L. ``alignment_bits``: F; terms
     are cut to multiples of 2**(emax - F). ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne".
     ``floor``: the least emax, or None. ``k``: how many products one instruction takes. ``scale``: None, or format and
-    group length of block scales.
-    The fields after ``scale`` answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
+    group length of block scales. ``subnormals``: whether the unit keeps those of operands, C and results.
+    The fields after that answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
 
     Raises LabError for a rounding or an answer that does not exist.
     """
@@ -66,6 +66,7 @@ class Model:
     k: int
     status: Status
     scale: tuple[str, int] | None = None
+    subnormals: Literal["kept", "flushed"] = "kept"
     floor_rule: Literal["emax", "zero_terms"] = "emax"
     c_exponent: Literal["clamped", "true"] = "clamped"
     negative_zeros: Literal["plus", "minus"] = "plus"
@@ -80,7 +81,7 @@ class Model:
                 f"kind={self.kind!r} is no algorithm; allowed: {', '.join(KINDS)}. "
                 f"A new one is a file, fplab/tensorcore/units/{self.kind}.py."
             )
-        for name, allowed in {"rounding": ("rtz", "rne"), **OPTIONS}.items():
+        for name, allowed in {"rounding": ("rtz", "rne"), "subnormals": ("kept", "flushed"), **OPTIONS}.items():
             if (value := getattr(self, name)) not in allowed:
                 raise LabError(f"{name}={value!r} is not possible; allowed: {', '.join(map(repr, allowed))}.")
 
@@ -169,19 +170,19 @@ def _of_row(row: GPU) -> tuple[Model, ...]:
 
 def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
     """The models of one cell: a model for every instruction, pair of inputs and k."""
-    kept = 0 if cell.output in ("int32", "fp64") else formats.get(cell.output).fraction_bits
+    kept = 0 if cell.output == "int32" else formats.get(cell.output).fraction_bits
     for instruction in cell.instructions or row.instructions:
         if instruction not in row.instructions:
             raise unknown("instruction", instruction, row.instructions)
         for names in cell.inputs:
             (a, scale, kind), (b, _, _) = (_one_input(name) for name in names)
-            for k in cell.k if instruction == "mma" else cell.k[:1]:
+            for k in cell.k[:1] if instruction in ("wgmma", "tcgen05") else cell.k:
                 model = Model(
                     gpu=row.name, instruction=instruction, a=a, b=b, output=cell.output, kind=kind or cell.kind,
                     length=min(cell.length, k) if cell.alignment_bits else cell.length,
                     alignment_bits=cell.alignment_bits, kept_bits=kept if cell.kept_bits is None else cell.kept_bits,
                     rounding=cell.rounding or ("rne" if cell.output in ("fp16", "fp64") else "rtz"),
-                    floor=cell.floor, k=k, status=cell.status, scale=scale,
+                    floor=cell.floor, k=k, status=cell.status, scale=scale, subnormals=cell.subnormals,
                 )  # fmt: skip
                 if set(_recorded(model)) & set(row.recorded):
                     model = dataclasses.replace(model, status=Status.DATA)
@@ -195,23 +196,46 @@ def _recorded(model: Model) -> tuple[str, str]:
 
 
 def gpu_name(gpu: str) -> str:
-    """A GPU's name as the table spells it: any case, spaces and hyphens ignored."""
-    if isinstance(gpu, str):
-        wanted = re.sub(r"[\s_-]", "", gpu).lower()
-        for name in GPUS:
-            if name.lower() == wanted:
-                return name
-        error = unknown("GPU", gpu, [name.lower() for name in GPUS])
-        raise LabError(_as_spelt(str(error), gpu))
-    raise unknown("GPU", gpu, GPUS)
+    """The name of a GPU's row: any case, spaces and hyphens ignored, by any of the row's names.
+
+    Vendors' words around a name may stand: "NVIDIA GeForce RTX 4090 Laptop GPU" is an RTX 4090.
+    """
+    if not isinstance(gpu, str):
+        raise unknown("GPU", gpu, [row.label for row in ROWS])
+    wanted = _plain(gpu)
+    for row in ROWS:
+        if any(re.fullmatch(_pattern(name), wanted) for name in (row.name, *row.names)):
+            return row.name
+    for name, architecture in REFUSED.items():
+        if name.lower() == wanted:
+            raise LabError(f"{name} ({architecture}) has matrix units of which no model is published.")
+    head, quoted, rest = str(unknown("GPU", gpu, [name.lower() for name in GPUS])).partition(repr(gpu))
+    allowed, asks, near = rest.partition(" Did you mean")
+    for row in ROWS:
+        allowed = re.sub(rf"\b{row.name.lower()}\b", row.label, allowed)
+        near = re.sub(rf"\b{row.name.lower()}\b", row.name, near)
+    others = ", ".join(name for row in ROWS for name in row.names)
+    raise LabError(f"{head}{quoted}{allowed} By the units that they share also: {others}.{asks}{near}")
 
 
-def _as_spelt(text: str, given: str) -> str:
-    """A message with the table's spelling of the GPUs in it; what was given stays as it was."""
-    head, quoted, rest = text.partition(repr(given))
-    for name in GPUS:
-        rest = re.sub(rf"\b{name.lower()}\b", name, rest)
-    return head + quoted + rest
+def _pattern(name: str) -> str:
+    """What matches a name of the table, in which a small x is a digit."""
+    return r"\d".join(_plain(part) for part in name.split("x"))
+
+
+def _plain(gpu: str) -> str:
+    """A GPU's name without spaces and the words around it."""
+    text = re.sub(r"[\s_-]", "", gpu).lower()
+    return re.sub(r"^(nvidia|amd)?(geforce|instinct)?|((ti|super|d)*(laptopgpu)?|gpu)$", "", text)
+
+
+def said(gpu: str | Model) -> str:
+    """A GPU as messages name it: as it was called, with its architecture and the row that stands for it."""
+    row = _BY_NAME[gpu.gpu if isinstance(gpu, Model) else gpu_name(gpu)]
+    if isinstance(gpu, Model) or _plain(gpu) == row.name.lower():
+        return row.label
+    inside = row.label.removeprefix(row.name).strip(" ()")
+    return f"{gpu} ({inside}{f', as {row.name}' if row.name != row.architecture else ''})"
 
 
 def input_key(inputs: Inputs) -> _Key:
@@ -268,11 +292,11 @@ def _instruction(name: str | None, gpu: str) -> tuple[str | None, int | None]:
     """An instruction's family and k: "mma.k8" is ("mma", 8); None is torch's choice."""
     if name is None:
         return None, None
-    match = re.fullmatch(r"([a-z0-9]+?)(?:\.k(\d+))?", name.strip().lower()) if isinstance(name, str) else None
+    match = re.fullmatch(r"([a-z0-9_]+?)(?:\.k(\d+))?", name.strip().lower()) if isinstance(name, str) else None
     if match is None or match[1] not in INSTRUCTIONS:
         raise unknown("instruction", name, INSTRUCTIONS)
     if match[1] not in (allowed := _BY_NAME[gpu].instructions):
-        raise LabError(f"{gpu} has no {match[1]}. Allowed on {gpu}: {', '.join(allowed)}.")
+        raise LabError(f"{_BY_NAME[gpu].label} has no {match[1]}. Allowed on {gpu}: {', '.join(allowed)}.")
     return match[1], int(match[2]) if match[2] else None
 
 
@@ -292,11 +316,12 @@ def get(
 ) -> Model:
     """The record of a cell; a Model is returned as it is.
 
-    ``gpu``: one of :data:`GPUS`, without regard to case. ``inputs``: one of :data:`INPUTS`, or a pair for A and B;
-    dtypes of torch and ml_dtypes are names too.
+    ``gpu``: one of :data:`GPUS`, without regard to case, or a GPU of the same units ("RTX 4090" is of Ada, "CDNA3" is
+    MI300X: the ``names`` of :data:`.gpus.ROWS`). ``inputs``: one of :data:`INPUTS`, or a pair for A and B; dtypes of
+    torch and ml_dtypes are names too.
     ``output``: the format of C and D, "fp32" or "fp16" ("int32" and "fp64" where those are the only ones, or None).
-    ``instruction``: "mma", "wgmma" or "tcgen05", "mma.k8" for the shorter of two; None is what torch's products use
-    there, or the only one that has the cell.
+    ``instruction``: NVIDIA's "mma", "wgmma" or "tcgen05", AMD's "mfma" or, for BF16 on CDNA2, "mfma_1k"; "mma.k8" for
+    the shorter of two. None is what torch's products use there, or the only one that has the cell.
 
     Raises LabError for what the table does not have, with what it does.
     """
@@ -310,7 +335,7 @@ def get(
         names = dict.fromkeys(input_name(m) for m in cells)
         others = [g for g in GPUS if any(key(m) == wanted for m in _cells(g))]
         raise LabError(
-            f"{name} has no {_shown(inputs)}. Allowed on {name}: {', '.join(names)}."
+            f"{said(gpu)} has no {_shown(inputs)}. Allowed on {name}: {', '.join(names)}."
             + (f" GPUs that have it: {', '.join(others)}." if others else "")
         )
     if output in (None, "fp32") and all(m.output != "fp32" for m in with_inputs):
@@ -319,11 +344,11 @@ def get(
     with_output = [m for m in with_inputs if m.output == target]
     if not with_output:
         outputs = ", ".join(dict.fromkeys(m.output for m in with_inputs))
-        raise LabError(f"{name} has no {_shown(inputs)} with output={output!r}. Allowed: {outputs}.")
+        raise LabError(f"{said(gpu)} has no {_shown(inputs)} with output={output!r}. Allowed: {outputs}.")
     found = [m for m in with_output if family in (None, m.instruction)]
     if not found:
         families = ", ".join(dict.fromkeys(m.instruction for m in with_output))
-        raise LabError(f"{name} has no {family} that takes {_shown(inputs)} to {target}. Allowed: {families}.")
+        raise LabError(f"{said(gpu)} has no {family} that takes {_shown(inputs)} to {target}. Allowed: {families}.")
     found = [m for m in found if m.instruction == found[0].instruction]
     if k is None:
         return found[0]

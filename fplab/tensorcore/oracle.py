@@ -60,7 +60,12 @@ def bits(result: Exact) -> int:
 
 
 def result_bits(result: Exact, model: Model) -> int:
-    """A result as the FP32 bits in which it travels: NaN is 0x7FFFFFFF, and for FP16 output 0x7FFF widened."""
+    """A result as the FP32 bits in which it travels: NaN is 0x7FFFFFFF, and for FP16 output 0x7FFF widened.
+
+    An FP64 result's are its own.
+    """
+    if model.output == "fp64":
+        return exact.round_to(exact.NAN if result.is_nan else result, "fp64")[0]
     if result.is_nan:
         return 0x7FFFFFFF if model.output == "fp32" else 0x7FFFE000
     return bits(result)

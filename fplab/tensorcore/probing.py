@@ -1,4 +1,4 @@
-"""Inferring a Tensor Core's arithmetic from its outputs alone.
+"""Inferring a matrix unit's arithmetic from its outputs alone.
 
 A probe row holds a few powers of two. With X and -X in one block, a third term s survives their cancellation only if it
 is no more than F places below X; if it sits in another block it survives anyway. From such rows come the alignment, the
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import seeds
 from ..errors import LabError, integer, quotes_call
 from ..formats import Format, get
 from . import elimination, models, units
@@ -21,8 +22,14 @@ from .models import Model, Status
 MEASURED = {"fp16", "bf16", "tf32", "e4m3", "e5m2"}
 UNSEEN = ("overflow", "negative_zeros", "zero_from_below", "c_exponent")
 
+CHECKED = 512  # random rows on which a record that was measured must give the black box's bits
+
 Array = np.ndarray[Any, Any]
 BlackBox = Callable[..., Any]
+
+
+class NoBlockError(LabError):
+    """A black box that is no fused block."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,10 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     some rows have 32 or 64 products, whatever ``k``.
 
     FP16, BF16, TF32 and FP8 are measured: every field comes from rows made to show it. The products of FP6 and FP4
-    span too few exponents for that, and INT8 and FP64 have no alignment: there :mod:`.elimination` compares the black
-    box with a family of records, and ``undecided`` names what those that are left differ in. Block-scaled inputs are
-    called as ``black_box(a, b, c, scale_a, scale_b)``; INT8 with int8 and int32 arrays, FP64 with float64.
+    span too few exponents for that, INT8, FP32 and FP64 have no alignment, and AMD's units are no fused blocks: there
+    :mod:`.elimination` compares the black box with a family of records, and ``undecided`` names what those that are
+    left differ in. Block-scaled inputs are called as ``black_box(a, b, c, scale_a, scale_b)``; INT8 with int8 and int32
+    arrays, FP64 with float64.
 
     Raises LabError for a black box that is no arithmetic known here, and for a ``k`` that one block may hold.
 
@@ -94,7 +102,7 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
         return _eliminated(black_box, inputs, output, k)
     try:
         return _measured(_Bench(black_box, get(a), get(b), get(output), k))
-    except LabError:  # the table may have an algorithm for these inputs that is none of fused blocks
+    except NoBlockError:  # the table may have an algorithm for these inputs that is none of fused blocks
         if all(units.of(m).measured for m in models.TABLE if models.key(m) == models.input_key(inputs)):
             raise
         return _eliminated(black_box, inputs, output, k)
@@ -125,6 +133,9 @@ def _measured(bench: _Bench) -> Finding:
         k=of_kind or _instruction(bench, length),
         status=Status.OPEN, **fields,
     )  # fmt: skip
+    rows = units.of(model).draw(model, k, CHECKED, np.random.Generator(seeds.stream(0)))
+    if not elimination.agrees(model, rows, bench.black_box(*rows.values())):
+        raise NoBlockError("these outputs are not those of the fused block that its alignment and roundings suggest.")
     equals = tuple(m.name for m in models.TABLE if _same(m, model, undecided))
     return Finding(model, blocks, inside, tuple(undecided), equals)
 
@@ -152,6 +163,8 @@ def _same(m: Model, found: Model, undecided: list[str]) -> bool:
 def _alignment(bench: _Bench) -> tuple[tuple[int, ...], int]:
     """The first block, and F: how far below X a term survives X - X there."""
     s = max(bench.least, bench.smallest)
+    if not bench.run([({2: (1.0, s)}, 0.0)])[0]:
+        raise NoBlockError(f"a product of 2**{s} is lost even alone, as no fused block loses it.")
     top = min(bench.most, 100)
     spans = range(0, min(top - s, 60) + 1)
     places = range(2, bench.k)
@@ -160,13 +173,14 @@ def _alignment(bench: _Bench) -> tuple[tuple[int, ...], int]:
     alive = (bench.run(rows) != 0).reshape(len(places), len(used))
     inside = [j for j, row in zip(places, alive, strict=True) if not row[-1]]
     if not inside:
-        raise LabError(
+        raise NoBlockError(
             f"no term of {bench.a.name} * {bench.b.name} is lost beside one that is 2**{used[-1]} times larger: either "
             "there is no fused block, or these formats span too few exponents to see its alignment."
         )
     survived = {max((d for d, ok in zip(used, alive[j - 2], strict=True) if ok), default=-1) for j in inside}
     if len(survived) != 1:
-        raise LabError(f"terms of one block are cut at different places ({sorted(survived)}); this is no fused block.")
+        several = sorted(survived)
+        raise NoBlockError(f"terms of one block are cut at different places ({several}); this is no fused block.")
     return (0, 1, *inside), survived.pop()
 
 
@@ -196,7 +210,8 @@ def _shape(blocks: units.Blocks, inside: bool) -> tuple[str, int, int | None]:
         unit = units.named(kind)
         if unit.measured and (found := unit.recognise(blocks, inside)):
             return kind, *found
-    raise LabError(f"blocks {blocks} with c {'inside' if inside else 'outside'} are no arithmetic that is known here.")
+    c = "inside" if inside else "outside"
+    raise NoBlockError(f"blocks {blocks} with c {c} are no arithmetic that is known here.")
 
 
 def _kept(bench: _Bench) -> int:
@@ -223,7 +238,7 @@ def _rounding(bench: _Bench, kept: int, block: tuple[int, ...]) -> Any:
         return "rtz"
     if steps == (1, 0, 1, 0):
         return "rne"
-    raise LabError(f"results above 6.125 are rounded by {steps} units: neither toward zero nor to nearest even.")
+    raise NoBlockError(f"results above 6.125 are rounded by {steps} units: neither toward zero nor to nearest even.")
 
 
 def _floor(bench: _Bench, alignment: int, rounding: str, undecided: list[str]) -> int | None:

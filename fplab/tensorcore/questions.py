@@ -65,5 +65,12 @@ QUESTIONS: tuple[Question, ...] = (
         ("zero_group",),
     ),
     Question("convolutions", say("Which product a convolution becomes, and its order of k.")),
+    Question(
+        "Matrix Cores",
+        say(
+            "AMD: the sign and payload of a NaN; whether XF32 makes an infinity of the NaN 0x7F800001; and the models "
+            "themselves, of which later versions of MMA-Sim differ (CDNA1: one exact sum a group)."
+        ),
+    ),
 )
 """What is not known of these units, each with the GPU's answer that would settle it."""

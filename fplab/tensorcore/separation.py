@@ -55,7 +55,7 @@ def separate(model: Model, other: Model, seed: int = 0) -> Separation | None:
     >>> found.products, found.bits != found.other_bits
     (1, True)
     """
-    if not all(units.of(m).traced for m in (model, other)):
+    if not all(m.output in ("fp32", "fp16") for m in (model, other)):
         raise LabError("separate compares models of fused blocks; INT8 and FP64 are exact or plain IEEE arithmetic.")
     rng = np.random.Generator(seeds.stream(integer("seed", seed, 0, 2**64 - 1)))
     best: tuple[Array, Array, float] | None = None

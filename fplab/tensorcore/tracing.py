@@ -21,10 +21,14 @@ from .operands import read, read_scales
 
 @dataclass(frozen=True)
 class Step:
-    """One block, or the addition of c that ends a widened FP8 instruction (``what`` is "add": no terms, no emax).
+    """One step: a block, or what else an algorithm does with sums.
 
+    ``what``: "block"; "add", where c is added at last (in a widened FP8 instruction without terms and emax); "join",
+    where the sums of two blocks are. Nothing is cut in a "tree" of products added pairwise, the "sum" of it and c, and
+    an "fma".
     ``emax``: the exponent of alignment; None where all terms are zero or special operands decide. ``units``: the sum
-    of the truncated terms in units of ``quantum``. ``result``: after rounding, ``bits`` as float32.
+    of the truncated terms in units of ``quantum``. ``result``: after rounding, ``bits`` as float32 (FP64: float64),
+    which of a sum inside a group may hold fewer digits.
     """
 
     what: str
@@ -88,7 +92,7 @@ def trace(
     """One row as :func:`dot` computes it, with every step as data: ``a``, ``b`` (K,), ``c`` a number.
 
     The other arguments are :func:`dot`'s; block scales have shape (K / length, rounded up). It is computed by the
-    oracle, on integers and fractions. Not for INT8 and FP64, whose steps hide nothing.
+    oracle, on integers and fractions. Not for INT8, whose steps hide nothing.
 
     >>> step = trace([2.0**-12] * 4, [2.0**-12] * 4, 1.0, gpu="V100").steps[0]
     >>> [t.units for t in step.terms], step.result
@@ -96,7 +100,7 @@ def trace(
     """
     model = models.get(gpu, inputs, output, instruction)
     if not units.of(model).traced:
-        raise LabError(f"{models.input_name(model)} has no blocks to trace; allowed: FP16, BF16, TF32, FP8, FP6, FP4.")
+        raise LabError(f"{models.input_name(model)} has no blocks to trace; allowed: all floating-point formats.")
     x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
     if x.shape != y.shape or x.ndim != 1:
         raise LabError(f"a has shape {x.shape} and b {y.shape}; both must be (K,).")
@@ -120,7 +124,7 @@ def _trace(model: Model, a: list[float], b: list[float], c: float, scales: list[
         steps.append(_step(block, model, factors, acc if enters else 0.0))
         acc = steps[-1].result
     bits = steps[-1].bits if steps else oracle.result_bits(exact.from_float(c), model)
-    result = float(np.uint32(bits).view(np.float32))
+    result = _number(bits, model)
     finite = np.isfinite([*a, *b, c, *(s for pair in scales for s in pair)]).all()
     return Trace(model, tuple(steps), result, bits, _exact_sum(model, a, b, c, scales) if finite else None)
 
@@ -128,15 +132,28 @@ def _trace(model: Model, a: list[float], b: list[float], c: float, scales: list[
 def _step(block: Block, model: Model, factors: units.Factors, c: float) -> Step:
     """An oracle's block as a step."""
     bits = oracle.result_bits(block.result, model)
-    result = float(np.uint32(bits).view(np.float32))
+    result = _number(bits, model)
+    if block.result.kind == "finite" and block.result.value:
+        result = float(block.result.value)
     named = [*factors, (-1, c, 1.0)]
     emax = block.emax
     terms = tuple(
-        dataclasses.replace(t, k=k, a=x, b=y, shift=0 if emax is None else emax - t.exponent)
+        dataclasses.replace(
+            t,
+            k=k,
+            a=float(t.value) if k == units.OF_SUM[0] else x,
+            b=y,
+            shift=0 if emax is None or not t.counts else emax - t.exponent,
+        )
         for (k, x, y), t in zip(named, block.terms, strict=False)
     )
     lost = sum((t.lost for t in terms), Fraction(0))
     return Step(block.what, terms, emax, block.quantum, block.units, result, bits, lost, block.lost_to_rounding)
+
+
+def _number(bits: int, model: Model) -> float:
+    """A result of its bits."""
+    return float(np.uint64(bits).view(np.float64) if model.output == "fp64" else np.uint32(bits).view(np.float32))
 
 
 def _exact_sum(model: Model, a: list[float], b: list[float], c: float, scales: list[tuple[float, float]]) -> Fraction:

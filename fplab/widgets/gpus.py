@@ -22,6 +22,8 @@ __all__ = ["State", "render", "widget"]
 
 index(__name__)
 
+SINGLE = tuple(name for name in INPUTS if name != "fp64")  # whose results are FP32 or FP16
+
 FIRST = "three generations"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
 
@@ -78,7 +80,7 @@ def render(state: State) -> str:
     drawing = Scene(860, 34 + 26 * len(given))
     finite = [Fraction(answer.value) for answer in given if answer.bits is not None and np.isfinite(answer.value)]
     worst = max((abs(x - wanted) for x in finite), default=Fraction(0)) if wanted is not None else Fraction(0)
-    for x, head in ((142, say("bits")), (240, say("value")), (410, say("error"))):
+    for x, head in ((212, say("bits")), (310, say("value")), (480, say("error"))):
         drawing.text(x, 16, head, size=12, opacity=0.8)
     for row, answer in enumerate(given):
         _row(drawing, 40 + 26 * row, answer, groups, wanted, worst)
@@ -91,19 +93,20 @@ def render(state: State) -> str:
 
 def _row(drawing: Scene, y: float, answer: Answer, groups: list[int], wanted: Fraction | None, worst: Fraction) -> None:
     drawing.text(4, y, answer.gpu, size=13, font_weight="bold")
+    drawing.text(104, y, models.row_of(answer.gpu).architecture, size=12, opacity=0.8)
     if answer.bits is None:
-        drawing.text(142, y, say("has no such product"), size=12, opacity=0.8)
+        drawing.text(212, y, say("has no such product"), size=12, opacity=0.8)
         return
     group = groups.index(answer.bits)
-    drawing.rect(116, y - 13, 18, 18, COLOURS[group % len(COLOURS)], fill_opacity=0.45)
-    drawing.text(125, y, chr(ord("A") + group), "middle", 12, class_="group")
-    drawing.text(142, y, f"{answer.bits:08x}", size=13, font_family="ui-monospace,monospace", class_="bits",
+    drawing.rect(186, y - 13, 18, 18, COLOURS[group % len(COLOURS)], fill_opacity=0.45)
+    drawing.text(195, y, chr(ord("A") + group), "middle", 12, class_="group")
+    drawing.text(212, y, f"{answer.bits:08x}", size=13, font_family="ui-monospace,monospace", class_="bits",
                  data_gpu=answer.gpu)  # fmt: skip
-    drawing.text(240, y, f"{answer.value:.10g}", size=13)
+    drawing.text(310, y, f"{answer.value:.10g}", size=13)
     if wanted is not None and np.isfinite(answer.value):
         error = Fraction(answer.value) - wanted
-        drawing.text(410, y, f"{float(error):+.4g}" if error else "0", size=13)
-        drawing.rect(520, y - 11, float(abs(error) / worst) * 320 if worst else 0, 13, COLOURS[group % len(COLOURS)],
+        drawing.text(480, y, f"{float(error):+.4g}" if error else "0", size=13)
+        drawing.rect(580, y - 11, float(abs(error) / worst) * 260 if worst else 0, 13, COLOURS[group % len(COLOURS)],
                      fill_opacity=0.6)  # fmt: skip
 
 
@@ -123,7 +126,7 @@ def changed(state: State, field: str, value: Any) -> State:
 
 CONTROLS = (
     Control("preset", say("example"), options=("", *PRESETS)),
-    Control("inputs", say("inputs"), options=INPUTS),
+    Control("inputs", say("inputs"), options=SINGLE),
     Control("output", say("output"), options=("fp32", "fp16")),
     Control("a", say("a"), wide=True),
     Control("b", say("b"), wide=True),

@@ -1,4 +1,4 @@
-"""The Tensor Core stepper: one row of a product, block by block, with every bit that alignment and rounding lose."""
+"""The stepper of matrix units: one row of a product, step by step, with all bits that alignment and rounding lose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..draw.page import Facts, Said, after_colon, bracketed, facts, listed, note, panel, power, title, two_to
-from ..draw.stepper import step_scene
+from ..draw.stepper import is_whole, step_scene
 from ..errors import LabError, quotes_call
 from ..lazily import index
 from ..tensorcore import GPUS, models, tracing
@@ -25,7 +25,7 @@ __all__ = ["State", "render", "widget"]
 index(__name__)
 
 MOST_TERMS = 64
-INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
+INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "fp32", "fp64")
 PRESETS: dict[str, tuple[str, str, str]] = {
     "1 + 4 × 2^-24": ("2^-12 2^-12 2^-12 2^-12", "2^-12 2^-12 2^-12 2^-12", "1"),
     "16 × 2^-24 + 1": (" ".join(["2^-12"] * 16), " ".join(["2^-12"] * 16), "1"),
@@ -56,7 +56,7 @@ class State:
 
 
 def named(model: models.Model) -> str:
-    return f"mma.k{model.k}" if model.instruction == "mma" else model.instruction
+    return model.instruction if model.instruction in ("wgmma", "tcgen05") else f"{model.instruction}.k{model.k}"
 
 
 def numbers(text: str, name: str) -> list[float]:
@@ -146,7 +146,9 @@ def render(state: State) -> str:
 
 
 def _what(step: Step) -> Said:
-    return say_of("stepper", "block") if step.what == "block" else say("c is added")
+    what = {"block": say_of("stepper", "block"), "join": say("both sums are added"),
+            "tree": say("products, pairwise"), "fma": say("multiply-add")}  # fmt: skip
+    return what.get(step.what, say("c is added"))
 
 
 def _unaligned(step: Step) -> Said:
@@ -157,14 +159,17 @@ def _unaligned(step: Step) -> Said:
 
 def _lines(step: Step, trace: Trace) -> Facts:
     emax = [] if step.emax is None else [two_to(step.emax)]
-    cut = listed(*emax, say("cut below {power}", power=power(step.quantum))) if step.quantum else "–"
+    low = say("nothing is cut") if is_whole(step) else say("cut below {power}", power=power(step.quantum))
+    cut = listed(*emax, low) if step.quantum else "–"
     total = f"{step.units:,} × {power(step.quantum)} = {float(step.total)!r}" if step.quantum else "–"
     mode = {"rtz": say_of("stepper", "toward zero"), "rne": say("to nearest even")}
+    inside = step.what != "add" and trace.model.kind.startswith("two_step")  # a sum that is kept as it is
+    rounding = say("nothing") if inside else f"{mode[trace.model.rounding]} → {trace.model.result.name}"
     return [
         (say("aligned to"), cut),
         (say("lost by alignment"), _loss(step.lost_to_truncation)),
         (say("sum of what is left"), total),
-        (say("rounded"), f"{mode[trace.model.rounding]} → {trace.model.result.name}"),
+        (say("rounded"), rounding),
         (say("lost by rounding"), _loss(step.lost_to_rounding)),
         (say("result of the step"), f"{step.result!r}  (0x{step.bits:08x})"),
     ]
@@ -215,6 +220,6 @@ ACTIONS = (
 
 @quotes_call
 def widget(gpu: str = "V100", inputs: str = "fp16", output: str = "fp32") -> Board:
-    """The Tensor Core stepper. Raises LabError for a GPU that does not exist or has no such inputs."""
+    """The stepper of matrix units. Raises LabError for a GPU that does not exist or has no such inputs."""
     state = State(gpu=traced(State(gpu=gpu, inputs=inputs, output=output)).model.gpu, inputs=inputs, output=output)
     return Board(state, render, CONTROLS, ACTIONS, changed)

@@ -17,7 +17,7 @@ from fplab import tensorcore
 from fplab.experiments import tf32
 from fplab.experiments.partial_products import bounds
 from fplab.hardware.cases import philox_bits
-from fplab.tensorcore.models import GPUS, get
+from fplab.tensorcore.models import GPUS, TABLE, get
 
 UNIT = Fraction(2) ** whole.UNIT
 SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
@@ -86,7 +86,9 @@ def test_the_gpus_with_tf32_have_the_blocks_of_the_two_that_are_shown() -> None:
     def blocks(gpus: Any) -> set[tuple[int, int]]:
         return {(one.length, one.alignment_bits) for one in (get(gpu, "tf32") for gpu in gpus)}
 
-    assert blocks(gpu for gpu in GPUS if gpu not in ("V100", "T4")) == blocks(tf32.CORES)
+    fused = {m.gpu for m in TABLE if (m.a, m.kind) == ("tf32", "block")}
+    assert fused == {gpu for gpu in GPUS if gpu not in ("V100", "T4") and not gpu.startswith("MI")}
+    assert blocks(fused) == blocks(tf32.CORES)
 
 
 def test_made_up_operands_are_multiples_that_fp32_holds() -> None:

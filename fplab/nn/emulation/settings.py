@@ -1,4 +1,4 @@
-"""What an emulation is asked for, checked once, and which Tensor Core model each pair of operands goes to."""
+"""What an emulation is asked for, checked once, and which model of a matrix unit each pair of operands goes to."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Settings:
         return a, b
 
     def model(self, a: str, b: str) -> Model:
-        """The Tensor Core model of two formats."""
+        """The model of two formats."""
         if isinstance(self.gpu, Model):
             return _retargeted(self.gpu, a, b)
         return _model(self.gpu, a, b, self.accumulate, self.instruction)
@@ -111,7 +111,7 @@ def _model(gpu: str, a: str, b: str, accumulate: str, instruction: str | None) -
         if any(m.gpu == name and m.a == "fp64" for m in models.TABLE):
             return models.get(gpu, "fp64")
         return Model(  # without FP64 matrix units: multiply-adds of the ordinary ones
-            gpu=name, instruction="fma", a=a, b=b, output="fp64", kind="fma", length=1, alignment_bits=0, kept_bits=0,
+            gpu=name, instruction="fma", a=a, b=b, output="fp64", kind="fma", length=1, alignment_bits=0, kept_bits=52,
             rounding="rne", floor=None, k=1, status=models.Status.OPEN,
         )  # fmt: skip
     return models.get(gpu, (a, b), accumulate, instruction)

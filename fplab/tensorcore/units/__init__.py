@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 Pairs = Sequence[tuple[Exact, Exact]]
 ScalePair = tuple[Scales, Scales]
 Factors = list[tuple[int, float, float]]  # k of a term and its two factors
+OF_SUM = (-2, 0.0, 1.0)  # in the place of a term's: it is the sum of a step before
 Blocks = tuple[tuple[int, ...], ...]  # the k of each block
 Rows = dict[str, Array]  # rows for a black box: a, b (N, K), c (N,), and scale_a, scale_b where there are any
 

@@ -1,4 +1,4 @@
-"""A chain of IEEE fused multiply-adds: FP64, one product after the other."""
+"""A chain of IEEE fused multiply-adds in the format of the result, FP64 or FP32, one product after the other."""
 
 from __future__ import annotations
 
@@ -10,33 +10,48 @@ from ... import exact
 from ...exact import Exact
 from ...kernels import tensorcore_exact as kernels
 from .. import engine
-from ..blocks import Block, decided, in_format
+from ..blocks import Block, exactly, in_format
 from ..models import Model
+from ..operands import nan_bits
 from . import Array, Pairs, Rows, ScalePair, Unit
 
 
 class MultiplyAdds(Unit):
     """c = fma(a, b, c), to nearest."""
 
-    traced = False
-
     def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
-        return [decided(in_format(exact.fma(a[0], b[0], c)[0], model), "fma")]
+        result = in_format(exact.fma(a[0], b[0], c)[0], model)
+        return [exactly([exact.mul(a[0], b[0])[0], c], result, "fma")]
 
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y = engine.whole(a, model), engine.whole(b, model)
-        engine.share(lambda p, q: kernels.fma_dot(x[p:q], y[p:q], c[p:q]), a.shape[0], engine.SLOW * a.size)
+        total = _numbers(c)
+        engine.share(lambda p, q: kernels.fma_dot(x[p:q], y[p:q], total[p:q]), a.shape[0], engine.SLOW * a.size)
+        _settle(c, model)
 
     def chain(
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
     ) -> None:
         a, b, _ = engine.chosen(model, a, b, instructions, None)
         x, y = (np.ascontiguousarray(part) for part in (engine.whole(a, model), engine.whole(b.T, model).T))
-        engine.share(lambda p, q: kernels.fma_matmul(x, y, c, p, q), a.shape[0], a.size * b.shape[1])
+        total = _numbers(c)
+        engine.share(lambda p, q: kernels.fma_matmul(x, y, total, p, q), a.shape[0], a.size * b.shape[1])
+        _settle(c, model)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
         a, b = rng.standard_normal((2, count, k)) * np.exp2(rng.integers(-20, 20, (2, count, k)))
-        return {"a": a, "b": b, "c": rng.standard_normal(count)}
+        rows = {"a": a, "b": b, "c": rng.standard_normal(count)}
+        return rows if model.output == "fp64" else {name: x.astype(np.float32) for name, x in rows.items()}
+
+
+def _numbers(c: Array) -> Array:
+    """An accumulator as floats: FP32 travels in its bits."""
+    return c.view(np.float32) if c.dtype == np.uint32 else c
+
+
+def _settle(c: Array, model: Model) -> None:
+    """The NaN of the CPU made that of the record."""
+    c[np.isnan(_numbers(c))] = np.nan if model.output == "fp64" else nan_bits(model)
 
 
 UNIT = MultiplyAdds()

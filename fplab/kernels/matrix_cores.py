@@ -1,0 +1,240 @@
+"""AMD's Matrix Cores: pairwise sums of products, and sums in two steps that round down.
+
+The element by element functions (:func:`pairwise_dot`, :func:`two_step_dot`) follow the definitions; the matrix kernels
+do the same for many columns at a time. Those of two-step sums take operands packed as in :mod:`.tensorcore_fast`, a
+zero with the exponent that it has here, and leave blocks that are not tame to the element by element function.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import inlined, jit
+from .tensorcore_exact import SPAN, fma
+from .tensorcore_fast import (
+    ABS,
+    INFINITY,
+    LEAST,
+    TAME,
+    TILE,
+    WIDTH,
+    _at,
+    _bits,
+    _float,
+    _largest,
+    _power,
+    _power64,
+    _tame_sum,
+)
+
+ALIGN = 24  # places below the largest product to which products are truncated, and below the largest of both C
+SUM = 31  # and the sum of products
+ZERO = -126  # the exponent of a zero operand
+SIGN = np.uint32(0x80000000)
+
+
+class Rule(NamedTuple):
+    """A two-step sum as kernels see it; every field an int."""
+
+    length: int  # products of a group
+    parts: int  # 2: the first and the second half of a group are summed apart, each at its own exponent
+    emin_a: int
+    emin_b: int
+    nan: int
+
+
+# --- pairwise sums ------------------------------------------------------------------------------------------------
+
+
+@inlined
+def _flushed(x):
+    """A subnormal float32 as a zero of its sign."""
+    bits = _bits(x)
+    return _float(np.uint32(bits & SIGN) if np.uint32(bits & INFINITY) == np.uint32(0) else bits)
+
+
+@jit
+def pairwise_dot(a, b, c, length, flushes):
+    """Rows: to ``c[i]`` is added, group after group, the tree of a group's products; every operation in FP32."""
+    tree = np.empty(length, np.float32)
+    for i in range(a.shape[0]):
+        for start in range(0, a.shape[1], length):
+            for k in range(length):
+                p = fma(a[i, start + k], b[i, start + k], np.float32(0))
+                tree[k] = _flushed(p) if flushes else p
+            n = length
+            while n > 1:
+                n //= 2
+                for k in range(n):
+                    s = np.float32(tree[2 * k] + tree[2 * k + 1])
+                    tree[k] = _flushed(s) if flushes else s
+            s = np.float32(c[i] + tree[0])
+            c[i] = _flushed(s) if flushes else s
+
+
+def _tree(n, flushes):
+    """The sum of ``n`` products, pairwise, as a function of (a, i, b, j, k)."""
+    if n == 1:
+
+        @inlined
+        def one(a, i, b, j, k):
+            p = fma(a[_at(i), _at(k)], b[_at(k), _at(j)], np.float32(0))
+            return _flushed(p) if flushes else p
+
+        return one
+    half, h = _tree(n // 2, flushes), n // 2
+
+    @inlined
+    def total(a, i, b, j, k):
+        s = np.float32(half(a, i, b, j, k) + half(a, i, b, j, k + h))
+        return _flushed(s) if flushes else s
+
+    return total
+
+
+def _pairwise(length, flushes):
+    """``c[i] += a[i] @ b`` by trees of ``length`` products, for rows ``row0`` to ``row1``; all float32, in place."""
+    tree = _tree(length, flushes)
+
+    @jit
+    def kernel(a, b, c, row0, row1):
+        for left in range(0, b.shape[1], SPAN):
+            width = min(SPAN, b.shape[1] - left)
+            for i in range(row0, row1):
+                for k in range(0, a.shape[1], length):
+                    for j in range(left, left + width):
+                        s = np.float32(c[_at(i), _at(j)] + tree(a, i, b, j, k))
+                        c[_at(i), _at(j)] = _flushed(s) if flushes else s
+
+    return kernel
+
+
+PAIRWISE = {(length, flushes): _pairwise(length, flushes) for length in (2, 4) for flushes in (False, True)}
+
+
+# --- sums in two steps --------------------------------------------------------------------------------------------
+
+
+@inlined
+def _exponent(bits, emin):
+    """The exponent of a finite number, clamped; a zero's is -126."""
+    e = max(np.int64(np.uint32(bits >> np.uint32(23)) & np.uint32(255)) - np.int64(127), np.int64(emin))
+    return np.int64(ZERO) if np.uint32(bits & ABS) == np.uint32(0) else e
+
+
+@inlined
+def _finish(s, e, c, forgets):
+    """The second step on ``s * 2**(e - 24)`` and the float32 bits of a finite c; float32 bits.
+
+    ``forgets``: a c more than 25 places below the rest counts for nothing.
+    """
+    ec = max(np.int64(np.uint32(c >> np.uint32(23)) & np.uint32(255)) - np.int64(127), np.int64(ZERO))
+    m = max(np.int64(e), ec)
+    total = np.floor(s * _power64(np.int64(e) - m + np.int64(SUM - ALIGN)))
+    low = np.floor(np.float64(_float(c)) * _power64(np.int64(ALIGN) - m)) * np.float64(2 ** (SUM - ALIGN))
+    low = np.float64(0) if forgets and ec < m - np.int64(25) else low
+    return _bits(np.float32((total + low) * _power64(m - np.int64(SUM))))
+
+
+@jit
+def group(a, at, b, bt, stride, c, r):
+    """One group of products, ``a[at + k]`` and ``b[bt + k * stride]``, and c as float32 bits; so is the result."""
+    marks = np.float64(_float(c)) if np.uint32(c & INFINITY) == INFINITY else np.float64(0)
+    beyond = np.float64(0)
+    total, top = np.float64(0), np.int64(0)
+    for part in range(r.parts):
+        s, e = np.float64(0), np.int64(-1000)
+        first = part * (r.length // r.parts)
+        for k in range(first, first + r.length // r.parts):
+            x, y = a[at + k], b[bt + k * stride]
+            e = max(e, _exponent(_bits(x), r.emin_a) + _exponent(_bits(y), r.emin_b))
+            p = np.float64(x) * np.float64(y)
+            if not np.isfinite(p):
+                marks += p
+            elif np.abs(p) >= np.float64(2.0**128):
+                beyond += np.copysign(np.float64(np.inf), p)
+        scale = _power64(np.int64(ALIGN) - e)
+        for k in range(first, first + r.length // r.parts):
+            s += np.trunc(np.float64(a[at + k]) * np.float64(b[bt + k * stride]) * scale)
+        if part:
+            both = max(e, top)
+            s = np.floor(s * _power64(e - both)) + np.floor(total * _power64(top - both))
+            e = both
+        total, top = s, e
+    if np.isnan(marks) or (marks == 0.0 and np.isnan(beyond)):
+        return np.uint32(r.nan)
+    if marks != 0.0 or beyond != 0.0:
+        return _bits(np.float32(marks if marks != 0.0 else beyond))
+    return _finish(total, top, c, r.parts == 2)
+
+
+@jit
+def two_step_dot(a, b, c, r):
+    """Rows of whole groups: ``c[i]``, float32 bits, becomes the chain of ``a[i]`` and ``b[i]``, values."""
+    for i in range(a.shape[0]):
+        for start in range(0, a.shape[1], r.length):
+            c[i] = group(a[i], start, b[i], start, 1, c[i], r)
+
+
+def _two_step(length, parts):
+    """The kernel of one group length; ``parts``: how many sums a group has."""
+    n = length // parts
+    largest, tame_sum = _largest(n), _tame_sum(n)
+    second = n if parts == 2 else 0
+
+    @inlined
+    def tame(a, ea, at, b, eb, bt, acc, ct, top, part, top2, part2, nan):
+        for j in range(WIDTH):
+            top[j] = largest(ea, at, eb, bt + j)
+            if parts == 2:
+                top2[j] = largest(ea, at + second, eb, bt + second * WIDTH + j)
+        for j in range(WIDTH):
+            scale = _power(np.int32(ALIGN) - max(np.int32(top[j]), np.int32(LEAST)))
+            part[j] = tame_sum(a, at, b, bt + j, scale)
+            if parts == 2:
+                scale = _power(np.int32(ALIGN) - max(np.int32(top2[j]), np.int32(LEAST)))
+                part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, scale)
+        for j in range(WIDTH):
+            c = acc[_at(ct + j)]
+            s, e = np.float64(part[j]), np.int64(top[j])
+            if parts == 2:
+                both = max(e, np.int64(top2[j]))
+                s = np.floor(s * _power64(e - both))
+                s += np.floor(np.float64(part2[j]) * _power64(np.int64(top2[j]) - both))
+                e = both
+            result = _finish(s, e, c, parts == 2)
+            acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
+
+    @jit
+    def kernel(a, ea, ka, rows, b, eb, kb, out, columns, row0, row1, panel0, panel1, r):
+        blocks = ka.size // rows
+        acc = np.empty(TILE * WIDTH, np.uint32)
+        top, top2 = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.int16)
+        part, part2 = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        for panel in range(panel0, panel1):
+            left = panel * WIDTH
+            width = min(WIDTH, columns - left)
+            for tile in range(row0, row1, TILE):
+                height = min(TILE, row1 - tile)
+                for i in range(height):
+                    for j in range(WIDTH):
+                        acc[i * WIDTH + j] = out[(tile + i) * columns + left + j] if j < width else np.uint32(0)
+                for block in range(blocks):
+                    bt = (panel * blocks + block) * length * WIDTH
+                    for i in range(height):
+                        at = block * rows + tile + i
+                        if max(ka[at], kb[panel * blocks + block]) == TAME:
+                            tame(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, top2, part2, r.nan)
+                            continue
+                        for j in range(width):
+                            acc[i * WIDTH + j] = group(a, at * length, b, bt + j, WIDTH, acc[i * WIDTH + j], r)
+                for i in range(height):
+                    for j in range(width):
+                        out[(tile + i) * columns + left + j] = acc[i * WIDTH + j]
+
+    return kernel
+
+
+TWO_STEP = {(length, parts): _two_step(length, parts) for length, parts in ((4, 1), (8, 1), (16, 2))}

@@ -1,0 +1,120 @@
+"""AMD's sums of FP16 and BF16 before CDNA3: products of a group pairwise, then their sum onto c, all in FP32.
+
+Every product, addition and result is rounded to nearest by itself. CDNA2 flushes (``Model.subnormals``): a subnormal
+operand or c becomes +0 before anything else, every subnormal product, sum and result a zero of its sign.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from ... import exact
+from ...exact import Exact
+from ...formats import Format, get
+from ...kernels import matrix_cores as kernels
+from .. import engine
+from ..blocks import Block, exactly, in_format
+from ..models import Model
+from ..operands import nan_bits
+from . import OF_SUM, Array, Factors, Pairs, Rows, ScalePair, Unit, factors_at
+from .block import _elements
+
+ZERO = Exact(False)
+
+
+class Pairwise(Unit):
+    """Two steps a group: the tree of its products, and the addition of c."""
+
+    promotes = True
+
+    # --- the oracle -------------------------------------------------------------------------------------------------
+
+    def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
+        flushes = model.subnormals == "flushed"
+        if flushes:
+            a, b = ([_without(x, f) for x in row] for row, f in ((a, model.format_a), (b, model.format_b)))
+            c = _without(c, model.format_d)
+
+        def rounded(x: Exact) -> Exact:
+            found = in_format(x, model)
+            return exact.flush(found, model.format_d) if flushes else found
+
+        sums = products = [rounded(exact.fma(x, y, ZERO)[0]) for x, y in zip(a, b, strict=True)]
+        while len(sums) > 1:
+            sums = [rounded(exact.add(x, y)[0]) for x, y in zip(sums[::2], sums[1::2], strict=True)]
+        result = rounded(exact.add(c, sums[0])[0])
+        return [exactly(products, sums[0], "tree"), exactly([sums[0], c], result, "sum")]
+
+    def factors(
+        self, model: Model, a: Sequence[float], b: Sequence[float], scales: Sequence[tuple[float, float]]
+    ) -> Iterator[tuple[Factors, bool]]:
+        for start in range(0, -(-len(a) // model.k) * model.k, model.length):
+            yield factors_at(range(start, start + model.length), a, b), False
+            yield [OF_SUM], True
+
+    # --- the fast product -------------------------------------------------------------------------------------------
+
+    def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
+        x, y, total = self._operands(model, a, b, c)
+        engine.share(
+            lambda p, q: kernels.pairwise_dot(x[p:q], y[p:q], total[p:q], model.length, model.subnormals == "flushed"),
+            a.shape[0],
+            a.size,
+        )
+        c[np.isnan(total)] = nan_bits(model)
+
+    def chain(
+        self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
+    ) -> None:
+        if period:
+            engine.promoted(self, model, a, b, c, instructions, period)
+            return
+        a, b, _ = engine.chosen(model, a, b, instructions, None)
+        x, y, total = self._operands(model, a, b.T, c)
+        y, kernel = np.ascontiguousarray(y.T), kernels.PAIRWISE[model.length, model.subnormals == "flushed"]
+        engine.share(lambda p, q: kernel(x, y, total, p, q), a.shape[0], a.size * b.shape[1])
+        c[np.isnan(total)] = nan_bits(model)
+
+    def _operands(self, model: Model, a: Array, b: Array, c: Array) -> tuple[Array, Array, Array]:
+        """Rows of whole instructions and c as numbers, subnormals gone where they are flushed; c in place."""
+        x, y, total = np.ascontiguousarray(engine.whole(a, model)), engine.whole(b, model), c.view(np.float32)
+        if model.subnormals == "flushed":
+            x, y = (np.where(np.abs(v) < 2.0**f.emin, np.float32(0), v) for v, f in
+                    ((x, model.format_a), (y, model.format_b)))  # fmt: skip
+            total[np.abs(total) < 2.0**model.format_d.emin] = 0
+        return x, np.ascontiguousarray(y), total
+
+    # --- probing ----------------------------------------------------------------------------------------------------
+
+    def variants(self, model: Model) -> Iterator[Model]:
+        """Both lengths, subnormals kept and flushed."""
+        for length in (2, 4):
+            for subnormals in ("kept", "flushed"):
+                yield dataclasses.replace(model, length=length, subnormals=subnormals)
+
+    def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
+        """Of half of the rows all products are so small that flushing shows."""
+        a, b = (_elements(get(f), k, count, rng) for f in (model.a, model.b))
+        tiny = rng.random(count) < 0.5
+        a[tiny] = _small(model.format_a, a[tiny])
+        c = np.ldexp(rng.standard_normal(count), np.where(tiny, -130, rng.integers(-8, 24, count))).astype(np.float32)
+        c[rng.random(count) < 0.3] = 0
+        return {"a": a, "b": b, "c": c}
+
+
+def _without(x: Exact, fmt: Format) -> Exact:
+    """A number of a format, a subnormal as +0."""
+    return ZERO if x.kind == "finite" and 0 < x.magnitude < Fraction(2) ** fmt.emin else x
+
+
+def _small(fmt: Format, x: Array) -> Array:
+    """Numbers as subnormals of a format or the least normal ones, with few digits."""
+    digits = np.rint(np.frexp(x)[0] * 2**fmt.significand_bits)
+    return np.asarray(np.ldexp(digits, fmt.emin - fmt.fraction_bits), np.float32)
+
+
+UNIT = Pairwise()
