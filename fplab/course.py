@@ -7,10 +7,8 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +32,6 @@ index(__name__)
 # Where the keyboard is, is said by a line and not by a colour alone.
 FOCUSED = ":is(button,input,select,.noUi-handle,.widget-readout):focus-visible"
 FOCUS = f".jupyter-widgets {FOCUSED}{{outline:2px solid;outline-offset:2px}}"
-# A figure is light or dark as JupyterLab's theme is; elsewhere as the page says.
-THEMED = (
-    "<style>[data-jp-theme-light=true] .fplab-figure{color-scheme:light}"
-    "[data-jp-theme-light=false] .fplab-figure{color-scheme:dark}</style>"
-)
 SIGNS = {"pass": "✓", "FAIL": "✗", "differs, unexplained": "✗", "absent": "–"}  # a dash: neither yes nor no
 
 # --- the language -----------------------------------------------------------------------------------------------
@@ -114,21 +107,16 @@ class Picture:
 
     def _repr_html_(self) -> str:
         from . import experiments
-        from .draw.themes import adaptive
+        from .draw.themes import embedded
 
-        drawn = adaptive(self.path.read_text(encoding="utf-8"))
-        data = base64.b64encode(drawn.encode()).decode("ascii")
         experiment = experiments.load(self.name.partition(".")[0])
-        spoken = html.escape(f"{experiment.title.en}: {experiment.question.en}")
+        spoken = f"{experiment.title.en}: {experiment.question.en}"
         made = say(
             "Drawn by the experiment {name}: fplab run {name} draws it anew, with its data as CSV.",
             name=self.name.partition(".")[0],
         )
-        image = (
-            f'<img class="fplab-figure" alt="{spoken}" src="data:image/svg+xml;base64,{data}" '
-            'style="width:100%;min-width:52em;max-width:68em;border-radius:4px"/>'
-        )
-        return f'{THEMED}<div style="overflow-x:auto">{image}</div>' + in_each(lambda: note(str(made)))
+        image = embedded(self.path.read_text(encoding="utf-8"), spoken)
+        return image + in_each(lambda: note(str(made)))
 
 
 def folders() -> tuple[Path, ...]:
@@ -178,7 +166,7 @@ class Claims:
             claim, evidence, status, found = map(str, row.said())
             shown = f"{SIGNS[row.outcome.status.value]} {status}" + (str(say(": ")) + str(found) if found else "")
             rows.append((*([row.experiment] if several else []), claim, evidence, shown))
-        return table(head, rows, (6, 16, 6, 16)[-len(head) :])
+        return table(head, rows, (5, 9, 5.5, 5.5)[-len(head) :])
 
 
 @door

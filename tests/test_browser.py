@@ -12,6 +12,8 @@ import browser
 import nbformat
 import pytest
 
+from fplab import widgets
+
 pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed (it is in the lab extra)")
 if browser.CHROMIUM is None:
@@ -25,9 +27,32 @@ BEYOND = (
 TRY = 'rne = lambda x, n: {}\nfplab.exercises.check("rne", rne)'
 
 
+# What scrolls sideways, that is hides a part: what it begins with, and how wide it is and could be.
+HIDDEN = (
+    "e => [...e.querySelectorAll('*')].filter(x => x.clientWidth && x.scrollWidth > x.clientWidth + 1"
+    " && getComputedStyle(x).overflowX !== 'visible')"
+    ".map(x => [x.innerText.slice(0, 40), x.clientWidth, x.scrollWidth])"
+)
+SHOWN = (
+    "import fplab",
+    *(f"fplab.widgets.{name}.widget()" for name in widgets.NAMES),
+    'fplab.inspect("0.1")',
+    'fplab.course.evidence("formats")',
+    'fplab.course.hardware("V100")',
+    'fplab.exercises.exercise("rne")',
+    'fplab.course.figure("underflow")',
+    "fplab.draw.stepper.trace_figure(fplab.tensorcore.trace([0.1] * 16, [0.1] * 16, 1.0, gpu='V100'), steps=1)",
+)
+
+
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with browser.served(tmp_path_factory.mktemp("lab")) as found:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    with browser.served(folder) as found:
         yield found
 
 
@@ -185,6 +210,26 @@ def test_nothing_is_cut_off_on_a_narrow_screen(person, shot, theme):
         person.picture(shot / f"narrow_{name}_{'dark' if dark else 'light'}.png")
     figure = person.cell("fplab.course.figure").locator("img.fplab-figure")
     assert person.until(lambda: ground(figure) == ([0x14, 0x18, 0x1F] if dark else [0xFF] * 3))
+
+
+def test_no_widget_and_no_figure_hides_a_part_on_a_narrow_screen(chromium, address, folder, shot):
+    """With the list of files beside them, 800 pixels leave 364; in the dark theme, which the person before chose."""
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    everything = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in SHOWN], metadata=kernel)
+    nbformat.write(everything, folder / "notebooks" / "all.ipynb")
+    person = browser.Person(chromium, 800)
+    person.open(address.replace("/tree/00_start", "/workspaces/alone/tree/all"))
+    person.run_all()
+    assert person.page.locator(".jp-RenderedText[data-mime-type*=stderr]").all_inner_texts() == []
+    for code in SHOWN[1:]:
+        output = person.cell(code).locator(".jp-OutputArea").first
+        assert person.until(lambda output=output: output.locator("svg, img, table, b").count() > 0), code
+        assert output.evaluate(HIDDEN) == [], code
+    figures = person.page.locator("img.fplab-figure")
+    assert figures.count() == 2
+    for i in range(2):
+        assert person.until(lambda i=i: ground(figures.nth(i)) == [0x14, 0x18, 0x1F])
+    person.picture(shot / "narrow_dark_figures.png")
 
 
 def test_a_page_is_read_offline_in_either_language(chromium, shot, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import re
 import subprocess
@@ -292,6 +293,22 @@ def test_a_light_figure_under_the_sheet_is_the_dark_one(tmp_path):
         selector = f'[{kind}="{colour}"]' if start == '="' else f'[style*="{kind}: {colour}"]'
         rule = next(rule for rule in sheet().split("}") if selector in rule)
         assert rule.endswith(f"{{{kind}:{twins[colour]}!important")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_notebook_gets_a_figure_that_fits_and_is_dark_on_a_dark_page(theme, monkeypatch):
+    with style.themed(theme):
+        figure = style.new_figure(9, 2)
+        figure.text(0.5, 0.5, "x")
+    page = figure._repr_html_()
+    (data,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    svg = base64.b64decode(data).decode()
+    assert sheet() in svg
+    assert f"fill: {(DARK if theme == 'dark' else LIGHT).background}" in svg
+    assert "[data-jp-theme-light=false] .fplab-figure{color-scheme:dark}" in page
+    assert 'style="width:100%;max-width:900px;' in page
+    monkeypatch.setenv("FPLAB_STATIC", "1")
+    assert figure._repr_html_() is None
 
 
 def test_the_sheet_is_all_that_is_added(tmp_path):

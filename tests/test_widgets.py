@@ -107,7 +107,7 @@ def test_nothing_is_black_or_white(name):
 def test_a_widget_opens_and_shows_its_state(name):
     module = getattr(fplab.widgets, name)
     board = module.widget()
-    assert board.view.value == module.render(board.state)
+    assert board.view.value == module.render(board.state, **({"strips": False} if module is bits else {}))
     assert board.box.children[-1] is board.view
 
 
@@ -144,6 +144,45 @@ def test_labels_follow_the_language():
     board.buttons[0].click()
     assert board.buttons[0].description == "○ 正常步"
     assert board.state.events == "g"
+
+
+def test_a_choice_that_is_not_possible_keeps_the_last_picture_and_says_why():
+    board = fplab.widgets.memory.widget()
+    last = board.state
+    board.inputs["pipeline"].value = 16
+    for tongue in ("zh", "en"):
+        language.lang(tongue)
+        refused = shell.picture(fplab.widgets.memory.render, board.state)
+        assert 'role="alert"' in refused
+        assert board.view.value == refused + shell.note(shell.LAST) + fplab.widgets.memory.render(last)
+    assert "Below is still the last possible choice." in board.view.value
+    board.inputs["gpus"].value = 16
+    assert board.view.value == fplab.widgets.memory.render(board.state)
+
+
+def test_what_was_never_possible_has_no_picture_to_keep():
+    board = shell.Board(fplab.widgets.memory.State(pipeline=16), fplab.widgets.memory.render)
+    assert board.view.value == shell.picture(board.render, board.state)
+    assert "<svg" not in board.view.value
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_coloured_bits_are_those_that_are_clicked(name):
+    """Grouped and named by field, in the colours of the strip, which the live widget has no need of."""
+    board = bits.widget("0.1", name)
+    sheet = board.box.children[0].value
+    for text in ("0.1", "0.002", "0"):
+        board.texts[0].value = text
+        fields = encodings.get(name).fields(board.state.codes[0])
+        groups = [group.children for group in board.rows[0].children]
+        assert ["".join(b.description for b in row.children) for row, _ in groups] == [bits_ for _, bits_ in fields]
+        assert [text_of(label.value) for _, label in groups] == [strip.field_name(field) for field, _ in fields]
+        for (row, _), (field, _) in zip(groups, fields, strict=True):
+            assert {b._dom_classes for b in row.children} == {(strip.BIT, f"{strip.BIT}-{field}")}
+            colour = strip.FILLS.get(field, strip.BLUE)
+            assert f".{strip.BIT}-{field}.mod-active{{background:{colour}80" in sheet
+        assert 'class="bit"' not in board.view.value
+    assert 'class="bit"' in bits.render(board.state), "where nothing can be clicked, they are drawn"
 
 
 def test_a_refused_wish_is_told_and_leaves_the_state():

@@ -77,9 +77,10 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], words: Seque
 
     def cell(tag: str, i: int, text: object) -> str:
         style = (
-            f"text-align:left;vertical-align:top;padding:.25em .9em .25em 0;white-space:normal;min-width:{words[i]}em"
+            f"text-align:left;vertical-align:top;padding:.25em .6em .25em 0;white-space:normal;overflow-wrap:anywhere;"
+            f"min-width:{words[i]}em"
             if words
-            else f"text-align:{'right' if i else 'left'};padding:.1em .7em"
+            else f"text-align:{'right' if i else 'left'};padding:.1em .4em"
         )
         inside = text if isinstance(text, Html) else html.escape(str(text))
         return f'<{tag} style="{style};background:none;border-bottom:{RULE}">{inside}</{tag.split()[0]}>'

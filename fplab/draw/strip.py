@@ -24,6 +24,14 @@ FIELD_NAMES = {
 }
 
 
+BIT = "fplab-bit"  # the class of a button that is a bit; its field's name follows in another
+BUTTONS = "".join(  # as the boxes below: a 1 is full
+    f".jupyter-widgets.{BIT}-{name}{{background:{fill}29;color:inherit}}"
+    f".jupyter-widgets.{BIT}-{name}.mod-active{{background:{fill}80;color:inherit;font-weight:bold}}"
+    for name, fill in {**FILLS, "integer": BLUE}.items()
+)
+
+
 def field_name(name: str) -> str:
     return str(FIELD_NAMES.get(name, name))
 

@@ -15,6 +15,7 @@ here are laid out with the metrics of DejaVu Sans, which most viewers do not hav
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,10 +27,11 @@ import matplotlib as mpl
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
-from .themes import LIGHT, THEMES, Theme
+from .themes import DARK, LIGHT, STATIC, THEMES, Theme, embedded
 
 LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), "-", (0, (4, 1.5)), (0, (1, 1)), "-")
 MARKERS: tuple[str, ...] = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -143,7 +145,13 @@ def themed(theme: str | Theme) -> Iterator[Theme]:
 
 
 class LabFigure(Figure):
-    """A figure that a notebook shows as it is, without pyplot."""
+    """A figure that a notebook shows without pyplot: where it was drawn light, dark on a dark page."""
+
+    def _repr_html_(self) -> str | None:
+        if os.environ.get(STATIC):  # the page has its own way
+            return None
+        theme = DARK if to_hex(self.get_facecolor()) == DARK.background else LIGHT
+        return embedded(svg_of(self, theme), "", f"{100 * self.get_figwidth():g}px")
 
     def _repr_png_(self) -> bytes:
         picture = io.BytesIO()
@@ -156,6 +164,17 @@ def new_figure(width: float = 8.0, height: float = 4.5) -> Figure:
     return LabFigure(figsize=(width, height), layout="constrained")
 
 
+def svg_of(figure: Figure, theme: str | Theme = "light") -> str:
+    """A figure as SVG text, the same every time: no date, no version, fixed ids."""
+    picture = io.StringIO()
+    with themed(theme) as chosen:
+        figure.patch.set(facecolor=chosen.background, edgecolor=chosen.background)
+        dpi, figure.dpi = figure.dpi, 72  # of an SVG. Figure.savefig draws twice, the first time to lay out
+        FigureCanvasSVG(figure).print_svg(picture, metadata={"Date": None, "Creator": None})
+        figure.dpi = dpi
+    return picture.getvalue()
+
+
 def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:
     """Write a figure as ``.svg`` or ``.png`` (200 dpi), the same bytes every time: no date, no version, fixed ids."""
     path = Path(path)
@@ -163,10 +182,7 @@ def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:
     with themed(chosen):
         match path.suffix.lower():
             case ".svg":
-                figure.patch.set(facecolor=chosen.background, edgecolor=chosen.background)
-                dpi, figure.dpi = figure.dpi, 72  # of an SVG. Figure.savefig draws twice, the first time to lay out
-                FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None, "Creator": None})
-                figure.dpi = dpi
+                path.write_text(svg_of(figure, chosen), encoding="utf-8", newline="\n")
             case ".png":
                 figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
             case other:

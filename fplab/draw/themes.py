@@ -8,8 +8,10 @@ neither is understood.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
+import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -56,6 +58,7 @@ DARK = Theme(
     fraction="#1f5a8c",
 )
 THEMES = {"light": LIGHT, "dark": DARK}
+STATIC = "FPLAB_STATIC"  # set where a page is made that no kernel stands behind
 
 
 def colours(theme: Theme) -> Iterator[str]:
@@ -82,3 +85,21 @@ def adaptive(svg: str) -> str:
     """A figure that was drawn in the light theme, with the style sheet that makes it dark where dark is preferred."""
     start = svg.index(">", svg.index("<svg")) + 1
     return svg[:start] + sheet() + svg[start:]
+
+
+# A figure is light or dark as JupyterLab's theme is; elsewhere as the page says.
+THEMED = (
+    "<style>[data-jp-theme-light=true] .fplab-figure{color-scheme:light}"
+    "[data-jp-theme-light=false] .fplab-figure{color-scheme:dark}</style>"
+)
+
+
+def embedded(svg: str, spoken: str, width: str = "68em") -> str:
+    """A figure as HTML for a notebook, dark where the page is, and never wider than there is room.
+
+    ``spoken``: what it shows, for those who hear it. ``width``: with room enough.
+    """
+    data = base64.b64encode(adaptive(svg).encode()).decode("ascii")
+    style = f"width:100%;max-width:{width};border-radius:4px"
+    source = f"data:image/svg+xml;base64,{data}"
+    return f'{THEMED}<img class="fplab-figure" alt="{html.escape(spoken)}" src="{source}" style="{style}"/>'

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..widgets.shell import STATIC
+from ..draw.themes import STATIC
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,13 +15,10 @@ __all__ = ["FIRST", "STATIC", "prepare", "svg"]
 
 def svg(figure: Figure) -> str:
     """A figure as SVG text, the same every time, which is dark where the page is."""
-    from ..draw.style import save
+    from ..draw.style import svg_of
     from ..draw.themes import adaptive
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figure.svg"
-        save(figure, path, "light")
-        return adaptive(path.read_text(encoding="utf-8"))
+    return adaptive(svg_of(figure))
 
 
 def prepare(shell: Any = None) -> None:

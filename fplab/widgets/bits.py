@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import numerals
 from ..draw.page import Said, beside, bracketed, facts, note, panel, refusal, title
-from ..draw.strip import bit_strip
+from ..draw.strip import BIT, bit_strip, field_name
 from ..errors import LabError
 from ..exact import Exact
 from ..inspection import encodings
@@ -113,19 +114,19 @@ def scaled(state: State, text: str) -> State:
     return edited(replace(state, scale=scale), state.source, state.codes[state.source] or 0)
 
 
-def render(state: State) -> str:
-    """Both sides, and how far they are apart."""
-    sides = beside(*(_side(state, side) for side in (0, 1)))
+def render(state: State, strips: bool = True) -> str:
+    """Both sides, and how far they are apart. ``strips``: with the bits, which else are buttons."""
+    sides = beside(*(_side(state, side, strips) for side in (0, 1)))
     return panel(sides, note(_distance(state)), refusal(state.problem) if state.problem else "")
 
 
-def _side(state: State, side: int) -> str:
+def _side(state: State, side: int, strips: bool) -> str:
     encoding, code, value = state.encoding(side), state.codes[side], state.value(side)
     mark = say("edited") if side == state.source else say("follows, rounded to nearest")
     head = title(encoding.name) + f' <span style="opacity:.8">{bracketed("", mark).strip()}</span>'
     if code is None or value is None:
         return head + note(say("cannot hold this value"))
-    strip = bit_strip(encoding.fields(code), encoding.name)
+    strip = bit_strip(encoding.fields(code), encoding.name).svg() if strips else ""
     near = [encoding.neighbour(code, up) for up in (False, True)]
     shown = [numerals.near_text(None if n is None else encoding.value(n, state.scale)) for n in near]
     lines = [
@@ -136,7 +137,7 @@ def _side(state: State, side: int) -> str:
         (say("below"), shown[0]),
         (say("above"), shown[1]),
     ]
-    return head + strip.svg() + facts(lines)
+    return head + strip + facts(lines)
 
 
 def exact_text(x: Exact) -> str:
@@ -172,6 +173,7 @@ class Editor:
         self.texts: list[Any] = []
         self.steps: list[tuple[Any, Any]] = []
         self.toggles: list[list[Any]] = [[], []]
+        self._shapes: list[list[tuple[str, int]]] = [[], []]
         self.rows = [w.HBox(layout=w.Layout(flex_flow="row wrap")) for _ in (0, 1)]
         lines = [part for side in (0, 1) for part in (self._tools(side), self.rows[side])]
         self.box = w.VBox([reachable(), *lines, self.scale, self.view])
@@ -219,10 +221,10 @@ class Editor:
             self.scale.layout.display = None if any(state.encoding(s).scaled for s in (0, 1)) else "none"
         finally:
             self._quiet = False
-        self.view.value = render(state)
+        self.view.value = render(state, strips=False)
 
     def _bits(self, side: int) -> None:
-        """A button for each bit of a side, pressed where it is 1."""
+        """A button for each bit of a side, pressed where it is 1, in the colour of its field."""
         w, encoding, code = self._widgets, self.state.encoding(side), self.state.codes[side]
         if len(self.toggles[side]) != encoding.bits:
             layout = w.Layout(width="26px", padding="0", margin="1px")
@@ -230,12 +232,23 @@ class Editor:
             for place, button in enumerate(self.toggles[side]):
                 bit = encoding.bits - 1 - place
                 button.observe(lambda _, bit=bit: self.attempt(toggled(self.state, side, bit)), "value")
-            self.rows[side].children = self.toggles[side]
-        names = [name for name, digits in encoding.fields(code or 0) for _ in digits]
-        for place, (button, name) in enumerate(zip(self.toggles[side], names, strict=True)):
-            bit = encoding.bits - 1 - place
-            button.value = bool((code or 0) >> bit & 1)
-            button.description, button.tooltip = str(int(button.value)), f"{name}, bit {bit}"
+        fields, buttons = (
+            encoding.fields(code or 0),
+            iter(zip(range(encoding.bits - 1, -1, -1), self.toggles[side], strict=True)),
+        )
+        for name, digits in fields:
+            for bit, button in itertools.islice(buttons, len(digits)):
+                button.value = bool((code or 0) >> bit & 1)
+                button.description, button.tooltip = str(int(button.value)), f"{field_name(name)}, bit {bit}"
+                button._dom_classes = (BIT, f"{BIT}-{name}")
+        shape = [(field_name(name), len(digits)) for name, digits in fields]
+        if shape != self._shapes[side]:  # a tree's fields depend on its bits
+            self._shapes[side], groups, place = shape, [], 0
+            for name, size in shape:
+                row = w.HBox(self.toggles[side][place : place + size], layout=w.Layout(flex_flow="row wrap"))
+                groups.append(w.VBox([row, w.HTML(note(name))], layout=w.Layout(margin="0 8px 0 0")))
+                place += size
+            self.rows[side].children = groups
 
     def _ipython_display_(self) -> None:
         from .shell import show

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..draw.page import note, refusal
+from ..draw.strip import BUTTONS
+from ..draw.themes import STATIC
 from ..errors import LabError, need
 from ..language import follow, in_each
 from ..words import Text, say
@@ -28,7 +30,7 @@ ARROW = (
     "url(\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E"
     "%3Cpath d='m5 7 4 4 4-4' fill='none' stroke='%23ccc' stroke-width='2'/%3E%3C/svg%3E\")}"
 )
-STATIC = "FPLAB_STATIC"  # set where a page is made that no kernel stands behind: boards show their picture alone
+LAST = say("Below is still the last possible choice.")
 LIVE = say("Live in JupyterLab: there, this can be moved.")
 
 
@@ -96,6 +98,7 @@ class Board:
         self.state, self.render, self.changed = state, render, changed
         self.controls, self.actions = tuple(controls), tuple(actions)
         self._quiet = False
+        self._possible: State = None  # the last state that could be drawn
         self.view = widgets.HTML()
         self.inputs = {c.field: self._input(c) for c in self.controls}
         self.buttons = [self._button(a) for a in self.actions]
@@ -148,7 +151,7 @@ class Board:
             after = step(self.state)
         except LabError as error:
             self._follow()
-            self.view.value = refusal(error) + picture(self.render, self.state)
+            self.view.value = refusal(error) + self._picture()
             return
         self.move(after)
 
@@ -156,7 +159,16 @@ class Board:
         """Show a state: the inputs follow, the picture is drawn."""
         self.state = state
         self._follow()
-        self.view.value = picture(self.render, state)
+        self.view.value = self._picture()
+
+    def _picture(self) -> str:
+        """The picture of the state; where that is not possible, why, and the picture of the last one that was."""
+        try:
+            drawn = self.render(self.state)
+        except LabError as error:
+            return refusal(error) + ("" if self._possible is None else note(LAST) + self.render(self._possible))
+        self._possible = self.state
+        return drawn
 
     def _follow(self) -> None:
         """Bring inputs and labels in line with the state and the language, without calling back."""
@@ -193,7 +205,7 @@ def reachable() -> Any:
 def _script() -> str:
     """The script as a style sheet's event: a script element would not run where markup is set as text."""
     script = (Path(__file__).parent / "inputs.js").read_text(encoding="utf-8")
-    return f'<style onload="{html.escape(script)}">{ARROW}</style>'
+    return f'<style onload="{html.escape(script)}">{ARROW}{BUTTONS}</style>'
 
 
 def library() -> Any:
