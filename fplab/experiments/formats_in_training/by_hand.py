@@ -161,8 +161,13 @@ def loss_and_slope(logits: np.ndarray, targets: Any, recipe: Recipe, scale: floa
 
 
 def summed(slope: np.ndarray, fmt: str) -> np.ndarray:
-    """A bias's gradient: torch's sum over the batch in the format."""
-    return np.asarray(tensor(slope, fmt).sum(0).float().numpy())
+    """A bias's gradient: torch's sum over the batch in FP32, stored once.
+
+    In FP32, as autograd asks for it: a sum of half tensors adds its FP32 partial sums in another order.
+    """
+    import torch
+
+    return narrow(np.asarray(tensor(slope, fmt).sum(0, dtype=torch.float32).numpy()), fmt)
 
 
 def updated(
