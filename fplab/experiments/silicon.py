@@ -72,7 +72,7 @@ def run(params: Params, tick: Tick) -> Result:
     """Call every unit, and torch."""
     from ..hardware import cpu_products
 
-    asked = [cpu_products.ask_for_path(fmt, params.k) for fmt in PRODUCTS]  # in processes, while the units are called
+    answer = cpu_products.ask_for_paths(PRODUCTS, params.k)  # of a process, while the units are called
     groups = cpu_cases.cases(params.n, params.wide)
     listed = [(group, case) for group, of in groups.items() for case in of]
     found = []
@@ -81,7 +81,7 @@ def run(params: Params, tick: Tick) -> Result:
         found.append(called(case))
     compared, differing, first, lacking = zip(*found, strict=True)
     tick(0.8, "torch")
-    paths = tuple(answer() for answer in asked)
+    paths = answer()
     torchs = [of_torch(fmt, path, params) for fmt, path in zip(PRODUCTS, paths, strict=True)]
     orders, predicted, wrong = zip(*torchs, strict=True)
     return Result(params, tuple(case.name for _, case in listed), tuple(group for group, _ in listed),

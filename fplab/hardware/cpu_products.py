@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,29 @@ Array = np.ndarray[Any, Any]
 
 ROWS, COLUMNS = 16, 32  # of the products: large enough that no path for vectors is taken
 OWN = "torch's own loops"
+ONEDNN = {"bf16": "bf16", "fp16": "f16"}  # its names of formats
 ASKING = """
 import torch
-x = torch.ones({rows}, {k}, dtype=torch.{dtype})
-x @ torch.ones({k}, {columns}, dtype=torch.{dtype})
+for dtype in {dtypes}:
+    x = torch.ones({rows}, {k}, dtype=getattr(torch, dtype))
+    x @ torch.ones({k}, {columns}, dtype=x.dtype)
 """
 
 
-def ask_for_path(fmt: str, k: int) -> Callable[[], str]:
-    """Start to ask who computes the products of a format with k terms; calling what comes back gives the answer.
+def ask_for_paths(formats: Sequence[str], k: int) -> Callable[[], tuple[str, ...]]:
+    """Start to ask who computes the products of formats with k terms; calling what comes back gives the answers.
 
-    oneDNN names its implementation where ONEDNN_VERBOSE is set, once a process: so another process is asked.
+    oneDNN names its implementations where ONEDNN_VERBOSE is set when it is first used: so another process is asked.
     """
-    code = ASKING.format(rows=ROWS, columns=COLUMNS, k=k, dtype=TORCH[fmt])
+    code = ASKING.format(rows=ROWS, columns=COLUMNS, k=k, dtypes=[TORCH[fmt] for fmt in formats])
     asked = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "ONEDNN_VERBOSE": "1"}, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
 
-    def answer() -> str:
+    def answer() -> tuple[str, ...]:
         said, _ = asked.communicate()
-        found = re.search(r"exec,cpu,(?:matmul|inner_product),([^,]+),", said)
-        return f"oneDNN {found[1]}" if found else OWN
+        line = r"exec,cpu,(?:matmul|inner_product),([^,]+),[^,]*,src:{}:"
+        found = [re.search(line.format(ONEDNN[fmt]), said) for fmt in formats]
+        return tuple(f"oneDNN {one[1]}" if one else OWN for one in found)
 
     return answer
 
