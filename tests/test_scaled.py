@@ -125,7 +125,11 @@ def test_blocks_of_several_rows_stay_in_their_matrix(name: str, block: tuple[int
     words = scaled.quantize(x[:1].repeat(3, 0), name, block=block, rounding="stochastic", seed=4).codes
     assert (words[0] != words[1]).any(), "each element of the stack draws a word of its own"
     along_first = scaled.quantize(x[0].T, name, 0, block=block)
-    np.testing.assert_array_equal(along_first.scales.T, scaled.quantize(x[0], name, block=block).scales)
+    first = scaled.quantize(x[0], name, block=block)
+    np.testing.assert_array_equal(along_first.scales.T, first.scales)
+    each_row = np.repeat(first.scale_values(), block[0], 0)[:45]
+    np.testing.assert_array_equal(first.scale_values(each_row=True), each_row)
+    np.testing.assert_array_equal(along_first.scale_values(each_row=True), each_row.T)
 
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "fp8_row", "fp8_tensor"])
@@ -222,6 +226,7 @@ REFUSED = [
         r"scale='bf16' is not possible; allowed: e8m0, fp32, or a format of at most 8",
     ),
     (lambda: Scheme("m", "e2m1", "e8m0", tensor="tensor"), r"tensor='tensor' is a second scale, beside narrow ones"),
+    (lambda: Scheme("m", "e2m1", "e4m3", (2, 16), "row"), r"tensor='row' .* block=\(2, 16\) has several rows\."),
     (lambda: Scheme("m", "e2m1", "e4m3", tensor="column"), r"unknown second scale 'column'\. Allowed: tensor, row\."),
 ]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import floats
 from ..arrays import check_out
 from ..errors import quotes_call
+from ..floats import PAST_CACHE
 from ..formats import Format
 from ..integers import pack_int4
 from ..kernels.codebooks import dequantize as kernel
@@ -66,8 +67,14 @@ class Scaled:
         """The values of the codes, float32, what a Tensor Core multiplies."""
         return values_of(self.codes, self.scheme.element)
 
-    def scale_values(self) -> Array:
-        """The values of the scales of blocks, float32, what a Tensor Core takes beside the elements."""
+    def scale_values(self, each_row: bool = False) -> Array:
+        """The values of the scales of blocks, float32, what a Tensor Core takes beside the elements.
+
+        ``each_row``: of blocks of several rows once for each of these, as if they had one.
+        """
+        if each_row and not isinstance(self.scheme.block, str):
+            codes, scales = (np.moveaxis(part, self.axis, -1) for part in (self.codes, self.scale_values()))
+            return np.moveaxis(over_rows(scales, self.scheme.block[0], codes.shape), -1, self.axis)
         return self.scales if self.scheme.kind == "fp32" else values_of(self.scales, self.scheme.scale)
 
     def factors(self) -> Array:
@@ -100,7 +107,7 @@ class Scaled:
 
         def run(a: int, b: int) -> None:
             first = (-bits[a:].ctypes.data % 64) // 4
-            kernel(flat[a:b], scales[a // block :], bits[a:b], block, table, first, flat.size >= floats.PAST_CACHE)
+            kernel(flat[a:b], scales[a // block :], bits[a:b], block, table, first, flat.size >= PAST_CACHE)
 
         split(run, flat.size, unit=block)
         if result is out:
@@ -152,8 +159,11 @@ class Scaled:
 
 @lru_cache
 def table_of(fmt: Format) -> Array:
-    """The values of all codes of a format of at most 8 bits, float32 (256,)."""
-    return np.resize(floats.decode(np.arange(1 << fmt.bits, dtype=np.uint8), fmt), 256)
+    """The values of all codes of a format of at most 8 bits, float32 (256,); without a kernel's compilation."""
+    top = fmt.max_code
+    above = [math.inf if code == fmt.inf_code else math.nan for code in range(top + 1, fmt.sign_mask or 1 << fmt.bits)]
+    magnitudes = np.array([*map(fmt.magnitude, range(top + 1)), *above], f32)
+    return np.resize(np.concatenate([magnitudes, -magnitudes]) if fmt.signed else magnitudes, 256)
 
 
 def values_of(codes: Array, fmt: Format) -> Array:

@@ -92,6 +92,8 @@ class Scheme:
             raise unknown("second scale", self.tensor, ["tensor", "row"])
         if self.tensor and (self.kind != "narrow" or isinstance(self.block, str)):
             raise LabError(f"tensor={self.tensor!r} is a second scale, beside narrow ones of blocks; leave it out.")
+        if self.tensor == "row" and self.block[0] != 1:
+            raise LabError(f"tensor='row' is a second scale of each row, and block={self.block!r} has several rows.")
 
     @property
     def kind(self) -> str:
