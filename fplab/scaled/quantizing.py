@@ -73,23 +73,23 @@ def quantize(
     if mode == MODES["stochastic"] and moved.size > 1 << 32:
         raise LabError(f"x has {moved.size:,} elements, and a seed has words for 2**32 of them; quantise it in parts.")
     codes = np.empty(moved.shape, np.uint8)
-    run = _Run(found, mode, random, word)
     if found.block == "tensor":
         flat, into = (moved, codes) if moved.size else (np.zeros(1, f32), np.zeros(1, np.uint8))
-        scales = run(flat.reshape(1, -1), into.reshape(1, -1), 1, SHARE, 0, known=most)[:, :1]
-        scales = scales.reshape((1,) * moved.ndim)
-    else:
-        # Blocks of several rows do not reach from one matrix of a stack into the next.
+        stack, count, rows, k, wide = flat.reshape(1, 1, -1), 1, 1, flat.size, SHARE
+        known, most = most, NOTHING
+    else:  # blocks of several rows do not reach from one matrix of a stack into the next
         rows = lead[-1] if high > 1 and math.prod(lead[:-1]) > 1 and lead[-1] % high else math.prod(lead)
-        count, across = moved.size // max(rows * k, 1), -(-k // wide)
-        parts = [
-            run(one, into, high, wide, n * rows * k, most=most[n * rows :] if most.size > 1 else most)
-            for n, (one, into) in enumerate(
-                zip(moved.reshape(count, rows, k), codes.reshape(count, rows, k), strict=True)
-            )
-        ]
+        count, into, known = moved.size // max(rows * k, 1), codes, NOTHING
+        stack = moved.reshape(count, rows, k)
+    scales = np.empty((count, -(-rows // high), -(-k // wide)), np.uint32)
+    for n, (one, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
+        where = one, target, scales[n], high, wide, n * rows * k
+        _fill(*where, found, mode, random, stream_keys(word, np.uint64(0)), known, most)
+    if found.block == "tensor":
+        scales = scales[0, 0, :1].reshape((1,) * moved.ndim)
+    else:
         above = lead if high == 1 else (*lead[:-1], -(-lead[-1] // high))
-        scales = np.concatenate([*parts, np.empty((0, across), np.uint32)]).reshape(*above, across)
+        scales = scales.reshape(*above, scales.shape[-1])
     scales = scales.view(f32) if found.kind == "fp32" else scales.astype(np.uint8)
     second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if found.tensor else None
     back = [None if part is None else np.moveaxis(part, -1, axis) for part in (codes, scales, second)]
@@ -124,38 +124,26 @@ def _most(amax: Any, x: Array, scheme: Scheme) -> Array:
     return np.array([max(split(lambda a, b: kernels.maximum(bits[a:b], skips), bits.size))], np.uint32)
 
 
-class _Run:
-    """One scheme and rounding over matrices."""
+def _fill(
+    x: Array, codes: Array, scales: Array, high: int, wide: int, start: int, scheme: Scheme, mode: int, random: int,
+    keys: tuple[np.uint32, np.uint32], known: Array, most: Array,
+) -> None:  # fmt: skip
+    """Fill the codes and the scales of a matrix, by the kernel of a rounding on shares of rows or of columns."""
+    rows, k = x.shape
+    if high == 1 and k % wide == 0 and most.size <= 1:  # blocks that end with the row: one long row
+        rows, k = 1, x.size
+    kernel = kernels.STOCHASTIC[random] if mode == MODES["stochastic"] else kernels.DIRECTED
+    kernel = kernels.NEAREST if mode == MODES["rne"] else kernel
+    signed_zero = scheme.kind != "narrow" or scheme.variant != "te"
+    numbers = _grid(scheme.element, random, mode, signed_zero), _rule(scheme), _grid(scheme.scale, 32, mode, True)
+    up, down = second_scale(scheme, most.view(f32)) if scheme.kind == "narrow" else (ONE, ONE)
+    flat = x.reshape(-1).view(np.uint32), codes.reshape(-1), scales.reshape(-1)
 
-    def __init__(self, scheme: Scheme, mode: int, random: int, seed: np.uint64) -> None:
-        self.scheme, self.keys = scheme, stream_keys(seed, np.uint64(0))
-        self.rule, self.scale = _rule(scheme), _grid(scheme.scale, 32, mode, True)
-        plus_zero = scheme.kind == "narrow" and scheme.variant == "te"
-        self.grid = _grid(scheme.element, random, mode, not plus_zero)
-        self.kernel = {MODES["rne"]: kernels.NEAREST, MODES["stochastic"]: kernels.STOCHASTIC[random]}.get(
-            mode, kernels.DIRECTED
-        )
+    def run(a: int, b: int) -> None:
+        where = (0, rows, a // rows, b // rows) if rows <= high else (a // k, b // k, 0, k)
+        kernel(*flat, k, high, wide, *where, *numbers, known, up, down, start, *keys)
 
-    def __call__(
-        self, x: Array, codes: Array, high: int, wide: int, start: int, known: Array = NOTHING, most: Array = NOTHING
-    ) -> Array:
-        """Fill the codes of a matrix and give its scales, uint32, a row for each ``high`` rows."""
-        rows, k = x.shape
-        scales = np.empty((-(-rows // high), -(-k // wide)), np.uint32)
-        if high == 1 and k % wide == 0 and most.size <= 1:  # blocks that end with the row: one long row
-            rows, k = min(rows, 1), x.size
-        if not x.size:
-            return scales
-        up, down = second_scale(self.scheme, most.view(f32)) if self.scheme.kind == "narrow" else (ONE, ONE)
-        flat = x.reshape(-1).view(np.uint32), codes.reshape(-1), scales.reshape(-1)
-        rest = (self.grid, self.rule, self.scale, known, up, down, start, *self.keys)
-
-        def run(a: int, b: int) -> None:
-            where = (0, rows, a // rows, b // rows) if rows <= high else (a // k, b // k, 0, k)
-            self.kernel(*flat, k, high, wide, *where, *rest)
-
-        split(run, x.size, unit=rows * wide if rows <= high else high * k)
-        return scales
+    split(run, x.size, unit=rows * wide if rows <= high else high * k)
 
 
 def second_scale(scheme: Scheme, amax: Array) -> tuple[Array, Array]:

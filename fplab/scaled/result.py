@@ -79,13 +79,16 @@ class Scaled:
 
     def factors(self) -> Array:
         """What the elements of each block are multiplied by to dequantise, float32, of the scales' shape."""
-        scales = self.scale_values()
         if self.amax is None:
-            return scales
+            return self.scale_values()
+        top = f32(self.scheme.scale.max * self.scheme.element.max)
+        few = self.amax.size == 1  # then a code has one factor everywhere
+        values = table_of(self.scheme.scale) if few else self.scale_values()
+        amax = self.amax.reshape(()) if few else self.amax
         with np.errstate(all="ignore"):
-            if self.scheme.variant == "torchao":
-                return np.asarray(np.asarray(self.global_scale) * scales)
-            return np.asarray((scales * self.amax) * (f32(1) / f32(self.scheme.scale.max * self.scheme.element.max)))
+            torchao = self.scheme.variant == "torchao"
+            found = np.asarray((amax / top) * values if torchao else (values * amax) * (f32(1) / top))
+        return found.take(self.scales) if few else found
 
     @quotes_call
     def dequantize(self, *, out: Array | None = None) -> Array:
