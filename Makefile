@@ -36,6 +36,7 @@ figures: $(VENV)/.ready ## every experiment at its full size, into runs/full
 
 gallery: $(VENV)/.ready ## draw figures/ anew, the pictures that are kept; in the pinned environment
 	@$(BIN)/python -m fplab figures --out figures
+	@$(BIN)/python -m tests.screenshots
 
 lint: $(VENV)/.ready ## ruff and mypy
 	$(BIN)/ruff check .
