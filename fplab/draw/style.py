@@ -10,6 +10,7 @@ A figure is made and saved inside a theme::
 Every series has a :class:`Look`: a colour, a line style and a marker together, so that colour is never the only cue.
 The same format has the same look in every figure (:func:`look_of_format`). Text in an SVG is drawn as outlines: labels
 here are laid out with the metrics of DejaVu Sans, which most viewers do not have, and another font would not fit.
+matplotlib brings that font alone, and it has no Chinese: labels are English, and a figure the same on every machine.
 """
 
 from __future__ import annotations
