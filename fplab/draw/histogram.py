@@ -153,13 +153,11 @@ def binade_histogram(
         low, high = min(low, low + shift), max(high, high + shift)
     low, high = min(low, *(int(t) for t, _ in marks)) - 4, max(high, *(int(t) for t, _ in marks)) + 4
     left = low - ZERO_WIDTH - 2 * ZERO_GAP if zero is not None else low
-    ax.set_xlim(left, high)
-    ax.set_ylim(0, 1.22 * max(float(height.max(initial=0)), 100 * (zero or 0) / total, 1e-9))
+    ax.set(xlim=(left, high), ylim=(0, 1.22 * max(float(height.max(initial=0)), 100 * (zero or 0) / total, 1e-9)))
     _exponent_ticks(ax, low, high)
     if zero is not None:
         _zero_bar(ax, low, zero / total)
-    ax.set_xlabel(r"magnitude, by binade")
-    ax.set_ylabel("share of all values (%)")
+    ax.set(xlabel=r"magnitude, by binade", ylabel="share of all values (%)")
     for at, _ in marks:
         ax.axvline(at, color=theme.ink, linewidth=1.0, linestyle=(0, (3, 2)), zorder=3)
     if show_names:

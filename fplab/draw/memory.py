@@ -122,9 +122,7 @@ def stacked_bytes(ax: Axes, bars: Bars, *, total: bool = True) -> None:
             ax.annotate(f"{size / unit:.3g} {unit_name}", (size / unit, row), (5, 0), textcoords="offset points",
                         va="center", fontsize=9, fontweight="bold", bbox=plate())  # fmt: skip
     ax.set_yticks(range(len(bars)), list(bars))
-    ax.set_ylim(len(bars) - 0.4, -0.6)
-    ax.set_xlim(0, 1.16 * max(totals) / unit)
-    ax.set_xlabel(unit_name)
+    ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.16 * max(totals) / unit), xlabel=unit_name)
     ax.grid(axis="y", visible=False)
 
 

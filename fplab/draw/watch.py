@@ -156,8 +156,7 @@ def heat_map(ax: Axes, layers: Mapping[str, tuple[Array, Array]], limits: tuple[
     for edge in (-24, -14, 16):
         ax.axvline(edge, color=look_of_format("fp16").color, linewidth=1.0, linestyle=(0, (3, 2)))
     ax.set_yticks(range(len(layers)), labels=[_clipped(name) for name in layers], fontsize=7.5)
-    ax.set_xlim(low, high)
-    ax.set_ylim(rows - 0.5, -0.5)
+    ax.set(xlim=(low, high), ylim=(rows - 0.5, -0.5))
     step = 8 if high - low <= 64 else 16
     ticks = range(-(-low // step) * step, high + 1, step)
     ax.set_xticks(list(ticks), labels=[f"$2^{{{t}}}$" for t in ticks])
@@ -187,12 +186,10 @@ def loss_scales(ax: Axes, picture: Picture) -> None:
             ax.axvline(log2, color=look_of_format(name).color, linewidth=1.2)
             ax.annotate(f" use $2^{{{log2}}}$ in {name}", (log2, 0.97), xycoords=("data", "axes fraction"), va="top",
                         color=look_of_format(name).color, fontsize=9, fontweight="bold")  # fmt: skip
-    ax.set_xlim(0, max((len(c[0]) - 1 for c in picture.curves.values()), default=24))
-    ax.set_ylim(0, max(1.12 * top, 1e-3))
+    ax.set(xlim=(0, max((len(c[0]) - 1 for c in picture.curves.values()), default=24)), ylim=(0, max(1.12 * top, 1e-3)))
     ax.set_xticks(range(0, 25, 4), labels=[f"$2^{{{s}}}$" for s in range(0, 25, 4)])
-    ax.set_xlabel("loss scale   (thin: vanish or are subnormal; dots: overflow)")
-    ax.set_ylabel("of the non-zero gradients (%)")
-    ax.set_title("Gradients that vanish")
+    ax.set(xlabel="loss scale   (thin: vanish or are subnormal; dots: overflow)",
+           ylabel="of the non-zero gradients (%)", title="Gradients that vanish")  # fmt: skip
     if picture.curves:
         ax.legend(loc="upper right" if not picture.scale.get("fp16") else "center right")
 
@@ -207,10 +204,8 @@ def updates_lost(ax: Axes, picture: Picture) -> None:
         ax.plot(share, np.arange(len(layers)) + offset, linestyle="none", color=style.color, marker=style.marker,
                 markersize=6, label=form.name, clip_on=False)  # fmt: skip
     ax.set_yticks(range(len(layers)), labels=[_clipped(name) for name in layers], fontsize=7.5)
-    ax.set_ylim(len(layers) - 0.5, -0.5)
-    ax.set_xlim(0, 100)
-    ax.set_xlabel("of the non-zero updates (%)")
-    ax.set_title("Updates lost without an FP32 copy")
+    ax.set(ylim=(len(layers) - 0.5, -0.5), xlim=(0, 100), xlabel="of the non-zero updates (%)",
+           title="Updates lost without an FP32 copy")  # fmt: skip
 
 
 def _grouped_losses(lost: Mapping[str, tuple[int, Mapping[str, int]]]) -> dict[str, tuple[int, dict[str, int]]]:

@@ -597,8 +597,7 @@ def by_rule(result: Result) -> Figure:
     error.set_yscale("log")
     error.minorticks_off()
     error.yaxis.set_major_formatter("{x:g}")
-    error.set_ylabel("error of the logits (%)")
-    error.set_title(f"After training: error by rule ({result.params.seeds} networks)")
+    error.set(ylabel="error of the logits (%)", title=f"After training: error by rule ({result.params.seeds} networks)")
     draw_by_rule(accuracy, 100 * np.nanmean(result.right, axis=0) / int(result.tested[0]))
     accuracy_axis(accuracy, result)
     accuracy.set_title("After training: accuracy by rule (line: FP32's; grey: within 1%)")
@@ -690,10 +689,8 @@ def draw_divergences(ax: Axes, result: Result) -> None:
     ax.minorticks_off()
     ax.set_ylim(8e-5, None)
     ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1], ["0", "0.001", "0.01", "0.1", "1"])
-    ax.set_xlim(0, 101)
-    ax.set_xlabel("bins kept (% of the range seen)")
-    ax.set_ylabel("divergence (nats), 0 at the bottom")
-    ax.set_title(f"Entropy in INT4, {result.params.bins:,} bins: cut to one grey value, all agrees")
+    ax.set(xlim=(0, 101), xlabel="bins kept (% of the range seen)", ylabel="divergence (nats), 0 at the bottom",
+           title=f"Entropy in INT4, {result.params.bins:,} bins: cut to one grey value, all agrees")  # fmt: skip
     ax.legend(loc="lower right")
 
 
@@ -709,9 +706,8 @@ def draw_epoch(ax: Axes, result: Result) -> None:
         ax.plot(result.steps, right, color=style.color, marker=style.marker, clip_on=False,
                 linestyle="-" if learned else (0, (2, 1.5)), markerfacecolor=None if learned else "none",
                 label=f"INT{bits} from {rule}, {'learned' if learned else 'fixed'} ranges")  # fmt: skip
-    ax.set_xlim(0, result.steps[-1])
-    ax.set_xlabel("training step of one epoch")
-    ax.set_title("Training through integers (grey: within 1% of FP32)")
+    ax.set(xlim=(0, result.steps[-1]), xlabel="training step of one epoch",
+           title="Training through integers (grey: within 1% of FP32)")  # fmt: skip
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.34))
 
 

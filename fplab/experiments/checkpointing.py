@@ -451,14 +451,13 @@ def draw_history(ax: Axes, result: Result) -> None:
         at = int(history.argmax())
         ax.annotate(f"{history[at]:.2f} MB", (x[at], history[at]), (-7, 0), textcoords="offset points", ha="right",
                     fontsize=9, fontweight="bold", color=style.color)  # fmt: skip
-    ax.set_xlim(0, 1)
-    ax.set_ylim(0, 1.1 * max(alive.max() for alive in result.history.values()) / 1e6)
+    ax.set(xlim=(0, 1), ylim=(0, 1.1 * max(alive.max() for alive in result.history.values()) / 1e6))
     ax.set_xticks([0, 1], ["the forward pass begins", "the backward pass ends"])
     first, last = ax.get_xticklabels()
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
-    ax.set_ylabel("activations and temporaries (MB)")
-    ax.set_title("Memory through a step: a saw tooth for each segment that runs again")
+    ax.set(ylabel="activations and temporaries (MB)",
+           title="Memory through a step: a saw tooth for each segment that runs again")  # fmt: skip
     ax.legend(loc="upper left")
 
 
@@ -485,9 +484,7 @@ def draw_segments(ax: Axes, result: Result) -> None:
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(sizes, [str(k) for k in sizes])
-    ax.set_xlabel("layers of a segment")
-    ax.set_ylabel("MB")
-    ax.set_title("Bytes by segment size")
+    ax.set(xlabel="layers of a segment", ylabel="MB", title="Bytes by segment size")
     megabytes(ax.yaxis)
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.4), fontsize=9)
 
@@ -506,8 +503,7 @@ def draw_depths(ax: Axes, params: Params) -> None:
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(depths, [str(d) for d in depths])
-    ax.set_xlabel("layers of the network, L")
-    ax.set_ylabel("peak by the formula (MB)")
+    ax.set(xlabel="layers of the network, L", ylabel="peak by the formula (MB)")
     megabytes(ax.yaxis)
     ax.set_title("Longer segments pay in deep networks")
     ax.legend(loc="upper left", fontsize=9)
@@ -527,10 +523,8 @@ def draw_work(ax: Axes, result: Result) -> None:
                     textcoords="offset points", fontsize=9, ha="left" if segment else "right", va="center",
                     color=style.color)  # fmt: skip
     ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)), label="4/3: one more forward pass")
-    ax.set_xlim(0, 1.12 * peak.max())
-    ax.set_ylim(0.95, 1.45)
-    ax.set_xlabel("peak (MB)")
-    ax.set_ylabel("operations of products, of the plain step")
+    ax.set(xlim=(0, 1.12 * peak.max()), ylim=(0.95, 1.45), xlabel="peak (MB)",
+           ylabel="operations of products, of the plain step")  # fmt: skip
     ax.legend(loc="upper left", fontsize=9)
     ax.set_title("Work against memory (numbers: segment)")
 

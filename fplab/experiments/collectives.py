@@ -547,11 +547,10 @@ def errors(result: Result) -> Figure:
     figure = new_figure(8, 10)
     simulated, real = figure.subplots(2, 1)
     draw_errors(simulated, result.params.ranks, dict(zip(CURVES, result.errors, strict=False)))
-    simulated.set_xlabel("ranks")
-    simulated.set_title("Values with a common part, simulated")
+    simulated.set(xlabel="ranks", title="Values with a common part, simulated")
     draw_errors(real, result.params.rank_counts, dict(zip(ON_GRADIENTS, result.gradient_errors[0], strict=True)))
-    real.set_xlabel(f"ranks that share {result.params.shares * result.params.images} images")
-    real.set_title("Real gradients of a perceptron on digits")
+    real.set(xlabel=f"ranks that share {result.params.shares * result.params.images} images",
+             title="Real gradients of a perceptron on digits")  # fmt: skip
     return figure
 
 
@@ -564,9 +563,7 @@ def draw_errors(ax: Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> 
         ax.plot(ranks, np.where(error > 0, error, np.nan), **look(i).marked, **hollow, markersize=4, linewidth=1.4,
                 label=curve.name)  # fmt: skip
     ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_ylim(top=1e3 if len(by) > 8 else 200)
-    ax.set_ylabel("relative error of the sum")
+    ax.set(yscale="log", ylim=(None, 1e3 if len(by) > 8 else 200), ylabel="relative error of the sum")
     ax.legend(ncols=2, loc="upper left", fontsize=9)
 
 
@@ -583,16 +580,14 @@ def consequences(result: Result) -> Figure:
             average.plot(scales, 100 * result.fates[0][way, :, fate] / n, color=style.color, marker=style.marker,
                          markersize=4, linestyle="-" if way else (0, (3, 2)), label=f"{what}, {name}")  # fmt: skip
     average.set_xticks(scales[::4], [f"$2^{{{e}}}$" for e in scales[::4]])
-    average.set_xlabel("loss scale")
-    average.set_ylabel("of all gradients (%)")
-    average.set_title(f"FP16 ring over {result.params.shares} ranks: average before or after?")
+    average.set(xlabel="loss scale", ylabel="of all gradients (%)",
+                title=f"FP16 ring over {result.params.shares} ranks: average before or after?")  # fmt: skip
     average.legend(loc="upper center")
     for i, policy in enumerate(POLICIES):
         label = f"a rank that overflows skips {policy}" if i else "all ranks skip together"
         apart.plot(np.arange(1, result.params.steps + 1), result.apart[0][i], **look(i).line, label=label)
-    apart.set_xlabel("training step")
-    apart.set_ylabel("largest difference between weights")
-    apart.set_title("Four replicas under loss scaling")
+    apart.set(xlabel="training step", ylabel="largest difference between weights",
+              title="Four replicas under loss scaling")  # fmt: skip
     apart.legend(loc="upper left")
     return figure
 

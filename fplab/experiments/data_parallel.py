@@ -283,17 +283,14 @@ def sent_and_ended(result: Result) -> Figure:
     label = "again: the second half of an all-reduce"
     bars = messages.barh(y, again, height=0.6, left=once, color=color, alpha=0.35, label=label)
     messages.bar_label(bars, [f"{total:.1f}" for total in once + again], padding=4, fontsize=9)
-    messages.set_xlim(0, 1.2 * (once + again).max())
-    messages.set_xlabel("kB a step")
-    messages.set_title("Messages")
+    messages.set(xlim=(0, 1.2 * (once + again).max()), xlabel="kB a step", title="Messages")
     total = int(result.weights)
     series = ((result.whole, "whole batch at once"), (result.same_order, "same order of additions"))
     for i, (counts, label) in enumerate(series):
         bars = bits.barh(y + 0.3 * i - 0.15, 100 * counts / total, height=0.28, color=look(1 - i).color, label=label)
         bits.bar_label(bars, [f"{n:,}" if n else "0: every bit" for n in counts], padding=4, fontsize=9)
-    bits.set_xlim(0, 1.6 * max(1.0, 100 * result.whole.max() / total))
-    bits.set_xlabel(f"weights that differ, of {total:,} (%)")
-    bits.set_title("Bits against one process")
+    bits.set(xlim=(0, 1.6 * max(1.0, 100 * result.whole.max() / total)),
+             xlabel=f"weights that differ, of {total:,} (%)", title="Bits against one process")  # fmt: skip
     for ax in (messages, bits):
         ax.set_yticks(y, result.params.strategies)
         ax.set_ylim(len(y) + 0.8, -0.6)

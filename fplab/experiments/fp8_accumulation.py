@@ -555,8 +555,7 @@ def percentages(ax: Axes, low: float, high: float) -> None:
 
     from ..draw.style import current
 
-    ax.set_yscale("log")
-    ax.set_ylim(low, high)
+    ax.set(yscale="log", ylim=(low, high))
     ax.yaxis.set_major_locator(FixedLocator([10.0**e for e in range(-8, 1) if low <= 10.0**e <= high]))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(plain_percent))
@@ -578,9 +577,7 @@ def draw_against_k(ax: Axes, result: Result, i: int) -> None:
     ax.axvline(K, color=current().muted, **DOTTED)
     ax.set_xlim(result.sizes[0], result.sizes[-1])
     ax.set_xticks([2.0**e for e in range(5, 15, 3)])
-    ax.set_xlabel("K")
-    ax.set_ylabel("largest error / r.m.s. result")
-    ax.set_title(TITLES[i] + (" (GPUs emulated)" if i == 0 else ""))
+    ax.set(xlabel="K", ylabel="largest error / r.m.s. result", title=TITLES[i] + (" (GPUs emulated)" if i == 0 else ""))
     label_ends(ax, ends)
 
 
@@ -601,9 +598,8 @@ def draw_intervals(ax: Axes, result: Result) -> None:
                 color=current().muted)  # fmt: skip
     ax.set_xlim(INTERVALS[0], INTERVALS[-1])
     ax.set_xticks(INTERVALS[::2], [str(n) for n in INTERVALS[::2]])
-    ax.set_xlabel("products between promotions to FP32")
-    ax.set_ylabel("largest error / r.m.s. result")
-    ax.set_title(f"How often to promote, K = {K:,}")
+    ax.set(xlabel="products between promotions to FP32", ylabel="largest error / r.m.s. result",
+           title=f"How often to promote, K = {K:,}")  # fmt: skip
     label_ends(ax, ends)
 
 
@@ -622,9 +618,8 @@ def draw_falls_behind(ax: Axes, result: Result) -> None:
         ax.axvline(n[place], color=current().muted, **DOTTED)
     ax.set_xlim(0, K)
     ax.set_xticks(range(0, K + 1, 1024), [f"{k:,}" for k in range(0, K + 1, 1024)])
-    ax.set_xlabel("products added  (dotted: the sum enters a new binade, and the grid doubles)")
-    ax.set_ylabel("error of the sum (%)")
-    ax.set_title("One positive sum falls behind (H100, emulated)")
+    ax.set(xlabel="products added  (dotted: the sum enters a new binade, and the grid doubles)",
+           ylabel="error of the sum (%)", title="One positive sum falls behind (H100, emulated)")  # fmt: skip
     label_ends(ax, ends)
 
 
@@ -636,8 +631,7 @@ def draw_definitions(ax: Axes, result: Result) -> None:
 
     theme, sides = current(), result.params.sides
     left = -0.72 * len(sides)
-    ax.set_xlim(left, len(sides))
-    ax.set_ylim(len(DISTRIBUTIONS) * (len(DEFINITIONS) + 1), -1)
+    ax.set(xlim=(left, len(sides)), ylim=(len(DISTRIBUTIONS) * (len(DEFINITIONS) + 1), -1))
     ax.axis("off")
     for j, side in enumerate(sides):
         ax.text(j + 0.5, -0.3, f"{side}² results", ha="center", va="center", fontsize=9, color=theme.muted)

@@ -530,10 +530,7 @@ def draw_losses(ax: Axes, result: Result) -> None:
     for name in ("V100", "A100", "H100", "FP32"):
         for seed, curve in enumerate(result.losses[:, RUNS.index(name)]):
             ax.plot(steps, curve, **style(name).line, linewidth=1.2, alpha=0.9, label=name if seed == 0 else None)
-    ax.set_xlabel("step")
-    ax.set_ylabel("loss")
-    ax.set_ylim(0)
-    ax.set_xlim(0, steps[-1])
+    ax.set(xlabel="step", ylabel="loss", ylim=0, xlim=(0, steps[-1]))
     ax.legend(loc="lower left")
     ax.set_title(f"{len(result.losses)} seeds: one curve each")
 
@@ -552,10 +549,7 @@ def draw_curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] 
             ax.plot(steps, np.where(curve > 0, curve, np.nan), color=style(name).color, linewidth=0.6, alpha=0.4)
         ax.plot(steps, middle, **style(name).line)
         ends.append((float(middle[np.isfinite(middle)][-1]), LABELS.get(name, name), style(name).color))
-    ax.set_yscale("log")
-    ax.set_xlim(1, steps[-1])
-    ax.set_xlabel("step")
-    ax.set_ylabel(label)
+    ax.set(yscale="log", xlim=(1, steps[-1]), xlabel="step", ylabel=label)
     label_ends(ax, ends)
 
 
@@ -570,11 +564,9 @@ def draw_shares(ax: Axes, result: Result) -> None:
         middle = np.median(result.differ[:, RUNS.index(name)], axis=0)
         ax.plot(steps, middle, **style(name).line, clip_on=False)
         ends.append((float(middle[-1]), LABELS.get(name, name), style(name).color))
-    ax.set_ylim(0, 1)
-    ax.set_xlim(1, steps[-1])
+    ax.set(ylim=(0, 1), xlim=(1, steps[-1]))
     ax.yaxis.set_major_formatter(PercentFormatter(1, 0))
-    ax.set_xlabel("step")
-    ax.set_ylabel("weights with other bits")
+    ax.set(xlabel="step", ylabel="weights with other bits")
     label_ends(ax, ends)
     ax.set_title("Soon few have the H100's bits")
 

@@ -268,8 +268,7 @@ def powers(ax: Axes, low: float, high: float) -> None:
     """A logarithmic axis of errors, few ticks, in plain text, which is drawn ten times as fast as mathematics."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    ax.set_yscale("log")
-    ax.set_ylim(low, high)
+    ax.set(yscale="log", ylim=(low, high))
     ax.yaxis.set_major_locator(LogLocator(numticks=6))
     ax.yaxis.set_major_formatter(lambda y, _: "10" + str(round(np.log10(y))).translate(RAISED))
     ax.yaxis.set_minor_locator(NullLocator())

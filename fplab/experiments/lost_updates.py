@@ -84,6 +84,5 @@ def draw_lost_updates(
                 bbox={"boxstyle": "round,pad=0.2", "alpha": 0.85, **paper})  # fmt: skip
     power_ticks(ax.xaxis, range(left, right + 1, 2))
     power_ticks(ax.yaxis, range(bottom, top + 1, 4))
-    ax.set_xlabel("weight $|w|$")
-    ax.set_ylabel("update $|u|$")
+    ax.set(xlabel="weight $|w|$", ylabel="update $|u|$")
     ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, borderaxespad=0, columnspacing=1.2)

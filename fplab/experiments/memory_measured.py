@@ -481,9 +481,9 @@ def recipes(result: Result) -> Figure:
     for row, peak in enumerate(result.peak.tolist()):
         ax.annotate(f"{peak / 1e6:.3g} MB", (max(peak / 1e6, whole[row]), row), (7, 0), textcoords="offset points",
                     va="center", fontsize=9, fontweight="bold")  # fmt: skip
-    ax.set_title("Peak of a training step by kind, measured: every byte counted")
-    ax.set_xlabel(f"MB; a transformer of {c.parameters:,} parameters ({c.layers} layers, width {c.hidden}), "
-                  f"{result.params.batch} × {c.sequence} tokens")  # fmt: skip
+    ax.set(title="Peak of a training step by kind, measured: every byte counted",
+           xlabel=(f"MB; a transformer of {c.parameters:,} parameters ({c.layers} layers, width {c.hidden}), "
+                  f"{result.params.batch} × {c.sequence} tokens"))  # fmt: skip
     kinds = kind_patches((*HELD, "activations", "temporary"))
     figure.legend(handles=[*kinds, Line2D([], [], **tick, markersize=11, label="peak as estimated")],
                   loc="outside lower center", ncols=4)  # fmt: skip
@@ -520,8 +520,7 @@ def draw_extras(ax: Axes, result: Result) -> None:
     ax.set_xlim(0, 1.2 * left.max())
     ax.set_yticks(y, [recipe.name for recipe in RECIPES])
     ax.invert_yaxis()
-    ax.set_xlabel("of the formula (%)")
-    ax.set_title("Activations beyond Korthikanti's formula")
+    ax.set(xlabel="of the formula (%)", title="Activations beyond Korthikanti's formula")
     ax.grid(axis="y", visible=False)
     ax.legend(loc="lower right")
 
@@ -548,9 +547,8 @@ def draw_published(ax: Axes, result: Result) -> None:
                 label="reserved, as published" if row == 0 else None)  # fmt: skip
         ax.annotate(f"{peak:g} (estimate {ours:.1f}, {ours / peak:.0%})", (peak, row), (9, 0),
                     textcoords="offset points", va="center", fontsize=9)  # fmt: skip
-    ax.set_xlim(0, 1.5 * result.published_gib.max())
-    ax.set_xlabel("GiB on one H100, measured by others")
-    ax.set_title("Published runs of Llama 3.1 (torchtitan): reserved, and estimated")
+    ax.set(xlim=(0, 1.5 * result.published_gib.max()), xlabel="GiB on one H100, measured by others",
+           title="Published runs of Llama 3.1 (torchtitan): reserved, and estimated")  # fmt: skip
     kinds = kind_patches(("parameters", "gradients", "states", "activations", "temporary"))
     ax.legend(handles=[*kinds, *ax.get_lines()[:1]], loc="upper center", bbox_to_anchor=(0.4, -0.16), ncols=3)
 
@@ -593,9 +591,7 @@ def draw_shares(ax: Axes, result: Result, model: int) -> None:
     ax.set_ylim(0, 118)
     ax.set_yticks(range(0, 101, 20))
     ax.grid(visible=False)
-    ax.set_xlabel("images" if model == 0 else "sequences")
-    ax.set_ylabel("share (%)")
-    ax.set_title(MODELS[model])
+    ax.set(xlabel="images" if model == 0 else "sequences", ylabel="share (%)", title=MODELS[model])
 
 
 EXPERIMENT = Experiment(

@@ -531,8 +531,7 @@ def books(result: Result) -> Figure:
     titles = ("Codebooks: up to 256 values in [-1, 1]", "The positive ones, on a logarithmic axis")
     for i, (ax, title) in enumerate(zip(figure.subplots(2, 1), titles, strict=True)):
         number_lines(ax, sources, [1, 0, 5, 2, 3, 7, 6, 6], logarithmic=bool(i))
-        ax.set_title(title)
-        ax.set_xlabel("value, in units of the block's maximum")
+        ax.set(title=title, xlabel="value, in units of the block's maximum")
     return figure
 
 
@@ -578,8 +577,7 @@ def by_block(ax: Axes, values: np.ndarray, style: int, label: str) -> None:
     ax.plot(PLACES[:-1], values[:-1], **line.marked, label=label)
     ax.plot(PLACES[-2:], values[-2:], color=line.color, linestyle=":", marker=line.marker)
     ax.set_xticks(PLACES, labels=[str(b) for b in BLOCKS[:-1]] + ["all"])
-    ax.set_xlim(-0.2, PLACES[-1] + 0.1)
-    ax.set_xlabel("block size")
+    ax.set(xlim=(-0.2, PLACES[-1] + 0.1), xlabel="block size")
 
 
 def draw_errors(ax: Axes, result: Result, kind: str, metric: int) -> None:
@@ -590,8 +588,8 @@ def draw_errors(ax: Axes, result: Result, kind: str, metric: int) -> None:
         plain_log(ax)
     else:
         ax.set_ylim(0, None)
-    ax.set_ylabel("mean relative error (%)" if metric else "mean absolute error")
-    ax.set_title(f"{DATA[kind].capitalize()}: {'relative' if metric else 'absolute'} error")
+    ax.set(ylabel="mean relative error (%)" if metric else "mean absolute error",
+           title=f"{DATA[kind].capitalize()}: {'relative' if metric else 'absolute'} error")  # fmt: skip
 
 
 def draw_tensors(ax: Axes, result: Result) -> None:
@@ -613,8 +611,7 @@ def draw_tensors(ax: Axes, result: Result) -> None:
     plain_log(ax)
     ax.set_xticks(range(len(kinds)), labels=[DATA[k] for k in kinds])
     ax.grid(axis="x", visible=False)
-    ax.set_ylabel("mean relative error (%)")
-    ax.set_title("A transformer's tensors")
+    ax.set(ylabel="mean relative error (%)", title="A transformer's tensors")
     ax.legend(handles=handles, loc="upper left", title="filled: blocks of 2048; open: one scale", title_fontsize=9)
     low, high = ax.get_ylim()
     ax.set_ylim(low, high * 15)
@@ -625,9 +622,8 @@ def draw_update(ax: Axes, result: Result) -> None:
     for (first, second), errors, style in zip(STATE_PAIRS, result.update_errors[:, :, 1], (1, 3, 5, 0), strict=True):
         by_block(ax, 100 * errors, style, "dynamic, v signed" if second == "dynamic" else first)
     plain_log(ax)
-    ax.set_ylabel("median relative error (%)")
-    ax.set_ylim(None, ax.get_ylim()[1] * 5)
-    ax.set_title(r"Adam's update $m/(\sqrt{v} + \epsilon)$")
+    ax.set(ylabel="median relative error (%)", ylim=(None, ax.get_ylim()[1] * 5),
+           title=r"Adam's update $m/(\sqrt{v} + \epsilon)$")  # fmt: skip
     ax.legend(loc="upper left", ncols=2)
 
 
@@ -643,11 +639,9 @@ def draw_outlier(ax: Axes, result: Result) -> None:
     ax.stairs(found[1, 0], x, color=current().muted, linewidth=1, linestyle=":", label="2048, no outlier",
               baseline=None)  # fmt: skip
     plain_log(ax)
-    ax.set_xlim(0, x[-1])
-    ax.set_ylim(None, found.max() * 8)
-    ax.set_xlabel("place in the array, in blocks of 2048")
-    ax.set_ylabel("mean absolute error of 256")
-    ax.set_title(f"One element of {result.params.outlier:g} σ, in block 20")
+    ax.set(xlim=(0, x[-1]), ylim=(None, found.max() * 8), xlabel="place in the array, in blocks of 2048",
+           ylabel="mean absolute error of 256", title=f"One element of {result.params.outlier:g} σ, in block 20",
+    )  # fmt: skip
     ax.legend(loc="upper right", ncols=2)
 
 

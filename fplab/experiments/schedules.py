@@ -317,10 +317,8 @@ def bits(result: Result) -> Figure:
     off.plot(SPLITS, result.split_errors().mean(axis=0), "o-")
     off.set_xscale("log", base=2)
     off.set_xticks(SPLITS, [str(s) for s in SPLITS])
-    off.set_ylim(0, None)
-    off.set_xlabel("slices of k")
-    off.set_ylabel("relative error of the FP32 results")
-    off.set_title("Shorter chains, smaller error")
+    off.set(ylim=(0, None), xlabel="slices of k", ylabel="relative error of the FP32 results",
+            title="Shorter chains, smaller error")  # fmt: skip
     return figure
 
 
@@ -333,11 +331,8 @@ def draw_sums(ax: Axes, result: Result) -> None:
         shown = np.where(result.errors[0, i] > 0, result.errors[0, i], np.nan)
         ax.plot(result.params.counts, shown, **look(i).marked, markersize=4, label=name)
     ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_ylim(top=3)
-    ax.set_xlabel("micro-batches")
-    ax.set_ylabel("relative error of the sum")
-    ax.set_title("Accumulated gradients, by accumulator")
+    ax.set(yscale="log", ylim=(None, 3), xlabel="micro-batches", ylabel="relative error of the sum",
+           title="Accumulated gradients, by accumulator")  # fmt: skip
     ax.legend(ncols=2, loc="upper left")
 
 
@@ -351,9 +346,7 @@ def draw_shares(ax: Axes, result: Result) -> None:
                       alpha=0.8, label=f"stored in {store.upper()}")  # fmt: skip
         ax.bar_label(bars, fmt="%.3g%%", fontsize=9, padding=2)
     ax.set_xticks(range(len(SPLITS) - 1), [f"{s} ranks" for s in SPLITS[1:]])
-    ax.set_ylim(0, 140)
-    ax.set_ylabel("results that differ (%)")
-    ax.set_title("k divided (H100, emulated)")
+    ax.set(ylim=(0, 140), ylabel="results that differ (%)", title="k divided (H100, emulated)")
     ax.legend(loc="upper right")
 
 

@@ -219,8 +219,7 @@ def units(result: Result) -> Figure:
     for y, n, wrong in zip(place, counts, table["differing"], strict=True):
         text = "absent" if not n else f"{int(n):,} results, " + (f"{wrong:,} differ" if wrong else "every bit")
         ax.annotate(text, (max(n, 1), y), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    ax.set_xscale("log")
-    ax.set_xlim(1, counts.max() * 1000)
+    ax.set(xscale="log", xlim=(1, counts.max() * 1000))
     ax.set_yticks(place, [str(what).partition(",")[0] for what in table["what"]])
     ax.invert_yaxis()
     ax.set_xlabel("results compared with the lab, on this CPU")

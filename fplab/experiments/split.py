@@ -585,8 +585,7 @@ def errors(result: Result) -> Figure:
             if method in ("inside A100", "outside A100"):
                 ax.plot(one.lengths, bound, color=look(i).color, linewidth=1, linestyle=DOTS)
             ends.append((float(most[-1]), end, look(i).color))
-        ax.set_ylabel("largest |error| / Σ|a b|")
-        ax.set_title(TITLES.get(kind, kind.capitalize()))
+        ax.set(ylabel="largest |error| / Σ|a b|", title=TITLES.get(kind, kind.capitalize()))
         label_ends(ax, ends)
     found = [Line2D([], [], label=text, **look(i).marked) for text, _, i in SHOWN.values()]
     found.append(Line2D([], [], color=current().ink, linewidth=1, linestyle=DOTS, label="proved bound"))
@@ -615,8 +614,7 @@ def draw_strips(ax: Axes, result: Result) -> None:
                 arrowprops={"arrowstyle": "-", "color": theme.ink, "lw": 0.8})  # fmt: skip
     nearest, cut = result.lost[:, 0] / result.lost.sum(axis=1)
     ax.text(0, -0.15, f"numbers held exactly: {nearest:.0%} to nearest, {cut:.0%} by truncation", fontsize=9.5)
-    ax.set_xlim(-0.3, 24.3)
-    ax.set_ylim(-0.4, 4.0)
+    ax.set(xlim=(-0.3, 24.3), ylim=(-0.4, 4.0))
     ax.set_axis_off()
     ax.set_title("A number as two parts")
 
@@ -634,9 +632,8 @@ def draw_binades(ax: Axes, result: Result) -> None:
         ax.text(x, y, text, color=own.color, fontsize=9.5)
     ax.set_xlim(EXPONENTS[0], EXPONENTS[-1])
     ax.set_xticks(range(-60, 21, 20), [f"$2^{{{e}}}$" for e in range(-60, 21, 20)])
-    ax.set_xlabel("magnitude of the number")
-    ax.set_ylabel("largest relative error of its parts")
-    ax.set_title("The range of the parts")
+    ax.set(xlabel="magnitude of the number", ylabel="largest relative error of its parts",
+           title="The range of the parts")  # fmt: skip
 
 
 def draw_many(ax: Axes, one: Products) -> None:
@@ -648,9 +645,7 @@ def draw_many(ax: Axes, one: Products) -> None:
     ax.bar_label(bars, fmt="%.0e", fontsize=9, padding=3)
     ax.set_xticks(range(1, 5))
     ax.grid(False, axis="x")
-    ax.set_xlabel("products, added exactly")
-    ax.set_ylabel("largest |error| / Σ|a b|")
-    ax.set_title("The fourth adds nothing")
+    ax.set(xlabel="products, added exactly", ylabel="largest |error| / Σ|a b|", title="The fourth adds nothing")
 
 
 EXPERIMENT = Experiment(

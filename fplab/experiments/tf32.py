@@ -419,8 +419,7 @@ def errors(result: Result) -> Figure:
             ax.plot(one.lengths, most, **look(i).marked)
             if conversion != "rna":  # its bound is rne's
                 ax.plot(one.lengths, bound, color=look(i).color, linewidth=1, linestyle=DOTS)
-        ax.set_title(TITLES[kind])
-        ax.set_ylabel("largest |error| / Σ|a b|")
+        ax.set(title=TITLES[kind], ylabel="largest |error| / Σ|a b|")
     found = [Line2D([], [], label=f"A100 TF32 (emulated), {c}", **look(i).marked) for i, c in enumerate(CONVERSIONS)]
     found.append(Line2D([], [], label="FP32 multiply-adds", **look(FP32).marked))
     found.append(Line2D([], [], color=current().ink, linewidth=1, linestyle=DOTS, label="proved bound"))
@@ -459,12 +458,9 @@ def draw_stairs(ax: Axes, i: int, low: Array) -> None:
     ax.axhline(mean, color=theme.ink, linewidth=1, linestyle=DOTS)
     ax.axhline(0, color=theme.muted, linewidth=0.8)
     ax.annotate(text, (at, mean), (0, above), textcoords="offset points")
-    ax.set_xlim(0, 2)
-    ax.set_ylim(-1.1, 0.7)
+    ax.set(xlim=(0, 2), ylim=(-1.1, 0.7))
     ax.set_xticks([0, 1, 2], ["even", "odd", "even"])
-    ax.set_xlabel("operand between neighbours of TF32")
-    ax.set_ylabel("error (units in TF32's last place)")
-    ax.set_title(title)
+    ax.set(xlabel="operand between neighbours of TF32", ylabel="error (units in TF32's last place)", title=title)
 
 
 def draw_averaging(ax: Axes, one: Products) -> None:
@@ -480,8 +476,7 @@ def draw_averaging(ax: Axes, one: Products) -> None:
     falling = 2.0**-11 / np.sqrt(one.lengths)
     ax.plot(one.lengths, falling, color=current().muted, linewidth=1)
     ends.append((float(falling[-1]), r"$2^{-11}/\sqrt{K}$", current().muted))
-    ax.set_ylabel("mean relative error")
-    ax.set_title("All positive: the conversion alone")
+    ax.set(ylabel="mean relative error", title="All positive: the conversion alone")
     label_ends(ax, ends)
 
 
@@ -496,10 +491,8 @@ def draw_example(ax: Axes, result: Result) -> None:
         ax.axhline(sign * PUBLISHED_ERROR, color=current().ink, linewidth=1, linestyle=DOTS)
     ax.annotate("largest error published", (0.99, PUBLISHED_ERROR), (0, 4), ha="right",
                 xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9)  # fmt: skip
-    ax.set_xlabel("product of normal operands, K = 10,240")
-    ax.set_ylabel("error")
-    ax.set_ylim(-0.36, 0.36)
-    ax.set_title("Truncated products shrink")
+    ax.set(xlabel="product of normal operands, K = 10,240", ylabel="error", ylim=(-0.36, 0.36),
+           title="Truncated products shrink")  # fmt: skip
 
 
 def draw_spread(ax: Axes, result: Result) -> None:
@@ -518,10 +511,8 @@ def draw_spread(ax: Axes, result: Result) -> None:
     sigma = float(result.published_errors[1].std())
     text = f"rna: $\\sigma$ = {sigma:.4f}\n0.1747 = {PUBLISHED_ERROR / sigma:.1f} $\\sigma$"
     ax.annotate(text, (0.5, 0.97), xycoords="axes fraction", ha="center", va="top", color=look(1).color)
-    ax.set_xlim(-0.36, 0.36)
-    ax.set_xlabel("error on A100, emulated")
-    ax.set_ylabel("of the products (%)")
-    ax.set_title("Which conversion was it?")
+    ax.set(xlim=(-0.36, 0.36), xlabel="error on A100, emulated", ylabel="of the products (%)",
+           title="Which conversion was it?")  # fmt: skip
     ax.legend(loc="upper left")
 
 

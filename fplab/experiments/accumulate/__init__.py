@@ -399,11 +399,8 @@ def draw_harmonic(ax: Axes, result: Result) -> None:
         place, ha = ((-12, 6), "right") if fmt == "fp32" else ((7, -12), "left")
         ax.annotate(f"last term that counts: {last:,}", (last, value), place, textcoords="offset points", ha=ha,
                     color=style.color, fontsize=9)  # fmt: skip
-    ax.set_xlim(1, n[-1])
-    ax.set_ylim(0, 17)
-    ax.set_xlabel("number of terms $n$")
-    ax.set_ylabel("sequential sum")
-    ax.set_title(r"$\Sigma\,1/k$ diverges, but not in floating point")
+    ax.set(xlim=(1, n[-1]), ylim=(0, 17), xlabel="number of terms $n$", ylabel="sequential sum",
+           title=r"$\Sigma\,1/k$ diverges, but not in floating point")  # fmt: skip
     label_ends(ax, ends)
 
 
@@ -421,12 +418,10 @@ def draw_stalls(ax: Axes, result: Result) -> None:
         ax.annotate(text, (first, y), (8, 0) if left else (-8, 7), textcoords="offset points",
                     ha="left" if left else "right", va="center", fontsize=9)  # fmt: skip
     ax.set_yticks(range(len(series.SERIES)), [TITLES[s] for s in series.SERIES])
-    ax.set_ylim(len(series.SERIES) - 0.5, -0.55)
-    ax.set_xlim(0.7, 2**27)
+    ax.set(ylim=(len(series.SERIES) - 0.5, -0.55), xlim=(0.7, 2**27))
     ax.set_xticks([2.0**k for k in range(0, 27, 6)])
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel("first term without effect  (the sum there)")
-    ax.set_title("Where sequential sums stop")
+    ax.set(xlabel="first term without effect  (the sum there)", title="Where sequential sums stop")
 
 
 def orders(result: Result) -> Figure:
@@ -464,11 +459,8 @@ def draw_errors(ax: Axes, result: Result, i: int, j: int) -> None:
         ax.plot(m[shown], error[shown], **style.marked, markevery=2)
         edge, hollow = np.full(m[~shown].size, 0.02 + 0.018 * at), {"marker": style.marker, "color": style.color}
         ax.plot(m[~shown], edge, transform=ax.get_xaxis_transform(), **HOLLOW | hollow)
-    ax.set_xlim(n[2], n[-1])
-    ax.set_ylim(least / 20, 4)
-    ax.set_xlabel("number of terms $n$")
-    ax.set_ylabel("relative error")
-    ax.set_title(f"{TITLES[MEASURED[i]]} in {FORMATS[j].upper()}:  $u = 2^{{-{p}}}$")
+    ax.set(xlim=(n[2], n[-1]), ylim=(least / 20, 4), xlabel="number of terms $n$", ylabel="relative error",
+           title=f"{TITLES[MEASURED[i]]} in {FORMATS[j].upper()}:  $u = 2^{{-{p}}}$")  # fmt: skip
 
 
 def legend(params: Params) -> list[Any]:

@@ -422,11 +422,9 @@ def draw_curves(ax: Axes, result: Result) -> None:
         ax.text(0.98, 0.96 - 0.07 * gone, f"{name}: off the scale from step {left} on", transform=ax.transAxes,
                 ha="right", va="top", fontsize=9, color=style.color)  # fmt: skip
         gone += 1
-    ax.set_ylim(min(float(np.nanmin(own)), start) - 0.05 * start, top)
-    ax.set_xlim(0, steps)
-    ax.set_xlabel("step")
-    ax.set_ylabel("training loss (nats), running mean")
-    ax.set_title(f"A run at learning rate {result.params.rates[result.params.middle]:g}")
+    ax.set(ylim=(min(float(np.nanmin(own)), start) - 0.05 * start, top), xlim=(0, steps), xlabel="step",
+           ylabel="training loss (nats), running mean",
+           title=f"A run at learning rate {result.params.rates[result.params.middle]:g}")  # fmt: skip
 
 
 def draw_rates(ax: Axes, result: Result) -> None:
@@ -447,8 +445,7 @@ def draw_rates(ax: Axes, result: Result) -> None:
     ax.set_xticks(range(len(rates)), labels=[f"{rate:g}" for rate in rates])
     ax.set_xlim(-0.5, len(rates) - 0.5)
     ax.grid(axis="x", visible=False)
-    ax.set_xlabel("learning rate")
-    ax.set_ylabel("final training loss (nats)")
+    ax.set(xlabel="learning rate", ylabel="final training loss (nats)")
     ax.set_title("Every run: one marker a seed; above: how many diverged", pad=14)
 
 
@@ -470,8 +467,7 @@ def draw_counts(ax: Axes, result: Result) -> None:
     ax.set_xlim(0, 150)
     ax.set_xticks(range(0, 101, 25))
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("unstable runs (%)")
-    ax.set_title("Unstable runs, and the bytes of both states")
+    ax.set(xlabel="unstable runs (%)", title="Unstable runs, and the bytes of both states")
 
 
 def draw_traces(ax: Axes, result: Result) -> None:
@@ -486,11 +482,8 @@ def draw_traces(ax: Axes, result: Result) -> None:
     ax.axvline(HOLD, color=current().muted, linewidth=1, linestyle=(0, (3, 2)))
     ax.annotate("the gradient ends", (HOLD, 0.97), (6, 0), xycoords=("data", "axes fraction"), fontsize=9, va="top",
                 textcoords="offset points", color=current().muted)  # fmt: skip
-    ax.set_xlim(0, result.params.trace)
-    ax.set_ylim(0, None)
-    ax.set_xlabel("step")
-    ax.set_ylabel("second moment $v$")
-    ax.set_title("Why states are rounded stochastically")
+    ax.set(xlim=(0, result.params.trace), ylim=(0, None), xlabel="step", ylabel="second moment $v$",
+           title="Why states are rounded stochastically")  # fmt: skip
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.24))
 
 

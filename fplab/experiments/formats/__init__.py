@@ -403,13 +403,10 @@ def draw_density(ax: Axes, result: Atlas) -> None:
                     arrowprops={"arrowstyle": "-", "color": style.color, "lw": 0.7} if right else None)  # fmt: skip
     ax.text(-122, 2.2, "subnormals: half\nas many in each\nbinade below", fontsize=9, color=current().muted,
             va="center")  # fmt: skip
-    ax.set_xlim(LOW, HIGH)
-    ax.set_ylim(-1, 26)
+    ax.set(xlim=(LOW, HIGH), ylim=(-1, 26))
     ax.set_xticks(*powers(-120, 120, 60))
     ax.set_yticks(*powers(0, 24, 4))
-    ax.set_xlabel("magnitude, by binade")
-    ax.set_ylabel("values in the binade")
-    ax.set_title("Height is precision, width range")
+    ax.set(xlabel="magnitude, by binade", ylabel="values in the binade", title="Height is precision, width range")
 
 
 def draw_spacing(ax: Axes, result: Atlas) -> None:
@@ -429,13 +426,10 @@ def draw_spacing(ax: Axes, result: Atlas) -> None:
         if x[0] > low:
             ax.plot([x[0]], [y[0]], marker=style.marker, color=style.color, markersize=5)
         ax.text(*at, name, color=style.color, fontsize=9, ha="left" if name in ("fp32", "bf16") else "right")
-    ax.set_xlim(low, high)
-    ax.set_ylim(-54, 16)
+    ax.set(xlim=(low, high), ylim=(-54, 16))
     ax.set_xticks(*powers(-30, 20, 10))
     ax.set_yticks(*powers(-50, 10, 10))
-    ax.set_xlabel("magnitude")
-    ax.set_ylabel("ulp: distance to the next value")
-    ax.set_title("Spacing: grows with the number")
+    ax.set(xlabel="magnitude", ylabel="ulp: distance to the next value", title="Spacing: grows with the number")
     ax.text(0.97, 0.05, "marker: smallest subnormal\nbar: largest value", transform=ax.transAxes, ha="right",
             fontsize=9, color=current().muted)  # fmt: skip
 
@@ -462,8 +456,7 @@ def draw_ranges(ax: Axes) -> None:
         ax.text(normal + 3 if wide else low - 4, i, f"${smallest}$", ha="left" if wide else "right", **how)
     ax.set_xlim(LOW, HIGH)
     ax.set_xticks(*powers(-120, 120, 60))
-    ax.set_xlabel("magnitude (hatched: subnormal)")
-    ax.set_title("From the smallest to the largest")
+    ax.set(xlabel="magnitude (hatched: subnormal)", title="From the smallest to the largest")
 
 
 def largest(fmt: Format) -> str:
@@ -487,8 +480,7 @@ def draw_tenths(ax: Axes, result: Atlas) -> None:
         ax.annotate(text, (at, i), (8, 0), textcoords="offset points", va="center", fontsize=9)
     ax.set_xlim(end, 40)
     ax.set_xticks(*powers(-40, 0, 20))
-    ax.set_xlabel("relative error of 0.1, and its value")
-    ax.set_title("0.1 in each: exact in none")
+    ax.set(xlabel="relative error of 0.1, and its value", title="0.1 in each: exact in none")
 
 
 EXPERIMENT = Experiment(

@@ -605,10 +605,8 @@ def draw_losses(ax: Axes, runs: Runs, title: str) -> None:
     ax.yaxis.set_minor_formatter("")
     ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4) if low.min() * 0.9 <= t <= high.max() * 1.1]
     ax.set_yticks(ticks, labels=[f"{t:g}" for t in ticks])
-    ax.set_xlim(steps[0], steps[-1])
-    ax.set_xlabel("training step")
-    ax.set_ylabel("training loss")
-    ax.set_title(f"{title}, {runs.top1.shape[1]} seeds")
+    ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="training loss",
+           title=f"{title}, {runs.top1.shape[1]} seeds")  # fmt: skip
     ax.text(0.97, 0.95, "grey: FP32, from its\nlowest to its highest seed", transform=ax.transAxes, ha="right",
             va="top", fontsize=9, color=current().muted)  # fmt: skip
 
@@ -627,14 +625,11 @@ def draw_distances(ax: Axes, runs: Runs) -> None:
     spread = smooth(spread)
     steps = np.arange(found.shape[-1] - len(spread), found.shape[-1]) + 1
     ax.plot(steps, spread, color=current().ink, linewidth=2.4, alpha=0.35)
-    ax.set_yscale("log")
-    ax.set_ylim(None, 6 * spread.max())
+    ax.set(yscale="log", ylim=(None, 6 * spread.max()))
     ax.text(0.97, 0.95, "thick grey: between\ntwo seeds of FP32", transform=ax.transAxes, ha="right", va="top",
             fontsize=9, color=current().muted)  # fmt: skip
-    ax.set_xlim(steps[0], steps[-1])
-    ax.set_xlabel("training step")
-    ax.set_ylabel("|loss − FP32's loss|")
-    ax.set_title("Distance from FP32, same seed")
+    ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="|loss − FP32's loss|",
+           title="Distance from FP32, same seed")  # fmt: skip
 
 
 def draw_differences(ax: Axes, runs: Runs, title: str) -> None:
@@ -662,11 +657,10 @@ def draw_differences(ax: Axes, runs: Runs, title: str) -> None:
         ax.annotate(compared[policy].verdict, (1.0, row), (4, 0), xycoords=ax.get_yaxis_transform(), va="center",
                     textcoords="offset points", fontsize=9, color=theme.muted)  # fmt: skip
     ax.set_yticks(range(len(POLICIES) - 1), labels=[NAMES[p] for p in POLICIES[1:]])
-    ax.set_ylim(len(POLICIES) - 1.4, -0.6)
-    ax.set_xlim(-1.1 * reach, 1.1 * reach)
+    ax.set(ylim=(len(POLICIES) - 1.4, -0.6), xlim=(-1.1 * reach, 1.1 * reach))
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("top-1 minus FP32's of the same seed (percentage points)")
-    ax.set_title(f"{title}: top-1 (FP32: {runs.baseline.mean():.1%}), grey: ±2 σ of FP32's seeds")
+    ax.set(xlabel="top-1 minus FP32's of the same seed (percentage points)",
+           title=f"{title}: top-1 (FP32: {runs.baseline.mean():.1%}), grey: ±2 σ of FP32's seeds")  # fmt: skip
 
 
 EXPERIMENT = Experiment(

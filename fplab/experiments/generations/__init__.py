@@ -436,8 +436,7 @@ def draw_probes(
     from ...draw.style import current
 
     theme = current()
-    ax.set_xlim(-1.75, len(heads) + 1)
-    ax.set_ylim(len(some), -0.9)
+    ax.set(xlim=(-1.75, len(heads) + 1), ylim=(len(some), -0.9))
     ax.axis("off")
     for j, head in enumerate([*heads, "exact, to\nnearest"]):
         ax.text(j + 0.5, -0.12, head, ha="center", va="bottom", fontsize=9, fontweight="bold", linespacing=1.1)
@@ -496,9 +495,8 @@ def draw_fall(ax: Axes, result: Result, i: int) -> None:
                         color=style.color, fontsize=9, fontweight="bold",
                         arrowprops={"arrowstyle": "-|>", "color": style.color})  # fmt: skip
     ax.axvline(0, color=theme.muted, linewidth=0.8, linestyle=(0, (3, 2)))
-    ax.set_xlim(x[0], x[-1])
-    ax.set_ylabel("(sum $-$ 1) / $2^{-24}$")
-    ax.set_title(rf"$c + {count} \times 2^{{{exponent}}}$: {' '.join(fallen) or 'none'} not monotonic")
+    ax.set(xlim=(x[0], x[-1]), ylabel="(sum $-$ 1) / $2^{-24}$",
+           title=rf"$c + {count} \times 2^{{{exponent}}}$: {' '.join(fallen) or 'none'} not monotonic")  # fmt: skip
     label_ends(ax, ends)
 
 
@@ -548,15 +546,14 @@ def draw_pairs(ax: Axes, result: Result) -> None:
         if i != j:
             ax.text(j + 0.5, i + 0.5, f"{differing:,}", ha="center", va="center", fontsize=9,
                     color=theme.ink if differing else theme.muted)  # fmt: skip
-    ax.set_xlim(0, n)
-    ax.set_ylim(n, 0)
+    ax.set(xlim=(0, n), ylim=(n, 0))
     ax.set_xticks(np.arange(n) + 0.5, list(every))
     ax.set_yticks(np.arange(n) + 0.5, list(every))
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set_title(f"{wide[0].size:,} correlations of digits, K = {result.params.images:,}, GPUs emulated")
-    ax.set_xlabel("elements that differ: above in FP32, below stored as FP16")
+    ax.set(title=f"{wide[0].size:,} correlations of digits, K = {result.params.images:,}, GPUs emulated",
+           xlabel="elements that differ: above in FP32, below stored as FP16")  # fmt: skip
 
 
 def draw_map(ax: Axes, result: Result, one: str, other: str) -> None:
@@ -569,9 +566,7 @@ def draw_map(ax: Axes, result: Result, one: str, other: str) -> None:
     ax.set_xticks([0, 16, 32, 48, 63])
     ax.set_yticks([0, 16, 32, 48, 63])
     ax.grid(visible=False)
-    ax.set_xlabel("pixel  (empty lines: they never change)")
-    ax.set_ylabel("pixel")
-    ax.set_title(f"{one} against {other}")
+    ax.set(xlabel="pixel  (empty lines: they never change)", ylabel="pixel", title=f"{one} against {other}")
 
 
 def shades() -> list[Any]:

@@ -479,12 +479,9 @@ def outliers(result: Result) -> Figure:
     draw_methods(error, np.array(result.params.dimensions), 100 * result.errors)
     error.set_yscale("log")
     error.set_yticks([0.3, 0.5, 1, 2, 5], ["0.3", "0.5", "1", "2", "5"])
-    error.set_ylabel("relative error (%)")
-    error.set_title("Error of the INT8 products")
+    error.set(ylabel="relative error (%)", title="Error of the INT8 products")
     draw_methods(moved, np.array(result.params.dimensions), result.divergences)
-    moved.set_yscale("log")
-    moved.set_ylabel("divergence from FP32's (nats)")
-    moved.set_title("Predictions of the model")
+    moved.set(yscale="log", ylabel="divergence from FP32's (nats)", title="Predictions of the model")
     for ax in (error, moved):
         ax.yaxis.set_minor_formatter("")
         ax.set_xlabel("outlier dimensions")
@@ -531,15 +528,15 @@ def draw_features(ax: Axes, result: Result) -> None:
     ax.set_yscale("log", base=2)
     ax.set_ylim(0.5, 2 ** np.ceil(np.log2(largest.max()) + 0.3))
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.set_xlim(-0.7, params.width - 0.3)
-    ax.set_xlabel(
+    where = (
         f"feature dimension (bars side by side: the layers)\n{params.layers} blocks of width {params.width}, trained "
         f"here; norm outputs × {GAIN:g}, their readers' weights / {GAIN:g}:\nin FP32 the same bits. {share:.0%} of the "
         f"planted values are 6 or more; in the paper's model of\n6.7 billion parameters outliers appear in "
         f"{POSITIONS_67B:.0%} of the positions."
     )
-    ax.set_ylabel("largest magnitude")
-    ax.set_title(f"Inputs of the products that read a layer norm, {params.planted} outlier dimensions planted")
+    ax.set(xlim=(-0.7, params.width - 0.3), xlabel=where, ylabel="largest magnitude",
+           title=f"Inputs of the products that read a layer norm, {params.planted} outlier dimensions planted",
+    )  # fmt: skip
     ax.grid(visible=False, axis="x")
 
 
@@ -561,8 +558,7 @@ def draw_thresholds(ax: Axes, result: Result) -> None:
     theme, thresholds = current(), result.params.thresholds
     x, six = np.arange(len(thresholds)), thresholds.index(LEAST_MAGNITUDE)
     ax.bar(x, 100 * (1 - result.int8_shares), width=0.9, color=theme.grid, edgecolor=theme.background)
-    ax.set_ylim(0, 105)
-    ax.set_ylabel("dimensions in FP16 (%), bars")
+    ax.set(ylim=(0, 105), ylabel="dimensions in FP16 (%), bars")
     ax.grid(visible=False)
     twin = ax.twinx()
     twin.spines["right"].set_visible(True)
@@ -574,8 +570,7 @@ def draw_thresholds(ax: Axes, result: Result) -> None:
     ax.set_xticks(x, [f"{t:g}" for t in thresholds])
     ax.axvline(six, color=theme.ink, linewidth=1.0, linestyle=(0, (4, 2)), ymax=0.88)
     ax.text(six, 95, "the paper's", ha="center", va="bottom", fontsize=9)
-    ax.set_xlabel("threshold")
-    ax.set_title(f"By threshold ({result.params.planted} outlier dimensions)")
+    ax.set(xlabel="threshold", title=f"By threshold ({result.params.planted} outlier dimensions)")
 
 
 def draw_table(ax: Axes, table: np.ndarray) -> None:
@@ -589,9 +584,7 @@ def draw_table(ax: Axes, table: np.ndarray) -> None:
     ax.set_ylim(-1.2, 400)
     ax.axhline(0, color=current().ink, linewidth=0.8)
     ax.set_xticks(x, SIZES)
-    ax.set_xlabel("parameters")
-    ax.set_ylabel("perplexity above FP32's (%)")
-    ax.set_title("The paper's Table 1, as published")
+    ax.set(xlabel="parameters", ylabel="perplexity above FP32's (%)", title="The paper's Table 1, as published")
 
 
 def draw_int4(ax: Axes, result: Result) -> None:
@@ -607,12 +600,9 @@ def draw_int4(ax: Axes, result: Result) -> None:
     ax.axhline(eight, **vectorwise.line, linewidth=1.2)
     ax.text(1, eight, "vector-wise INT8, no outliers", transform=ax.get_yaxis_transform(), ha="right", va="bottom",
             fontsize=9, color=vectorwise.color)  # fmt: skip
-    ax.set_yscale("log")
-    ax.set_ylim(eight / 3, 3 * errors.max())
-    ax.set_xlabel("bits a weight, an FP16 scale a group counted")
+    ax.set(yscale="log", ylim=(eight / 3, 3 * errors.max()), xlabel="bits a weight, an FP16 scale a group counted")
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.set_ylabel("error of the products (%)")
-    ax.set_title("Weight-only INT4, by size of a group")
+    ax.set(ylabel="error of the products (%)", title="Weight-only INT4, by size of a group")
 
 
 EXPERIMENT = Experiment(

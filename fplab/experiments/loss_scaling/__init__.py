@@ -330,12 +330,9 @@ def draw_score(ax: Axes, params: Params, name: str, task: Task) -> None:
     ax.plot(x, np.maximum(task.score[:-2], 0), **look(0).marked, label="static scale")
     ax.axhline(task.score[-2], **look(2).line, linewidth=1.4, label="dynamic scale")
     ax.axhline(task.score[-1], color=theme.ink, linewidth=1.1, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set_ylim(0, 1.35 * max(task.score[-2:]))
-    ax.set_xlim(x[0] - 0.6 * params.every, x[-1] + 0.6 * params.every)
+    ax.set(ylim=(0, 1.35 * max(task.score[-2:])), xlim=(x[0] - 0.6 * params.every, x[-1] + 0.6 * params.every))
     power_ticks(ax.xaxis, [e for e in params.exponents if e % 4 == 0])
-    ax.set_xlabel("loss scale")
-    ax.set_ylabel(SCORES[name])
-    ax.set_title(TITLES[name])
+    ax.set(xlabel="loss scale", ylabel=SCORES[name], title=TITLES[name])
     handles = [*ax.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
     ax.legend(handles=handles, loc="upper left", ncols=3, columnspacing=1.2)
 
@@ -349,11 +346,8 @@ def draw_curves(ax: Axes, result: Result) -> None:
     for name, i, series in (("$2^0$", 0, ZERO), ("$2^{24}$", last, SKIPPED), ("dynamic", -2, 2)):
         ax.plot(*smoothed(losses[i]), **look(series).line, linewidth=1.6, label=f"scale {name}")
     ax.plot(*smoothed(losses[-1]), color=current().ink, linewidth=1, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set_yscale("log")
-    ax.set_xlim(0, result.params.steps[0])
-    ax.set_xlabel("training step")
-    ax.set_ylabel("training loss")
-    ax.set_title("The autoencoder: unscaled\nit learns the mean image")
+    ax.set(yscale="log", xlim=(0, result.params.steps[0]), xlabel="training step", ylabel="training loss",
+           title="The autoencoder: unscaled\nit learns the mean image")  # fmt: skip
     ax.legend(loc="center right")
 
 
@@ -373,9 +367,8 @@ def draw_layers(ax: Axes, result: Result) -> None:
     ax.set_ylim(-2, 103)
     ax.set_xticks(x)
     ax.grid(axis="x", visible=False)
-    ax.set_xlabel("layer")
-    ax.set_ylabel("gradients that are zero (%)")
-    ax.set_title("The autoencoder: the encoder's\ngradients underflow first")
+    ax.set(xlabel="layer", ylabel="gradients that are zero (%)",
+           title="The autoencoder: the encoder's\ngradients underflow first")  # fmt: skip
     ax.legend(loc="center right")
 
 
@@ -391,10 +384,8 @@ def draw_trace(ax: Axes, name: str, task: Task) -> None:
     low, high = int(scales.min()) - 1, int(scales.max()) + 2
     ax.set_ylim(low, high)
     power_ticks(ax.yaxis, range(low + 1, high, max(1, (high - low) // 6)))
-    ax.set_xlim(0, len(scales))
-    ax.set_xlabel("training step")
-    ax.set_ylabel("dynamic loss scale")
-    ax.set_title(f"The dynamic scale of the {name}")
+    ax.set(xlim=(0, len(scales)), xlabel="training step", ylabel="dynamic loss scale",
+           title=f"The dynamic scale of the {name}")  # fmt: skip
     ax.legend(loc="lower right")
 
 

@@ -388,11 +388,8 @@ def draw_curves(ax: Axes, result: Result, fmt: str) -> None:
         losses = result.losses[Variant(fmt, way).place]
         ax.plot(*smoothed(losses), **look(LOOKS[way]).line, linewidth=1.6, label=word)
     ax.plot(*smoothed(result.losses[0]), color=current().ink, linewidth=0.9, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set_yscale("log")
-    ax.set_xlim(0, result.params.steps(rate))
-    ax.set_xlabel("training step")
-    ax.set_ylabel("training loss")
-    ax.set_title(f"{fmt.upper()} weights, lr {power(rate)}")
+    ax.set(yscale="log", xlim=(0, result.params.steps(rate)), xlabel="training step", ylabel="training loss",
+           title=f"{fmt.upper()} weights, lr {power(rate)}")  # fmt: skip
     ax.legend(loc="upper right")
 
 
@@ -419,9 +416,8 @@ def draw_costs(ax: Axes, result: Result) -> None:
     ax.set_xticks(x, [f"{power(r)}\n{result.params.steps(r):,} steps" for r in result.params.rates])
     ax.set_xlim(-0.5, len(x) - 0.5)
     ax.grid(axis="x", visible=False)
-    ax.set_xlabel("learning rate")
-    ax.set_ylabel("final training loss / FP32's")
-    ax.set_title("The price of a smaller step (hollow FP16, filled BF16)")
+    ax.set(xlabel="learning rate", ylabel="final training loss / FP32's",
+           title="The price of a smaller step (hollow FP16, filled BF16)")  # fmt: skip
     ax.legend(loc="upper left", ncols=2)
 
 
@@ -435,11 +431,8 @@ def draw_layers(ax: Axes, result: Result, fmt: str) -> None:
     for i, name in enumerate(("first", "second", "third")):
         mean = share[:n, i].reshape(-1, width).mean(axis=1)
         ax.plot(x[:n:width], mean, **look(i).marked, markersize=3.5, linewidth=1.4, markevery=4, label=f"{name} layer")
-    ax.set_ylim(0, 100)
-    ax.set_xlim(0, x[-1])
-    ax.set_xlabel("training step")
-    ax.set_ylabel("updates lost (%)")
-    ax.set_title(f"{fmt.upper()}, nearest: lost updates")
+    ax.set(ylim=(0, 100), xlim=(0, x[-1]), xlabel="training step", ylabel="updates lost (%)",
+           title=f"{fmt.upper()}, nearest: lost updates")  # fmt: skip
     ax.legend(loc="upper left")
 
 
@@ -457,10 +450,8 @@ def draw_drift(ax: Axes, result: Result) -> None:
     ax.set_xticks(x, [power(r) for r in result.params.rates])
     ax.set_xlim(-0.3, len(x) - 0.7)
     ax.grid(axis="x", visible=False)
-    ax.set_xlabel("learning rate")
-    ax.set_ylabel("median distance (ulps)")
-    ax.set_ylim(None, ax.get_ylim()[1] * 2**5)
-    ax.set_title("From the exact sum of their updates")
+    ax.set(xlabel="learning rate", ylabel="median distance (ulps)", ylim=(None, ax.get_ylim()[1] * 2**5),
+           title="From the exact sum of their updates")  # fmt: skip
     ax.legend(loc="upper left", ncols=2, title="weights: dashed FP16, solid BF16", title_fontsize=9)
 
 
@@ -484,10 +475,8 @@ def draw_ratios(ax: Axes, result: Result) -> None:
     ax.text(-0.04, 62, "the rule: lost\nfrom $2^p$ on", ha="right", color=theme.muted)
     ax.set_xlim(-1, 3)
     ax.set_xticks(range(-1, 4), ["$2^{p-1}$", "$2^{p}$", "$2^{p+1}$", "$2^{p+2}$", "$2^{p+3}$"])
-    ax.set_ylim(-3, 103)
-    ax.set_xlabel("ratio $|w|/|u|$ (FP16: $2^p$ = 2048, BF16: 256)")
-    ax.set_ylabel("updates lost (%)")
-    ax.set_title("The 2048 rule against the exact criterion")
+    ax.set(ylim=(-3, 103), xlabel="ratio $|w|/|u|$ (FP16: $2^p$ = 2048, BF16: 256)", ylabel="updates lost (%)",
+           title="The 2048 rule against the exact criterion")  # fmt: skip
     ax.legend(loc="lower right")
 
 

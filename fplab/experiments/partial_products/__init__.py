@@ -518,13 +518,10 @@ def draw_running(ax: Axes, one: Products) -> None:
         ax.plot(k, sums[index("fp16", gpu)], **own)
         ends.append((float(sums[index("fp16", gpu)][-1]), gpu or "one by one", own["color"]))
     ax.plot(k, sums[index("fp32", "H100")], **style(index("fp32", "H100")) | {"marker": "", "linewidth": 1.2})
-    ax.set_xlim(0, k[-1])
-    ax.set_ylim(0, None)
+    ax.set(xlim=(0, k[-1]), ylim=(0, None))
     ticks = np.linspace(0, k[-1], 5)
     ax.set_xticks(ticks, [f"{tick / 1024:g}k" if tick else "0" for tick in ticks])
-    ax.set_xlabel("products added")
-    ax.set_ylabel("running sum")
-    ax.set_title("FP16 sums stall")
+    ax.set(xlabel="products added", ylabel="running sum", title="FP16 sums stall")
     label_ends(ax, ends)
 
 
@@ -541,8 +538,7 @@ def draw_drift(ax: Axes, one: Products) -> None:
     ax.axhline(2.0**-11, color=current().muted, linewidth=1, linestyle=DOTS)
     ax.annotate("half a unit of FP16", (20, 2.0**-11), (0, 4), textcoords="offset points",
                 color=current().muted, fontsize=9)  # fmt: skip
-    ax.set_ylabel("mean relative error")
-    ax.set_title("FP32 sums drift: truncation")
+    ax.set(ylabel="mean relative error", title="FP32 sums drift: truncation")
     label_ends(ax, ends)
 
 
@@ -562,9 +558,8 @@ def draw_fates(ax: Axes, kind: str, one: Products) -> None:
     along_k(ax, edges)
     ax.set_ylim(0, 100)
     ax.grid(False)
-    ax.set_xlabel("place of the product in the sum")
-    ax.set_ylabel("non-zero products (%)")
-    ax.set_title(f"FP16: {TITLES[kind].lower()}")
+    ax.set(xlabel="place of the product in the sum", ylabel="non-zero products (%)",
+           title=f"FP16: {TITLES[kind].lower()}")  # fmt: skip
     inside: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
     ax.text(2**4, 82, FATES[3], color=theme.background, **inside)
     ax.text(edges[-1] * 0.8, 30, FATES[2].replace(" ", "\n"), color=theme.ink, ha="right", **inside)
@@ -606,8 +601,7 @@ def draw_tightness(ax: Axes, result: Result) -> None:
         name = TITLES[kind].lower().replace("activations", "act.").replace("gradients", "grad.")
         ends.append((float(used[-1]), name, own.color))
     ax.axhline(1, color=current().ink, linewidth=1, linestyle=DOTS)
-    ax.set_ylabel("largest error / bound")
-    ax.set_title("How tight H100's FP32 bound is")
+    ax.set(ylabel="largest error / bound", title="How tight H100's FP32 bound is")
     label_ends(ax, ends)
 
 
@@ -625,9 +619,7 @@ def draw_crossing(ax: Axes, one: Products) -> None:
         ax.axhline(rate, color=own.color, linewidth=1, linestyle=DOTS)
         ends.append((rate, f"{gpu}: {rate:g}", own.color))
     ax.axhline(1, color=current().ink, linewidth=1.2)
-    ax.set_ylim(0, 2.2)
-    ax.set_ylabel("worst error / (K 2⁻²⁴ Σ|a b|)")
-    ax.set_title("Worst cases, and rounding's bound")
+    ax.set(ylim=(0, 2.2), ylabel="worst error / (K 2⁻²⁴ Σ|a b|)", title="Worst cases, and rounding's bound")
     label_ends(ax, ends)
 
 

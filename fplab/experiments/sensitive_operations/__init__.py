@@ -554,8 +554,7 @@ def verdicts(result: Result) -> Figure:
     ax = figure.subplots()
     colors = {RANGE: theme.series[1], data.INSIDE_ONLY: theme.series[0], data.NEITHER: theme.muted}
     ax.set_axis_off()
-    ax.set_xlim(0, 1.08)
-    ax.set_ylim(len(found) + 0.2, -1.7)
+    ax.set(xlim=(0, 1.08), ylim=(len(found) + 0.2, -1.7))
     for x, text in COLUMNS:
         ax.text(x, -0.75, text, va="center", fontsize=9, color=theme.muted)
     ax.axhline(-0.1, color=theme.grid, linewidth=1)

@@ -380,8 +380,7 @@ def draw_matrix(ax: Axes, result: Result) -> None:
     for r, name in enumerate(names):
         ax.text(0, r + 0.5, textwrap.fill(name, 11), fontsize=9, va="center")
         ax.axhline(r, color=theme.grid, linewidth=0.5)
-    ax.set_xlim(0, left + len(columns) * width)
-    ax.set_ylim(len(names) + 0.1, -1.2)
+    ax.set(xlim=(0, left + len(columns) * width), ylim=(len(names) + 0.1, -1.2))
     ax.set_axis_off()
     ax.set_title("Which formula gives every bit of torch on this CPU")
 
@@ -392,8 +391,7 @@ def draw_told(ax: Axes, result: Result) -> None:
 
     theme = current()
     ax.set_axis_off()
-    ax.set_xlim(0, 1)
-    ax.set_ylim(len(DISTINCTIONS) + 0.2, -1.1)
+    ax.set(xlim=(0, 1), ylim=(len(DISTINCTIONS) + 0.2, -1.1))
     ax.set_title(
         f"The smallest operands found that tell torch's formula from another one (alpha = {elementwise.ALPHA})"
     )

@@ -359,9 +359,7 @@ def training(result: Result) -> Figure:
     loss, scale = panels
     for i, (gpu, losses) in enumerate(zip(GPUS, result.losses, strict=True)):
         loss.plot(losses, **look(i).line, label=gpu, linewidth=(3.2, 2.0, 1.2)[i])
-    loss.set_xlim(-1, params.steps - 1)
-    loss.set_ylim(0, None)
-    loss.set_ylabel("loss")
+    loss.set(xlim=(-1, params.steps - 1), ylim=(0, None), ylabel="loss")
     loss.legend(loc="upper right")
     gap = np.abs(result.losses - result.losses[-1]).max()
     loss.set_title(f"One run in the emulated bits of three GPUs: losses at most {gap:.1e} apart")
@@ -372,8 +370,7 @@ def training(result: Result) -> Figure:
                label="overflow: the step is skipped, the scale halved")  # fmt: skip
     ticks = range(int(log2.min()) - 1, int(log2.max()) + 2, 2)
     scale.set_yticks(ticks, labels=[f"$2^{{{t}}}$" for t in ticks])
-    scale.set_xlabel("step")
-    scale.set_ylabel("loss scale")
+    scale.set(xlabel="step", ylabel="loss scale")
     scale.legend(loc="upper right")
     scale.set_title("The dynamic loss scale (H100, emulated)")
     digests = ", ".join(f"{gpu} {int(x):016x}" for gpu, x in zip(GPUS, result.digests[:, -1], strict=True))
@@ -397,17 +394,13 @@ def distances(result: Result) -> Figure:
         pair = f"{GPUS[i]} and {GPUS[j]}"
         shares.plot(100 * result.shares[p], **look(p + 1).line, label=pair)
         spread.plot(100 * result.spread[p, :top] / result.spread[p].sum(), **look(p + 1).marked, label=pair)
-    shares.set_xlim(0, result.params.steps - 1)
-    shares.set_ylim(0, 100)
-    shares.set_xlabel("step")
-    shares.set_ylabel("weights that differ (%)")
+    shares.set(xlim=(0, result.params.steps - 1), ylim=(0, 100), xlabel="step", ylabel="weights that differ (%)")
     shares.legend(loc="lower right")
     shares.set_title("Weights that differ in any bit between GPUs (emulated)")
     ticks = [0, *range(3, top, 2)]
     spread.set_xticks(ticks, labels=["same", *(f"$2^{{{t - 1}}}$" for t in ticks[1:])])
-    spread.set_ylim(0, None)
-    spread.set_xlabel("distance of a weight at the end, by binade of FP32 ulp")
-    spread.set_ylabel("of all weights (%)")
+    spread.set(ylim=(0, None), xlabel="distance of a weight at the end, by binade of FP32 ulp",
+               ylabel="of all weights (%)")  # fmt: skip
     spread.legend(loc="upper right")
     spread.set_title("How far apart the weights end")
     return figure

@@ -376,22 +376,18 @@ def gradients(result: Result) -> Figure:
     draw_all_values(panels["whole"], result)
     counts, exponents = folded(result.binades[0], -60)
     binade_histogram(panels["histogram"], counts, exponents=exponents, thresholds="fp16")
-    panels["histogram"].set_ylabel("of the non-zero gradients (%)")
-    panels["histogram"].set_xlabel(f"magnitude, by binade (the lowest bar: all below $2^{{{exponents[0] + 1}}}$)")
+    where = f"magnitude, by binade (the lowest bar: all below $2^{{{exponents[0] + 1}}}$)"
+    panels["histogram"].set(ylabel="of the non-zero gradients (%)", xlabel=where)
     panels["loss"].plot(result.losses, color=current().muted, linewidth=1.2)
-    panels["loss"].set_yscale("log")
-    panels["loss"].set_ylabel("loss")
-    panels["loss"].set_title("As the loss falls ...")
+    panels["loss"].set(yscale="log", ylabel="loss", title="As the loss falls ...")
     share = 100 * result.layer_underflows / np.maximum(result.activation_sizes, 1)
     for i, name in enumerate(LAYERS):
         panels["layers"].plot(result.steps, share[:, i], **look(i).marked, markersize=3.5, linewidth=1.4, label=name)
-    panels["layers"].set_ylim(0, None)
-    panels["layers"].set_ylabel("rounded to zero by FP16,\nof the non-zero gradients (%)")
-    panels["layers"].set_title("... so do the gradients")
+    panels["layers"].set(ylim=(0, None), ylabel="rounded to zero by FP16,\nof the non-zero gradients (%)",
+                         title="... so do the gradients")  # fmt: skip
     panels["layers"].legend(loc="upper left")
     for ax in (panels["loss"], panels["layers"]):
-        ax.set_xlim(0, 1.02 * result.steps[-1])
-        ax.set_xlabel("training step")
+        ax.set(xlim=(0, 1.02 * result.steps[-1]), xlabel="training step")
     return figure
 
 
@@ -410,8 +406,7 @@ def scales(result: Result) -> Figure:
         share = counts / counts.sum(axis=1, keepdims=True)
         stacked_shares(ax, exponents, dict(zip(data.FATES, share.T, strict=True)))
         power_ticks(ax.xaxis, range(0, len(exponents), 4))
-        ax.set_xlabel("loss scale")
-        ax.set_title(fmt.upper())
+        ax.set(xlabel="loss scale", title=fmt.upper())
     for ax in panels[:, 0]:
         ax.set_ylabel("of the non-zero gradients (%)")
     figure.legend(handles=fate_patches(NAMES), loc="outside lower center", ncols=4)
@@ -457,8 +452,7 @@ def draw_all_values(ax: Axes, result: Result) -> None:
         ax.annotate(f"{text}\n{percent(n / total)}", (left + width / 2, 0.5), (0, 3), textcoords="offset points",
                     ha="center", va="bottom", fontsize=9)  # fmt: skip
         left += width
-    ax.set_xlim(0, 100)
-    ax.set_ylim(-0.5, 2)
+    ax.set(xlim=(0, 100), ylim=(-0.5, 2))
     ax.set_axis_off()
     ax.set_title("Activation gradients: all values, as FP16 would hold them without a loss scale")
 
@@ -483,9 +477,8 @@ def draw_learning_rate(ax: Axes, result: Result) -> None:
         note = f"{name}\nzero in FP16:\n{percent(gone / total)}"
         ax.text(0.02, y, note, transform=ax.transAxes, va="top", color=color)
     power_ticks(ax.xaxis, range(-40, 1, 8))
-    ax.set_xlabel(f"magnitude, by binade (the lowest: all below $2^{{{exponents[0] + 1}}}$)")
-    ax.set_ylabel("of the non-zero weight gradients (%)")
-    ax.set_title("gradient × learning rate")
+    ax.set(xlabel=f"magnitude, by binade (the lowest: all below $2^{{{exponents[0] + 1}}}$)",
+           ylabel="of the non-zero weight gradients (%)", title="gradient × learning rate")  # fmt: skip
 
 
 EXPERIMENT = Experiment(
