@@ -13,8 +13,8 @@ A file ``fplab/experiments/NAME.py`` (or a package, where the science needs two 
 * ``cases(params)``: what a GPU must compute, through torch, for these claims; or a sentence why it has nothing to say;
 * ``EXPERIMENT = Experiment(...)``.
 
-It imports where only numpy is installed: the lab's kernels through :mod:`fplab.numeric`, which loads them when they
-are used, torch and matplotlib inside functions.
+It imports where only numpy is installed: the lab's kernels through :mod:`fplab.numeric` and its looks through
+:mod:`fplab.draw`, which load them when they are used, torch and matplotlib inside functions.
 """
 
 from __future__ import annotations

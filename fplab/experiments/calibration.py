@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import integers
+from .. import draw, integers
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits as bits_of
 from ..hardware.tensors import tensor
@@ -570,9 +570,8 @@ def last_layers(result: Result) -> Figure:
 def draw_ranges(result: Result, layers: Sequence[int]) -> Figure:
     """Histograms above, what each rule cuts them to below."""
     from ..draw import calibration
-    from ..draw.style import new_figure
 
-    figure = new_figure(8, 7.5)
+    figure = draw.new_figure(8, 7.5)
     axes: Any = figure.subplots(2, len(layers), height_ratios=[1.2, 1], sharex="col", sharey="row")
     for (above, below), layer in zip(axes.T, layers, strict=True):
         calibration.magnitude_histogram(above, result.counts[layer], float(result.widths[layer]))
@@ -589,9 +588,7 @@ def draw_ranges(result: Result, layers: Sequence[int]) -> Figure:
 
 def by_rule(result: Result) -> Figure:
     """Error of the logits and accuracy after post-training quantisation."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 10)
+    figure = draw.new_figure(8, 10)
     error, accuracy = figure.subplots(2, 1)
     draw_by_rule(error, 100 * np.nanmean(result.errors, axis=0))
     error.set_yscale("log")
@@ -607,9 +604,7 @@ def by_rule(result: Result) -> Figure:
 
 def through_integers(result: Result) -> Figure:
     """Why entropy fails in INT4, and the epoch of training through integers."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 9.5)
+    figure = draw.new_figure(8, 9.5)
     cuts, epoch = figure.subplots(2, 1)
     draw_divergences(cuts, result)
     draw_epoch(epoch, result)
@@ -630,9 +625,7 @@ def shrunk(y: np.ndarray) -> np.ndarray:
 
 def accuracy_axis(ax: Axes, result: Result) -> None:
     """An axis for accuracy, with FP32's, and one per cent of the digits below it."""
-    from ..draw.style import current
-
-    theme, fp32 = current(), 100 * result.fp32_right.mean() / int(result.tested[0])
+    theme, fp32 = draw.current(), 100 * result.fp32_right.mean() / int(result.tested[0])
     ax.set_yscale("function", functions=(stretched, shrunk))
     ax.set_ylim(0, 100)
     ax.set_yticks(ACCURACY)
@@ -643,14 +636,14 @@ def accuracy_axis(ax: Axes, result: Result) -> None:
 
 def draw_by_rule(ax: Axes, values: np.ndarray) -> None:
     """Values (bits, schemes, rules) as points: colours for bits, markers for schemes, rules along the axis."""
-    from ..draw.style import current, look
-
     for b in range(len(BITS)):
         for s in range(len(SCHEMES)):
             x = np.arange(len(RULES)) + 0.24 * (b - 1) + 0.055 * (s - 1.5)
-            ax.plot(x, values[b, s], linestyle="none", marker=look(s).marker, color=look(b).color, markersize=5.5)
+            ax.plot(
+                x, values[b, s], linestyle="none", marker=draw.look(s).marker, color=draw.look(b).color, markersize=5.5
+            )
     for edge in np.arange(len(RULES) - 1) + 0.5:
-        ax.axvline(edge, color=current().grid, linewidth=0.7)
+        ax.axvline(edge, color=draw.current().grid, linewidth=0.7)
     ax.set_xticks(np.arange(len(RULES)), TITLES)
     ax.set_xlim(-0.5, len(RULES) - 0.5)
     ax.grid(visible=False, axis="x")
@@ -660,25 +653,21 @@ def handles() -> list[Line2D]:
     """Legend handles: bits by colour, schemes by marker."""
     from matplotlib.lines import Line2D
 
-    from ..draw.style import current, look
-
-    theme = current()
-    lines = [Line2D([], [], color=look(b).color, linewidth=5, label=f"INT{bits}") for b, bits in enumerate(BITS)]
+    theme = draw.current()
+    lines = [Line2D([], [], color=draw.look(b).color, linewidth=5, label=f"INT{bits}") for b, bits in enumerate(BITS)]
     for s, scheme in enumerate(SCHEMES):
-        lines.append(Line2D([], [], linestyle="none", marker=look(s).marker, color=theme.ink,
+        lines.append(Line2D([], [], linestyle="none", marker=draw.look(s).marker, color=theme.ink,
                             label=f"weights per {scheme.along}, inputs {scheme.inputs}"))  # fmt: skip
     return lines
 
 
 def draw_divergences(ax: Axes, result: Result) -> None:
     """The entropy rule's divergence against the cut, for INT4, in the first two layers."""
-    from ..draw.style import look
-
     for layer in (0, 1):
         found = result.divergences[layer]
         found = found[~np.isnan(found)]
         x = 100 * (np.arange(len(found)) + START) / (len(found) + START - 1)
-        style = look(1 - layer)
+        style = draw.look(1 - layer)
         shown = np.where(np.isfinite(found), np.maximum(found, 1e-4), np.nan)
         each = slice(None) if layer == 0 else slice(None, None, 8)  # the first layer's are few, the second's a curve
         ax.plot(x[each], shown[each], color=style.color, linestyle="none", marker=".", markersize=3)
@@ -696,12 +685,10 @@ def draw_divergences(ax: Axes, result: Result) -> None:
 
 def draw_epoch(ax: Axes, result: Result) -> None:
     """Accuracy over one epoch of training through the quantisers."""
-    from ..draw.style import look
-
     tested = int(result.tested[0])
     accuracy_axis(ax, result)
     for i, (bits, rule, learned) in enumerate(THROUGH):
-        style = look(1)
+        style = draw.look(1)
         right = 100 * result.qat_right[:, i].mean(axis=0) / tested
         ax.plot(result.steps, right, color=style.color, marker=style.marker, clip_on=False,
                 linestyle="-" if learned else (0, (2, 1.5)), markerfacecolor=None if learned else "none",

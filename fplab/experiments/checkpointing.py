@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import draw
 from ..hardware.cases import Arrays, Case, Meta
 from ..memory import Transformer, activations
 from ..words import say
@@ -410,9 +411,7 @@ NAMES = {"none": "nothing again", "selective": "attention's core again", "segmen
 
 def through_a_step(result: Result) -> Figure:
     """Memory through a step, and work against memory."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     step, work = figure.subplots(2, 1)
     draw_history(step, result)
     draw_work(work, result)
@@ -421,9 +420,7 @@ def through_a_step(result: Result) -> Figure:
 
 def by_size(result: Result) -> Figure:
     """Bytes by segment size, and by the depth of the network."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     segment, depth = figure.subplots(2, 1)
     draw_segments(segment, result)
     draw_depths(depth, result.params)
@@ -441,12 +438,10 @@ def megabytes(axis: Axis) -> None:
 
 def draw_history(ax: Axes, result: Result) -> None:
     """Bytes alive beside parameters and gradients, operation by operation."""
-    from ..draw.style import look
-
     for i, way in enumerate(SHOWN):
         history = result.history[way] / 1e6
         x = np.linspace(0, 1, len(history))
-        style = look(i)
+        style = draw.look(i)
         ax.plot(x, history, color=style.color, linewidth=1.4, label=NAMES.get(way, way + " layers"))
         at = int(history.argmax())
         ax.annotate(f"{history[at]:.2f} MB", (x[at], history[at]), (-7, 0), textcoords="offset points", ha="right",
@@ -463,22 +458,20 @@ def draw_history(ax: Axes, result: Result) -> None:
 
 def draw_segments(ax: Axes, result: Result) -> None:
     """The peak by segment size: formula as lines, measured as marks."""
-    from ..draw.style import current, look
-
     params = result.params
     sizes = np.array(params.segments)
     for i, (counted, function) in enumerate(((result.peak, peak_bytes), (result.saved, saved_bytes))):
-        style = look(i)
+        style = draw.look(i)
         formula = [function(params, f"segments of {k}", 4) / 1e6 for k in params.segments]
         ax.plot(
             sizes, formula, **style.line, linewidth=1.2, label=f"{'after the forward pass' if i else 'peak'}, formula"
         )
         ax.plot(sizes, counted[0, 2:] / 1e6, color=style.color, marker=style.marker, linestyle="none",
                 label="measured")  # fmt: skip
-    ax.axhline(result.peak[0, 0] / 1e6, color=current().muted, linewidth=1, linestyle=(0, (3, 2)))
+    ax.axhline(result.peak[0, 0] / 1e6, color=draw.current().muted, linewidth=1, linestyle=(0, (3, 2)))
     ax.annotate("peak, nothing again", (sizes[0], result.peak[0, 0] / 1e6), (0, -11), textcoords="offset points",
-                fontsize=9, color=current().muted)  # fmt: skip
-    ax.axvline(sqrt_segment(params), color=current().grid, linewidth=5, zorder=0)
+                fontsize=9, color=draw.current().muted)  # fmt: skip
+    ax.axvline(sqrt_segment(params), color=draw.current().grid, linewidth=5, zorder=0)
     ax.annotate(r"$\sqrt{L}$", (sqrt_segment(params), 0), (6, 6), xycoords=ax.get_xaxis_transform(),
                 textcoords="offset points", fontsize=10)  # fmt: skip
     ax.set_xscale("log", base=2)
@@ -491,15 +484,15 @@ def draw_segments(ax: Axes, result: Result) -> None:
 
 def draw_depths(ax: Axes, params: Params) -> None:
     """The formula for deeper networks of the same layer: one line for each segment size."""
-    from ..draw.style import current, look
-
     depths = [2**i for i in range(3, 11)]
     for i, size in enumerate((1, 2, 4, 8)):
         deep = [Params(layers=d, batch=params.batch) for d in depths]
         peaks = [peak_bytes(p, f"segments of {size}", 4) / 1e6 for p in deep]
-        ax.plot(depths, peaks, **look(i).line, label=f"segments of {size}")
+        ax.plot(depths, peaks, **draw.look(i).line, label=f"segments of {size}")
     sqrt = [peak_bytes(p, f"segments of {sqrt_segment(p)}", 4) / 1e6 for p in deep]
-    ax.plot(depths, sqrt, color=current().ink, linewidth=1.2, linestyle=(0, (1, 1.5)), label=r"segments of $\sqrt{L}$")
+    ax.plot(
+        depths, sqrt, color=draw.current().ink, linewidth=1.2, linestyle=(0, (1, 1.5)), label=r"segments of $\sqrt{L}$"
+    )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(depths, [str(d) for d in depths])
@@ -511,12 +504,10 @@ def draw_depths(ax: Axes, params: Params) -> None:
 
 def draw_work(ax: Axes, result: Result) -> None:
     """Each way's operations, as a multiple of the plain one's, against its peak."""
-    from ..draw.style import current, look
-
     params = result.params
-    theme, peak, work = current(), result.peak[0] / 1e6, result.work / result.work[0]
+    theme, peak, work = draw.current(), result.peak[0] / 1e6, result.work / result.work[0]
     for i, way in enumerate(params.ways):
-        style = look(0 if way.startswith("segments") else 1)
+        style = draw.look(0 if way.startswith("segments") else 1)
         ax.plot(peak[i], work[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
         segment = way.startswith("segments")
         ax.annotate(way.split()[-1] if segment else NAMES[way], (peak[i], work[i]), (9 if segment else -8, 0),

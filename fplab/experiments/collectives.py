@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import numeric
+from .. import draw, numeric
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..parallel import collectives
@@ -520,9 +520,8 @@ def moving() -> str:
 def frames(line: Sequence[Shown]) -> Figure:
     """Step by step: the numbers say how many ranks' values are in a chunk, or which; framed: just written."""
     from ..draw.collectives import draw_frames
-    from ..draw.style import new_figure
 
-    figure = new_figure(8, 6.5)
+    figure = draw.new_figure(8, 6.5)
     panels: Any = figure.subplots(len(line), 1)
     for ax, one in zip(panels, line, strict=True):
         written = [{(m.target, m.chunk) for m in step} for step in one.collective.steps]
@@ -542,9 +541,7 @@ def rings(result: Result) -> Figure:
 
 def errors(result: Result) -> Figure:
     """The error of sums against the number of ranks: simulated, and of real gradients."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 10)
+    figure = draw.new_figure(8, 10)
     simulated, real = figure.subplots(2, 1)
     draw_errors(simulated, result.params.ranks, dict(zip(CURVES, result.errors, strict=False)))
     simulated.set(xlabel="ranks", title="Values with a common part, simulated")
@@ -556,11 +553,9 @@ def errors(result: Result) -> Figure:
 
 def draw_errors(ax: Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> None:
     """A line a curve."""
-    from ..draw.style import current, look
-
     for i, (curve, error) in enumerate(by.items()):
-        hollow: dict[str, Any] = {"markerfacecolor": current().background} if i >= 8 else {}
-        ax.plot(ranks, np.where(error > 0, error, np.nan), **look(i).marked, **hollow, markersize=4, linewidth=1.4,
+        hollow: dict[str, Any] = {"markerfacecolor": draw.current().background} if i >= 8 else {}
+        ax.plot(ranks, np.where(error > 0, error, np.nan), **draw.look(i).marked, **hollow, markersize=4, linewidth=1.4,
                 label=curve.name)  # fmt: skip
     ax.set_xscale("log", base=2)
     ax.set(yscale="log", ylim=(None, 1e3 if len(by) > 8 else 200), ylabel="relative error of the sum")
@@ -569,14 +564,12 @@ def draw_errors(ax: Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> 
 
 def consequences(result: Result) -> Figure:
     """Averaging before and after the sum, and replicas that part."""
-    from ..draw.style import look, new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     average, apart = figure.subplots(2, 1)
     n, scales = result.gradients.shape[-1], list(result.params.loss_scales)
     for way, name in enumerate(("divided before the sum", "divided after it")):
         for fate, what in enumerate(("infinite", "zero")):
-            style = look(fate)
+            style = draw.look(fate)
             average.plot(scales, 100 * result.fates[0][way, :, fate] / n, color=style.color, marker=style.marker,
                          markersize=4, linestyle="-" if way else (0, (3, 2)), label=f"{what}, {name}")  # fmt: skip
     average.set_xticks(scales[::4], [f"$2^{{{e}}}$" for e in scales[::4]])
@@ -585,7 +578,7 @@ def consequences(result: Result) -> Figure:
     average.legend(loc="upper center")
     for i, policy in enumerate(POLICIES):
         label = f"a rank that overflows skips {policy}" if i else "all ranks skip together"
-        apart.plot(np.arange(1, result.params.steps + 1), result.apart[0][i], **look(i).line, label=label)
+        apart.plot(np.arange(1, result.params.steps + 1), result.apart[0][i], **draw.look(i).line, label=label)
     apart.set(xlabel="training step", ylabel="largest difference between weights",
               title="Four replicas under loss scaling")  # fmt: skip
     apart.legend(loc="upper left")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import draw
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..words import COMMA, joined, say
@@ -254,10 +255,9 @@ def cases(params: Params) -> Iterator[Case]:
 def held(result: Result) -> Figure:
     """Bytes of every rank by strategy."""
     from ..draw.memory import kind_patches, stacked_bytes
-    from ..draw.style import new_figure
 
     strategies, ranks = result.params.strategies, range(result.params.ranks)
-    figure = new_figure(8, 2 + 0.3 * len(strategies) * len(ranks))
+    figure = draw.new_figure(8, 2 + 0.3 * len(strategies) * len(ranks))
     ax = figure.subplots()
     bars = {
         f"{name}, rank {r}": dict(zip(KINDS, result.held[s, r].tolist(), strict=True))
@@ -272,12 +272,10 @@ def held(result: Result) -> Figure:
 
 def sent_and_ended(result: Result) -> Figure:
     """Messages, and how far the weights are from those of one process."""
-    from ..draw.style import current, look, new_figure
-
-    figure = new_figure(8, 3 + 0.7 * len(result.params.strategies))
+    figure = draw.new_figure(8, 3 + 0.7 * len(result.params.strategies))
     messages, bits = figure.subplots(2, 1)
     y, once, again = np.arange(len(result.params.strategies)), result.sent / 1e3, result.reduced / 1e3
-    color = look(0).color
+    color = draw.look(0).color
     messages.barh(y, once, height=0.6, color=color, alpha=0.8, label="as rank 0 calls them")
     # An all-reduce is a reduce-scatter and an all-gather of its message.
     label = "again: the second half of an all-reduce"
@@ -287,7 +285,9 @@ def sent_and_ended(result: Result) -> Figure:
     total = int(result.weights)
     series = ((result.whole, "whole batch at once"), (result.same_order, "same order of additions"))
     for i, (counts, label) in enumerate(series):
-        bars = bits.barh(y + 0.3 * i - 0.15, 100 * counts / total, height=0.28, color=look(1 - i).color, label=label)
+        bars = bits.barh(
+            y + 0.3 * i - 0.15, 100 * counts / total, height=0.28, color=draw.look(1 - i).color, label=label
+        )
         bits.bar_label(bars, [f"{n:,}" if n else "0: every bit" for n in counts], padding=4, fontsize=9)
     bits.set(xlim=(0, 1.6 * max(1.0, 100 * result.whole.max() / total)),
              xlabel=f"weights that differ, of {total:,} (%)", title="Bits against one process")  # fmt: skip
@@ -295,7 +295,7 @@ def sent_and_ended(result: Result) -> Figure:
         ax.set_yticks(y, result.params.strategies)
         ax.set_ylim(len(y) + 0.8, -0.6)
         ax.grid(axis="y", visible=False)
-        ax.legend(loc="lower right", facecolor=current().background, fontsize=9)
+        ax.legend(loc="lower right", facecolor=draw.current().background, fontsize=9)
     return figure
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import exact, numeric
+from .. import draw, exact, numeric
 from ..hardware.cases import Arrays, Case, Meta, NotHereError
 from ..hardware.software import codes, gpu_of
 from ..hardware.tensors import bits, tensor
@@ -84,7 +84,7 @@ class Params:
 # --- operands, products, errors ---------------------------------------------------------------------------------
 
 
-def draw(distribution: str, key: int, rows: int, k: int) -> Array:
+def drawn_codes(distribution: str, key: int, rows: int, k: int) -> Array:
     """E4M3 codes (rows, k): each drawn with the probability, to 2**-32, that a random number rounds to it."""
     limits, found_codes = limits_of(distribution)
     words = np.random.Philox(key=key).random_raw(rows * k) >> np.uint64(32)
@@ -213,7 +213,7 @@ def run(params: Params, tick: Tick) -> Result:
 def sweep(distribution: str, params: Params, sizes: Array) -> tuple[Array, ...]:
     """The arrays of one distribution from ``a`` to ``running_exact``."""
     key = 2 * list(DISTRIBUTIONS).index(distribution)
-    drawn = [draw(distribution, key + side, params.rows, int(sizes[-1])) for side in (0, 1)]
+    drawn = [drawn_codes(distribution, key + side, params.rows, int(sizes[-1])) for side in (0, 1)]
     a, b = (np.ascontiguousarray(numbers(of)) for of in drawn)
     exactly_by_k = np.stack([exactly(a[:, :k], b[:, :k]) for k in sizes])
     results = [[product(a[:, :k], b[:, :k], **how) for k in sizes] for how in SERIES.values()]
@@ -227,7 +227,7 @@ def sweep(distribution: str, params: Params, sizes: Array) -> tuple[Array, ...]:
 def defined(distribution: str, params: Params) -> Array:
     """Relative errors at K = 4096 by every definition, for growing matrices: (side, chain or promoted, definition)."""
     key = 100 + 2 * list(DISTRIBUTIONS).index(distribution)
-    a, b = (numbers(draw(distribution, key + side, params.sides[-1], K)) for side in (0, 1))
+    a, b = (numbers(drawn_codes(distribution, key + side, params.sides[-1], K)) for side in (0, 1))
     want, both = exactly(a, b), [product(a, b, "H100", promote) for promote in (None, 128)]
     return np.array([
         [[relative(got[:side, :side], want[:side, :side], name) for name in DEFINITIONS] for got in both]
@@ -452,7 +452,7 @@ def small(values: np.ndarray) -> np.ndarray:
 
 def random_operands(distribution: str, k: int) -> Arrays:
     """Codes (64, k) of A and of B^T."""
-    return {name: draw(distribution, 50 + key, ROWS, k) for key, name in enumerate("ab")}
+    return {name: drawn_codes(distribution, 50 + key, ROWS, k) for key, name in enumerate("ab")}
 
 
 def on_device(fast: bool, given: Arrays, device: str) -> Arrays:
@@ -523,9 +523,7 @@ DOTTED: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 def errors(result: Result) -> Figure:
     """Errors against K, and by how often the sum is promoted."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 7.4)
+    figure = draw.new_figure(8, 7.4)
     panels: Any = figure.subplots(2, 2)
     for i, ax in enumerate(panels.flat[:3]):
         draw_against_k(ax, result, i)
@@ -535,9 +533,7 @@ def errors(result: Result) -> Figure:
 
 def two_percent(result: Result) -> Figure:
     """A sum that falls behind, and what 2% is relative to."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 8.4)
+    figure = draw.new_figure(8, 8.4)
     panels: Any = figure.subplots(2, 1, height_ratios=[1, 1.9])
     draw_falls_behind(panels[0], result)
     draw_definitions(panels[1], result)
@@ -553,83 +549,73 @@ def percentages(ax: Axes, low: float, high: float) -> None:
     """A logarithmic axis of percentages, with the report's figure as a line."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from ..draw.style import current
-
     ax.set(yscale="log", ylim=(low, high))
     ax.yaxis.set_major_locator(FixedLocator([10.0**e for e in range(-8, 1) if low <= 10.0**e <= high]))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(plain_percent))
-    ax.axhline(NEARLY, color=current().ink, linewidth=1, linestyle=(0, (3, 2)))
+    ax.axhline(NEARLY, color=draw.current().ink, linewidth=1, linestyle=(0, (3, 2)))
     ax.annotate("2%", (0, NEARLY), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9)
 
 
 def draw_against_k(ax: Axes, result: Result, i: int) -> None:
     """Errors by K, a line an accumulator."""
-    from ..draw.style import current, label_ends, look
-
     ax.set_xscale("log", base=2)
     percentages(ax, 5e-8, 1)
     ends = []
     for s, name in enumerate(SHORT):
-        style, error = look(LOOKS[s]), result.errors(i, s)
+        style, error = draw.look(LOOKS[s]), result.errors(i, s)
         ax.plot(result.sizes, error, **style.marked)
         ends.append((float(error[-1]), name.removeprefix("H100, "), style.color))
-    ax.axvline(K, color=current().muted, **DOTTED)
+    ax.axvline(K, color=draw.current().muted, **DOTTED)
     ax.set_xlim(result.sizes[0], result.sizes[-1])
     ax.set_xticks([2.0**e for e in range(5, 15, 3)])
     ax.set(xlabel="K", ylabel="largest error / r.m.s. result", title=TITLES[i] + (" (GPUs emulated)" if i == 0 else ""))
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_intervals(ax: Axes, result: Result) -> None:
     """Errors at K = 4096 by how often the sum is promoted."""
-    from ..draw.style import current, label_ends, look
-
     ax.set_xscale("log", base=2)
     percentages(ax, 1e-5, 0.3)
     ends = []
     for i, name in enumerate(("normal", "(-1, 1)", "(0, 1)")):
-        style = look((3, 4, 7)[i])
+        style = draw.look((3, 4, 7)[i])
         error = [relative(found, result.exact[i, result.at(K)]) for found in result.promoted[i]]
         ax.plot(INTERVALS, error, **style.marked)
         ends.append((error[-1], name, style.color))
-    ax.axvline(128, color=current().muted, **DOTTED)
+    ax.axvline(128, color=draw.current().muted, **DOTTED)
     ax.annotate("DeepSeek-V3:\nevery 128", (128, 0.13), (5, 0), textcoords="offset points", fontsize=9, va="center",
-                color=current().muted)  # fmt: skip
+                color=draw.current().muted)  # fmt: skip
     ax.set_xlim(INTERVALS[0], INTERVALS[-1])
     ax.set_xticks(INTERVALS[::2], [str(n) for n in INTERVALS[::2]])
     ax.set(xlabel="products between promotions to FP32", ylabel="largest error / r.m.s. result",
            title=f"How often to promote, K = {K:,}")  # fmt: skip
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_falls_behind(ax: Axes, result: Result) -> None:
     """One sum of positive products while it grows: its error after every 32 of them."""
-    from ..draw.style import current, label_ends, look
-
     n, want = 32 * np.arange(1, K // 32 + 1), result.running_exact[POSITIVE]
     sums, ends = result.running[POSITIVE].view(np.float32).astype(np.float64), []
     for s, found in enumerate(sums):
         error = 100 * (found - want) / want
-        ax.plot(n, error, **look(LOOKS[s]).line)
-        ends.append((float(error[-1]), SHORT[s].removeprefix("H100, "), look(LOOKS[s]).color))
+        ax.plot(n, error, **draw.look(LOOKS[s]).line)
+        ends.append((float(error[-1]), SHORT[s].removeprefix("H100, "), draw.look(LOOKS[s]).color))
     doubled = np.flatnonzero(np.diff(np.floor(np.log2(sums[CHAIN])))) + 1
     for place in doubled[-4:]:
-        ax.axvline(n[place], color=current().muted, **DOTTED)
+        ax.axvline(n[place], color=draw.current().muted, **DOTTED)
     ax.set_xlim(0, K)
     ax.set_xticks(range(0, K + 1, 1024), [f"{k:,}" for k in range(0, K + 1, 1024)])
     ax.set(xlabel="products added  (dotted: the sum enters a new binade, and the grid doubles)",
            ylabel="error of the sum (%)", title="One positive sum falls behind (H100, emulated)")  # fmt: skip
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_definitions(ax: Axes, result: Result) -> None:
     """Relative errors at K = 4096 by what they are relative to; framed where they are about 2%."""
     from matplotlib.patches import Rectangle
 
-    from ..draw.style import current
-
-    theme, sides = current(), result.params.sides
+    theme, sides = draw.current(), result.params.sides
     left = -0.72 * len(sides)
     ax.set(xlim=(left, len(sides)), ylim=(len(DISTRIBUTIONS) * (len(DEFINITIONS) + 1), -1))
     ax.axis("off")

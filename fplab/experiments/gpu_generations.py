@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import numeric
+from .. import draw, numeric
 from ..hardware.cases import Arrays, Case
 from ..words import CLAUSE, joined, say
 from .base import Claims, Columns, Experiment, Outcome, Status, Tick, failed, in_columns, passed, same_bits
@@ -491,16 +491,12 @@ PARTING = ("V100", "A100", "all weights", "FP32")
 
 def style(name: str) -> Look:
     """The look of a run in every panel."""
-    from ..draw.style import look
-
-    return look(LOOKS[name])
+    return draw.look(LOOKS[name])
 
 
 def drift(result: Result) -> Figure:
     """Curves that look like one, and how far the runs are from the H100's."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 7.5)
+    figure = draw.new_figure(8, 7.5)
     panels = figure.subplots(2, 2)
     draw_losses(panels[0, 0], result)
     apart = np.abs(result.losses.astype(np.float64) - result.losses[:, [REFERENCE]])
@@ -515,9 +511,7 @@ def drift(result: Result) -> Figure:
 
 def parted(result: Result) -> Figure:
     """Where the first step parts, and what it changes."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     above, below = figure.subplots(2, 1)
     draw_first_step(above, result)
     draw_answers(below, result)
@@ -537,8 +531,6 @@ def draw_losses(ax: Axes, result: Result) -> None:
 
 def draw_curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] = PARTING) -> None:
     """Each seed thin and the median of the seeds thick, logarithmic; zeros are left out."""
-    from ..draw.style import label_ends
-
     steps = np.arange(1, found.shape[-1] + 1)
     ends = []
     for name in names:
@@ -550,14 +542,12 @@ def draw_curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] 
         ax.plot(steps, middle, **style(name).line)
         ends.append((float(middle[np.isfinite(middle)][-1]), LABELS.get(name, name), style(name).color))
     ax.set(yscale="log", xlim=(1, steps[-1]), xlabel="step", ylabel=label)
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_shares(ax: Axes, result: Result) -> None:
     """The share of weights whose bits are not the H100's."""
     from matplotlib.ticker import PercentFormatter
-
-    from ..draw.style import label_ends
 
     steps, ends = np.arange(1, result.differ.shape[-1] + 1), []
     for name in ("V100", "A100", "FP32"):
@@ -567,7 +557,7 @@ def draw_shares(ax: Axes, result: Result) -> None:
     ax.set(ylim=(0, 1), xlim=(1, steps[-1]))
     ax.yaxis.set_major_formatter(PercentFormatter(1, 0))
     ax.set(xlabel="step", ylabel="weights with other bits")
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
     ax.set_title("Soon few have the H100's bits")
 
 
@@ -575,19 +565,17 @@ def draw_first_step(ax: Axes, result: Result) -> None:
     """Where the first step parts: the share of each tensor's elements, in the order of computation."""
     from matplotlib.ticker import PercentFormatter
 
-    from ..draw.style import current
-
     rows = np.arange(len(TENSORS))
     for offset, name in ((-0.2, "V100"), (0.2, "A100")):
         found = result.first[0, RUNS.index(name)]
         hatch = "" if name == "V100" else "///"
-        ax.barh(rows + offset, found, 0.36, color=style(name).color, hatch=hatch, edgecolor=current().background,
+        ax.barh(rows + offset, found, 0.36, color=style(name).color, hatch=hatch, edgecolor=draw.current().background,
                 linewidth=0, label=name)  # fmt: skip
         for y, share in zip(rows + offset, found, strict=True):
             inside = share > 0.85
             ax.text(share + (-0.01 if inside else 0.01), y, f"{share:.1%}" if share < 0.1 else f"{share:.0%}",
                     va="center", ha="right" if inside else "left", fontsize=9,
-                    color=current().background if inside else current().ink)  # fmt: skip
+                    color=draw.current().background if inside else draw.current().ink)  # fmt: skip
     ax.set_yticks(rows, TENSORS)
     ax.invert_yaxis()
     ax.set_xlim(0, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import formats
+from .. import draw, formats
 from ..words import CLAUSE, joined, say
 from .base import Outcome, failed, passed
 
@@ -58,12 +58,9 @@ def draw_lost_updates(
 
     ``extent``: base-2 logarithms, of weights (left, right) and updates (bottom, top).
     """
-    from ..draw.axes import power_ticks
-    from ..draw.histogram import percent
     from ..draw.shares import FATE_SERIES, magnitude_map
-    from ..draw.style import current
 
-    form, theme = formats.get(fmt), current()
+    form, theme = formats.get(fmt), draw.current()
     moving, shown = u != 0, (u != 0) & (w != 0)
     x, y = (np.log2(np.abs(v[shown].astype(np.float64))) for v in (w, u))
     left, right, bottom, top = extent
@@ -79,10 +76,10 @@ def draw_lost_updates(
                 bbox={"boxstyle": "round,pad=0.1", "alpha": 0.7, **paper})  # fmt: skip
     share = lost[moving].mean()
     for at, text, part, fate in ((0.97, "changes the weight", 1 - share, "normal"), (0.04, "lost", share, "zero")):
-        ax.text(0.03, at, f"{text}: {percent(part)}", transform=ax.transAxes, va="top" if at > 0.5 else "bottom",
+        ax.text(0.03, at, f"{text}: {draw.percent(part)}", transform=ax.transAxes, va="top" if at > 0.5 else "bottom",
                 fontweight="bold", color=theme.series[FATE_SERIES[fate]],
                 bbox={"boxstyle": "round,pad=0.2", "alpha": 0.85, **paper})  # fmt: skip
-    power_ticks(ax.xaxis, range(left, right + 1, 2))
-    power_ticks(ax.yaxis, range(bottom, top + 1, 4))
+    draw.power_ticks(ax.xaxis, range(left, right + 1, 2))
+    draw.power_ticks(ax.yaxis, range(bottom, top + 1, 4))
     ax.set(xlabel="weight $|w|$", ylabel="update $|u|$")
     ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, borderaxespad=0, columnspacing=1.2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .. import draw
 from ..hardware.cases import Arrays, Case, Meta
 from ..memory import OPTIMIZERS, Transformer, estimate
 from ..memory.gap import EXTRAS, explained, predicted, terms_of
@@ -464,9 +465,8 @@ def recipes(result: Result) -> Figure:
     from matplotlib.lines import Line2D
 
     from ..draw.memory import kind_patches, stacked_bytes
-    from ..draw.style import current, new_figure
 
-    figure, c = new_figure(8, 7), result.params.model
+    figure, c = draw.new_figure(8, 7), result.params.model
     ax = figure.subplots()
     bars = {}
     for i, recipe in enumerate(RECIPES):
@@ -476,7 +476,7 @@ def recipes(result: Result) -> Figure:
         bars[recipe.name] = one
     stacked_bytes(ax, bars, total=False)
     whole = result.whole / 1e6
-    tick: dict[str, Any] = {"color": current().ink, "marker": "|", "markeredgewidth": 2, "linestyle": "none"}
+    tick: dict[str, Any] = {"color": draw.current().ink, "marker": "|", "markeredgewidth": 2, "linestyle": "none"}
     ax.plot(whole, range(len(RECIPES)), **tick, markersize=17, zorder=4)
     for row, peak in enumerate(result.peak.tolist()):
         ax.annotate(f"{peak / 1e6:.3g} MB", (max(peak / 1e6, whole[row]), row), (7, 0), textcoords="offset points",
@@ -492,9 +492,7 @@ def recipes(result: Result) -> Figure:
 
 def beyond(result: Result) -> Figure:
     """What autograd saves beyond the formula; and torchtitan's runs, estimated and reserved."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 9.5)
+    figure = draw.new_figure(8, 9.5)
     extras, runs = figure.subplots(2, 1, height_ratios=[1.2, 1])
     draw_extras(extras, result)
     draw_published(runs, result)
@@ -503,9 +501,7 @@ def beyond(result: Result) -> Figure:
 
 def draw_extras(ax: Axes, result: Result) -> None:
     """What autograd saves beyond the formula, as a share of it."""
-    from ..draw.style import current
-
-    theme, formula, left = current(), result.terms[:, 0], np.zeros(len(RECIPES))
+    theme, formula, left = draw.current(), result.terms[:, 0], np.zeros(len(RECIPES))
     y = np.arange(len(RECIPES))
     for k, name in enumerate(TERMS[1:], start=1):
         width = 100 * result.terms[:, k] / formula
@@ -531,7 +527,6 @@ def draw_published(ax: Axes, result: Result) -> None:
     Runs that differ in the degree of context parallelism alone are estimated alike; the first and the last are drawn.
     """
     from ..draw.memory import kind_patches, stacked_bytes
-    from ..draw.style import current, look
 
     drawn = [i for i, run in enumerate(TORCHTITAN) if "CP 2" not in run.name and "CP 4" not in run.name]
     bars = {
@@ -539,11 +534,11 @@ def draw_published(ax: Axes, result: Result) -> None:
         for i, row in zip(drawn, result.published[drawn].tolist(), strict=True)
     }
     stacked_bytes(ax, bars, total=False)
-    theme = current()
+    theme = draw.current()
     for row, i in enumerate(drawn):
         peak, ours = result.published_gib[i], result.published[i].sum() / GIB
         ax.annotate("", (peak, row), (ours, row), arrowprops={"arrowstyle": "-", "color": theme.muted, "lw": 1.2})
-        ax.plot(peak, row, color=look(4).color, marker="D", markersize=7, linestyle="none",
+        ax.plot(peak, row, color=draw.look(4).color, marker="D", markersize=7, linestyle="none",
                 label="reserved, as published" if row == 0 else None)  # fmt: skip
         ax.annotate(f"{peak:g} (estimate {ours:.1f}, {ours / peak:.0%})", (peak, row), (9, 0),
                     textcoords="offset points", va="center", fontsize=9)  # fmt: skip
@@ -556,9 +551,8 @@ def draw_published(ax: Axes, result: Result) -> None:
 def by_batch(result: Result) -> Figure:
     """The kinds' shares against the batch, with the ranges that are often quoted: it is the batch that decides."""
     from ..draw.memory import kind_patches
-    from ..draw.style import new_figure
 
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     panels: Any = figure.subplots(3, 1)
     for model, ax in enumerate(panels):
         draw_shares(ax, result, model)
@@ -569,7 +563,6 @@ def by_batch(result: Result) -> Figure:
 def draw_shares(ax: Axes, result: Result, model: int) -> None:
     """One network's."""
     from ..draw.memory import fill, plate
-    from ..draw.style import current
 
     sizes = result.batches[model]
     part = 100 * result.shares[model] / result.shares[model].sum(axis=1, keepdims=True)
@@ -584,7 +577,7 @@ def draw_shares(ax: Axes, result: Result, model: int) -> None:
     quoted &= (part[:, 4] >= 100 * ACTIVATIONS[0] - 0.5) & (part[:, 4] <= 100 * ACTIVATIONS[1] + 0.5)
     if quoted.any():
         first, last = (float(at) for at in np.flatnonzero(quoted)[[0, -1]])
-        ax.plot([first - 0.4, last + 0.4], [102, 102], color=current().ink, linewidth=1.5)
+        ax.plot([first - 0.4, last + 0.4], [102, 102], color=draw.current().ink, linewidth=1.5)
         ax.annotate("as often quoted", ((first + last) / 2, 102), (0, 3), textcoords="offset points", ha="center",
                     fontsize=9, fontweight="bold")  # fmt: skip
     ax.set_xticks(x, [str(size) for size in sizes])

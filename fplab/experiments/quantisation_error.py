@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import codebooks, numeric
+from .. import codebooks, draw, numeric
 from ..codebooks import BOOKS, Codebook, rules, tree
 from ..codebooks.thresholds import thresholds
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
@@ -515,7 +515,6 @@ def books(result: Result) -> Figure:
     """Every codebook beside floats of 8 bits, on one line."""
     from .. import formats
     from ..draw.codebooks import Source, number_lines
-    from ..draw.style import new_figure
 
     sources: dict[str, Source] = {
         "linear": BOOKS["linear"],
@@ -527,7 +526,7 @@ def books(result: Result) -> Figure:
         "E4M3 / 448": formats.get("e4m3"),
         "E5M2 / 57344": formats.get("e5m2"),
     }
-    figure = new_figure(8, 7.5)
+    figure = draw.new_figure(8, 7.5)
     titles = ("Codebooks: up to 256 values in [-1, 1]", "The positive ones, on a logarithmic axis")
     for i, (ax, title) in enumerate(zip(figure.subplots(2, 1), titles, strict=True)):
         number_lines(ax, sources, [1, 0, 5, 2, 3, 7, 6, 6], logarithmic=bool(i))
@@ -537,9 +536,7 @@ def books(result: Result) -> Figure:
 
 def blocks(result: Result) -> Figure:
     """Errors by block size on normal data and heavy tails, and how far an outlier reaches."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 7.5)
+    figure = draw.new_figure(8, 7.5)
     panels = figure.subplots(2, 2).ravel()
     for ax, metric, kind in zip(panels[:3], (0, 1, 1), ("normal", "normal", "heavy"), strict=True):
         draw_errors(ax, result, kind, metric)
@@ -550,9 +547,7 @@ def blocks(result: Result) -> Figure:
 
 def network(result: Result) -> Figure:
     """Errors on a transformer's tensors, and on Adam's update from its states."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 8.5)
+    figure = draw.new_figure(8, 8.5)
     tensors, update = figure.subplots(2, 1)
     draw_tensors(tensors, result)
     draw_update(update, result)
@@ -571,9 +566,7 @@ def plain_log(ax: Axes) -> None:
 
 def by_block(ax: Axes, values: np.ndarray, style: int, label: str) -> None:
     """A line over the block sizes; dotted to the one scale for all."""
-    from ..draw.style import look
-
-    line = look(style)
+    line = draw.look(style)
     ax.plot(PLACES[:-1], values[:-1], **line.marked, label=label)
     ax.plot(PLACES[-2:], values[-2:], color=line.color, linestyle=":", marker=line.marker)
     ax.set_xticks(PLACES, labels=[str(b) for b in BLOCKS[:-1]] + ["all"])
@@ -594,19 +587,17 @@ def draw_errors(ax: Axes, result: Result, kind: str, metric: int) -> None:
 
 def draw_tensors(ax: Axes, result: Result) -> None:
     """The mean relative error of each kind of real data: in blocks of 2048, and with one scale."""
-    from ..draw.style import current, look
-
     texts = {"dynamic": "dynamic (second moment: unsigned)", "tree": "tree (second moment: dynamic, signed)"}
     kinds, ends, handles = KINDS[2:], [BLOCKS.index(2048), BLOCKS.index(WHOLE)], []
     for b, name in enumerate(SIGNED):
-        style = look(LOOKS[name])
+        style = draw.look(LOOKS[name])
         mark: dict[str, Any] = {"color": style.color, "marker": style.marker, "linestyle": "none"}
         for place, kind in enumerate(kinds):
             small, whole = 100 * result.errors[KINDS.index(kind), b, ends, 1]
             x = place + 0.17 * (b - 1.5)
             ax.plot([x, x], [small, whole], color=style.color, linewidth=1.2)
             ax.plot([x], [small], **mark)
-            ax.plot([x], [whole], **mark, markerfacecolor=current().background)
+            ax.plot([x], [whole], **mark, markerfacecolor=draw.current().background)
         handles += ax.plot([], [], **mark, label=texts.get(name, name))
     plain_log(ax)
     ax.set_xticks(range(len(kinds)), labels=[DATA[k] for k in kinds])
@@ -629,14 +620,12 @@ def draw_update(ax: Axes, result: Result) -> None:
 
 def draw_outlier(ax: Axes, result: Result) -> None:
     """The error along an array with one outlier, by block size."""
-    from ..draw.style import current, look
-
     found = result.outlier[0]
     x = np.arange(found.shape[2] + 1) / 8
     for reach, name, style in zip(found, ("blocks of 256", "blocks of 2048", "one scale"), (5, 0, 1), strict=True):
-        line = look(style).line
+        line = draw.look(style).line
         ax.stairs(reach[1], x, **line, linewidth=1.5, label=name, baseline=None)
-    ax.stairs(found[1, 0], x, color=current().muted, linewidth=1, linestyle=":", label="2048, no outlier",
+    ax.stairs(found[1, 0], x, color=draw.current().muted, linewidth=1, linestyle=":", label="2048, no outlier",
               baseline=None)  # fmt: skip
     plain_log(ax)
     ax.set(xlim=(0, x[-1]), ylim=(None, found.max() * 8), xlabel="place in the array, in blocks of 2048",

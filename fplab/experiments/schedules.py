@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import numeric
+from .. import draw, numeric
 from ..hardware.cases import Case
 from ..hardware.programs import cast, program
 from ..parallel.schedules import Timeline, timeline
@@ -286,10 +286,9 @@ TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved 1F1B, tw
 
 def timelines(result: Result) -> Figure:
     """A timeline a schedule; what each stage holds is said beside it."""
-    from ..draw.style import new_figure
     from ..draw.timeline import draw_timeline, pass_patches
 
-    figure, lines = new_figure(8, 8), result.params.timelines()
+    figure, lines = draw.new_figure(8, 8), result.params.timelines()
     end = float(max(line.span for line in lines))
     panels: Any = figure.subplots(3, 1)
     for i, (line, ax) in enumerate(zip(lines, panels, strict=True)):
@@ -307,9 +306,7 @@ def timelines(result: Result) -> Figure:
 
 def bits(result: Result) -> Figure:
     """Accumulation in 16 bits; k divided among ranks, in an H100's emulated arithmetic."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     panels = figure.subplot_mosaic([["sums", "sums"], ["shares", "errors"]])
     draw_sums(panels["sums"], result)
     draw_shares(panels["shares"], result)
@@ -324,12 +321,10 @@ def bits(result: Result) -> Figure:
 
 def draw_sums(ax: Axes, result: Result) -> None:
     """Error of a running sum, by accumulator."""
-    from ..draw.style import look
-
     for i, (fmt, rounding) in enumerate(ACCUMULATORS):
         name = fmt.upper() + (", stochastic" if rounding == "stochastic" else "")
         shown = np.where(result.errors[0, i] > 0, result.errors[0, i], np.nan)
-        ax.plot(result.params.counts, shown, **look(i).marked, markersize=4, label=name)
+        ax.plot(result.params.counts, shown, **draw.look(i).marked, markersize=4, label=name)
     ax.set_xscale("log", base=2)
     ax.set(yscale="log", ylim=(None, 3), xlabel="micro-batches", ylabel="relative error of the sum",
            title="Accumulated gradients, by accumulator")  # fmt: skip
@@ -338,11 +333,9 @@ def draw_sums(ax: Axes, result: Result) -> None:
 
 def draw_shares(ax: Axes, result: Result) -> None:
     """How many results differ from one chain's."""
-    from ..draw.style import look
-
     for i, store in enumerate(STORED):
         share = 100 * result.differing(store).mean(axis=0)[1:]
-        bars = ax.bar(np.arange(len(share)) + 0.4 * i - 0.2, share, 0.36, color=look(i).color, hatch=("", "//")[i],
+        bars = ax.bar(np.arange(len(share)) + 0.4 * i - 0.2, share, 0.36, color=draw.look(i).color, hatch=("", "//")[i],
                       alpha=0.8, label=f"stored in {store.upper()}")  # fmt: skip
         ax.bar_label(bars, fmt="%.3g%%", fontsize=9, padding=2)
     ax.set_xticks(range(len(SPLITS) - 1), [f"{s} ranks" for s in SPLITS[1:]])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import draw
 from ..hardware import cpu_cases
 from ..hardware.cases import Case, NotHereError
 from ..words import CLAUSE, COMMA, joined, say
@@ -207,14 +208,12 @@ def products(result: Result) -> Outcome:
 
 def units(result: Result) -> Figure:
     """How many results of each unit were compared, and what this CPU lacks."""
-    from ..draw.style import look, new_figure
-
-    figure = new_figure(8, 5.4)
+    figure = draw.new_figure(8, 5.4)
     ax = figure.subplots()
     table = rows(result)
     place = np.arange(len(table["what"]))
     counts = np.array(table["compared"], float)
-    colours = [look(1 if wrong else 0).color for wrong in table["differing"]]
+    colours = [draw.look(1 if wrong else 0).color for wrong in table["differing"]]
     ax.barh(place, np.maximum(counts, 1), color=colours, height=0.7)
     for y, n, wrong in zip(place, counts, table["differing"], strict=True):
         text = "absent" if not n else f"{int(n):,} results, " + (f"{wrong:,} differ" if wrong else "every bit")

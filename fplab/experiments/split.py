@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import draw, numeric
 from .. import exact_products as whole
-from .. import numeric
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.core_cases import SIDE, core_case
 from ..hardware.environment import torch_for
@@ -558,9 +558,7 @@ TITLES = {"random": "Random signs", "positive": "All positive", "small": f"Rando
 
 def parts(result: Result) -> Figure:
     """How the parts hold a number, and what each product adds."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 6.4)
+    figure = draw.new_figure(8, 6.4)
     panels = figure.subplot_mosaic([["strips", "strips"], ["binades", "many"]], width_ratios=[1.5, 1])
     draw_strips(panels["strips"], result)
     draw_binades(panels["binades"], result)
@@ -572,23 +570,21 @@ def errors(result: Result) -> Figure:
     """Errors against K with their bounds, added inside and outside."""
     from matplotlib.lines import Line2D
 
-    from ..draw.style import current, label_ends, look, new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     panels: Any = figure.subplots(2, 2)
     for ax, (kind, one) in zip(panels.flat, result.kinds.items(), strict=True):
         along_k(ax, one.lengths, 2e-9, 1e-3 if kind in TITLES else 0.3)
         ends = []
         for method, (_, end, i) in SHOWN.items():
             _, most, bound = one.shares(index(method))
-            ax.plot(one.lengths, most, **look(i).marked)
+            ax.plot(one.lengths, most, **draw.look(i).marked)
             if method in ("inside A100", "outside A100"):
-                ax.plot(one.lengths, bound, color=look(i).color, linewidth=1, linestyle=DOTS)
-            ends.append((float(most[-1]), end, look(i).color))
+                ax.plot(one.lengths, bound, color=draw.look(i).color, linewidth=1, linestyle=DOTS)
+            ends.append((float(most[-1]), end, draw.look(i).color))
         ax.set(ylabel="largest |error| / Σ|a b|", title=TITLES.get(kind, kind.capitalize()))
-        label_ends(ax, ends)
-    found = [Line2D([], [], label=text, **look(i).marked) for text, _, i in SHOWN.values()]
-    found.append(Line2D([], [], color=current().ink, linewidth=1, linestyle=DOTS, label="proved bound"))
+        draw.label_ends(ax, ends)
+    found = [Line2D([], [], label=text, **draw.look(i).marked) for text, _, i in SHOWN.values()]
+    found.append(Line2D([], [], color=draw.current().ink, linewidth=1, linestyle=DOTS, label="proved bound"))
     figure.legend(handles=found, loc="outside lower center", ncols=3, title="Tensor Core products as on A100, emulated")
     return figure
 
@@ -597,9 +593,7 @@ def draw_strips(ax: Axes, result: Result) -> None:
     """The 24 bits of an FP32 significand and what the parts take of them."""
     from matplotlib.patches import Rectangle
 
-    from ..draw.style import current
-
-    theme = current()
+    theme = draw.current()
     strips = (
         (3.0, 24, 0, theme.fraction, "FP32: 24 bits"),
         (2.0, 11, 0, theme.exponent, "high: rounded to 11"),
@@ -621,13 +615,11 @@ def draw_strips(ax: Axes, result: Result) -> None:
 
 def draw_binades(ax: Axes, result: Result) -> None:
     """What the parts miss, by the number's magnitude."""
-    from ..draw.style import look
-
     places = ((-11, 1.5e-3, "FP16", "half"), (-3, 1e-5, "no scale", "three"), (-41, 3e-6, "scaled", "outside A100"),
               (-59, 2.2e-7, "TF32, scaled", "wider"))  # fmt: skip
     powers(ax, 2e-8, 2)
     for worst, (x, y, text, method) in zip(result.binades, places, strict=True):
-        own = look(SHOWN[method][2])
+        own = draw.look(SHOWN[method][2])
         ax.plot(EXPONENTS, worst, **own.line)
         ax.text(x, y, text, color=own.color, fontsize=9.5)
     ax.set_xlim(EXPONENTS[0], EXPONENTS[-1])
@@ -638,10 +630,8 @@ def draw_binades(ax: Axes, result: Result) -> None:
 
 def draw_many(ax: Axes, one: Products) -> None:
     """The largest error of one to four products of parts, added exactly."""
-    from ..draw.style import look
-
     powers(ax, 1e-9, 1e-2)
-    bars = ax.bar(range(1, 5), one.largest_partial(), color=look(SHOWN["outside A100"][2]).color, width=0.62)
+    bars = ax.bar(range(1, 5), one.largest_partial(), color=draw.look(SHOWN["outside A100"][2]).color, width=0.62)
     ax.bar_label(bars, fmt="%.0e", fontsize=9, padding=3)
     ax.set_xticks(range(1, 5))
     ax.grid(False, axis="x")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import draw, numeric
 from .. import exact_products as whole
-from .. import numeric
 from ..hardware.cases import Case, philox_bits
 from ..hardware.core_cases import SIDE, core_case
 from ..hardware.products import TF32, Product
@@ -394,9 +394,7 @@ STAIRS = (  # title, its mean and where that is written
 
 def conversions(result: Result) -> Figure:
     """The conversions as staircases, and what each does to a long positive sum."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 6.6)
+    figure = draw.new_figure(8, 6.6)
     panels: Any = figure.subplots(2, 2)
     for i, ax in enumerate(panels.flat[:3]):
         draw_stairs(ax, i, result.low_bits[i])
@@ -408,21 +406,21 @@ def errors(result: Result) -> Figure:
     """Errors against K with their bounds."""
     from matplotlib.lines import Line2D
 
-    from ..draw.style import current, look, new_figure
-
-    figure = new_figure(8, 7.2)
+    figure = draw.new_figure(8, 7.2)
     panels: Any = figure.subplots(2, 2)
     for ax, (kind, one) in zip(panels.flat, result.kinds.items(), strict=False):
         along_k(ax, one.lengths, 1e-9, 1e-2)
         for i, conversion in ((FP32, ""), *enumerate(CONVERSIONS)):
             _, most, bound = one.shares(index(EXAMPLE_GPU if conversion else "", conversion))
-            ax.plot(one.lengths, most, **look(i).marked)
+            ax.plot(one.lengths, most, **draw.look(i).marked)
             if conversion != "rna":  # its bound is rne's
-                ax.plot(one.lengths, bound, color=look(i).color, linewidth=1, linestyle=DOTS)
+                ax.plot(one.lengths, bound, color=draw.look(i).color, linewidth=1, linestyle=DOTS)
         ax.set(title=TITLES[kind], ylabel="largest |error| / Σ|a b|")
-    found = [Line2D([], [], label=f"A100 TF32 (emulated), {c}", **look(i).marked) for i, c in enumerate(CONVERSIONS)]
-    found.append(Line2D([], [], label="FP32 multiply-adds", **look(FP32).marked))
-    found.append(Line2D([], [], color=current().ink, linewidth=1, linestyle=DOTS, label="proved bound"))
+    found = [
+        Line2D([], [], label=f"A100 TF32 (emulated), {c}", **draw.look(i).marked) for i, c in enumerate(CONVERSIONS)
+    ]
+    found.append(Line2D([], [], label="FP32 multiply-adds", **draw.look(FP32).marked))
+    found.append(Line2D([], [], color=draw.current().ink, linewidth=1, linestyle=DOTS, label="proved bound"))
     panels[1, 1].set_axis_off()
     panels[1, 1].legend(handles=found, loc="center")
     return figure
@@ -430,9 +428,7 @@ def errors(result: Result) -> Figure:
 
 def example_errors(result: Result) -> Figure:
     """The published example: errors against results, and their distribution."""
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 4)
+    figure = draw.new_figure(8, 4)
     panels: Any = figure.subplots(1, 2)
     draw_example(panels[0], result)
     draw_spread(panels[1], result)
@@ -441,9 +437,7 @@ def example_errors(result: Result) -> Figure:
 
 def draw_stairs(ax: Axes, i: int, low: Array) -> None:
     """The error of a conversion over two steps of TF32, an even and an odd one, and its mean."""
-    from ..draw.style import current, look
-
-    own, theme, n = look(i), current(), 1 << LOW
+    own, theme, n = draw.look(i), draw.current(), 1 << LOW
     error = np.ldexp(low.astype(np.float64), -LOW)
     for parity in range(2):
         x = parity + np.arange(n) / n
@@ -465,30 +459,26 @@ def draw_stairs(ax: Axes, i: int, low: Array) -> None:
 
 def draw_averaging(ax: Axes, one: Products) -> None:
     """The mean error that the conversion alone makes, on positive operands."""
-    from ..draw.style import current, label_ends, look
-
     along_k(ax, one.lengths, 1e-7, 1e-2)
     ends = []
     for i, conversion in enumerate(CONVERSIONS):
         mean = np.abs(whole.ratio(one.converted[i] - one.exact, one.exact)).mean(axis=(0, 1))
-        ax.plot(one.lengths, mean, **look(i).marked)
-        ends.append((float(mean[-1]), conversion, look(i).color))
+        ax.plot(one.lengths, mean, **draw.look(i).marked)
+        ends.append((float(mean[-1]), conversion, draw.look(i).color))
     falling = 2.0**-11 / np.sqrt(one.lengths)
-    ax.plot(one.lengths, falling, color=current().muted, linewidth=1)
-    ends.append((float(falling[-1]), r"$2^{-11}/\sqrt{K}$", current().muted))
+    ax.plot(one.lengths, falling, color=draw.current().muted, linewidth=1)
+    ends.append((float(falling[-1]), r"$2^{-11}/\sqrt{K}$", draw.current().muted))
     ax.set(ylabel="mean relative error", title="All positive: the conversion alone")
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_example(ax: Axes, result: Result) -> None:
     """Error against result in the published example: truncation shrinks, rounding does not."""
-    from ..draw.style import current, look
-
     for i in range(2):
-        ax.plot(result.published_exact.ravel(), result.published_errors[i].ravel(), linestyle="none",
-                marker=look(i).marker, markersize=2.2, color=look(i).color, alpha=0.6, markeredgewidth=0)  # fmt: skip
+        ax.plot(result.published_exact.ravel(), result.published_errors[i].ravel(), linestyle="none", alpha=0.6,
+                marker=draw.look(i).marker, markersize=2.2, color=draw.look(i).color, markeredgewidth=0)  # fmt: skip
     for sign in (-1, 1):
-        ax.axhline(sign * PUBLISHED_ERROR, color=current().ink, linewidth=1, linestyle=DOTS)
+        ax.axhline(sign * PUBLISHED_ERROR, color=draw.current().ink, linewidth=1, linestyle=DOTS)
     ax.annotate("largest error published", (0.99, PUBLISHED_ERROR), (0, 4), ha="right",
                 xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9)  # fmt: skip
     ax.set(xlabel="product of normal operands, K = 10,240", ylabel="error", ylim=(-0.36, 0.36),
@@ -497,20 +487,18 @@ def draw_example(ax: Axes, result: Result) -> None:
 
 def draw_spread(ax: Axes, result: Result) -> None:
     """The distribution of these errors."""
-    from ..draw.style import current, look
-
     edges, highest = np.linspace(-0.36, 0.36, 73), 0.0
     for i in range(2):
         share = 100 * np.histogram(result.published_errors[i], edges)[0] / result.published_exact.size
         highest = max(highest, float(share.max()))
-        ax.stairs(share, edges, color=look(i).color, fill=True, alpha=0.25)
-        ax.stairs(share, edges, color=look(i).color, linewidth=1.6, label=CONVERSIONS[i])
+        ax.stairs(share, edges, color=draw.look(i).color, fill=True, alpha=0.25)
+        ax.stairs(share, edges, color=draw.look(i).color, linewidth=1.6, label=CONVERSIONS[i])
     ax.set_ylim(0, 1.45 * highest)
     for sign in (-1, 1):
-        ax.axvline(sign * PUBLISHED_ERROR, color=current().ink, linewidth=1, linestyle=DOTS)
+        ax.axvline(sign * PUBLISHED_ERROR, color=draw.current().ink, linewidth=1, linestyle=DOTS)
     sigma = float(result.published_errors[1].std())
     text = f"rna: $\\sigma$ = {sigma:.4f}\n0.1747 = {PUBLISHED_ERROR / sigma:.1f} $\\sigma$"
-    ax.annotate(text, (0.5, 0.97), xycoords="axes fraction", ha="center", va="top", color=look(1).color)
+    ax.annotate(text, (0.5, 0.97), xycoords="axes fraction", ha="center", va="top", color=draw.look(1).color)
     ax.set(xlim=(-0.36, 0.36), xlabel="error on A100, emulated", ylabel="of the products (%)",
            title="Which conversion was it?")  # fmt: skip
     ax.legend(loc="upper left")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import exact, numeric
+from ... import draw, exact, numeric
 from ...formats import get
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.programs import program, stack
@@ -373,9 +373,7 @@ BAND: dict[str, Any] = {"alpha": 0.14, "linewidth": 0}
 
 def stalls(result: Result) -> Figure:
     """The harmonic sum in every format, and where every series stops."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     above, below = figure.subplots(2, 1)
     draw_harmonic(above, result)
     draw_stalls(below, result)
@@ -384,15 +382,13 @@ def stalls(result: Result) -> Figure:
 
 def draw_harmonic(ax: Axes, result: Result) -> None:
     """The harmonic sum in every format, and where it stops."""
-    from ...draw.style import current, label_ends, look_of_format
-
     n, i = result.reach, series.SERIES.index("harmonic")
     true = np.log(n) + np.euler_gamma + 0.5 / n
     ax.set_xscale("log", base=2)
-    ax.plot(n, true, color=current().muted, linewidth=1, linestyle=DOTS)
-    ends = [(float(true[-1]), "exact", current().muted)]
+    ax.plot(n, true, color=draw.current().muted, linewidth=1, linestyle=DOTS)
+    ends = [(float(true[-1]), "exact", draw.current().muted)]
     for j, fmt in enumerate(FORMATS):
-        style, last, value = look_of_format(fmt), int(result.stall_last[i, j]), float(result.stall_value[i, j])
+        style, last, value = draw.look_of_format(fmt), int(result.stall_last[i, j]), float(result.stall_value[i, j])
         ax.plot(n, result.partial[i, j], **style.line)
         ax.plot([last], [value], marker=style.marker, color=style.color, markersize=8, linestyle="none")
         ends.append((value, f"{fmt.upper()}: {value:.6g}", style.color))
@@ -401,16 +397,14 @@ def draw_harmonic(ax: Axes, result: Result) -> None:
                     color=style.color, fontsize=9)  # fmt: skip
     ax.set(xlim=(1, n[-1]), ylim=(0, 17), xlabel="number of terms $n$", ylabel="sequential sum",
            title=r"$\Sigma\,1/k$ diverges, but not in floating point")  # fmt: skip
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_stalls(ax: Axes, result: Result) -> None:
     """The first term without effect, by series and format."""
-    from ...draw.style import look_of_format
-
     ax.set_xscale("log", base=2)
     for (j, fmt), i in itertools.product(enumerate(FORMATS), range(len(series.SERIES))):
-        style, y = look_of_format(fmt), i + (j - 2) * 0.17
+        style, y = draw.look_of_format(fmt), i + (j - 2) * 0.17
         first, value = int(result.stall_last[i, j]) + 1, float(result.stall_value[i, j])
         ax.plot([0.7, first], [y, y], color=style.color, linewidth=1.2, alpha=0.55)
         ax.plot([first], [y], marker=style.marker, color=style.color, linestyle="none")
@@ -426,9 +420,7 @@ def draw_stalls(ax: Axes, result: Result) -> None:
 
 def orders(result: Result) -> Figure:
     """Errors of every order in four sums, with their bounds."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     for ax, (fmt, name) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
         draw_errors(ax, result, MEASURED.index(name), FORMATS.index(fmt))
     figure.legend(handles=legend(result.params), loc="outside lower center", ncols=3)
@@ -437,17 +429,15 @@ def orders(result: Result) -> Figure:
 
 def draw_errors(ax: Axes, result: Result, i: int, j: int) -> None:
     """Errors of every order, with bounds; of the random sums the root mean square and the spread."""
-    from ...draw.style import current, look
-
     p = get(FORMATS[j]).significand_bits
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     n, _ = result.errors(i, j, "sequential")
-    ax.plot(n, 2.0**-p * np.sqrt(n), color=current().muted, linewidth=1.2)
+    ax.plot(n, 2.0**-p * np.sqrt(n), color=draw.current().muted, linewidth=1.2)
     least = 1.0
     for at, order in enumerate(ORDERS):
         m, error = (a[..., 2:] for a in result.errors(i, j, order))  # the first two sums are exact
-        style = look(at)
+        style = draw.look(at)
         if order == "stochastic":
             low, high = error.min(axis=0), error.max(axis=0)
             error = rms(error)
@@ -468,15 +458,13 @@ def legend(params: Params) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    from ...draw.style import current, look
-
     names = {"kahan": "Kahan", "blocked": f"blocked by {params.block}", "stochastic": "stochastic, r.m.s."}
-    ink, muted = current().ink, current().muted
+    ink, muted = draw.current().ink, draw.current().muted
     return [
-        *(Line2D([], [], label=names.get(order, order), **look(i).marked) for i, order in enumerate(ORDERS)),
+        *(Line2D([], [], label=names.get(order, order), **draw.look(i).marked) for i, order in enumerate(ORDERS)),
         Line2D([], [], color=ink, linewidth=1.2, linestyle=DOTS, label="proven bound, in its order's colour"),
         Line2D([], [], color=muted, linewidth=1.2, label=r"$u\sqrt{n}$, expected of stochastic"),
-        Patch(color=look(ORDERS.index("stochastic")).color, label=f"its range in {params.seeds} runs", **BAND),
+        Patch(color=draw.look(ORDERS.index("stochastic")).color, label=f"its range in {params.seeds} runs", **BAND),
         Line2D([], [], color=muted, label="no error at all", **HOLLOW),
     ]
 

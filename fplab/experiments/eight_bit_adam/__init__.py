@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import draw
 from ...hardware.cases import Case
 from ...words import CLAUSE, COMMA, joined, mark, say
 from ..base import (
@@ -384,9 +385,7 @@ LOOKS = (4, 1, 7, 0, 2, 6, 3, 5)
 
 def losses(result: Result) -> Figure:
     """Loss curves, and the final loss of every run by learning rate."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     curves, rates = figure.subplots(2, 1)
     draw_curves(curves, result)
     draw_rates(rates, result)
@@ -396,9 +395,7 @@ def losses(result: Result) -> Figure:
 
 def states(result: Result) -> Figure:
     """Unstable runs and bytes by variant; a state that rounding holds in place."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     counts, moment = figure.subplots(2, 1)
     draw_counts(counts, result)
     draw_traces(moment, result)
@@ -407,13 +404,11 @@ def states(result: Result) -> Figure:
 
 def draw_curves(ax: Axes, result: Result) -> None:
     """The loss of each variant, at the middle learning rate and the first seed; as it is where it diverges."""
-    from ...draw.style import look
-
     steps, own = result.params.steps, result.losses[:, result.params.middle, 0]
     start, width = float(own[0, 0]), max(steps // 12, 1)
     top, gone = 1.25 * start, 0
     for v, name in enumerate(NAMES):
-        line, style = np.convolve(own[v], np.ones(width) / width, mode="valid"), look(LOOKS[v])
+        line, style = np.convolve(own[v], np.ones(width) / width, mode="valid"), draw.look(LOOKS[v])
         if line[-1] <= top:
             ax.plot(np.arange(line.size) + steps - line.size, line, **style.line, linewidth=1.5, label=name)
             continue
@@ -429,13 +424,11 @@ def draw_curves(ax: Axes, result: Result) -> None:
 
 def draw_rates(ax: Axes, result: Result) -> None:
     """The final loss of every run, the variants beside each other for every learning rate."""
-    from ...draw.style import look
-
     end, rates = result.finals, result.params.rates
     end[end > 1.25 * result.losses[0, 0, 0, 0]] = np.nan
     top = float(np.nanmax(end))
     for v, r in np.ndindex(end.shape[:2]):
-        style, x = look(LOOKS[v]), r + 0.1 * (v - 3.5)
+        style, x = draw.look(LOOKS[v]), r + 0.1 * (v - 3.5)
         there = end[v, r][np.isfinite(end[v, r])]
         ax.plot(np.full(there.size, x), there, linestyle="none", marker=style.marker, color=style.color,
                 markersize=4.5, alpha=0.85)  # fmt: skip
@@ -454,14 +447,12 @@ def draw_counts(ax: Axes, result: Result) -> None:
 
     A stable embedding's layer norm makes a few parameters more, so bytes are counted on the model with one.
     """
-    from ...draw.style import current, look
-
     bad, runs = result.unstable.sum((1, 2)), result.unstable[0].size
     for v, name in enumerate(NAMES):
         whole = result.state_bytes[NAMES.index("32-bit + stable embedding" if "stable" in name else "32-bit")] / 8
-        ax.barh([-v], [100 * bad[v] / runs], color=look(LOOKS[v]).color, height=0.6)
+        ax.barh([-v], [100 * bad[v] / runs], color=draw.look(LOOKS[v]).color, height=0.6)
         note = f"{bad[v]} of {runs};  {result.state_bytes[v] / whole:.2f} bytes a parameter"
-        ax.text(100 * bad[v] / runs + 1.5, -v, note, va="center", fontsize=9, color=current().muted)
+        ax.text(100 * bad[v] / runs + 1.5, -v, note, va="center", fontsize=9, color=draw.current().muted)
     names = [name.replace(" + stable", "\n+ stable").replace(", ", ",\n") for name in NAMES]
     ax.set_yticks([-v for v in range(len(NAMES))], labels=names)
     ax.set_xlim(0, 150)
@@ -472,16 +463,14 @@ def draw_counts(ax: Axes, result: Result) -> None:
 
 def draw_traces(ax: Axes, result: Result) -> None:
     """A second moment whose gradient ended, under three ways to store it."""
-    from ...draw.style import current, look
-
     labels = ("float32", "8 bits, nearest: the code stays,\nthe block's scale grows", "8 bits, stochastic (mean)")
     for trace, style, label in zip(result.traces, (4, 0, 3), labels, strict=False):
         dotted = "stochastic" in label
-        ax.plot(trace, color=look(style).color, linestyle=":" if dotted else "-", linewidth=2.6 if dotted else 1.6,
+        ax.plot(trace, color=draw.look(style).color, linestyle=":" if dotted else "-", linewidth=2.6 if dotted else 1.6,
                 label=label)  # fmt: skip
-    ax.axvline(HOLD, color=current().muted, linewidth=1, linestyle=(0, (3, 2)))
+    ax.axvline(HOLD, color=draw.current().muted, linewidth=1, linestyle=(0, (3, 2)))
     ax.annotate("the gradient ends", (HOLD, 0.97), (6, 0), xycoords=("data", "axes fraction"), fontsize=9, va="top",
-                textcoords="offset points", color=current().muted)  # fmt: skip
+                textcoords="offset points", color=draw.current().muted)  # fmt: skip
     ax.set(xlim=(0, result.params.trace), ylim=(0, None), xlabel="step", ylabel="second moment $v$",
            title="Why states are rounded stochastically")  # fmt: skip
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.24))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import numeric
+from ... import draw, numeric
 from ...formats import NAMES, TABLE, Format, get
 from ...hardware.programs import cast
 from ...hardware.tensors import TORCH, bits, overflow_of, tensor
@@ -355,9 +355,7 @@ LOW, HIGH = -165, 140  # exponents shown; FP64 goes on
 
 def density(result: Atlas) -> Figure:
     """How many values each binade holds, and how far apart they lie."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 4.4)
+    figure = draw.new_figure(8, 4.4)
     left, right = figure.subplots(1, 2)
     draw_density(left, result)
     draw_spacing(right, result)
@@ -366,9 +364,7 @@ def density(result: Atlas) -> Figure:
 
 def ranges(result: Atlas) -> Figure:
     """Where each format begins and ends, and what becomes of 0.1; a row a format, named with its fields' widths."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 6)
+    figure = draw.new_figure(8, 6)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
     draw_ranges(left)
     draw_tenths(right, result)
@@ -389,19 +385,17 @@ def powers(low: int, high: int, step: int) -> tuple[list[int], list[str]]:
 
 def draw_density(ax: Axes, result: Atlas) -> None:
     """A plateau as high as the precision, as wide as the range."""
-    from ...draw.style import current, look_of_format
-
     named = {"fp32": (0, 0, 4), "tf32": (-70, 0, 4), "bf16": (-70, 0, 4), "fp16": (3, 0, 4), "e4m3": (9, 14, 9),
              "e5m2": (16, 14, -4)}  # exponent, and how many points beside it  # fmt: skip
     for name, (x, right, up) in named.items():
-        exponents, style = result.of("exponents", name), look_of_format(name)
+        exponents, style = result.of("exponents", name), draw.look_of_format(name)
         edges, height = np.append(exponents, exponents[-1] + 1), get(name).fraction_bits
         line = {"linewidth": 1.8, **style.line}
         ax.stairs(np.log2(result.of("density", name)), edges, baseline=-1, **line)
         ax.annotate(f"{name}: $2^{{{height}}}$", (x, height - (0.4 if right else 0)), (right, up), fontsize=9,
                     textcoords="offset points", color=style.color, ha="left" if right else "center",
                     arrowprops={"arrowstyle": "-", "color": style.color, "lw": 0.7} if right else None)  # fmt: skip
-    ax.text(-122, 2.2, "subnormals: half\nas many in each\nbinade below", fontsize=9, color=current().muted,
+    ax.text(-122, 2.2, "subnormals: half\nas many in each\nbinade below", fontsize=9, color=draw.current().muted,
             va="center")  # fmt: skip
     ax.set(xlim=(LOW, HIGH), ylim=(-1, 26))
     ax.set_xticks(*powers(-120, 120, 60))
@@ -411,12 +405,10 @@ def draw_density(ax: Axes, result: Atlas) -> None:
 
 def draw_spacing(ax: Axes, result: Atlas) -> None:
     """The ulp against the magnitude: slope 1 for normal numbers, flat for subnormals, an end at the largest."""
-    from ...draw.style import current, look_of_format
-
     low, high = -30, 20
     named = {"e5m2": (-17, -15), "e4m3": (-10, -8), "fp16": (-19, -23), "bf16": (-24.5, -38.5), "fp32": (-9, -38)}
     for name, at in named.items():
-        exponents, style = result.of("exponents", name), look_of_format(name)
+        exponents, style = result.of("exponents", name), draw.look_of_format(name)
         shown = (exponents >= low) & (exponents < high)
         x, y = exponents[shown], result.of("log2_ulp", name)[shown]
         line = {"linewidth": 1.8, **style.line}
@@ -431,16 +423,14 @@ def draw_spacing(ax: Axes, result: Atlas) -> None:
     ax.set_yticks(*powers(-50, 10, 10))
     ax.set(xlabel="magnitude", ylabel="ulp: distance to the next value", title="Spacing: grows with the number")
     ax.text(0.97, 0.05, "marker: smallest subnormal\nbar: largest value", transform=ax.transAxes, ha="right",
-            fontsize=9, color=current().muted)  # fmt: skip
+            fontsize=9, color=draw.current().muted)  # fmt: skip
 
 
 def draw_ranges(ax: Axes) -> None:
     """From the smallest to the largest magnitude, the subnormal part hatched."""
-    from ...draw.style import current, look_of_format
-
-    ink, paper = current().ink, current().background
+    ink, paper = draw.current().ink, draw.current().background
     for i, fmt in enumerate(TABLE):
-        color, smallest = look_of_format(fmt.name).color, f"2^{{{int(np.log2(fmt.smallest_subnormal))}}}"
+        color, smallest = draw.look_of_format(fmt.name).color, f"2^{{{int(np.log2(fmt.smallest_subnormal))}}}"
         low, normal, high = float(np.log2(fmt.smallest_subnormal)), max(fmt.emin, LOW), min(fmt.emax + 1, HIGH)
         ax.barh(i, high - normal, left=normal, height=0.52, color=color)
         if low < LOW:
@@ -469,11 +459,9 @@ def largest(fmt: Format) -> str:
 
 def draw_tenths(ax: Axes, result: Atlas) -> None:
     """How far 0.1 moves in each format, and what it becomes."""
-    from ...draw.style import look_of_format
-
     end = -58
     for i, (name, error) in enumerate(zip(NAMES, result.tenth_error, strict=True)):
-        style, at, value = look_of_format(name), float(np.log2(abs(error))), float(result.tenth_value[i])
+        style, at, value = draw.look_of_format(name), float(np.log2(abs(error))), float(result.tenth_value[i])
         ax.plot([end, at], [i, i], color=style.color, linewidth=1.2, alpha=0.7)
         ax.plot([at], [i], marker=style.marker, color=style.color, markersize=6)
         text = f"{value:.{20 if name == 'fp64' else 16}f}…" if name in ("fp64", "fp32") else f"{value:.12g}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import draw
 from ...hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
 from ...hardware.core_cases import SIDE, core_case
 from ...hardware.products import QUESTION, TF32, Product
@@ -550,9 +551,7 @@ PURE = {"pure_fp16": 7, "pure_bf16": 3}
 
 def losses(result: Result) -> Figure:
     """For each task loss curves, and their distance from FP32's."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 1 + 3.6 * len(result.tasks))
+    figure = draw.new_figure(8, 1 + 3.6 * len(result.tasks))
     axes = figure.subplots(len(result.tasks), 2, squeeze=False)
     for (left, right), (task, runs) in zip(axes, result.tasks.items(), strict=True):
         draw_losses(left, runs, TITLES[task])
@@ -563,9 +562,7 @@ def losses(result: Result) -> Figure:
 
 def accuracies(result: Result) -> Figure:
     """Top-1 against FP32's, seed by seed, for each task."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 0.5 + 3.6 * len(result.tasks))
+    figure = draw.new_figure(8, 0.5 + 3.6 * len(result.tasks))
     for ax, (task, runs) in zip(
         figure.subplots(len(result.tasks), squeeze=False)[:, 0], result.tasks.items(), strict=True
     ):
@@ -575,9 +572,7 @@ def accuracies(result: Result) -> Figure:
 
 def look_of(policy: str) -> Look:
     """A policy looks like its format; the pure ones have looks of their own."""
-    from ...draw.style import look, look_of_format
-
-    return look(PURE[policy]) if policy in PURE else look_of_format(LOOKS[policy])
+    return draw.look(PURE[policy]) if policy in PURE else draw.look_of_format(LOOKS[policy])
 
 
 def smooth(curves: np.ndarray) -> np.ndarray:
@@ -589,13 +584,11 @@ def smooth(curves: np.ndarray) -> np.ndarray:
 
 def draw_losses(ax: Axes, runs: Runs, title: str) -> None:
     """The mean loss over seeds, and between which losses FP32's seeds lie."""
-    from ...draw.style import current
-
     curves = smooth(runs.losses)
     start = runs.losses.shape[-1] - curves.shape[-1]
     steps = np.arange(start, start + curves.shape[-1]) + 1
     low, high = curves[0].min(0), curves[0].max(0)
-    ax.fill_between(steps, low, high, color=current().grid, linewidth=0)
+    ax.fill_between(steps, low, high, color=draw.current().grid, linewidth=0)
     for policy, curve in zip(POLICIES, curves, strict=True):
         mean = curve.mean(0)
         if np.isfinite(mean).any():
@@ -608,13 +601,11 @@ def draw_losses(ax: Axes, runs: Runs, title: str) -> None:
     ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="training loss",
            title=f"{title}, {runs.top1.shape[1]} seeds")  # fmt: skip
     ax.text(0.97, 0.95, "grey: FP32, from its\nlowest to its highest seed", transform=ax.transAxes, ha="right",
-            va="top", fontsize=9, color=current().muted)  # fmt: skip
+            va="top", fontsize=9, color=draw.current().muted)  # fmt: skip
 
 
 def draw_distances(ax: Axes, runs: Runs) -> None:
     """How far each loss is from FP32's of the same seed and step."""
-    from ...draw.style import current
-
     found = runs.losses.astype(np.float64)
     for policy, curve in list(zip(POLICIES, found, strict=True))[1:]:
         apart = smooth(np.abs(curve - found[0])).mean(0)
@@ -624,19 +615,17 @@ def draw_distances(ax: Axes, runs: Runs) -> None:
     spread = np.abs(found[0][:, None] - found[0][None]).sum((0, 1)) / (len(found[0]) * (len(found[0]) - 1))
     spread = smooth(spread)
     steps = np.arange(found.shape[-1] - len(spread), found.shape[-1]) + 1
-    ax.plot(steps, spread, color=current().ink, linewidth=2.4, alpha=0.35)
+    ax.plot(steps, spread, color=draw.current().ink, linewidth=2.4, alpha=0.35)
     ax.set(yscale="log", ylim=(None, 6 * spread.max()))
     ax.text(0.97, 0.95, "thick grey: between\ntwo seeds of FP32", transform=ax.transAxes, ha="right", va="top",
-            fontsize=9, color=current().muted)  # fmt: skip
+            fontsize=9, color=draw.current().muted)  # fmt: skip
     ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="|loss − FP32's loss|",
            title="Distance from FP32, same seed")  # fmt: skip
 
 
 def draw_differences(ax: Axes, runs: Runs, title: str) -> None:
     """Top-1 minus FP32's of the same seed: every seed, the mean and its 95% interval, in the band of FP32's seeds."""
-    from ...draw.style import current
-
-    top1, theme = runs.top1, current()
+    top1, theme = runs.top1, draw.current()
     compared = {policy: runs.compared(policy) for policy in POLICIES[1:]}
     band = 100 * compared["tf32"].band
     ax.axvspan(-band, band, color=theme.grid, linewidth=0, alpha=0.7)

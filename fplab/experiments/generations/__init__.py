@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import numeric
+from ... import draw, numeric
 from ...errors import LabError
 from ...hardware.cases import Arrays, Case, Meta, NotHereError
 from ...hardware.software import codes, gpu_of, values
@@ -411,9 +411,7 @@ ULPS = (0, 1, 2, 4, 16, 64)  # edges of the classes of differences in the maps
 
 def probed(result: Result) -> Figure:
     """The probes' bits, in FP16 and in FP8."""
-    from ...draw.style import current, new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     above, below = figure.subplots(2, 1, height_ratios=[7.3, 3.3])
     families = list(GENERATIONS.values())
     firsts = [GPUS.index(family[0]) for family in families]
@@ -423,7 +421,7 @@ def probed(result: Result) -> Figure:
     heads = ["Ada", "H100\nwgmma", "B200\ntcgen05"]
     draw_probes(below, FP8_PROBES, heads, result.fp8_probes, result.fp8_exact, as_value=True)
     below.set_title("FP8 (E4M3) products")
-    figure.supxlabel(WHY, x=0.02, ha="left", fontsize=9, color=current().muted)
+    figure.supxlabel(WHY, x=0.02, ha="left", fontsize=9, color=draw.current().muted)
     return figure
 
 
@@ -433,9 +431,7 @@ def draw_probes(
     """Bits by probe and GPU; a cell is filled and says how far off it is where it is not the exact sum, rounded."""
     from matplotlib.patches import Rectangle
 
-    from ...draw.style import current
-
-    theme = current()
+    theme = draw.current()
     ax.set(xlim=(-1.75, len(heads) + 1), ylim=(len(some), -0.9))
     ax.axis("off")
     for j, head in enumerate([*heads, "exact, to\nnearest"]):
@@ -464,9 +460,7 @@ def beneath(bits: int, off: int, as_value: bool) -> str:
 
 def falls(result: Result) -> Figure:
     """The sum against c, at three sizes of products: the family that falls is the one whose line steps down at 1."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     for i, ax in enumerate(figure.subplots(3, 1, sharex=True)):
         draw_fall(ax, result, i)
     ax.set_xlabel("$(c - 1) / 2^{-24}$; GPUs emulated, one of each family")
@@ -475,15 +469,13 @@ def falls(result: Result) -> Figure:
 
 def draw_fall(ax: Axes, result: Result, i: int) -> None:
     """The sums of one size of products."""
-    from ...draw.style import current, label_ends, look
-
-    (count, exponent), theme, unit = probes.PRODUCTS[i], current(), 2.0**-24
+    (count, exponent), theme, unit = probes.PRODUCTS[i], draw.current(), 2.0**-24
     x = (result.sweep_c.view(np.float32).astype(np.float64) - 1) / unit
     ax.plot(x, x + 4, color=theme.muted, linewidth=1, linestyle=(0, (1, 1.5)))
     ends = [(float(x[-1] + 4), "exact", theme.muted)]
     fallen = []
     for gpu, at in SHOWN.items():
-        style, row = look(at), result.sweep[i, GPUS.index(gpu)]
+        style, row = draw.look(at), result.sweep[i, GPUS.index(gpu)]
         y = (row.view(np.float32).astype(np.float64) - 1) / unit
         bold = bool(probes.falls(row))
         width, size, order = (2.4, 5, 3) if bold else (1.2, 3, 2)
@@ -497,19 +489,16 @@ def draw_fall(ax: Axes, result: Result, i: int) -> None:
     ax.axvline(0, color=theme.muted, linewidth=0.8, linestyle=(0, (3, 2)))
     ax.set(xlim=(x[0], x[-1]), ylabel="(sum $-$ 1) / $2^{-24}$",
            title=rf"$c + {count} \times 2^{{{exponent}}}$: {' '.join(fallen) or 'none'} not monotonic")  # fmt: skip
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def trees(result: Result) -> Figure:
     """The summation tree of each family."""
-    from ...draw.style import look, new_figure
-    from ...draw.tree import sum_tree
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     panels = figure.subplots(3, 1)
     for ax, (gpu, at), family in zip(panels, SHOWN.items(), GENERATIONS.values(), strict=True):
         tree = SumTree.from_sizes(result.tree_sizes[GPUS.index(gpu)])
-        sum_tree(ax, tree, style=look(at), labels=18)
+        draw.sum_tree(ax, tree, style=draw.look(at), labels=18)
         ax.set_title(f"{' '.join(family)} (emulated): {max(tree.widths) - 1} + 1 terms at once")
     panels[-1].set_xlabel("term 0 is $c$, the others are products")
     return figure
@@ -517,9 +506,7 @@ def trees(result: Result) -> Figure:
 
 def products(result: Result) -> Figure:
     """How many elements of the real product differ, and by how much."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 9.5)
+    figure = draw.new_figure(8, 9.5)
     panels = figure.subplot_mosaic([["pairs", "pairs"], ["one", "other"]], height_ratios=[1.4, 1])
     draw_pairs(panels["pairs"], result)
     draw_map(panels["one"], result, "V100", "A100")
@@ -532,9 +519,7 @@ def draw_pairs(ax: Axes, result: Result) -> None:
     """How many elements differ: FP32 above the diagonal, stored as FP16 below it."""
     from matplotlib.patches import Rectangle
 
-    from ...draw.style import current
-
-    theme, every = current(), result.products()
+    theme, every = draw.current(), result.products()
     wide, half = list(every.values()), [stored(x) for x in every.values()]
     n = len(every)
     for i, j in itertools.product(range(n), range(n)):
@@ -573,20 +558,16 @@ def shades() -> list[Any]:
     """From nothing, for no difference, through the theme's second colour to its ink."""
     from matplotlib.colors import to_rgb
 
-    from ...draw.style import current
-
-    return [*((*to_rgb(current().series[1]), share) for share in (0, 0.25, 0.5, 0.75, 1)), current().ink]
+    return [*((*to_rgb(draw.current().series[1]), share) for share in (0, 0.25, 0.5, 0.75, 1)), draw.current().ink]
 
 
 def legend() -> list[Any]:
     """What the colours of the maps mean."""
     from matplotlib.patches import Patch
 
-    from ...draw.style import current
-
     edges = [str(u) if v == u + 1 else f"{u} to {v - 1}" for u, v in itertools.pairwise(ULPS)]
     texts = ["same bits", *edges[1:], f"{ULPS[-1]} and more"]
-    how: dict[str, Any] = {"edgecolor": current().muted, "linewidth": 0.5}
+    how: dict[str, Any] = {"edgecolor": draw.current().muted, "linewidth": 0.5}
     return [Patch(facecolor=shade, label=text, **how) for shade, text in zip(shades(), texts, strict=True)]
 
 

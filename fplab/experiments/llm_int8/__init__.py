@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import integers
+from ... import draw, integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, COMMA, joined, say
@@ -469,9 +469,7 @@ DRAWN = {
 
 def outliers(result: Result) -> Figure:
     """Features, and the error of products and of predictions by number of outlier dimensions."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 10)
+    figure = draw.new_figure(8, 10)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
     above, below = parts
     draw_features(above.subplots(), result)
@@ -491,9 +489,7 @@ def outliers(result: Result) -> Figure:
 
 def remedies(result: Result) -> Figure:
     """The threshold of LLM.int8(), the paper's table, and weights in INT4."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 10)
+    figure = draw.new_figure(8, 10)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
     above, below = parts
     draw_thresholds(above.subplots(), result)
@@ -506,16 +502,12 @@ def remedies(result: Result) -> Figure:
 
 def style(name: str) -> Look:
     """The look of a method."""
-    from ...draw.style import look
-
-    return look(DRAWN[name][1])
+    return draw.look(DRAWN[name][1])
 
 
 def draw_features(ax: Axes, result: Result) -> None:
     """The largest magnitude of each feature dimension, in each layer that reads a norm."""
-    from ...draw.style import current
-
-    theme, params = current(), result.params
+    theme, params = draw.current(), result.params
     magnitude, every, was = np.abs(result.inputs), np.arange(params.width), params.was_planted
     largest, share = magnitude.max(axis=1), (magnitude[..., was] >= LEAST_MAGNITUDE).mean()
     for layer, row in enumerate(largest):
@@ -553,9 +545,7 @@ def draw_methods(ax: Axes, x: np.ndarray, values: np.ndarray, names: tuple[str, 
 
 def draw_thresholds(ax: Axes, result: Result) -> None:
     """Errors of the methods that have a threshold, and the share of dimensions in FP16, against it."""
-    from ...draw.style import current
-
-    theme, thresholds = current(), result.params.thresholds
+    theme, thresholds = draw.current(), result.params.thresholds
     x, six = np.arange(len(thresholds)), thresholds.index(LEAST_MAGNITUDE)
     ax.bar(x, 100 * (1 - result.int8_shares), width=0.9, color=theme.grid, edgecolor=theme.background)
     ax.set(ylim=(0, 105), ylabel="dimensions in FP16 (%), bars")
@@ -575,23 +565,19 @@ def draw_thresholds(ax: Axes, result: Result) -> None:
 
 def draw_table(ax: Axes, table: np.ndarray) -> None:
     """The paper's Table 1 (method, size): how much perplexity a method adds, by size of the model."""
-    from ...draw.style import current
-
     lines, x = dict(zip(TABLE1, table, strict=True)), np.arange(len(SIZES))
     draw_methods(ax, x, np.array([100 * (lines[name] / lines[BASELINE] - 1) for name in NAMES]))
     ax.set_yscale("symlog", linthresh=1)
     ax.set_yticks([-1, 0, 1, 10, 100], ["−1", "0", "1", "10", "100"])
     ax.set_ylim(-1.2, 400)
-    ax.axhline(0, color=current().ink, linewidth=0.8)
+    ax.axhline(0, color=draw.current().ink, linewidth=0.8)
     ax.set_xticks(x, SIZES)
     ax.set(xlabel="parameters", ylabel="perplexity above FP32's (%)", title="The paper's Table 1, as published")
 
 
 def draw_int4(ax: Axes, result: Result) -> None:
     """Weights in INT4: the error of products, against the bits that a weight takes with its share of a scale."""
-    from ...draw.style import current
-
-    theme, groups, errors = current(), result.params.groups, 100 * result.int4_errors
+    theme, groups, errors = draw.current(), result.params.groups, 100 * result.int4_errors
     width = 4 + 16 / np.array(groups)
     ax.plot(width, errors, color=theme.ink, marker="o", markerfacecolor=theme.background, clip_on=False)
     for x, y, group in zip(width, errors, groups, strict=True):

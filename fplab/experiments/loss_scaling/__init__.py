@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ... import numeric
+from ... import draw, numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
@@ -283,13 +283,11 @@ ZERO, SKIPPED = 1, 5  # series, as the fates "zero" and "overflow" are drawn els
 
 def scores(result: Result) -> Figure:
     """What is learned at each scale, and what underflows and overflows."""
-    from ...draw.style import current, new_figure
-
-    figure, gpu = new_figure(8, 8.5), result.params.gpu
+    figure, gpu = draw.new_figure(8, 8.5), result.params.gpu
     products = f"{gpu} products, emulated" if gpu else "products accumulated in FP32"
     figure.suptitle(f"Digits; weights, activations and gradients stored in FP16, {products},\n"
                     "FP32 master weights, Adam; mean losses as they are", x=0.01, ha="left", fontsize=10,
-                    color=current().muted)  # fmt: skip
+                    color=draw.current().muted)  # fmt: skip
     panels = figure.subplots(2, 1)
     for ax, (name, task) in zip(panels, result.tasks.items(), strict=True):
         draw_score(ax, result.params, name, task)
@@ -298,9 +296,7 @@ def scores(result: Result) -> Figure:
 
 def training(result: Result) -> Figure:
     """Why the autoencoder needs a scale, and how the dynamic one moves."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     panels = figure.subplots(2, 2)
     draw_curves(panels[0, 0], result)
     draw_layers(panels[0, 1], result)
@@ -311,10 +307,7 @@ def training(result: Result) -> Figure:
 
 def draw_score(ax: Axes, params: Params, name: str, task: Task) -> None:
     """The score against the static scale (below 0 as 0), over the shares that underflow and that overflow."""
-    from ...draw.axes import power_ticks
-    from ...draw.style import current, look
-
-    x, theme, width = np.array(params.exponents), current(), 0.8 * params.every
+    x, theme, width = np.array(params.exponents), draw.current(), 0.8 * params.every
     right = ax.twinx()
     zeros, skipped = 100 * task.zeros.mean(axis=1), 100 * task.skipped[: len(x)].mean(axis=1)
     right.bar(x, zeros, width, color=theme.series[ZERO], alpha=0.45, label="zero gradients (mean of layers)")
@@ -327,11 +320,11 @@ def draw_score(ax: Axes, params: Params, name: str, task: Task) -> None:
     right.grid(visible=False)
     ax.set_zorder(right.get_zorder() + 1)
     ax.patch.set_visible(False)
-    ax.plot(x, np.maximum(task.score[:-2], 0), **look(0).marked, label="static scale")
-    ax.axhline(task.score[-2], **look(2).line, linewidth=1.4, label="dynamic scale")
+    ax.plot(x, np.maximum(task.score[:-2], 0), **draw.look(0).marked, label="static scale")
+    ax.axhline(task.score[-2], **draw.look(2).line, linewidth=1.4, label="dynamic scale")
     ax.axhline(task.score[-1], color=theme.ink, linewidth=1.1, linestyle=(0, (1, 1.5)), label="FP32")
     ax.set(ylim=(0, 1.35 * max(task.score[-2:])), xlim=(x[0] - 0.6 * params.every, x[-1] + 0.6 * params.every))
-    power_ticks(ax.xaxis, [e for e in params.exponents if e % 4 == 0])
+    draw.power_ticks(ax.xaxis, [e for e in params.exponents if e % 4 == 0])
     ax.set(xlabel="loss scale", ylabel=SCORES[name], title=TITLES[name])
     handles = [*ax.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
     ax.legend(handles=handles, loc="upper left", ncols=3, columnspacing=1.2)
@@ -339,13 +332,10 @@ def draw_score(ax: Axes, params: Params, name: str, task: Task) -> None:
 
 def draw_curves(ax: Axes, result: Result) -> None:
     """The autoencoder's training loss."""
-    from ...draw.axes import smoothed
-    from ...draw.style import current, look
-
     losses, last = result.autoencoder.losses, len(result.params.exponents) - 1
     for name, i, series in (("$2^0$", 0, ZERO), ("$2^{24}$", last, SKIPPED), ("dynamic", -2, 2)):
-        ax.plot(*smoothed(losses[i]), **look(series).line, linewidth=1.6, label=f"scale {name}")
-    ax.plot(*smoothed(losses[-1]), color=current().ink, linewidth=1, linestyle=(0, (1, 1.5)), label="FP32")
+        ax.plot(*draw.smoothed(losses[i]), **draw.look(series).line, linewidth=1.6, label=f"scale {name}")
+    ax.plot(*draw.smoothed(losses[-1]), color=draw.current().ink, linewidth=1, linestyle=(0, (1, 1.5)), label="FP32")
     ax.set(yscale="log", xlim=(0, result.params.steps[0]), xlabel="training step", ylabel="training loss",
            title="The autoencoder: unscaled\nit learns the mean image")  # fmt: skip
     ax.legend(loc="center right")
@@ -353,14 +343,12 @@ def draw_curves(ax: Axes, result: Result) -> None:
 
 def draw_layers(ax: Axes, result: Result) -> None:
     """The share of zeros in each layer's gradients, at the smallest scales."""
-    from ...draw.style import current, look
-
-    params, muted = result.params, current().muted
+    params, muted = result.params, draw.current().muted
     x, middle = np.arange(1, params.layers + 1), params.layers / 2 + 0.5
     shown = [i for i, e in enumerate(params.exponents) if e in (0, 2, 4, 6, 8)]
     for i, series in zip(shown, (ZERO, 0, 2, 3, 4), strict=False):
         label = f"scale $2^{{{params.exponents[i]}}}$"
-        ax.plot(x, 100 * result.autoencoder.zeros[i], **look(series).marked, label=label)
+        ax.plot(x, 100 * result.autoencoder.zeros[i], **draw.look(series).marked, label=label)
     ax.axvline(middle, color=muted, linewidth=0.9, linestyle=(0, (3, 2)))
     ax.text(middle - 0.2, 99, "encoder", ha="right", va="top", color=muted)
     ax.text(middle + 0.2, 99, "decoder", ha="left", va="top", color=muted)
@@ -374,16 +362,13 @@ def draw_layers(ax: Axes, result: Result) -> None:
 
 def draw_trace(ax: Axes, name: str, task: Task) -> None:
     """The dynamic scale of every step, and the steps it skipped."""
-    from ...draw.axes import power_ticks
-    from ...draw.style import current, look
-
     scales, at = np.log2(task.trace), np.flatnonzero(task.overflows)
-    ax.step(np.arange(len(scales)), scales, where="post", color=look(2).color, linewidth=1.6)
-    ax.plot(at, scales[at], linestyle="none", marker="X", markersize=8, color=current().series[SKIPPED],
+    ax.step(np.arange(len(scales)), scales, where="post", color=draw.look(2).color, linewidth=1.6)
+    ax.plot(at, scales[at], linestyle="none", marker="X", markersize=8, color=draw.current().series[SKIPPED],
             label=f"overflow: step skipped,\nscale halved ({len(at)})", clip_on=False)  # fmt: skip
     low, high = int(scales.min()) - 1, int(scales.max()) + 2
     ax.set_ylim(low, high)
-    power_ticks(ax.yaxis, range(low + 1, high, max(1, (high - low) // 6)))
+    draw.power_ticks(ax.yaxis, range(low + 1, high, max(1, (high - low) // 6)))
     ax.set(xlim=(0, len(scales)), xlabel="training step", ylabel="dynamic loss scale",
            title=f"The dynamic scale of the {name}")  # fmt: skip
     ax.legend(loc="lower right")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import exact, formats, numeric
+from ... import draw, exact, formats, numeric
 from ...hardware.cases import Arrays, Case, Meta
 from ...hardware.programs import cast, program
 from ...hardware.tensors import bits, tensor
@@ -334,12 +334,10 @@ LOOKS = {"nearest": 1, "stochastic": 3, "kahan": 2, "master": 0}
 
 def training(result: Result) -> Figure:
     """What it costs: loss curves by way of holding weights, and final losses by learning rate."""
-    from ...draw.style import current, new_figure
-
-    params, figure = result.params, new_figure(8, 8.5)
+    params, figure = result.params, draw.new_figure(8, 8.5)
     figure.suptitle(f"A perceptron 64-{params.width}-{params.width}-10 on the UCI digits, SGD with momentum "
                     f"{params.momentum};\neverything but the weights is FP32; lr × steps = {params.distance:g}, "
-                    f"{params.seeds} seeds", x=0.01, ha="left", fontsize=10, color=current().muted)  # fmt: skip
+                    f"{params.seeds} seeds", x=0.01, ha="left", fontsize=10, color=draw.current().muted)  # fmt: skip
     panels = figure.subplot_mosaic([list(HALVES), ["cost", "cost"]], height_ratios=[1, 1.1])
     for fmt in HALVES:
         draw_curves(panels[fmt], result, fmt)
@@ -349,9 +347,7 @@ def training(result: Result) -> Figure:
 
 def updates(result: Result) -> Figure:
     """What is lost: updates by layer and step, and the way from the exact sum."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 8)
+    figure = draw.new_figure(8, 8)
     panels = figure.subplot_mosaic([list(HALVES), ["drift", "drift"]])
     for fmt in HALVES:
         draw_layers(panels[fmt], result, fmt)
@@ -361,9 +357,7 @@ def updates(result: Result) -> Figure:
 
 def criterion(result: Result) -> Figure:
     """The exact criterion: which updates are lost, and the share of them by ratio."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     panels = figure.subplot_mosaic([list(HALVES), ["ratios", "ratios"]], height_ratios=[1.2, 1])
     for fmt in HALVES:
         w, u, after = result.pairs[Variant(fmt, "nearest")]
@@ -380,14 +374,13 @@ def power(x: float) -> str:
 
 def draw_curves(ax: Axes, result: Result, fmt: str) -> None:
     """The training loss at the smallest learning rate, by way of holding weights."""
-    from ...draw.axes import smoothed
-    from ...draw.style import current, look
-
     rate = result.params.rates[-1]
     for way, word in WORDS.items():
         losses = result.losses[Variant(fmt, way).place]
-        ax.plot(*smoothed(losses), **look(LOOKS[way]).line, linewidth=1.6, label=word)
-    ax.plot(*smoothed(result.losses[0]), color=current().ink, linewidth=0.9, linestyle=(0, (1, 1.5)), label="FP32")
+        ax.plot(*draw.smoothed(losses), **draw.look(LOOKS[way]).line, linewidth=1.6, label=word)
+    ax.plot(
+        *draw.smoothed(result.losses[0]), color=draw.current().ink, linewidth=0.9, linestyle=(0, (1, 1.5)), label="FP32"
+    )
     ax.set(yscale="log", xlim=(0, result.params.steps(rate)), xlabel="training step", ylabel="training loss",
            title=f"{fmt.upper()} weights, lr {power(rate)}")  # fmt: skip
     ax.legend(loc="upper right")
@@ -395,18 +388,16 @@ def draw_curves(ax: Axes, result: Result, fmt: str) -> None:
 
 def draw_costs(ax: Axes, result: Result) -> None:
     """The final training loss relative to FP32's, by learning rate: mean, least and largest of the seeds."""
-    from ...draw.style import current, look
-
     x, ratio = np.arange(len(result.params.rates)), result.final[1:] / result.final[0]
     for v, one in zip(VARIANTS[1:], ratio, strict=True):
-        style, filled = look(LOOKS[v.update]), v.weights == "bf16"
+        style, filled = draw.look(LOOKS[v.update]), v.weights == "bf16"
         shift = (list(WORDS).index(v.update) - 1.5) * 0.06 + (filled - 0.5) * 0.36
         mean = one.mean(axis=1)
         ax.errorbar(x + shift, mean, (mean - one.min(axis=1), one.max(axis=1) - mean), color=style.color,
                     linestyle="none", marker=style.marker, markersize=6,
                     markerfacecolor=style.color if filled else "none", elinewidth=1.2,
                     label=WORDS[v.update] if filled else None)  # fmt: skip
-    ax.axhline(1, color=current().ink, linewidth=0.9, linestyle=(0, (1, 1.5)))
+    ax.axhline(1, color=draw.current().ink, linewidth=0.9, linestyle=(0, (1, 1.5)))
     ax.set_yscale("log")
     low, top = min(0.95, float(ratio.min()) / 1.05), max(1.12, float(ratio.max()) * 1.12)
     ax.set_ylim(low, top)
@@ -423,14 +414,14 @@ def draw_costs(ax: Axes, result: Result) -> None:
 
 def draw_layers(ax: Axes, result: Result, fmt: str) -> None:
     """The share of updates that left a weight as it was, by layer and step."""
-    from ...draw.style import look
-
     share = 100 * result.by_layer[Variant(fmt, "nearest").place]
     x, width = np.arange(len(share)) * result.params.every, max(1, len(share) // 48)
     n = len(share) // width * width
     for i, name in enumerate(("first", "second", "third")):
         mean = share[:n, i].reshape(-1, width).mean(axis=1)
-        ax.plot(x[:n:width], mean, **look(i).marked, markersize=3.5, linewidth=1.4, markevery=4, label=f"{name} layer")
+        ax.plot(
+            x[:n:width], mean, **draw.look(i).marked, markersize=3.5, linewidth=1.4, markevery=4, label=f"{name} layer"
+        )
     ax.set(ylim=(0, 100), xlim=(0, x[-1]), xlabel="training step", ylabel="updates lost (%)",
            title=f"{fmt.upper()}, nearest: lost updates")  # fmt: skip
     ax.legend(loc="upper left")
@@ -438,11 +429,9 @@ def draw_layers(ax: Axes, result: Result, fmt: str) -> None:
 
 def draw_drift(ax: Axes, result: Result) -> None:
     """How far weights end from the exact sum of their updates, in the median."""
-    from ...draw.style import look
-
     x = np.arange(len(result.params.rates))
     for v, drift in zip(VARIANTS[1:], result.drift[1:], strict=True):
-        style, filled = look(LOOKS[v.update]), v.weights == "bf16"
+        style, filled = draw.look(LOOKS[v.update]), v.weights == "bf16"
         ax.plot(x, drift[..., 0].mean(axis=1), color=style.color, marker=style.marker, linewidth=1.4,
                 linestyle="-" if filled else (0, (3, 2)), markerfacecolor=style.color if filled else "none",
                 label=WORDS[v.update] if filled else None)  # fmt: skip
@@ -457,11 +446,9 @@ def draw_drift(ax: Axes, result: Result) -> None:
 
 def draw_ratios(ax: Axes, result: Result) -> None:
     """The share of lost updates by the ratio of weight and update, of the run and of all significands."""
-    from ...draw.style import current, look
-
-    theme, edges = current(), np.arange(-1, 3.01, 0.125)
+    theme, edges = draw.current(), np.arange(-1, 3.01, 0.125)
     for i, fmt in enumerate(HALVES):
-        form, style = formats.get(fmt), look(i)
+        form, style = formats.get(fmt), draw.look(i)
         w, u, after = result.nearest(fmt)
         good = (np.abs(w) >= form.smallest_normal) & (u != 0)
         ratio = np.log2(np.abs(w[good]) / np.abs(u[good])) - form.significand_bits

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import draw, numeric
 from ... import exact_products as whole
-from ... import numeric
 from ...formats import get
 from ...hardware.cases import Case
 from ...hardware.core_cases import SIDE, core_case
@@ -456,9 +456,7 @@ TITLES = {"random": "Random signs", "positive": "All positive", "ill-conditioned
 
 def stalls(result: Result) -> Figure:
     """Running sums that stall, what became of their products, and how sums in FP32 drift."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 7.6)
+    figure = draw.new_figure(8, 7.6)
     panels: Any = figure.subplots(2, 2)
     draw_running(panels[0, 0], result.kinds["positive"])
     draw_drift(panels[0, 1], result.kinds["positive"])
@@ -470,9 +468,7 @@ def stalls(result: Result) -> Figure:
 
 def made_up(result: Result) -> Figure:
     """Errors of every accumulator with their bounds, on operands made up for it."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 7.8)
+    figure = draw.new_figure(8, 7.8)
     panels: Any = figure.subplots(2, 2)
     for ax, kind in zip(panels.flat[:3], SYNTHETIC, strict=False):
         draw_errors(ax, kind, result.kinds[kind])
@@ -483,9 +479,7 @@ def made_up(result: Result) -> Figure:
 
 def real(result: Result) -> Figure:
     """Errors of every accumulator with their bounds, on a network's operands, and how tight a bound is by kind."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 7.8)
+    figure = draw.new_figure(8, 7.8)
     panels: Any = figure.subplots(2, 2)
     for ax, kind in zip(panels.flat[:3], REAL, strict=True):
         draw_errors(ax, kind, result.kinds[kind])
@@ -496,23 +490,19 @@ def real(result: Result) -> Figure:
 
 def style(i: int) -> dict[str, Any]:
     """How an accumulator is drawn: a colour and a marker for who adds, dashed and hollow for FP16."""
-    from ...draw.style import current, look
-
     one = ACCUMULATORS[i]
-    own, narrow = look(UNITS.index(one.gpu)), one.fmt == "fp16"
+    own, narrow = draw.look(UNITS.index(one.gpu)), one.fmt == "fp16"
     return {
         "color": own.color, "marker": own.marker, "linestyle": DASHES if narrow else "-",
-        "markerfacecolor": current().background if narrow else own.color, "linewidth": 1.5, "markersize": 4.5,
+        "markerfacecolor": draw.current().background if narrow else own.color, "linewidth": 1.5, "markersize": 4.5,
     }  # fmt: skip
 
 
 def draw_running(ax: Axes, one: Products) -> None:
     """The running sums of one all-positive product."""
-    from ...draw.style import current, label_ends
-
     k, exact, *sums = one.trace
-    ax.plot(k, exact, color=current().muted, linewidth=4, alpha=0.5)
-    ends = [(float(exact[-1]), "exact, FP32", current().muted)]
+    ax.plot(k, exact, color=draw.current().muted, linewidth=4, alpha=0.5)
+    ends = [(float(exact[-1]), "exact, FP32", draw.current().muted)]
     for gpu in UNITS:
         own = style(index("fp16", gpu)) | {"marker": "", "linewidth": 1.8}
         ax.plot(k, sums[index("fp16", gpu)], **own)
@@ -522,33 +512,29 @@ def draw_running(ax: Axes, one: Products) -> None:
     ticks = np.linspace(0, k[-1], 5)
     ax.set_xticks(ticks, [f"{tick / 1024:g}k" if tick else "0" for tick in ticks])
     ax.set(xlabel="products added", ylabel="running sum", title="FP16 sums stall")
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_drift(ax: Axes, one: Products) -> None:
     """The mean error of FP32 sums of positive products: truncation has a direction, rounding has none."""
-    from ...draw.style import current, label_ends, look
-
     along_k(ax, one.lengths, 1e-8, 2e-3)
     ends = []
     for j, gpu in enumerate(UNITS):
         mean = whole.ratio(one.errors[index("fp32", gpu)], one.magnitude).mean(axis=(0, 1))
-        ax.plot(one.lengths, mean, **look(j).marked)
-        ends.append((float(mean[-1]), gpu or "one by one", look(j).color))
-    ax.axhline(2.0**-11, color=current().muted, linewidth=1, linestyle=DOTS)
+        ax.plot(one.lengths, mean, **draw.look(j).marked)
+        ends.append((float(mean[-1]), gpu or "one by one", draw.look(j).color))
+    ax.axhline(2.0**-11, color=draw.current().muted, linewidth=1, linestyle=DOTS)
     ax.annotate("half a unit of FP16", (20, 2.0**-11), (0, 4), textcoords="offset points",
-                color=current().muted, fontsize=9)  # fmt: skip
+                color=draw.current().muted, fontsize=9)  # fmt: skip
     ax.set(ylabel="mean relative error", title="FP32 sums drift: truncation")
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_fates(ax: Axes, kind: str, one: Products) -> None:
     """What becomes of the non-zero products, one by one in FP16, by place in the sum."""
-    from ...draw.style import current
-
     counts = one.fates[0][:, 1:].astype(np.float64)
     share = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    theme = current()
+    theme = draw.current()
     edges = np.append(FIRST // 2, one.lengths)
     bottom = np.zeros(len(share))
     for j, (color, alpha) in enumerate(((theme.series[1], 1.0), (theme.series[6], 0.45), (theme.series[0], 0.85))):
@@ -570,8 +556,6 @@ def draw_fates(ax: Axes, kind: str, one: Products) -> None:
 
 def draw_errors(ax: Axes, kind: str, one: Products) -> None:
     """The largest error of every accumulator against K, with its bound; relative to the result where it cancels."""
-    from ...draw.style import current
-
     cancels = kind == "ill-conditioned"
     along_k(ax, one.lengths, *((1e-7, 1e6) if cancels else (1e-9, 30)))
     for i, _ in enumerate(ACCUMULATORS):
@@ -585,55 +569,49 @@ def draw_errors(ax: Axes, kind: str, one: Products) -> None:
         ax.plot(one.lengths, np.minimum(bound, 1e9), color=own["color"], linewidth=1, linestyle=DOTS)
     ax.set_title(TITLES[kind])
     if cancels:
-        ax.axhline(1, color=current().muted, linewidth=1)
+        ax.axhline(1, color=draw.current().muted, linewidth=1)
     ax.set_ylabel("largest |error| / " + ("|exact|" if cancels else "Σ|a b|"))
 
 
 def draw_tightness(ax: Axes, result: Result) -> None:
     """How much of its bound by block H100's FP32 uses, by kind."""
-    from ...draw.style import current, label_ends, look
-
     along_k(ax, result.kinds["random"].lengths, 0.02, 1.5)
     ends = []
     for j, (kind, one) in enumerate(result.kinds.items()):
-        used, own = one.largest(index("fp32", "H100"))[2], look(j)
+        used, own = one.largest(index("fp32", "H100"))[2], draw.look(j)
         ax.plot(one.lengths[used > 0], used[used > 0], **own.marked, markersize=4, linewidth=1.4)
         name = TITLES[kind].lower().replace("activations", "act.").replace("gradients", "grad.")
         ends.append((float(used[-1]), name, own.color))
-    ax.axhline(1, color=current().ink, linewidth=1, linestyle=DOTS)
+    ax.axhline(1, color=draw.current().ink, linewidth=1, linestyle=DOTS)
     ax.set(ylabel="largest error / bound", title="How tight H100's FP32 bound is")
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def draw_crossing(ax: Axes, one: Products) -> None:
     """The worst case of each GPU against the published bound and the sharp one."""
-    from ...draw.style import current, label_ends, look
-
     along_k(ax, one.lengths)
-    ends = [(1.0, "K 2⁻²⁴", current().ink)]
+    ends = [(1.0, "K 2⁻²⁴", draw.current().ink)]
     for row, gpu in enumerate(TARGETS):
-        i, own = index("fp32", gpu), look(UNITS.index(gpu))
+        i, own = index("fp32", gpu), draw.look(UNITS.index(gpu))
         used = whole.ratio(one.errors[i][row], one.published()[row]).max(axis=0)
         rate = float(bounds.rate(ACCUMULATORS[i].model)) * 2**24
         ax.plot(one.lengths, used, **own.marked)
         ax.axhline(rate, color=own.color, linewidth=1, linestyle=DOTS)
         ends.append((rate, f"{gpu}: {rate:g}", own.color))
-    ax.axhline(1, color=current().ink, linewidth=1.2)
+    ax.axhline(1, color=draw.current().ink, linewidth=1.2)
     ax.set(ylim=(0, 2.2), ylabel="worst error / (K 2⁻²⁴ Σ|a b|)", title="Worst cases, and rounding's bound")
-    label_ends(ax, ends)
+    draw.label_ends(ax, ends)
 
 
 def legend(bound: bool = True) -> list[Any]:
     """Who adds, in which format, and the bounds."""
     from matplotlib.lines import Line2D
 
-    from ...draw.style import current, look
-
-    ink, found = current().ink, []
+    ink, found = draw.current().ink, []
     for j, gpu in enumerate(UNITS):
         others = [other for other in alike(gpu) if other != gpu] if gpu else []
         label = f"{gpu}, emulated" + (f" (and {', '.join(others)})" if others else "") if gpu else "one by one"
-        found.append(Line2D([], [], color=look(j).color, marker=look(j).marker, label=label))
+        found.append(Line2D([], [], color=draw.look(j).color, marker=draw.look(j).marker, label=label))
     found.append(Line2D([], [], color=ink, linestyle="-", label="FP32 sums"))
     found.append(Line2D([], [], color=ink, linestyle=DASHES, marker="o", markerfacecolor="none", label="FP16 sums"))
     found += [Line2D([], [], color=ink, linewidth=1, linestyle=DOTS, label="proved bound")] if bound else []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import formats, numeric
+from ... import draw, formats, numeric
 from ...hardware.cases import Arrays, Case, Meta, unmodelled
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, COMMA, Text, joined, say
@@ -541,9 +541,7 @@ COLUMNS = (  # x in the table, heading
 
 def verdicts(result: Result) -> Figure:
     """What FP16 needs for each operation, beside CUDA's list."""
-    from ...draw.style import current, new_figure
-
-    figure, theme, found = new_figure(8, 6), current(), result.verdicts()
+    figure, theme, found = draw.new_figure(8, 6), draw.current(), result.verdicts()
     right, tested = result.right
     figure.suptitle(
         f"Activations and logits of a convolutional net that reads {right / tested:.1%} of the test digits.\n"
@@ -611,9 +609,7 @@ def maps(
     result: Result, title: str, panels: list[tuple[str, np.ndarray]], limits: tuple[float, float], ticks: dict[int, str]
 ) -> Figure:
     """Four panels of operations (rows) by scale (columns); between the lines, the scales by which verdicts go."""
-    from ...draw.style import current, new_figure
-
-    figure, ks, theme = new_figure(8, 8), result.scales, current()
+    figure, ks, theme = draw.new_figure(8, 8), result.scales, draw.current()
     figure.suptitle(f"{title}\ndashed: $2^{{±{NEAR}}}$, between which the verdicts go; white: no result is finite",
                     x=0.01, ha="left", fontsize=11)  # fmt: skip
     axes: Any = figure.subplots(2, 2, sharex=True, sharey=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ... import exact, numeric
+from ... import draw, exact, numeric
 from ...hardware import elementwise, order
 from ...hardware.cases import Case, philox_bits
 from ...reveal import SumTree
@@ -309,25 +309,20 @@ TREES = ("torch.sum, FP32", "a column of torch.sum(0), FP32")
 
 def formulas(result: Result) -> Figure:
     """The catalogue of every format in a long tensor, and in one of seven elements."""
-    from ...draw.style import current, new_figure
-
-    figure = new_figure(8, 11)
-    figure.suptitle(caption(), x=0.01, ha="left", fontsize=9, color=current().muted)
+    figure = draw.new_figure(8, 11)
+    figure.suptitle(caption(), x=0.01, ha="left", fontsize=9, color=draw.current().muted)
     draw_matrix(figure.subplots(), result)
     return figure
 
 
 def examples(result: Result) -> Figure:
     """The smallest examples, and the orders of two sums."""
-    from ...draw.style import look, new_figure
-    from ...draw.tree import sum_tree
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     above, *below = figure.subplots(3, 1, height_ratios=[1.2, 1, 1])
     draw_told(above, result)
     for i, (ax, name) in enumerate(zip(below, TREES, strict=True)):
         tree = SumTree.from_sizes(result.paths[list(catalogue.SUMS).index(name)])
-        sum_tree(ax, tree, style=look(i), labels=20)
+        draw.sum_tree(ax, tree, style=draw.look(i), labels=20)
         ax.set_title(f"{name}, {catalogue.N} terms")
     return figure
 
@@ -359,9 +354,7 @@ def draw_matrix(ax: Axes, result: Result) -> None:
     """Operations by formats and places."""
     from matplotlib.patches import Rectangle
 
-    from ...draw.style import current
-
-    theme = current()
+    theme = draw.current()
     names = list(dict.fromkeys(r.output for r in catalogue.rows() if not r.case.startswith("casts")))
     columns = [(fmt, place) for fmt in elementwise.FORMATS for place in (0, 1)]
     width, left = 1.0, 0.75
@@ -387,9 +380,7 @@ def draw_matrix(ax: Axes, result: Result) -> None:
 
 def draw_told(ax: Axes, result: Result) -> None:
     """The smallest examples as a table."""
-    from ...draw.style import current
-
-    theme = current()
+    theme = draw.current()
     ax.set_axis_off()
     ax.set(xlim=(0, 1), ylim=(len(DISTINCTIONS) + 0.2, -1.1))
     ax.set_title(

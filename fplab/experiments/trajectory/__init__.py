@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import draw
 from ...hardware.cases import Arrays, Case, Meta
 from ...hardware.software import gpu_of
 from ...hardware.tensors import flags_set
@@ -352,21 +353,19 @@ def cases(params: Params) -> Iterator[Case]:
 
 def training(result: Result) -> Figure:
     """The loss, on which the three GPUs' curves lie on each other, and the loss scale with the steps that overflow."""
-    from ...draw.style import current, look, new_figure
-
-    figure = new_figure(8, 7)
+    figure = draw.new_figure(8, 7)
     params, (read, tested), panels = result.params, result.right[-1], figure.subplots(2, 1, sharex=True)
     loss, scale = panels
     for i, (gpu, losses) in enumerate(zip(GPUS, result.losses, strict=True)):
-        loss.plot(losses, **look(i).line, label=gpu, linewidth=(3.2, 2.0, 1.2)[i])
+        loss.plot(losses, **draw.look(i).line, label=gpu, linewidth=(3.2, 2.0, 1.2)[i])
     loss.set(xlim=(-1, params.steps - 1), ylim=(0, None), ylabel="loss")
     loss.legend(loc="upper right")
     gap = np.abs(result.losses - result.losses[-1]).max()
     loss.set_title(f"One run in the emulated bits of three GPUs: losses at most {gap:.1e} apart")
 
     log2, skipped = np.log2(result.scales[-1]), np.flatnonzero(result.skipped[-1])
-    scale.step(np.arange(params.steps), log2, where="post", **look(0).line)
-    scale.plot(skipped, log2[skipped], linestyle="none", marker="X", markersize=7, color=look(5).color,
+    scale.step(np.arange(params.steps), log2, where="post", **draw.look(0).line)
+    scale.plot(skipped, log2[skipped], linestyle="none", marker="X", markersize=7, color=draw.look(5).color,
                label="overflow: the step is skipped, the scale halved")  # fmt: skip
     ticks = range(int(log2.min()) - 1, int(log2.max()) + 2, 2)
     scale.set_yticks(ticks, labels=[f"$2^{{{t}}}$" for t in ticks])
@@ -379,21 +378,19 @@ def training(result: Result) -> Figure:
         f"of {params.batch}, {read / tested:.1%} of the test digits right\n"
         f"SHA-256 of all {result.final.shape[1]:,} weights at the end, its first 64 bits:\n{digests}"
     )
-    figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=current().muted)
+    figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=draw.current().muted)
     return figure
 
 
 def distances(result: Result) -> Figure:
     """The share of the weights that differ in any bit, by step, and how far apart the last ones are."""
-    from ...draw.style import look, new_figure
-
-    figure = new_figure(8, 7)
+    figure = draw.new_figure(8, 7)
     shares, spread = figure.subplots(2, 1)
     top = int(np.flatnonzero(result.spread.sum(axis=0) > result.spread.sum() / 1000)[-1]) + 2
     for p, (i, j) in enumerate(PAIRS):
         pair = f"{GPUS[i]} and {GPUS[j]}"
-        shares.plot(100 * result.shares[p], **look(p + 1).line, label=pair)
-        spread.plot(100 * result.spread[p, :top] / result.spread[p].sum(), **look(p + 1).marked, label=pair)
+        shares.plot(100 * result.shares[p], **draw.look(p + 1).line, label=pair)
+        spread.plot(100 * result.spread[p, :top] / result.spread[p].sum(), **draw.look(p + 1).marked, label=pair)
     shares.set(xlim=(0, result.params.steps - 1), ylim=(0, 100), xlabel="step", ylabel="weights that differ (%)")
     shares.legend(loc="lower right")
     shares.set_title("Weights that differ in any bit between GPUs (emulated)")

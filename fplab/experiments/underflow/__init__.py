@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import formats, numeric
+from ... import draw, formats, numeric
 from ...hardware.cases import Arrays, Case
 from ...hardware.programs import cast, program
 from ...hardware.tensors import bits, overflow_of, tensor
@@ -361,28 +361,27 @@ NAMES = {"zero": "zero", "subnormal": "subnormal", "normal": "normal", "overflow
 
 def gradients(result: Result) -> Figure:
     """The gradients by binade and what FP16 makes of them, over the training and by layer."""
-    from ...draw.histogram import binade_histogram
-    from ...draw.style import current, look, new_figure
-
-    figure = new_figure(8, 9)
+    figure = draw.new_figure(8, 9)
     right, tested = result.right
     figure.suptitle(
         f"A convolutional net on the UCI digits, FP32, mean cross-entropy: {len(result.losses)} steps,\n"
         f"{right / tested:.1%} of the test digits right; {len(result.steps)} steps collected, all layers",
-        x=0.01, ha="left", fontsize=10, color=current().muted,
+        x=0.01, ha="left", fontsize=10, color=draw.current().muted,
     )  # fmt: skip
     rows: Any = [["whole", "whole"], ["histogram", "histogram"], ["loss", "layers"]]
     panels = figure.subplot_mosaic(rows, height_ratios=[0.55, 2, 1.6], width_ratios=[1, 1.5])
     draw_all_values(panels["whole"], result)
     counts, exponents = folded(result.binades[0], -60)
-    binade_histogram(panels["histogram"], counts, exponents=exponents, thresholds="fp16")
+    draw.binade_histogram(panels["histogram"], counts, exponents=exponents, thresholds="fp16")
     where = f"magnitude, by binade (the lowest bar: all below $2^{{{exponents[0] + 1}}}$)"
     panels["histogram"].set(ylabel="of the non-zero gradients (%)", xlabel=where)
-    panels["loss"].plot(result.losses, color=current().muted, linewidth=1.2)
+    panels["loss"].plot(result.losses, color=draw.current().muted, linewidth=1.2)
     panels["loss"].set(yscale="log", ylabel="loss", title="As the loss falls ...")
     share = 100 * result.layer_underflows / np.maximum(result.activation_sizes, 1)
     for i, name in enumerate(LAYERS):
-        panels["layers"].plot(result.steps, share[:, i], **look(i).marked, markersize=3.5, linewidth=1.4, label=name)
+        panels["layers"].plot(
+            result.steps, share[:, i], **draw.look(i).marked, markersize=3.5, linewidth=1.4, label=name
+        )
     panels["layers"].set(ylim=(0, None), ylabel="rounded to zero by FP16,\nof the non-zero gradients (%)",
                          title="... so do the gradients")  # fmt: skip
     panels["layers"].legend(loc="upper left")
@@ -393,11 +392,9 @@ def gradients(result: Result) -> Figure:
 
 def scales(result: Result) -> Figure:
     """What each format makes of the non-zero activation gradients, by loss scale."""
-    from ...draw.axes import power_ticks
     from ...draw.shares import fate_patches, stacked_shares
-    from ...draw.style import new_figure
 
-    figure = new_figure(8, 7)
+    figure = draw.new_figure(8, 7)
     figure.suptitle("Loss scaling: what a format makes of the non-zero activation gradients", x=0.01, ha="left",
                     fontsize=11, fontweight="bold")  # fmt: skip
     exponents = np.arange(result.params.scales + 1)
@@ -405,7 +402,7 @@ def scales(result: Result) -> Figure:
     for ax, fmt, counts in zip(panels.flat, FORMATS, result.counts[0], strict=True):
         share = counts / counts.sum(axis=1, keepdims=True)
         stacked_shares(ax, exponents, dict(zip(data.FATES, share.T, strict=True)))
-        power_ticks(ax.xaxis, range(0, len(exponents), 4))
+        draw.power_ticks(ax.xaxis, range(0, len(exponents), 4))
         ax.set(xlabel="loss scale", title=fmt.upper())
     for ax in panels[:, 0]:
         ax.set_ylabel("of the non-zero gradients (%)")
@@ -415,9 +412,7 @@ def scales(result: Result) -> Figure:
 
 def updates(result: Result) -> Figure:
     """The product with the learning rate, and the sums with the weights."""
-    from ...draw.style import new_figure
-
-    figure = new_figure(8, 8.5)
+    figure = draw.new_figure(8, 8.5)
     panels = figure.subplot_mosaic([["product", "product"], list(HALVES)], height_ratios=[1, 1.3])
     draw_learning_rate(panels["product"], result)
     for fmt, fate in zip(HALVES, result.update_fates, strict=True):
@@ -437,11 +432,9 @@ def folded(counts: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
 
 def draw_all_values(ax: Axes, result: Result) -> None:
     """One bar of all activation gradients: zero already in FP32, and what FP16 makes of the others without a scale."""
-    from ...draw.histogram import percent
     from ...draw.shares import fill
-    from ...draw.style import current
 
-    theme, zeros, counts = current(), int(result.zeros[0]), result.counts[0, FP16, 0]
+    theme, zeros, counts = draw.current(), int(result.zeros[0]), result.counts[0, FP16, 0]
     total, left = zeros + counts.sum(), 0.0
     ink: dict[str, Any] = {"facecolor": theme.grid, "hatch": "..", "edgecolor": theme.background}
     parts = [("zero in FP32", zeros, ink)]
@@ -449,7 +442,7 @@ def draw_all_values(ax: Axes, result: Result) -> None:
     for text, n, filled in parts:
         width = 100 * n / total
         ax.barh([0], [width], left=left, height=1, **filled)
-        ax.annotate(f"{text}\n{percent(n / total)}", (left + width / 2, 0.5), (0, 3), textcoords="offset points",
+        ax.annotate(f"{text}\n{draw.percent(n / total)}", (left + width / 2, 0.5), (0, 3), textcoords="offset points",
                     ha="center", va="bottom", fontsize=9)  # fmt: skip
         left += width
     ax.set(xlim=(0, 100), ylim=(-0.5, 2))
@@ -459,24 +452,20 @@ def draw_all_values(ax: Axes, result: Result) -> None:
 
 def draw_learning_rate(ax: Axes, result: Result) -> None:
     """The weight gradients by binade, and their product with the learning rate."""
-    from ...draw.axes import power_ticks
-    from ...draw.histogram import binade_histogram, percent
-    from ...draw.style import look
-
     counts, exponents = folded(result.binades[1], -44)
     form = formats.get("fp16")
     lowest = form.emin - form.fraction_bits
     marks = ((lowest, f"subnormal\nfrom $2^{{{lowest}}}$"), (form.emin, f"normal\nfrom $2^{{{form.emin}}}$"))
-    binade_histogram(ax, counts, exponents=exponents, thresholds=marks, show_shares=False)
+    draw.binade_histogram(ax, counts, exponents=exponents, thresholds=marks, show_shares=False)
     after, low = folded(result.product_binades, -44)
-    style, total = look(1), counts.sum()
+    style, total = draw.look(1), counts.sum()
     ax.stairs(100 * after / total, np.append(low, low[-1] + 1), color=style.color, linewidth=1.8)
     lost, more = (int(x) for x in result.product_fates[0, :2])
-    notes = ((0.97, "$g$", lost, look(0).color), (0.72, rf"${result.params.lr}\,g$", lost + more, style.color))
+    notes = ((0.97, "$g$", lost, draw.look(0).color), (0.72, rf"${result.params.lr}\,g$", lost + more, style.color))
     for y, name, gone, color in notes:
-        note = f"{name}\nzero in FP16:\n{percent(gone / total)}"
+        note = f"{name}\nzero in FP16:\n{draw.percent(gone / total)}"
         ax.text(0.02, y, note, transform=ax.transAxes, va="top", color=color)
-    power_ticks(ax.xaxis, range(-40, 1, 8))
+    draw.power_ticks(ax.xaxis, range(-40, 1, 8))
     ax.set(xlabel=f"magnitude, by binade (the lowest: all below $2^{{{exponents[0] + 1}}}$)",
            ylabel="of the non-zero weight gradients (%)", title="gradient × learning rate")  # fmt: skip
 
