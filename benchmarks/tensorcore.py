@@ -1,4 +1,4 @@
-"""How fast the emulated Tensor Cores are, beside numpy's float32 product in the same run.
+"""How fast the emulated matrix units are, beside numpy's float32 product in the same run.
 
 Multiply-accumulates a second of 1024 x 1024 x 1024 for each kind of cell, the slower paths relative to the fast one,
 and the speed of one thread. Run it with ``python -m benchmarks tensorcore``.
@@ -25,7 +25,10 @@ CELLS = (
     ("A100", "tf32", "fp32", None), ("A100", "fp16", "fp16", None), ("Ada", "e4m3", "fp32", None),
     ("Ada", "e5m2", "fp16", None), ("B200", "e4m3", "fp32", None), ("RTXPRO6000", "e4m3", "fp16", None),
     ("B200", "mxfp8_e4m3", "fp32", None), ("B200", "mxfp4", "fp32", None), ("B200", "nvfp4", "fp32", None),
-    ("H100", "fp64", None, None), ("H100", "int8", None, None),
+    ("H100", "fp64", None, None), ("H100", "int8", None, None), ("MI100", "fp16", "fp32", None),
+    ("MI100", "bf16", "fp32", None), ("MI210", "fp16", "fp32", None), ("MI210", "bf16", "fp32", None),
+    ("MI300X", "fp16", "fp32", None), ("MI300X", "bf16", "fp32", None), ("MI300X", "tf32", "fp32", None),
+    ("MI300X", "e4m3fnuz", "fp32", None), ("MI300X", "fp32", None, None),
 )  # fmt: skip
 WANTED, WANTED_FP16 = 1e9, 3e9
 

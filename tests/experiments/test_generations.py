@@ -13,7 +13,7 @@ import pytest
 
 from experiments.frame import Mutant, claim_of, failing, frame, repeats
 from fplab.experiments import generations
-from fplab.experiments.generations import probes
+from fplab.experiments.generations import amd, probes
 from fplab.reveal import SumTree
 
 QUICK = generations.EXPERIMENT.quick
@@ -59,11 +59,19 @@ MUTANTS = (
     Mutant("one bit of what cancels, large", ("cancelled_large",), change=off("fp16_probes", (5, 4))),
     Mutant("one bit in FP8", ("fp8_small",), change=off("fp8_probes", (0, 1))),
     Mutant("one bit in FP8, large", ("fp8_large",), change=off("fp8_probes", (1, 1))),
+    Mutant("one bit of AMD's tiny products", ("amd_tiny",), change=off("amd_probes", (0, 3))),
+    Mutant("one bit of AMD's down", ("amd_down",), change=off("amd_probes", (1, 1))),
+    Mutant("one bit of AMD's up", ("amd_up",), change=off("amd_probes", (2, 2))),
+    Mutant("MI210 keeps subnormals", ("amd_operand", "amd_c", "flushes"), CELLS, record("MI210", subnormals="kept")),
+    Mutant("MI100 flushes", ("flushes",), CELLS, record("MI100", subnormals="flushed")),
+    Mutant("MI300X adds as MI100", ("amd_follows", "asymmetric", "amd_down"), CELLS,
+           record("MI300X", kind="pairwise", length=4)),
+    Mutant("H100 is not symmetric", ("asymmetric",), change=off("amd_negated", (0, 9, 2))),
     Mutant("one bit of a sweep", ("follows",), change=off("sweep", (1, 3, 3))),
     Mutant("one bit of a real product", ("follows",), change=off("real", (4, 20, 45))),
     Mutant("one node more", ("trees_are_chains",), change=off("tree_sizes", (6, 3, 2), 33)),
     Mutant("H100 multiplies as V100", ("half_hides_most",), "on_gpu",
-           lambda on_gpu: lambda x, gpu: on_gpu(x, "V100" if gpu == "H100" else gpu)),
+           lambda on_gpu: lambda x, gpu, *sign: on_gpu(x, "V100" if gpu == "H100" else gpu, *sign)),
     Mutant("not stored as FP16", ("half_hides_most",), "stored", lambda stored: lambda bits: bits),
     Mutant("another exact product", ("exact_is_fsum",), change=off("real_exact", (0, 26), 0x3F000000)),
 )  # fmt: skip
@@ -111,7 +119,7 @@ def test_the_probes_are_the_sums_that_their_names_say() -> None:
     sums = [1 + 16 * tiny, 1 + 8 * tiny, 1 + 4 * tiny, 1 + 15 * tiny, 15 * tiny, Fraction(1, 2**20)]
     assert [probe.sum for probe in probes.FP16_PROBES] == sums
     assert [probe.sum for probe in probes.FP8_PROBES] == [1026, 448**2 + 31]
-    for probe in probes.FP16_PROBES + probes.FP8_PROBES + probes.BF16_PROBES:
+    for probe in probes.FP16_PROBES + probes.FP8_PROBES + probes.BF16_PROBES + amd.PROBES:
         a, b = probe.factors
         assert a.size == b.size == probe.k
         assert (
@@ -160,7 +168,7 @@ def test_trees() -> None:
 
 def test_the_table_has_every_cell_and_every_pair(result: Any) -> None:
     rows = list(zip(*generations.rows(result).values(), strict=True))
-    assert len(rows) == 6 * 8 + 2 * 3 + 6 + 9 * 8 // 2
+    assert len(rows) == 6 * 8 + 2 * 3 + 6 + 5 * 4 + 9 * 8 // 2 + 4 * 3 // 2
     assert ("c = 1, 16 products of 2^-24", "V100", "exact", "3f800000", "3f800008", 1, 8) in rows
     count, ulps = generations.difference(result.real[0], result.real[1])
     assert (f"pixel correlations 64x64x{QUICK.images}", "V100", "T4", "", "", count, ulps) in rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...words import NOTHING, say
 from ..base import Exercise
-from ..kinds import Floats, Lists, Options, Several
+from ..kinds import Codes, Floats, Lists, Options, Several
 from ..shown import of_float
 from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
 from .blocks import on, unusable
@@ -80,6 +80,29 @@ EXERCISES = (
             Mutant(1025, say("The 32 products are one block on H100, not two of 16."), "1025"),
         ),
         "DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2",
+    ),
+    Exercise(
+        "rounding_down",
+        CHAPTER,
+        2,
+        say("MI300X rounds down"),
+        say(
+            "One product 1 · 1 and c = −2^-30 on AMD's MI300X: the sum of products is rounded down, toward minus "
+            "infinity, to a multiple of 2^(m−31), c down to one of 2^(m−24), m being the largest exponent; their sum "
+            "is rounded to FP32, to nearest. Give the result's FP32 code, an integer such as 0x3F800000."
+        ),
+        say("m is 0. Which multiple of 2^-24 lies below −2^-30?"),
+        say("c becomes −2^-24, and 1 − 2^-24 is a number of FP32."),
+        Predict(0x3F7FFFFF, Codes("fp32"), say("c counts 64 times as much as it is, because it is negative")),
+        (
+            Mutant(
+                0x3F800000,
+                say("Truncation and rounding to nearest make c vanish; rounding down does not."),
+                "0x3f800000",
+            ),
+            Mutant(0x3F7FFFFE, say("One multiple of 2^-24 is one place below 1, not two."), "0x3f7ffffe"),
+        ),
+        "Xie et al. 2025, MMA-Sim, arXiv 2511.10909",
     ),
     Exercise(
         "order_of_k",

@@ -2,14 +2,14 @@
 
 The real one: the correlations of the 64 pixels of handwritten digits, X X^T. X holds the first K images, every pixel
 brought to mean 0 and variance 1 and rounded to FP16. Mean and variance come from integers, so that the same bits enter
-everywhere.
+everywhere. AMD's units stand apart, beside H100 (:mod:`.amd`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,14 +39,15 @@ from ..base import (
     passed,
     verdict,
 )
-from . import probes
+from . import amd, probes
 from .probes import BF16_GPUS, BF16_PROBES, FP8_GPUS, FP8_PROBES, FP16_PROBES, GENERATIONS, GPUS, REPORTED, TINY, Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = (("fp16", FP16_PROBES, GPUS), ("fp8", FP8_PROBES, FP8_GPUS), ("bf16", BF16_PROBES, BF16_GPUS))
+KINDS = (("fp16", FP16_PROBES, GPUS), ("fp8", FP8_PROBES, FP8_GPUS), ("bf16", BF16_PROBES, BF16_GPUS),
+         ("amd", amd.PROBES, amd.GPUS))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Result:
 
     ``fp16_probes`` (probe, GPU), ``fp8_probes`` and ``bf16_probes`` with their exact sums; ``sweep`` (product, GPU, c);
     ``tree_sizes`` (GPU, term, term), int64; ``operands`` (pixel, image), FP16 codes, and the product of these with
-    their transpose, ``real`` (GPU, pixel, pixel) and ``real_exact``.
+    their transpose, ``real`` (GPU, pixel, pixel) and ``real_exact``. The same product on AMD's units, of ``amd.GPUS``,
+    ``amd_real``, and with X negated on the left ``amd_negated``.
     """
 
     params: Params
@@ -73,20 +75,28 @@ class Result:
     fp8_exact: Digested
     bf16_probes: np.ndarray
     bf16_exact: np.ndarray
+    amd_probes: Digested
+    amd_exact: Digested
     sweep_c: Digested
     sweep: Digested
     tree_sizes: Digested
     operands: Digested
     real: Digested
     real_exact: Digested
+    amd_real: Digested
+    amd_negated: Digested
 
     def cells(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
         """The probes' bits by GPU, and those of the exact sums."""
         return getattr(self, f"{kind}_probes"), getattr(self, f"{kind}_exact")
 
     def products(self) -> dict[str, np.ndarray]:
-        """The real product of every GPU, and the exact one."""
+        """The real product of every NVIDIA GPU, and the exact one."""
         return dict(zip((*GPUS, "exact"), (*self.real, self.real_exact), strict=True))
+
+    def of_amd(self) -> dict[str, np.ndarray]:
+        """The real product of H100 and of AMD's GPUs."""
+        return dict(zip(amd.GPUS, self.amd_real, strict=True))
 
 
 def run(params: Params, tick: Tick) -> Result:
@@ -102,10 +112,12 @@ def run(params: Params, tick: Tick) -> Result:
     tick(0.4, "a real product on eight GPUs")
     x = operands(params.images)
     real = np.stack([on_gpu(x, gpu) for gpu in GPUS])
+    of_amd = np.stack([on_gpu(x, gpu) for gpu in amd.GPUS])
+    negated = np.stack([on_gpu(x, gpu, -1.0) for gpu in amd.GPUS])
     tick(0.8, "the same product exactly")
     return Result(
         params, **probed, sweep_c=probes.accumulators(), sweep=sweep, tree_sizes=sizes, operands=x, real=real,
-        real_exact=exactly(x),
+        real_exact=exactly(x), amd_real=of_amd, amd_negated=negated,
     )  # fmt: skip
 
 
@@ -121,12 +133,12 @@ def operands(images: int) -> np.ndarray:
     return np.ascontiguousarray(standard.T).view(np.uint16)
 
 
-def on_gpu(x: np.ndarray, gpu: str) -> np.ndarray:
-    """X X^T on a GPU, from FP16 to FP32, one chain of ascending k: FP32 bits (64, 64)."""
+def on_gpu(x: np.ndarray, gpu: str, sign: float = 1.0) -> np.ndarray:
+    """X X^T on a GPU, X times ``sign`` on the left, from FP16 to FP32, one chain of ascending k: FP32 bits (64, 64)."""
     from ... import tensorcore
 
     found = x.view(np.float16).astype(np.float32)
-    return tensorcore.matmul(found, found.T, gpu=gpu).view(np.uint32)
+    return tensorcore.matmul(sign * found, found.T, gpu=gpu).view(np.uint32)
 
 
 def exactly(x: np.ndarray) -> np.ndarray:
@@ -163,8 +175,9 @@ def rows(result: Result) -> Columns:
                 differing, ulps = difference(got, want)
                 rows.append((probe.name, gpu, "exact", f"{got:08x}", f"{want:08x}", differing, ulps))
     shape = f"64x64x{result.params.images}"
-    for (one, x), (other, y) in itertools.combinations(result.products().items(), 2):
-        rows.append((f"pixel correlations {shape}", one, other, "", "", *difference(x, y)))
+    for products in (result.products(), result.of_amd()):
+        for (one, x), (other, y) in itertools.combinations(products.items(), 2):
+            rows.append((f"pixel correlations {shape}", one, other, "", "", *difference(x, y)))
     return in_columns(names, rows)
 
 
@@ -177,13 +190,20 @@ FEW = 0.05  # of the elements: what FP16, 13 bits shorter than FP32, may leave o
 FSUM_STEP = 13  # every so many elements of the real product are summed by math.fsum
 
 
+def published(gpu: str, inputs: str, a: Sequence[float], b: Sequence[float], c: float) -> int:
+    """The FP32 bits of a sum as papers describe a GPU."""
+    if (gpu, inputs) in REPORTED:
+        return probes.by_blocks(a, b, c, REPORTED[gpu, inputs])
+    return amd.defined(gpu, a, b, c)
+
+
 def cells_follow(kind: str, i: int, result: Result) -> Outcome:
     """One row of the table of probes: every GPU's cell by the definition on fractions, and the exact sum's."""
     _, some, gpus = next(one for one in KINDS if one[0] == kind)
     probe, (cells, exact) = some[i], result.cells(kind)
     got = dict(zip((*gpus, "exact"), (*cells[i].tolist(), int(exact[i])), strict=True))
     a, b = (side.tolist() for side in probe.factors)
-    want = {gpu: probes.by_blocks(a, b, probe.c, REPORTED[gpu, probe.inputs]) for gpu in gpus} | {"exact": probe.exact}
+    want = {gpu: published(gpu, probe.inputs, a, b, probe.c) for gpu in gpus} | {"exact": probe.exact}
     wrong = [f"{gpu} {got[gpu]:08x} ≠ {bits:08x}" for gpu, bits in want.items() if got[gpu] != bits]
     if wrong:
         return failed(joined(wrong, CLAUSE))
@@ -197,6 +217,8 @@ def cells_follow(kind: str, i: int, result: Result) -> Outcome:
 for _kind, _some, _ in KINDS:
     for _i, _probe in enumerate(_some):
         _text = say("{probe}: each cell follows from the reported blocks and alignments", probe=say(_probe.name))
+        if _kind == "amd":
+            _text = say("{probe}: each cell, AMD's too, follows from what is published", probe=say(_probe.name))
         CLAIMS.append(Claim(_probe.id, Evidence.PROVED, _text, partial(cells_follow, _kind, _i)))
 
 
@@ -223,6 +245,43 @@ def follows(result: Result) -> Outcome:
             return failed(said.fill(got=got, want=want))
         compared += 1
     return passed(say("{n:,} sums, every bit", n=compared))
+
+
+@CLAIMS.proved("elements of a real product on MI100, MI210 and MI300X follow from what is published of them")
+def amd_follows(result: Result) -> Outcome:
+    """An element of each by the definitions on fractions, and of the product with X negated."""
+    x = result.operands.view(np.float16).astype(np.float64)
+    for j, gpu in enumerate(amd.GPUS[1:], 1):
+        row, column = ELEMENTS[j % 3]
+        for sign, real in ((1, result.amd_real), (-1, result.amd_negated)):
+            want = amd.defined(gpu, (sign * x[row]).tolist(), x[column].tolist(), 0.0)
+            if (got := int(real[j, row, column])) != want:
+                said = say("pixels {i} and {j} on {gpu}: {got:08x}, not {want:08x}", i=row, j=column, gpu=gpu)
+                return failed(said.fill(got=got, want=want))
+    return passed(say("{n:,} sums, every bit", n=2 * (len(amd.GPUS) - 1)))
+
+
+@CLAIMS.proved("MI300X rounds down: negating A and C does not negate D, as it does on H100, MI100 and MI210")
+def asymmetric(result: Result) -> Outcome:
+    """A probe and its negative, and how many elements of a real product are not the negatives of (-X) X^T."""
+    zero, sign = np.uint32(0), np.uint32(0x80000000)
+    one, other = (result.amd_probes[i] for i in (amd.DOWN, amd.UP))
+    back = np.where(result.amd_negated << np.uint32(1) == zero, zero, result.amd_negated ^ sign)
+    counts = {gpu: int((x != y).sum()) for gpu, x, y in zip(amd.GPUS, result.amd_real, back, strict=True)}
+    holds = [int(x) != int(y ^ sign) for x, y in zip(one, other, strict=True)] == [gpu == "MI300X" for gpu in amd.GPUS]
+    holds = holds and [count > 0 for count in counts.values()] == [gpu == "MI300X" for gpu in amd.GPUS]
+    texts = [f"{gpu} {count:,}" for gpu, count in counts.items()]
+    return verdict(holds, say("elements that are no negatives: {counts}", counts=joined(texts, COMMA)))
+
+
+@CLAIMS.proved("MI210 takes subnormal operands and a subnormal C for zeros; H100, MI100 and MI300X keep them")
+def flushes(result: Result) -> Outcome:
+    """Probes of a subnormal FP16 operand and a subnormal FP32 C."""
+    found = {gpu: [int(result.amd_probes[i, j]) for i in (amd.OPERAND, amd.C)] for j, gpu in enumerate(amd.GPUS)}
+    kept = [amd.PROBES[i].exact for i in (amd.OPERAND, amd.C)]
+    holds = all(bits == ([0, 0] if gpu == "MI210" else kept) for gpu, bits in found.items())
+    texts = [f"{gpu} {' '.join(f'{x:08x}' for x in bits)}" for gpu, bits in found.items()]
+    return verdict(holds, joined(texts, COMMA))
 
 
 @CLAIMS.proved("on V100 the sum of c and four products of 2^-24 falls as c rises to 1")
@@ -509,8 +568,8 @@ def products(result: Result) -> Figure:
     figure = draw.new_figure(8, 9.5)
     panels = figure.subplot_mosaic([["pairs", "pairs"], ["one", "other"]], height_ratios=[1.4, 1])
     draw_pairs(panels["pairs"], result)
-    draw_map(panels["one"], result, "V100", "A100")
-    draw_map(panels["other"], result, "A100", "H100")
+    draw_map(panels["one"], result.products(), "V100", "A100")
+    draw_map(panels["other"], result.products(), "A100", "H100")
     figure.legend(handles=legend(), loc="outside lower center", ncols=6, title="ulp of FP32")
     return figure
 
@@ -541,11 +600,27 @@ def draw_pairs(ax: Axes, result: Result) -> None:
            xlabel="elements that differ: above in FP32, below stored as FP16")  # fmt: skip
 
 
-def draw_map(ax: Axes, result: Result, one: str, other: str) -> None:
+def beside_amd(result: Result) -> Figure:
+    """AMD's probes, and by how much MI300X differs from H100 in the real product, and from its own negative."""
+    from ...draw.style import new_figure
+
+    figure = new_figure(8, 10)
+    panels = figure.subplot_mosaic([["cells", "cells"], ["one", "other"]], height_ratios=[1.6, 1])
+    heads = ["H100\nTensor Core", "MI100\nCDNA1", "MI210\nCDNA2", "MI300X\nCDNA3"]
+    draw_probes(panels["cells"], amd.PROBES, heads, result.amd_probes, result.amd_exact, as_value=False)
+    panels["cells"].set_title("AMD's Matrix Cores (mfma) beside H100, emulated: FP16 products")
+    draw_map(panels["one"], result.of_amd(), "H100", "MI300X")
+    negated = result.amd_negated[amd.GPUS.index("MI300X")] ^ np.uint32(0x80000000)
+    draw_map(panels["other"], {**result.of_amd(), "its negated negative": negated}, "MI300X", "its negated negative")
+    figure.legend(handles=legend(), loc="outside lower center", ncols=6, title="ulp of FP32")
+    return figure
+
+
+def draw_map(ax: Axes, products: dict[str, np.ndarray], one: str, other: str) -> None:
     """By how much every element differs between two GPUs."""
     from matplotlib.colors import ListedColormap
 
-    x, y = (result.real[GPUS.index(gpu)] for gpu in (one, other))
+    x, y = products[one], products[other]
     classes = np.searchsorted(ULPS, np.abs(ordered(x) - ordered(y)), side="right") - 1
     ax.imshow(classes, cmap=ListedColormap(shades()), vmin=0, vmax=len(ULPS) - 1, interpolation="nearest")
     ax.set_xticks([0, 16, 32, 48, 63])
@@ -575,5 +650,5 @@ EXPERIMENT = Experiment(
     title=say("One product, eight GPUs"),
     question=say("Which bits of a product depend on the GPU that computed it, and why?"),
     budget=6.0, full=Params(), quick=Params(images=768, terms=33), result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(probed, falls, trees, products), cases=cases,
+    figures=(probed, falls, trees, products, beside_amd), cases=cases,
 )  # fmt: skip

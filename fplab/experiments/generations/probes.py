@@ -137,18 +137,18 @@ def by_blocks(a: Sequence[float], b: Sequence[float], c: float, rule: tuple[int,
     total = Fraction(c)
     for start in range(0, len(a), length):
         pairs = [(Fraction(x), Fraction(y)) for x, y in zip(*(v[start : start + length] for v in (a, b)), strict=True)]
-        found = [(x * y, _exponent(x) + _exponent(y)) for x, y in pairs if x and y]
-        found += [(total, max(_exponent(total), -126))] if total else []
+        found = [(x * y, exponent_of(x) + exponent_of(y)) for x, y in pairs if x and y]
+        found += [(total, max(exponent_of(total), -126))] if total else []
         if found:
             quantum = Fraction(2) ** (max(e for _, e in found) - align)
             total = sum((int(value / quantum) * quantum for value, _ in found), Fraction(0))
         if total:
-            place = Fraction(2) ** max(_exponent(total) - kept, -149)
+            place = Fraction(2) ** max(exponent_of(total) - kept, -149)
             total = int(total / place) * place
     return rounded(total)
 
 
-def _exponent(x: Fraction) -> int:
+def exponent_of(x: Fraction) -> int:
     return math.frexp(x)[1] - 1
 
 
