@@ -44,7 +44,7 @@ lint: $(VENV)/.ready ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## ruff, mypy and the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from .errors import LabError, door, integer
@@ -96,13 +97,20 @@ def from_float(x: float) -> Exact:
 # --- codes ----------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1 << 12)
+def two_to(exponent: int) -> Fraction:
+    """A power of two: kept, since everything here asks for a few of them again and again."""
+    return Fraction(2) ** exponent
+
+
+@lru_cache(maxsize=1 << 17)
 def magnitude_of(code: int, fmt: Format) -> Fraction:
     """The value of a magnitude code, as if the exponent field had no upper end."""
     field, fraction = divmod(code, 1 << fmt.fraction_bits)
     if field == 0 and fmt.zero:
-        return Fraction(fraction) * Fraction(2) ** (fmt.emin - fmt.fraction_bits)
+        return Fraction(fraction) * two_to(fmt.emin - fmt.fraction_bits)
     exponent = field - int(fmt.zero) + fmt.emin
-    return (1 + Fraction(fraction, 1 << fmt.fraction_bits)) * Fraction(2) ** exponent
+    return (1 + Fraction(fraction, 1 << fmt.fraction_bits)) * two_to(exponent)
 
 
 @door
@@ -127,13 +135,13 @@ def decode(code: int, fmt: FormatLike) -> Exact:
 def floor_log2(x: Fraction) -> int:
     """The exponent of the binade of a positive number."""
     guess = x.numerator.bit_length() - x.denominator.bit_length()
-    return guess if Fraction(2) ** guess <= x else guess - 1
+    return guess if two_to(guess) <= x else guess - 1
 
 
 def floor_code(x: Fraction, fmt: Format) -> int:
     """The largest magnitude code whose value is at most x > 0 (as if the exponent field had no upper end)."""
     exponent = max(floor_log2(x), fmt.emin)
-    units = math.floor(x / Fraction(2) ** (exponent - fmt.fraction_bits))
+    units = math.floor(x / two_to(exponent - fmt.fraction_bits))
     return ((exponent - fmt.emin) << fmt.fraction_bits) + units - (0 if fmt.zero else 1 << fmt.fraction_bits)
 
 
@@ -158,10 +166,10 @@ def round_magnitude(x: Fraction, negative: bool, fmt: Format, mode: Rounding, wo
 
 def is_tiny(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> bool:
     """Whether x, rounded to the format's precision with an unbounded exponent, is below the smallest normal."""
-    least = Fraction(2) ** fmt.emin
+    least = two_to(fmt.emin)
     if x >= least:
         return False
-    lifted = x * Fraction(2) ** (fmt.emin - floor_log2(x))  # the same significand in the lowest normal binade
+    lifted = x * two_to(fmt.emin - floor_log2(x))  # the same significand in the lowest normal binade
     code, _ = round_magnitude(lifted, negative, fmt, mode, word)
     return magnitude_of(code, fmt) * x / lifted < least
 
@@ -238,7 +246,7 @@ def nearest(x: Fraction, fmt: str = "fp32") -> Fraction:
 @door
 def flush(x: Exact, fmt: Format) -> Exact:
     """A subnormal operand of ``fmt`` as zero of its sign ("denormals are zero")."""
-    if x.kind == "finite" and x.magnitude < Fraction(2) ** fmt.emin and fmt.zero:
+    if x.kind == "finite" and x.magnitude < two_to(fmt.emin) and fmt.zero:
         return Exact(x.negative)
     return x
 
@@ -335,7 +343,7 @@ def sqrt_to(a: Exact, fmt: Format, mode: Rounding, word: int = 0) -> tuple[Exact
     scaled = a.magnitude * Fraction(4) ** shift
     root = math.isqrt(math.floor(scaled))
     cut = Fraction(root) if root * root == scaled else Fraction(2 * root + 1, 2)
-    return Exact(False, cut / Fraction(2) ** shift), 0
+    return Exact(False, cut / two_to(shift)), 0
 
 
 @door

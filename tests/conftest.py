@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,6 +60,16 @@ def same_draws():
     seed()
 
 
+# Files whose few tests start notebooks, browsers, builds or many processes. A process of pytest-xdist takes file after
+# file: these go first, then those of most tests, so that none is left to one process while the others have ended.
+LONG = (
+    "notebooks", "browser", "withstand", "prove", "strangers", "parallel_runs", "wheel", "pages", "cookbook", "runner",
+    "runs", "lab", "visible", "nn_autocast_training", "watch_report", "course", "exercises_judge",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items):
-    """``test_tiny`` first: if it fails, nothing else is worth reading."""
-    items.sort(key=lambda item: item.path.name != "test_tiny.py")
+    """``test_tiny`` first: if it fails, nothing else is worth reading. Then the long files."""
+    tests = Counter(item.path for item in items)
+    rank = {path: LONG.index(name) if (name := path.stem[5:]) in LONG else len(LONG) for path in tests}
+    items.sort(key=lambda item: (item.path.name != "test_tiny.py", rank[item.path], -tests[item.path]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .. import exact
-from ..exact import Exact
+from ..exact import Exact, two_to
 from ..formats import Overflow, rounding
 from .models import Model
 
@@ -43,7 +43,7 @@ class Term:
     @property
     def value(self) -> Fraction:
         """The exact value before truncation."""
-        return self.significand * Fraction(2) ** self.exponent
+        return self.significand * two_to(self.exponent)
 
     def cut(self, units: int, quantum: Fraction) -> Term:
         """This term as so many units of a quantum, the rest lost."""
@@ -93,7 +93,7 @@ def split(x: Exact, emin: int, of_zero: int | None = None) -> tuple[Fraction, in
     if x.is_zero:
         return Fraction(0), emin if of_zero is None else of_zero
     exponent = max(exact.floor_log2(x.magnitude), emin)
-    return x.value / Fraction(2) ** exponent, exponent
+    return x.value / two_to(exponent), exponent
 
 
 def product(a: Exact, b: Exact, emins: tuple[int, int], model: Model, shift: int) -> Term:
@@ -144,7 +144,7 @@ def deliver(value: Fraction, model: Model) -> Exact:
     mode = rounding(model.rounding)
     code, _ = exact.round_to(exact.of(value), fmt, mode, Overflow.INF)
     result = exact.decode(code, fmt)
-    if model.overflow == "inf" and abs(value) >= Fraction(2) ** (fmt.emax + 1):
+    if model.overflow == "inf" and abs(value) >= two_to(fmt.emax + 1):
         return Exact(value < 0, kind="inf")
     if model.overflow == "max" and result.kind == "inf":
         return Exact(value < 0, exact.magnitude_of(fmt.max_code, fmt))
@@ -164,7 +164,7 @@ def fuse(products: Sequence[Term], c: Exact, model: Model) -> Block:
         minus = model.negative_zeros == "minus" and all(t.negative for t in terms)
         return Block(tuple(terms), None, Fraction(1), 0, Exact(minus))
     emax = max(*counted, floor)
-    quantum = Fraction(2) ** (emax - model.alignment_bits)
+    quantum = two_to(emax - model.alignment_bits)
     cut = [t.cut(math.trunc(t.value / quantum), quantum) for t in terms]
     total = sum(t.units for t in cut)
     if total:
