@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 WIDE = "[\u2e80-\u9fff\uff00-\uffef]"  # Chinese characters and marks, in a regular expression
+BREAKS = re.compile(r"(?<= )|(?<=/)|(?<=\.\.)|(?<=[a-z]\.)|(?<=\.)(?=[a-z])")  # where a cell may go on below
 OPENING, CLOSING = "（《“", "，。；：！？、）》”"  # marks that no line ends with, and none begins with
 
 
@@ -45,3 +48,53 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
             line = indent
         line += piece if line != indent * bool(lines) else piece.lstrip()
     return [*lines, line.rstrip()] if line.strip() else lines
+
+
+REPORT = 100  # columns of a report that nobody gave a width
+
+
+def folded(lines: Iterable[str], width: int = REPORT, indent: str = "  ") -> list[str]:
+    """Lines of a report, those of prose that are longer than ``width`` columns broken between words."""
+    found = []
+    for line in lines:
+        lead = len(line) - len(line.lstrip())
+        parts = wrapped(line.lstrip(), width - lead, indent[lead:]) if width_of(line) > width else [line[lead:]]
+        found += [" " * lead + part for part in parts]
+    return found
+
+
+def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Rows of cells under each other, the first the heads of the columns.
+
+    Where they take more than ``width`` columns, the widest cells go on below: broken between words, after ``/`` and
+    ``..``, and at the dots of a name.
+
+    >>> print(*grid([["layer", "in"], ["blocks.0.proj", "e4m3 x2^6"]], 16), sep="\\n")
+    layer    in
+    -------  -------
+    blocks.  e4m3
+    0.proj   x2^6
+    """
+    pieces = [[[p for p in BREAKS.split(cell) if p] or [""] for cell in row] for row in rows]
+    wide = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    least = [max(width_of(p.rstrip()) for cell in column for p in cell) for column in zip(*pieces, strict=True)]
+    while width is not None and sum(wide) + 2 * (len(wide) - 1) > width and wide != least:
+        wide[max((w, i) for i, w in enumerate(wide) if w > least[i])[1]] -= 1
+    lines = []
+    for row in pieces:
+        cells = [_filled(cell, w) for cell, w in zip(row, wide, strict=True)]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            lines.append("  ".join(map(padded, parts, wide)).rstrip())
+        if row is pieces[0]:
+            lines.append("  ".join("-" * w for w in wide))
+    return lines
+
+
+def _filled(pieces: Sequence[str], width: int) -> list[str]:
+    """As many pieces a line as there is room for."""
+    lines = [""]
+    for piece in pieces:
+        if width_of((lines[-1] + piece).rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return lines

@@ -19,7 +19,7 @@ def said(words: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_bloom_in_int8(capsys: pytest.CaptureFixture[str]) -> None:
     text = said("--preset bloom-176b --inference int8", capsys)
     assert text.startswith("bloom-176b, 176,247,271,424 parameters, inference in int8, 1 x 2,048 tokens, 1 GPU\n")
-    assert f"parameters           179,893,116,928     179.89     167.54  {38 * '█'}\n" in text
+    assert f"parameters           179,893,116,928     179.89     167.54  {36 * '█'}\n" in text
     assert "80 GB   does not fit: 2.4 times   at least 4 GPUs = 320 GB\n" in text
 
 

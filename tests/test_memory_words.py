@@ -31,7 +31,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 
 def spoken(e: Estimate) -> str:
     with speaking("zh"):
-        return e.table()
+        return e.table(200)
 
 
 def numbers(text: str) -> list[str]:
@@ -41,7 +41,7 @@ def numbers(text: str) -> list[str]:
 @pytest.mark.parametrize(("model", "options"), CASES, ids=str)
 def test_the_table_in_chinese(model: Any, options: dict[str, Any]) -> None:
     e = estimate(model, **options)
-    english, chinese = e.table(), spoken(e)
+    english, chinese = e.table(200), spoken(e)
     assert not CHINESE.search(english)
     assert "：" not in english
     rest = re.sub("|".join([NAMES, *(value for value in options.values() if isinstance(value, str))]), "", chinese)
@@ -52,6 +52,23 @@ def test_the_table_in_chinese(model: Any, options: dict[str, Any]) -> None:
     lines = lines[: next(i for i, line in enumerate(lines) if line.startswith("合计")) + 1]
     ends = {width_of(re.split(r" +[█▏]|  各占多少", line)[0].rstrip()) for line in lines[1:]}
     assert ends == {width_of(lines[0].removesuffix("  各占多少"))}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("llama3-8b", {"gpus": 8, "zero": 3, "optimizer": "adamw8bit"}),
+     ("llama3-405b", {"gpus": 1024, "tensor": 8, "pipeline": 16, "micro_batches": 16}),
+     ("bloom-176b", {"inference": "int8"}), (7 * 10**9, {"gpus": 64, "zero": 3}),
+     ("gpt3", {"gpus": 64, "tensor": 8, "pipeline": 8, "micro_batches": 16, "recompute": "selective",
+      "offload": "optimizer"})],
+)  # fmt: skip
+def test_a_table_fits_100_columns(model: Any, options: dict[str, Any], language: str) -> None:
+    with speaking(language):
+        found = estimate(model, **options)
+        assert max(map(width_of, found.table().splitlines())) <= 100
+        whole = "".join(found.table(1000).split())
+        assert re.sub("[█▏]", "", "".join(found.table().split())) == re.sub("[█▏]", "", whole)
 
 
 def test_every_kind_has_a_word_and_every_term_is_said() -> None:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils.checkpoint import checkpoint
 
 from fplab.errors import LabError
-from fplab.nn import emulate
+from fplab.nn import emulate, watch
 from fplab.training import AmaxScaling
 
 X, W = random(40, 72), random(72, 24, seed=1)
@@ -281,14 +281,14 @@ def test_layers_are_named_and_their_products_found_in_the_report() -> None:
     loss.backward()
     rows = [(r.layer, r.phase, r.operation, tuple(r.shape or ()), r.count) for r in run.report().rows]
     assert rows == [
-        ("Linear 1", "forward", "addmm", (1, 16, 24, 40), 1),
-        ("Linear 2", "forward", "addmm", (1, 16, 40, 40), 1),
-        ("Linear 3", "forward", "addmm", (1, 16, 40, 8), 1),
-        ("Linear 3", "backward", "mm", (1, 16, 8, 40), 1),
-        ("Linear 3", "backward", "mm", (1, 8, 16, 40), 1),
-        ("Linear 2", "backward", "mm", (1, 16, 40, 40), 1),
-        ("Linear 2", "backward", "mm", (1, 40, 16, 40), 1),
-        ("Linear 1", "backward", "mm", (1, 40, 16, 24), 1),
+        ("0", "forward", "addmm", (1, 16, 24, 40), 1),
+        ("3", "forward", "addmm", (1, 16, 40, 40), 1),
+        ("5", "forward", "addmm", (1, 16, 40, 8), 1),
+        ("5", "backward", "mm", (1, 16, 8, 40), 1),
+        ("5", "backward", "mm", (1, 8, 16, 40), 1),
+        ("3", "backward", "mm", (1, 16, 40, 40), 1),
+        ("3", "backward", "mm", (1, 40, 16, 40), 1),
+        ("0", "backward", "mm", (1, 40, 16, 24), 1),
     ]
     assert run.report().rows[0].macs == 16 * 24 * 40
 
@@ -326,6 +326,43 @@ def test_gradients_have_a_format_of_their_own(late: bool) -> None:
     assert [row.unit.split()[-1] for row in run.report().rows] == ["e4m3->fp32", "e4m3*e5m2->fp32", "e5m2*e4m3->fp32"]
 
 
+class Block(nn.Module):
+    """As in a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.proj(x)
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_a_layer_has_one_name_in_every_report() -> None:
+    """That of its place in the model; a second model's is told apart by the model's own."""
+    net, other, x = Blocks(), Blocks(), random(8, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    with emulate("V100") as run, watch(net, optimizer) as seen:
+        net(x).square().sum().backward()
+        optimizer.step()
+        other(x)
+        other.blocks[1](x)
+    layers = list(dict.fromkeys(row.layer for row in run.report().rows))
+    assert set(layers[:2]) <= {row.layer for row in seen.report().rows}
+    assert max(map(len, str(run.report()).splitlines())) <= 100
+    assert layers == ["blocks.0.proj", "blocks.1.proj", "Blocks 2.blocks.0.proj", "Blocks 2.blocks.1.proj"]
+
+
 def test_scaling_is_asked_for_each_operand_by_its_role() -> None:
     net, scaling = nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 8)), Recording()
     x = random(4, 32)
@@ -337,8 +374,8 @@ def test_scaling_is_asked_for_each_operand_by_its_role() -> None:
     assert scaling.asked[:half] == scaling.asked[half:], "the next step asks for the same roles"
     roles = [role for role, _ in scaling.asked[:half]]
     assert len(set(roles)) == len(roles) == 10
-    assert roles[:4] == ["Linear 1 forward 0 a", "Linear 1 forward 0 b", "Linear 2 forward 0 a", "Linear 2 forward 0 b"]
-    assert roles[4:6] == ["Linear 2 backward 0.0 a gradient", "Linear 2 backward 0.0 b"]
+    assert roles[:4] == ["0 forward 0 a", "0 forward 0 b", "1 forward 0 a", "1 forward 0 b"]
+    assert roles[4:6] == ["1 backward 0.0 a gradient", "1 backward 0.0 b"]
     assert scaling.asked[4][1] == (4, 8)
 
 

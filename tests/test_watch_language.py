@@ -17,6 +17,7 @@ from fplab.language import speaking
 from fplab.nn.watching import words
 from fplab.nn.watching.comparing import compare
 from fplab.nn.watching.events import NonFinite
+from fplab.nn.watching.report import MOST_ROWS
 from fplab.nn.watching.trail import Name
 from fplab.training.loop import one_thread
 from fplab.words import Text
@@ -60,6 +61,16 @@ def test_every_word_has_its_chinese(name: str, text: Text) -> None:
     assert not left_over(re.sub(fields, "", text.zh))
     if set(re.sub(fields, "", text.en)) & set(string.ascii_letters):
         assert CHINESE.search(text.zh) or name == "AND"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_report_fits_100_columns_and_loses_no_word(seen: Any, language: str) -> None:
+    with speaking(language):
+        report = seen.report()
+        text, wide = str(report), report.table(MOST_ROWS)
+    assert max(map(columns.width_of, wide.splitlines())) > 100 >= max(map(columns.width_of, text.splitlines()))
+    narrow = text.split("\n\n")[2]
+    assert sorted(re.sub(r"[\s-]", "", narrow)) == sorted(re.sub(r"[\s-]", "", wide))
 
 
 def test_a_report_speaks_the_language_that_is_chosen(seen: Any) -> None:

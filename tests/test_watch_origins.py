@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from watched import unbroken
 
 from fplab.nn import watch
 from fplab.training.loop import one_thread
@@ -84,8 +85,8 @@ def test_what_broke_outside_the_optimizer_is_named_rather_than_the_layer_that_sh
     assert (first.step, first.kind, first.tensor, first.layer) == (4, kind, tensor, layer)
     assert cause in first.cause
     assert (first.before is not None) == (kind in ("weights", "activations"))
-    text = str(seen.report())
-    assert f"NOT FINITE  {first}\n            likely: {first.cause}" in text
+    text = unbroken(seen.report())
+    assert f"NOT FINITE {first} likely: {first.cause}" in text
     if kind == "weights":
         assert first.infinite == 4
         assert f"step 4, weights of {tensor}: 4 infinite of 16 values; finite until step 3, then at most" in text
@@ -163,8 +164,8 @@ def test_a_mask_that_a_layer_returns_is_named_and_hides_nothing_that_breaks_late
             optimizer.step()
     assert seen.first is not None
     assert (seen.first.step, seen.first.layer, seen.first.infinite, seen.first.harmless) == (0, "model", 4, True)
-    assert "a mask, or a logarithm of zero that the loss never used" in str(seen.report())
-    assert ("the run broke at step 2" in str(seen.report())) == breaks
+    assert "a mask, or a logarithm of zero that the loss never used" in unbroken(seen.report())
+    assert ("the run broke at step 2" in unbroken(seen.report())) == breaks
     if breaks:
         assert seen.first_kept is not None
         assert (seen.first_kept.step, seen.first_kept.kind) == (2, "activations")
@@ -202,4 +203,4 @@ def test_the_logarithm_of_zero_is_named_where_the_loss_breaks_with_it():
     assert seen.first is not None
     assert seen.first is seen.first_kept
     assert (seen.first.kind, seen.first.layer, seen.first.harmless) == ("activations", "model", False)
-    assert "likely: minus infinity alone: the logarithm of zero" in str(seen.report())
+    assert "likely: minus infinity alone: the logarithm of zero" in unbroken(seen.report())

@@ -62,3 +62,8 @@ def run(
                     scaler.step(optimizer)
                     scaler.update()
     return seen
+
+
+def unbroken(report: Any) -> str:
+    """A report's text, whose lines are broken between words, on one line with single spaces."""
+    return " ".join(str(report).split())

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from ..columns import padded, width_of
+from ..columns import REPORT, folded, padded, width_of
 from ..errors import LabError
 from ..words import LIST, NOTHING, Text, joined
 from . import words
@@ -25,17 +25,17 @@ BAR = 40  # characters
 def table(e: Counted, columns: int | None = None) -> str:
     """The estimate as text in the chosen language: bytes by kind on the fullest rank, stages, messages, what fits.
 
-    ``columns``: of a terminal; the bars take what the numbers leave, or go.
+    ``columns``: of a terminal (None: 100); the bars take what the numbers leave, or go.
     """
-    rank = e.fullest
-    shared = [str(_title(e)), "", *_kinds(rank, columns)]
+    rank, columns = e.fullest, columns or REPORT
+    shared = [*folded([str(_title(e))], columns), "", *_kinds(rank, columns)]
     if (lacking := uncounted(e)) is not None:
-        shared.append(str(words.UNCOUNTED.fill(lacking=lacking)))
+        shared += folded([str(words.UNCOUNTED.fill(lacking=lacking))], columns)
     if len(e.stages) > 1:
         shared += ["", *_stages(e)]
     if rank.traffic:
         shared += ["", *_traffic(rank)]
-    return "\n".join([*shared, "", *_fits(e)])
+    return "\n".join([*shared, "", *_fits(e, columns)])
 
 
 def _title(e: Counted) -> Text:
@@ -69,7 +69,7 @@ def uncounted(e: Counted) -> Text | None:
     return words.NEEDS_INPUTS
 
 
-def _kinds(rank: Rank, columns: int | None) -> list[str]:
+def _kinds(rank: Rank, columns: int) -> list[str]:
     """A line for each kind of bytes of a rank, and its temporaries below.
 
     The bars on the right stand one behind the other, a stacked bar of the rank's bytes cut into its lines.
@@ -94,7 +94,7 @@ def _kinds(rank: Rank, columns: int | None) -> list[str]:
 
     out = [line(name, text) for (name, _, _), text in zip(held, texts, strict=True)]
     head = line(str(words.FULLEST), heads)
-    room = BAR if columns is None else min(BAR, columns - width_of(head) - 2)
+    room = min(BAR, columns - width_of(head) - 2)
     if room >= width_of(str(words.WHO)):
         before = accumulate((here for _, here, _ in rows), initial=0)
         for i, (start, (_, here, _)) in enumerate(zip(before, rows, strict=False)):
@@ -102,7 +102,7 @@ def _kinds(rank: Rank, columns: int | None) -> list[str]:
         head += f"  {words.WHO}"
     details = [words.DETAIL.fill(name=words.term(name), size=shown(size)) for name, size in rank.temporary.items()]
     below = [str(words.TEMPORARY.fill(details=joined(details, words.SEMICOLON)))] if details else []
-    return [head, *out, *below]
+    return [head, *out, *folded(below, columns)]
 
 
 def flushed(text: str, width: int) -> str:
@@ -172,7 +172,7 @@ def fewest(e: Counted, capacity: int) -> int | None:
     return None
 
 
-def _fits(e: Counted) -> list[str]:
+def _fits(e: Counted, columns: int) -> list[str]:
     o = e.options
     rows = []
     for size, count in fitting(e).items():
@@ -190,7 +190,8 @@ def _fits(e: Counted) -> list[str]:
     these = words.SEVERAL.fill(n=o.gpus) if o.gpus > 1 else words.ONE
     rows.insert(0, ("GPU", str(these), str(words.FEWEST.fill(how=how))))
     wide = max(26, *(2 + width_of(here) for _, here, _ in rows))
-    return [f"{size:<8}{padded(here, wide)}{least}" for size, here, least in rows]
+    lines = (f"{size:<8}{padded(here, wide)}{least}" for size, here, least in rows)
+    return folded(lines, columns, " " * (8 + wide))
 
 
 def times(total: int, capacity: int) -> str:

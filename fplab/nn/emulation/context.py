@@ -30,6 +30,7 @@ class Emulation(Run):
         self._blocks: list[tuple[Mode, ExitStack]] = []
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._classes: Counter[str] = Counter()
+        self._paths: set[str] = set()
 
     def __enter__(self) -> Emulation:
         demand_eager()
@@ -55,11 +56,22 @@ class Emulation(Run):
         mode.link()
 
     def _enter_layer(self, layer: nn.Module, args: Any) -> None:
-        if layer not in self._names:
-            kind = type(layer).__name__
-            self._classes[kind] += 1
-            self._names[layer] = f"{kind} {self._classes[kind]}"
+        if len(self._layers) == 1 or layer not in self._names:
+            self._name(layer)
         self._layers.append([self._names[layer], 0])
+
+    def _name(self, root: nn.Module) -> None:
+        """Name what was not called before: the parts of a model by their path in it, the model itself by its class."""
+        for path, layer in root.named_modules():
+            if layer in self._names:
+                continue
+            if path and path in self._paths:  # of another model's part
+                path = f"{self._names[root]}.{path}"
+            elif not path:
+                self._classes[type(layer).__name__] += 1
+                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
+            self._paths.add(path)
+            self._names[layer] = path
 
     def _leave_layer(self, layer: nn.Module, args: Any, output: Any) -> None:
         if len(self._layers) > 1:
@@ -93,9 +105,10 @@ def emulate(
     :meth:`Emulation.report`). ``instruction``, ``conversion``: as in :func:`fplab.tensorcore.matmul`.
 
     ``scaling``: for FP8; ``scale(role, tensor)`` gives the power of two by which an operand is multiplied before it
-    saturates into its format, and the product is divided by both. A role is such as "Linear 2 forward 0 a": layer (by
-    class, in order of first call), pass, number of the product in it, operand, and " gradient" after one that is. With
-    it, and with ``gradients``, a checkpoint asks again for the same roles when it recomputes.
+    saturates into its format, and the product is divided by both. A role is such as "blocks.1.proj forward 0 a": layer
+    (its path in the model; a model itself by its class, "Linear 1"), pass, number of the product in it, operand, and
+    " gradient" after one that is. With it, and with ``gradients``, a checkpoint asks again for the same roles when it
+    recomputes.
 
     Without it operands saturate as they are, which warns once.
 

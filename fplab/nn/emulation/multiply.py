@@ -27,7 +27,7 @@ HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}  # torch's casts from F
 class Products:
     """The products of one operation: computes them, counts them, and gives each operand its role for the scaling.
 
-    ``where``: "Linear 1 forward 0", the layer, the pass and the number of the product in it.
+    ``where``: "blocks.1.proj forward 0", the layer, the pass and the number of the product in it.
     """
 
     def __init__(self, settings: Settings, log: Log, layer: str, phase: str, number: str, operation: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from ...columns import padded, width_of
+from ...columns import folded, padded, width_of
 from ...tensorcore.models import Model
 from ...words import Text, say
 
@@ -75,7 +75,7 @@ class Used(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Products of one kind. ``layer``: the innermost module's class and its number in order of first call.
+    """Products of one kind. ``layer``: the innermost module's path in the model, or a model's class and number.
 
     ``phase``: "forward" or "backward". ``operation``: torch's name. ``unit``: the Tensor Core model's, with formats
     and accumulator; "" for an operation that ``allow`` let run in torch's own arithmetic.
@@ -125,7 +125,7 @@ class Report:
         if self.questions:
             lines.append(str(OPEN))
             lines += [str(QUESTION.fill(name=name, text=text)) for name, text in self.questions.items()]
-        return "\n".join(lines)
+        return "\n".join(folded(lines))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...columns import padded, width_of
+from ...columns import REPORT, folded, grid
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
 from . import words
@@ -50,7 +50,8 @@ class Report:
     _seen: Any = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        return "\n\n".join(("\n".join([self.headline, *self.notes]), "\n".join(self.advice), self.table(MOST_ROWS)))
+        head, advice = folded([self.headline, *self.notes]), folded(self.advice, REPORT, " " * words.LABEL)
+        return "\n\n".join(("\n".join(head), "\n".join(advice), self.table(MOST_ROWS, REPORT)))
 
     __repr__ = __str__
 
@@ -80,8 +81,11 @@ class Report:
         """What to know before reading the counts."""
         return tuple(map(str, self._notes))
 
-    def table(self, most: int | None = None) -> str:
-        """The table by layer and kind as text; ``most``: leave out rows that need nothing, if there are more."""
+    def table(self, most: int | None = None, width: int | None = None) -> str:
+        """The table by layer and kind as text; ``most``: leave out rows that need nothing, if there are more.
+
+        ``width``: how many columns it may take, where cells can be broken; None: as many as it needs.
+        """
         shown, whole = self.rows, list[list[str]]()
         if most is not None and len(shown) > most:
             kinds = dict.fromkeys(r.kind for r in self.rows)
@@ -91,13 +95,10 @@ class Report:
         head = [*map(str, words.HEADS), *(f.name for f in self.formats)]
         head += [str(words.IN_BITS.fill(bits=bits)) for bits in widths(self.formats)]
         cells = [head, *whole, *(self._cells(row) for row in shown)]
-        wide = [max(width_of(row[i]) for row in cells) for i in range(len(head))]
-        lines = ["  ".join(map(padded, row, wide)).rstrip() for row in cells]
-        lines.insert(1, "  ".join("-" * w for w in wide))
-        lines.append(str(words.LEGEND))
+        below = [str(words.LEGEND)]
         if len(shown) < len(self.rows):
-            lines.append(str(words.SHORTENED.fill(shown=len(shown), rows=len(self.rows))))
-        return "\n".join(lines)
+            below.append(str(words.SHORTENED.fill(shown=len(shown), rows=len(self.rows))))
+        return "\n".join([*grid(cells, width), *(below if width is None else folded(below, width))])
 
     def _whole(self, kind: str) -> list[str]:
         """All layers of a kind as one row, and what all of them stand."""
