@@ -268,7 +268,7 @@ def test_operands_that_do_not_fit_are_refused() -> None:
     with emulate("H100"):
         with pytest.raises(LabError, match=r"mm of torch.float32 and torch.float16: torch multiplies tensors of one"):
             torch.mm(X, W.half())
-        with pytest.raises(LabError, match=r"mm of int64 is not emulated \(a Tensor Core takes dense tensors"):
+        with pytest.raises(LabError, match=r"mm of int64 is not emulated \(a matrix unit takes dense tensors"):
             torch.mm(X.long(), W.long())
         with pytest.raises(LabError, match=r"mm of sparse_coo is not emulated"):
             torch.mm(X.to_sparse(), W)

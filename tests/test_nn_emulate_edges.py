@@ -140,7 +140,7 @@ NO_UNIT: dict[str, Callable[[], torch.Tensor]] = {
 def test_what_no_unit_takes_must_be_allowed_by_its_kind(name: str) -> None:
     with emulate("H100"), pytest.raises(LabError) as error:
         NO_UNIT[name]()
-    assert f"{name} is not emulated (a Tensor Core takes dense tensors" in str(error.value)
+    assert f"{name} is not emulated (a matrix unit takes dense tensors" in str(error.value)
     assert f"allow=[{name!r}] lets it run" in str(error.value)
     with emulate("H100", allow=[name]) as run:
         got = NO_UNIT[name]()

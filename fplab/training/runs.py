@@ -31,7 +31,7 @@ class Fit:
     ``losses``: float32 (steps,), each batch's loss without the loss scale. ``scales``: float32 (steps,), the loss
     scale used in that step. ``skipped``: bool (steps,), steps that the scaler left out. ``scores``: on the held-out
     data, computed as the policy computes. ``model``: trained, its parameters FP32 tensors of the policy's values.
-    ``units``: of each step that this call made, which Tensor Core unit its products ran in, forward and backward
+    ``units``: of each step that this call made, which matrix unit its products ran in, forward and backward
     (:attr:`fplab.nn.emulation.report.Report.steps`); nothing where they are torch's own.
     """
 

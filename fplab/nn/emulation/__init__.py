@@ -1,4 +1,4 @@
-"""Any torch model in a GPU's bits: every matrix product that torch runs is computed by that GPU's Tensor Core model.
+"""Any torch model in a GPU's bits: every matrix product that torch runs is computed as its matrix units would.
 
 ``settings``: what is asked for. ``modes``: how torch's operations are caught, also after the block. ``operations``:
 which of them are products. ``dense``, ``convolution``, ``attention``: each of them as products of two matrices.

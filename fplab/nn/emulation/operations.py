@@ -28,7 +28,7 @@ EMULATED: dict[str, Handler] = {
 }  # fmt: skip
 
 UNITS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # dtypes of operands
-NO_UNIT = "a Tensor Core takes dense tensors of float16, bfloat16, float32 and float64 here"
+NO_UNIT = "a matrix unit takes dense tensors of float16, bfloat16, float32 and float64 here"
 _OTHER_LINEAR = "its products are not taken apart"
 _FACTORS = "a factorisation or solver multiplies matrices inside a library"
 _SPARSE = "a sparse product"
@@ -111,7 +111,7 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
         short = name.removeprefix("aten::").removeprefix("aten.") if isinstance(name, str) else name
         if short in EMULATED:
             raise LabError(
-                f"allow: {short!r} is emulated, there is nothing to allow. For tensors that no Tensor Core takes, name "
+                f"allow: {short!r} is emulated, there is nothing to allow. For tensors that no matrix unit takes, name "
                 f"their kind: '{short} of int64'."
             )
         if not isinstance(name, str) or (short not in REFUSED and "::" not in short and not _with_kind(short)):

@@ -30,7 +30,7 @@ QUESTIONS: dict[str, Text] = {
         "the exponentials unnormalised and in the operand's format, exp by torch in FP32"
     ),
     "vectors": say(
-        "matrix-vector and dot products run outside the Tensor Cores, in an order that is not documented; here "
+        "matrix-vector and dot products run outside the matrix units, in an order that is not documented; here "
         "they take the unit's"
     ),
 }
@@ -77,7 +77,7 @@ class Used(NamedTuple):
 class Row:
     """Products of one kind. ``layer``: the innermost module's path in the model, or a model's class and number.
 
-    ``phase``: "forward" or "backward". ``operation``: torch's name. ``unit``: the Tensor Core model's, with formats
+    ``phase``: "forward" or "backward". ``operation``: torch's name. ``unit``: the matrix unit's, with formats
     and accumulator; "" for an operation that ``allow`` let run in torch's own arithmetic.
     """
 
