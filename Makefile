@@ -52,7 +52,7 @@ browser: ## Chromium and a Chinese font for the browser tests, from Debian's or 
 lab: $(VENV)/.ready ## the course in JupyterLab, copied into fplab-course
 	@$(BIN)/python -m fplab lab
 
-pages: $(VENV)/.ready ## the course as HTML pages that are read offline, into pages
+pages: $(VENV)/.ready ## the course, a cookbook and a reference as one site that is read offline, into pages
 	@$(BIN)/python -m fplab pages
 
 bench: $(VENV)/.ready ## speed, as ratios measured in one run

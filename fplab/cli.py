@@ -432,7 +432,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
     Command("exercise", "start on exercises, and check answers", "start sums", _exercise_arguments, exercise),
-    Command("pages", "write the course as HTML pages", "00_start", _pages_arguments, pages),
+    Command("pages", "write the course, a cookbook and a reference as HTML", "00_start", _pages_arguments, pages),
     Command("lab", "the course, in JupyterLab", "my-course", _lab_arguments, lab),
 )
 

@@ -58,7 +58,7 @@ class Documented(ModuleType):
         }
         width = max(map(len, names), default=0)
         rows = (f"    {name:{width}}  {line}" for name, line in names.items())
-        summary, _, more = vars(self)["__doc__"].partition("\n")
+        summary, _, more = (vars(self)["__doc__"] or "").partition("\n")  # none where python -OO runs
         return "\n".join([summary, "", "In it:", "", *map(str.rstrip, rows), more])
 
 
