@@ -94,7 +94,7 @@ globals().update(frame(fp8_accumulation, PARAMS, MUTANTS))
 def test_codes_are_drawn_as_their_numbers_are_likely(distribution: str) -> None:
     """Against the distribution rounded to E4M3: numbers at the middles of a million equal shares."""
     n = 1 << 20
-    codes = fp8.draw(distribution, 3, 1024, n // 1024)
+    codes = fp8.drawn_codes(distribution, 3, 1024, n // 1024)
     shares = (np.arange(n) + 0.5) / n
     if distribution == "normal":
         grid = np.linspace(-6, 6, 40_001)
@@ -114,7 +114,7 @@ def test_the_fast_draw_is_the_plain_one(distribution: str) -> None:
     limits, codes = fp8.limits_of(distribution)
     words = np.random.Philox(key=9).random_raw(300_000) >> np.uint64(32)
     plain = codes[np.searchsorted(limits, words, side="right")]
-    assert np.array_equal(fp8.draw(distribution, 9, 300, 1000).ravel(), plain)
+    assert np.array_equal(fp8.drawn_codes(distribution, 9, 300, 1000).ravel(), plain)
 
 
 def test_runs_use_prefixes_of_the_same_operands(result: Any) -> None:
