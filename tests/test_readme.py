@@ -60,3 +60,12 @@ def test_the_version_is_said_alike_everywhere():
     assert f"version: {fplab.__version__}\n" in citation
     assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == fplab.__version__
     assert "BSD 3-Clause" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_the_rows_of_the_walk_throughs_are_those_that_strangers_add():
+    guide = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    tried = (ROOT / "tests" / "test_strangers.py").read_text(encoding="utf-8")
+    rows = re.findall(r"Add a row to `[\w.]+`: `([^`]+)`", guide)
+    assert len(rows) == 3
+    for row in rows:
+        assert row in tried, row
