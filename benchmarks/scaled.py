@@ -1,4 +1,4 @@
-"""Scaled quantisation of 2^24 float32 against a copy of them, and against torchao and microxcaling.
+"""Scaled quantisation of 2^24 float32 against a copy of them, and of fewer against torchao and microxcaling.
 
 ``python -m benchmarks scaled``
 """
@@ -18,8 +18,8 @@ from fplab import scaled
 from .timing import aligned, ratios, seconds, table
 
 N = 1 << 24
+SMALL = 1 << 20  # for peers that would need minutes for N
 GOALS = {"quantise": 2.0, "dequantise": 1.0, "stochastic": 6.0, "8 random bits": 3.0}
-SMALL = 1 << 20  # for peers too slow for N; their ratio is against a copy's time per element
 
 
 def copies_table(cores: int) -> str:
@@ -44,7 +44,7 @@ def copies_table(cores: int) -> str:
 
 
 def peers_table(cores: int) -> str:
-    """torchao's and microxcaling's CPU paths, an element, beside the lab's on as few."""
+    """torchao, and microxcaling as its source reads, on the CPU beside the lab."""
     sys.path.append(str(Path(__file__).parent.parent / "tests"))
     from prove import scaled as routes
 
@@ -60,16 +60,16 @@ def peers_table(cores: int) -> str:
         }
         if name != "nvfp4":
             work["fplab, and back"] = lambda s=scheme: scaled.quantize(x, s).dequantize()
-            work["microxcaling, and back"] = lambda s=scheme: routes.microxcaling(x, s)
+            work["microxcaling as its source reads, and back"] = lambda s=scheme: routes.microxcaling(x, s)
         found = ratios(lambda: np.copyto(out, x), work, rounds=5)
         rows += [(f"{name}, {who}", f"{ratio:.1f}") for who, ratio in found.items()]
     return table(f"Against peers, 2^20 float32, {cores} cores each; np.copyto = 1", ("times a copy", "ratio"), rows)
 
 
 def first_call() -> str:
-    """Seconds of the first call where nothing is compiled yet is what a fresh cache costs."""
+    """Seconds of the first call of this process."""
     took = seconds(lambda: scaled.quantize(np.ones(64, np.float32)))
-    return f"first call: {took:.2f} s (kernels {'compiled or ' if took > 1 else ''}loaded)"
+    return f"first call: {took:.2f} s, kernels {'compiled' if took > 1 else 'loaded'}"
 
 
 def main() -> None:
