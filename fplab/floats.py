@@ -29,12 +29,13 @@ from .arrays import codes as read_codes
 from .errors import LabError, quotes_call, summary
 from .formats import Format, FormatLike, Overflow, Rounding, get
 from .kernels import convert as loops
-from .kernels.rounding import Options, stream_keys
-from .plans import carrier, carrier_dtype, fast, layout, options, seed_bits
+from .kernels.rounding import TO_NAN, Options, stream_keys
+from .plans import RANDOM, Fast, carrier, carrier_dtype, fast, layout, options, seed_bits
 from .threads import split
 
 Array = np.ndarray[Any, Any]
 PAST_CACHE = 1 << 20  # elements from which results are written past the cache
+PART = 1 << 13  # elements of float64 that are rounded at a time
 NO_FLAGS = np.empty(0, np.uint8)
 
 
@@ -85,14 +86,50 @@ def head(out: Array) -> int:
     return (-out.ctypes.data % 64) // 4
 
 
+def _to_odd(x: Array) -> Array:
+    """float64 as float32; what that does not hold as the one of its two neighbours whose last bit is 1.
+
+    Rounded after that to 22 bits or fewer, by any rule without chance, it is rounded as if at once: between the two
+    neighbours, and on the odd one, lies neither a value of the coarser grid nor a midpoint. But of what is beyond
+    float32 the largest number is made, which need not be an overflow where the true one is.
+    """
+    with np.errstate(all="ignore"):
+        near = x.astype(np.float32)
+        wide = near.astype(np.float64)
+        bits = near.view(np.uint32)
+        bits -= np.abs(wide) > np.abs(x)
+        bits |= (wide < x) | (wide > x)  # of a NaN neither
+    return near
+
+
+def _round_float64(x: Array, out: Array, found: Fast) -> None:
+    """float64 rounded by a fast kernel for float32, in parts that stay in the cache."""
+    kernel, spec = found
+    none = np.uint32(0)
+
+    def run(a: int, b: int) -> None:
+        for start in range(a, b, PART):
+            part = _to_odd(x[start : min(start + PART, b)])
+            bits = part.view(np.uint32)
+            kernel(bits, bits, spec, 0, none, none, head(bits), False)
+            out[start : start + part.size] = part
+
+    split(run, x.size, unit=1024)
+
+
 def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64) -> None:
     """Round the flat float array ``x`` to ``fmt`` into ``out``: fast where there is a fast way, else generally."""
     if few.answers(x.size, opt):
         refuse_nan(few.quantize(bits_of(x), bits_of(out), carrier(x.dtype), fmt, carrier(out.dtype), opt), fmt)
         return
-    found = fast(fmt, opt) if x.dtype == out.dtype == np.float32 and x.flags.aligned else None
+    double = x.dtype == np.float64 and fmt.significand_bits <= 22 and opt.mode not in RANDOM
+    double = double and (opt.overflow != TO_NAN or fmt.emax < 127)
+    found = fast(fmt, opt) if (double or x.dtype == out.dtype == np.float32) and x.flags.aligned else None
     if found and not fmt.has_nan and np.isnan(x).any():
         found = None
+    if found and double:
+        _round_float64(x, out, found)
+        return
     if not found:
         source, to = carrier(x.dtype), carrier(out.dtype)
         bits, target = bits_of(x), bits_of(out)

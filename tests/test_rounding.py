@@ -38,6 +38,7 @@ from prove.grid import bits_of, grid, make_quiet
 import fplab
 from fplab import exact
 from fplab.errors import LabError
+from fplab.floats import round_into
 from fplab.formats import TABLE, Format, Overflow, Rounding, Specials, get
 from fplab.hardware.tensors import overflow_of
 from fplab.kernels.convert import random_words
@@ -216,6 +217,19 @@ def test_fp16_is_numpys(dtype: type) -> None:
     with np.errstate(all="ignore"):
         assert_same(fplab.encode(x, "fp16"), x.astype(np.float16).view(np.uint16), "numpy", x)
         assert_same(fplab.quantize(x, "fp16").astype(x.dtype), x.astype(np.float16).astype(dtype), "numpy", x)
+
+
+@pytest.mark.parametrize("fmt", [f for f in EVERY if f.significand_bits <= 22], ids=fmt_id)
+def test_float64_by_the_kernels_for_float32(fmt: Format) -> None:
+    """By way of float32, rounded to odd, come the bits of the general kernel, which knows float64."""
+    x = np.concatenate([regimes(fmt, np.float64, 2000), random_floats(3, 2000, np.float64)])
+    x = x if fmt.has_nan else x[~np.isnan(x)]
+    for mode, policy, _ in (c for c in combinations(fmt) if c[2] is True):
+        opt = opts(fmt, mode, policy)
+        for dtype in FLOATS if fmt.fits_float32 else FLOATS[1:]:
+            out = np.empty(x.size, dtype)
+            round_into(x, out, fmt, opt, np.uint64(1))
+            assert_same(out, general_quantize(x, fmt, opt, 1, dtype=dtype), f"{fmt.name} {mode} {policy}", x)
 
 
 def test_fp32_is_numpys_from_float64() -> None:
