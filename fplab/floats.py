@@ -86,33 +86,21 @@ def head(out: Array) -> int:
     return (-out.ctypes.data % 64) // 4
 
 
-def _to_odd(x: Array) -> Array:
-    """float64 as float32; what that does not hold as the one of its two neighbours whose last bit is 1.
-
-    Rounded after that to 22 bits or fewer, by any rule without chance, it is rounded as if at once: between the two
-    neighbours, and on the odd one, lies neither a value of the coarser grid nor a midpoint. But of what is beyond
-    float32 the largest number is made, which need not be an overflow where the true one is.
-    """
-    with np.errstate(all="ignore"):
-        near = x.astype(np.float32)
-        wide = near.astype(np.float64)
-        bits = near.view(np.uint32)
-        bits -= np.abs(wide) > np.abs(x)
-        bits |= (wide < x) | (wide > x)  # of a NaN neither
-    return near
-
-
 def _round_float64(x: Array, out: Array, found: Fast) -> None:
-    """float64 rounded by a fast kernel for float32, in parts that stay in the cache."""
+    """float64 rounded by a fast kernel for float32, in parts that stay in the cache.
+
+    What is beyond float32 becomes its largest number on the way, which need not overflow where the true one does.
+    """
     kernel, spec = found
     none = np.uint32(0)
 
     def run(a: int, b: int) -> None:
         for start in range(a, b, PART):
-            part = _to_odd(x[start : min(start + PART, b)])
-            bits = part.view(np.uint32)
+            part = x[start : min(start + PART, b)]
+            bits = np.empty(part.size, np.uint32)
+            loops.to_odd(part, bits)
             kernel(bits, bits, spec, 0, none, none, head(bits), False)
-            out[start : start + part.size] = part
+            out[start : start + part.size] = bits.view(np.float32)
 
     split(run, x.size, unit=1024)
 

@@ -63,6 +63,21 @@ def quantize(codes, out, src, dst, carrier, options, start, seed):
 
 
 @jit
+def to_odd(x, out):
+    """The bits of float64 as float32; where that does not hold it, of the neighbour whose last bit is 1.
+
+    Rounded after that to 22 bits or fewer, by any rule without chance, it is rounded as if at once: between the two
+    neighbours, and on the odd one, lies neither a value of the coarser grid nor a midpoint.
+    """
+    for i in range(x.size):
+        near = np.float32(x[i])
+        wide = np.float64(near)
+        bits = near.view(np.uint32)
+        bits = np.uint32(bits - np.uint32(1)) if abs(wide) > abs(x[i]) else bits
+        out[i] = np.uint32(bits | np.uint32(1)) if wide < x[i] or wide > x[i] else bits  # of a NaN neither
+
+
+@jit
 def decode(codes, out, src, carrier):
     """Every code of ``src`` as a code of ``carrier``, exact."""
     for i in range(codes.size):

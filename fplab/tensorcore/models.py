@@ -18,7 +18,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,10 +202,9 @@ def gpu_name(gpu: str) -> str:
     """
     if not isinstance(gpu, str):
         raise unknown("GPU", gpu, [row.label for row in ROWS])
+    if (found := _row_named(gpu)) is not None:
+        return found
     wanted = _plain(gpu)
-    for row in ROWS:
-        if any(re.fullmatch(_pattern(name), wanted) for name in (row.name, *row.names)):
-            return row.name
     for name, architecture in REFUSED.items():
         if name.lower() == wanted:
             raise LabError(f"{name} ({architecture}) has matrix units of which no model is published.")
@@ -216,6 +215,14 @@ def gpu_name(gpu: str) -> str:
         near = re.sub(rf"\b{row.name.lower()}\b", row.name, near)
     others = ", ".join(name for row in ROWS for name in row.names)
     raise LabError(f"{head}{quoted}{allowed} By the units that they share also: {others}.{asks}{near}")
+
+
+@lru_cache(maxsize=256)
+def _row_named(gpu: str) -> str | None:
+    """The name of the row that a GPU's name means; kept, since every product asks."""
+    wanted = _plain(gpu)
+    matching = (row.name for row in ROWS for name in (row.name, *row.names) if re.fullmatch(_pattern(name), wanted))
+    return next(matching, None)
 
 
 def _pattern(name: str) -> str:
