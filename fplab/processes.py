@@ -21,6 +21,7 @@ Result = TypeVar("Result")
 # What libraries ask when they are loaded: as many processes as cores leave one thread to each.
 THREADS = ("FPLAB_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 GRACE = 3.0  # seconds that a process has to leave its files whole
+LOOK = 1.0  # seconds after which whoever shows what runs is asked again
 
 
 def in_processes(
@@ -34,7 +35,8 @@ def in_processes(
 
     Whoever stops asking stops the processes. One that dies (killed, out of memory) takes those with it that run beside
     it: their futures raise :class:`BrokenProcessPool`, and new processes go on with the others. ``work``, items and
-    results are pickled. ``settle`` is called once in each process, ``running`` here with the items that are at work.
+    results are pickled. ``settle`` is called once in each process; ``running`` here, each second, with the items that
+    are at work.
 
     Processes, because much here holds Python's lock; spawned, because torch and numba have threads that a fork would
     lose, and where there is no fork.
@@ -55,7 +57,7 @@ def in_processes(
                 break
             if running:
                 running(list(now.values()))
-            ended, _ = wait(now, return_when=FIRST_COMPLETED)
+            ended, _ = wait(now, timeout=LOOK if running else None, return_when=FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in ended):
                 ended, _ = wait(now)
                 pool = fresh()
