@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -53,5 +54,11 @@ def test_every_paper_and_data_set_that_is_cited_is_linked():
     linked = set(re.findall(r"\(https://(?:arxiv\.org/abs|doi\.org)/([^)]+)\)", RECIPES[-1].source))
     assert len(cited) > 30
     assert cited <= linked
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for reading in re.findall(r"Further reading\n(.*?)</div>", "".join(cell["source"]), re.S):
+                lines = [line for line in reading.splitlines() if line.startswith("* ") and "arXiv" not in line]
+                for title in (one for line in lines for one in re.findall(r"(?<=[^*])\*([^*]+)\*", line)):
+                    assert title.lower() in RECIPES[-1].source.lower(), (path.name, title)
     data = [p.stem for p in (ROOT / "fplab" / "training" / "datasets").glob("*.txt")]
     assert all(f"`{name}." in RECIPES[-1].source for name in data)
