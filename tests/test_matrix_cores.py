@@ -140,6 +140,7 @@ def test_steps_by_hand() -> None:
     assert [s.what for s in found.steps] == ["block", "add"] * 2
     assert (products.emax, products.units, products.lost_to_truncation) == (0, 2**24, -Fraction(1, 2**26))
     assert [t.units for t in onto.terms] == [2**31, -(2**7)]  # c is rounded down to -2**-24
+    assert "   sum  1 shift" in str(found)
     assert found.result == 1 - 2.0**-24
     assert [s.what for s in trace([1.0] * 32, [1.0] * 32, gpu="MI300X", inputs="e4m3fnuz").steps] == [
         "block", "block", "join", "add"] * 2  # fmt: skip

@@ -25,8 +25,9 @@ class Term:
 
     ``counts``: whether the exponent takes part in emax. ``units``: the term in multiples of the block's quantum after
     truncation, and ``lost``: what truncation took away. In a trace ``k`` is its place in the row, -1 for the
-    accumulator, ``a`` and ``b`` are its factors (c and 1), and ``shift`` = emax - exponent, by how many places it moved
-    right; in block-scaled FP4, where a term is a group of 16 products, ``k`` is its first, its factors are its scales.
+    accumulator and -2 for the sum of a step before, ``a`` and ``b`` are its factors (c and 1), and ``shift`` = emax -
+    exponent, by how many places it moved right; in block-scaled FP4, where a term is a group of 16 products, ``k`` is
+    its first, its factors are its scales.
     """
 
     significand: Fraction

@@ -68,7 +68,7 @@ class Trace:
             lines.append(f"step {number} ({step.what}): emax {step.emax}, sum {step.units} x {float(step.quantum):g} "
                          f"-> {step.result!r} ({step.bits:08x})")  # fmt: skip
             for t in step.terms:
-                name = "c" if t.k < 0 else f"k={t.k}"
+                name = "c" if t.k == -1 else "sum" if t.k < 0 else f"k={t.k}"
                 value, lost = float(t.value), float(t.lost)
                 lines.append(f"  {name:>6} {value: .9g} shift {t.shift:3d} units {t.units} lost {lost:.3g}")
         return "\n".join(lines)
