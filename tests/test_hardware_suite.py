@@ -334,25 +334,25 @@ def test_a_broken_context_ends_a_part_and_a_new_process_goes_on(
 
     def run(command: list[str], **options: Any) -> Any:
         commands.append(command[1:])
-        other = Record({**where, "kind": "cuda", "experiment": "mma", "size": "quick"}, ())
+        other = Record({**where, "kind": "cuda", "experiment": "wgmma", "size": "quick"}, ())
         records.save(tmp_path, other)
         return SimpleNamespace(returncode=3, stderr="out of\nluck", stdout="")
 
-    parts = {"scalar": (case("good", works), case("bad", breaks), case("after", works))}
-    for name in ("mma", "wgmma"):
+    parts = {"mma": (case("good", works), case("bad", breaks), case("after", works))}
+    for name in ("wgmma", "scalar"):
         parts[name] = (case("one", works),)
     for name, cases in parts.items():
         monkeypatch.setitem(suite._PARTS, name, lambda cases=cases: cases)
     monkeypatch.setattr(recorder, "usable", lambda device: alive[0])
     monkeypatch.setattr(environment, "describe", lambda device: {**where, "kind": "cuda"})
     monkeypatch.setattr(subprocess, "run", run)
-    first, second, third = recorder.record(tmp_path, "cuda", ["scalar", "mma", "wgmma"])
+    first, second, third = recorder.record(tmp_path, "cuda", ["mma", "wgmma", "scalar"])
     assert [c.name for c in first.record.cases] == ["good"]
     assert first.record.failed == {
         "bad": "RuntimeError: CUDA error: an illegal instruction was encountered",
         "after": "not run: 'bad' broke the CUDA context",
     }
-    assert commands == [["-m", "fplab", "record", "--out", str(tmp_path), "--device", "cuda", "mma", "wgmma"]]
+    assert commands == [["-m", "fplab", "record", "--out", str(tmp_path), "--device", "cuda", "wgmma", "scalar"]]
     assert second.record.failed == {}
     assert len(second.files) == 1
     assert third.record.failed == {"process": "the process that went on ended with 3: out of luck"}
