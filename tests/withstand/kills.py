@@ -85,7 +85,7 @@ def record_is_whole(folder: Path, acknowledged: int) -> str:
     found = [records.pack(records.read(path)) for path in records.records_in(folder)]
     if not found and not acknowledged:
         return ""
-    may = [records.pack(record_of(step)) for step in (acknowledged - 1, acknowledged)]
+    may = [records.pack(record_of(step)) for step in (acknowledged - 1, acknowledged) if step >= 0]
     return "" if len(found) == 1 and found[0] in may else f"{len(found)} records after {acknowledged} writes"
 
 
