@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
 
 from .errors import LabError, door, own_integer, summary, unknown
 from .lazily import index
@@ -357,10 +356,11 @@ def dtype_name(given: object) -> str | None:
     """What a dtype of torch, numpy or ml_dtypes is called, such as "bfloat16"; None for what is no dtype."""
     if given is float:
         return "float64"
-    if isinstance(given, type) and issubclass(given, np.generic):
-        return given.__name__
-    if isinstance(given, np.dtype):
-        return str(given.name)
+    if numpy := sys.modules.get("numpy"):  # without which nothing is its dtype
+        if isinstance(given, type) and issubclass(given, numpy.generic):
+            return given.__name__
+        if isinstance(given, numpy.dtype):
+            return str(given.name)
     text = str(given) if type(given).__name__ == "dtype" else ""
     return text.removeprefix("torch.") if text.startswith("torch.") else None
 
@@ -368,6 +368,7 @@ def dtype_name(given: object) -> str | None:
 def spelt(given: Any) -> Any:
     """The lab's name for a dtype, its own where the lab has no such format; anything but a dtype as it is.
 
+    >>> import numpy as np
     >>> spelt(np.float16), spelt(np.dtype("int8")), spelt("half")
     ('fp16', 'int8', 'half')
     """

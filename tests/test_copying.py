@@ -87,10 +87,9 @@ def test_the_command_says_where_the_course_is_and_what_was_kept(
     (tmp_path / "fplab-course" / "00_a.ipynb").write_text("my notes")
     monkeypatch.chdir(tmp_path / "fplab-course")  # which is a course already: none is made in it
     assert cli.main(["lab", "--no-browser", "--port", "9000"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        f"The course is in {tmp_path / 'fplab-course'}/.",
-        "Kept as you changed them: 00_a.ipynb. Delete or rename one to have the course's own.",
-    ]
+    said = f"The course is in {tmp_path / 'fplab-course'}/. Kept as you changed them: 00_a.ipynb. "
+    said += "Delete or rename one to have the course's own."
+    assert " ".join(capsys.readouterr().out.split()) == said
     assert served == [(Path("fplab-course"), 8888, True), (Path(), 9000, False)]
 
 

@@ -142,7 +142,7 @@ DIGESTS = {
     "fma": "696208a67752b571",
     "compare": "e6e6e209273d1f7b",
     "sums": "c86f0e335bb1feb7",
-    "products": "09ef27c683d7084b",
+    "products": "2ee3aecf22aba491",
     "codebooks": "1555a0bd23d0f4a3",
 }
 

@@ -292,7 +292,7 @@ def test_json_holds_the_integers() -> None:
 
 def test_the_table_says_what_fits() -> None:
     e = estimate("llama3-8b", gpus=8, zero=3, optimizer="adamw8bit", recompute="full")
-    lines = e.table().splitlines()
+    lines = e.table(200).splitlines()
     assert lines[0].startswith("llama3-8b, 8,030,261,248 parameters, mixed, adamw8bit, ZeRO-3, recomputation full, ")
     assert lines[0].endswith(", 1 x 8,192 tokens, 8 GPUs (data 8)")
     assert lines[3].split()[:4] == ["parameters", "2,007,565,312", "2.01", "1.87"]

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import need
 from ..words import Text, say
 from .report import Failure, Report
 from .shown import Shown
@@ -77,6 +78,7 @@ class _Trial:
 
     def report(self) -> Report:
         """Run all boundary cases, so that typical mistakes are told apart, and shrink the simplest one that fails."""
+        need("hypothesis")
         from .cases import boundary_cases, random_cases, smallest
 
         name, task = self.exercise.name, self.task

@@ -80,7 +80,7 @@ def _is_plain(value: Any) -> bool:
 RESULTS = {
     "Part", "Claim", "Picture", "Claims", "Recorded", "Exercise", "Mutant", "Report", "Solution", "Given", "Inspection",
     "Row", "Estimate", "Rank", "Saved", "Chapter", "RankResult", "Result", "Sent", "Timeline", "Collective", "Job",
-    "Digits", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
+    "Digits", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
 }  # fmt: skip
 
 # --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------
@@ -195,6 +195,9 @@ VALID: dict[str, tuple[Made, ...]] = {
     "exercises.name": (lambda: "largest_e4m3",),
     "exercises.answer": (lambda: 448,),
     "experiments.name": (lambda: "underflow",),
+    "formats.given": (lambda: "bf16", lambda: np.float16),
+    "sums.SumTree.size": (lambda: 3,),
+    "sums.SumTree.nodes": (lambda: ((0, 1), (2, 3)),),
     "formats.policy": (lambda: "inf",),
     "inspection.fmt": (lambda: fplab.formats.get("fp16"),),
     "inspection.x": (_exact,),
