@@ -336,8 +336,14 @@ NAMES: tuple[str, ...] = tuple(f.name for f in TABLE)
 _BY_NAME = {name: f for f in TABLE for name in (f.name, *f.aliases)}
 
 
+class _ByName(type(Protocol)):  # type: ignore[misc]  # the metaclass of protocols, whatever its name
+    def __instancecheck__(cls, given: object) -> bool:
+        """Whether it is a dtype: arrays and tensors have an itemsize, too."""
+        return not isinstance(given, type) and dtype_name(given) is not None
+
+
 @runtime_checkable
-class Dtype(Protocol):
+class Dtype(Protocol, metaclass=_ByName):
     """A dtype of torch, or of numpy, to which ml_dtypes adds."""
 
     @property

@@ -19,7 +19,7 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.tensorcore.matmul([[1]], [[1]], plan="x"),
      r": plan='x' is not possible; allowed: a Plan or None\.$"),
     (lambda: fplab.tensorcore.get("H100", None),
-     r"inputs=None is not possible; allowed: a string or a dtype or a sequence, "),
+     r"inputs=None is neither a name nor a pair of names\. Allowed: fp16, "),
     (lambda: fplab.training.fit(None), r"unknown task None\. Allowed: digits, digits_mlp, characters\.$"),
     (lambda: fplab.codebooks.Rule("r", "", divides="x"), r"^divides='x' is not possible; allowed: True or False\.$"),
     (lambda: fplab.training.Adam([torch.nn.Parameter(torch.ones(1))], betas=(0.9,)),

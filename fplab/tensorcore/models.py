@@ -248,7 +248,8 @@ def said(gpu: str | Model) -> str:
 def input_key(inputs: Inputs) -> _Key:
     """What a name of inputs means: "fp16", "mxfp4", or a pair such as ("e4m3", "e5m2") or "e4m3*e5m2"."""
     given = formats.spelt(inputs)
-    pair = given.split("*") if isinstance(given, str) else [formats.spelt(name) for name in given]
+    names = given.split("*") if isinstance(given, str) else given if isinstance(given, Sequence) else ()
+    pair = [formats.spelt(name) for name in names]
     if len(pair) not in (1, 2) or not all(isinstance(name, str) for name in pair):
         raise LabError(f"inputs={inputs!r} is neither a name nor a pair of names. Allowed: {', '.join(INPUTS)}.")
     found = [_one_input(name) for name in pair]

@@ -80,7 +80,7 @@ def _is_plain(value: Any) -> bool:
 RESULTS = {
     "Part", "Claim", "Picture", "Claims", "Recorded", "Exercise", "Mutant", "Report", "Solution", "Given", "Inspection",
     "Row", "Estimate", "Rank", "Saved", "Chapter", "RankResult", "Result", "Sent", "Timeline", "Collective", "Job",
-    "Digits", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
+    "Digits", "Dtype", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
 }  # fmt: skip
 
 # --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------
