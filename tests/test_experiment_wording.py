@@ -109,9 +109,10 @@ def test_lines_break_where_chinese_may() -> None:
         assert not any(line[0] in columns.CLOSING or line[-1] in columns.OPENING for line in lines)
 
 
-def test_the_times_of_a_run() -> None:
+def test_the_times_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from fplab import cli
 
+    monkeypatch.setenv("COLUMNS", "100")
     done = [
         runner.Finished("schedules", (), (Path("a.svg"), Path("b.svg")), 2.5, 6.0, 0.3),
         runner.Finished("formats", (), (), 1.0, None),
