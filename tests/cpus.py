@@ -33,11 +33,12 @@ def features(units: str) -> list[str]:
 
 
 def environment(name: str) -> dict[str, str]:
-    """The variables that imitate a CPU."""
+    """The variables that imitate a CPU. What an imitated one lacks already, an imitation within it lacks, too."""
     compiled, units = CPUS[name]
+    without = os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()
     found = {"NUMBA_CPU_NAME": compiled, "NUMBA_CPU_FEATURES": ""} if compiled else {}
     found |= {"ATEN_CPU_CAPABILITY": units, "MKL_ENABLE_INSTRUCTIONS": MKL[units]}
-    return found | ({"NPY_DISABLE_CPU_FEATURES": " ".join(off)} if (off := features(units)) else {})
+    return found | ({"NPY_DISABLE_CPU_FEATURES": " ".join(off)} if (off := [*without, *features(units)]) else {})
 
 
 def main(words: list[str]) -> int:
