@@ -67,11 +67,10 @@ def order(fmt: str, k: int) -> SumTree | None:
         return None
 
 
-def predicted(tree: SumTree, a: Array, b: Array, fmt: str, flushes: bool) -> Array:
+def predicted(tree: SumTree, a: Array, b: Array, fmt: str) -> Array:
     """The product in this order, each step a fused multiply-add of FP32, rounded to the format at the end; float32.
 
-    ``flushes``: whether subnormals are zeros, of operands and results, as in ``vdpbf16ps``. Two parts that are both
-    sums are added.
+    Two parts that are both sums are added. Nothing on the way may be subnormal: units differ in whether they flush it.
     """
     x, y = (np.asarray(v, np.float32) for v in (a, b))
 
@@ -84,15 +83,15 @@ def predicted(tree: SumTree, a: Array, b: Array, fmt: str, flushes: bool) -> Arr
         sums = [part for part in parts if not isinstance(part, int)]
         total = sums[0] if sums else np.zeros((len(a), b.shape[1]), np.float32)
         for other in sums[1:]:
-            total = np.asarray(numeric.add(total, other, "fp32", subnormals=not flushes))
+            total = np.asarray(numeric.add(total, other, "fp32"))
         for k in (part for part in parts if isinstance(part, int)):
-            total = np.asarray(numeric.fma(*spread(k), total, "fp32", subnormals=not flushes))
+            total = np.asarray(numeric.fma(*spread(k), total, "fp32"))
         return total
 
     with np.errstate(all="ignore"):
         terms: list[Any] = list(range(tree.size))
         total = tree.fold(terms, step)
-        return np.asarray(numeric.quantize(total, fmt, subnormals=True))
+        return np.asarray(numeric.quantize(total, fmt))
 
 
 def telling(k: int, fmt: str, seed: int) -> tuple[Array, Array]:

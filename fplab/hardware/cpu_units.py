@@ -43,11 +43,6 @@ class Unit:
     step: int = 1
     control: bool = False
 
-    @property
-    def title(self) -> str:
-        """The instruction, as manuals write it."""
-        return self.name
-
 
 def _scalar(operation: str, single: bool) -> Unit:
     """+, -, x, / or a square root, or a x b + c, on FP32 or FP64 numbers."""
@@ -90,10 +85,6 @@ INT8_FOURS = {
 INT16_PAIRS = {
     wraps: _of_lanes(name, "avx512vnni", (4, 4, 4, 4)) for name, wraps in (("vpdpwssd", True), ("vpdpwssds", False))
 }
-UNITS: tuple[Unit, ...] = (
-    *TO_HALF.values(), FROM_HALF, *SCALARS.values(), TO_BF16, BF16_PAIRS, *INT8_FOURS.values(), *INT16_PAIRS.values(),
-)  # fmt: skip
-
 _ENGINES: list[Any] = []  # in which the code of the units lives
 
 

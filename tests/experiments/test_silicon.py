@@ -121,12 +121,21 @@ def test_a_record_of_this_cpu_is_evidence_and_a_wrong_bit_in_it_fails() -> None:
     assert not recorder.record_one("silicon", where, "quick", "cuda").cases
 
 
-def test_an_order_predicts_what_exact_sums_do_not() -> None:
-    a, b = cpu_products.telling(33, "bf16", 1)
-    exact = np.asarray(fplab.quantize(a.astype(np.float64) @ b, "bf16"))
-    chain = cpu_products.predicted(SumTree.of(((0, 1), 2)), a[:, :3], b[:3], "bf16", flushes=False)
-    assert chain.shape == exact.shape
-    assert not np.array_equal(cpu_products.product(a, b, "bf16"), exact)
+def test_what_is_multiplied_tells_orders_apart_and_goes_nowhere_near_subnormals() -> None:
+    in_turn, odd_first = ([0], [1])
+    for k in range(1, 32):
+        in_turn, odd_first = [in_turn, k], [odd_first, k ^ 1]
+    for fmt in ("bf16", "fp16"):
+        a, b = cpu_products.telling(32, fmt, 1)
+        both = [cpu_products.predicted(SumTree.of(nested(order)), a, b, fmt) for order in (in_turn, odd_first)]
+        assert (both[0] != both[1]).sum() > 50
+        least = np.abs(a[a != 0]).min() * np.abs(b[b != 0]).min()
+        assert least > 2.0**-60
+
+
+def nested(order: Any) -> Any:
+    """Lists as tuples; a list of one is its term."""
+    return order if isinstance(order, int) else tuple(map(nested, order)) if len(order) > 1 else order[0]
 
 
 def test_operands_hold_every_kind_of_number() -> None:
