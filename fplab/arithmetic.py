@@ -33,18 +33,9 @@ def _arithmetic_format(fmt: FormatLike) -> Format:
 
 
 def _operate(
-    op: int,
-    operands: tuple[Any, ...],
-    fmt: FormatLike,
-    mode: str | Rounding,
-    policy: str | Overflow | None,
-    subnormals: bool | str,
-    seed: int | None,
-    nan: str | None,
-    flags: bool,
-    strict: bool,
-    out: Array | None,
-) -> Any:
+    op: int, operands: tuple[Any, ...], fmt: FormatLike, mode: str | Rounding, policy: str | Overflow | None,
+    subnormals: bool | str, seed: int | None, nan: str | None, flags: bool, strict: bool, out: Array | None,
+) -> Any:  # fmt: skip
     """Everything the arithmetic functions share."""
     form = _arithmetic_format(fmt)
     opt = options(form, mode, policy, subnormals, nan)
@@ -72,19 +63,9 @@ def _operate(
 
     def run(a: int, b: int) -> int:
         parts = [x[a:b] if x.size else x for x in bits]
-        at: int = arith.operate(
-            op,
-            *parts,
-            target[a:b],
-            raised[a:b] if flags else raised,
-            layout(carrier(flats[0].dtype)),
-            layout(form),
-            layout(carrier(dtype)),
-            to_fmt,
-            opt,
-            a,
-            seed64,
-        )
+        at: int = arith.operate(op, *parts, target[a:b], raised[a:b] if flags else raised,
+                                layout(carrier(flats[0].dtype)), layout(form), layout(carrier(dtype)), to_fmt, opt, a,
+                                seed64)  # fmt: skip
         return at if at < 0 else at + a
 
     offenders = [at for at in split(run, result.size) if at >= 0]
@@ -106,19 +87,10 @@ def _fast_binary(op: int, flats: list[Any], result: Array, spec: Any) -> None:
 
 @quotes_call
 def add(
-    a: Any,
-    b: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Any:
+    a: Any, b: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
+    strict: bool = False, out: Array | None = None,
+) -> Any:  # fmt: skip
     """a + b in a format, rounded once.
 
     >>> float(add(2048.0, 1.0, "fp16"))
@@ -129,95 +101,50 @@ def add(
 
 @quotes_call
 def sub(
-    a: Any,
-    b: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Any:
+    a: Any, b: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
+    strict: bool = False, out: Array | None = None,
+) -> Any:  # fmt: skip
     """a - b in a format, rounded once."""
     return _operate(arith.SUB, (a, b), fmt, rounding, overflow, subnormals, seed, nan, flags, strict, out)
 
 
 @quotes_call
 def mul(
-    a: Any,
-    b: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Any:
+    a: Any, b: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
+    strict: bool = False, out: Array | None = None,
+) -> Any:  # fmt: skip
     """a * b in a format, rounded once."""
     return _operate(arith.MUL, (a, b), fmt, rounding, overflow, subnormals, seed, nan, flags, strict, out)
 
 
 @quotes_call
 def div(
-    a: Any,
-    b: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Any:
+    a: Any, b: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
+    strict: bool = False, out: Array | None = None,
+) -> Any:  # fmt: skip
     """a / b in a format, rounded once; a finite number over zero raises divide by zero."""
     return _operate(arith.DIV, (a, b), fmt, rounding, overflow, subnormals, seed, nan, flags, strict, out)
 
 
 @quotes_call
 def sqrt(
-    a: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Any:
+    a: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
+    strict: bool = False, out: Array | None = None,
+) -> Any:  # fmt: skip
     """The square root in a format, rounded once; of -0 it is -0, of other negatives NaN."""
     return _operate(arith.SQRT, (a,), fmt, rounding, overflow, subnormals, seed, nan, flags, strict, out)
 
 
 @quotes_call
 def fma(
-    a: Any,
-    b: Any,
-    c: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Any:
+    a: Any, b: Any, c: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
+    strict: bool = False, out: Array | None = None,
+) -> Any:  # fmt: skip
     """a * b + c in a format with one rounding, of the exact result."""
     return _operate(arith.FMA, (a, b, c), fmt, rounding, overflow, subnormals, seed, nan, flags, strict, out)
 

@@ -346,13 +346,8 @@ def _is_array(value: Any) -> bool:
 
 
 NAMES = {
-    bool: "True or False",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    None: "None",
-    Fraction: "a Fraction",
-}
+    bool: "True or False", int: "an integer", float: "a number", str: "a string", None: "None", Fraction: "a Fraction",
+}  # fmt: skip
 
 
 def words(kind: Any) -> str:

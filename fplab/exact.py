@@ -191,15 +191,9 @@ def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
 
 @door
 def round_to(
-    x: Exact,
-    fmt: FormatLike,
-    mode: str | Rounding = Rounding.RNE,
-    policy: str | Overflow | None = None,
-    *,
-    ftz: bool = False,
-    nan: str | None = None,
-    word: int = 0,
-) -> tuple[int, int]:
+    x: Exact, fmt: FormatLike, mode: str | Rounding = Rounding.RNE, policy: str | Overflow | None = None, *,
+    ftz: bool = False, nan: str | None = None, word: int = 0,
+) -> tuple[int, int]:  # fmt: skip
     """Deliver an exact number as (code, flags). ``word``: the 32 random bits of a stochastic rounding."""
     fmt, mode = get(fmt), rounding(mode)
     policy = overflow(policy, fmt)

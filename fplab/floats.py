@@ -145,16 +145,9 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
 
 @quotes_call
 def quantize(
-    x: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    out: Array | None = None,
-) -> Any:
+    x: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, out: Array | None = None,
+) -> Any:  # fmt: skip
     """Round values to a format's representable values (arguments: see the module).
 
     >>> float(quantize(0.1, "bf16"))
@@ -191,15 +184,9 @@ def _encode(x: Array, fmt: Format, opt: Options, seed: np.uint64, flags: Array =
 
 @quotes_call
 def encode(
-    x: Any,
-    fmt: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-) -> Any:
+    x: Any, fmt: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None,
+) -> Any:  # fmt: skip
     """Round values to a format and give their codes: uint8, uint16, uint32 or uint64, by the format's width.
 
     A NaN keeps its sign and the top of its payload, and becomes quiet.
@@ -242,18 +229,10 @@ def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
 
 @quotes_call
 def convert(
-    x: Any,
-    src: FormatLike,
-    dst: FormatLike,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    *,
-    seed: int | None = None,
-    nan: str | None = None,
-    flags: bool = False,
+    x: Any, src: FormatLike, dst: FormatLike, rounding: str | Rounding = "rne", overflow: str | Overflow | None = None,
+    subnormals: bool | str = True, *, seed: int | None = None, nan: str | None = None, flags: bool = False,
     strict: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Values of the format ``src`` rounded to the format ``dst``; with ``flags`` also IEEE flags, as uint8.
 
     Unlike :func:`quantize` this knows the source: its subnormals are the ones flushed, its signalling NaNs raise.

@@ -49,12 +49,9 @@ def carrier_dtype(fmt: Format, narrow: bool) -> type[np.floating[Any]]:
 
 
 def options(
-    fmt: Format,
-    mode: str | Rounding = Rounding.RNE,
-    policy: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    nan: str | None = None,
-) -> Options:
+    fmt: Format, mode: str | Rounding = Rounding.RNE, policy: str | Overflow | None = None,
+    subnormals: bool | str = True, nan: str | None = None,
+) -> Options:  # fmt: skip
     """The user's choices as integers, or an error that says what is allowed."""
     if not isinstance(subnormals, (bool, str)) or subnormals not in FLUSH:
         allowed = [f"{k!r}" for k in FLUSH]

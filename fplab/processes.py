@@ -25,12 +25,9 @@ LOOK = 1.0  # seconds after which whoever shows what runs is asked again
 
 
 def in_processes(
-    work: Callable[[Item], Result],
-    items: Iterable[Item],
-    jobs: int,
-    settle: Callable[[], object] | None = None,
+    work: Callable[[Item], Result], items: Iterable[Item], jobs: int, settle: Callable[[], object] | None = None,
     running: Callable[[Sequence[Item]], object] | None = None,
-) -> Generator[tuple[Item, Future[Result]], None, None]:
+) -> Generator[tuple[Item, Future[Result]], None, None]:  # fmt: skip
     """Every item with the future of ``work(item)``, as ``jobs`` processes finish them; at most ``jobs`` at a time.
 
     Whoever stops asking stops the processes. One that dies (killed, out of memory) takes those with it that run beside

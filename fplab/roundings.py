@@ -31,11 +31,8 @@ class Rounding(enum.Enum):
     ``text``: what it does, after "rounded". ``rule``: its definition, :meth:`goes_up`. ``random``: whether it draws.
     """
 
-    RNE = (
-        "rne",
-        mark("to nearest, ties to even"),
-        lambda share, odd, negative, word: share > HALF or (share == HALF and odd),
-    )
+    RNE = ("rne", mark("to nearest, ties to even"),
+           lambda share, odd, negative, word: share > HALF or (share == HALF and odd))  # fmt: skip
     RNA = "rna", mark("to nearest, ties away from zero"), lambda share, odd, negative, word: share >= HALF
     RTZ = "rtz", mark("toward zero"), lambda share, odd, negative, word: False
     RTP = "rtp", mark("toward +infinity"), lambda share, odd, negative, word: not negative

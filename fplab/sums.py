@@ -63,22 +63,11 @@ class Job:
 
 @quotes_call
 def sum(
-    x: Any,
-    fmt: FormatLike,
-    order: str = "sequential",
-    accumulate: FormatLike | None = None,
-    rounding: str | Rounding = "rne",
-    axis: int | None = -1,
-    *,
-    block: int = 128,
-    seed: int | None = None,
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    nan: str | None = None,
-    running: bool = False,
-    store: FormatLike | None = None,
-    flags: bool = False,
-) -> Any:
+    x: Any, fmt: FormatLike, order: str = "sequential", accumulate: FormatLike | None = None,
+    rounding: str | Rounding = "rne", axis: int | None = -1, *, block: int = 128, seed: int | None = None,
+    overflow: str | Overflow | None = None, subnormals: bool | str = True, nan: str | None = None,
+    running: bool = False, store: FormatLike | None = None, flags: bool = False,
+) -> Any:  # fmt: skip
     """Sum values of the format ``fmt`` along ``axis`` (None: all of them), rounding after every addition.
 
     ``x`` is rounded to ``fmt`` first, to nearest even. ``accumulate``: the accumulator's format, ``fmt`` unless given,
@@ -103,24 +92,11 @@ def sum(
 
 @quotes_call
 def dot(
-    x: Any,
-    y: Any,
-    fmt: FormatLike,
-    accumulate: FormatLike = "fp32",
-    order: str = "sequential",
-    rounding: str | Rounding = "rne",
-    axis: int | None = -1,
-    *,
-    products: str | None = None,
-    block: int = 128,
-    seed: int | None = None,
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    nan: str | None = None,
-    running: bool = False,
-    store: FormatLike | None = None,
-    flags: bool = False,
-) -> Any:
+    x: Any, y: Any, fmt: FormatLike, accumulate: FormatLike = "fp32", order: str = "sequential",
+    rounding: str | Rounding = "rne", axis: int | None = -1, *, products: str | None = None, block: int = 128,
+    seed: int | None = None, overflow: str | Overflow | None = None, subnormals: bool | str = True,
+    nan: str | None = None, running: bool = False, store: FormatLike | None = None, flags: bool = False,
+) -> Any:  # fmt: skip
     """The dot product of values of the format ``fmt`` along ``axis``; x and y broadcast.
 
     Products are exact and enter the accumulator with one rounding per addition, as in a chain of fused multiply-adds
@@ -173,19 +149,10 @@ def _narrow_format(name: str, fmt: FormatLike) -> Format:
 
 
 def _job(
-    fmt: FormatLike,
-    accumulate: FormatLike | None,
-    order: str,
-    mode: str | Rounding,
-    block: int,
-    fused: bool,
-    running: bool,
-    seed: int | None,
-    policy: str | Overflow | None,
-    subnormals: bool | str,
-    nan: str | None,
+    fmt: FormatLike, accumulate: FormatLike | None, order: str, mode: str | Rounding, block: int, fused: bool,
+    running: bool, seed: int | None, policy: str | Overflow | None, subnormals: bool | str, nan: str | None,
     store: FormatLike | None,
-) -> Job:
+) -> Job:  # fmt: skip
     """Check the choices that do not depend on the data."""
     source = _narrow_format("fmt", fmt)
     if order not in ORDERS:
@@ -211,15 +178,9 @@ def _job(
 
 
 def _deliver(
-    job: Job,
-    operands: list[Values],
-    axis: int | None,
-    store: FormatLike | None,
-    policy: str | Overflow | None,
-    subnormals: bool | str,
-    nan: str | None,
-    want_flags: bool,
-) -> Any:
+    job: Job, operands: list[Values], axis: int | None, store: FormatLike | None, policy: str | Overflow | None,
+    subnormals: bool | str, nan: str | None, want_flags: bool,
+) -> Any:  # fmt: skip
     """Bring the operands into rows, reduce them, cast, and give the result its shape."""
     narrow = all(v.narrow for v in operands)
     flats, shape = broadcast(*operands)

@@ -65,10 +65,7 @@ CALLS: dict[str, Callable[[Make, str], tuple[Any, ...]]] = {
     "bmm": lambda f, d: (f(2, N, N), f(2, N, N)),
     "chain_matmul": lambda f, d: ([square(f), square(f), square(f)],),
     "linalg_multi_dot": lambda f, d: ([square(f), square(f), square(f)],),
-    "lstm_cell": cell(4, 2),
-    "gru_cell": cell(3, 1),
-    "rnn_tanh_cell": cell(1, 1),
-    "rnn_relu_cell": cell(1, 1),
+    "lstm_cell": cell(4, 2), "gru_cell": cell(3, 1), "rnn_tanh_cell": cell(1, 1), "rnn_relu_cell": cell(1, 1),
     "scaled_dot_product_attention": lambda f, d: (f(1, 1, N, 8), f(1, 1, N, 8), f(1, 1, N, 8)),
     "pow.Tensor_Scalar": lambda f, d: (square(f), 2.5),
     "pow.Tensor_Tensor": lambda f, d: (square(f), square(f)),
@@ -89,14 +86,10 @@ CALLS: dict[str, Callable[[Make, str], tuple[Any, ...]]] = {
     "multi_margin_loss": lambda f, d: (square(f), longs(d, N)),
     "renorm": lambda f, d: (square(f), 2, 0, 1.0),
     "logsumexp": lambda f, d: (square(f), [1]),
-    **{
-        f"{start}upsample_{kind}": upsample(kind)
-        for start, kinds in (
-            ("", "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d"),
-            ("_", "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa bicubic2d_aa"),
-        )
-        for kind in kinds.split()
-    },
+    **{f"{start}upsample_{kind}": upsample(kind)
+       for start, kinds in (("", "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d"),
+                            ("_", "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa bicubic2d_aa"))
+       for kind in kinds.split()},
     "prod.dim_int": lambda f, d: (square(f), 1),
     "softmax.int": lambda f, d: (square(f), 1),
     "log_softmax.int": lambda f, d: (square(f), 1),
@@ -112,13 +105,12 @@ CALLS: dict[str, Callable[[Make, str], tuple[Any, ...]]] = {
     "atan2": lambda f, d: (square(f), square(f)),
     "bilinear": lambda f, d: (f(1, 2), f(1, 2), f(1, 2, 2), f(1)),
     "cross": lambda f, d: (f(3), f(3), 0),
-    "dot": lambda f, d: (f(N), f(N)),
-    "vdot": lambda f, d: (f(N), f(N)),
+    "dot": lambda f, d: (f(N), f(N)), "vdot": lambda f, d: (f(N), f(N)),
     "grid_sampler": lambda f, d: (f(2, 3, N, N), f(2, N, N, 2), 0, 0, False),
     "index_put": lambda f, d: (f(N), [longs(d, 1)], f(1)),
     "tensordot": lambda f, d: (square(f), square(f), [1], [0]),
     "scatter_add": lambda f, d: (square(f), 0, longs(d, N, N), square(f)),
-}
+}  # fmt: skip
 # Not callable on the CPU, or not on fake CUDA tensors: cuDNN's, the fused cells, and one attention kernel.
 CUDA_ONLY = {
     "cudnn_convolution", "cudnn_convolution_transpose", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",

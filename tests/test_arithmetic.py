@@ -198,23 +198,21 @@ def test_underflow_is_tiny_after_rounding_and_inexact(fmt: str) -> None:
 
 @pytest.mark.parametrize(
     ("op", "operands", "want", "flags"),
-    [
-        ("div", (1, 0), np.inf, exact.DIVZERO),
-        ("div", (-1, 0), -np.inf, exact.DIVZERO),
-        ("div", (0, 0), np.nan, exact.INVALID),
-        ("div", (np.inf, np.inf), np.nan, exact.INVALID),
-        ("div", (np.inf, 0), np.inf, 0),
-        ("mul", (0, np.inf), np.nan, exact.INVALID),
-        ("sub", (np.inf, np.inf), np.nan, exact.INVALID),
-        ("sqrt", (-1,), np.nan, exact.INVALID),
-        ("sqrt", (-0.0,), -0.0, 0),
-        ("fma", (0, np.inf, np.nan), np.nan, exact.INVALID),
-        ("fma", (np.inf, 1, -np.inf), np.nan, exact.INVALID),
-        ("add", (np.nan, 1), np.nan, 0),
-        ("add", (65504, 65504), np.inf, exact.OVERFLOW | exact.INEXACT),
-        ("mul", (2**-14, 2**-14), 0.0, exact.UNDERFLOW | exact.INEXACT),
-    ],
-)
+    [("div", (1, 0), np.inf, exact.DIVZERO),
+     ("div", (-1, 0), -np.inf, exact.DIVZERO),
+     ("div", (0, 0), np.nan, exact.INVALID),
+     ("div", (np.inf, np.inf), np.nan, exact.INVALID),
+     ("div", (np.inf, 0), np.inf, 0),
+     ("mul", (0, np.inf), np.nan, exact.INVALID),
+     ("sub", (np.inf, np.inf), np.nan, exact.INVALID),
+     ("sqrt", (-1,), np.nan, exact.INVALID),
+     ("sqrt", (-0.0,), -0.0, 0),
+     ("fma", (0, np.inf, np.nan), np.nan, exact.INVALID),
+     ("fma", (np.inf, 1, -np.inf), np.nan, exact.INVALID),
+     ("add", (np.nan, 1), np.nan, 0),
+     ("add", (65504, 65504), np.inf, exact.OVERFLOW | exact.INEXACT),
+     ("mul", (2**-14, 2**-14), 0.0, exact.UNDERFLOW | exact.INEXACT)],
+)  # fmt: skip
 def test_flags_of_ieee_754(op: str, operands: tuple[float, ...], want: float, flags: int) -> None:
     got, raised = getattr(fplab, op)(*operands, "fp16", flags=True)
     assert_same(np.float32(got), np.float32(want))

@@ -26,72 +26,51 @@ def same(got: np.ndarray, want: np.ndarray = WANT) -> None:
 
 @pytest.mark.parametrize(
     ("call", "text"),
-    [
-        (
-            lambda: fplab.quantize(X, "bf61"),
-            "fplab.quantize(float32[4], 'bf61'): unknown format 'bf61'. Allowed: fp64,",
-        ),
-        (lambda: fplab.quantize(X, "bf61"), "Did you mean 'bf16'?"),
-        (lambda: fplab.quantize(X, "fp8"), "Did you mean 'fp8_e5m2' or 'fp8_e4m3'?"),
-        (lambda: fplab.tensorcore.matmul([[1]], [[1]], inputs="fp8"), "Did you mean 'fp8_e5m2' or 'fp8_e4m3'?"),
-        (lambda: fplab.quantize(X, 16), "unknown format 16"),
-        (
-            lambda: fplab.quantize(X, "fp16", "rnd"),
-            "unknown rounding 'rnd'. Allowed: rne, rna, rtz, rtp, rtn, odd, stoch",
-        ),
-        (lambda: fplab.quantize(X, "fp16", 0), "unknown rounding 0"),
-        (
-            lambda: fplab.quantize(X, "fp16", overflow="wrap"),
-            "unknown overflow policy 'wrap'. Allowed: inf, saturate, nan",
-        ),
-        (lambda: fplab.quantize(X, "e4m3", overflow="inf"), "e4m3 has no infinity. Allowed: saturate, nan."),
-        (lambda: fplab.quantize(X, "e2m1", overflow="nan"), "e2m1 has no NaN. Allowed: saturate."),
-        (
-            lambda: fplab.quantize(X, "fp16", subnormals="maybe"),
-            "subnormals='maybe' is not a choice. Allowed: True, False",
-        ),
-        (lambda: fplab.quantize(X, "fp16", subnormals=[1]), "subnormals=[1] is not a choice"),
-        (lambda: fplab.quantize(X, "e2m1", nan="min"), "unknown nan rule 'min'. Allowed: zero, max."),
-        (lambda: fplab.quantize([1.0, np.nan], "e2m1"), 'element 1 gives NaN, and e2m1 has none; pass nan="zero"'),
-        (lambda: fplab.quantize(X, "fp16", "stochastic"), 'rounding="stochastic" needs seed='),
-        (lambda: fplab.quantize(X, "fp16", "stochastic", seed=-1), "seed=-1 is not possible; allowed: 0 to"),
-        (lambda: fplab.quantize(X, "fp16", "stochastic", seed=0.5), "seed=0.5 is not an integer"),
-        (lambda: fplab.quantize("0.1", "fp16"), "x has dtype <U3; allowed: float32, float64, float16, integers."),
-        (lambda: fplab.quantize([[1, 2], [3]], "fp16"), "x is not an array of numbers"),
-        (lambda: fplab.quantize([1, None], "fp16"), "x has dtype object"),
-        (lambda: fplab.quantize(np.array([True]), "fp16"), "x has dtype bool"),
-        (lambda: fplab.quantize(1j, "fp16"), "x has dtype complex128"),
-        (lambda: fplab.quantize(np.longdouble(1), "fp16"), "a float64 holds 53 of its bits: convert it yourself"),
-        (
-            lambda: fplab.quantize(2**53 + 1, "fp16"),
-            "x holds 9007199254740993, an integer that float64 does not hold exactly",
-        ),
-        (lambda: fplab.quantize(np.ma.array([1.0], mask=[True]), "fp16"), "pass x.filled(value) or x.data"),
-        (lambda: fplab.quantize(X, "fp16", out=[0.0] * 4), "out is a list; it must be a writable float32 array"),
-        (
-            lambda: fplab.quantize(X, "fp16", out=np.empty(4)),
-            "out is float64 of shape (4,); it must be a writable float32",
-        ),
-        (lambda: fplab.quantize(X, "fp16", out=np.empty(3, np.float32)), "out is float32 of shape (3,)"),
-        (lambda: fplab.decode([1.5], "fp16"), "codes has dtype float64; codes are integers."),
-        (lambda: fplab.decode([256], "e4m3"), "codes holds 256; a 8-bit code is 0 to 255."),
-        (lambda: fplab.decode([-1], "e4m3"), "codes holds -1; a 8-bit code is 0 to 255."),
-        (
-            lambda: fplab.decode([1], "fp64", np.float32),
-            "float32 does not hold every value of fp64; pass dtype=np.float64",
-        ),
-        (
-            lambda: fplab.decode([1], "fp16", np.float16),
-            "dtype=float16 cannot carry values; allowed: float32, float64.",
-        ),
-        (lambda: fplab.add(1, 2, "fp64"), "fp64 has 64 bits; arithmetic covers formats of at most 32"),
-        (lambda: fplab.add([1, 2], [1, 2, 3], "fp16"), "operands of shapes (2,) and (3,) do not broadcast together."),
-        (lambda: fplab.add(0.1, 1, "fp16", strict=True), "operand 0: it is 0.1, which fp16 cannot represent"),
-        (lambda: fplab.mul([1, 2], [1, 2049], "fp16", strict=True), "operand 1: element 1 is 2049.0"),
-        (lambda: fplab.set_num_threads(0), "n=0 is not possible; allowed: 1 to 1024."),
-        (lambda: fplab.experiments.load("underflw"), "Did you mean 'underflow'?"),
-    ],
-)
+    [(lambda: fplab.quantize(X, "bf61"), "fplab.quantize(float32[4], 'bf61'): unknown format 'bf61'. Allowed: fp64,"),
+     (lambda: fplab.quantize(X, "bf61"), "Did you mean 'bf16'?"),
+     (lambda: fplab.quantize(X, "fp8"), "Did you mean 'fp8_e5m2' or 'fp8_e4m3'?"),
+     (lambda: fplab.tensorcore.matmul([[1]], [[1]], inputs="fp8"), "Did you mean 'fp8_e5m2' or 'fp8_e4m3'?"),
+     (lambda: fplab.quantize(X, 16), "unknown format 16"),
+     (lambda: fplab.quantize(X, "fp16", "rnd"), "unknown rounding 'rnd'. Allowed: rne, rna, rtz, rtp, rtn, odd, stoch"),
+     (lambda: fplab.quantize(X, "fp16", 0), "unknown rounding 0"),
+     (lambda: fplab.quantize(X, "fp16", overflow="wrap"),
+      "unknown overflow policy 'wrap'. Allowed: inf, saturate, nan"),
+     (lambda: fplab.quantize(X, "e4m3", overflow="inf"), "e4m3 has no infinity. Allowed: saturate, nan."),
+     (lambda: fplab.quantize(X, "e2m1", overflow="nan"), "e2m1 has no NaN. Allowed: saturate."),
+     (lambda: fplab.quantize(X, "fp16", subnormals="maybe"),
+      "subnormals='maybe' is not a choice. Allowed: True, False"),
+     (lambda: fplab.quantize(X, "fp16", subnormals=[1]), "subnormals=[1] is not a choice"),
+     (lambda: fplab.quantize(X, "e2m1", nan="min"), "unknown nan rule 'min'. Allowed: zero, max."),
+     (lambda: fplab.quantize([1.0, np.nan], "e2m1"), 'element 1 gives NaN, and e2m1 has none; pass nan="zero"'),
+     (lambda: fplab.quantize(X, "fp16", "stochastic"), 'rounding="stochastic" needs seed='),
+     (lambda: fplab.quantize(X, "fp16", "stochastic", seed=-1), "seed=-1 is not possible; allowed: 0 to"),
+     (lambda: fplab.quantize(X, "fp16", "stochastic", seed=0.5), "seed=0.5 is not an integer"),
+     (lambda: fplab.quantize("0.1", "fp16"), "x has dtype <U3; allowed: float32, float64, float16, integers."),
+     (lambda: fplab.quantize([[1, 2], [3]], "fp16"), "x is not an array of numbers"),
+     (lambda: fplab.quantize([1, None], "fp16"), "x has dtype object"),
+     (lambda: fplab.quantize(np.array([True]), "fp16"), "x has dtype bool"),
+     (lambda: fplab.quantize(1j, "fp16"), "x has dtype complex128"),
+     (lambda: fplab.quantize(np.longdouble(1), "fp16"), "a float64 holds 53 of its bits: convert it yourself"),
+     (lambda: fplab.quantize(2**53 + 1, "fp16"),
+      "x holds 9007199254740993, an integer that float64 does not hold exactly"),
+     (lambda: fplab.quantize(np.ma.array([1.0], mask=[True]), "fp16"), "pass x.filled(value) or x.data"),
+     (lambda: fplab.quantize(X, "fp16", out=[0.0] * 4), "out is a list; it must be a writable float32 array"),
+     (lambda: fplab.quantize(X, "fp16", out=np.empty(4)),
+      "out is float64 of shape (4,); it must be a writable float32"),
+     (lambda: fplab.quantize(X, "fp16", out=np.empty(3, np.float32)), "out is float32 of shape (3,)"),
+     (lambda: fplab.decode([1.5], "fp16"), "codes has dtype float64; codes are integers."),
+     (lambda: fplab.decode([256], "e4m3"), "codes holds 256; a 8-bit code is 0 to 255."),
+     (lambda: fplab.decode([-1], "e4m3"), "codes holds -1; a 8-bit code is 0 to 255."),
+     (lambda: fplab.decode([1], "fp64", np.float32),
+      "float32 does not hold every value of fp64; pass dtype=np.float64"),
+     (lambda: fplab.decode([1], "fp16", np.float16), "dtype=float16 cannot carry values; allowed: float32, float64."),
+     (lambda: fplab.add(1, 2, "fp64"), "fp64 has 64 bits; arithmetic covers formats of at most 32"),
+     (lambda: fplab.add([1, 2], [1, 2, 3], "fp16"), "operands of shapes (2,) and (3,) do not broadcast together."),
+     (lambda: fplab.add(0.1, 1, "fp16", strict=True), "operand 0: it is 0.1, which fp16 cannot represent"),
+     (lambda: fplab.mul([1, 2], [1, 2049], "fp16", strict=True), "operand 1: element 1 is 2049.0"),
+     (lambda: fplab.set_num_threads(0), "n=0 is not possible; allowed: 1 to 1024."),
+     (lambda: fplab.experiments.load("underflw"), "Did you mean 'underflow'?")],
+)  # fmt: skip
 def test_the_text_of_an_error(call, text):
     with pytest.raises(LabError, match=re.escape(text)):
         call()
@@ -99,22 +78,17 @@ def test_the_text_of_an_error(call, text):
 
 @pytest.mark.parametrize(
     ("fields", "text"),
-    [
-        ({"exponent_bits": 60, "fraction_bits": 3}, "exponent_bits=60 is not possible; allowed: 1 to 11"),
-        ({"exponent_bits": 0, "fraction_bits": 3}, "exponent_bits=0 is not possible"),
-        ({"exponent_bits": 5, "fraction_bits": -1}, "fraction_bits=-1 is not possible; allowed: 0 to 52"),
-        ({"exponent_bits": 5, "fraction_bits": 0}, "fraction_bits=0 leaves no code for NaN beside infinity"),
-        ({"exponent_bits": 5, "fraction_bits": 2.0}, "fraction_bits=2.0 is not an integer"),
-        ({"exponent_bits": 5, "fraction_bits": True}, "fraction_bits=True is not an integer"),
-        ({"exponent_bits": 1, "fraction_bits": 3}, "leaves no normal number"),
-        ({"exponent_bits": 11, "fraction_bits": 52, "bias": 1100}, "do not fit float64, which carries them"),
-        (
-            {"exponent_bits": 5, "fraction_bits": 2, "specials": "ieee"},
-            "unknown specials 'ieee'. Allowed: Specials.IEEE",
-        ),
-        ({"exponent_bits": 4, "fraction_bits": 3, "signed": False, "specials": Specials.NEGATIVE_ZERO}, "needs a sign"),
-    ],
-)
+    [({"exponent_bits": 60, "fraction_bits": 3}, "exponent_bits=60 is not possible; allowed: 1 to 11"),
+     ({"exponent_bits": 0, "fraction_bits": 3}, "exponent_bits=0 is not possible"),
+     ({"exponent_bits": 5, "fraction_bits": -1}, "fraction_bits=-1 is not possible; allowed: 0 to 52"),
+     ({"exponent_bits": 5, "fraction_bits": 0}, "fraction_bits=0 leaves no code for NaN beside infinity"),
+     ({"exponent_bits": 5, "fraction_bits": 2.0}, "fraction_bits=2.0 is not an integer"),
+     ({"exponent_bits": 5, "fraction_bits": True}, "fraction_bits=True is not an integer"),
+     ({"exponent_bits": 1, "fraction_bits": 3}, "leaves no normal number"),
+     ({"exponent_bits": 11, "fraction_bits": 52, "bias": 1100}, "do not fit float64, which carries them"),
+     ({"exponent_bits": 5, "fraction_bits": 2, "specials": "ieee"}, "unknown specials 'ieee'. Allowed: Specials.IEEE"),
+     ({"exponent_bits": 4, "fraction_bits": 3, "signed": False, "specials": Specials.NEGATIVE_ZERO}, "needs a sign")],
+)  # fmt: skip
 def test_an_impossible_format_is_refused(fields, text):
     with pytest.raises(LabError, match=re.escape(text)):
         Format("mine", **fields)
@@ -122,16 +96,12 @@ def test_an_impossible_format_is_refused(fields, text):
 
 @pytest.mark.parametrize(
     "x",
-    [
-        X[::-1].copy()[::-1],
-        np.stack([X, X], axis=1)[:, 0],
-        X.astype(">f4"),
-        np.frombuffer(X.tobytes(), np.float32),
-        np.frombuffer(b"\0" + X.tobytes(), np.uint8)[1:].view(np.float32),
-        np.ascontiguousarray(X.reshape(2, 2)).T.T.reshape(4),
-    ],
+    [X[::-1].copy()[::-1], np.stack([X, X], axis=1)[:, 0], X.astype(">f4"),
+     np.frombuffer(X.tobytes(), np.float32),
+     np.frombuffer(b"\0" + X.tobytes(), np.uint8)[1:].view(np.float32),
+     np.ascontiguousarray(X.reshape(2, 2)).T.T.reshape(4)],
     ids=["reversed view", "strided", "big-endian", "read-only", "misaligned", "reshaped"],
-)
+)  # fmt: skip
 def test_unusual_arrays_work(x):
     same(fplab.quantize(x, "fp16"))
 

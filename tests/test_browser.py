@@ -36,13 +36,10 @@ HIDDEN = (
 SHOWN = (
     "import fplab",
     *(f"fplab.widgets.{name}.widget()" for name in widgets.NAMES),
-    'fplab.inspect("0.1")',
-    'fplab.course.evidence("formats")',
-    'fplab.course.hardware("V100")',
-    'fplab.exercises.exercise("rne")',
-    'fplab.course.figure("underflow")',
+    'fplab.inspect("0.1")', 'fplab.course.evidence("formats")', 'fplab.course.hardware("V100")',
+    'fplab.exercises.exercise("rne")', 'fplab.course.figure("underflow")',
     "fplab.draw.stepper.trace_figure(fplab.tensorcore.trace([0.1] * 16, [0.1] * 16, 1.0, gpu='V100'), steps=1)",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

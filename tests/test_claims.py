@@ -87,15 +87,13 @@ def made(*verdicts: Verdict | None) -> tuple[Part, ...]:
 
 @pytest.mark.parametrize(
     ("parts", "verdict"),
-    [
-        (made(Verdict.TRUE, Verdict.TRUE), Verdict.TRUE),
-        (made(Verdict.LOOSE, Verdict.TRUE), Verdict.LOOSE),
-        (made(Verdict.TRUE, Verdict.WRONG, Verdict.LOOSE), Verdict.WRONG),
-        (made(Verdict.TRUE, Verdict.UNTRIED), Verdict.TRUE),
-        (made(Verdict.UNTRIED), Verdict.UNTRIED),
-        (made(Verdict.LOOSE, None), Verdict.LOOSE),
-    ],
-)
+    [(made(Verdict.TRUE, Verdict.TRUE), Verdict.TRUE),
+     (made(Verdict.LOOSE, Verdict.TRUE), Verdict.LOOSE),
+     (made(Verdict.TRUE, Verdict.WRONG, Verdict.LOOSE), Verdict.WRONG),
+     (made(Verdict.TRUE, Verdict.UNTRIED), Verdict.TRUE),
+     (made(Verdict.UNTRIED), Verdict.UNTRIED),
+     (made(Verdict.LOOSE, None), Verdict.LOOSE)],
+)  # fmt: skip
 def test_a_claim_is_worth_its_weakest_part_and_untried_parts_count_for_nothing(parts, verdict, monkeypatch):
     monkeypatch.setitem(base.TRIES, "made up", lambda: parts)
     base._tried.cache_clear()

@@ -214,17 +214,12 @@ def test_inspect_takes_every_number(value: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [
-        (["run", "formats", "--out", "/dev/null/x"], "fplab: cannot write to '/dev/null/x': Not a directory."),
-        (
-            ["verify", "--live", "--device", "banana"],
-            "device='banana' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'.",
-        ),
-        (["run", "--ful"], "unrecognized arguments: --ful"),
-        (["lab", "--port", "99999999"], "--port=99999999 is not possible; allowed: 1 to 65535."),
-        (["verify", "--corpus", "/dev/null/x"], "there is no folder '/dev/null/x' with recorded results."),
-    ],
-)
+    [(["run", "formats", "--out", "/dev/null/x"], "fplab: cannot write to '/dev/null/x': Not a directory."),
+     (["verify", "--live", "--device", "banana"], "device='banana' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'."),
+     (["run", "--ful"], "unrecognized arguments: --ful"),
+     (["lab", "--port", "99999999"], "--port=99999999 is not possible; allowed: 1 to 65535."),
+     (["verify", "--corpus", "/dev/null/x"], "there is no folder '/dev/null/x' with recorded results.")],
+)  # fmt: skip
 def test_what_cannot_be_done_is_said_before_anything_begins(words, text, capsys):
     assert cli.main(words) == 2
     said = capsys.readouterr()

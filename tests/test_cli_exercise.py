@@ -53,14 +53,11 @@ def test_check_passes_and_fails(tmp_path, capsys):
     assert "rne" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "limit"),
-    [
-        ("def rne(x, n)\n", "is not Python: expected ':' (line 1).", ()),
-        ("1 / 0\n", "does not run: it raises ZeroDivisionError", ()),
-        ("x = 1\n", "answers no exercise. Name a function or a value as the exercise is named", ()),
-    ],
-)
+@pytest.mark.parametrize(("text", "message", "limit"),
+                         [("def rne(x, n)\n", "is not Python: expected ':' (line 1).", ()),
+                          ("1 / 0\n", "does not run: it raises ZeroDivisionError", ()),
+                          ("x = 1\n", "answers no exercise. Name a function or a value as the exercise is named",
+                           ())])  # fmt: skip
 def test_files_that_cannot_be_checked(tmp_path, capsys, text, message, limit):
     assert cli.main(["exercise", "check", *limit, answers(tmp_path, text)]) == 2
     assert message in capsys.readouterr().err

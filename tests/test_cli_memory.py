@@ -119,18 +119,11 @@ def test_llama2_by_its_dimensions_has_its_published_parameters(capsys: pytest.Ca
     assert grouped == 6_738_415_616 - 32 * 2 * 3 * 4096 * 1024
 
 
-@pytest.mark.parametrize(
-    ("flags", "more"),
-    [
-        ("--gated", 4 * (64 * 256 + 256)),
-        ("--rms", -(2 * 4 + 1) * 64),
-        ("--no-bias", -4 * (64 * 4 + 256 + 64)),
-        ("--no-tied", 100 * 64),
-        ("--positions rotary", -16 * 64),
-        ("--embedding-norm", 2 * 64),
-        ("--gated --no-gated", 0),
-    ],
-)
+@pytest.mark.parametrize(("flags", "more"),
+                         [("--gated", 4 * (64 * 256 + 256)), ("--rms", -(2 * 4 + 1) * 64),
+                          ("--no-bias", -4 * (64 * 4 + 256 + 64)),
+                          ("--no-tied", 100 * 64), ("--positions rotary", -16 * 64), ("--embedding-norm", 2 * 64),
+                          ("--gated --no-gated", 0)])  # fmt: skip
 def test_every_part_of_a_transformer_has_its_option(flags: str, more: int, capsys: pytest.CaptureFixture[str]) -> None:
     shape = "--layers 4 --hidden 64 --heads 4 --vocabulary 100 --sequence 16 --json"
     plain, other = (json.loads(said(f"{shape} {extra}", capsys))["parameters"] for extra in ("", flags))
@@ -170,26 +163,19 @@ def test_fp8_training_takes_less_than_16_bits_and_its_terms_add_up(capsys: pytes
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [
-        ("--preset gpt2 --theme dark", "fplab: --theme is of a figure; give --out FILE with it."),
-        ("--preset gpt2 --gated", "fplab: say which model, in one way: "),
-        ("--preset gpt2 --block 64", "block=64 has no effect here; it is of 8-bit optimizer states."),
-        ("", "fplab: say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ..."),
-        ("--preset gpt2 --layers 3", "fplab: say which model, in one way: "),
-        ("--layers 4 --hidden 64", "fplab: a transformer needs --heads, --vocabulary, --sequence too."),
-        ("--preset gpt4", "fplab: unknown preset 'gpt4'. Allowed: gpt2, gpt2-xl, gpt3, bloom-176b, "),
-        ("--preset gpt2 --gpus 0", "gpus=0 is not possible; allowed: 1 to "),
-        (
-            "--preset gpt2 --gpus many",
-            "fplab memory: argument --gpus: invalid int value: 'many'. See fplab memory --help.",
-        ),
-        (
-            "--preset gpt2 --out who.pdf",
-            "fplab: --out 'who.pdf' is no figure; allowed: a name that ends in .svg or .png.",
-        ),
-        ("--preset gpt2 --gpus 5 --tensor 5", "tensor=5 does not divide heads=12 of gpt2; allowed: 1, 2, 3, 4, 6, 12."),
-    ],
-)
+    [("--preset gpt2 --theme dark", "fplab: --theme is of a figure; give --out FILE with it."),
+     ("--preset gpt2 --gated", "fplab: say which model, in one way: "),
+     ("--preset gpt2 --block 64", "block=64 has no effect here; it is of 8-bit optimizer states."),
+     ("", "fplab: say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ..."),
+     ("--preset gpt2 --layers 3", "fplab: say which model, in one way: "),
+     ("--layers 4 --hidden 64", "fplab: a transformer needs --heads, --vocabulary, --sequence too."),
+     ("--preset gpt4", "fplab: unknown preset 'gpt4'. Allowed: gpt2, gpt2-xl, gpt3, bloom-176b, "),
+     ("--preset gpt2 --gpus 0", "gpus=0 is not possible; allowed: 1 to "),
+     ("--preset gpt2 --gpus many",
+      "fplab memory: argument --gpus: invalid int value: 'many'. See fplab memory --help."),
+     ("--preset gpt2 --out who.pdf", "fplab: --out 'who.pdf' is no figure; allowed: a name that ends in .svg or .png."),
+     ("--preset gpt2 --gpus 5 --tensor 5", "tensor=5 does not divide heads=12 of gpt2; allowed: 1, 2, 3, 4, 6, 12.")],
+)  # fmt: skip
 def test_what_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["memory", *words.split()]) == 2
     captured = capsys.readouterr()

@@ -63,11 +63,8 @@ def test_landmarks_of_the_dynamic_map() -> None:
 
 def test_the_closed_form() -> None:
     """10^-k (0.1 + 0.9 (f + 1/2) / 2^n) with n = 6 - k bits, up to the roundings of float32."""
-    exactly = [
-        Fraction(1, 10**k) * (Fraction(1, 10) + Fraction(9, 10) * (f + Fraction(1, 2)) / 2 ** (6 - k))
-        for k in range(6, -1, -1)
-        for f in range(2 ** (6 - k))
-    ]
+    exactly = [Fraction(1, 10**k) * (Fraction(1, 10) + Fraction(9, 10) * (f + Fraction(1, 2)) / 2 ** (6 - k))
+               for k in range(6, -1, -1) for f in range(2 ** (6 - k))]  # fmt: skip
     got = codebooks.dynamic().values[128:255]
     assert max(abs(Fraction(float(g)) / e - 1) for g, e in zip(got, exactly, strict=True)) < Fraction(2, 10**7)
 

@@ -184,13 +184,8 @@ print(cpu_target.target_context.codegen()._get_host_cpu_name(), torch.backends.c
 @pytest.mark.parametrize("name", list(cpus.CPUS)[:2])
 def test_the_imitation_holds(name: str) -> None:
     compiled, units = cpus.CPUS[name]
-    done = subprocess.run(
-        [sys.executable, "-c", IMITATED],
-        env=os.environ | cpus.environment(name),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run([sys.executable, "-c", IMITATED], env=os.environ | cpus.environment(name),
+                          capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stderr == ""
     found, capability, features = done.stdout.split()
     assert found == compiled

@@ -54,16 +54,11 @@ def test_pythons_float_is_a_double():
     assert formats.get(float).name == "fp64"
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (torch.float4_e2m1fn_x2, " Did you mean 'float4_e2m1fn'?"),
-        (ml_dtypes.float8_e4m3b11fnuz, " Did you mean 'float8_e4m3fnuz'?"),
-        (torch.tensor(1.0), ""),
-        (dict, ""),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("given", "text"),
+                         [(torch.float4_e2m1fn_x2, " Did you mean 'float4_e2m1fn'?"),
+                          (ml_dtypes.float8_e4m3b11fnuz, " Did you mean 'float8_e4m3fnuz'?"),
+                          (torch.tensor(1.0), ""), (dict, "")],
+                         ids=str)  # fmt: skip
 def test_an_unknown_dtype_is_quoted_and_the_nearest_named(given, text):
     with pytest.raises(LabError) as caught:
         formats.get(given)

@@ -367,14 +367,11 @@ def stepped(optimizer: Any) -> Any:
     return optimizer
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        ("dynamc", r"unknown code 'dynamc'\. Allowed: dynamic, linear\. Did you mean"),
-        (codebooks.nf4(), r"code is two Codebooks"),
-        ((codebooks.dynamic(False),) * 2, r"dynamic unsigned 8-bit has no negative values"),
-    ],
-)
+@pytest.mark.parametrize(("code", "text"),
+                         [("dynamc", r"unknown code 'dynamc'\. Allowed: dynamic, linear\. Did you mean"),
+                          (codebooks.nf4(), r"code is two Codebooks"),
+                          ((codebooks.dynamic(False),) * 2,
+                           r"dynamic unsigned 8-bit has no negative values")])  # fmt: skip
 def test_a_code_is_two_codebooks_the_first_with_a_sign(code: Any, text: str) -> None:
     with pytest.raises(LabError, match=text):
         Adam8bit([parameter()], code=code)

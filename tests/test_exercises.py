@@ -112,14 +112,11 @@ SHRUNK = {
     "decode_fp16": (lambda code: code & 1, (0xABCD,), (1,)),
     "rne": (lambda x, n: x > 99 and n > 1, (205, 7), (100, 2)),
     "quantize_e4m3": (lambda x: abs(x) > 3, (-1234.5,), (4.0,)),
-    "first_difference": (
-        lambda ours, recorded: ours != recorded,
-        ((0, 0, 1 << 31), (0, 0, 0)),
-        ((0x3F800000,), (0x3F800001,)),
-    ),
+    "first_difference": (lambda ours, recorded: ours != recorded, ((0, 0, 1 << 31), (0, 0, 0)),
+                         ((0x3F800000,), (0x3F800001,))),
     "with_master": (lambda weight, updates: 1.0 in updates, (0.3, (0.5, 1.0, -2.0)), (0.0, (1.0,))),
     "met_in": (lambda add, n, i, j: j > 3, (chapters.hardware.Adder("blocks"), 20, 9, 12), ("loop", 5, 0, 4)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHRUNK)

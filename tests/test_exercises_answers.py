@@ -63,36 +63,32 @@ def test_a_whole_number_of_any_type_is_an_integer(whole):
 
 @pytest.mark.parametrize(
     ("name", "given", "text"),
-    [
-        ("flags_of_overflow", np.array(5.5), "an integer is wanted, not array(5.5) (ndarray)"),
-        ("flags_of_overflow", single(5.5), "an integer is wanted, not np.float32(5.5) (float32)"),
-        ("flags_of_overflow", Fraction(11, 2), "an integer is wanted, not Fraction(11, 2) (Fraction)"),
-        ("flags_of_overflow", np.array([5]), "an integer is wanted, not array([5]) (ndarray)"),
-        ("flags_of_overflow", b"5", "an integer is wanted, not b'5' (bytes)"),
-        ("flags_of_overflow", np.True_, "an integer is wanted, not np.True_ (bool)"),
-        ("flags_of_overflow", math.nan, "an integer is wanted, not nan (float)"),
-        ("largest_e4m3", b"448", "one number is wanted, not b'448' (bytes)"),
-        ("largest_e4m3", np.complex64(448), "one number is wanted, not np.complex64(448+0j) (complex64)"),
-    ],
-)
+    [("flags_of_overflow", np.array(5.5), "an integer is wanted, not array(5.5) (ndarray)"),
+     ("flags_of_overflow", single(5.5), "an integer is wanted, not np.float32(5.5) (float32)"),
+     ("flags_of_overflow", Fraction(11, 2), "an integer is wanted, not Fraction(11, 2) (Fraction)"),
+     ("flags_of_overflow", np.array([5]), "an integer is wanted, not array([5]) (ndarray)"),
+     ("flags_of_overflow", b"5", "an integer is wanted, not b'5' (bytes)"),
+     ("flags_of_overflow", np.True_, "an integer is wanted, not np.True_ (bool)"),
+     ("flags_of_overflow", math.nan, "an integer is wanted, not nan (float)"),
+     ("largest_e4m3", b"448", "one number is wanted, not b'448' (bytes)"),
+     ("largest_e4m3", np.complex64(448), "one number is wanted, not np.complex64(448+0j) (complex64)")],
+)  # fmt: skip
 def test_what_is_no_number_of_the_kind_is_refused(name, given, text):
     assert text in str(check(name, given))
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
-    [
-        (lambda x, n: None, "an integer is wanted, not None"),
-        (lambda x, n: "1", "an integer is wanted, not '1' (str)"),
-        (lambda x, n: True, "an integer is wanted, not True (bool)"),
-        (lambda x, n: 0.5, "an integer is wanted, not 0.5 (float)"),
-        (lambda x, n: [x], "an integer is wanted, not [0] (list)"),
-        (lambda x: x, "takes 1 positional argument but 2 were given"),
-        (lambda x, n: sys.exit(3), "it raises SystemExit: 3"),
-        (5, "a function is wanted (def rne(x, n):), not 5"),
-        (None, "a function is wanted (def rne(x, n):), not None"),
-    ],
-)
+    [(lambda x, n: None, "an integer is wanted, not None"),
+     (lambda x, n: "1", "an integer is wanted, not '1' (str)"),
+     (lambda x, n: True, "an integer is wanted, not True (bool)"),
+     (lambda x, n: 0.5, "an integer is wanted, not 0.5 (float)"),
+     (lambda x, n: [x], "an integer is wanted, not [0] (list)"),
+     (lambda x: x, "takes 1 positional argument but 2 were given"),
+     (lambda x, n: sys.exit(3), "it raises SystemExit: 3"),
+     (5, "a function is wanted (def rne(x, n):), not 5"),
+     (None, "a function is wanted (def rne(x, n):), not None")],
+)  # fmt: skip
 def test_wrong_types_are_said_kindly(answer, text):
     report = check("rne", answer)
     assert not report.passed
@@ -108,13 +104,11 @@ def test_wrong_types_of_values():
 
 @pytest.mark.parametrize(
     ("name", "answer", "text"),
-    [
-        ("rne", lambda x, n: 10**5000, "≈ 2^16610"),
-        ("rne", lambda x, n: -(10**5000), "≈ -2^16610"),
-        ("next_up", lambda code: 10**5000, "≈ 2^16610  (no code of fp16)"),
-        ("rne", lambda x, n: np.array([1, 2]), "an integer is wanted, not array([1, 2]) (ndarray)"),
-    ],
-)
+    [("rne", lambda x, n: 10**5000, "≈ 2^16610"),
+     ("rne", lambda x, n: -(10**5000), "≈ -2^16610"),
+     ("next_up", lambda code: 10**5000, "≈ 2^16610  (no code of fp16)"),
+     ("rne", lambda x, n: np.array([1, 2]), "an integer is wanted, not array([1, 2]) (ndarray)")],
+)  # fmt: skip
 def test_answers_of_any_size_can_be_shown(name, answer, text):
     assert text in str(check(name, answer))
 
@@ -149,21 +143,17 @@ def of_blocks(code: Callable[[float, float], int]) -> Callable[[list[float], int
 
 WRONG = {
     "a sum of zeros without its sign": ("fma_fp16", fma_without_sign),
-    "a logarithm to the base 2 by division": (
-        "fp8_scale",
-        lambda amaxes: math.floor(math.log(448 / max(amaxes), 2)) if any(amaxes) else 0,
-    ),
-    "ties away from zero": (
-        "blockwise",
-        of_blocks(lambda x, m: int(math.copysign(math.floor(abs(x / m * 127) + 0.5), x))),
-    ),
+    "a logarithm to the base 2 by division": ("fp8_scale",
+                                              lambda amaxes: math.floor(
+                                                  math.log(448 / max(amaxes), 2)
+                                              ) if any(amaxes) else 0),
+    "ties away from zero": ("blockwise",
+                            of_blocks(lambda x, m: int(math.copysign(math.floor(abs(x / m * 127) + 0.5), x)))),
     "the inverse rounded first": ("blockwise", of_blocks(lambda x, m: round(x * (127 / m)))),
     "quotients in FP32": ("blockwise", of_blocks(lambda x, m: int(np.rint(single(x) / single(m) * single(127))))),
-    "never a scale below 1": (
-        "choose_scale",
-        lambda counts: max([0, 46 - max([i for i, n in enumerate(counts) if n], default=46)]),
-    ),
-}
+    "never a scale below 1": ("choose_scale",
+                              lambda counts: max([0, 46 - max([i for i, n in enumerate(counts) if n], default=46)])),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -89,11 +89,8 @@ def rne(x, n):
 
 
 @posix
-@pytest.mark.parametrize(
-    "text",
-    [REPLACED + WRONG, WRITES + WRONG, GUESSES + WRONG, LEAVES + WRONG, SAYS],
-    ids=["replaced", "writes", "guesses", "leaves", "says"],
-)
+@pytest.mark.parametrize("text", [REPLACED + WRONG, WRITES + WRONG, GUESSES + WRONG, LEAVES + WRONG, SAYS],
+                         ids=["replaced", "writes", "guesses", "leaves", "says"])  # fmt: skip
 def test_a_wrong_answer_does_not_pass_and_the_judge_stays(tmp_path, capfd, text):
     assert checked(tmp_path, text, ("rne",)) == 1
     out, err = capfd.readouterr()
@@ -134,15 +131,11 @@ def test_every_answer_crosses_the_line_whole():
 
 
 KINDS = [
-    kinds.Integers(0, 9),
-    kinds.Floats("fp16"),
-    kinds.Codes("e4m3"),
-    kinds.Ratios(),
-    kinds.Options(("a", True)),
+    kinds.Integers(0, 9), kinds.Floats("fp16"), kinds.Codes("e4m3"), kinds.Ratios(), kinds.Options(("a", True)),
     kinds.Bits("fp16"),
     kinds.Lists(kinds.Integers(0, 9), 0, 3),
     kinds.Several((kinds.Options(("a", None)),), ("a",)),
-]
+]  # fmt: skip
 
 
 def anything(draw, depth=0):

@@ -84,30 +84,26 @@ def test_a_function_takes_along_what_it_uses():
     assert report.passed, report
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("import threading\nlock = threading.Lock()\nanswer = lambda x, n: lock and 0", "lock cannot be sent to the"),
-        ("answer = (i for i in (1, 2))", "a generator cannot be sent to the process in which answers run ("),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"),
+                         [("import threading\nlock = threading.Lock()\nanswer = lambda x, n: lock and 0",
+                           "lock cannot be sent to the"),
+                          ("answer = (i for i in (1, 2))",
+                           "a generator cannot be sent to the process in which answers run (")])  # fmt: skip
 def test_what_cannot_be_sent_is_named(text, message):
     assert message in str(cell(text))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("x / (n - n)", "ZeroDivisionError: division by zero\n    line 3: return x / (n - n)\n  x         0"),
-        ("import sys; sys.exit(3)", "it raises SystemExit: 3\n    line 3: "),
-        ("import os; os._exit(3)", "on which it fails: it ended the whole process (exit status 3)\n  x         0"),
-        ("while True: pass", f"an input on which it fails: {LATE.format(1)}"),
-        ("10**10**9", LATE.format(1)),
-        ("import time; time.sleep(10**6)", LATE.format(1)),
-        ("import threading; threading.Event().wait()", LATE.format(1)),
-        ("import contextlib\n    while True:\n        with contextlib.suppress(BaseException): 1", LATE.format(1)),
-    ],
-)
+    [("x / (n - n)", "ZeroDivisionError: division by zero\n    line 3: return x / (n - n)\n  x         0"),
+     ("import sys; sys.exit(3)", "it raises SystemExit: 3\n    line 3: "),
+     ("import os; os._exit(3)", "on which it fails: it ended the whole process (exit status 3)\n  x         0"),
+     ("while True: pass", f"an input on which it fails: {LATE.format(1)}"),
+     ("10**10**9", LATE.format(1)),
+     ("import time; time.sleep(10**6)", LATE.format(1)),
+     ("import threading; threading.Event().wait()", LATE.format(1)),
+     ("import contextlib\n    while True:\n        with contextlib.suppress(BaseException): 1", LATE.format(1))],
+)  # fmt: skip
 def test_an_answer_that_does_not_come_back_is_reported(text, message):
     body = "return " * text.startswith("x") + text
     report = cell(f"\ndef answer(x, n):\n    {body}\n", limit=1.0)
@@ -253,17 +249,14 @@ def test_a_file_is_read_as_python_reads_it(tmp_path, encoding, first):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("# 最大\n".encode("gbk"), "is not UTF-8 text, nor in an encoding that its first line names"),
-        ("x = 1\n".encode("utf-16"), "is not UTF-8 text, nor in an encoding that its first line names"),
-        (b"# coding: nonsense\n", "is not UTF-8 text, nor in an encoding that its first line names"),
-        (b"rne = " + b"-" * 200_000 + b"448\n", "is nested too deeply for Python"),
-        (b"rne = " + b"(" * 5000 + b"448" + b")" * 5000, "is not Python: too many nested parentheses"),
-        (b"rne = 448\0", "is not Python: source code string cannot contain null bytes"),
-        (b"", "answers no exercise"),
-        (None, "cannot read"),
-    ],
-)
+    [("# 最大\n".encode("gbk"), "is not UTF-8 text, nor in an encoding that its first line names"),
+     ("x = 1\n".encode("utf-16"), "is not UTF-8 text, nor in an encoding that its first line names"),
+     (b"# coding: nonsense\n", "is not UTF-8 text, nor in an encoding that its first line names"),
+     (b"rne = " + b"-" * 200_000 + b"448\n", "is nested too deeply for Python"),
+     (b"rne = " + b"(" * 5000 + b"448" + b")" * 5000, "is not Python: too many nested parentheses"),
+     (b"rne = 448\0", "is not Python: source code string cannot contain null bytes"),
+     (b"", "answers no exercise"), (None, "cannot read")],
+)  # fmt: skip
 def test_other_files_cannot_be_checked(tmp_path, text, message):
     file = tmp_path / "mine.py"
     file.write_bytes(text) if text is not None else file.mkdir()

@@ -91,17 +91,9 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     frame = {
-        "__init__",
-        "base",
-        "figures",
-        "long_products",
-        "lost_updates",
-        "progress",
-        "recorder",
-        "runner",
-        "statistics",
+        "__init__", "base", "figures", "long_products", "lost_updates", "progress", "recorder", "runner", "statistics",
         "table",
-    }
+    }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)
 

@@ -138,11 +138,6 @@ def test_a_first_call_compiles_nothing(tmp_path: Any) -> None:
         environment = os.environ | {"FPLAB_CACHE_DIR": str(tmp_path), "FPLAB_FEW": allowed}
         subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
         assert bool(list(tmp_path.rglob("*.nbc"))) is compiled
-    wrong = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"FPLAB_FEW": "many"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    wrong = subprocess.run([sys.executable, "-c", code], env=os.environ | {"FPLAB_FEW": "many"}, capture_output=True,
+                           text=True, check=False)  # fmt: skip
     assert "FPLAB_FEW='many' is not a number of elements; allowed: 0, 1, 2, ..." in wrong.stderr

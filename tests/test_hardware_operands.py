@@ -76,14 +76,10 @@ def test_the_exponent_of_a_subnormal_fp32_c_shows() -> None:
 
 
 @pytest.mark.parametrize("regime", ["tiny", "probes"])
-@pytest.mark.parametrize(
-    ("name", "floors"),
-    [
-        ("mma.m16n8k16 bf16->fp32", (-131, -132, -133, -134, None)),
-        ("mma.m16n8k8 tf32->fp32", (-131, -132, -133, -134, None)),
-        ("mma.m16n8k16 fp16->fp16", (-19, -20, -21, -22, None)),
-    ],
-)
+@pytest.mark.parametrize(("name", "floors"),
+                         [("mma.m16n8k16 bf16->fp32", (-131, -132, -133, -134, None)),
+                          ("mma.m16n8k8 tf32->fp32", (-131, -132, -133, -134, None)),
+                          ("mma.m16n8k16 fp16->fp16", (-19, -20, -21, -22, None))])  # fmt: skip
 def test_every_floor_gives_other_results(name: str, floors: tuple[int | None, ...], regime: str) -> None:
     one, (a, b, c) = rows_of(name, regime)
     model = software.model_of(one, "H100", {})
@@ -144,18 +140,16 @@ def test_built_codes_have_the_exponents_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("device", "capability", "gpu"),
-    [
-        ("NVIDIA H100 80GB HBM3", "9.0", "H100"),
-        ("NVIDIA H200", "9.0", "H200"),
-        ("NVIDIA GH200 480GB", "9.0", "H200"),
-        ("NVIDIA A100-SXM4-80GB", "8.0", "A100"),
-        ("NVIDIA A2", "8.6", "A2"),
-        ("Tesla V100-SXM2-16GB", "7.0", "V100"),
-        ("Tesla T4", "7.5", "T4"),
-        ("NVIDIA GeForce RTX 4090", "8.9", "Ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell", "12.0", "RTXPRO6000"),
-    ],
-)
+    [("NVIDIA H100 80GB HBM3", "9.0", "H100"),
+     ("NVIDIA H200", "9.0", "H200"),
+     ("NVIDIA GH200 480GB", "9.0", "H200"),
+     ("NVIDIA A100-SXM4-80GB", "8.0", "A100"),
+     ("NVIDIA A2", "8.6", "A2"),
+     ("Tesla V100-SXM2-16GB", "7.0", "V100"),
+     ("Tesla T4", "7.5", "T4"),
+     ("NVIDIA GeForce RTX 4090", "8.9", "Ada"),
+     ("NVIDIA RTX PRO 6000 Blackwell", "12.0", "RTXPRO6000")],
+)  # fmt: skip
 def test_the_model_is_chosen_by_name_or_capability(device: str, capability: str, gpu: str) -> None:
     assert software.gpu_of({"kind": "cuda", "device": device, "capability": capability}) == gpu
     assert software.gpu_of({"kind": "cpu"}) == "H100"

@@ -116,12 +116,8 @@ def test_open_questions_are_answered_by_hypotheses() -> None:
         raise LabError("not on this GPU")
 
     tried = {
-        "wrapped": gives(1, 2),
-        "cut": gives(1, 3),
-        "also cut": gives(1, 3),
-        "never": impossible,
-        "none": unmodelled,
-    }
+        "wrapped": gives(1, 2), "cut": gives(1, 3), "also cut": gives(1, 3), "never": impossible, "none": unmodelled,
+    }  # fmt: skip
     made: Any = ("c", dict, lambda given, device: given)
     case = Case(*made, unmodelled, {"y": "bits8"}, open="Which?", hypotheses=tried)
     assert answered(case, [1, 3]).status is Status.PASS
@@ -404,12 +400,8 @@ def test_kernels_are_named_in_the_order_in_which_they_ran(monkeypatch: pytest.Mo
 
         def events(self) -> list[Any]:
             return [
-                event("b", 3),
-                event("a", 1),
-                event("b", 2),
-                event("Memcpy HtoD", 0),
-                event("op", 0, "DeviceType.CPU"),
-            ]
+                event("b", 3), event("a", 1), event("b", 2), event("Memcpy HtoD", 0), event("op", 0, "DeviceType.CPU"),
+            ]  # fmt: skip
 
     monkeypatch.setattr(profiling, "torch_for", lambda device: torch)
     monkeypatch.setattr(torch.profiler, "profile", Profile)

@@ -204,18 +204,9 @@ def test_html_inherits_colours_and_escapes() -> None:
     assert 'aria-label="&lt;b&gt;&amp;: sign 0, exponent' in page
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        Fraction(0),
-        Fraction(1),
-        Fraction(-3, 8),
-        Fraction(1, 2**149),
-        Fraction(2**127),
-        Fraction(10**30),
-        Fraction(2**90, 1),
-    ],
-)
+@pytest.mark.parametrize("x",
+                         [Fraction(0), Fraction(1), Fraction(-3, 8), Fraction(1, 2**149), Fraction(2**127),
+                          Fraction(10**30), Fraction(2**90, 1)])  # fmt: skip
 def test_decimal_text_is_exact(x: Fraction) -> None:
     assert Fraction(decimal_text(x)) == x
 
@@ -270,34 +261,30 @@ def test_custom_records_and_their_codes() -> None:
 
 @pytest.mark.parametrize(
     ("args", "text"),
-    [
-        (
-            ("0,1",),
-            "fplab.inspect('0,1'): cannot read '0,1' as a value; allowed: a number; a decimal text such as \"0.1\"",
-        ),
-        (("0b1",), "cannot read '0b1' as a value"),
-        (("",), "cannot read '' as a value"),
-        (("0x",), "cannot read '0x' as a value"),
-        (("1/0",), "'1/0' divides by zero"),
-        (("1e3001",), "the exponent of '1e3001' is beyond ±3000"),
-        (("0x1p99999999999",), "is beyond ±3000"),
-        (("9" * 251,), "a text of 251 characters is too long; allowed: 250"),
-        ((10**5000,), "at most 11000 bits"),
-        ((True,), "cannot inspect bool"),
-        ((None,), "cannot inspect NoneType"),
-        ((1j,), "cannot inspect complex"),
-        ((np.zeros(2),), "fplab.inspect(float64[2]): cannot inspect ndarray"),
-        (("fp17:0x1",), "unknown format 'fp17'. Allowed: fp64, fp32"),
-        (("fp16:0x10000",), "0x10000 is not a code of fp16, which has 16 bits; allowed: 0 to 0xffff."),
-        (("fp16:-1",), "-1 is not a code of fp16"),
-        (("fp16:zz",), "cannot read 'zz' as a code of fp16; allowed: \"fp16:0x...\" in hexadecimal"),
-        ((1, "fp15"), "fplab.inspect(1, 'fp15'): unknown format 'fp15'"),
-        ((1, []), "no format was given"),
-        ((1, "fp16", "stochastic"), "a stochastic rounding has two answers"),
-        ((1, "fp16", "up"), "unknown rounding 'up'. Allowed: rne, rna"),
-        ((1, "e4m3", "rne", "inf"), "overflow='inf' is impossible: e4m3 has no infinity. Allowed: saturate, nan."),
-    ],
-)
+    [(("0,1",),
+      "fplab.inspect('0,1'): cannot read '0,1' as a value; allowed: a number; a decimal text such as \"0.1\""),
+     (("0b1",), "cannot read '0b1' as a value"),
+     (("",), "cannot read '' as a value"),
+     (("0x",), "cannot read '0x' as a value"),
+     (("1/0",), "'1/0' divides by zero"),
+     (("1e3001",), "the exponent of '1e3001' is beyond ±3000"),
+     (("0x1p99999999999",), "is beyond ±3000"),
+     (("9" * 251,), "a text of 251 characters is too long; allowed: 250"),
+     ((10**5000,), "at most 11000 bits"),
+     ((True,), "cannot inspect bool"),
+     ((None,), "cannot inspect NoneType"),
+     ((1j,), "cannot inspect complex"),
+     ((np.zeros(2),), "fplab.inspect(float64[2]): cannot inspect ndarray"),
+     (("fp17:0x1",), "unknown format 'fp17'. Allowed: fp64, fp32"),
+     (("fp16:0x10000",), "0x10000 is not a code of fp16, which has 16 bits; allowed: 0 to 0xffff."),
+     (("fp16:-1",), "-1 is not a code of fp16"),
+     (("fp16:zz",), "cannot read 'zz' as a code of fp16; allowed: \"fp16:0x...\" in hexadecimal"),
+     ((1, "fp15"), "fplab.inspect(1, 'fp15'): unknown format 'fp15'"),
+     ((1, []), "no format was given"),
+     ((1, "fp16", "stochastic"), "a stochastic rounding has two answers"),
+     ((1, "fp16", "up"), "unknown rounding 'up'. Allowed: rne, rna"),
+     ((1, "e4m3", "rne", "inf"), "overflow='inf' is impossible: e4m3 has no infinity. Allowed: saturate, nan.")],
+)  # fmt: skip
 def test_messages(args: tuple, text: str) -> None:
     with pytest.raises(LabError) as caught:
         inspect(*args)
@@ -337,15 +324,13 @@ def test_integers_stand_beside_formats() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"formats": "int8", "rounding": "rtz"}, "int8 rounds to nearest and clips; rounding= and overflow= are"),
-        ({"formats": "nf4", "overflow": "inf"}, "nf4 rounds to nearest and clips; rounding= and overflow= are"),
-        ({"formats": "fp16", "scale": 2.0}, "scale=2.0 changes nothing here; it is for int8, int4, uint8, "),
-        ({"formats": "int8", "scale": 0.0}, "scale=0.0 is not possible; allowed: 1e-30 to 1e30."),
-        ({"formats": "int8", "scale": math.nan}, "scale=nan is not possible; allowed: 1e-30 to 1e30."),
-        ({"formats": "int9"}, "e8m0. Here also: int8, int4, uint8, dynamic_tree, dynamic, nf4."),
-    ],
-)
+    [({"formats": "int8", "rounding": "rtz"}, "int8 rounds to nearest and clips; rounding= and overflow= are"),
+     ({"formats": "nf4", "overflow": "inf"}, "nf4 rounds to nearest and clips; rounding= and overflow= are"),
+     ({"formats": "fp16", "scale": 2.0}, "scale=2.0 changes nothing here; it is for int8, int4, uint8, "),
+     ({"formats": "int8", "scale": 0.0}, "scale=0.0 is not possible; allowed: 1e-30 to 1e30."),
+     ({"formats": "int8", "scale": math.nan}, "scale=nan is not possible; allowed: 1e-30 to 1e30."),
+     ({"formats": "int9"}, "e8m0. Here also: int8, int4, uint8, dynamic_tree, dynamic, nf4.")],
+)  # fmt: skip
 def test_what_integers_and_codebooks_do_not_take(options: dict[str, Any], message: str) -> None:
     with pytest.raises(LabError, match=re.escape(message)):
         inspect("0.1", **options)

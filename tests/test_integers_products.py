@@ -96,12 +96,8 @@ def by_definition(x: np.ndarray, w: np.ndarray, method: Method, threshold: float
             if any(apart):
                 taken = [float(w[h, j]) for h in range(k) if apart[h]]
                 if rows == "int8":
-                    taken = [
-                        float(
-                            oracle.dequantize(oracle.quantize(v, float(scale_w), zero_w, INT8), float(scale_w), zero_w)
-                        )
-                        for v in taken
-                    ]
+                    taken = [float(oracle.dequantize(oracle.quantize(v, float(scale_w), zero_w, INT8), float(scale_w),
+                                                     zero_w)) for v in taken]  # fmt: skip
                 half = oracle.in_half([float(x[i, h]) for h in range(k) if apart[h]], taken)
                 total = nearest(total + half)
             result[-1].append(total)

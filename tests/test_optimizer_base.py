@@ -161,12 +161,8 @@ EIGHT = {
     "min_8bit_size": [(-1, "min_8bit_size=-1 is not possible")],
 }  # fmt: skip
 TAKEN = {"momentum": (SGD,), "betas": (Adam, Adam8bit), "eps": (Adam, Adam8bit), **dict.fromkeys(EIGHT, (Adam8bit,))}
-ASKED = [
-    (make, name, value, text)
-    for name, cases in (NUMBERS | EIGHT).items()
-    for make in TAKEN.get(name, (Adam, SGD, Adam8bit))
-    for value, text in cases
-]
+ASKED = [(make, name, value, text) for name, cases in (NUMBERS | EIGHT).items()
+         for make in TAKEN.get(name, (Adam, SGD, Adam8bit)) for value, text in cases]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "name", "value", "text"), ASKED)

@@ -37,25 +37,18 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 EN, ZH = (marked(language, "\n\n{}\n\n") for language in ("en", "zh"))
 FIRST = "\n".join(
-    [
-        EN.format(
-            "# 1. One\n\nIs this a *question*?\n\n![a dot](dot.svg) [on](02_two.ipynb#end) [paper](https://x.org)"
-        ),
-        ZH.format("# 1. 一\n\n这是一个*问题*吗？"),
-    ]
-)
+    [EN.format("# 1. One\n\nIs this a *question*?\n\n![a dot](dot.svg) [on](02_two.ipynb#end) [paper](https://x.org)"),
+     ZH.format("# 1. 一\n\n这是一个*问题*吗？")]
+)  # fmt: skip
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 2 2"><circle r="1"/></svg>'
 CODE = (
-    "import fplab\n\nfplab.course.start()",
-    "import os, sys\nprint('same')\nprint('noise', file=sys.stderr)",
-    "print('said in', fplab.lang())",
-    "fplab.widgets.gradients.widget(log2_scale=4)",
-    "fplab.widgets.bits.widget()",
+    "import fplab\n\nfplab.course.start()", "import os, sys\nprint('same')\nprint('noise', file=sys.stderr)",
+    "print('said in', fplab.lang())", "fplab.widgets.gradients.widget(log2_scale=4)", "fplab.widgets.bits.widget()",
     "from fplab.draw.style import new_figure\nfigure = new_figure(2, 1)\nfigure.subplots().plot([1, 2])\nfigure",
     "fplab.exercises.check('rne', lambda x, n: x >> n)",
     "from IPython.display import HTML\nHTML('<b>bold</b><script src=\"https://cdn.example/x.js\"></script>')",
     "print('\\x1b[31mplain\\x1b[0m <text>')",
-)
+)  # fmt: skip
 
 
 def write_notebook(path: Path, *cells: str, first: str = FIRST) -> None:
@@ -242,17 +235,15 @@ def test_an_image_from_elsewhere_is_refused(address, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [
-        ('<script src="https://cdn/x.js"></script>', ["https://cdn/x.js"]),
-        ('<link rel="stylesheet" href="//cdn/x.css">', ["//cdn/x.css"]),
-        ("<style>@import url(https://fonts/x)</style>", ["https://fonts/x"]),
-        ("<style>a { background: url('https://a/b.png') }</style>", ["https://a/b.png"]),
-        ('<p style="background:url(http://a/b)">', ["http://a/b"]),
-        ('<img srcset="a.png 2x">', ["a.png 2x"]),
-        ('<svg><use xlink:href="#here"/><image href="x.png"/></svg>', ["x.png"]),
-        ('<a href="https://example.org">x</a><img src="data:image/png;base64,AA=="><p>url(http://text)</p>', []),
-    ],
-)
+    [('<script src="https://cdn/x.js"></script>', ["https://cdn/x.js"]),
+     ('<link rel="stylesheet" href="//cdn/x.css">', ["//cdn/x.css"]),
+     ("<style>@import url(https://fonts/x)</style>", ["https://fonts/x"]),
+     ("<style>a { background: url('https://a/b.png') }</style>", ["https://a/b.png"]),
+     ('<p style="background:url(http://a/b)">', ["http://a/b"]),
+     ('<img srcset="a.png 2x">', ["a.png 2x"]),
+     ('<svg><use xlink:href="#here"/><image href="x.png"/></svg>', ["x.png"]),
+     ('<a href="https://example.org">x</a><img src="data:image/png;base64,AA=="><p>url(http://text)</p>', [])],
+)  # fmt: skip
 def test_what_a_browser_would_fetch_is_found(text, found):
     assert offline.fetched(text) == found
 
@@ -312,15 +303,10 @@ def test_the_reference_has_every_public_name(whole):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: no page is opened in a browser")
-@pytest.mark.parametrize(
-    ("words", "leads_to"),
-    [
-        ("saturate E4M3", "fp8.html#FP8"),
-        ("emulate", "fplab.nn.html#emulate"),
-        ("问题", "01_one.html#1.-"),
-        ("qwertz", None),
-    ],
-)
+@pytest.mark.parametrize(("words", "leads_to"),
+                         [("saturate E4M3", "fp8.html#FP8"),
+                          ("emulate", "fplab.nn.html#emulate"),
+                          ("问题", "01_one.html#1.-"), ("qwertz", None)])  # fmt: skip
 def test_the_search_finds(whole, tmp_path, words, leads_to):
     address = f"{whole[search.FILE].as_uri()}?q={urllib.parse.quote(words)}"
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path}", address]

@@ -94,49 +94,35 @@ MUTANTS = [
     ("quantize", Share("c", "a", casts.with_numpy, (one,)), "expected 0x3f800000 (1.0); 1 of 1,048,576"),
     ("encode", Share("c", "a", casts.with_numpy, (one,)), "gives 0x3c01 (1.0009765625), expected 0x3c00 (1.0)"),
     ("encode", Share("c", "a", casts.with_ml_dtypes, (one,)), "gives 0x3f810000 (1.0078125), expected 0x3f800000"),
-    (
-        "quantize",
-        Share("c", "a", casts.with_formula, ("tf32", "rna", one)),
-        "quantize to tf32, rna, and the bit formula",
-    ),
+    ("quantize",
+     Share("c", "a", casts.with_formula, ("tf32", "rna", one)),
+     "quantize to tf32, rna, and the bit formula"),
     ("encode", Share("c", "a", casts.edges, ("e4m3", "rtp", 1)), "encode to e4m3, rtp, overflow=saturate: input 0x3f8"),
-    (
-        "add",
-        Share("c", "a", pairs.fast_route, ("add", range(960, 961))),
-        "0x3f800000 (1.0), 0x00000000 (0.0) gives 0x3f80",
-    ),
+    ("add",
+     Share("c", "a", pairs.fast_route, ("add", range(960, 961))),
+     "0x3f800000 (1.0), 0x00000000 (0.0) gives 0x3f80"),
     ("div", Share("c", "a", pairs.with_torch, ("div", range(960, 961))), "fp16 div and torch: input 0x3f800000 (1.0)"),
-    (
-        "mul",
-        Share("c", "a", fp8.arithmetic, ("e3m4", "mul", ("rtn",), True, range(40, 56))),
-        "e3m4 mul, rtn, overflow=inf",
-    ),
+    ("mul",
+     Share("c", "a", fp8.arithmetic, ("e3m4", "mul", ("rtn",), True, range(40, 56))),
+     "e3m4 mul, rtn, overflow=inf"),
     ("sqrt", Share("c", "a", fp8.arithmetic, ("e4m3", "sqrt", ("rne",), False, range(256))), "e4m3 sqrt, rne"),
-    (
-        "fma",
-        Share("c", "a", fma.with_mpfr, ("fp32", "rtp", 100, 8000)),
-        "fp32 fma, rtp, and MPFR: input 0x3f800000 (1.0), ",
-    ),
+    ("fma",
+     Share("c", "a", fma.with_mpfr, ("fp32", "rtp", 100, 8000)),
+     "fp32 fma, rtp, and MPFR: input 0x3f800000 (1.0), "),
     ("fma", Share("c", "a", fma.with_fractions, ("e5m2", "rtz", 50, 4000)), "e5m2 fma, rtz: input 0x3f800000 (1.0), "),
-    (
-        "fma",
-        Share("c", "a", fma.every_triple, ("rne", "nan", range(56, 57))),
-        "e4m3 fma, rne, overflow=nan: input 0x3f8",
-    ),
-]
+    ("fma",
+     Share("c", "a", fma.every_triple, ("rne", "nan", range(56, 57))),
+     "e4m3 fma, rne, overflow=nan: input 0x3f8"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "share", "text"), MUTANTS, ids=lambda x: x.run.__name__ if isinstance(x, Share) else None
 )
 def test_a_wrong_route_is_reported(
-    name: str,
-    share: Share,
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, share: Share, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     """Exit status 1 and the first differing bits; the share is not remembered, and passes once the route is right."""
     with monkeypatch.context() as patch:
         patch.setattr(fplab, name, wrong(getattr(fplab, name), 1.0))
@@ -364,14 +350,8 @@ def test_a_command_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_help_names_the_parts() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.prove", "--help"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run([sys.executable, "-m", "tests.prove", "--help"], cwd=ROOT, env=environment(),
+                          capture_output=True, text=True, check=True)  # fmt: skip
     for part in command.PARTS:
         assert part.name in done.stdout
     assert "--fresh" in done.stdout

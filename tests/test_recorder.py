@@ -114,14 +114,11 @@ def test_a_nan_may_have_any_payload(tmp_path: Path) -> None:
     assert recorder.verify([tmp_path])[0].row.outcome.status is Status.PASS
 
 
-@pytest.mark.parametrize(
-    ("emulate", "detail"),
-    [
-        (toy.boom, "the emulation raised RuntimeError: boom: a message of two lines"),
-        (lambda inputs, meta: {}, "the emulation has no output 'y'"),
-        (lambda inputs, meta: {"y": np.zeros(3, np.uint8)}, "y (device against lab): shapes differ: (256,) and (3,)"),
-    ],
-)
+@pytest.mark.parametrize(("emulate", "detail"),
+                         [(toy.boom, "the emulation raised RuntimeError: boom: a message of two lines"),
+                          (lambda inputs, meta: {}, "the emulation has no output 'y'"),
+                          (lambda inputs, meta: {"y": np.zeros(3, np.uint8)},
+                           "y (device against lab): shapes differ: (256,) and (3,)")])  # fmt: skip
 def test_an_emulation_that_goes_wrong_fails(tmp_path: Path, emulate: Any, detail: str) -> None:
     records.save(tmp_path, gpu_record())
     toy.install(cases=toy.asking(toy.case("squares", emulate=emulate)))
@@ -132,19 +129,12 @@ def test_an_emulation_that_goes_wrong_fails(tmp_path: Path, emulate: Any, detail
 
 @pytest.mark.parametrize(
     ("broken", "message"),
-    [
-        (toy.case("bad", compute=toy.boom), "RuntimeError: boom: a message of two lines"),
-        (toy.case("bad", inputs=toy.boom), "RuntimeError: boom: a message of two lines"),
-        (
-            toy.case("bad", compute=lambda i, d: {"z": i["x"]}),
-            "LabError: it computed ['z'] and names formats of ['y'].",
-        ),
-        (
-            toy.case("bad", compute=lambda i, d: {"y": i["x"].astype(np.float32)}),
-            "LabError: 'y' is float32; inputs and outputs of a case are bits: unsigned integers.",
-        ),
-    ],
-)
+    [(toy.case("bad", compute=toy.boom), "RuntimeError: boom: a message of two lines"),
+     (toy.case("bad", inputs=toy.boom), "RuntimeError: boom: a message of two lines"),
+     (toy.case("bad", compute=lambda i, d: {"z": i["x"]}), "LabError: it computed ['z'] and names formats of ['y']."),
+     (toy.case("bad", compute=lambda i, d: {"y": i["x"].astype(np.float32)}),
+      "LabError: 'y' is float32; inputs and outputs of a case are bits: unsigned integers.")],
+)  # fmt: skip
 def test_a_case_that_fails_on_the_device_is_recorded_so(tmp_path: Path, broken: Any, message: str) -> None:
     toy.install(cases=toy.asking(broken, toy.case("squares")))
     (done,) = recorder.record(tmp_path, "cpu")
@@ -311,19 +301,12 @@ def test_a_gpu_is_described_by_what_its_bits_depend_on(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("hypotheses", "models", "status", "says"),
-    [
-        ({"as it is": lambda i, m: {"y": toy.squares(i["x"])}}, True, Status.PASS, "as 'as it is'"),
-        (
-            {"one more": lambda i, m: {"y": toy.squares(i["x"]) + np.uint8(1)}},
-            True,
-            Status.FAIL,
-            "no hypothesis agrees",
-        ),
-        ({}, True, Status.DIFFERS, "open: why? y (device against lab): 256 of 256 differ"),
-        ({}, False, Status.ABSENT, "open: why? y:"),
-    ],
+    [({"as it is": lambda i, m: {"y": toy.squares(i["x"])}}, True, Status.PASS, "as 'as it is'"),
+     ({"one more": lambda i, m: {"y": toy.squares(i["x"]) + np.uint8(1)}}, True, Status.FAIL, "no hypothesis agrees"),
+     ({}, True, Status.DIFFERS, "open: why? y (device against lab): 256 of 256 differ"),
+     ({}, False, Status.ABSENT, "open: why? y:")],
     ids=["a hypothesis agrees", "none agrees", "none to try", "no model"],
-)
+)  # fmt: skip
 def test_an_open_question_can_be_answered_can_fail_and_is_never_a_pass_unanswered(
     tmp_path: Path, hypotheses: Any, models: bool, status: Status, says: str
 ) -> None:

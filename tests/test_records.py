@@ -90,18 +90,16 @@ def test_every_flipped_byte_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [
-        (lambda a: a.update({"squares/out/y": a["squares/out/y"] + np.uint16(1)}), "checksum does not match"),
-        (lambda a: a.update({"squares/out/y": a["squares/out/y"].ravel()}), "checksum does not match"),
-        (lambda a: a.update({"squares/out/y": a["squares/out/y"].astype(np.uint32)}), "checksum does not match"),
-        (lambda a: a.pop("squares/in/x"), "checksum does not match"),
-        (lambda a: a.pop(records.CHECKSUM), "checksum does not match"),
-        (lambda a: a.pop(records.META), "none of fplab's"),
-        (lambda a: a.update({records.META: np.frombuffer(b"{oops", np.uint8)}), "is no JSON"),
-        (lambda a: a.update({records.META: np.frombuffer(b"[1]", np.uint8)}), "'version' is missing"),
-        (lambda a: a.update(newer(a)), "a newer fplab wrote it: it has version 2, this one reads up to 1"),
-    ],
-)
+    [(lambda a: a.update({"squares/out/y": a["squares/out/y"] + np.uint16(1)}), "checksum does not match"),
+     (lambda a: a.update({"squares/out/y": a["squares/out/y"].ravel()}), "checksum does not match"),
+     (lambda a: a.update({"squares/out/y": a["squares/out/y"].astype(np.uint32)}), "checksum does not match"),
+     (lambda a: a.pop("squares/in/x"), "checksum does not match"),
+     (lambda a: a.pop(records.CHECKSUM), "checksum does not match"),
+     (lambda a: a.pop(records.META), "none of fplab's"),
+     (lambda a: a.update({records.META: np.frombuffer(b"{oops", np.uint8)}), "is no JSON"),
+     (lambda a: a.update({records.META: np.frombuffer(b"[1]", np.uint8)}), "'version' is missing"),
+     (lambda a: a.update(newer(a)), "a newer fplab wrote it: it has version 2, this one reads up to 1")],
+)  # fmt: skip
 def test_a_changed_record_is_refused(change: object, reason: str) -> None:
     arrays = members(records.pack(a_record()))
     change(arrays)  # type: ignore[operator]
@@ -140,14 +138,10 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
         records.read(path)
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"", "no .npz file, or a cut one"),
-        (b"\x93NUMPY garbage", "no .npz file, or a cut one"),
-        (records.pack(a_record())[:-100], "no .npz file, or a cut one"),
-    ],
-)
+@pytest.mark.parametrize(("data", "reason"),
+                         [(b"", "no .npz file, or a cut one"),
+                          (b"\x93NUMPY garbage", "no .npz file, or a cut one"),
+                          (records.pack(a_record())[:-100], "no .npz file, or a cut one")])  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path: Path, data: bytes, reason: str) -> None:
     path = tmp_path / "foreign.npz"
     path.write_bytes(data)

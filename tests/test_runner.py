@@ -107,13 +107,9 @@ def test_the_csv_is_exact_and_plain(tmp_path: Path) -> None:
     assert rows[0] == ["n", "square"]
     assert rows[-1] == ["15", "225"]
     assert len(rows) == 17
-    text = figures.csv_text(
-        {
-            "x": [0.1, np.float32(0.1), np.float64(1e300), float("inf"), -0.0],
-            "n": [1, np.uint64(2**64 - 1), np.int8(-1), True, np.False_],
-            "s": ["a,b", "é", None, 'q"', ""],
-        }
-    )
+    text = figures.csv_text({"x": [0.1, np.float32(0.1), np.float64(1e300), float("inf"), -0.0],
+                             "n": [1, np.uint64(2**64 - 1), np.int8(-1), True, np.False_],
+                             "s": ["a,b", "é", None, 'q"', ""]})  # fmt: skip
     assert text == (
         'x,n,s\n0.1,1,"a,b"\n0.10000000149011612,18446744073709551615,é\n1e+300,-1,\ninf,true,"q"""\n-0.0,false,\n'
     )
@@ -138,14 +134,10 @@ def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
     assert len(done.files) == 3
 
 
-@pytest.mark.parametrize(
-    ("part", "claim", "files"),
-    [
-        ("run", "the experiment runs to its end", 0),
-        ("figures", "its figures, table and manifest are written", 0),
-        ("rows", "its figures, table and manifest are written", 0),
-    ],
-)
+@pytest.mark.parametrize(("part", "claim", "files"),
+                         [("run", "the experiment runs to its end", 0),
+                          ("figures", "its figures, table and manifest are written", 0),
+                          ("rows", "its figures, table and manifest are written", 0)])  # fmt: skip
 def test_a_broken_part_is_a_row_that_fails(part: str, claim: str, files: int, tmp_path: Path) -> None:
     toy.install(**{part: (toy.boom,) if part == "figures" else toy.boom})
     done = run(out=tmp_path / "out")

@@ -107,11 +107,9 @@ def test_an_array_of_objects_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("state", "text"),
-    [
-        ({"f": print}, "a checkpoint cannot hold a builtin_function_or_method; allowed: tensors, arrays, dict, list, "),
-        ({(1, 2): 3}, "a checkpoint cannot hold a dictionary with the key (1, 2); allowed: strings and integers."),
-    ],
-)
+    [({"f": print}, "a checkpoint cannot hold a builtin_function_or_method; allowed: tensors, arrays, dict, list, "),
+     ({(1, 2): 3}, "a checkpoint cannot hold a dictionary with the key (1, 2); allowed: strings and integers.")],
+)  # fmt: skip
 def test_what_json_and_arrays_cannot_hold_is_refused(state, text, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError) as caught:
         checkpoints.save(tmp_path / "run", {}, state)
@@ -164,12 +162,8 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(tm
     (tmp_path / "file").write_text("")
     taken: list[int] = []
     with pytest.raises(LabError, match=r"cannot write to '.*file': .* Name another folder\."):
-        fit(
-            narrow(),
-            steps=1,
-            checkpoint=tmp_path / "file" / "run.npz",
-            progress=lambda step, _steps: taken.append(step),
-        )
+        fit(narrow(), steps=1, checkpoint=tmp_path / "file" / "run.npz",
+            progress=lambda step, _steps: taken.append(step))  # fmt: skip
     assert not taken
 
 
@@ -184,11 +178,8 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
 # --- going on ---------------------------------------------------------------------------------------------------
 
 
-MOVING = replace(
-    policies.get("fp16_master"),
-    name="moving",
-    scaler=policies.scaler("DynamicScaler", init_scale=2.0**24, growth_interval=5),
-)
+MOVING = replace(policies.get("fp16_master"), name="moving",
+                 scaler=policies.scaler("DynamicScaler", init_scale=2.0**24, growth_interval=5))  # fmt: skip
 STOCHASTIC = Policy("stochastic", "", weights="bf16", states="bf16", update="stochastic")
 
 
@@ -467,15 +458,13 @@ def test_a_dynamic_scale_finds_its_way_down_and_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "text"),
-    [
-        ({"task": "digit"}, "unknown task 'digit'. Allowed: digits, digits_mlp, characters. Did you mean 'digits'?"),
-        ({"policy": "fp61"}, "unknown policy 'fp61'. Allowed: fp32, tf32, fp16, "),
-        ({"steps": 0}, "steps=0 is not possible; allowed: 1 to 1073741824."),
-        ({"every": 0}, "every=0 is not possible; allowed: 1 to 1073741824."),
-        ({"seed": 2**64}, "seed=18446744073709551616 is not possible; allowed: 0 to 18446744073709551615."),
-        ({"seed": -1}, "seed=-1 is not possible; allowed: 0 to 18446744073709551615."),
-    ],
-)
+    [({"task": "digit"}, "unknown task 'digit'. Allowed: digits, digits_mlp, characters. Did you mean 'digits'?"),
+     ({"policy": "fp61"}, "unknown policy 'fp61'. Allowed: fp32, tf32, fp16, "),
+     ({"steps": 0}, "steps=0 is not possible; allowed: 1 to 1073741824."),
+     ({"every": 0}, "every=0 is not possible; allowed: 1 to 1073741824."),
+     ({"seed": 2**64}, "seed=18446744073709551616 is not possible; allowed: 0 to 18446744073709551615."),
+     ({"seed": -1}, "seed=-1 is not possible; allowed: 0 to 18446744073709551615.")],
+)  # fmt: skip
 def test_impossible_requests_are_refused(asked, text) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError) as caught:
         fit(**({"task": "digits_mlp", "steps": 1} | asked))

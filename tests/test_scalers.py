@@ -161,14 +161,12 @@ def test_state_is_grad_scalers_and_goes_both_ways() -> None:
 
 @pytest.mark.parametrize(
     ("before", "found_inf", "after"),
-    [
-        ((65536.0, 1998), False, (65536.0, 1999)),
-        ((65536.0, 1999), False, (131072.0, 0)),
-        ((65536.0, 1999), True, (32768.0, 0)),
-        ((float(np.float32(3e38)), 1999), False, (float(np.float32(3e38)), 0)),
-        ((2.0**-149, 0), True, (0.0, 0)),
-    ],
-)
+    [((65536.0, 1998), False, (65536.0, 1999)),
+     ((65536.0, 1999), False, (131072.0, 0)),
+     ((65536.0, 1999), True, (32768.0, 0)),
+     ((float(np.float32(3e38)), 1999), False, (float(np.float32(3e38)), 0)),
+     ((2.0**-149, 0), True, (0.0, 0))],
+)  # fmt: skip
 def test_torchs_golden_steps(before, found_inf, after) -> None:  # type: ignore[no-untyped-def]
     assert TORCH.after(Tracked(*before), found_inf) == after
 

@@ -85,12 +85,8 @@ def test_every_module_has_a_layer():
     [("torch", {"hardware", "memory", "nn", "parallel", "training"}), ("matplotlib", {"draw"}), ("sklearn", set())],
 )
 def test_heavy_libraries_are_imported_at_home_only(library, homes):
-    found = {
-        str(path.relative_to(PACKAGE))
-        for path in FILES
-        for name, now in imports(path)
-        if now and name.split(".")[0] == library and part(path) not in homes
-    }
+    found = {str(path.relative_to(PACKAGE)) for path in FILES for name, now in imports(path)
+             if now and name.split(".")[0] == library and part(path) not in homes}  # fmt: skip
     assert not found
 
 

@@ -224,15 +224,9 @@ def test_sequential_is_numpys_accumulate(dtype: Any) -> None:
     _same(sums.sum(x.astype(np.float64), name), want[:, -1])
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("bf16", ml_dtypes.bfloat16),
-        ("e4m3", ml_dtypes.float8_e4m3fn),
-        ("e5m2", ml_dtypes.float8_e5m2),
-        ("e2m1", ml_dtypes.float4_e2m1fn),
-    ],
-)
+@pytest.mark.parametrize(("name", "dtype"),
+                         [("bf16", ml_dtypes.bfloat16), ("e4m3", ml_dtypes.float8_e4m3fn),
+                          ("e5m2", ml_dtypes.float8_e5m2), ("e2m1", ml_dtypes.float4_e2m1fn)])  # fmt: skip
 def test_sequential_is_ml_dtypes_addition(name: str, dtype: Any) -> None:
     """Lanes of additions in ml_dtypes, which adds in float32 and rounds: right for these formats."""
     rng = np.random.default_rng(1)
@@ -278,14 +272,10 @@ def test_results_do_not_depend_on_the_thread_count() -> None:
     try:
         for count in (1, 2, 5):
             threads.set_num_threads(count)
-            results.append(
-                [
-                    sums.sum(x, "bf16", rounding="stochastic", seed=9),
-                    sums.sum(x, "fp16", "kahan", running=True),
-                    sums.sum(x, "e4m3", "pairwise", flags=True)[1],
-                    sums.dot(x, x, "fp16", accumulate="exact", rounding="stochastic", seed=1),
-                ]
-            )
+            results.append([sums.sum(x, "bf16", rounding="stochastic", seed=9),
+                            sums.sum(x, "fp16", "kahan", running=True),
+                            sums.sum(x, "e4m3", "pairwise", flags=True)[1],
+                            sums.dot(x, x, "fp16", accumulate="exact", rounding="stochastic", seed=1)])  # fmt: skip
     finally:
         threads.set_num_threads(None)
     for other in results[1:]:
@@ -354,23 +344,21 @@ def test_nan_needs_a_place() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [
-        ({"order": "pairwse"}, "unknown order 'pairwse'. Allowed: sequential, pairwise, .* Did you mean 'pairwise'"),
-        ({"fmt": "fp61"}, "unknown format 'fp61'"),
-        ({"fmt": "fp64"}, "fmt='fp64' has 64 bits; allowed: formats of at most 32 bits"),
-        ({"accumulate": "fp64"}, 'accumulate="exact" with store="fp64" gives the exact sum'),
-        ({"order": "pairwise", "running": True}, "running=True is impossible with order='pairwise'. Allowed: sequ"),
-        ({"accumulate": "exact", "running": True}, "rounds once"),
-        ({"rounding": "stochastic"}, "needs seed="),
-        ({"rounding": "up"}, "unknown rounding 'up'"),
-        ({"block": 0}, "block=0 is not possible; allowed: 1"),
-        ({"axis": 2}, r"axis=2 is not possible; allowed: -2 to 1 for shape \(3, 4\)"),
-        ({"axis": 0.5}, "axis=0.5 is not an integer"),
-        ({"fmt": "e8m0", "order": "kahan"}, "e8m0 has no negative numbers"),
-        ({"fmt": "e4m3", "overflow": "inf"}, "e4m3 has no infinity"),
-        ({"x": np.array(["a"])}, "x has dtype"),
-    ],
-)
+    [({"order": "pairwse"}, "unknown order 'pairwse'. Allowed: sequential, pairwise, .* Did you mean 'pairwise'"),
+     ({"fmt": "fp61"}, "unknown format 'fp61'"),
+     ({"fmt": "fp64"}, "fmt='fp64' has 64 bits; allowed: formats of at most 32 bits"),
+     ({"accumulate": "fp64"}, 'accumulate="exact" with store="fp64" gives the exact sum'),
+     ({"order": "pairwise", "running": True}, "running=True is impossible with order='pairwise'. Allowed: sequ"),
+     ({"accumulate": "exact", "running": True}, "rounds once"),
+     ({"rounding": "stochastic"}, "needs seed="),
+     ({"rounding": "up"}, "unknown rounding 'up'"),
+     ({"block": 0}, "block=0 is not possible; allowed: 1"),
+     ({"axis": 2}, r"axis=2 is not possible; allowed: -2 to 1 for shape \(3, 4\)"),
+     ({"axis": 0.5}, "axis=0.5 is not an integer"),
+     ({"fmt": "e8m0", "order": "kahan"}, "e8m0 has no negative numbers"),
+     ({"fmt": "e4m3", "overflow": "inf"}, "e4m3 has no infinity"),
+     ({"x": np.array(["a"])}, "x has dtype")],
+)  # fmt: skip
 def test_bad_requests_say_what_is_allowed(arguments: dict[str, Any], text: str) -> None:
     given_arguments = {"x": np.ones((3, 4)), "fmt": "fp16", **arguments}
     with pytest.raises(LabError, match=text) as error:

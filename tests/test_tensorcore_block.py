@@ -68,12 +68,9 @@ def test_one_block_against_the_oracle(data: st.DataObject) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    model=st.sampled_from([m for m in distinct() if not m.scale]),
-    option=st.sampled_from([(n, v) for n, vs in OPTIONS.items() for v in vs[1:] if n != "saturate"]),
-    regime=st.sampled_from(["tiny", "sparse", "big", "codes"]),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(model=st.sampled_from([m for m in distinct() if not m.scale]),
+       option=st.sampled_from([(n, v) for n, vs in OPTIONS.items() for v in vs[1:] if n != "saturate"]),
+       regime=st.sampled_from(["tiny", "sparse", "big", "codes"]), seed=st.integers(0, 2**32 - 1))  # fmt: skip
 def test_open_options_against_the_oracle(model: Model, option: tuple[str, str], regime: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = model.with_options(**dict([option]))
@@ -134,14 +131,9 @@ LESS = [2.0**-12, -(2.0**-20), -0.0, -0.0], [2.0**-13, 2.0**-20, 1.0, 1.0]
     ],
 )
 def test_each_open_option_by_hand(
-    option: dict[str, str],
-    cell: tuple[str, str, str],
-    a: list[float],
-    b: list[float],
-    c: float,
-    default: float,
+    option: dict[str, str], cell: tuple[str, str, str], a: list[float], b: list[float], c: float, default: float,
     other: float,
-) -> None:
+) -> None:  # fmt: skip
     model = get_model(*cell)
     for record, wanted in ((model, default), (model.with_options(**option), other)):
         assert bits(dot(a, b, c, gpu=record)) == bits(wanted)

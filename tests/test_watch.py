@@ -57,12 +57,8 @@ def total(seen: watch, kind: str, layer: str | None = None) -> int:
 
 
 def hooks_of(model: nn.Module) -> int:
-    return sum(
-        len(h)
-        for m in model.modules()
-        for name, h in vars(m).items()
-        if name.endswith("_hooks") and isinstance(h, dict)
-    )
+    return sum(len(h) for m in model.modules() for name, h in vars(m).items()
+               if name.endswith("_hooks") and isinstance(h, dict))  # fmt: skip
 
 
 # --- what is counted -----------------------------------------------------------------------------------------------
@@ -135,11 +131,8 @@ def test_states_and_what_they_would_lose():
     lost = 0
     with watch(model, optimizer, every=1) as seen:
         for _ in range(6):
-            old = {
-                n: optimizer.state[p]["exp_avg_sq"].numpy().copy()
-                for n, p in model.named_parameters()
-                if optimizer.state
-            }
+            old = {n: optimizer.state[p]["exp_avg_sq"].numpy().copy() for n, p in model.named_parameters()
+                   if optimizer.state}  # fmt: skip
             loop(model, optimizer, 1)
             for n, p in model.named_parameters():
                 if n in old:

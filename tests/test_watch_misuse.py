@@ -66,17 +66,15 @@ def test_a_watch_inside_a_watch_and_one_used_twice():
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [
-        ({"model": 3}, "model is a int; it must be a torch.nn.Module"),
-        ({"model": nn.ReLU()}, "ReLU has no parameters; there is no training to watch"),
-        ({"optimizer": [1]}, r"optimizer is a list without step\(\); pass what updates the parameters"),
-        ({"scaler": object()}, r"scaler is a object without scale\(\); pass a loss scaler, or None"),
-        ({"every": 0}, "every=0 is not possible; allowed: 1 to"),
-        ({"keep": -1}, "keep=-1 is not possible; allowed: 0 to"),
-        ({"formats": ()}, r"formats=\(\) names no candidate"),
-        ({"formats": ("fp15",)}, r"unknown format 'fp15'\. Allowed: .* Did you mean 'fp16'\?"),
-    ],
-)
+    [({"model": 3}, "model is a int; it must be a torch.nn.Module"),
+     ({"model": nn.ReLU()}, "ReLU has no parameters; there is no training to watch"),
+     ({"optimizer": [1]}, r"optimizer is a list without step\(\); pass what updates the parameters"),
+     ({"scaler": object()}, r"scaler is a object without scale\(\); pass a loss scaler, or None"),
+     ({"every": 0}, "every=0 is not possible; allowed: 1 to"),
+     ({"keep": -1}, "keep=-1 is not possible; allowed: 0 to"),
+     ({"formats": ()}, r"formats=\(\) names no candidate"),
+     ({"formats": ("fp15",)}, r"unknown format 'fp15'\. Allowed: .* Did you mean 'fp16'\?")],
+)  # fmt: skip
 def test_arguments_that_do_not_fit(given, text):
     model = mlp()
     arguments = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)} | given

@@ -51,15 +51,13 @@ class Shifted(nn.Module):
 @pytest.mark.parametrize("every", [1, 1000])
 @pytest.mark.parametrize(
     ("poison", "kind", "tensor", "layer", "cause"),
-    [
-        ("first.weight", "weights", "first.weight", "first", "not the optimizer's doing, whose last step left it"),
-        ("own.inner.weight", "weights", "own.inner.weight", "own.inner", "look at what else writes to it or rounds it"),
-        ("own.shift", "buffers", "own.shift", "own", "this layer used a buffer that holds it"),
-        ("factor", "input", "the input of own.last", "own.last", "no module returned it: look at the functions called"),
-        ("large", "activations", "first", "first", "beyond the largest value of its format"),
-        ("place", "activations", "place", "place", "beyond the largest value of its format"),
-    ],
-)
+    [("first.weight", "weights", "first.weight", "first", "not the optimizer's doing, whose last step left it"),
+     ("own.inner.weight", "weights", "own.inner.weight", "own.inner", "look at what else writes to it or rounds it"),
+     ("own.shift", "buffers", "own.shift", "own", "this layer used a buffer that holds it"),
+     ("factor", "input", "the input of own.last", "own.last", "no module returned it: look at the functions called"),
+     ("large", "activations", "first", "first", "beyond the largest value of its format"),
+     ("place", "activations", "place", "place", "beyond the largest value of its format")],
+)  # fmt: skip
 def test_what_broke_outside_the_optimizer_is_named_rather_than_the_layer_that_shows_it(
     poison, kind, tensor, layer, cause, every
 ):

@@ -79,16 +79,14 @@ def test_a_run_that_diverges_in_fp16_is_named_at_its_first_infinity():
 
 @pytest.mark.parametrize(
     ("poison", "kind", "tensor", "step", "cause"),
-    [
-        ("input", "input", "the model's input", 2, "the data holds it already"),
-        ("weight", "initial weights", "one.weight", 0, "there before the first step"),
-        ("forward", "activations", "mid", 2, "no infinity came before this NaN"),
-        ("loss", "activation gradients", "two", 2, "the forward pass was finite and the backward pass is not"),
-        ("gradient", "weight gradients", "two.weight", 2, "the forward pass was finite and the backward pass is not"),
-        ("update", "updates", "two.weight", 2, "the gradients were finite and the update is not"),
-        ("state", "state momentum_buffer", "two.weight", 2, "the optimizer's state overflows"),
-    ],
-)
+    [("input", "input", "the model's input", 2, "the data holds it already"),
+     ("weight", "initial weights", "one.weight", 0, "there before the first step"),
+     ("forward", "activations", "mid", 2, "no infinity came before this NaN"),
+     ("loss", "activation gradients", "two", 2, "the forward pass was finite and the backward pass is not"),
+     ("gradient", "weight gradients", "two.weight", 2, "the forward pass was finite and the backward pass is not"),
+     ("update", "updates", "two.weight", 2, "the gradients were finite and the update is not"),
+     ("state", "state momentum_buffer", "two.weight", 2, "the optimizer's state overflows")],
+)  # fmt: skip
 def test_the_first_tensor_is_named_wherever_it_is(poison, kind, tensor, step, cause):
     class Poison(nn.Module):
         on = False

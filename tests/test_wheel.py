@@ -102,18 +102,16 @@ LACKS = '{0} is not installed, which this needs: pip install "fplab[{1}]", or pi
 
 @pytest.mark.parametrize(
     ("code", "library", "extra"),
-    [
-        ("fplab.nn.emulate", "torch", "torch"),
-        ("from fplab.training import Adam", "torch", "torch"),
-        ("fplab.memory.trace", "torch", "torch"),
-        ("fplab.parallel.launch('ddp')", "torch", "torch"),
-        ("fplab.experiments.show('schedules')", "matplotlib", "torch"),
-        ("from fplab import plots", "matplotlib", "torch"),
-        ("fplab.widgets.bits.widget()", "ipywidgets", "lab"),
-        ("fplab.exercises.check('rne', lambda x, n: x)", "cloudpickle", "lab"),
-        ("fplab.pages.write([], out='x')", "nbformat", "lab"),
-    ],
-)
+    [("fplab.nn.emulate", "torch", "torch"),
+     ("from fplab.training import Adam", "torch", "torch"),
+     ("fplab.memory.trace", "torch", "torch"),
+     ("fplab.parallel.launch('ddp')", "torch", "torch"),
+     ("fplab.experiments.show('schedules')", "matplotlib", "torch"),
+     ("from fplab import plots", "matplotlib", "torch"),
+     ("fplab.widgets.bits.widget()", "ipywidgets", "lab"),
+     ("fplab.exercises.check('rne', lambda x, n: x)", "cloudpickle", "lab"),
+     ("fplab.pages.write([], out='x')", "nbformat", "lab")],
+)  # fmt: skip
 def test_a_missing_part_says_which_extra_to_install(clean: Path, code: str, library: str, extra: str) -> None:
     ran = done([clean / "python", "-c", f"import fplab; {code}"])
     assert ran.returncode == 1
@@ -122,16 +120,14 @@ def test_a_missing_part_says_which_extra_to_install(clean: Path, code: str, libr
 
 @pytest.mark.parametrize(
     ("words", "library", "extra"),
-    [
-        (["run"], "torch", "torch"),
-        (["figures", "formats"], "torch", "torch"),
-        (["record", "--out", "x"], "torch", "torch"),
-        (["memory", "--preset", "gpt2", "--out", "x.svg"], "matplotlib", "torch"),
-        (["exercise", "check", "FILE"], "hypothesis", "lab"),
-        (["lab", "FOLDER"], "jupyterlab", "lab"),
-        (["pages", "00"], "nbformat", "lab"),
-    ],
-)
+    [(["run"], "torch", "torch"),
+     (["figures", "formats"], "torch", "torch"),
+     (["record", "--out", "x"], "torch", "torch"),
+     (["memory", "--preset", "gpt2", "--out", "x.svg"], "matplotlib", "torch"),
+     (["exercise", "check", "FILE"], "hypothesis", "lab"),
+     (["lab", "FOLDER"], "jupyterlab", "lab"),
+     (["pages", "00"], "nbformat", "lab")],
+)  # fmt: skip
 def test_a_command_says_it_too(clean: Path, words: list[str], library: str, extra: str, tmp_path: Path) -> None:
     answers = tmp_path / "answers.py"
     answers.write_text("rne = lambda x, n: round(x / 2**n)\n")

@@ -103,13 +103,5 @@ def decay_is_l2() -> Iterator[Part]:
         for name, made in (("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam))
     }
     same = {name: abs(l2 - decoupled) < 1e-9 for name, (l2, decoupled) in steps.items()}
-    yield from (
-        part(
-            say("{name}: L2 term, decoupled decay", name=name),
-            say("the same"),
-            f"{l2:.6f}, {decoupled:.6f}",
-            same[name],
-            any(same.values()),
-        )
-        for name, (l2, decoupled) in steps.items()
-    )
+    yield from (part(say("{name}: L2 term, decoupled decay", name=name), say("the same"), f"{l2:.6f}, {decoupled:.6f}",
+                     same[name], any(same.values())) for name, (l2, decoupled) in steps.items())  # fmt: skip

@@ -163,13 +163,9 @@ def pytorch_names() -> Iterator[Part]:
 
 # Micikevicius et al. 2018 (arXiv 1710.03740), Table 1: ILSVRC12 top-1 in per cent, FP32 and mixed.
 TOP_1 = {
-    "AlexNet": (56.77, 56.93),
-    "VGG-D": (65.40, 65.43),
-    "GoogLeNet": (68.33, 68.43),
-    "Inception v2": (70.03, 70.02),
-    "Inception v3": (73.85, 74.13),
-    "ResNet50": (75.92, 76.04),
-}
+    "AlexNet": (56.77, 56.93), "VGG-D": (65.40, 65.43), "GoogLeNet": (68.33, 68.43), "Inception v2": (70.03, 70.02),
+    "Inception v3": (73.85, 74.13), "ResNet50": (75.92, 76.04),
+}  # fmt: skip
 
 
 @tries("same-accuracy")

@@ -53,16 +53,9 @@ def block_size(block: int | None, n: int) -> int:
 
 @quotes_call
 def quantize_blockwise(
-    x: Any,
-    code: str | Codebook,
-    block: int | None = 2048,
-    ties: str | Rule = "even",
-    *,
-    stochastic: bool = False,
-    seed: int | None = None,
-    nan: str | None = None,
-    out: Array | None = None,
-) -> Quantized:
+    x: Any, code: str | Codebook, block: int | None = 2048, ties: str | Rule = "even", *, stochastic: bool = False,
+    seed: int | None = None, nan: str | None = None, out: Array | None = None,
+) -> Quantized:  # fmt: skip
     """Quantise an array block by block: ``argmin_j |Q_j - x_i / N|`` with N the block's largest magnitude.
 
     ``x``: float32; other dtypes are rounded to it first. ``code``: a :class:`Codebook`, or the name of one of

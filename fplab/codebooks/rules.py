@@ -47,23 +47,10 @@ SIGN = Rule(
 CUDA = Rule(
     "bitsandbytes cuda", "dQuantize<0> in csrc/kernels.cu", exact_midpoints=False, divides=False, zeros_as_zero=False
 )
-TORCH = Rule(
-    "bitsandbytes torch",
-    "bitsandbytes/backends/default/ops.py, torch.bucketize",
-    even_ties=False,
-    exact_midpoints=False,
-    divides=False,
-)
-CPU = Rule(
-    "bitsandbytes cpu",
-    "csrc/cpu_ops.cpp, a table of 65,536 entries",
-    even_ties=False,
-    exact_midpoints=False,
-    divides=False,
-    clamps=False,
-    look_up=1 << 16,
-    zeros_as_zero=False,
-)
+TORCH = Rule("bitsandbytes torch", "bitsandbytes/backends/default/ops.py, torch.bucketize", even_ties=False,
+             exact_midpoints=False, divides=False)  # fmt: skip
+CPU = Rule("bitsandbytes cpu", "csrc/cpu_ops.cpp, a table of 65,536 entries", even_ties=False, exact_midpoints=False,
+           divides=False, clamps=False, look_up=1 << 16, zeros_as_zero=False)  # fmt: skip
 RULES = {rule.name: rule for rule in (EVEN, LOWER, SIGN, CUDA, TORCH, CPU)}
 """How a tie between two values of a codebook is decided, by name."""
 

@@ -107,18 +107,10 @@ def percent(share: float) -> str:
 
 
 def binade_histogram(
-    ax: Axes,
-    counts: np.ndarray,
-    *,
-    exponents: np.ndarray,
-    zero: int | None = None,
-    thresholds: Sequence[Threshold] | str | Format = "fp16",
-    label: str | None = None,
-    shift: int | None = None,
-    show_shares: bool = True,
-    show_names: bool = True,
-    series: int = 0,
-) -> None:
+    ax: Axes, counts: np.ndarray, *, exponents: np.ndarray, zero: int | None = None,
+    thresholds: Sequence[Threshold] | str | Format = "fp16", label: str | None = None, shift: int | None = None,
+    show_shares: bool = True, show_names: bool = True, series: int = 0,
+) -> None:  # fmt: skip
     """Draw how many values lie in each binade, as a percentage of all values, against a format's thresholds.
 
     ``counts`` and ``exponents``: integers (B,), bar i counts ``2**exponents[i] <= |x| < 2**(exponents[i]+1)``.

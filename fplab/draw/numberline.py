@@ -36,14 +36,9 @@ def values_between(fmt: Format, low: Fraction, high: Fraction) -> list[Fraction]
 
 
 def number_line(
-    ax: Axes,
-    fmt: FormatLike,
-    low: float,
-    high: float,
-    *,
-    x: Fraction | float | None = None,
+    ax: Axes, fmt: FormatLike, low: float, high: float, *, x: Fraction | float | None = None,
     roundings: Sequence[str] = ("rtn", "rne", "rtp"),
-) -> None:
+) -> None:  # fmt: skip
     """Draw the values of a format between two numbers as ticks, and name as many as there is room for.
 
     ``x``: a number between them; its two neighbours are joined to it by arrows that name the ``roundings`` which go
@@ -96,19 +91,9 @@ def _roundings(ax: Axes, fmt: Format, x: Fraction, modes: Sequence[str]) -> None
     for i, (goal, names) in enumerate(sorted(goals.items())):
         side = 0 if goal == x else -1 if goal < x else 1
         bend = f"arc3,rad={0.25 * -side}"
-        ax.annotate(
-            "",
-            (float(goal), 0.2),
-            (float(x), 0.85),
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": look(i).color,
-                "linestyle": look(i).linestyle,
-                "connectionstyle": bend,
-                "lw": 1.4,
-                "shrinkA": 5,
-            },
-        )
+        ax.annotate("", (float(goal), 0.2), (float(x), 0.85),
+                    arrowprops={"arrowstyle": "-|>", "color": look(i).color, "linestyle": look(i).linestyle,
+                                "connectionstyle": bend, "lw": 1.4, "shrinkA": 5})  # fmt: skip
         ax.annotate(" ".join(names), (float(goal), 0.2), (7 * side, 8), textcoords="offset points", va="center",
                     ha={-1: "right", 0: "center", 1: "left"}[side], color=look(i).color, fontsize=9)  # fmt: skip
     ax.plot([float(x)], [0.85], marker="o", color=theme.ink, markersize=6)

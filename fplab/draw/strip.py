@@ -13,15 +13,9 @@ DIFFERS = {"font_weight": "bold", "text_decoration": "underline"}
 YELLOW = "#d69e14"
 FILLS = {"sign": RED, "exponent": YELLOW, "zeros": YELLOW, "indicator": GREEN, "fraction": BLUE, "index": PURPLE}
 FIELD_NAMES = {
-    "sign": say("sign"),
-    "exponent": say("exponent"),
-    "fraction": say("fraction"),
-    "zeros": say("zeros"),
-    "indicator": say("indicator"),
-    "integer": say("integer"),
-    "index": say("index"),
-    "bits": say("bits"),
-}
+    "sign": say("sign"), "exponent": say("exponent"), "fraction": say("fraction"), "zeros": say("zeros"),
+    "indicator": say("indicator"), "integer": say("integer"), "index": say("index"), "bits": say("bits"),
+}  # fmt: skip
 
 
 BIT = "fplab-bit"  # the class of a button that is a bit; its field's name follows in another

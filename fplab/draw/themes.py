@@ -35,28 +35,12 @@ class Theme:
     fraction: str
 
 
-LIGHT = Theme(
-    name="light",
-    background="#ffffff",
-    ink="#1c2128",
-    muted="#59636e",
-    grid="#dde1e6",
-    series=("#1f66e0", "#c94a08", "#045c47", "#6a1fa0", "#15181d", "#a84e8b", "#5d6369", "#654111"),
-    sign="#f6c6c0",
-    exponent="#f7dda0",
-    fraction="#bfdcf5",
-)
-DARK = Theme(
-    name="dark",
-    background="#14181f",
-    ink="#e8ebef",
-    muted="#a3adb9",
-    grid="#303844",
-    series=("#85b7f5", "#f5872a", "#4befb1", "#a268e8", "#f1f4f8", "#ff378c", "#7f8ba0", "#ecec50"),
-    sign="#8a3b34",
-    exponent="#7a5a10",
-    fraction="#1f5a8c",
-)
+LIGHT = Theme(name="light", background="#ffffff", ink="#1c2128", muted="#59636e", grid="#dde1e6",
+              series=("#1f66e0", "#c94a08", "#045c47", "#6a1fa0", "#15181d", "#a84e8b", "#5d6369", "#654111"),
+              sign="#f6c6c0", exponent="#f7dda0", fraction="#bfdcf5")  # fmt: skip
+DARK = Theme(name="dark", background="#14181f", ink="#e8ebef", muted="#a3adb9", grid="#303844",
+             series=("#85b7f5", "#f5872a", "#4befb1", "#a268e8", "#f1f4f8", "#ff378c", "#7f8ba0", "#ecec50"),
+             sign="#8a3b34", exponent="#7a5a10", fraction="#1f5a8c")  # fmt: skip
 THEMES = {"light": LIGHT, "dark": DARK}
 STATIC = "FPLAB_STATIC"  # set where a page is made that no kernel stands behind
 

@@ -105,11 +105,9 @@ def binade_limits(picture: Picture) -> tuple[int, int]:
 
 
 def heat_maps(
-    row: SubFigure,
-    panels: Mapping[str, Mapping[str, tuple[Array, Array]]],
-    candidates: Sequence[Format],
+    row: SubFigure, panels: Mapping[str, Mapping[str, tuple[Array, Array]]], candidates: Sequence[Format],
     limits: tuple[int, int],
-) -> None:
+) -> None:  # fmt: skip
     """Three kinds side by side: above each the candidates' ranges, below a row of cells for each layer."""
     most = max(len(p) for p in panels.values())
     axes = row.subplots(2, 3, height_ratios=[0.16 * len(candidates), 0.2 * most], squeeze=False)

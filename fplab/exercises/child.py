@@ -43,11 +43,8 @@ COMPILER = os.sep + "numba" + os.sep
 IMPORTING = "<frozen importlib._bootstrap>"
 INNERMOST = 500  # frames among which the compiler is looked for: a recursion without end has millions
 # Files whose lines are not the answer's own.
-NOT_THE_ANSWER = (
-    str(Path(__file__).parent.parent) + os.sep,
-    str(Path(np.__file__).parent) + os.sep,
-    os.path.dirname(os.__file__),
-)
+NOT_THE_ANSWER = (str(Path(__file__).parent.parent) + os.sep, str(Path(np.__file__).parent) + os.sep,
+                  os.path.dirname(os.__file__))  # fmt: skip
 
 
 def main() -> None:

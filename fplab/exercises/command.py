@@ -123,13 +123,9 @@ def show_progress(args: Arguments) -> int:
 
 
 ACTIONS = {
-    "list": list_all,
-    "start": start,
-    "check": check_file,
-    "show": show_one,
-    "solution": show_solution,
+    "list": list_all, "start": start, "check": check_file, "show": show_one, "solution": show_solution,
     "progress": show_progress,
-}
+}  # fmt: skip
 
 
 def run(args: Arguments) -> int:

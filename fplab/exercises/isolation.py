@@ -21,21 +21,13 @@ GIB = 1 << 30
 
 BWRAP = ("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--ro-bind", "/", "/")
 MEANS = (
-    (
-        (*BWRAP, "--dev", "/dev", "--proc", "/proc"),
-        say(
-            "isolated by bubblewrap: no network, no other process in reach, home folders and /tmp hidden, the rest "
-            "read-only."
-        ),
-    ),
-    (
-        ("unshare", "--user", "--map-current-user", "--net", "--ipc", "--pid", "--fork", "--kill-child"),
-        say(
-            "isolated by unshare: no network, no other process in reach. Your files are not protected: install "
-            "bubblewrap for that."
-        ),
-    ),
-)
+    ((*BWRAP, "--dev", "/dev", "--proc", "/proc"),
+     say("isolated by bubblewrap: no network, no other process in reach, home folders and /tmp hidden, the rest "
+         "read-only.")),
+    (("unshare", "--user", "--map-current-user", "--net", "--ipc", "--pid", "--fork", "--kill-child"),
+     say("isolated by unshare: no network, no other process in reach. Your files are not protected: install bubblewrap "
+         "for that.")),
+)  # fmt: skip
 NONE = say(
     "isolated by limits of resources and an empty home folder alone: network and files are in reach of the answers, "
     "for this system offers neither bubblewrap nor user namespaces."

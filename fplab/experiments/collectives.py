@@ -59,12 +59,9 @@ WIRES = (
     *(Wire(fmt, "stochastic", seed=1) for fmt in ("fp16", "bf16", "e5m2")),
 )
 # A ring, a tree and doubling with every wire: what is not drawn is in the full size's table.
-OTHERS = tuple(
-    Curve(f"{wire.format} {wire.rounding}, added in {wire.add}, {algorithm}", algorithm, wire)
-    for algorithm in ("ring", "tree", "doubling")
-    for wire in WIRES
-    if (algorithm, wire) not in {(one.algorithm, one.wire) for one in CURVES}
-)
+OTHERS = tuple(Curve(f"{wire.format} {wire.rounding}, added in {wire.add}, {algorithm}", algorithm, wire)
+               for algorithm in ("ring", "tree", "doubling") for wire in WIRES
+               if (algorithm, wire) not in {(one.algorithm, one.wire) for one in CURVES})  # fmt: skip
 # E4M3's range ends at 448: its sums are of gradients, which are scaled to 1.
 E4M3 = (Curve("E4M3, ring", "ring", Wire("e4m3")), Curve("E4M3, tree", "tree", Wire("e4m3")))
 ON_GRADIENTS = (CURVES[0], CURVES[1], CURVES[2], CURVES[4], CURVES[5], *E4M3)

@@ -45,14 +45,9 @@ def default_folder(full: bool) -> Path:
 
 
 def write_outputs(
-    folder: Path,
-    name: str,
-    experiment: Experiment,
-    result: Any,
-    size: str,
-    tick: Tick,
+    folder: Path, name: str, experiment: Experiment, result: Any, size: str, tick: Tick,
     pictures: Sequence[str] = ("svg",),
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Write the figures, the table and the manifest's entry of one experiment; returns the files."""
     written = write_figures(folder, name, experiment, result, tick, pictures)
     table = folder / f"{name}.csv"

@@ -236,12 +236,9 @@ def listed(values: Mapping[Any, float], spec: str) -> Text:
 
 def compared_columns(kinds: Mapping[str, Any], way: str, names: Sequence[Text]) -> Columns:
     """A row for each kind, length and ``way``: errors as shares of sum|a b|, and the bound where there is one."""
-    rows = [
-        (kind, k, name.en, *shares)
-        for kind, one in kinds.items()
-        for i, name in enumerate(names)
-        for k, *shares in zip(one.lengths.tolist(), *(part.tolist() for part in one.shares(i)), strict=True)
-    ]
+    rows = [(kind, k, name.en, *shares) for kind, one in kinds.items() for i, name in enumerate(names)
+            for k, *shares in zip(one.lengths.tolist(), *(part.tolist() for part in one.shares(i)),
+                                  strict=True)]  # fmt: skip
     return in_columns(("operands", "K", way, "mean error", "largest error", "largest bound"), rows)
 
 

@@ -316,10 +316,8 @@ def mixed(result: Result) -> Outcome:
     return measured(bool(holds), said, Sample(len(half), float(np.ptp(half)), 0.06))
 
 
-@CLAIMS.measured(
-    "with AdamW in FP32, where weights take 5 to 10%, activations take 60 to 80%, and gradients with Adam's states "
-    "15 to 30%"
-)
+@CLAIMS.measured("with AdamW in FP32, where weights take 5 to 10%, activations take 60 to 80%, and gradients with "
+                 "Adam's states 15 to 30%")  # fmt: skip
 def shares(result: Result) -> Outcome:
     """Where FP32 weights take 5 to 10%, activations take 60 to 80%; gradients take what the weights take.
 

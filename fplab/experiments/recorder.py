@@ -364,12 +364,9 @@ class Evidenced:
 
 
 def verify(
-    folders: Sequence[Path] = (),
-    live: bool = False,
-    device: str = "cuda",
-    tick: Tick = silent,
+    folders: Sequence[Path] = (), live: bool = False, device: str = "cuda", tick: Tick = silent,
     data_set: Path | None = None,
-) -> list[Evidenced]:
+) -> list[Evidenced]:  # fmt: skip
     """Compare every record in the folders with the emulation, case by case; without folders, the package's own.
 
     With ``live``, the cases are also computed on ``device`` now; with ``data_set``, the folder of a copy of "MATLAB

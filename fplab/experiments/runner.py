@@ -49,16 +49,9 @@ class Finished:
 
 
 def run_experiments(
-    names: Sequence[str] | None = None,
-    *,
-    full: bool = False,
-    out: Path | None = None,
-    claims: bool = True,
-    quiet: bool = False,
-    recorded: Sequence[Path] | None = None,
-    pictures: Sequence[str] = ("svg",),
-    jobs: int = 1,
-) -> Iterator[Finished]:
+    names: Sequence[str] | None = None, *, full: bool = False, out: Path | None = None, claims: bool = True,
+    quiet: bool = False, recorded: Sequence[Path] | None = None, pictures: Sequence[str] = ("svg",), jobs: int = 1,
+) -> Iterator[Finished]:  # fmt: skip
     """Run experiments, all unless named, and write their figures into ``out``; gives each as it ends.
 
     ``claims=False`` draws without checking. ``recorded``: folders of GPU records, the package's own by default.
@@ -103,14 +96,9 @@ def _result(name: str, future: Future[Finished]) -> Finished:
 
 
 def run_one(
-    name: str,
-    tick: Tick = silent,
-    *,
-    full: bool,
-    folder: Path,
-    gpu: Sequence[Record] | None,
+    name: str, tick: Tick = silent, *, full: bool, folder: Path, gpu: Sequence[Record] | None,
     pictures: Sequence[str] = ("svg",),
-) -> Finished:
+) -> Finished:  # fmt: skip
     """Run one experiment, check its claims (where ``gpu``, the records to compare with, is not None), and draw.
 
     What raises is a row that fails. The seconds are those of the experiment: importing it and torch is not counted.

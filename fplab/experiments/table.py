@@ -102,14 +102,9 @@ class Table:
     """
 
     def __init__(
-        self,
-        names: Iterable[str],
-        evidence: Iterable[str],
-        ended: Iterable[str],
-        width: int,
-        colour: bool,
+        self, names: Iterable[str], evidence: Iterable[str], ended: Iterable[str], width: int, colour: bool,
         headings: Sequence[Text] = HEADINGS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.headings, self.width, self.colour = [str(head) for head in headings], width, colour
         columns = (names, evidence, ended)
         heads = (self.headings[0], *self.headings[2:])

@@ -101,12 +101,9 @@ def operate(
     if fmt == "fp32":
         with np.errstate(all="ignore"):
             values, flags = getattr(numeric, operation)(
-                *(x.view(np.float32) for x in operands),
-                fmt,
-                rounding=rounding,
-                subnormals=FLUSHES[daz, ftz],
+                *(x.view(np.float32) for x in operands), fmt, rounding=rounding, subnormals=FLUSHES[daz, ftz],
                 flags=True,
-            )
+            )  # fmt: skip
         codes, flags = np.asarray(values, np.float32).view(np.uint32).copy(), np.array(flags)
     else:
         codes, flags = by_oracle(operation, fmt, operands, rounding, daz, ftz)

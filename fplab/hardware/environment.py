@@ -18,15 +18,10 @@ from ..version import __version__
 
 LIBRARIES = ("numpy", "numba", "torch", "matplotlib")
 FLAGS = (
-    "cuda.matmul.allow_tf32",
-    "cuda.matmul.allow_fp16_reduced_precision_reduction",
-    "cuda.matmul.allow_bf16_reduced_precision_reduction",
-    "cuda.matmul.allow_fp16_accumulation",
-    "cudnn.enabled",
-    "cudnn.allow_tf32",
-    "cudnn.benchmark",
-    "cudnn.deterministic",
-)
+    "cuda.matmul.allow_tf32", "cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "cuda.matmul.allow_bf16_reduced_precision_reduction", "cuda.matmul.allow_fp16_accumulation", "cudnn.enabled",
+    "cudnn.allow_tf32", "cudnn.benchmark", "cudnn.deterministic",
+)  # fmt: skip
 
 
 def version(library: str) -> str | None:

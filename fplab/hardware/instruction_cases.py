@@ -49,15 +49,11 @@ def matrix_case(mma: Instruction, key: int) -> Case:
     raw = () if mma.a == "fp64" else RAW
     outputs = {name: (BITS if name in raw else FORMATS)[mma.output] for name in operands.regimes(mma)}
     plain = mma.a in ("fp64", "int8") or mma.template == "mma_volta"
-    return Case(
-        mma.name,
-        partial(matrix_inputs, mma, key),
-        partial(matrix_compute, mma),
-        partial(matrix_emulate, mma, {}),
-        {"layout": BITS[mma.output], **outputs},
-        open="What do GPUs newer than Volta make of its instruction?" if mma.template == "mma_volta" else "",
-        hypotheses={} if plain else {name: partial(matrix_emulate, mma, o) for name, o in OPTIONS.items()},
-    )
+    return Case(mma.name, partial(matrix_inputs, mma, key), partial(matrix_compute, mma),
+                partial(matrix_emulate, mma, {}), {"layout": BITS[mma.output], **outputs},
+                open="What do GPUs newer than Volta make of its instruction?" if mma.template == "mma_volta" else "",
+                hypotheses={} if plain else {name: partial(matrix_emulate, mma,
+                                                           o) for name, o in OPTIONS.items()})  # fmt: skip
 
 
 def matrix_inputs(mma: Instruction, key: int) -> Arrays:

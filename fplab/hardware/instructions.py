@@ -118,17 +118,13 @@ class Instruction:
         kind, word = {"fp32": ("f", "float"), "fp64": ("d", "double")}.get(self.output, ("r", "unsigned"))
         per_word = max(1, 4 // BYTES[self.output])
         return [
-            f"// {self.name}: {self.opcode}",
-            f"#define WORD {word}",
-            f"#define WORDS {self.k * BYTES[self.a] // max(4, BYTES[self.a])}",
-            f"#define ROWS {self.m}",
-            f"#define A_REGS {a}",
-            f"#define B_REGS {b}",
-            f"#define D_REGS {d}",
+            f"// {self.name}: {self.opcode}", f"#define WORD {word}",
+            f"#define WORDS {self.k * BYTES[self.a] // max(4, BYTES[self.a])}", f"#define ROWS {self.m}",
+            f"#define A_REGS {a}", f"#define B_REGS {b}", f"#define D_REGS {d}",
             f"#define D_WORDS {self.n // per_word}",
             self._wgmma(a, d, kind) if self.family == "wgmma" else self._mma(a, b, d, kind),
             "",
-        ]
+        ]  # fmt: skip
 
     def _mma(self, a: int, b: int, d: int, kind: str) -> str:
         operand = "d" if self.a == "fp64" else "r"
@@ -282,12 +278,9 @@ SCALARS: tuple[Scalar, ...] = (
     Scalar("cvt.rn.satfinite.e5m2x2.f16x2", 1, "r", "h", _SM89),
     Scalar("cvt.rn.f16x2.e4m3x2", 1, "h", "r", _SM89),
     Scalar("cvt.rn.f16x2.e5m2x2", 1, "h", "r", _SM89),
-    Scalar("fma.rn.f32", 3, "f", "f"),
-    Scalar("fma.rn.f16", 3, "h", "h"),
+    Scalar("fma.rn.f32", 3, "f", "f"), Scalar("fma.rn.f16", 3, "h", "h"),
     Scalar("fma.rn.bf16", 3, "h", "h", _SM80),
-    Scalar("add.rn.f16", 2, "h", "h"),
-    Scalar("mul.rn.f16", 2, "h", "h"),
-    Scalar("div.rn.f32", 2, "f", "f"),
+    Scalar("add.rn.f16", 2, "h", "h"), Scalar("mul.rn.f16", 2, "h", "h"), Scalar("div.rn.f32", 2, "f", "f"),
     Scalar("div.full.f32", 2, "f", "f"),
     Scalar("div.approx.f32", 2, "f", "f"),
     Scalar("rcp.rn.f32", 1, "f", "f"),
@@ -299,4 +292,4 @@ SCALARS: tuple[Scalar, ...] = (
     Scalar("lg2.approx.f32", 1, "f", "f"),
     Scalar("tanh.approx.f32", 1, "f", "f", _SM75),
     Scalar("ex2.approx.f16", 1, "h", "h", _SM75),
-)
+)  # fmt: skip

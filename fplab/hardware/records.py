@@ -123,15 +123,11 @@ def unpack(data: bytes) -> Record:
             raise LabError(f"{name} is {array.dtype}; a record holds raw bits: unsigned integers only.")
     index, failed = meta.pop("cases"), meta.pop("failed", {})
     try:
-        cases = tuple(
-            RecordedCase(
-                str(entry["name"]),
-                {name: arrays[f"{entry['name']}/in/{name}"] for name in entry["inputs"]},
-                {name: arrays[f"{entry['name']}/out/{name}"] for name in entry["formats"]},
-                {str(name): str(fmt) for name, fmt in entry["formats"].items()},
-            )
-            for entry in index
-        )
+        cases = tuple(RecordedCase(str(entry["name"]),
+                                   {name: arrays[f"{entry['name']}/in/{name}"] for name in entry["inputs"]},
+                                   {name: arrays[f"{entry['name']}/out/{name}"] for name in entry["formats"]},
+                                   {str(name): str(fmt) for name, fmt in entry["formats"].items()})
+                      for entry in index)  # fmt: skip
         return Record(meta, cases, {str(step): str(message) for step, message in failed.items()})
     except (KeyError, TypeError, AttributeError) as error:
         raise LabError(f"its index of cases is not one of fplab's: {error}.") from None

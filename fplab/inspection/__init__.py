@@ -66,12 +66,9 @@ class Inspection:
 
 @quotes_call
 def inspect(
-    value: Any,
-    formats: FormatLike | Iterable[FormatLike] = DEFAULT_FORMATS,
-    rounding: str | Rounding = "rne",
-    overflow: str | Overflow | None = None,
-    scale: float = 1.0,
-) -> Inspection:
+    value: Any, formats: FormatLike | Iterable[FormatLike] = DEFAULT_FORMATS, rounding: str | Rounding = "rne",
+    overflow: str | Overflow | None = None, scale: float = 1.0,
+) -> Inspection:  # fmt: skip
     """Show one value in several formats: bits, exact value, error, neighbours, flags.
 
     ``value``: a number (float, int, Fraction, Decimal, a NumPy or torch scalar), or a text: a decimal such as

@@ -161,20 +161,13 @@ def _quantize(maximum, scale_of, ranks):
 
 # By (signed, divides, keyed).
 QUANTIZE = {
-    (signed, divides, keyed): _quantize(
-        largest if signed else largest_unsigned,
-        divisor if divides else reciprocal,
-        {
-            (True, True): keyed_quotients,
-            (True, False): searched_quotients,
-            (False, True): keyed_products,
-            (False, False): searched_products,
-        }[divides, keyed],
-    )
-    for signed in (True, False)
-    for divides in (True, False)
-    for keyed in (True, False)
-}
+    (signed, divides, keyed): _quantize(largest if signed else largest_unsigned, divisor if divides else reciprocal,
+                                        {(True, True): keyed_quotients,
+                                         (True, False): searched_quotients,
+                                         (False, True): keyed_products,
+                                         (False, False): searched_products}[divides, keyed]) for signed in (True, False)
+    for divides in (True, False) for keyed in (True, False)
+}  # fmt: skip
 
 
 @inlined

@@ -190,11 +190,8 @@ UPDATES = {"adam": (adam, True, True), "momentum": (momentum, True, False), "lio
 STORES = {"keyed": _nearest(keyed_quotients), "searched": _nearest(searched_quotients), "stochastic": _stochastic}
 GUARDED = {(name, couples): _guarded(UPDATES[name][0], couples) for name in UPDATES for couples in (False, True)}
 # By (update, whether weight decay goes into the gradient, how states are stored).
-BLOCKWISE = {
-    (name, couples, how): _blockwise(update, store, *UPDATES[name][1:])
-    for (name, couples), update in GUARDED.items()
-    for how, store in STORES.items()
-}
+BLOCKWISE = {(name, couples, how): _blockwise(update, store, *UPDATES[name][1:])
+             for (name, couples), update in GUARDED.items() for how, store in STORES.items()}  # fmt: skip
 WHOLE = {key: _whole(update) for key, update in GUARDED.items()}
 
 

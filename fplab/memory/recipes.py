@@ -67,15 +67,9 @@ class Optimizer:
 
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
-    for o in (
-        Optimizer("sgd", 0),
-        Optimizer("momentum", 1),
-        Optimizer("adam", 2, counts=True),
-        Optimizer("adamw", 2, counts=True),
-        Optimizer("momentum8bit", 1, 8),
-        Optimizer("adamw8bit", 2, 8),
-    )
-}
+    for o in (Optimizer("sgd", 0), Optimizer("momentum", 1), Optimizer("adam", 2, counts=True),
+              Optimizer("adamw", 2, counts=True), Optimizer("momentum8bit", 1, 8), Optimizer("adamw8bit", 2, 8))
+}  # fmt: skip
 """The states of each optimizer, by name."""
 
 

@@ -218,25 +218,21 @@ def as_dict(e: Counted) -> dict[str, Any]:
         "parameters": e.parameters,
         "options": options,
         "data": e.options.data,
-        "stages": [
-            {
-                "stage": r.stage,
-                "layers": r.layers,
-                "ranks": r.ranks,
-                "parameters": r.elements,
-                "device": dict(r.device),
-                "host": dict(r.host),
-                "temporary": dict(r.temporary),
-                "total": r.total,
-                "sent": [{**dataclasses.asdict(t), "message": t.message, "sent": t.sent} for t in r.traffic],
-            }
-            for r in e.stages
-        ],
+        "stages": [{"stage": r.stage,
+                    "layers": r.layers,
+                    "ranks": r.ranks,
+                    "parameters": r.elements,
+                    "device": dict(r.device),
+                    "host": dict(r.host),
+                    "temporary": dict(r.temporary),
+                    "total": r.total,
+                    "sent": [{**dataclasses.asdict(t), "message": t.message, "sent": t.sent} for t in r.traffic]}
+                   for r in e.stages],
         "fullest": e.fullest.stage,
         "total": e.total,
         "activations": "not counted" if uncounted(e) else "formula" if e.activations is None else "traced",
         "fewest": {f"{size} GB": count for size, count in fitting(e).items()},
-    }
+    }  # fmt: skip
 
 
 def as_json(e: Counted) -> str:

@@ -91,13 +91,9 @@ class Int8Linear(Layer):
     bias: Tensor | None
 
     def __init__(
-        self,
-        linear: nn.Linear,
-        method: str | Method = "llm_int8",
-        threshold: float = THRESHOLD,
-        outlier_weights: str = "fp16",
-        amax: float | None = None,
-    ) -> None:
+        self, linear: nn.Linear, method: str | Method = "llm_int8", threshold: float = THRESHOLD,
+        outlier_weights: str = "fp16", amax: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         demand_linear(linear)
         self.method, self.threshold = method_of(method), demand_threshold(threshold)
@@ -243,12 +239,9 @@ class Int4Linear(Layer):
 
 @quotes_call
 def int8_linears(
-    model: nn.Module,
-    method: str | Method = "llm_int8",
-    threshold: float = THRESHOLD,
-    outlier_weights: str = "fp16",
+    model: nn.Module, method: str | Method = "llm_int8", threshold: float = THRESHOLD, outlier_weights: str = "fp16",
     skip: Collection[str] = (),
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """A copy of a model whose ``nn.Linear`` layers are :class:`Int8Linear`, those named in ``skip`` excepted.
 
     ``method``, ``threshold`` and ``outlier_weights``: as :class:`Int8Linear`'s.

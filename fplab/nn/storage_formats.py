@@ -127,20 +127,11 @@ class Formats:
 
 @quotes_call
 def formats(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
-    *,
-    weights: Name = None,
-    activations: Name = None,
-    gradients: Name = None,
-    weight_gradients: Name = None,
-    states: Name | Mapping[str, Name] = None,
-    rounding: Choice = "rne",
-    overflow: Choice | None = None,
-    master: bool = False,
-    keep: Sequence[str] = (),
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, weights: Name = None, activations: Name = None,
+    gradients: Name = None, weight_gradients: Name = None, states: Name | Mapping[str, Name] = None,
+    rounding: Choice = "rne", overflow: Choice | None = None, master: bool = False, keep: Sequence[str] = (),
     seed: int | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """A block in which a model and its optimizer hold their tensors in formats; yields a :class:`Formats`.
 
     Each kind has a format, by name or record, or None for none:
@@ -249,13 +240,9 @@ def _removed(stack: ExitStack, handle: Any) -> None:
 
 
 def _hold_weights(
-    stack: ExitStack,
-    parameters: list[nn.Parameter],
-    optimizer: torch.optim.Optimizer | None,
-    held: Formats,
-    fmt: Format,
-    master: bool,
-) -> None:
+    stack: ExitStack, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer | None, held: Formats,
+    fmt: Format, master: bool,
+) -> None:  # fmt: skip
     """Weights rounded now and after every step; with masters, the optimizer's step sees those."""
     for parameter in parameters:
         demand_carrier(parameter.dtype, fmt)

@@ -97,16 +97,10 @@ def straight_through(x: torch.Tensor, forward: Cast, backward: Cast) -> torch.Te
 
 @quotes_call
 def quantize(
-    tensor: torch.Tensor,
-    fmt: FormatLike | None,
-    rounding: str | Rounding = "rne",
-    *,
-    overflow: str | Overflow | None = None,
-    subnormals: bool | str = True,
-    seed: int | None = None,
-    nan: str | None = None,
-    backward: FormatLike | None = None,
-) -> torch.Tensor:
+    tensor: torch.Tensor, fmt: FormatLike | None, rounding: str | Rounding = "rne", *,
+    overflow: str | Overflow | None = None, subnormals: bool | str = True, seed: int | None = None,
+    nan: str | None = None, backward: FormatLike | None = None,
+) -> torch.Tensor:  # fmt: skip
     """A tensor rounded to a format, in a tensor of its own dtype; the gradient passes straight through.
 
     ``tensor``: float64, float32, float16 or bfloat16, on the CPU, any shape; its dtype must hold the format's values.
@@ -134,13 +128,9 @@ def quantize(
 
 
 def _cast(
-    fmt: FormatLike | None,
-    mode: Rounding,
-    overflow: str | Overflow | None,
-    subnormals: bool | str,
-    seed: int | None,
+    fmt: FormatLike | None, mode: Rounding, overflow: str | Overflow | None, subnormals: bool | str, seed: int | None,
     nan: str | None,
-) -> Cast:
+) -> Cast:  # fmt: skip
     """The record of one rounding, every name resolved."""
     if fmt is None:
         return Cast(None)

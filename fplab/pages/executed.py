@@ -47,11 +47,8 @@ def cells(path: Path, run: bool = True) -> tuple[Cell, ...]:
     with ThreadPoolExecutor(len(LANGUAGES)) as pool:
         ran = dict(zip(LANGUAGES, pool.map(lambda language: _run(path, language), LANGUAGES), strict=True))
     first = next(iter(ran.values()))
-    return tuple(
-        Cell(c.cell_type, c.source, {language: found[i].get("outputs", ()) for language, found in ran.items()})
-        for i, c in enumerate(first)
-        if c.cell_type in ("markdown", "code")
-    )
+    return tuple(Cell(c.cell_type, c.source, {language: found[i].get("outputs", ()) for language, found in ran.items()})
+                 for i, c in enumerate(first) if c.cell_type in ("markdown", "code"))  # fmt: skip
 
 
 def _run(path: Path, language: str) -> list[Any]:

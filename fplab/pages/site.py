@@ -186,11 +186,8 @@ def write(
     paths.append(out / "index.html")
     write_text(paths[-1], index_page(course, written, whole))
     if whole:
-        found = {
-            p.name: p.read_text(encoding="utf-8")
-            for p in sorted(out.glob("*.html"))
-            if p.name not in (search.FILE, "index.html")
-        }
+        found = {p.name: p.read_text(encoding="utf-8") for p in sorted(out.glob("*.html"))
+                 if p.name not in (search.FILE, "index.html")}  # fmt: skip
         paths.append(out / search.FILE)
         write_text(paths[-1], page(SEARCH, search.body(found, [both(NOTHING_FOUND)])))
     return paths

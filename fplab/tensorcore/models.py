@@ -317,11 +317,9 @@ def _cells(gpu: str) -> tuple[Model, ...]:
 
 @door
 def get(
-    gpu: str | Model,
-    inputs: Inputs = "fp16",
-    output: formats.FormatName | None = "fp32",
+    gpu: str | Model, inputs: Inputs = "fp16", output: formats.FormatName | None = "fp32",
     instruction: str | None = None,
-) -> Model:
+) -> Model:  # fmt: skip
     """The record of a cell; a Model is returned as it is.
 
     ``gpu``: one of :data:`GPUS`, without regard to case, or a GPU of the same units ("RTX 4090" is of Ada, "CDNA3" is

@@ -39,20 +39,10 @@ from .plan import ONE_CHAIN, Plan
 
 @quotes_call
 def dot(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    gpu: str | Model = "H100",
-    inputs: Inputs = "fp16",
-    output: FormatName | None = "fp32",
-    store: FormatLike | None = None,
-    instruction: str | None = None,
-    *,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    conversion: str | None = None,
-    strict: bool = False,
-) -> Any:
+    a: Any, b: Any, c: Any = None, gpu: str | Model = "H100", inputs: Inputs = "fp16",
+    output: FormatName | None = "fp32", store: FormatLike | None = None, instruction: str | None = None, *,
+    scale_a: Any = None, scale_b: Any = None, conversion: str | None = None, strict: bool = False,
+) -> Any:  # fmt: skip
     """The chain of blocks of each row: ``a``, ``b`` (N, K) and ``c`` (N,) give (N,). One row (K,) gives a number.
 
     ``scale_a``, ``scale_b``: block scales (N, K / length, rounded up) of block-scaled inputs; None is 1.
@@ -88,24 +78,11 @@ def _row_scales(scale: Any, name: str, shape: tuple[int, ...], single: bool, mod
 
 @quotes_call
 def matmul(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    gpu: str | Model = "H100",
-    inputs: Inputs = "fp16",
-    output: FormatName | None = "fp32",
-    store: FormatLike | None = None,
-    instruction: str | None = None,
-    *,
-    alpha: float = 1,
-    beta: float = 1,
-    plan: Plan | None = None,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    conversion: str | None = None,
-    strict: bool = False,
-    out: Array | None = None,
-) -> Array:
+    a: Any, b: Any, c: Any = None, gpu: str | Model = "H100", inputs: Inputs = "fp16",
+    output: FormatName | None = "fp32", store: FormatLike | None = None, instruction: str | None = None, *,
+    alpha: float = 1, beta: float = 1, plan: Plan | None = None, scale_a: Any = None, scale_b: Any = None,
+    conversion: str | None = None, strict: bool = False, out: Array | None = None,
+) -> Array:  # fmt: skip
     """``alpha * (a @ b) + beta * c``: ``a`` (..., M, K), ``b`` (..., K, N); ``c`` broadcasts to the result (..., M, N).
 
     Any M, N, K: k is filled with zeros to whole instructions, as a kernel does. Leading dimensions broadcast. With

@@ -76,19 +76,10 @@ class Trace:
 
 @quotes_call
 def trace(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    gpu: str | Model = "H100",
-    inputs: Inputs = "fp16",
-    output: FormatName | None = "fp32",
-    instruction: str | None = None,
-    *,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    conversion: str | None = None,
-    strict: bool = False,
-) -> Trace:
+    a: Any, b: Any, c: Any = None, gpu: str | Model = "H100", inputs: Inputs = "fp16",
+    output: FormatName | None = "fp32", instruction: str | None = None, *, scale_a: Any = None, scale_b: Any = None,
+    conversion: str | None = None, strict: bool = False,
+) -> Trace:  # fmt: skip
     """One row as :func:`dot` computes it, with every step as data: ``a``, ``b`` (K,), ``c`` a number.
 
     The other arguments are :func:`dot`'s; block scales have shape (K / length, rounded up). It is computed by the
@@ -137,16 +128,9 @@ def _step(block: Block, model: Model, factors: units.Factors, c: float) -> Step:
         result = float(block.result.value)
     named = [*factors, (-1, c, 1.0)]
     emax = block.emax
-    terms = tuple(
-        dataclasses.replace(
-            t,
-            k=k,
-            a=float(t.value) if k == units.OF_SUM[0] else x,
-            b=y,
-            shift=0 if emax is None or not t.counts else emax - t.exponent,
-        )
-        for (k, x, y), t in zip(named, block.terms, strict=False)
-    )
+    terms = tuple(dataclasses.replace(t, k=k, a=float(t.value) if k == units.OF_SUM[0] else x, b=y,
+                                      shift=0 if emax is None or not t.counts else emax - t.exponent)
+                  for (k, x, y), t in zip(named, block.terms, strict=False))  # fmt: skip
     lost = sum((t.lost for t in terms), Fraction(0))
     return Step(block.what, terms, emax, block.quantum, block.units, result, bits, lost, block.lost_to_rounding)
 

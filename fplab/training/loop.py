@@ -148,12 +148,9 @@ def one_thread() -> Iterator[None]:
 @door
 @one_thread()
 def train(
-    model: nn.Module,
-    data: Digits,
-    recipe: Recipe,
-    snapshots: Collection[int] = (),
+    model: nn.Module, data: Digits, recipe: Recipe, snapshots: Collection[int] = (),
     progress: Callable[[int, int], None] | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """Train ``model`` in place, in FP32 on the CPU, and take a :class:`Snapshot` at each of the steps asked for.
 
     ``snapshots``: step numbers from 0. ``progress(step, steps)`` is called after every step. On one machine the same

@@ -20,20 +20,10 @@ def digits_net(seed: int = 0) -> nn.Sequential:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer("seed", seed, 0, 2**64 - 1))
-        return nn.Sequential(
-            OrderedDict(
-                conv1=nn.Conv2d(1, 16, 3, padding=1),
-                relu1=nn.ReLU(),
-                conv2=nn.Conv2d(16, 32, 3, padding=1),
-                relu2=nn.ReLU(),
-                pool2=nn.MaxPool2d(2),
-                conv3=nn.Conv2d(32, 64, 3, padding=1),
-                relu3=nn.ReLU(),
-                pool3=nn.MaxPool2d(2),
-                flatten=nn.Flatten(),
-                linear=nn.Linear(256, 10),
-            )
-        )
+        return nn.Sequential(OrderedDict(conv1=nn.Conv2d(1, 16, 3, padding=1), relu1=nn.ReLU(),
+                                         conv2=nn.Conv2d(16, 32, 3, padding=1), relu2=nn.ReLU(), pool2=nn.MaxPool2d(2),
+                                         conv3=nn.Conv2d(32, 64, 3, padding=1), relu3=nn.ReLU(), pool3=nn.MaxPool2d(2),
+                                         flatten=nn.Flatten(), linear=nn.Linear(256, 10)))  # fmt: skip
 
 
 @door

@@ -48,17 +48,10 @@ class Fit:
 
 @quotes_call
 def fit(
-    task: Task | str,
-    policy: Policy | str = "fp32",
-    *,
-    seed: int = 0,
-    steps: int | None = None,
-    optimizer: Made | None = None,
-    gpu: str | None = "H100",
-    checkpoint: Path | str | None = None,
-    every: int = 50,
+    task: Task | str, policy: Policy | str = "fp32", *, seed: int = 0, steps: int | None = None,
+    optimizer: Made | None = None, gpu: str | None = "H100", checkpoint: Path | str | None = None, every: int = 50,
     progress: Progress | None = None,
-) -> Fit:
+) -> Fit:  # fmt: skip
     """Train a task under a precision policy, in the bits of a GPU.
 
     ``steps`` and ``optimizer``: the task's baseline unless given. ``gpu``: whose matrix products are emulated; None
@@ -158,11 +151,8 @@ class _Running:
     def finished(self) -> Fit:
         with self.computing():
             scores = self.task.scores(self.runs_as)
-        columns = (
-            np.array(self.losses, np.float32),
-            np.array(self.scales, np.float32),
-            np.array(self.skipped, np.bool_),
-        )
+        columns = (np.array(self.losses, np.float32), np.array(self.scales, np.float32),
+                   np.array(self.skipped, np.bool_))  # fmt: skip
         return Fit(self.task, self.policy, self.seed, *columns, scores, self.model, tuple(self.units))
 
     def state(self) -> dict[str, Any]:

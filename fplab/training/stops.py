@@ -75,11 +75,8 @@ def first_bad_layer(model: nn.Module, again: Callable[[], object]) -> str | None
 
         return hook
 
-    handles = [
-        module.register_forward_hook(look(name))
-        for name, module in model.named_modules()
-        if name and not any(True for _ in module.children())
-    ]
+    handles = [module.register_forward_hook(look(name)) for name, module in model.named_modules()
+               if name and not any(True for _ in module.children())]  # fmt: skip
     try:
         with torch.no_grad():
             again()
@@ -111,14 +108,9 @@ def _format(tensor: Tensor) -> str:
 
 
 def weights_not_finite(
-    step: int,
-    name: str,
-    parameter: nn.Parameter,
-    optimizer: torch.optim.Optimizer,
-    policy: Policy,
-    scale: float,
+    step: int, name: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer, policy: Policy, scale: float,
     before: float,
-) -> StoppedError:
+) -> StoppedError:  # fmt: skip
     """The error for a parameter after a step; ``before``: the largest magnitude of the weights before it."""
     cause = (
         _from_gradient(parameter.grad, policy, scale)

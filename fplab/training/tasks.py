@@ -112,14 +112,9 @@ def _digits(split: str, flat: bool) -> Batch:
 
 
 def _digits_task(
-    name: str,
-    model: Callable[[int], nn.Module],
-    baseline: Baseline,
-    batch: int,
-    about: str,
-    sizes: tuple[tuple[str, int], ...] = (),
-    flat: bool = False,
-) -> Task:
+    name: str, model: Callable[[int], nn.Module], baseline: Baseline, batch: int, about: str,
+    sizes: tuple[tuple[str, int], ...] = (), flat: bool = False,
+) -> Task:  # fmt: skip
     """A classifier of the digits; ``flat``: it reads an image as 64 numbers."""
 
     def batches(seed: int, steps: int, start: int = 0) -> Iterator[Batch]:
@@ -146,24 +141,14 @@ def perceptron(*, width: int = 256, hidden: int = 2, batch: int = 128, name: str
     width = integer("width", width, 1, 1 << 16)
     hidden = integer("hidden", hidden, 1, 64)
     batch = integer("batch", batch, 1, 1438)
-    return _digits_task(
-        name,
-        lambda seed: digits_mlp(seed, width, hidden),
-        Baseline("SGD", 220, (("lr", 0.05), ("momentum", 0.9))),
-        batch,
-        "a perceptron reads handwritten digits",
-        (("width", width), ("hidden", hidden)),
-        flat=True,
-    )
+    return _digits_task(name, lambda seed: digits_mlp(seed, width, hidden),
+                        Baseline("SGD", 220, (("lr", 0.05), ("momentum", 0.9))), batch,
+                        "a perceptron reads handwritten digits", (("width", width), ("hidden", hidden)),
+                        flat=True)  # fmt: skip
 
 
-DIGITS = _digits_task(
-    "digits",
-    digits_net,
-    Baseline("SGD", 264, (("lr", 0.05), ("momentum", 0.9))),
-    64,
-    "a small convolutional net reads handwritten digits",
-)
+DIGITS = _digits_task("digits", digits_net, Baseline("SGD", 264, (("lr", 0.05), ("momentum", 0.9))), 64,
+                      "a small convolutional net reads handwritten digits")  # fmt: skip
 """The task of telling handwritten digits apart, with a convolutional net."""
 DIGITS_MLP = perceptron()
 """The same with a perceptron."""

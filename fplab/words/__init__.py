@@ -92,12 +92,9 @@ class Given(Text):
 
     def fill(self, **values: Any) -> Given:
         """See :meth:`Text.fill`."""
-        return Given(
-            tuple(
-                (name, text.format(**{k: v.into(name) if isinstance(v, Text) else v for k, v in values.items()}))
-                for name, text in self.texts
-            )
-        )
+        return Given(tuple((name,
+                            text.format(**{k: v.into(name) if isinstance(v, Text) else v for k, v in values.items()}))
+                           for name, text in self.texts))  # fmt: skip
 
 
 @dataclass(frozen=True)

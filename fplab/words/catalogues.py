@@ -13,14 +13,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 KEYWORDS = {
-    "say": None,
-    "mark": None,
-    "say_of": ((1, "c"), 2),
-    "proved": None,
-    "library": None,
-    "live": None,
-    "measured": None,
-}
+    "say": None, "mark": None, "say_of": ((1, "c"), 2), "proved": None, "library": None, "live": None, "measured": None,
+}  # fmt: skip
 DIGEST = "X-Source-SHA-256"
 
 

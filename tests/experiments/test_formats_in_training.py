@@ -199,16 +199,14 @@ BASELINE = np.array([0.90, 0.91, 0.92, 0.93, 0.94])  # a standard deviation of 0
 
 @pytest.mark.parametrize(
     ("differences", "verdict"),
-    [
-        ([0.001, -0.001, 0.002, 0.0], "within"),
-        ([0.02, 0.02, 0.021, 0.02], "within"),
-        ([-0.10, -0.09, -0.11, -0.10], "outside"),
-        ([0.10, 0.09, 0.11, 0.10], "outside"),
-        ([0.03, -0.03, 0.05, -0.06], "undecided"),
-        ([-0.03, -0.03, -0.04, -0.03], "undecided"),
-        ([0.0, 0.0, math.nan, 0.0], "outside"),
-    ],
-)
+    [([0.001, -0.001, 0.002, 0.0], "within"),
+     ([0.02, 0.02, 0.021, 0.02], "within"),
+     ([-0.10, -0.09, -0.11, -0.10], "outside"),
+     ([0.10, 0.09, 0.11, 0.10], "outside"),
+     ([0.03, -0.03, 0.05, -0.06], "undecided"),
+     ([-0.03, -0.03, -0.04, -0.03], "undecided"),
+     ([0.0, 0.0, math.nan, 0.0], "outside")],
+)  # fmt: skip
 def test_verdicts(differences: list[float], verdict: str) -> None:
     fp32 = BASELINE[:4]
     found = statistics.compared(fp32 + np.array(differences), fp32, BASELINE)

@@ -78,11 +78,8 @@ MUTANTS = (
 NEEDS = {"conversions": "f16c", "arithmetic": "avx", "double": "avx", "fused": "fma", "bfloat16": "avx512bf16",
          "integers": "avx512vnni"}  # fmt: skip
 LACKING = tuple(id for id, flag in NEEDS.items() if flag not in cpu_units.features())
-HERE = tuple(
-    Mutant(one.name, kills, one.target, one.fault)
-    for one in MUTANTS
-    if (kills := tuple(id for id in one.kills if id not in LACKING))
-)
+HERE = tuple(Mutant(one.name, kills, one.target, one.fault) for one in MUTANTS
+             if (kills := tuple(id for id in one.kills if id not in LACKING)))  # fmt: skip
 
 globals().update(frame(silicon, SMALL, HERE, LACKING, absent=r"this CPU has no|no order found"))
 

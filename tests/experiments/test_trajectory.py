@@ -270,15 +270,11 @@ def test_a_digest_is_of_every_weight_in_order() -> None:
     assert [part.shape for part in TINY.parts(weights)] == list(TINY.shapes)
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"batch": 48}, "batch=48 is not possible; allowed: a power of two from 16 to 256"),
-        ({"hidden": 24}, "hidden=24 is not possible; allowed: a multiple of 16 from 16 to 256"),
-        ({"hidden": 512}, "hidden=512 is not possible"),
-        ({"steps": 0}, "steps=0 is not possible; allowed: 1 to 1073741824"),
-    ],
-)
+@pytest.mark.parametrize(("given", "text"),
+                         [({"batch": 48}, "batch=48 is not possible; allowed: a power of two from 16 to 256"),
+                          ({"hidden": 24}, "hidden=24 is not possible; allowed: a multiple of 16 from 16 to 256"),
+                          ({"hidden": 512}, "hidden=512 is not possible"),
+                          ({"steps": 0}, "steps=0 is not possible; allowed: 1 to 1073741824")])  # fmt: skip
 def test_sizes_that_would_not_do_are_refused(given: Any, text: str) -> None:
     with pytest.raises(LabError, match=text):
         Params(**given)

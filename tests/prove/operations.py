@@ -15,11 +15,8 @@ from fplab.formats import Format, Overflow, Rounding
 Array = np.ndarray[Any, Any]
 Result = tuple[Exact, int]
 BINARY: dict[str, Callable[[Exact, Exact, Rounding], Result]] = {
-    "add": exact.add,
-    "sub": exact.sub,
-    "mul": exact.mul,
-    "div": exact.div,
-}
+    "add": exact.add, "sub": exact.sub, "mul": exact.mul, "div": exact.div,
+}  # fmt: skip
 OPERATIONS = (*BINARY, "sqrt", "fma")
 
 

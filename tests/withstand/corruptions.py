@@ -55,13 +55,10 @@ def damage(whole: bytes, rng: np.random.Generator) -> bytes:
     """A file with a bit flipped, a stretch overwritten, an end cut off, or something put in."""
     at, length = int(rng.integers(len(whole))), int(rng.integers(1, 64))
     noise = rng.integers(0, 256, length, np.uint8).tobytes()
-    return [
-        whole[:at] + bytes([whole[at] ^ 1 << int(rng.integers(8))]) + whole[at + 1 :],
-        whole[:at] + noise + whole[at + length :],
-        whole[:at],
-        whole[:at] + noise + whole[at:],
-        whole[:at] + bytes(length) + whole[at + length :],
-    ][int(rng.integers(5))]
+    return [whole[:at] + bytes([whole[at] ^ 1 << int(rng.integers(8))]) + whole[at + 1 :],
+            whole[:at] + noise + whole[at + length :],
+            whole[:at], whole[:at] + noise + whole[at:],
+            whole[:at] + bytes(length) + whole[at + length :]][int(rng.integers(5))]  # fmt: skip
 
 
 @contextlib.contextmanager

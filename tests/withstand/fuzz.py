@@ -442,12 +442,9 @@ def run(size: int, seed: int) -> Counts:
 
 
 def _one(
-    door: str,
-    opened: dict[str, Callable[..., Any]],
-    draw: random.Random,
-    counts: Counts,
+    door: str, opened: dict[str, Callable[..., Any]], draw: random.Random, counts: Counts,
     faults: dict[tuple[str, ...], list[Any]],
-) -> None:
+) -> None:  # fmt: skip
     given, wrong = arguments(door, opened[door], draw)
     counts.add("calls")
     try:

@@ -44,120 +44,66 @@ def next_up(code):  # type: ignore[no-untyped-def]
 
 
 EXERCISES = (
-    Exercise(
-        "predict_bits",
-        CHAPTER,
-        1,
-        say("A number as bits"),
-        say("Write −0.15625 in FP16 as a string of 16 binary digits; spaces are allowed."),
-        say("0.15625 = 5/32 = 1.25 · 2^-3."),
-        say("FP16 is a sign, five bits of exponent + 15, and ten bits of what follows the leading 1."),
-        Predict("1 01100 0100000000", Bits("fp16"), say("-1.25 * 2**-3: sign 1, exponent -3 + 15 = 12, fraction .25")),
-        (
-            Mutant("0 01100 0100000000", say("The sign bit of a negative number is 1."), "0 01100 0100000000"),
-            Mutant(
-                "1 01100 1010000000",
-                say("The leading 1 is not stored; the fraction begins after it."),
-                "1 01100 1010000000",
-            ),
-            Mutant("1 01101 0100000000", say("The bias is 15, not 16: −3 is stored as 12."), "1 01101 0100000000"),
-            Mutant(
-                "1 10011 0100000000",
-                say("The exponent has a bias, 15, and is no two's complement or sign and magnitude."),
-                "1 10011 0100000000",
-            ),
-        ),
-        "IEEE 754-2019, 3.4",
-    ),
-    Exercise(
-        "largest_e4m3",
-        CHAPTER,
-        1,
-        say("The largest E4M3"),
-        say("What is the largest finite number of OCP E4M3 (bias 7, no infinity, S.1111.111 is NaN)?"),
-        say("The top exponent, 15, is in use; only one fraction of it is not."),
-        say("S.1111.110 is 1.75 · 2^8; S.1111.111 is NaN."),
-        Predict(448, Floats("e4m3"), say("1.75 * 2**(15 - 7)")),
-        (
-            Mutant(480, say("480 would be S.1111.111, which is the NaN."), "480"),
-            Mutant(240, say("240 is the largest of an E4M3 with IEEE's infinities."), "0 1110 111"),
-            Mutant(57344, say("57344 is E5M2's largest."), "57344"),
-        ),
-        "OCP 8-bit Floating Point Specification 1.0",
-    ),
-    Exercise(
-        "bf16_or_fp16",
-        CHAPTER,
-        1,
-        say("BF16 or FP16?"),
-        say(
-            "All four are heard. Which is true?\na: BF16 has a smaller range and more precision than FP16.\nb: "
-            "BF16 has FP32's range and FP32's precision, nearly.\nc: BF16 has FP32's range, and three bits of "
-            "precision less than FP16.\nd: FP16 has both less range and less precision than BF16."
-        ),
-        say("Count: FP16 is 1/5/10, BF16 1/8/7."),
-        say("Exponent bits give range, fraction bits precision."),
-        Predict("c", Options(("a", "b", "c", "d")), say("eight exponent bits as in FP32; 7 fraction bits against 10")),
-        (
-            Mutant("a", say("It is the other way round: 8 exponent bits against 5."), "a"),
-            Mutant("b", say("The range, yes; but precision is 8 bits against 24."), "b"),
-            Mutant("d", say("Range, yes; but FP16 has 11 bits of precision, BF16 8."), "d"),
-        ),
-    ),
-    Exercise(
-        "decode_fp16",
-        CHAPTER,
-        2,
-        say("Decode FP16"),
-        say("Write decode_fp16(code): the float that a 16-bit code stands for, infinities, NaN and −0.0 included."),
-        say("Three cases by exponent field: 0, 31, and the rest. Shifts and masks take the fields apart."),
-        say("Field 1 to 30: (1 + f/1024) · 2^(e−15). Field 0: f · 2^-24. Field 31: infinity if f = 0, else NaN."),
-        Implement(decode_fp16, {"code": Codes("fp16")}, Floats("fp16")),
-        (
-            Mutant(
-                _decoder(subnormals=False),
-                say("Exponent field 0 has no implicit 1: those numbers are subnormal."),
-                "0 00000 0000000001",
-            ),
-            Mutant(
-                _decoder(specials=False),
-                say("Exponent field 31 is infinity and NaN, not one more binade."),
-                "0 11111 0000000000",
-            ),
-            Mutant(_decoder(bias=16), say("The bias of FP16 is 15."), "0 00000 0000000001"),
-            Mutant(
-                lambda code: abs(decode_fp16(code)), say("The top bit is the sign, of zero too."), "1 00000 0000000000"
-            ),
-        ),
-        "IEEE 754-2019, 3.4",
-    ),
-    Exercise(
-        "next_up",
-        CHAPTER,
-        3,
-        say("The next number up"),
-        say(
-            "Write next_up(code): the FP16 code of the smallest number above the finite number with that code. "
-            "Above the largest is infinity; −0 and +0 are the same number."
-        ),
-        say("Try it on 0x8000, 0x8001 and 0xBC00."),
-        say("The magnitude is ordered like the code: positive codes go up by 1, negative ones go down by 1; −0 is 0."),
-        Implement(next_up, {"code": Codes("fp16", numbers=True)}, Codes("fp16")),
-        (
-            Mutant(
-                lambda code: code + 1, say("Adding 1 to a negative number's code moves it down."), "1 00000 0000000001"
-            ),
-            Mutant(
-                lambda code: code - 1 if code >> 15 else code + 1,
-                say("−0 minus one code is not a code of its neighbour: its neighbour is the smallest subnormal."),
-                "1 00000 0000000000",
-            ),
-            Mutant(
-                lambda code: 0 if code == 0x8000 else next_up(code),
-                say("+0 is not above −0: they are equal."),
-                "0 00000 0000000001",
-            ),
-        ),
-        "IEEE 754-2019, 5.3.1 (nextUp)",
-    ),
-)
+    Exercise("predict_bits", CHAPTER, 1, say("A number as bits"),
+             say("Write −0.15625 in FP16 as a string of 16 binary digits; spaces are allowed."),
+             say("0.15625 = 5/32 = 1.25 · 2^-3."),
+             say("FP16 is a sign, five bits of exponent + 15, and ten bits of what follows the leading 1."),
+             Predict("1 01100 0100000000", Bits("fp16"),
+                     say("-1.25 * 2**-3: sign 1, exponent -3 + 15 = 12, fraction .25")),
+             (Mutant("0 01100 0100000000", say("The sign bit of a negative number is 1."), "0 01100 0100000000"),
+              Mutant("1 01100 1010000000", say("The leading 1 is not stored; the fraction begins after it."),
+                     "1 01100 1010000000"),
+              Mutant("1 01101 0100000000", say("The bias is 15, not 16: −3 is stored as 12."), "1 01101 0100000000"),
+              Mutant("1 10011 0100000000",
+                     say("The exponent has a bias, 15, and is no two's complement or sign and magnitude."),
+                     "1 10011 0100000000")),
+             "IEEE 754-2019, 3.4"),
+    Exercise("largest_e4m3", CHAPTER, 1, say("The largest E4M3"),
+             say("What is the largest finite number of OCP E4M3 (bias 7, no infinity, S.1111.111 is NaN)?"),
+             say("The top exponent, 15, is in use; only one fraction of it is not."),
+             say("S.1111.110 is 1.75 · 2^8; S.1111.111 is NaN."),
+             Predict(448, Floats("e4m3"), say("1.75 * 2**(15 - 7)")),
+             (Mutant(480, say("480 would be S.1111.111, which is the NaN."), "480"),
+              Mutant(240, say("240 is the largest of an E4M3 with IEEE's infinities."), "0 1110 111"),
+              Mutant(57344, say("57344 is E5M2's largest."), "57344")),
+             "OCP 8-bit Floating Point Specification 1.0"),
+    Exercise("bf16_or_fp16", CHAPTER, 1, say("BF16 or FP16?"),
+             say("All four are heard. Which is true?\na: BF16 has a smaller range and more precision than FP16.\nb: "
+                 "BF16 has FP32's range and FP32's precision, nearly.\nc: BF16 has FP32's range, and three bits of "
+                 "precision less than FP16.\nd: FP16 has both less range and less precision than BF16."),
+             say("Count: FP16 is 1/5/10, BF16 1/8/7."), say("Exponent bits give range, fraction bits precision."),
+             Predict("c", Options(("a", "b", "c", "d")),
+                     say("eight exponent bits as in FP32; 7 fraction bits against 10")),
+             (Mutant("a", say("It is the other way round: 8 exponent bits against 5."), "a"),
+              Mutant("b", say("The range, yes; but precision is 8 bits against 24."), "b"),
+              Mutant("d", say("Range, yes; but FP16 has 11 bits of precision, BF16 8."), "d"))),
+    Exercise("decode_fp16", CHAPTER, 2, say("Decode FP16"),
+             say("Write decode_fp16(code): the float that a 16-bit code stands for, infinities, NaN and −0.0 "
+                 "included."),
+             say("Three cases by exponent field: 0, 31, and the rest. Shifts and masks take the fields apart."),
+             say("Field 1 to 30: (1 + f/1024) · 2^(e−15). Field 0: f · 2^-24. Field 31: infinity if f = 0, else NaN."),
+             Implement(decode_fp16, {"code": Codes("fp16")}, Floats("fp16")),
+             (Mutant(_decoder(subnormals=False),
+                     say("Exponent field 0 has no implicit 1: those numbers are subnormal."), "0 00000 0000000001"),
+              Mutant(_decoder(specials=False), say("Exponent field 31 is infinity and NaN, not one more binade."),
+                     "0 11111 0000000000"),
+              Mutant(_decoder(bias=16), say("The bias of FP16 is 15."), "0 00000 0000000001"),
+              Mutant(lambda code: abs(decode_fp16(code)), say("The top bit is the sign, of zero too."),
+                     "1 00000 0000000000")),
+             "IEEE 754-2019, 3.4"),
+    Exercise("next_up", CHAPTER, 3, say("The next number up"),
+             say("Write next_up(code): the FP16 code of the smallest number above the finite number with that code. "
+                 "Above the largest is infinity; −0 and +0 are the same number."),
+             say("Try it on 0x8000, 0x8001 and 0xBC00."),
+             say("The magnitude is ordered like the code: positive codes go up by 1, negative ones go down by 1; −0 is "
+                 "0."),
+             Implement(next_up, {"code": Codes("fp16", numbers=True)}, Codes("fp16")),
+             (Mutant(lambda code: code + 1, say("Adding 1 to a negative number's code moves it down."),
+                     "1 00000 0000000001"),
+              Mutant(lambda code: code - 1 if code >> 15 else code + 1,
+                     say("−0 minus one code is not a code of its neighbour: its neighbour is the smallest subnormal."),
+                     "1 00000 0000000000"),
+              Mutant(lambda code: 0 if code == 0x8000 else next_up(code), say("+0 is not above −0: they are equal."),
+                     "0 00000 0000000001")),
+             "IEEE 754-2019, 5.3.1 (nextUp)"),
+)  # fmt: skip

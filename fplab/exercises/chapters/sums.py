@@ -85,100 +85,50 @@ def _long_half_first(xs: list[float]) -> float:
 
 
 EXERCISES = (
-    Exercise(
-        "harmonic_stop",
-        CHAPTER,
-        2,
-        say("Where the harmonic series ends"),
-        say(
-            "1 + 1/2 + 1/3 + …, each term and each sum rounded to FP16. Which is the first term, 1/k, that "
-            "changes nothing? Give k. (The sum has reached 7.0859375 by then.)"
-        ),
-        say("What is half the spacing of FP16 at 7?"),
-        say("Between 4 and 8 numbers lie 2^-8 apart: a term below 2^-9 is lost, and 1/512 is a tie that went to even."),
-        Predict(513, Integers(1, 10**7), say("1/512 is still a tie that rounds up; 1/513 is below half a spacing")),
-        (
-            Mutant(512, say("1/512 is a tie, and the tie goes up here."), "512"),
-            Mutant(65, say("That is BF16, which stops at 5.0625."), "65"),
-            Mutant(2049, say("2049 is where a sum of ones stops."), "2049"),
-            Mutant(2097152, say("That is FP32, which stops at 15.4036827."), "2097152"),
-        ),
-    ),
-    Exercise(
-        "stalling_sum",
-        CHAPTER,
-        1,
-        say("A sum that stalls"),
-        say(
-            "Find a list of positive FP16 numbers whose sum, taken in order and rounded to FP16 at every "
-            "addition, ends below half of the exact sum, without overflow."
-        ),
-        say("Add 1 until nothing changes, and then go on."),
-        say("A running sum stalls when a term is at most half of its spacing: at 2048 for ones."),
-        Find(
-            Lists(Floats("fp16"), 0, 10**5),
-            stalls,
-            (1.0,) * 5000,
-            say("FP16 sum < exact sum / 2"),
-            say("[1.0] * 5000 sums to 2048"),
-        ),
-        (
-            Mutant((1.0,) * 2048, NOTHING, "still above half"),
-            Mutant((60000.0,) * 5, NOTHING, "overflows"),
-            Mutant((0.1,) * 5000, NOTHING, "positive FP16 number"),
-            Mutant((), NOTHING, "Give 1 to 100,000"),
-        ),
-    ),
-    Exercise(
-        "pairwise_sum",
-        CHAPTER,
-        2,
-        say("Pairwise sum"),
-        say(
-            "Write pairwise_sum(xs), FP16 numbers, at least one: the sum of the first len(xs) // 2 numbers "
-            "plus the sum of the others, each by the same rule, each addition rounded to FP16 (np.float16)."
-        ),
-        say("The function calls itself on both halves."),
-        say("The tree of brackets decides the bits: of three numbers the last two are added first."),
-        Implement(
-            pairwise_sum,
-            {"xs": Lists(TERMS, 1, 9)},
-            Floats("fp16"),
-            cases=(((1024.0, 0.5, 0.5),), ((0.5, 0.5, 1024.0),), ((1024.0, 0.25, 0.25, 0.25, 0.25),)),
-        ),
-        (
-            Mutant(sequential, say("This adds one after the other."), "xs "),
-            Mutant(lambda xs: float(np.float16(math.fsum(xs))), say("This is the exact sum, rounded once."), "xs "),
-            Mutant(_long_half_first, say("For an odd count the first part is the shorter one."), "xs "),
-        ),
-        "N. J. Higham 1993, The accuracy of floating point summation",
-    ),
-    Exercise(
-        "kahan_sum",
-        CHAPTER,
-        3,
-        say("Kahan's sum"),
-        say(
-            "Write kahan_sum(xs) in FP16 (np.float16), by Kahan's four operations a term: y = x − lost; t = "
-            "total + y; lost = (t − total) − y; total = t. Begin at 0."
-        ),
-        say("Keep lost from one term to the next."),
-        say("What an addition lost is subtracted from the next term; each operation rounds."),
-        Implement(
-            kahan_sum,
-            {"xs": Lists(TERMS, 0, 12)},
-            Floats("fp16"),
-            cases=(((1024.0, *(0.25,) * 8),), ((1024.0, 0.5, 0.5),)),
-        ),
-        (
-            Mutant(sequential, say("Nothing is compensated: this is the plain sum."), "xs "),
-            Mutant(_kahan(-1), say("The sign of what was lost is turned: errors add up."), "xs "),
-            Mutant(
-                lambda xs: float(np.float16(math.fsum(xs))),
-                say("This is the exact sum, rounded once; Kahan's is not always that."),
-                "xs ",
-            ),
-        ),
-        "W. Kahan 1965, Further remarks on reducing truncation errors",
-    ),
-)
+    Exercise("harmonic_stop", CHAPTER, 2, say("Where the harmonic series ends"),
+             say("1 + 1/2 + 1/3 + …, each term and each sum rounded to FP16. Which is the first term, 1/k, that "
+                 "changes nothing? Give k. (The sum has reached 7.0859375 by then.)"),
+             say("What is half the spacing of FP16 at 7?"),
+             say("Between 4 and 8 numbers lie 2^-8 apart: a term below 2^-9 is lost, and 1/512 is a tie that went to "
+                 "even."),
+             Predict(513, Integers(1, 10**7),
+                     say("1/512 is still a tie that rounds up; 1/513 is below half a spacing")),
+             (Mutant(512, say("1/512 is a tie, and the tie goes up here."), "512"),
+              Mutant(65, say("That is BF16, which stops at 5.0625."), "65"),
+              Mutant(2049, say("2049 is where a sum of ones stops."), "2049"),
+              Mutant(2097152, say("That is FP32, which stops at 15.4036827."), "2097152"))),
+    Exercise("stalling_sum", CHAPTER, 1, say("A sum that stalls"),
+             say("Find a list of positive FP16 numbers whose sum, taken in order and rounded to FP16 at every "
+                 "addition, ends below half of the exact sum, without overflow."),
+             say("Add 1 until nothing changes, and then go on."),
+             say("A running sum stalls when a term is at most half of its spacing: at 2048 for ones."),
+             Find(Lists(Floats("fp16"), 0, 10**5), stalls, (1.0,) * 5000, say("FP16 sum < exact sum / 2"),
+                  say("[1.0] * 5000 sums to 2048")),
+             (Mutant((1.0,) * 2048, NOTHING, "still above half"),
+              Mutant((60000.0,) * 5, NOTHING, "overflows"),
+              Mutant((0.1,) * 5000, NOTHING, "positive FP16 number"),
+              Mutant((), NOTHING, "Give 1 to 100,000"))),
+    Exercise("pairwise_sum", CHAPTER, 2, say("Pairwise sum"),
+             say("Write pairwise_sum(xs), FP16 numbers, at least one: the sum of the first len(xs) // 2 numbers plus "
+                 "the sum of the others, each by the same rule, each addition rounded to FP16 (np.float16)."),
+             say("The function calls itself on both halves."),
+             say("The tree of brackets decides the bits: of three numbers the last two are added first."),
+             Implement(pairwise_sum, {"xs": Lists(TERMS, 1, 9)}, Floats("fp16"),
+                       cases=(((1024.0, 0.5, 0.5),), ((0.5, 0.5, 1024.0),), ((1024.0, 0.25, 0.25, 0.25, 0.25),))),
+             (Mutant(sequential, say("This adds one after the other."), "xs "),
+              Mutant(lambda xs: float(np.float16(math.fsum(xs))), say("This is the exact sum, rounded once."), "xs "),
+              Mutant(_long_half_first, say("For an odd count the first part is the shorter one."), "xs ")),
+             "N. J. Higham 1993, The accuracy of floating point summation"),
+    Exercise("kahan_sum", CHAPTER, 3, say("Kahan's sum"),
+             say("Write kahan_sum(xs) in FP16 (np.float16), by Kahan's four operations a term: y = x − lost; t = total "
+                 "+ y; lost = (t − total) − y; total = t. Begin at 0."),
+             say("Keep lost from one term to the next."),
+             say("What an addition lost is subtracted from the next term; each operation rounds."),
+             Implement(kahan_sum, {"xs": Lists(TERMS, 0, 12)}, Floats("fp16"),
+                       cases=(((1024.0, *(0.25,) * 8),), ((1024.0, 0.5, 0.5),))),
+             (Mutant(sequential, say("Nothing is compensated: this is the plain sum."), "xs "),
+              Mutant(_kahan(-1), say("The sign of what was lost is turned: errors add up."), "xs "),
+              Mutant(lambda xs: float(np.float16(math.fsum(xs))),
+                     say("This is the exact sum, rounded once; Kahan's is not always that."), "xs ")),
+             "W. Kahan 1965, Further remarks on reducing truncation errors"),
+)  # fmt: skip

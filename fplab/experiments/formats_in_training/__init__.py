@@ -268,10 +268,8 @@ def rows(result: Result) -> Columns:
 CLAIMS = Claims()
 
 
-@CLAIMS.proved(
-    "digits, first seed: all steps of each policy, forward, backward, unscaling and update, are single casts, products "
-    "and sums"
-)
+@CLAIMS.proved("digits, first seed: all steps of each policy, forward, backward, unscaling and update, are single "
+               "casts, products and sums")  # fmt: skip
 def single_steps(result: Result) -> Outcome:
     """The digits' run of the first seed under every policy but FP32: each loss, the last weights, and their top-1."""
     from ...training.loop import one_thread

@@ -194,16 +194,13 @@ def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, t
         **dict(zip(("errors", "losses", "divergences"), by_dimensions, strict=True)),
         **dict(zip(("threshold_errors", "threshold_losses"), by_threshold, strict=True)),
         **dict(zip(("int4_errors", "int4_losses", "int4_divergences"), by_group, strict=True)),
-        "fp32_loss": np.array([base]),
-        "unchanged": unchanged,
-        "threshold_losses_int8_rows": int8_rows,
+        "fp32_loss": np.array([base]), "unchanged": unchanged, "threshold_losses_int8_rows": int8_rows,
         "int8_shares": shares,
         "inputs": np.stack([x.numpy() for _, x in reading]),
         "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
         "parameters": np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]),
-        "tokens": tokens.numpy(),
-        "targets": targets.numpy(),
-    }
+        "tokens": tokens.numpy(), "targets": targets.numpy(),
+    }  # fmt: skip
 
 
 def logits_and_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[np.ndarray, float]:

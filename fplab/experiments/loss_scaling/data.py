@@ -249,17 +249,13 @@ def run_task(params: Params, which: int, tick: Tick) -> Task:
         tick(0.95 * (which + 0.9 + 0.03 * seed) / 2, f"{name}, seed {seed}")
         by_seed.append((static(0, seed), static(SCALE, seed), fp32(seed)))
     return Task(
-        score=np.array([one.score for one in runs]),
-        skipped=np.stack([one.skipped for one in runs]),
-        losses=np.stack([one.losses for one in runs]),
-        kept=np.stack([one.kept for one in runs]),
+        score=np.array([one.score for one in runs]), skipped=np.stack([one.skipped for one in runs]),
+        losses=np.stack([one.losses for one in runs]), kept=np.stack([one.kept for one in runs]),
         counted=np.stack([one.zeros for one in scaled]),
-        first=np.stack([one.first for one in scaled]).astype(np.float32),
-        first_fp32=first_gradient(job, params, which),
-        trace=runs[-2].scales,
-        by_seed=np.array([[one.score for one in row] for row in by_seed]),
+        first=np.stack([one.first for one in scaled]).astype(np.float32), first_fp32=first_gradient(job, params, which),
+        trace=runs[-2].scales, by_seed=np.array([[one.score for one in row] for row in by_seed]),
         unscaled=np.stack([row[0].zeros.mean(axis=0) for row in by_seed]),
-    )
+    )  # fmt: skip
 
 
 def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:

@@ -207,14 +207,10 @@ def codes(fmt: str) -> np.ndarray:
 
 
 LIMITS = (
-    "smallest x with exp(x) > 0",
-    "largest x with exp(x) finite",
-    "largest x with x^3 finite",
-    "smallest x with x^3 > 0",
-    "ones that a sum counts, every step rounded",
-    "ones that a sum in FP32 holds as a result",
-    "largest distance from the mean with a finite square",
-)
+    "smallest x with exp(x) > 0", "largest x with exp(x) finite", "largest x with x^3 finite",
+    "smallest x with x^3 > 0", "ones that a sum counts, every step rounded",
+    "ones that a sum in FP32 holds as a result", "largest distance from the mean with a finite square",
+)  # fmt: skip
 
 
 def limits() -> np.ndarray:

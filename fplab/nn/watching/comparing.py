@@ -132,11 +132,9 @@ def compare(fp32: Seen, emulated: Seen, *, ulps: float = 8, fmt: FormatLike = "f
 
 
 def _for_good(
-    found: dict[Name, tuple[list[int], list[float]]],
-    ulps: float,
-    runs: list[dict[int, dict[Name, Print]]],
+    found: dict[Name, tuple[list[int], list[float]]], ulps: float, runs: list[dict[int, dict[Name, Print]]],
     steps: list[int],
-) -> Parting | None:
+) -> Parting | None:  # fmt: skip
     """The earliest tensor, in the order of the run, from which on it stays further than ``ulps`` apart."""
     best: tuple[int, int, Name, float] | None = None
     for order, (name, (at, far)) in enumerate(found.items()):

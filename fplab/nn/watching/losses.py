@@ -56,14 +56,9 @@ class Losses:
         self._rounded = np.empty(0, np.float32)
 
     def add(
-        self,
-        kind: str,
-        layers: tuple[str, ...],
-        before: Array,
-        moves: Array,
-        offsets: Array,
+        self, kind: str, layers: tuple[str, ...], before: Array, moves: Array, offsets: Array,
         pushes: Array | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Count the changes ``moves`` of values ``before``, float32 (n,), layer by layer.
 
         ``pushes``: float32 (n,), the gradients; where one is not zero and nothing moved, the value stood still.

@@ -287,12 +287,8 @@ def _master_copy(seen: Seen, found: tuple[Row, ...], wide: list[Format], limits:
     verdict = words.NO_COPY.fill(formats=words.listed(safe)) if safe else words.MASTER
     if safe and seen.first_kept is not None:  # its updates are not those of a run that learns
         verdict = words.NO_VERDICT
-    shares = [
-        words.WOULD_LOSE.fill(
-            format=f.name, share=_worst(by_layer, total, f.name), bad=too_many[f], layers=len(by_layer)
-        )
-        for f in wide
-    ]
+    shares = [words.WOULD_LOSE.fill(format=f.name, share=_worst(by_layer, total, f.name), bad=too_many[f],
+                                    layers=len(by_layer)) for f in wide]  # fmt: skip
     text = words.OF_UPDATES.fill(verdict=verdict, moved=total.moved, shares=joined(shares, words.SEMICOLON))
     lines = [words.advice(words.WEIGHTS if safe else words.STAYS, text)]
     still = words.STILL.fill(n=total.still, bad=stuck, layers=len(by_layer))

@@ -58,15 +58,9 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     @quotes_call
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Any,
-        *,
-        scaler: Any = None,
-        formats: Iterable[FormatLike] = FORMATS,
-        every: int = 8,
-        keep: int = 64,
-    ) -> None:
+        self, model: nn.Module, optimizer: Any, *, scaler: Any = None, formats: Iterable[FormatLike] = FORMATS,
+        every: int = 8, keep: int = 64,
+    ) -> None:  # fmt: skip
         super().__init__(model, optimizer, formats, every, keep)
         self._scaler = scaler
         self._parameters = _checked(model, optimizer, scaler)

@@ -66,24 +66,15 @@ class FusedBlocks(Unit):
         d = model.result
         emin_a, emin_b = self.emins(model)
         return general.Block(
-            length=model.length,
-            align=model.alignment_bits,
-            kept=model.kept_bits,
+            length=model.length, align=model.alignment_bits, kept=model.kept_bits,
             rounding={"rtz": general.TOWARD_ZERO, "rne": general.TO_NEAREST}[model.rounding],
             floor=general.ABSENT if no_floor or model.floor is None else model.floor,
-            zero_exponent=general.ABSENT if model.zero_exponent is None else model.zero_exponent,
-            emin_a=emin_a,
-            emin_b=emin_b,
-            emin_c=emin_c(model),
-            emin_d=d.emin,
-            emax_d=d.emax,
-            nan=nan_bits(model),
-            minus_zeros=int(model.negative_zeros == "minus"),
-            plus_from_below=int(model.zero_from_below == "plus"),
-            overflow_max=int(model.overflow == "max"),
-            widened=int(self.halves),
+            zero_exponent=general.ABSENT if model.zero_exponent is None else model.zero_exponent, emin_a=emin_a,
+            emin_b=emin_b, emin_c=emin_c(model), emin_d=d.emin, emax_d=d.emax, nan=nan_bits(model),
+            minus_zeros=int(model.negative_zeros == "minus"), plus_from_below=int(model.zero_from_below == "plus"),
+            overflow_max=int(model.overflow == "max"), widened=int(self.halves),
             zero_groups=int(model.zero_group == "counts"),
-        )
+        )  # fmt: skip
 
     def is_fast(self, model: Model) -> bool:
         """Whether the fast kernels cover a model; they know only the default answers to the open questions."""
@@ -99,18 +90,10 @@ class FusedBlocks(Unit):
     def fast_rule(self, model: Model, dtype: Any, period: int) -> fast.Rule:
         """A model as the fast kernels see it; ``period`` in blocks."""
         emin_a, emin_b = self.emins(model)
-        return fast.Rule(
-            align=model.alignment_bits,
-            kept=model.kept_bits,
-            floor=fast.NEVER if model.floor is None else model.floor,
-            emin_a=emin_a,
-            emin_b=emin_b,
-            emin_c=emin_c(model),
-            none=-32 if dtype == np.int8 else -1000,
-            nan=nan_bits(model),
-            period=period,
-            half=int(self.halves and model.output == "fp16"),
-        )
+        return fast.Rule(align=model.alignment_bits, kept=model.kept_bits,
+                         floor=fast.NEVER if model.floor is None else model.floor, emin_a=emin_a, emin_b=emin_b,
+                         emin_c=emin_c(model), none=-32 if dtype == np.int8 else -1000, nan=nan_bits(model),
+                         period=period, half=int(self.halves and model.output == "fp16"))  # fmt: skip
 
     # --- the fast product -------------------------------------------------------------------------------------------
 
@@ -125,11 +108,8 @@ class FusedBlocks(Unit):
             shifts = scales[0].exponents.astype(np.int64) + scales[1].exponents
         x, y = (self.arranged(engine.whole(part, model)).view(np.uint32) for part in (a, b))
         rule, before = self.general_rule(model), c.copy()
-        engine.share(
-            lambda p, q: general.dot(x[p:q], y[p:q], before[p:q], shifts[p:q], c[p:q], rule),
-            a.shape[0],
-            engine.SLOW * a.size,
-        )
+        engine.share(lambda p, q: general.dot(x[p:q], y[p:q], before[p:q], shifts[p:q], c[p:q], rule), a.shape[0],
+                     engine.SLOW * a.size)  # fmt: skip
 
     def chain(
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None

@@ -83,11 +83,8 @@ class Grouped(FusedBlocks):
         ma, ea = _whole_scales(scales[0], x.shape[1] // size)
         mb, eb = (np.ascontiguousarray(part.T) for part in _whole_scales(scales[1], x.shape[1] // size))
         rule = self.fast_rule(model, np.int8, 0)
-        engine.share(
-            lambda p, q: kernels.grouped_matmul(x, y, ma, ea, mb, eb, size, c, p, q, model.length, rule),
-            a.shape[0],
-            a.size * b.shape[1],
-        )
+        engine.share(lambda p, q: kernels.grouped_matmul(x, y, ma, ea, mb, eb, size, c, p, q, model.length, rule),
+                     a.shape[0], a.size * b.shape[1])  # fmt: skip
 
     def recognise(self, blocks: Blocks, c_inside: bool) -> None:
         return None

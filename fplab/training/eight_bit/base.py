@@ -95,20 +95,10 @@ class EightBit(LabOptimizer):
     carried = ("codes",)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        numbers: dict[str, Any],
-        *,
-        block: int | None = 2048,
-        code: Code = "dynamic",
-        min_8bit_size: int = 4096,
-        state_bits: int = 8,
-        sign: str = "kept",
-        decay: str | None = None,
-        rounding: str = "nearest",
-        seed: int = 0,
-        bad_gradients: str = "skip",
-    ) -> None:
+        self, params: Iterable[Any], numbers: dict[str, Any], *, block: int | None = 2048, code: Code = "dynamic",
+        min_8bit_size: int = 4096, state_bits: int = 8, sign: str = "kept", decay: str | None = None,
+        rounding: str = "nearest", seed: int = 0, bad_gradients: str = "skip",
+    ) -> None:  # fmt: skip
         self.codes = books_of(code)
         chosen = {
             "block": block, "min_8bit_size": min_8bit_size, "state_bits": state_bits, "sign": sign,

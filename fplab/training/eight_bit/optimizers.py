@@ -53,14 +53,9 @@ class Adam8bit(EightBit):
     kind = States("adam", True, True)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        **options: Unpack[Options],
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0.0, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 
@@ -77,14 +72,9 @@ class AdamW8bit(Adam8bit):
     decay = "before"
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-        **options: Unpack[Options],
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0.01, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         super().__init__(params, lr, betas, eps, weight_decay, **options)
 
 
@@ -117,13 +107,9 @@ class Lion8bit(EightBit):
     decay = "before"
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        **options: Unpack[Options],
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 
@@ -143,13 +129,9 @@ class Adagrad8bit(EightBit):
     kind = States("adagrad", False, True)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        eps: float = 1e-10,
-        weight_decay: float = 0.0,
+        self, params: Iterable[Any], lr: float = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0,
         **options: Unpack[Options],
-    ) -> None:
+    ) -> None:  # fmt: skip
         numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 

@@ -53,12 +53,8 @@ def _one_of(allowed: tuple[str, ...]) -> Check:
 
 
 CHECKS: Mapping[str, Check] = {
-    **options.CHECKS,
-    "block": _block,
+    **options.CHECKS, "block": _block,
     "min_8bit_size": lambda name, value: integer(name, value, 0, 1 << 62),
-    "state_bits": _state_bits,
-    "sign": _one_of(tuple(SIGNS)),
-    "decay": _one_of(DECAYS),
-    "rounding": _one_of(ROUNDINGS),
+    "state_bits": _state_bits, "sign": _one_of(tuple(SIGNS)), "decay": _one_of(DECAYS), "rounding": _one_of(ROUNDINGS),
     "bad_gradients": _one_of(BAD_GRADIENTS),
-}
+}  # fmt: skip

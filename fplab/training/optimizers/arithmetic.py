@@ -24,15 +24,10 @@ def grid(fmt: Format) -> optim.Grid:
         why = "has no sign or no zero" if fmt.fits_float32 else "does not fit float32, in which values travel"
         raise LabError(f"{fmt.name} cannot hold weights or states: it {why}.")
     p, policy = fmt.significand_bits, overflow(None, fmt)
-    return optim.Grid(
-        emin=_bits(fmt.smallest_normal),
-        top=_bits(2.0 ** (fmt.emax + 1)),
-        magic=((53 - p) << 52) + (1 << 51),
-        ulp=(p - 1) << 52,
-        largest=_bits(fmt.max),
-        over=_bits(OVER.get(policy, fmt.max)),
-        minus_zero=int(fmt.specials is not Specials.NEGATIVE_ZERO),
-    )
+    return optim.Grid(emin=_bits(fmt.smallest_normal), top=_bits(2.0 ** (fmt.emax + 1)),
+                      magic=((53 - p) << 52) + (1 << 51), ulp=(p - 1) << 52, largest=_bits(fmt.max),
+                      over=_bits(OVER.get(policy, fmt.max)),
+                      minus_zero=int(fmt.specials is not Specials.NEGATIVE_ZERO))  # fmt: skip
 
 
 def _bits(x: float) -> int:
@@ -40,14 +35,9 @@ def _bits(x: float) -> int:
 
 
 def rounded(
-    operation: str,
-    left: np.ndarray,
-    right: np.ndarray | float = 0.0,
-    fmt: FormatLike = "fp32",
-    *,
-    seed: int | None = None,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    operation: str, left: np.ndarray, right: np.ndarray | float = 0.0, fmt: FormatLike = "fp32", *,
+    seed: int | None = None, out: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """``left`` operation ``right`` ("add", "sub", "mul", "div", "sqrt", "hold") as exact numbers, rounded once.
 
     ``left``: float32 (n,), contiguous; ``right``: the same, or a number, which is rounded to float32 first as torch

@@ -50,16 +50,9 @@ class FormatOptimizer(LabOptimizer):
     observer: Observer | None = None
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        numbers: dict[str, Any],
-        *,
-        weights: FormatLike = "fp32",
-        states: States = "fp32",
-        compute: FormatLike | None = None,
-        update: str = "nearest",
-        seed: int = 0,
-    ) -> None:
+        self, params: Iterable[Any], numbers: dict[str, Any], *, weights: FormatLike = "fp32", states: States = "fp32",
+        compute: FormatLike | None = None, update: str = "nearest", seed: int = 0,
+    ) -> None:  # fmt: skip
         chosen = {"weights": weights, "states": states, "compute": compute, "update": update, "seed": seed}
         self._scratch: dict[int, dict[str, np.ndarray]] = {}
         super().__init__(params, {**numbers, **chosen})
@@ -150,14 +143,9 @@ class SGD(FormatOptimizer):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, weight_decay: float = 0.0,
+        nesterov: bool = False, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         if nesterov and not momentum:
             raise LabError("nesterov=True needs momentum above 0.")
         numbers = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
@@ -187,14 +175,9 @@ class Adam(FormatOptimizer):
     decoupled = False
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        **options: Unpack[Options],
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0.0, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, **options)
 
     def _states(self, group: dict[str, Any]) -> tuple[str, ...]:
@@ -233,12 +216,7 @@ class AdamW(Adam):
     decoupled = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-        **options: Unpack[Options],
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0.01, **options: Unpack[Options],
+    ) -> None:  # fmt: skip
         super().__init__(params, lr, betas, eps, weight_decay, **options)

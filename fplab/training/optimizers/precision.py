@@ -44,12 +44,9 @@ class Precision:
 
 
 def precision(
-    weights: FormatLike,
-    states: FormatLike | Mapping[str, FormatLike],
-    compute: FormatLike | None,
-    update: str,
+    weights: FormatLike, states: FormatLike | Mapping[str, FormatLike], compute: FormatLike | None, update: str,
     names: Iterable[str],
-) -> Precision:
+) -> Precision:  # fmt: skip
     """The user's choices as records, or an error that says what is allowed. ``names``: the optimizer's states.
 
     ``states``: one format, or one by name (others FP32). ``compute``: None is the states' format where that is one of
@@ -76,12 +73,9 @@ Values = dict[str, Any]
 
 
 def execute(
-    program: Program,
-    values: Values,
-    fmt: Callable[[str], Format],
-    stochastic: Mapping[str, int] | None = None,
+    program: Program, values: Values, fmt: Callable[[str], Format], stochastic: Mapping[str, int] | None = None,
     scratch: dict[str, np.ndarray] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Run a program on ``values``: float32 (n,) arrays and numbers by name; every array made is put there.
 
     A target that is there already is overwritten in place, except "gradient", which is the caller's. ``stochastic``:

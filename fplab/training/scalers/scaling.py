@@ -212,14 +212,10 @@ class DynamicScaler(Scaler):
     """
 
     def __init__(
-        self,
-        init_scale: float = TORCH.init_scale,
-        growth_factor: float = TORCH.growth_factor,
-        backoff_factor: float = TORCH.backoff_factor,
-        growth_interval: int = TORCH.growth_interval,
-        *,
+        self, init_scale: float = TORCH.init_scale, growth_factor: float = TORCH.growth_factor,
+        backoff_factor: float = TORCH.backoff_factor, growth_interval: int = TORCH.growth_interval, *,
         gradients: FormatLike | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(Machine(init_scale, growth_factor, backoff_factor, growth_interval), gradients)
 
 
@@ -231,12 +227,9 @@ class KerasScaler(Scaler):
     """
 
     def __init__(
-        self,
-        initial_scale: float = KERAS.init_scale,
-        dynamic_growth_steps: int = KERAS.growth_interval,
-        *,
+        self, initial_scale: float = KERAS.init_scale, dynamic_growth_steps: int = KERAS.growth_interval, *,
         gradients: FormatLike | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         machine = Machine(initial_scale, growth_interval=dynamic_growth_steps, finite_growth=False, divides=True)
         super().__init__(machine, gradients)
 
@@ -249,15 +242,10 @@ class ApexScaler(Scaler):
     """
 
     def __init__(
-        self,
-        init_scale: float = APEX.init_scale,
-        scale_factor: float = APEX.growth_factor,
-        scale_window: int = APEX.growth_interval,
-        *,
-        min_loss_scale: float | None = None,
-        max_loss_scale: float = APEX.highest,
-        gradients: FormatLike | None = None,
-    ) -> None:
+        self, init_scale: float = APEX.init_scale, scale_factor: float = APEX.growth_factor,
+        scale_window: int = APEX.growth_interval, *, min_loss_scale: float | None = None,
+        max_loss_scale: float = APEX.highest, gradients: FormatLike | None = None,
+    ) -> None:  # fmt: skip
         lowest = 0.0 if min_loss_scale is None else checked_scale("min_loss_scale", min_loss_scale)
         highest = checked_scale("max_loss_scale", max_loss_scale)
         if not scale_factor > 1:
