@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import LabError, need
 from ..language import LANGUAGES
+from ..words import Text
 from .inside import FIRST, STATIC
 
 Output = Mapping[str, Any]
@@ -20,12 +21,27 @@ LIMIT = 120  # seconds that a cell may take: a chapter's take less than five, an
 
 
 @dataclass(frozen=True)
+class Chapter:
+    """A notebook. ``name``: its file's, without suffix. ``title``, ``question``: from its first cell."""
+
+    name: str
+    path: Path
+    title: Text
+    question: Text
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.html"
+
+
+@dataclass(frozen=True)
 class Cell:
-    """A cell. ``kind``: "markdown" or "code". ``outputs``: of a code cell, by language."""
+    """A cell. ``kind``: "markdown" or "code". ``outputs``: of a code cell, by language. ``name``: its id."""
 
     kind: str
     source: str
     outputs: Mapping[str, Sequence[Output]]
+    name: str = ""
 
 
 def needed() -> Any:
@@ -43,12 +59,14 @@ def cells(path: Path, run: bool = True) -> tuple[Cell, ...]:
     nbformat, _ = needed()
     if not run:
         sources = nbformat.read(path, as_version=4).cells
-        return tuple(Cell(c.cell_type, c.source, {}) for c in sources if c.cell_type in ("markdown", "code"))
+        return tuple(Cell(c.cell_type, c.source, {}, c.id) for c in sources if c.cell_type in ("markdown", "code"))
     with ThreadPoolExecutor(len(LANGUAGES)) as pool:
         ran = dict(zip(LANGUAGES, pool.map(lambda language: _run(path, language), LANGUAGES), strict=True))
     first = next(iter(ran.values()))
-    return tuple(Cell(c.cell_type, c.source, {language: found[i].get("outputs", ()) for language, found in ran.items()})
-                 for i, c in enumerate(first) if c.cell_type in ("markdown", "code"))  # fmt: skip
+    return tuple(
+        Cell(c.cell_type, c.source, {language: found[i].get("outputs", ()) for language, found in ran.items()}, c.id)
+        for i, c in enumerate(first) if c.cell_type in ("markdown", "code")
+    )  # fmt: skip
 
 
 def _run(path: Path, language: str) -> list[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..language import marked
+from ..words import Text
 from .executed import Cell, Output
 from .offline import as_address, with_images
 
@@ -17,6 +18,10 @@ SCRIPT = re.compile(r"<script\b.*?</script\s*>", re.I | re.S)
 ANCHOR = re.compile(r'<a class="anchor-link".*?</a>', re.S)
 NOTEBOOK = re.compile(r'(<a\b[^>]*\bhref=")(?!\w+:)([^"#]*)\.ipynb(["#])')
 WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def both(text: Text, tag: str = "span") -> str:
+    return "".join(marked(name, html.escape(said), tag) for name, said in {"en": text.en, "zh": text.zh}.items())
 
 
 def prose(source: str, folder: Path) -> str:
@@ -90,6 +95,8 @@ def outputs(by_language: Mapping[str, Sequence[Output]]) -> str:
 
 
 def cell(one: Cell, folder: Path) -> str:
+    """A cell, which a link reaches by its id."""
+    anchor = f'<a id="{one.name}"></a>' if one.name else ""
     if one.kind == "markdown":
-        return f'<div class="prose">{prose(one.source, folder)}</div>'
-    return f'<div class="cell">{code(one.source)}{with_images(outputs(one.outputs), folder)}</div>'
+        return f'<div class="prose">{anchor}{prose(one.source, folder)}</div>'
+    return f'<div class="cell">{anchor}{code(one.source)}{with_images(outputs(one.outputs), folder)}</div>'

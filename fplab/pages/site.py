@@ -5,18 +5,16 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import LabError, door, unknown
-from ..language import marked
 from ..storage import demand_writable, write_text
 from ..words import Text, given, say, verbatim
-from . import reference, search
+from . import reference, search, topics
 from .cookbook import recipes
-from .executed import cells, needed
+from .executed import Chapter, cells, needed
 from .offline import fetched
-from .rendering import cell, colours, prose
+from .rendering import both, cell, colours, prose
 
 HERE = Path(__file__).parent
 HEADING = re.compile(r"^# (.+)$", re.M)
@@ -30,20 +28,6 @@ ABOUT = say(
 )
 PREVIOUS, NEXT, CONTENTS = say("Previous"), say("Next"), say("Contents")
 SKIP, LANGUAGE = say("Skip to the chapter"), say("Language")
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A notebook. ``name``: its file's, without suffix. ``title``, ``question``: from its first cell."""
-
-    name: str
-    path: Path
-    title: Text
-    question: Text
-
-    @property
-    def file(self) -> str:
-        return f"{self.name}.html"
 
 
 @door
@@ -71,10 +55,6 @@ def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
-
-
-def both(text: Text, tag: str = "span") -> str:
-    return "".join(marked(name, html.escape(said), tag) for name, said in {"en": text.en, "zh": text.zh}.items())
 
 
 def link(chapter: Chapter, before: Text | None = None, rel: str = "") -> str:
@@ -133,6 +113,8 @@ def chapter_page(at: int, course: Sequence[Chapter], written: set[str], run: boo
 def index_page(course: Sequence[Chapter], written: set[str], whole: bool = False) -> str:
     """The list of chapters; those without a page are named only. ``whole``: the cookbook and the reference too."""
     rows = "".join(f"<li>{link(c) if c.name in written else both(c.title)}{both(c.question, 'p')}</li>" for c in course)
+    if whole:
+        rows += f'<li><a href="{topics.FILE}">{both(topics.TITLE)}</a>{both(topics.ABOUT, "p")}</li>'
     course_list = f'<h1>{both(COURSE)}</h1>{both(ABOUT, "p")}<ul class="contents">{rows}</ul>'
     return page(COURSE, f"<article>{course_list}{_further() if whole else ''}</article>")
 
@@ -158,7 +140,7 @@ def write(
 ) -> list[Path]:  # fmt: skip
     """Write the pages of chapters (default: all) and the index, and return their paths.
 
-    ``whole``: the cookbook, the reference and the search, too, which a site that has them keeps.
+    ``whole``: the index of topics, the cookbook, the reference and the search, too, which a site that has them keeps.
 
     ``names``: of notebooks in ``folder``, or their beginnings, such as "04". ``tick`` is told each chapter's name
     before it runs; ``run=False`` leaves out the outputs. Raises LabError for a name that is unknown, a notebook that
@@ -176,6 +158,7 @@ def write(
     if whole:
         tick("cookbook")
         made = {r.file: page(given(r.title), _article(prose(r.source, HERE))) for r in recipes()}
+        made[topics.FILE] = page(topics.TITLE, _article(topics.body([c for c in course if c.name in written])))
         tick("reference")
         for name, body in reference.bodies().items():
             made[f"{name}.html"] = page(verbatim(name), _article(body, " reference"))
