@@ -39,6 +39,12 @@ def copies_table(cores: int) -> str:
         }
         found = ratios(lambda: np.copyto(out, x), work)
         rows.append((name, *(f"{found[way]:.2f}" for way in GOALS)))
+    more: dict[str, Callable[[], object]] = {
+        "nvfp4, 4 over 6": lambda: scaled.quantize(matrix, "nvfp4", rule="4over6"),
+        "Hadamard, to BF16": lambda: scaled.hadamard(matrix, dtype="bf16"),
+    }
+    found = ratios(lambda: np.copyto(out, x), more)
+    rows += [(what, f"{ratio:.2f}", "", "", "") for what, ratio in found.items()]
     head = ("times a copy", *(f"{way} (goal {goal:g})" for way, goal in GOALS.items()))
     return table(f"Scaled, 2^24 float32 in 4,096 rows, {cores} cores; np.copyto = 1", head, rows)
 

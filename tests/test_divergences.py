@@ -270,6 +270,19 @@ def test_nvfp4_of_two_libraries_differs_in_scales_codes_and_values():
     assert scaled.quantize(tiny, "nvfp4", variant="torchao").codes[0, 0] == 8
 
 
+def test_4_over_6_depends_on_how_its_error_is_measured():
+    """In the values' units or, an option of Transformer Engine's, in the second scale's; summed or squared."""
+    x = np.random.default_rng(2).standard_normal((64, 4096))
+    x = np.round(4 * x).astype(np.float32) / 4  # few bits, and many ties
+    scheme = replace(scaled.SCHEMES["nvfp4"], rule="4over6")
+    ours = scaled.quantize(x, scheme).scales
+    np.testing.assert_array_equal(routes.te_4over6(x, scheme)[1], ours)
+    fast = (routes.te_4over6(x, scheme, fast=True)[1] != ours).mean()
+    assert 0 < fast < 0.01, "only roundings of the errors differ"
+    squared = (scaled.quantize(x, scheme, rule="4over6_mse").scales != ours).mean()
+    assert 0.05 < squared < 0.5
+
+
 def test_a_tensor_of_zeros_has_nan_scales_in_torchaos_nvfp4():
     x = np.zeros((1, 16), np.float32)
     theirs, ours = scale_codes(routes.torchao_nvfp4, x, "nvfp4", variant="torchao")

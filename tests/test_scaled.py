@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import raw
 
+import fplab
 from fplab import LabError, decode, scaled, set_num_threads
 from fplab.formats import Format, Rounding
 from fplab.kernels.convert import random_words
@@ -27,11 +28,15 @@ VARIED = [
     for scheme in EVERY
     for rule in scaled.RULES[scheme.kind]
     for variant in scaled.VARIANTS[scheme.kind]
+    if not rule.startswith("4over6") or (variant == "te" and scheme.element.name == "e2m1")
 ]
 SQUARE = [
     replace(SCHEMES[name], variant=variant, **changes)
     for name, variant, changes in (
         ("nvfp4", "te", {"block": (16, 16)}), ("nvfp4", "torchao", {"block": (16, 16)}),
+        ("nvfp4", "te", {"block": (16, 16), "rule": "4over6"}), ("nvfp4", "te", {"tensor": "", "rule": "4over6"}),
+        ("nvfp4", "te", {"block": (7, 9), "rule": "4over6_mse"}),
+        ("nvfp4", "te", {"tensor": "row", "rule": "4over6"}),
         ("nvfp4", "te", {"tensor": "row"}), ("nvfp4", "torchao", {"tensor": "row"}), ("nvfp4", "te", {"tensor": ""}),
         ("mxfp8", "torchao", {"block": (32, 32)}), ("mxfp4", "te", {"block": (2, 7)}),
         ("fp8_block", "te", {"block": (128, 128)}), ("fp8_tensor", "torchao", {"block": "row"}),
@@ -207,8 +212,44 @@ def test_bytes_as_the_hardware_takes_them() -> None:
     assert scaled.quantize(x, "fp8_row").packed().scales.view("<f4").shape == (150,)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("size", [1, 2, 16, 32])
+def test_hadamard_is_its_definition(dtype: str, size: int) -> None:
+    x = np.append(hard((9, 64), 5).reshape(-1), raw(9, 64).view(f32)).reshape(-1, 64)
+    signs = np.resize(scaled.SIGNS, size).tolist()
+    want = [oracle.hadamard(block, signs, dtype) for block in x.reshape(-1, size).tolist()]
+    same(scaled.hadamard(x, size=size, dtype=dtype).reshape(-1, size), np.array(want, f32))
+
+
+def test_hadamard_is_the_product_with_the_matrix_of_others() -> None:
+    """Transformer Engine's matrix, by torch, and its product in FP64: exact where values are alike in size."""
+    x = np.random.default_rng(8).standard_normal((3, 1 << 14, 32)).astype(f32)
+    x = np.where(abs(x) < 2.0**-14, f32(0.5), x)
+    for size in (16, 32):
+        matrix = torch.ones(1, 1, dtype=torch.float64)
+        while len(matrix) < size:
+            matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+        matrix = torch.from_numpy(np.resize(scaled.SIGNS, (size, 1))) * matrix
+        for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            given = torch.from_numpy(x).to(kind).float()
+            exact = (given.reshape(-1, size).double() @ matrix).numpy() * (1 / np.sqrt(size))
+            want = exact.astype(f32) if dtype == "fp32" else fplab.quantize(exact, "bf16").astype(f32)
+            same(scaled.hadamard(given.numpy(), size=size, dtype=dtype).reshape(-1, size), want)
+    same(np.moveaxis(scaled.hadamard(np.moveaxis(x, -1, 0), 0), 0, -1), scaled.hadamard(x))
+    square = scaled.hadamard(np.eye(16))
+    np.testing.assert_array_equal(square @ square.T, np.eye(16))
+
+
 quantize = scaled.quantize
 REFUSED = [
+    (lambda: scaled.hadamard([1.0] * 24), r"^fplab\.scaled\.hadamard.*x has 24 values along axis -1; size=16 allows"),
+    (lambda: scaled.hadamard([1.0] * 24, size=24), r"size=24 is not possible; allowed: powers of two\."),
+    (lambda: scaled.hadamard([1.0] * 2, size=2, signs=[1, 0]), r"signs=\[1, 0\] .*; allowed: a sequence of 1 and -1\."),
+    (lambda: quantize([1.0], "mxfp4", rule="4over6"), r"unknown rule of e8m0 scales '4over6'"),
+    (
+        lambda: quantize([1.0], "nvfp4", rule="4over6", variant="torchao"),
+        r"rule='4over6' is Transformer Engine's of E2M1: variant='te', blocks such as \(1, 16\)\.",
+    ),
     (lambda: quantize([1.0], "mxpf8"), r"^fplab\.scaled\.quantize\(\[1\.0\], 'mxpf8'\): unknown .*mean 'mxfp8'\?$"),
     (lambda: quantize([1.0], rule="up"), r"unknown rule of e8m0 scales 'up'\. Allowed: floor, ceil, even, rceil\."),
     (lambda: quantize([1.0], "nvfp4", variant="ao"), r"unknown variant of e4m3 scales 'ao'\. Allowed: te, torchao"),

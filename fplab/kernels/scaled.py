@@ -21,7 +21,7 @@ TILE = 4096  # elements worked on between two looks at memory
 SIGN, ABS, INFINITY = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 MOST, NAN = np.uint32(0x7F7FFFFF), np.uint32(0x7FC00000)
 LEAST_NORMAL = np.uint32(0x00800000)
-POWER, TWO_LEVEL, TWO_LEVEL_DIVIDED, QUOTIENT, QUOTIENT_DOWN = range(5)
+POWER, TWO_LEVEL, TWO_LEVEL_DIVIDED, FOUR_OVER_SIX, QUOTIENT, QUOTIENT_DOWN = range(6)
 
 
 class Grid(NamedTuple):
@@ -91,16 +91,33 @@ def at_most(t, limit):
 
 
 @inlined
-def two_level(a, p, scale, up, down):
+def encoded(t, scale, down):
+    """Transformer Engine's narrow scale: its code, its value, and the factor of the elements."""
+    code, value = on_grid(at_most(t, as_float(np.uint32(scale.largest))), scale)
+    return code, value, at_most(np.float32(np.float32(1) / np.float32(value * down)), as_float(MOST))
+
+
+@inlined
+def two_level(a, p, scale, up, down, four):
     """Narrow scales beside one of the tensor: ``up`` is that to the scale's units, ``down`` its reciprocal."""
     most = as_float(np.uint32(scale.largest))
     if p.kind == TWO_LEVEL:
-        code, value = on_grid(at_most(np.float32(as_float(a) * up), most), scale)
-        return code, at_most(np.float32(np.float32(1) / np.float32(value * down)), as_float(MOST))
+        code, _, factor = encoded(np.float32(as_float(a) * up), scale, down)
+        return code, factor
+    if p.kind == FOUR_OVER_SIX:
+        code, _, factor = encoded(stretched(a, p, up, four), scale, down)
+        return code, factor
     t = np.float32(np.float32(as_float(a) / np.float32(p.multiplier)) / up)
     t = np.float32(p.least) if t < np.float32(p.least) else at_most(t, most)
     code, value = on_grid(t, scale)
     return code, np.float32(down / value)
+
+
+@inlined
+def stretched(a, p, up, four):
+    """The scale at which the largest of a block is a 6, or 1.5 times that, at which it is a 4."""
+    t = np.float32(np.float32(as_float(a) / np.float32(p.multiplier)) * up)
+    return np.float32(t * np.float32(1.5)) if four else t
 
 
 @inlined
@@ -122,12 +139,12 @@ def quotient(a, p):
 
 
 @inlined
-def scale_of(a, p, scale, up, down):
+def scale_of(a, p, scale, up, down, four):
     """The scale of a block whose largest magnitude has bits ``a``, as a code or bits, and its elements' factor."""
     if p.kind == POWER:
         return power_of_two(a, p)
-    if p.kind == TWO_LEVEL or p.kind == TWO_LEVEL_DIVIDED:
-        return two_level(a, p, scale, up, down)
+    if p.kind == TWO_LEVEL or p.kind == TWO_LEVEL_DIVIDED or p.kind == FOUR_OVER_SIX:
+        return two_level(a, p, scale, up, down, four)
     return quotient(a, p)
 
 
@@ -215,17 +232,66 @@ def maximum(x, skips):
     return largest_number(x) if skips and most > INFINITY else most
 
 
+@jit
+def choose_fours(
+    x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up, down, amax, top, squared
+):  # fmt: skip
+    """Fill ``fours``, uint8 as the scales of :func:`_quantize`: which blocks lose less where their largest is a 4.
+
+    What is lost is summed in FP32, of a row from the left, and the rows by halves. ``amax``, ``top``: an element times
+    its block's scale is dequantised as their product with ``amax``, divided by ``top``; ``squared``: each difference.
+    """
+    across, height = -(-k // block), 1
+    while height < high:
+        height *= 2
+    differences, sums = np.empty(block, np.float32), np.empty(height, np.float32)
+    for first in range(r0, r1, high):
+        last = min(first + high, r1)
+        own = first if up.size > 1 else 0
+        for left in range(c0, c1, block):
+            right = min(left + block, c1)
+            most, lost_by_six = np.uint32(0), np.float32(0)
+            for row in range(first, last):
+                most = max(most, largest(x[row * k + left : row * k + right]))
+            for four in range(2):
+                _, value, factor = encoded(stretched(most, rule, up[own], four), scale, down[own])
+                sums[:] = 0
+                for row in range(first, last):
+                    source = x[row * k + left : row * k + right]
+                    for i in range(source.size):
+                        v = as_float(source[i])
+                        b = as_bits(np.float32(v * factor))
+                        _, _, c, shifted = _count(b, grid)
+                        y = np.float32(shifted - as_float(c))
+                        y = np.float32(np.float32(-y if b > ABS else y) * value)
+                        d = np.float32(np.float32(np.float32(y * amax[own]) / top) - v)
+                        differences[i] = np.float32(d * d) if squared else np.float32(abs(d))
+                    for i in range(source.size):
+                        sums[row - first] += differences[i]
+                count = height
+                while count > 1:
+                    count //= 2
+                    for i in range(count):
+                        sums[i] += sums[count + i]
+                if four:
+                    fours[first // high * across + left // block] = sums[0] < lost_by_six
+                lost_by_six = sums[0]
+
+
 def _quantize(rounder, bits):
     """The kernel of one rounding, which draws ``bits`` random bits an element.
 
     ``x``: float32 bits of a matrix with rows of ``k``, flat; ``codes``: uint8, as ``x``; ``scales``: uint32, a row for
-    each ``high`` rows and one for each ``block`` elements of a row, flat. Works on rows ``r0`` to ``r1`` and columns
-    ``c0`` to ``c1``, which begin with a block. ``known``: a maximum that holds for all blocks, or none. ``up``,
-    ``down``: of each row, or one. Element i draws word ``start + i``; of few bits, byte ``start + i`` of all words.
+    each ``high`` rows and one for each ``block`` elements of a row, flat; ``fours``: as scales, or none. Works on rows
+    ``r0`` to ``r1`` and columns ``c0`` to ``c1``, which begin with a block. ``known``: a maximum that holds for all
+    blocks, or none. ``up``, ``down``: of each row, or one. Element i draws word ``start + i``; of few bits, byte
+    ``start + i`` of all words.
     """
 
     @jit
-    def kernel(x, codes, scales, k, high, block, r0, r1, c0, c1, grid, rule, scale, known, up, down, start, key0, key1):
+    def kernel(
+        x, codes, scales, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, known, up, down, start, key0, key1
+    ):  # fmt: skip
         across, width = -(-k // block), min(max(block, TILE // high // block * block), c1 - c0)
         factors, found = np.empty(width, np.float32), np.empty(width, np.uint8)
         most, factor = np.empty(-(-width // block), np.uint32), np.empty(-(-width // block), np.float32)
@@ -245,9 +311,10 @@ def _quantize(rounder, bits):
                         most[j] = max(most[j], here)
                 own = top if up.size > 1 else 0
                 above, below = up[own], down[own]
-                part = scales[top // high * across + left // block :][:blocks]
+                place = top // high * across + left // block
                 for j in range(blocks):
-                    part[j], factor[j] = scale_of(most[j], rule, scale, above, below)
+                    four = fours[place + j] if fours.size else np.uint8(0)
+                    scales[place + j], factor[j] = scale_of(most[j], rule, scale, above, below, four)
                 for j in range(blocks):
                     factors[j * block : (j + 1) * block] = factor[j]
                 for row in range(top, bottom):
@@ -275,3 +342,22 @@ def _quantize(rounder, bits):
 
 NEAREST, DIRECTED = _quantize(nearest, 0), _quantize(directed, 0)
 STOCHASTIC = {32: _quantize(stochastic, 32), 8: _quantize(stochastic_8, 8)}  # by random bits an element
+
+
+@jit
+def butterflies(x, signs, factor):
+    """Sylvester's Hadamard transform of each ``signs.size`` values of ``x``, float64, in place."""
+    size = signs.size
+    for start in range(0, x.size, size):
+        block = x[start : start + size]
+        for i in range(size):
+            block[i] *= signs[i]
+        step = 1
+        while step < size:
+            for low in range(0, size, 2 * step):
+                for i in range(low, low + step):
+                    a, b = block[i], block[i + step]
+                    block[i], block[i + step] = a + b, a - b
+            step *= 2
+        for i in range(size):
+            block[i] *= factor

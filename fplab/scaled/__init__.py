@@ -11,16 +11,17 @@ with them. A :class:`Scheme` is a record; :data:`SCHEMES` is their table, and on
 array([ 0., -0.,  0., 96.], dtype=float32)
 
 ``schemes``: the records, the rules for scales and the variants; ``quantizing``: the fast way; ``result``: what comes
-back, and its bytes; ``oracle``: the slow way, in fractions.
+back, and its bytes; ``hadamard``: the transform that spreads outliers; ``oracle``: the slow way, in fractions.
 """
 
 from __future__ import annotations
 
 from ..lazily import index
+from .hadamard import SIGNS, hadamard
 from .quantizing import quantize
 from .result import Packed, Scaled
 from .schemes import RULES, SCHEMES, VARIANTS, Scheme, get_scheme
 
-__all__ = ["RULES", "SCHEMES", "VARIANTS", "Packed", "Scaled", "Scheme", "get_scheme", "quantize"]
+__all__ = ["RULES", "SCHEMES", "SIGNS", "VARIANTS", "Packed", "Scaled", "Scheme", "get_scheme", "hadamard", "quantize"]
 
 index(__name__)

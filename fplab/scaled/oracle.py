@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,12 @@ def number(x: float) -> Exact:
     return exact.from_float(x)
 
 
-def fp32(x: Exact) -> Exact:
-    """Rounded to FP32, to nearest."""
-    return exact.decode(exact.round_to(x, "fp32")[0], "fp32")
+def rounded(x: Exact, fmt: str) -> Exact:
+    """Rounded to a format, to nearest."""
+    return exact.decode(exact.round_to(x, fmt)[0], fmt)
+
+
+fp32 = partial(rounded, fmt="fp32")
 
 
 def times(a: Exact, b: Exact) -> Exact:
@@ -88,19 +92,53 @@ def power(a: Exact, scheme: Scheme) -> tuple[int, Exact]:
 def narrow(a: Exact, scheme: Scheme, amax: Exact | None) -> tuple[int, Exact]:
     """Scales of few bits, in units of one of the tensor."""
     most, element = number(scheme.scale.max), number(scheme.element.max)
-    top = exact.of(most.value * element.value)
     if scheme.variant == "te":
-        g = ONE if amax is None else over(top, amax)
-        g = LARGEST if less(LARGEST, g) else g
-        g = ONE if g.is_zero or (amax is not None and amax.is_zero) else g
-        t = times(a, times(g, over(ONE, element)))
-        code, value = narrowed(most if less(most, t) else t, scheme)
-        factor = over(ONE, times(value, over(ONE, g)))
-        return code, LARGEST if less(LARGEST, factor) else factor
-    s, least = ONE if amax is None else over(amax, top), number(scheme.scale.smallest_normal)
+        g = encoder(scheme, amax)
+        return encoding(times(a, times(g, over(ONE, element))), g, scheme)
+    s, least = ONE if amax is None else over(amax, number(scheme.top)), number(scheme.scale.smallest_normal)
     t = over(over(a, element), s)
     code, value = narrowed(least if less(t, least) else most if less(most, t) else t, scheme)
     return code, over(over(ONE, s), value)
+
+
+def encoder(scheme: Scheme, amax: Exact | None) -> Exact:
+    """Transformer Engine's scale of the tensor: what maps it onto scales of blocks times elements."""
+    g = ONE if amax is None else over(number(scheme.top), amax)
+    g = LARGEST if less(LARGEST, g) else g
+    return ONE if g.is_zero or (amax is not None and amax.is_zero) else g
+
+
+def encoding(t: Exact, g: Exact, scheme: Scheme) -> tuple[int, Exact]:
+    """Transformer Engine's code of a block's scale, and what its elements are multiplied by."""
+    most = number(scheme.scale.max)
+    code, value = narrowed(most if less(most, t) else t, scheme)
+    factor = over(ONE, times(value, over(ONE, g)))
+    return code, LARGEST if less(LARGEST, factor) else factor
+
+
+def four_over_six(a: Exact, rows: list[list[Exact]], scheme: Scheme, amax: Exact | None) -> tuple[int, Exact]:
+    """Two scales for the elements of a block: that by which less is lost, and at a tie that of the 6."""
+    g, top = encoder(scheme, amax), number(scheme.top)
+    base = times(over(a, number(scheme.element.max)), g)
+    of_six, of_four = (encoding(times(base, number(stretch)), g, scheme) for stretch in (1.0, 1.5))
+    lost = []
+    for code, factor in (of_six, of_four):
+        sums = []
+        for row in rows:
+            total = ZERO
+            for v in row:
+                y = exact.decode(element_code(v, factor, scheme, Rounding.RNE, 0), scheme.element)
+                scale = times(times(y, exact.decode(code, scheme.scale)), top if amax is None else amax)
+                d = fp32(exact.sub(over(scale, top), v)[0])
+                d = times(d, d) if scheme.rule.endswith("mse") else Exact(False, d.magnitude, d.kind)
+                total = fp32(exact.add(total, d)[0])
+            sums.append(total)
+        sums += [ZERO] * ((1 << (len(sums) - 1).bit_length()) - len(sums))
+        while len(sums) > 1:  # the rows of a block as a warp adds them: the upper half to the lower one
+            half = len(sums) // 2
+            sums = [fp32(exact.add(sums[i], sums[i + half])[0]) for i in range(half)]
+        lost.append(sums[0])
+    return of_four if less(lost[1], lost[0]) else of_six
 
 
 def narrowed(t: Exact, scheme: Scheme) -> tuple[int, Exact]:
@@ -166,6 +204,10 @@ def quantize(
             if scheme.kind == "power"
             else quotient(a, scheme)
             if scheme.kind == "fp32"
+            else four_over_six(
+                a, [[given[r][c] for q, c in places if q == r] for r, _ in places[::wide]], scheme, second
+            )
+            if scheme.four_over_six
             else narrow(a, scheme, second)
         )
         scales[i, j] = as_float(scale) if isinstance(scale, Exact) else scale
@@ -176,12 +218,23 @@ def quantize(
     return codes, scales, values
 
 
+def hadamard(x: list[float], signs: list[int], dtype: str) -> list[float]:
+    """The random Hadamard transform of a block, a butterfly an FP64 operation, rounded once to ``dtype`` at the end."""
+    block = [number(v if sign > 0 else -v) for v, sign in zip(x, signs, strict=True)]
+    fp64 = partial(rounded, fmt="fp64")
+    for bit in range(len(x).bit_length() - 1):
+        pairs = [(block[i & ~(1 << bit)], block[i | 1 << bit], i >> bit & 1) for i in range(len(x))]
+        block = [fp64((exact.sub if odd else exact.add)(a, b)[0]) for a, b, odd in pairs]
+    factor = number(1 / math.sqrt(len(x)))
+    return [as_float(rounded(fp64(exact.mul(v, factor)[0]), dtype)) for v in block]
+
+
 def dequantizer(code: int, scheme: Scheme, amax: Exact | None) -> Exact:
     """What the elements of a block are multiplied by to dequantise."""
     scale = exact.decode(code, scheme.scale)
     if amax is None:
         return scale
-    top = number(scheme.scale.max * scheme.element.max)
+    top = number(scheme.top)
     if scheme.variant == "torchao":
         return times(over(amax, top), scale)
     return times(times(scale, amax), over(ONE, top))

@@ -138,24 +138,29 @@ def _fill(
     numbers = _grid(scheme.element, random, mode, signed_zero), _rule(scheme), _grid(scheme.scale, 32, mode, True)
     up, down = second_scale(scheme, most.view(f32)) if scheme.kind == "narrow" else (ONE, ONE)
     flat = x.reshape(-1).view(np.uint32), codes.reshape(-1), scales.reshape(-1)
+    fours = np.zeros(scales.size if scheme.four_over_six else 0, np.uint8)
 
     def run(a: int, b: int) -> None:
         where = (0, rows, a // rows, b // rows) if rows <= high else (a // k, b // k, 0, k)
-        kernel(*flat, k, high, wide, *where, *numbers, known, up, down, start, *keys)
+        if fours.size:
+            top, squared = f32(scheme.top), scheme.rule.endswith("mse")
+            amax = most.view(f32) if most.size else top * ONE
+            kernels.choose_fours(flat[0], fours, k, high, wide, *where, *numbers, up, down, amax, top, squared)
+        kernel(*flat, fours, k, high, wide, *where, *numbers, known, up, down, start, *keys)
 
     split(run, x.size, unit=rows * wide if rows <= high else high * k)
 
 
 def second_scale(scheme: Scheme, amax: Array) -> tuple[Array, Array]:
     """What block maxima are multiplied (te) or divided by (torchao), and what else enters the factor of elements."""
-    top = f32(scheme.scale.max * scheme.element.max)
+    top = f32(scheme.top)
     with np.errstate(all="ignore"):
         if scheme.variant == "torchao":
             s = amax / top if amax.size else ONE
             return s, f32(1) / s
         g = np.minimum(top / amax, LARGEST) if amax.size else ONE
         g = np.where((amax == 0) | (g == 0), f32(1), g) if amax.size else g
-        return g * (f32(1) / f32(scheme.element.max)), f32(1) / g
+        return g if scheme.four_over_six else g * (f32(1) / f32(scheme.element.max)), f32(1) / g
 
 
 def _bits(x: float) -> int:
@@ -192,6 +197,7 @@ def _rule(scheme: Scheme) -> kernels.Rule:
         )  # fmt: skip
     if scheme.kind == "narrow":
         kind = kernels.TWO_LEVEL if te else kernels.TWO_LEVEL_DIVIDED
+        kind = kernels.FOUR_OVER_SIX if scheme.four_over_six else kind
         return plain._replace(kind=kind, least=scheme.scale.smallest_normal)
     return plain._replace(
         kind=kernels.QUOTIENT_DOWN if scheme.variant == "deepgemm" else kernels.QUOTIENT,

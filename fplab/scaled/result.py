@@ -58,10 +58,10 @@ class Scaled:
 
     @property
     def global_scale(self) -> Array | None:
-        """The second scale, float32: amax / (the largest scale times the largest element); None without one."""
+        """The second scale, float32: amax / :attr:`Scheme.top`; None without one."""
         if self.amax is None:
             return None
-        return np.asarray(self.amax / f32(self.scheme.scale.max * self.scheme.element.max))
+        return np.asarray(self.amax / f32(self.scheme.top))
 
     def elements(self) -> Array:
         """The values of the codes, float32, what a Tensor Core multiplies."""
@@ -81,7 +81,7 @@ class Scaled:
         """What the elements of each block are multiplied by to dequantise, float32, of the scales' shape."""
         if self.amax is None:
             return self.scale_values()
-        top = f32(self.scheme.scale.max * self.scheme.element.max)
+        top = f32(self.scheme.top)
         few = self.amax.size == 1  # then a code has one factor everywhere
         values = table_of(self.scheme.scale) if few else self.scale_values()
         amax = self.amax.reshape(()) if few else self.amax

@@ -28,7 +28,11 @@ RULES: dict[str, dict[str, str]] = {
         "even": "floor, after a's significand was rounded to the bits of the element's fraction, ties up",
         "rceil": "a times FP32's 1 / max, max the largest element, rounded up to a power of two",
     },
-    "narrow": {"nearest": "a / max in units of the tensor's scale, rounded to nearest, saturating"},
+    "narrow": {
+        "nearest": "a / max in units of the tensor's scale, rounded to nearest, saturating",
+        "4over6": "that, or 1.5 times that, at which E2M1's a is a 4: the one of smaller summed error, in a tie the 6",
+        "4over6_mse": "the same by squared errors",
+    },
     "fp32": {"divide": "max / a, rounded once", "pow2": "the fraction of that dropped"},
 }
 """By the kind of scale, how the largest magnitude a of a block becomes one, and in whose bits."""
@@ -94,11 +98,26 @@ class Scheme:
             raise LabError(f"tensor={self.tensor!r} is a second scale, beside narrow ones of blocks; leave it out.")
         if self.tensor == "row" and self.block[0] != 1:
             raise LabError(f"tensor='row' is a second scale of each row, and block={self.block!r} has several rows.")
+        if self.four_over_six and (self.variant != "te" or e.name != "e2m1" or isinstance(self.block, str)):
+            raise LabError(f"rule={self.rule!r} is Transformer Engine's of E2M1: variant='te', blocks such as (1, 16).")
 
     @property
     def kind(self) -> str:
         """Which rules and variants there are: "power" of two, "narrow" floats, or "fp32"."""
         return {"e8m0": "power", "fp32": "fp32"}.get(self.scale.name, "narrow")
+
+    @property
+    def four_over_six(self) -> bool:
+        """Whether each block chooses between two scales."""
+        return self.rule.startswith("4over6")
+
+    @property
+    def top(self) -> float:
+        """What the largest magnitude is in units of a second scale: the largest scale times the largest element.
+
+        4 over 6 leaves room above: E4M3's 256, of which 1.5 times is a scale, too, for 448, of which it is none.
+        """
+        return (2.0**self.scale.emax if self.four_over_six else self.scale.max) * self.element.max
 
     def __str__(self) -> str:
         return self.name

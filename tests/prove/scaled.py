@@ -116,6 +116,33 @@ def te_nvfp4(x: Array, scheme: Scheme) -> tuple[Array, Array]:
     return codes, d.view(np.uint8).reshape(d.shape[0], -1)
 
 
+def te_4over6(x: Array, scheme: Scheme, fast: bool = False) -> tuple[Array, Array]:
+    """Its reference for 4 over 6; ``fast``: with errors in units of the second scale (err_use_fast_math)."""
+    high, wide = scheme.block
+    parts = blocks(x, high, wide)
+    amax = np.abs(x).max(1).reshape(-1, 1, 1, 1) if scheme.tensor == "row" else np.abs(x).max()
+    g = np.minimum(f32(256 * 6) / amax, LARGEST)
+    g = np.where(g == 0, f32(1), g)
+    base = np.abs(parts).max((1, 3), keepdims=True) / f32(6) * g
+    found = []
+    for t in (base, base * f32(1.5)):
+        d = np.clip(t, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        y = parts * np.minimum(f32(1) / (d.astype(f32) * (f32(1) / g)), LARGEST)
+        codes = cast(np.where(y == 0, f32(0), y), scheme)
+        y = codes.view(ml_dtypes.float4_e2m1fn).astype(f32) * d.astype(f32)
+        differences = y - parts * g if fast else y * amax / f32(256 * 6) - parts
+        differences = differences**2 if scheme.rule == "4over6_mse" else np.abs(differences)
+        lost = np.zeros(parts.shape[:3], f32)
+        for i in range(wide):
+            lost += differences[..., i]
+        while lost.shape[1] > 1:
+            lost = lost[:, : lost.shape[1] // 2] + lost[:, lost.shape[1] // 2 :]
+        found.append((codes, d.view(np.uint8), lost[..., None]))
+    (six, of_six, lost_by_six), (four, of_four, lost_by_four) = found
+    less = lost_by_four < lost_by_six
+    return np.where(less, four, six).reshape(x.shape), np.where(less, of_four, of_six).reshape(len(parts), -1)
+
+
 def te_fp8(x: Array, scheme: Scheme) -> tuple[Array, Array]:
     """Transformer Engine's compute_scale_from_amax, for a tensor, in rows of 128 or squares."""
     high, wide = scheme.block if scheme.block != "tensor" else x.shape
@@ -293,6 +320,8 @@ def shares(quick: bool) -> list[Share]:
     add("Transformer Engine as its source reads", te_mx, te)
     add("Transformer Engine as its source reads", te_nvfp4,
         [nvfp4, replace(nvfp4, block=(16, 16)), replace(nvfp4, tensor="row")])  # fmt: skip
+    chosen = [replace(nvfp4, rule=r, **c) for r in ("4over6", "4over6_mse") for c in ({}, {"block": (16, 16)})]
+    add("Transformer Engine as its source reads", te_4over6, [*chosen, replace(nvfp4, rule="4over6", tensor="row")])
     both = [replace(s, rule=r) for s in (block, replace(block, block=square), tensor) for r in ("divide", "pow2")]
     add("Transformer Engine as its source reads", te_fp8, [*both, e5m2])
     deep = [replace(block, variant="deepgemm", block=b, rule=r) for b in ((1, 128), square) for r in ("divide", "pow2")]
