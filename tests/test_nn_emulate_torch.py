@@ -398,6 +398,41 @@ def test_a_backward_in_the_block_asks_for_the_same_roles(call: str) -> None:
     assert [role for role, _ in asked[0]][2:] == [" backward 0.0 a gradient", " backward 0.0 b"]
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_checkpoint_asks_for_the_roles_of_the_layers_in_it(reentrant: bool, inside: bool) -> None:
+    """Also where it ends in a function, and calls others between its layers; and it gets the same scales again.
+
+    One role for all of its layers had one history for all: scales of the largest tensor among them.
+    """
+    torch.manual_seed(0)
+    first, second, w = nn.Linear(24, 40), nn.Linear(40, 8), leaf(random(40, 40, seed=1))
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(second(torch.relu(first(x)) @ w * 300))
+
+    def steps(through: object) -> tuple[list[torch.Tensor], set[str]]:
+        net = nn.ModuleList([first, second])
+        scaling, found = AmaxScaling("e4m3", "e5m2", history=2), []
+        for step in range(4):
+            x = leaf(random(16, 24, seed=step) * 4.0**step)
+            with emulate("H100", "e4m3", gradients="e5m2", scaling=scaling):
+                loss = through(x).square().sum()  # type: ignore[operator]
+                if inside:
+                    loss.backward()
+            if not inside:
+                loss.backward()
+            found += [*gradients(net), x.grad, w.grad]
+            x.grad = w.grad = None
+        return found, set(scaling.state_dict()["seen"])
+
+    want, roles = steps(region)
+    got, asked = steps(lambda x: checkpoint(region, x, use_reentrant=reentrant))
+    assert asked == roles
+    assert len(want) == len(got) == 24
+    assert all(map(same, got, want))
+
+
 def test_scaled_operands_are_rounded_and_the_product_is_scaled_back() -> None:
     small = X * 2.0**-9, W * 2.0**-9
     with emulate("H100", "e4m3", scaling=Recording()):

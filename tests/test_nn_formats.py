@@ -338,6 +338,11 @@ def test_what_formats_refuses() -> None:
         formats(model, weights="bf16", rounding="stochastic")
     with pytest.raises(LabError, match="does not hold every value of fp16"):
         formats(network().bfloat16(), weights="fp16").__enter__()
+    half, given = network().bfloat16(), {"rounding": "stochastic", "seed": 1}
+    with pytest.raises(LabError, match="have nothing left to round to bf16: torch"):
+        formats(half, weights="bf16", **given).__enter__()
+    with formats(half, activations="bf16", **given), pytest.raises(LabError, match="activations of "):
+        half(data().bfloat16())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with formats(model, optimizer, weights="bf16", master=True), pytest.raises(LabError, match=r"step\(closure\)"):
         optimizer.step(lambda: model(data()).sum())

@@ -481,6 +481,8 @@ def test_each_role_has_its_own_history_and_gradients_their_own_format() -> None:
     assert scaling.scale("linear.weight", torch.zeros(1)) == 256.0
     assert scaling.scale("linear.gradient", torch.zeros(1)) == 2.0**15
     assert scaling.scale("another", torch.zeros(0)) == 1.0
+    formats = {role: scaling.format_of(role).name for role in ("UpgradedLinear 1 forward 0 a", "x backward 0 gradient")}
+    assert list(formats.values()) == ["e4m3", "e5m2"], "a name that contains grad is no gradient"
 
 
 def test_amax_histories_survive_a_checkpoint() -> None:

@@ -22,7 +22,7 @@ from .. import formats as table
 from ..errors import LabError, quotes_call, unknown
 from ..formats import Format, FormatLike
 from ..plans import options, seed_bits
-from .straight_through import Cast, demand_carrier, straight_through
+from .straight_through import CARRIERS, Cast, demand_carrier, holds, straight_through
 
 KINDS = ("weights", "activations", "gradients", "weight_gradients", "states")
 Name = FormatLike | None
@@ -40,14 +40,19 @@ class Formats:
         self._masters: dict[nn.Parameter, torch.Tensor] = {}
         self._drawn = 0
 
-    def cast(self, kind: str) -> Cast:
+    def cast(self, kind: str, x: torch.Tensor) -> Cast:
         """The rounding of the next tensor of a kind; a stochastic one draws new words for every tensor."""
-        return self._seeded(self._casts[kind], kind)
+        return self._seeded(self._casts[kind], kind, x)
 
-    def _seeded(self, cast: Cast, kind: str) -> Cast:
+    def _seeded(self, cast: Cast, kind: str, x: torch.Tensor) -> Cast:
         self.rounded[kind] += cast.fmt is not None
         if not cast.rounding.random or cast.fmt is None:
             return cast
+        if x.dtype.itemsize == 2 and holds(cast.fmt, table.get(CARRIERS[x.dtype])):
+            raise LabError(
+                f"{kind} of {x.dtype} have nothing left to round to {cast.fmt.name}: torch rounded them to nearest "
+                f"already. For {cast.rounding.value} rounding keep them in torch.float32, which holds its values."
+            )
         assert self._seed is not None
         self._drawn += 1
         seed = (self._seed + self._drawn * 0x9E3779B97F4A7C15) % 2**64  # odd: 2**64 tensors until one comes again
@@ -64,7 +69,7 @@ class Formats:
     def round_weight(self, parameter: nn.Parameter) -> None:
         """Round a weight where it lies."""
         with torch.no_grad():
-            parameter.copy_(self.cast("weights")(parameter))
+            parameter.copy_(self.cast("weights", parameter)(parameter))
 
     def set_masters_aside(self, parameters: Sequence[nn.Parameter]) -> None:
         """Keep a copy of every weight as it is, and round the weight."""
@@ -94,15 +99,16 @@ class Formats:
             return rounded
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
-        result = straight_through(value, self.cast("activations"), Cast(None))
+        result = straight_through(value, self.cast("activations", value), Cast(None))
         if result.requires_grad and self._casts["gradients"].fmt is not None:
-            result.register_hook(lambda gradient: self.cast("gradients")(gradient))
+            result.register_hook(lambda gradient: self.cast("gradients", gradient)(gradient))
         return result
 
     def round_gradient(self, parameter: torch.Tensor) -> None:
         """Round a weight's gradient where it lies, once it is summed."""
         if parameter.grad is not None:
-            parameter.grad.copy_(self.cast("weight_gradients")(parameter.grad))
+            gradient = parameter.grad
+            gradient.copy_(self.cast("weight_gradients", gradient)(gradient))
 
     # --- the optimizer ------------------------------------------------------------------------------------------------
 
@@ -122,7 +128,7 @@ class Formats:
                     or value.shape != parameter.shape
                 ):
                     continue
-                value.copy_(self._seeded(cast, "states")(value))
+                value.copy_(self._seeded(cast, "states", value)(value))
 
 
 @quotes_call

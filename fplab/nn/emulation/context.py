@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-import weakref
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules import module as modules
 
 from ...errors import LabError, quotes_call
 from ...formats import FormatName, spelt
@@ -28,17 +24,13 @@ class Emulation(Run):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._blocks: list[tuple[Mode, ExitStack]] = []
-        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._classes: Counter[str] = Counter()
-        self._paths: set[str] = set()
 
     def __enter__(self) -> Emulation:
         demand_eager()
         mode, undo = Mode(self), ExitStack()
         try:
             _refuse_compiled(undo)
-            undo.callback(modules.register_module_forward_pre_hook(self._enter_layer).remove)
-            undo.callback(modules.register_module_forward_hook(self._leave_layer, always_call=True).remove)
+            undo.enter_context(self.places.watched())
             undo.enter_context(Calls(mode))
             undo.enter_context(functions_seen(mode))
             undo.enter_context(mode)
@@ -54,28 +46,6 @@ class Emulation(Run):
         mode, undo = self._blocks.pop()
         undo.close()
         mode.link()
-
-    def _enter_layer(self, layer: nn.Module, args: Any) -> None:
-        if len(self._layers) == 1 or layer not in self._names:
-            self._name(layer)
-        self._layers.append([self._names[layer], 0])
-
-    def _name(self, root: nn.Module) -> None:
-        """Name what was not called before: the parts of a model by their path in it, the model itself by its class."""
-        for path, layer in root.named_modules():
-            if layer in self._names:
-                continue
-            if path and path in self._paths:  # of another model's part
-                path = f"{self._names[root]}.{path}"
-            elif not path:
-                self._classes[type(layer).__name__] += 1
-                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
-            self._paths.add(path)
-            self._names[layer] = path
-
-    def _leave_layer(self, layer: nn.Module, args: Any, output: Any) -> None:
-        if len(self._layers) > 1:
-            self._layers.pop()
 
 
 @quotes_call

@@ -20,7 +20,7 @@ that needs a tensor, hence in the same bits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from ...errors import LabError
 from ...tensorcore.models import Model
 from . import operations
 from .multiply import Products
+from .places import Place, Places, saved_through
 from .report import Log, Report
 from .settings import Settings
 
@@ -63,43 +64,25 @@ class _Result(NamedTuple):
     """What an operation gave: whose it is, and whether its node saves tensors through hooks, as under a checkpoint."""
 
     tensor: torch.Tensor
-    origin: Origin
+    origin: Place
     saved_elsewhere: bool
 
 
-class Origin(NamedTuple):
-    """The product that a node belongs to: its layer, and its number there."""
-
-    layer: str
-    number: int
-
-
 class Run:
-    """An emulation's record of where it is: the layer that is running, its products so far, and the log of them."""
+    """An emulation: what is asked for, where it is, and the log of its products."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.log = settings, Log()
+        self.settings, self.log, self.places = settings, Log(), Places()
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
-        self._layers: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
 
     def report(self) -> Report:
         """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
         return self.log.report()
 
-    def here(self) -> Origin:
-        """The layer that is running, and how many products it has had."""
-        return Origin(*self._layers[-1])
-
     def new_step(self) -> None:
-        """Products outside of all layers are counted anew, so that a loop in one block gives each its role again."""
-        self._layers[0][1] = 0
+        """What comes now is another step's."""
+        self.places.new_step()
         self.log.new_step()
-
-    def next_product(self) -> Origin:
-        """The number of a new product of the layer that is running."""
-        here = self.here()
-        self._layers[-1][1] += 1
-        return here
 
 
 @contextmanager
@@ -116,9 +99,12 @@ def _alone() -> Iterator[None]:
 class Mode(TorchDispatchMode):
     """Computes products in the bits of an emulation; ``origin``: the node whose backward this is, None in the block."""
 
-    def __init__(self, run: Run, origin: Origin | None = None, gradients: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, run: Run, origin: Place | None = None, gradients: Sequence[Any] = (), reentrant: bool = False
+    ) -> None:
         super().__init__()
         self.run, self.origin, self._products = run, origin, 0
+        self._depth, self._reentrant, self._saving = run.places.depth, reentrant, saved_through()
         self._new: list[_Result] = []  # they get their node when the operation returns
         self._first = torch._C._autograd._get_sequence_nr()  # of the nodes that this mode sees
         self._gradients: dict[int, torch.Tensor] = {}  # by address: what flowed into the node, and what comes of it
@@ -148,25 +134,33 @@ class Mode(TorchDispatchMode):
         handler = operations.handler(func)
         with _alone():
             if handler is not None and not _abstract(args) and self._has_unit(func, args):
-                origin = self._origin()
-                result = self._product(handler, func, args, kwargs)
+                again = self._recomputes()
+                origin = self.run.places.take() if self.origin is None or again else self.origin
+                result = self._product(handler, func, args, kwargs, origin, again)
             else:
                 self._permit(func)
-                origin = self.run.here()
+                origin = self.run.places.here()
                 result = func(*args, **kwargs)
         self._keep(result, origin)
         if self._gradients and self._marked_any(args):
             self._note(result if isinstance(result, (tuple, list)) else (result,))
         return result
 
-    def _origin(self) -> Origin:
-        return self.run.next_product() if self.origin is None else self.origin
+    def _recomputes(self) -> bool:
+        """Whether this node runs a checkpoint again: in a layer, saving tensors its own way, or as its own node."""
+        if self.origin is None or self.origin.start is None:
+            return False
+        saving = saved_through()
+        elsewhere = saving is not None and saving != self._saving
+        return self._reentrant or elsewhere or self.run.places.depth > self._depth
 
-    def _product(self, handler: operations.Handler, func: Any, args: Any, kwargs: Any) -> Any:
+    def _product(
+        self, handler: operations.Handler, func: Any, args: Any, kwargs: Any, place: Place, again: bool
+    ) -> Any:
         """An emulated operation, also in its in-place form, into ``out`` or with a dtype for the result."""
         demand_eager()
         name = operations.base_name(func)
-        products = self._pass(name)
+        products = self._pass(name, place, again)
         out = kwargs.get("out")
         rest = {key: value for key, value in kwargs.items() if key != "out"}
         if func._overloadname.startswith("dtype"):
@@ -180,16 +174,14 @@ class Mode(TorchDispatchMode):
             return out.resize_(result.shape).copy_(result)
         return result
 
-    def _pass(self, operation: str) -> Products:
+    def _pass(self, operation: str, place: Place, again: bool) -> Products:
         """Where the products of one operation belong."""
-        settings, log = self.run.settings, self.run.log
-        if self.origin is None:
-            here = self.run.here()
-            phase = "forward" if torch._C._current_autograd_node() is None else "backward"
-            return Products(settings, log, here.layer, phase, str(here.number - 1), operation)
-        number = f"{self.origin.number}.{self._products}"
-        self._products += 1
-        return Products(settings, log, self.origin.layer, "backward", number, operation)
+        forward = self.origin is None and torch._C._current_autograd_node() is None
+        phase, number = "forward" if forward else "backward", str(place.number)
+        if self.origin is not None and not again:
+            number = f"{number}.{self._products}"
+            self._products += 1
+        return Products(self.run.settings, self.run.log, place, phase, number, operation, again)
 
     def _permit(self, func: Any) -> None:
         """An error for a product that is not emulated, unless it was allowed."""
@@ -214,7 +206,7 @@ class Mode(TorchDispatchMode):
                 f"allow=[{base!r}] lets it run all the same, and report() then lists it."
             )
         phase = "forward" if torch._C._current_autograd_node() is None else "backward"
-        self.run.log.allowed(self.run.here().layer, phase, base)
+        self.run.log.allowed(self.run.places.here().layer, phase, base)
 
     # --- gradients among the operands ---------------------------------------------------------------------------
 
@@ -248,10 +240,10 @@ class Mode(TorchDispatchMode):
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
-    def _keep(self, result: Any, origin: Origin) -> None:
+    def _keep(self, result: Any, origin: Place) -> None:
         """Results whose node is not there yet: autograd adds it when the operation returns."""
         found = result if isinstance(result, (tuple, list)) else (result,)
-        elsewhere = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        elsewhere = saved_through() is not None
         self._new = [_Result(tensor, origin, elsewhere) for tensor in found if isinstance(tensor, torch.Tensor)]
 
     def link(self) -> None:
@@ -264,16 +256,16 @@ class Mode(TorchDispatchMode):
                     self._hook(base.grad_fn, origin, elsewhere)
         self._new = []
 
-    def link_function(self, result: Any) -> None:
-        """Hook the node of a Function, whose forward ran without gradients."""
-        self._keep(result, self.run.here())
+    def link_function(self, result: Any, began: Place) -> None:
+        """Hook the node of a Function, whose forward ran without gradients from a place on."""
+        self._keep(result, began)
         self.link()
 
     def link_graph(self, result: Any) -> None:
         """Hook every node behind the results of a call, back to those that were there before the block."""
         found = result if isinstance(result, (tuple, list)) else (result,)
         waiting: list[Any] = [tensor.grad_fn for tensor in found if isinstance(tensor, torch.Tensor)]
-        origin, seen = self.run.here(), set[Any]()
+        origin, seen = self.run.places.here(), set[Any]()
         while waiting:
             node = waiting.pop()
             if node is None or node in seen or node._sequence_nr() < self._first:
@@ -282,14 +274,14 @@ class Mode(TorchDispatchMode):
             self._hook(node, origin, False)
             waiting += [before for before, _ in node.next_functions]
 
-    def _hook(self, node: Any, origin: Origin, elsewhere: bool) -> None:
+    def _hook(self, node: Any, origin: Place, elsewhere: bool) -> None:
         """Put a mode around a node's backward, once."""
         kind = type(node).__name__  # not node.name(): a user's Function may have stored a ctx.name
         if node is None or kind == "AccumulateGrad" or (not elsewhere and kind.rstrip("0123456789") in _PLAIN):
             return
         if _HOOKED not in node.metadata:
             node.metadata[_HOOKED] = True
-            recorded = _Recorded(self.run, origin)
+            recorded = _Recorded(self.run, origin, kind == "CheckpointFunctionBackward")
             node.register_prehook(recorded.before)
             node.register_hook(recorded.after)
 
@@ -297,12 +289,17 @@ class Mode(TorchDispatchMode):
 class _Recorded:
     """The hooks of one node."""
 
-    def __init__(self, run: Run, origin: Origin) -> None:
-        self.run, self.origin = run, origin
+    def __init__(self, run: Run, origin: Place, reentrant: bool) -> None:
+        self.run, self.origin, self.reentrant = run, origin, reentrant
+        if reentrant:
+            self.origin = origin._replace(start=origin)
         self.mode: Mode | None = None
+        self.undo: Callable[[], None] | None = None
 
     def before(self, gradients: Sequence[Any]) -> None:
-        self.mode = Mode(self.run, self.origin, gradients)
+        start = self.origin.start
+        self.undo = None if start is None else self.run.places.again(start)
+        self.mode = Mode(self.run, self.origin, gradients, self.reentrant)
         _push_mode(self.mode)
         _push_calls(Calls(self.mode))
 
@@ -313,6 +310,8 @@ class _Recorded:
         _pop_mode()
         self.mode.link()  # what create_graph recorded, for a second derivative
         self.mode = None
+        if self.undo is not None:
+            self.undo()
 
 
 def demand_eager() -> None:
@@ -374,9 +373,10 @@ def functions_seen(mode: Mode) -> Iterator[None]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(_LOCAL, "applying", False):
             return original.__func__(cls, *args, **kwargs)
+        began = mode.run.places.here()
         with _innermost("applying"):
             result = original.__func__(cls, *args, **kwargs)
-        mode.link_function(result)
+        mode.link_function(result, began)
         return result
 
     Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]

@@ -16,6 +16,7 @@ from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS, rounded
 from .. import bits
+from .places import Place
 from .report import Log, Shape
 from .settings import OWN, Settings
 
@@ -27,12 +28,15 @@ HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}  # torch's casts from F
 class Products:
     """The products of one operation: computes them, counts them, and gives each operand its role for the scaling.
 
-    ``where``: "blocks.1.proj forward 0", the layer, the pass and the number of the product in it.
+    ``place``, ``number``: where they belong, and the number of the product in its layer. ``again``: of a forward pass
+    that a checkpoint runs again, in the backward pass of ``phase``.
     """
 
-    def __init__(self, settings: Settings, log: Log, layer: str, phase: str, number: str, operation: str) -> None:
-        self.settings, self.log = settings, log
-        self.layer, self.phase, self.number, self.operation = layer, phase, number, operation
+    def __init__(
+        self, settings: Settings, log: Log, place: Place, phase: str, number: str, operation: str, again: bool = False
+    ) -> None:
+        self.settings, self.log, self.place = settings, log, place
+        self.phase, self.number, self.operation, self.again = phase, number, operation, again
         self.done = 0
         self.model: Model | None = None
 
@@ -46,7 +50,7 @@ class Products:
         formats = self.settings.formats(dtype, gradient)
         model = self.model = self.settings.model(*formats)
         part = f".{self.done}" if self.done else ""
-        role = f"{self.layer} {self.phase} {self.number}{part}"
+        role = f"{self.place.layer} {'forward' if self.again else self.phase} {self.number}{part}"
         roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
         x, shift_x = self._operand(a, formats[0], roles[0])
         y, shift_y = self._operand(b, formats[1], roles[1])
@@ -54,7 +58,7 @@ class Products:
         if shift_x + shift_y:
             result = np.ldexp(result, -(shift_x + shift_y))
         shape = Shape(math.prod(result.shape[:-2]), x.shape[-2], x.shape[-1], y.shape[-1])
-        self.log.product(self.layer, self.phase, self.operation, model, shape)
+        self.log.product(self.place.layer, self.phase, self.operation, model, shape)
         self.done += 1
         return torch.from_numpy(result)
 
@@ -90,7 +94,11 @@ class Products:
         """The exponent of the power of two that the scaling chooses for an operand."""
         if self.settings.scaling is None:
             return 0
-        scale = float(self.settings.scaling.scale(role, tensor))
+        given, asked = self.place.step.scales, (self.place.serial, role)
+        if self.again and asked in given:
+            scale = given[asked]
+        else:
+            scale = given[asked] = float(self.settings.scaling.scale(role, tensor))
         mantissa, exponent = math.frexp(scale)
         if mantissa != 0.5 or not math.isfinite(scale):
             raise LabError(f"the scaling gave {scale!r} for {role!r}; a power of two is needed, so that it is exact.")

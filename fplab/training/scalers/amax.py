@@ -36,7 +36,8 @@ def power_of_two_scale(amax: float, largest: float, margin: int = 0) -> float:
 class AmaxScaling:
     """Per-tensor scales for FP8, to be handed to ``fplab.nn.emulate(..., scaling=...)``.
 
-    ``fmt``: the format of the operands. ``gradients``: the format of those whose role contains "grad" (None: ``fmt``).
+    ``fmt``: the format of the operands. ``gradients``: that of those whose role ends in "grad" or "gradient" (None:
+    ``fmt``).
     ``history``: how many earlier amaxes of a role decide, by their maximum; 0 takes the tensor's own ("current
     scaling"). ``margin``: binades left free above amax, for tensors that grow from one step to the next.
 
@@ -59,7 +60,7 @@ class AmaxScaling:
 
     def format_of(self, role: str) -> Format:
         """The format that an operand of this role is rounded to."""
-        return get(self.gradients if "grad" in role and self.gradients is not None else self.fmt)
+        return get(self.gradients if role.endswith(("grad", "gradient")) and self.gradients is not None else self.fmt)
 
     def scale(self, role: str, tensor: torch.Tensor) -> float:
         """The scale of this use of the operand called ``role``, a power of two; notes the tensor's amax for later."""

@@ -1,0 +1,139 @@
+"""Where an emulation is: the layer that runs, its products so far, the step, and the checkpoint around them.
+
+A checkpoint forgets what a region computed and runs it again in the backward pass. It must then get the bits that it
+had: so a product has a place, the same when it runs again, and scales that it was given once are remembered by it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+Scales = dict[tuple[int, str], float]  # by the number of the product in its step, and the operand
+
+
+def saved_through() -> Any:
+    """The pair of functions through which autograd saves tensors now, as under a checkpoint; None without."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+class Step:
+    """One step: how many products its forward passes have had, and the scales that their operands were given."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.products = number, 0
+        self.scales: Scales = {}
+
+
+class Place(NamedTuple):
+    """Of a product: its layer, its number there, its step and its number in that.
+
+    ``start``: of the first operation in the checkpoint around it; None outside of all.
+    """
+
+    layer: str
+    number: int
+    step: Step
+    serial: int
+    start: Place | None
+
+
+class Places:
+    """The layer that is running now, found by hooks on all modules, and the place of what runs in it."""
+
+    def __init__(self) -> None:
+        self._stack: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
+        self.step = Step(0)
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._classes: Counter[str] = Counter()
+        self._paths: set[str] = set()
+        self._starts: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
+        self._watched = False
+
+    def here(self) -> Place:
+        """The place of the next product."""
+        layer, number = self._stack[-1]
+        place = Place(layer, number, self.step, self.step.products, None)
+        hooks = saved_through()
+        if hooks is None:
+            return place
+        return place._replace(start=self._starts.setdefault(hooks[0], place))  # a checkpoint's are its own
+
+    def take(self) -> Place:
+        """The place of a new product, which is counted."""
+        place = self.here()
+        self._stack[-1][1] += 1
+        self.step.products += 1
+        return place
+
+    def new_step(self) -> None:
+        """Products outside of all layers are counted anew, so that a loop in one block gives each its place again."""
+        self._stack[0][1] = 0
+        self.step = Step(self.step.number + 1)
+
+    @property
+    def depth(self) -> int:
+        """How many calls of modules are running, plus one."""
+        return len(self._stack)
+
+    def again(self, start: Place) -> Callable[[], None]:
+        """Go back to where a checkpoint began, to run it again; what is returned undoes that."""
+        depth, step, products = len(self._stack), self.step, start.step.products
+        self._stack.append([start.layer, start.number])
+        self.step = start.step
+        self.step.products = start.serial
+        hooks = ExitStack()
+        hooks.enter_context(self.watched())
+
+        def undo() -> None:
+            hooks.close()
+            del self._stack[depth:]
+            self.step.products, self.step = products, step
+
+        return undo
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While calls of modules are followed."""
+        if self._watched:
+            yield
+            return
+        before = modules.register_module_forward_pre_hook(self._enter)
+        after = modules.register_module_forward_hook(self._leave, always_call=True)
+        self._watched = True
+        try:
+            yield
+        finally:
+            self._watched = False
+            before.remove()
+            after.remove()
+
+    def _enter(self, layer: nn.Module, args: Any) -> None:
+        if len(self._stack) == 1 or layer not in self._names:
+            self._name(layer)
+        self.here()  # a checkpoint that begins with this call begins outside of the layer
+        self._stack.append([self._names[layer], 0])
+
+    def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
+        if len(self._stack) > 1:
+            self._stack.pop()
+
+    def _name(self, root: nn.Module) -> None:
+        """Name what was not called before: the parts of a model by their path in it, the model itself by its class."""
+        for path, layer in root.named_modules():
+            if layer in self._names:
+                continue
+            if path and path in self._paths:  # of another model's part
+                path = f"{self._names[root]}.{path}"
+            elif not path:
+                self._classes[type(layer).__name__] += 1
+                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
+            self._paths.add(path)
+            self._names[layer] = path
