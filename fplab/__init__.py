@@ -4,8 +4,6 @@ The names below are the public index. They are loaded when first used, so that `
 neither torch nor matplotlib.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from . import numeric

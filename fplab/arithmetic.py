@@ -4,8 +4,6 @@ The arguments are those of :mod:`fplab.floats`. A NaN result is the canonical qu
 ``(values, flags)``; tininess is detected after rounding.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What users pass as arrays, made into what kernels take, or refused with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@
 (3, 4)
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import textwrap

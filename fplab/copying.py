@@ -1,7 +1,5 @@
 """The course in a folder of the reader's own: copied there, brought up to date, never over what the reader changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import suppress

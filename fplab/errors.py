@@ -9,8 +9,6 @@ doors (:func:`door`, and :func:`quotes_call` too): there such an error becomes a
 which is not of the annotated type. Where all arguments are, the error is the lab's own fault, and stays as it is.
 """
 
-from __future__ import annotations
-
 import builtins
 import difflib
 import functools

@@ -4,8 +4,6 @@ Nothing here is fast and nothing here is shared with the kernels. An exact numbe
 return the exact result and the flags they raise, and :func:`round_to` delivers it as a code of a format.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction

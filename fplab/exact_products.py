@@ -5,8 +5,6 @@ length are whole numbers of this unit, and comparing them rounds nothing. An obj
 digest or a file they are packed as limbs of 40 bits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A :class:`Machine` is an accumulator format with a rounding; each of its operati
 The orders below use nothing else, so they read like the textbook.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ kernels do everything, as in the tests, which hold both to each other.
 Arrays hold codes, as the kernels of :mod:`fplab.kernels.convert` and :mod:`fplab.kernels.arith` take them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

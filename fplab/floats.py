@@ -17,8 +17,6 @@ Common arguments:
 * ``strict=True``: operands that the format cannot represent are an error; by default they are rounded to nearest first.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

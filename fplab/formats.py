@@ -14,8 +14,6 @@ subnormals, then the normals, then what the format has of infinities and NaNs. R
 codes, and that is how both the oracle (:mod:`fplab.exact`) and the kernels (:mod:`fplab.kernels`) do it.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 import sys

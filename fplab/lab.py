@@ -4,8 +4,6 @@ The token goes to nobody before the server's own process is seen to listen on th
 and the start of the server another program may take it. Each start has a token of its own.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import secrets

@@ -8,8 +8,6 @@
 ('en', 'sum')
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Modules that show what is in them: ``dir``, Tab and ``help`` give the public names before anything is loaded."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

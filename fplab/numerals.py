@@ -1,7 +1,5 @@
 """Exact numbers as text: every digit, as a ratio, or short."""
 
-from __future__ import annotations
-
 import decimal
 from fractions import Fraction
 from typing import Protocol

@@ -8,8 +8,6 @@ For everything inside the package that computes with these functions, as :mod:`f
 They are loaded when first used: their modules import numba, and a recorder runs where numba is missing.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from .lazily import index

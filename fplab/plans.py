@@ -1,7 +1,5 @@
 """Records turned into what kernels take: layouts, options and the constants of the fast paths."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The former name of :mod:`fplab.draw`, for one release."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sys

@@ -1,7 +1,5 @@
 """Work side by side in processes, each of one thread, none of which outlives the one that started it."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -10,8 +10,6 @@ Two things draw otherwise. Rounding draws a word an element, from the stream tha
 tests turn around to draw any word they want. And torch's layers initialise themselves from torch's own generator.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where a value lies in a format: its neighbours, the spacing around it, its class."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

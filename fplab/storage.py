@@ -1,7 +1,5 @@
 """Files that are whole or not there, archives that are read within bounds, digests that are the same everywhere."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -16,8 +16,6 @@ An accumulator starts with the first term, not with zero, so that the sum of one
 sum of none is +0. ``accumulate="exact"`` holds every term in a Kulisch accumulator and rounds once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

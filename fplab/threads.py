@@ -1,7 +1,5 @@
 """Splitting elementwise kernels over threads. Kernels release the GIL; results never depend on the thread count."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Answers without a process of their own, for tests of the verdict; test_exercises_process.py starts real ones."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

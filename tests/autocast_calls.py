@@ -1,7 +1,5 @@
 """One call of every operation in torch's CUDA autocast lists, for tests: the dispatcher's name and its operands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A person at a browser: Chromium, driven by Playwright, on a JupyterLab that ``fplab lab`` serves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

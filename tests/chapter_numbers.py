@@ -1,7 +1,5 @@
 """The numbers in the chapters' prose: each is printed by the chapter, is its source's, or is held here."""
 
-from __future__ import annotations
-
 import csv
 import html
 import itertools

@@ -1,7 +1,5 @@
 """What all tests share: the first rungs run first, and a test sees the same numbers whatever ran before it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

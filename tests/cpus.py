@@ -4,8 +4,6 @@ Without files, those that a CPU's vector units could decide: NaNs, signalling on
 numpy and torch. numba compiles for a CPU that is named to it; numpy, torch and what it calls leave instructions out.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Products of torch tensors by ``fplab.tensorcore.matmul``, for tests of ``fplab.nn.emulate``."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """What the experiments' tests and those of the hardware suite ask of GPU cases, where there is no GPU."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the tests of formats, rounding and arithmetic share: formats, inputs by regime, and bits compared."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

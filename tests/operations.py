@@ -1,7 +1,5 @@
 """Operands worth trying: codes in strata, and the values they stand for."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

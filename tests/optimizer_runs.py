@@ -1,7 +1,5 @@
 """What the tests of the optimizers share: weights, gradients, a run, and rounding by the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 

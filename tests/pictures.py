@@ -1,7 +1,5 @@
 """Reading back what a widget drew."""
 
-from __future__ import annotations
-
 import dataclasses
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator

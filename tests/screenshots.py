@@ -1,7 +1,5 @@
 """``python -m tests.screenshots``: the README's pictures, a widget and a table of claims as JupyterLab shows them."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

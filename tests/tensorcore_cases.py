@@ -1,7 +1,5 @@
 """Operands for the tests of Tensor Cores, of every regime in which an alignment or a rounding can go wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arithmetic against the oracle on fractions: values and flags, in every format, rounding, policy and flush mode."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 from typing import Any

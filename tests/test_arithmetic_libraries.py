@@ -1,7 +1,5 @@
 """Arithmetic against hardware and libraries: FP32 units and their flush bits, numpy, torch, ml_dtypes, MPFR, libm."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import platform

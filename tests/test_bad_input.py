@@ -1,7 +1,5 @@
 """What is not an array of numbers, a format or a rounding is refused with words; what is unusual but sound works."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

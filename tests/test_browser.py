@@ -1,7 +1,5 @@
 """The course in a real browser: run a chapter, move its widgets, fail and pass an exercise, change the language."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Calibrators: against transcriptions of the definitions on Fractions, and scipy's entropy where it is installed."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from fractions import Fraction

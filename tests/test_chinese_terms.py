@@ -1,7 +1,5 @@
 """The Chinese of the whole project: one term for one thing, full-width marks, a space between Chinese and Latin."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

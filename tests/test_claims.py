@@ -1,7 +1,5 @@
 """The source documents' claims: each verdict is computed, and is what the lab's own notes on the documents say."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands, as a user meets them: what they print, and the status that they end with."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

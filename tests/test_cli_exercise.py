@@ -1,7 +1,5 @@
 """``fplab exercise``, as a learner and a teacher meet it."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

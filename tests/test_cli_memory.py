@@ -1,7 +1,5 @@
 """``fplab memory``: tables, JSON, figures, and what it says to requests it cannot honour."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

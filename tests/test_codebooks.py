@@ -1,7 +1,5 @@
 """Codebooks: the published tables, bit for bit; the tree literally; what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Block-wise quantisation: every rule against its definition in fractions, on thresholds, ties and odd blocks."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Codes: every one decoded as the oracle reads it, in float32 and float64, and encoded back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import EVERY, FLOATS, TABLED, WIDE, Array, assert_same, fmt_id, raw

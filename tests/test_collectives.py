@@ -1,7 +1,5 @@
 """Collectives: every message executed, and the same sums fast; volumes; what low precision does to them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

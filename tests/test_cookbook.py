@@ -1,7 +1,5 @@
 """The cookbook is true: its Python prints what it shows, its links lead somewhere, and every source is named in it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

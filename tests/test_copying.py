@@ -1,7 +1,5 @@
 """The course in a reader's folder: copied, brought up to date, and never over what the reader changed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

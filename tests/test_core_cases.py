@@ -1,7 +1,5 @@
 """Cases of products on given operands: the stand-in, the path through torch, and which plans are asked about."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every recorded Tensor Core result, bit for bit: by the general kernel, by the fast one, and by the oracle."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a chapter begins with: the language selector, committed figures, claims with evidence, recorded hardware."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil

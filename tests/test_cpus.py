@@ -4,8 +4,6 @@ A call may neither warn nor let a NaN's payload depend on the vector units: ever
 a digest. :mod:`cpus` runs this file and others with other CPUs imitated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

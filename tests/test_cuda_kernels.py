@@ -3,8 +3,6 @@
 What a GPU would do with a launch is done in software here, on the very pointers that the launch was given.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The digits that are shipped are scikit-learn's, and the split is the one that is stated."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

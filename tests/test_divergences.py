@@ -4,8 +4,6 @@ None of these is the lab's own behaviour. A test that fails here says that an up
 its assertion is what the course teaches, and must then be corrected.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the doors of the lab say of arguments of another type, and that they hide none of the lab's own faults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Dtypes of torch, numpy and ml_dtypes are accepted wherever a format is, and give what the format's name gives."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """8-bit optimizers: every bit against the definition, on odd shapes and dtypes; states, saving, refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

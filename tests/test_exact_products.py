@@ -1,7 +1,5 @@
 """Exact sums of products on arrays against Fractions, and integers as limbs."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

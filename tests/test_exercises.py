@@ -1,7 +1,5 @@
 """Every exercise: its reference passes, each typical wrong answer fails with its own message, minimally."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

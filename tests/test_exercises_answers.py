@@ -1,7 +1,5 @@
 """Right answers pass however they are written; wrong ones that are no listed mistake fail all the same."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The exercises of chapter 12 against the lab: their black boxes are the arithmetic that they say they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from answers_here import cases_of

@@ -1,7 +1,5 @@
 """The judge cannot be reached from the answers: whatever a file does, another process finds its wrong answer wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 No time is measured here. Where silence has to end a process, the answer is one that would take years.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import os

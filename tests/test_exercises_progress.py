@@ -1,7 +1,5 @@
 """Progress is kept in one file, whatever its state and however many write it; a teacher gets it as CSV."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """The exercises' references hold against the lab's own functions, and against numpy, on the exercises' own cases."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """What the experiments' tests share can fail: claims, what may be absent, and cases that are not the lab's bits."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

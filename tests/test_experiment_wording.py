@@ -1,7 +1,5 @@
 """The Chinese of the experiments: the numbers of the English, tables that line up."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

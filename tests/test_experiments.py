@@ -1,7 +1,5 @@
 """Every experiment has the parts that ``base`` lists, GPU cases and a budget; it imports where little is installed."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import re

@@ -1,7 +1,5 @@
 """Fake quantisation: torch's bits and gradients, where torch is right; learned steps; whole models quantised."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import refusals

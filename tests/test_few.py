@@ -1,7 +1,5 @@
 """A few elements, which the oracle answers where a kernel would first have to be compiled: as the kernels do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

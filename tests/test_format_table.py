@@ -1,7 +1,5 @@
 """The table of formats against numpy, ml_dtypes, torch and counting."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import ml_dtypes

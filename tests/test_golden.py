@@ -1,7 +1,5 @@
 """Golden numbers: digests of decode tables and of casts, reproduced bit for bit."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the hardware suite asks an instruction: each regime reaches what it is for, by the models and the oracle."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

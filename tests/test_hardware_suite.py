@@ -1,7 +1,5 @@
 """The hardware suite with the CPU as stand-in: every line runs, and operands are what they say."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fplab.inspect``: parsing, every field of every format, text, HTML, and messages."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """``fplab.inspect`` in Chinese: every word, columns of a terminal, both languages in a notebook, data in English."""
 
-from __future__ import annotations
-
 import html
 import re
 import string

@@ -1,7 +1,5 @@
 """Integer layers in torch: the very bits of fplab.integers, in any model."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Grids, scales, zero points, packing: the array versions against Fractions and against torch."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

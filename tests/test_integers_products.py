@@ -1,7 +1,5 @@
 """Products of codes: against Python integers, torch._int_mm, the Tensor Core model; methods against Fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compiled closures kept on disk: what one process compiles and another loads is never mistaken for its sibling."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A kernel that is given a rounding, a rule or an operation that it does not have refuses it, and takes no other."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

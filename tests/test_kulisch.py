@@ -1,7 +1,5 @@
 """The exact accumulator against the Fraction oracle, exact integers and math.fsum."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """``fplab lab``: a real JupyterLab, on this machine alone, with its token, on a free port, ended without a trace."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

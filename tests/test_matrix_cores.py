@@ -1,7 +1,5 @@
 """AMD's Matrix Cores: the fast kernels, the oracle and MMA-Sim rebuilt agree; what is peculiar to them; their names."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The calculator against what papers and libraries printed, to the last digit they printed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

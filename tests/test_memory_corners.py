@@ -1,7 +1,5 @@
 """Corners of the calculator: what used to be left out in silence, and numbers that did not agree with each other."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

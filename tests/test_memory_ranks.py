@@ -1,7 +1,5 @@
 """Shards, stages, off-loading and traffic against plain enumeration."""
 
-from __future__ import annotations
-
 import json
 import math
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Requests that make no sense are refused, with the rule; the texts are part of the interface."""
 
-from __future__ import annotations
-
 import numpy as np
 import refusals
 import torch

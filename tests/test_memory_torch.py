@@ -1,7 +1,5 @@
 """Real torch modules: on the meta device against the configurations, saved tensors traced, live bytes tracked."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """An estimate's table in both languages: every word, the same numbers, columns that line up; data in English."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ torch registers its CUDA autocast in CPU builds too, and runs it on fake CUDA te
 no data. So the dtype that every listed operation gives on a GPU can be asked for here.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """CUDA's autocast on the CPU around a training step: gradients, the weight cache, transforms, checkpoints, a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rounding with a straight-through gradient, and models whose tensors are held in formats."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The chapters: thin cells without outputs, prose in both languages, and every cell runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whoever checks an integer goes on with Python's: numpy's small ones overflow in silence."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable

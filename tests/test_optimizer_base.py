@@ -1,7 +1,5 @@
 """What optimizers in formats and those of 8 bits share: groups, refusals that change nothing, files and copies."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import io

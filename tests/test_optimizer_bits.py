@@ -1,7 +1,5 @@
 """Each operation of an optimizer is rounded once; in FP32 the bits are numpy's, and torch's but for two things."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Optimizers in any format: the rules of update, weight decay, torch's interface, and bad input."""
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction

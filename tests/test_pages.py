@@ -1,7 +1,5 @@
 """The course as static pages: offline, in both languages, with figures and pictures inside."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pydoc

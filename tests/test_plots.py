@@ -1,7 +1,5 @@
 """The style and the recurring drawings: contrast, colour-blind safety, stable bytes, and what is drawn."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import re

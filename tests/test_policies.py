@@ -1,7 +1,5 @@
 """Policies: what each record says is what runs, in which formats, and two that are the same are the same bits."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import FrozenInstanceError, fields, replace
 

@@ -1,7 +1,5 @@
 """Nothing assumes Linux: what only POSIX has is missing here, paths are awkward, and processes begin with "spawn"."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The exhaustive proofs on a slice; that they notice a wrong route; that they go on where they were interrupted."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

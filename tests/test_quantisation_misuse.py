@@ -1,7 +1,5 @@
 """Codebooks and integers given what they cannot take: said in words, the value quoted, and nothing lost in silence."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

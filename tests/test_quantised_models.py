@@ -1,7 +1,5 @@
 """Quantised layers in models of every kind: 16-bit ones, torch's transformer, shared layers, batch norms, misuse."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

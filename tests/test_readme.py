@@ -1,7 +1,5 @@
 """The README is true: its Python says what its comments say, its commands and files exist, both languages agree."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recording and verifying: every outcome that a record can have, and the recorder where only numpy and torch are."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

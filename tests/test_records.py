@@ -1,7 +1,5 @@
 """Records: written whole, read back bit by bit, refused with the reason when they are damaged or foreign."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Rounding: oracle, grid, general kernel, fast kernel, public functions and third parties give the same bits."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

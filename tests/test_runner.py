@@ -1,7 +1,5 @@
 """Running experiments: rows for every claim, files that are whole, a manifest that merges and can be checked."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses

@@ -1,7 +1,5 @@
 """Runs: what a killed run goes on to, what its file must be, and what stops it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

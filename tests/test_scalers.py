@@ -1,7 +1,5 @@
 """Loss scalers: GradScaler's state machine and its kernels' arithmetic, other libraries' rules, scales from amax."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

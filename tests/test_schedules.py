@@ -1,7 +1,5 @@
 """Pipeline schedules: bubbles and memory counted on the timeline, against the published formulas."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The rule of seeds: Philox4x64-10 by its definition, its keys, and what is drawn from it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

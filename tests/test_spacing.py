@@ -1,7 +1,5 @@
 """Neighbours, ulp and classes, against the list of all values of a format."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

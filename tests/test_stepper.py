@@ -1,7 +1,5 @@
 """The figure of a trace: the bits that are drawn are the numbers of the steps."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from fractions import Fraction
 

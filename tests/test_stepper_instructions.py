@@ -1,7 +1,5 @@
 """The stepper's choice of an instruction: recorded rows are often not of the one that torch's products use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

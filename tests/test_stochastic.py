@@ -1,7 +1,5 @@
 """Stochastic rounding: its probability word by word, its stream, and that it never moves what needs no rounding."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

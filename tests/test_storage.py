@@ -1,7 +1,5 @@
 """Files: many writers of one path, links that were planted, parts that were left, full disks, crafted archives."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

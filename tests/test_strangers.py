@@ -5,8 +5,6 @@ everything that lists such things is walked through, and nothing in it may need 
 the place where it belongs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The rules of the house: layers, optional imports, no fastmath, a cache that notices every edit."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

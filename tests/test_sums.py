@@ -1,7 +1,5 @@
 """Sums and dots: oracle, general and fast version of every order held together, and third parties beside them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

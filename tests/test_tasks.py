@@ -1,7 +1,5 @@
 """The tasks: their data is what its source says, their batches are the same from any step, their models learn."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

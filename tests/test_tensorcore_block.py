@@ -1,7 +1,5 @@
 """Oracle, general kernel and fast kernel give the same bits, whatever the operands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Whole products: shapes, plans, epilogues, storing, threads, memory, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -4,8 +4,6 @@ A zero operand has the exponent -126 there, whatever its format, and counts: as 
 of block-scaled FP4 has the exponent of its scales, whatever it sums to.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of models: complete, found by any spelling, and clear about what does not exist."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

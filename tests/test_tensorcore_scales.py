@@ -1,7 +1,5 @@
 """Block-scaled FP4 in groups of 16: oracle, row kernel and matrix kernel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tensorcore_cases import bits, exact_bits, operand

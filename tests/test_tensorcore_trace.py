@@ -1,7 +1,5 @@
 """The stepper adds up: every bit that the result lacks is accounted for."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Threads that a fork does not carry along."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One check a rung of the ladder, in seconds: if one of these fails, read no further."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import fplab

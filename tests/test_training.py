@@ -1,7 +1,5 @@
 """The FP32 training: what it computes, that it repeats, and that its snapshots are what really happened."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import refusals

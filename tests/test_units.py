@@ -1,7 +1,5 @@
 """Every algorithm of a matrix unit: its oracle against its fast rows and products, and the slow product of all."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What there is can be seen before anything is loaded: by ``dir``, Tab, ``help``, type checkers and editors."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import pydoc

@@ -1,7 +1,5 @@
 """Watching models that nobody here wrote: every tensor is seen once, nothing is changed, every hook goes away."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Where two watched runs part: in bits, and for good."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

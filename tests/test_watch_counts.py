@@ -1,7 +1,5 @@
 """What a watch counts, against rounding every element: fates at every scale, lost changes, digests, bits of tensors."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

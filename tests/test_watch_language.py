@@ -1,7 +1,5 @@
 """A watch's reports in both languages: every word, the same numbers, columns that line up, a figure in English."""
 
-from __future__ import annotations
-
 import math
 import re
 import string

@@ -1,7 +1,5 @@
 """A watch that is misused says what is wrong, and what is allowed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """What a watch names where a run broke outside the optimizer: a weight, a buffer, a function between the layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

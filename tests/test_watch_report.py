@@ -1,7 +1,5 @@
 """What a watch says of real runs: where one broke, which loss scale one needs, what must stay FP32, where two part."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """What a watch gives no verdict by: what FP32 itself does not resolve, layers without a finite value, broken runs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The environment lies in a folder whose name has a space, an accent and Chinese, and sees only what the wheel requires.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """A slice of ``make withstand``: every part at its quick size, from one seed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

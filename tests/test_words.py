@@ -1,7 +1,5 @@
 """Messages and their catalogues: compiled as they are, asked for by the source, the numbers carried over."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

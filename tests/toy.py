@@ -3,8 +3,6 @@
 ``install`` puts it in the place of the real experiments; the parts can be replaced to make it fail in any way.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time

@@ -1,7 +1,5 @@
 """The digits' network trained under a watch, in FP32 or with its layers rounded to FP16."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

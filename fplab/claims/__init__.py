@@ -7,8 +7,6 @@
 <Verdict.WRONG: 'WRONG'>
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import tomllib

@@ -4,8 +4,6 @@ A source says something; taken apart, it says one thing or several (:class:`Part
 lab finds. A claim is worth what its weakest part is worth.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Claims about formats: what they hold, how far they reach, how finely they tell numbers apart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

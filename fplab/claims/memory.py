@@ -1,7 +1,5 @@
 """Claims about the memory of a run: bytes of states, shares of a total, cards for a large model, recomputation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Claims about master weights and optimizers: what an update loses, what holds a state, what decay means."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

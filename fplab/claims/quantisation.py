@@ -1,7 +1,5 @@
 """Claims about INT8 and INT4, calibration, and the storage of 8-bit optimizers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Claims as tables, in both languages; a verdict is a sign and a word, and a colour only beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

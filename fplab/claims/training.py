@@ -1,7 +1,5 @@
 """Claims about mixed-precision training: sums, underflow, loss scaling, autocast, accuracy."""
 
-from __future__ import annotations
-
 import csv
 import warnings
 from collections.abc import Iterator

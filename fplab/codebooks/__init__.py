@@ -12,8 +12,6 @@ array([ 0.48984373, -0.99609375,  3.        ], dtype=float32)
 a quantiser as numbers; ``blockwise``: the fast way; ``oracle``: the slow one.
 """
 
-from __future__ import annotations
-
 from ..lazily import index
 from .blockwise import Quantized, dequantize_blockwise, quantize_blockwise
 from .books import BOOKS, Codebook, dynamic, dynamic_tree, linear, nf4, quantile

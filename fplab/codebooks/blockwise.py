@@ -1,7 +1,5 @@
 """Block-wise quantisation: each block of a flattened array in units of its own largest magnitude."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Codebooks as frozen records: up to 256 float32 values in [-1, 1], and the codes by which they are stored."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence

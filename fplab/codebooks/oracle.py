@@ -4,8 +4,6 @@ One difference from the definition on paper is common to all and therefore here 
 the quotient (or product with a rounded reciprocal) rounded once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

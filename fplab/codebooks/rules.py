@@ -1,7 +1,5 @@
 """What a quantiser does between two values of its codebook: rules as records, and what libraries really do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..errors import chosen, door, own_integer

@@ -5,8 +5,6 @@ than ``x``. Whatever a rule says about ties and midpoints moves a threshold by o
 moves it further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache

@@ -6,8 +6,6 @@ a fraction f / (2**n - 1). The number of bits between exponent and fraction is s
 Where no bit is left for the fraction (n = 0) the value is the power of ten itself; a code without an indicator is 0.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import NamedTuple
 

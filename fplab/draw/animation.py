@@ -3,8 +3,6 @@
 The file follows the reader's light or dark setting. Viewers that do not animate show the end of every collective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """What the axes of many figures share: ticks at powers of two, and losses that are smoothed to be seen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A calibration histogram, and below it the ranges that rules read off it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

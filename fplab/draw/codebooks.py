@@ -1,7 +1,5 @@
 """Codebooks on one number line, beside floating-point formats scaled to the same maximum."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

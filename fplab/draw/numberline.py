@@ -1,7 +1,5 @@
 """The number line: which values a format has in an interval, and where a number between two of them is rounded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """HTML as strings: the blocks that widgets, reports and pages are made of, legible on light and on dark pages."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Sequence
 from fractions import Fraction

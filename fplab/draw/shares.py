@@ -1,7 +1,5 @@
 """Shares of a whole: what becomes of the values of a tensor, against a setting, or over the plane of two magnitudes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

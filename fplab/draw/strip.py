@@ -1,7 +1,5 @@
 """The bit strip: a code drawn bit by bit, its fields apart, tinted and named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..words import say

@@ -13,8 +13,6 @@ here are laid out with the metrics of DejaVu Sans, which most viewers do not hav
 matplotlib brings that font alone, and it has no Chinese: labels are English, and a figure the same on every machine.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator, Sequence

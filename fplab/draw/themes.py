@@ -6,8 +6,6 @@ or of the image; without a word the reader's system decides. The figure draws it
 neither is understood.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Summation trees: terms below, and above them what adds them, at the height of the additions they have passed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """What a watched training run needs of its formats: histograms by layer, the loss scale, updates lost, and the run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The file is JSON, ``progress.json`` in ``FPLAB_PROGRESS_DIR`` or the user's data
 one process at a time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import UTC, datetime

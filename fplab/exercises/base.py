@@ -1,7 +1,5 @@
 """An exercise, which checks an answer in a process of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ Random cases are drawn, and failing ones shrunk, by hypothesis. Boundary cases a
 shrinks from one that fails as from one that it drew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import zlib

@@ -6,8 +6,6 @@ do to ``sys.stdout``, cannot reach that line. A call that lasts too long ends wi
 kernels are compiled or modules imported, a second thread says so.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import linecache

@@ -1,7 +1,5 @@
 """What ``fplab exercise`` prints."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ The means are those of the system, the first that works: bubblewrap, or user nam
 system the process gets a home folder of its own, none of the environment's secrets, and limits of its resources.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Nothing of an answer runs here: it is asked, through :class:`Answer`, for one result after the other.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Hashable
 from typing import Any, Protocol

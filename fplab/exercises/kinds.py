@@ -6,8 +6,6 @@ kindly: learners write with Python's numbers, numpy's scalars, Fractions and arr
 on the way to an integer. ``cases`` draws the kinds that arguments have.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

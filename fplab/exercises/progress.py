@@ -1,7 +1,5 @@
 """What has been solved, for a teacher: a row an exercise, as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How a check ended, as text and as HTML: the counterexample as bit strips, what was expected, what came."""
 
-from __future__ import annotations
-
 import html
 import textwrap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A value as a report shows it: its text, and its bits by field where it has a format."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

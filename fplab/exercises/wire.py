@@ -4,8 +4,6 @@ An answer can write on this line itself, anything at all. What arrives is theref
 of the kind that was asked for, or nothing; a text without what could pass for another line of a report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -4,8 +4,6 @@ This module, and every experiment's ``gpu_cases``, must import where only numpy 
 runs from a bare source tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,8 +6,6 @@ places an element differs from its first one). Which plan the library followed i
 the stand-in's model multiplies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

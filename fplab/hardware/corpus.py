@@ -6,8 +6,6 @@ Each row is D = sum of a*b, plus c. The FP8 to FP32 files of H100 and H200 were 
 their c file says; all others by ``mma.sync``. (Khattak and Mikaitis, north-numerical-computing/MATLAB-tensor-core.)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ operands, made quiet, and without one the negative quiet NaN; a fused multiply-a
 even beside infinity times zero; BF16 instructions flush subnormals whatever MXCSR says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

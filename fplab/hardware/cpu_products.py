@@ -1,7 +1,5 @@
 """torch's 16-bit products on this CPU: who computes them, in which order they are added, and the bits that follow."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

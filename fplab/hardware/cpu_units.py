@@ -5,8 +5,6 @@ the control word is loaded, the instruction done and the flags stored inside one
 anything between them. x86-64 only; whether a unit is there is read from the CPU's flags.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass

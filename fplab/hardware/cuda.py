@@ -4,8 +4,6 @@ Of the devices that run a kernel (:class:`~fplab.hardware.instructions.Launcher`
 compiles it with NVRTC and launches it; :class:`~fplab.hardware.standin.StandIn` computes in software what it would do.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from functools import cache

@@ -4,8 +4,6 @@ They answer: are +, -, *, / and sqrt rounded correctly, FP32's division and squa
 contract a*b + c into a fused multiply-add; what do exp and its relatives give; does a cast from FP64 round twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What a computation ran on: device, driver, library versions and the flags on which results depend."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import platform

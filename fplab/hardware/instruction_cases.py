@@ -15,8 +15,6 @@ They answer the questions that papers leave open (:data:`fplab.tensorcore.QUESTI
 it fails, the other outputs mean nothing.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -5,8 +5,6 @@ steps)`` with A (T, m, steps*k), B (T, n, steps*k), that is, its columns, and C 
 result of a step is the C of the next, in registers, so that a long k is a chain of instructions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

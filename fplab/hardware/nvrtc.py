@@ -6,8 +6,6 @@ is needed: no nvcc, no headers, no network. ::
     compile(source, "sm_90a").cubin
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import importlib.util

@@ -16,8 +16,6 @@ Every regime is a function of (draw, mma, rows) that gives codes a, b (rows, k) 
 * ``chain``: four instructions in a row, ``long``: many: is the accumulator between instructions what the output is?
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations

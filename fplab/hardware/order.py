@@ -9,8 +9,6 @@ a few dozen positions show the structure of a long k. A record holds the pairs a
 two operands, the masks go into A and B is ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

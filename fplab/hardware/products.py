@@ -9,8 +9,6 @@ round; whether TF32 operands are truncated or rounded; what the flags for reduce
 change; how ``_scaled_mm`` promotes with and without fast accumulation; which product a convolution becomes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

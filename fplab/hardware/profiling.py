@@ -1,7 +1,5 @@
 """Which kernels a computation ran on a GPU, by torch's profiler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ unsigned integers named ``CASE/in/NAME`` and ``CASE/out/NAME``; ``fplab_meta``, 
 numpy alone, since the recorder runs on machines that have little more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -3,8 +3,6 @@
 The sum of a half tensor is expected to be one rounding of a sum in FP32, whose order :mod:`fplab.hardware.order` shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Instructions on single numbers: their operands, running them, and what the lab says they give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

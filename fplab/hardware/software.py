@@ -1,7 +1,5 @@
 """What the lab's models say about one instruction's rows, on codes; and which GPU's model a record asks for."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

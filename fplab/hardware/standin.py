@@ -4,8 +4,6 @@ So the whole recorder runs where there is no GPU, and what it records compares e
 stand-in is made of them. It shows that every line works, and nothing about hardware.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -12,8 +12,6 @@
 The parts that launch kernels of our own come last: should one break the CUDA context, the others are already written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Codes as torch tensors of a format and back; where torch's casts overflow; torch's flags set for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ A tile's B takes 8 rows as its columns, its A the same 8 rows again and again, a
 i % 8 = j = r. It stands there m/8 times, and all copies must agree.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

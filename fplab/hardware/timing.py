@@ -1,7 +1,5 @@
 """How fast a device multiplies in each format: medians of CUDA events, for the record's meta. They are no bits."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@
 Everything is computed on Python integers and Fractions (:mod:`fplab.exact`); nothing passes through a float.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

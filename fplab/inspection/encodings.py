@@ -1,7 +1,5 @@
 """Ways to read bits behind one face: floating-point formats, integers with a scale, and codebooks."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from fractions import Fraction

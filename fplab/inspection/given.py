@@ -1,7 +1,5 @@
 """What a user asks about: a number, a text or a code, taken exactly."""
 
-from __future__ import annotations
-
 import decimal
 import math
 import numbers

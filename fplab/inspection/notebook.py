@@ -1,7 +1,5 @@
 """An inspection as an HTML fragment in the chosen language, legible on light and on dark pages."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

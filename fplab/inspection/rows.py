@@ -1,7 +1,5 @@
 """One value in one format: code, stored value, error, neighbours, flags."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """An inspection as aligned text for a terminal, in the chosen language."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from fractions import Fraction

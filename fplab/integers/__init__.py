@@ -12,8 +12,6 @@ it::
 A product of codes accumulates in INT32, which is exact; one that could overflow is refused.
 """
 
-from __future__ import annotations
-
 from ..lazily import index
 from .affine import Affine, absmax, affine, dequantize, extremes, quantize, scheme, symmetric
 from .calibration import CALIBRATORS, Histogram

@@ -8,8 +8,6 @@ so the zero point comes after the rounding, ties are to even, and a tie is one o
 the tie of the exact quotient it can fall either way. NaN and infinity are errors.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

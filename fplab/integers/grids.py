@@ -1,7 +1,5 @@
 """Which integers a code may be: a record each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The definitions again, shaped like themselves: Python integers and Fractions, a number at a time, slow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

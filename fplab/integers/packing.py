@@ -1,7 +1,5 @@
 """INT4: two codes a byte, and weights in groups along the input dimension, each group with its own scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

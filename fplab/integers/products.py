@@ -5,8 +5,6 @@ Scale (arXiv 2208.07339). X (T, K) are activations, W (K, N) weights; a method i
 each has, whether with a zero point, and whether feature dimensions with outliers go their own way in FP16.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -9,8 +9,6 @@ when two processes write it together. A file is a pickle, which runs what it say
 whole: so the folder has to be the user's own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

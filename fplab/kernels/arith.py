@@ -4,8 +4,6 @@ Each operation returns ``(kind, negative, m, e, sticky, flags)``; a sticky bit u
 to round to 31 bits in every mode, the 32 bits below them for a stochastic one. NaN results are the canonical quiet NaN.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The entropy rule of calibration: the divergence at every cut of a histogram."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import jit

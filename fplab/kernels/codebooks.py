@@ -14,8 +14,6 @@ looked up by another, which cannot, and the codes collected before they are stor
 that is not in the cache stalls the loop (twice the time).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import inlined, jit

@@ -1,7 +1,5 @@
 """General loops over codes: conversion, arithmetic's front and back, and comparison of any two formats."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import jit

@@ -11,8 +11,6 @@ Two ways, by the format's range:
 Infinity, NaN and overflow are put right by selection, and the sign is set aside before and put back after.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ the hardware's float32 operation does the work. Both operands are rounded first,
 representable changes nothing, and a test for it would cost as much and keep the loop from vectorising.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import inlined, jit

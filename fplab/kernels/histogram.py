@@ -6,8 +6,6 @@ fractions it lies (of the midpoint below the largest value, say). Those fraction
 table is a binade and a place between two cuts: every count that a format asks for is then a sum of cells.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

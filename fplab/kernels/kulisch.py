@@ -6,8 +6,6 @@ chain. Its lowest bit is the lowest bit any product can have, so nothing is ever
 cannot matter (Kulisch, Computer Arithmetic and Validity, 2nd ed. 2013, chapter 8).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros
 

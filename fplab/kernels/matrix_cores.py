@@ -5,8 +5,6 @@ do the same for many columns at a time. Those of two-step sums take operands pac
 zero with the exponent that it has here, and leave blocks that are not tame to the element by element function.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

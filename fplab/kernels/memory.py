@@ -5,8 +5,6 @@ that it overwrites. Results are therefore collected in a block that fits the fir
 non-temporal stores, which do not read: a third less traffic for one operand.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils

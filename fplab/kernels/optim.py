@@ -9,8 +9,6 @@ Seen from float64 every format of at most 32 bits is narrow, so one rounder serv
 1.5 * 2**(e + 53 - p) to the magnitude makes the float64 addition round it to the grid (see :mod:`.fast32`).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, NamedTuple
 

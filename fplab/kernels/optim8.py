@@ -4,8 +4,6 @@ Every operation is float32, rounded by itself, in the order written. A kernel is
 way to quantise; the update's loop has no choice in it and vectorises.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ A number is unpacked to ``(kind, negative, m, e, payload)`` meaning ``(-1)**nega
 into a code of the target. float32 and float64 arrays enter as the codes they are.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ up: adding 1.5 * 2**(e + 23 - f) to a magnitude rounds it to the element's grid 
 of the sum count the steps of that grid.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ float64 for nearest even: it adds in float64 and rounds to the accumulator, once
 A row's terms are ``x[row, k]``, or the products ``x[row, k] * y[row, k]``; ``y`` without elements means ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

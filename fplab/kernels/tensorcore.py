@@ -4,8 +4,6 @@ Operands are float32 bit patterns of values that the input formats represent. It
 vectorise; :mod:`.tensorcore_fast` does the same for the usual records much faster and is held to this.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

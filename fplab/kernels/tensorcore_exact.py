@@ -3,8 +3,6 @@
 The matrix kernels take B by rows of k, so that the loop over columns is the inner one and vectorises.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import types
 from numba.extending import intrinsic

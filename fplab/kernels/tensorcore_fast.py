@@ -14,8 +14,6 @@ indicators of them. Whether a block is tame is known from packing. Loops are mad
 would keep them from vectorising.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

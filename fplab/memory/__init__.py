@@ -5,8 +5,6 @@ tensors), ``recipes`` (precisions, optimizers), ``activations``, ``sharding``, `
 ``inference``, ``published`` (what others printed). With torch: ``modules``, ``networks``, ``tracing``, ``measuring``.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ..lazily import index

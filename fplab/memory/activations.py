@@ -9,8 +9,6 @@ Not counted, as in the paper: statistics of the norms, token indices, and what a
 (copies in another layout, FP32 casts); :mod:`fplab.memory.tracing` counts those.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The command ``fplab memory``: from its arguments to a table, JSON and a figure."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What one rank sends in one training step: collectives by name, with message sizes as exact integers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..errors import integer, unknown

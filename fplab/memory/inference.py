@@ -1,7 +1,5 @@
 """Memory of inference: weights in a format, the keys and values of the tokens so far, one layer's activations."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

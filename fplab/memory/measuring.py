@@ -1,7 +1,5 @@
 """Bytes that are really held: every storage that torch makes, from birth to death, by kind, in a training step."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """From any torch module to its tensors; on the meta device a module of any size costs nothing."""
 
-from __future__ import annotations
-
 import re
 
 from torch import nn

@@ -4,8 +4,6 @@ Plain on purpose: each operation of the activation formula is one operation here
 set beside the formula term by term. ``build(..., device="meta")`` makes 405 billion parameters in no memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

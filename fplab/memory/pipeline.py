@@ -1,7 +1,5 @@
 """Pipeline parallelism in numbers: which layers a stage holds, how many micro-batches are in flight, the bubble."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import accumulate
 

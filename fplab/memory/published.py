@@ -3,8 +3,6 @@
 Each number stands here as it was printed; tests and the experiment ``memory_measured`` set the calculator's beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What every rank of a run holds, counted in bytes, and the same run with other options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ A recipe is a row of numbers. The ZeRO paper's 16 bytes a parameter (arXiv 1910.
 ``adamw``: 2 of weights, 2 of gradients, 4 of FP32 master weights, 8 of moments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """An estimate as a table and as JSON, and which GPUs hold it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from fractions import Fraction

@@ -6,8 +6,6 @@ axis, as ``torch.chunk`` cuts it (``fully_shard``). ``tensors``: whole tensors, 
 has the least (``ZeroRedundancyOptimizer``).
 """
 
-from __future__ import annotations
-
 import functools
 import heapq
 import math

@@ -1,7 +1,5 @@
 """Bytes of one rank, kind by kind: the arithmetic behind :func:`fplab.memory.estimate`."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Iterable

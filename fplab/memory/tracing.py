@@ -1,7 +1,5 @@
 """Saved activations of any module, by watching what autograd keeps: exact, and free on the meta device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Bytes as people print them: GB are 10^9 bytes and GiB are 2^30, and the two never share a name here."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from ..errors import door, integer

@@ -4,8 +4,6 @@
 ('主权重', 'all-gather')
 """
 
-from __future__ import annotations
-
 from ..words import CLAUSE, Text, mark, say, verbatim
 
 KINDS = {

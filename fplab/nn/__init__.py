@@ -3,8 +3,6 @@
 The names below load when first used, and torch with them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ..lazily import index

@@ -10,8 +10,6 @@ After ``ATen/autocast_mode.h`` of torch 2.13. The page on autocast in torch's do
 omits ``einsum``, ``scaled_dot_product_attention``, ``logsumexp``, ``rms_norm``, ``huber_loss`` and the interpolations.
 """
 
-from __future__ import annotations
-
 import enum
 
 

@@ -7,8 +7,6 @@ array([16256, 49152], dtype=uint16)
 tensor([1.], dtype=torch.float16)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

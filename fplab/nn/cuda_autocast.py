@@ -7,8 +7,6 @@ them, and the operations inside torch's composite operations meet them too. Outs
 the ones that were there before, so ``torch.autocast("cpu")`` stays what it is.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import warnings

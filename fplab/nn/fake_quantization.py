@@ -9,8 +9,6 @@ too, saturates at its own end of the grid (torch's per-channel CPU kernel makes 
 float16 and bfloat16 values are quantised in FP32 too, and the result is rounded once to their dtype, as torch does it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

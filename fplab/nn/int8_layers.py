@@ -5,8 +5,6 @@ a method of LLM.int8()'s Table 1; ``int4_linears(model)`` one whose weights are 
 :class:`Int8Linear` without bias are those of :func:`fplab.integers.matmul`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection
 

@@ -10,8 +10,6 @@
 A layer is a convolution or a linear one; its bias and its sums stay in FP32, as INT32 sums of codes do on a device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ pass has usually ended. torch restores its own autocast and random state then an
 has a state of its own registers it here with :func:`carry`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack

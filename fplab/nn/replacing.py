@@ -1,7 +1,5 @@
 """Putting layers of another kind into a copy of a model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar

@@ -6,8 +6,6 @@ for each: weights, activations, the gradients of activations, the gradients of w
 an operation is :func:`fplab.nn.emulate`'s matter, and torch's FP32 without it.
 """
 
-from __future__ import annotations
-
 import copy
 import fnmatch
 from collections import Counter

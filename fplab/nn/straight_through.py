@@ -5,8 +5,6 @@ straight-through estimator takes the rounding for the identity instead (Bengio, 
 arXiv 1308.3432), which is also what a cast to a narrow dtype does in torch.
 """
 
-from __future__ import annotations
-
 import operator
 from dataclasses import dataclass
 from typing import Any

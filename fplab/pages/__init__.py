@@ -7,8 +7,6 @@ put into the page, and nothing asked of a server; ``cookbook``: recipes in Markd
 the pages around them.
 """
 
-from __future__ import annotations
-
 from ..lazily import index
 from .executed import Chapter
 from .site import chapters, write

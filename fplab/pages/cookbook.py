@@ -1,7 +1,5 @@
 """The cookbook: recipes in Markdown, whose Python is run by the tests, and what the lab rests on: papers and data."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

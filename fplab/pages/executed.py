@@ -1,7 +1,5 @@
 """A notebook run from top to bottom in each language, its outputs side by side."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile

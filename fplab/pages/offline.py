@@ -1,7 +1,5 @@
 """A page asks nothing of any server: images are put into it, and whatever would still be fetched is an error."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The reference: a page for every public module, which pdoc makes from the docstrings."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Cells as HTML: prose, code with its colours, and outputs, once where both languages have the same."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A search through the whole site without a server: one page that holds every section's words."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

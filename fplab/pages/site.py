@@ -1,7 +1,5 @@
 """The site: chapters that link to one another, the cookbook, the reference, a search, and an index of all."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@
 The names below load when first used: the records (:mod:`.models`) import where numba is missing.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ..lazily import index

@@ -3,8 +3,6 @@
 Each accumulator reads C, adds partial results, and finishes with alpha and beta.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

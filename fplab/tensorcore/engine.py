@@ -1,7 +1,5 @@
 """What the fast products of all units share: threads, whole instructions, the choice of some, sums of results."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ Sources: Fasi, Higham, Mikaitis and Pranesh 2021 (PeerJ CS 7:e330); Khattak and 
 Xie et al. 2025, MMA-Sim (arXiv 2511.10909); FPRev (arXiv 2411.00442); DeepSeek-V3 (arXiv 2412.19437).
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, replace
 from functools import partial

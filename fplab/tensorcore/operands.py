@@ -1,7 +1,5 @@
 """What users pass as A, B, C and scales, made into what the kernels take, or refused with the reason."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

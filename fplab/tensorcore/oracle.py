@@ -3,8 +3,6 @@
 It shares nothing with the kernels. What a step is, is its unit's (:mod:`.units`); each is returned as data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from .. import exact

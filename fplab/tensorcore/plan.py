@@ -1,7 +1,5 @@
 """In which order a library walks over k: chains, accumulators, slices, promotions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

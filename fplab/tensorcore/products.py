@@ -19,8 +19,6 @@ Results are float32 arrays of the values of the output format (int32 for INT8, f
 for FP16 0x7FFF widened. They depend neither on the number of threads nor on blocking.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One element of a product, step by step: what each term is aligned to, what truncation and rounding take away."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction

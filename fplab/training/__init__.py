@@ -3,8 +3,6 @@
 ``digits`` needs numpy alone; what needs torch is imported when it is asked for.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ..lazily import index

@@ -4,8 +4,6 @@ Weights, activations and all gradients are rounded to FP16 where they would be s
 computes in FP32. The parameters are one FP32 vector, the master copy, of which every pass uses an FP16 copy.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ replaced by the name of the archive's array that holds its raw bytes; so FP16 Na
 NumPy lacks come back bit for bit.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

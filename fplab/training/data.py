@@ -1,7 +1,5 @@
 """Real data to train on, shipped with the package and read with numpy alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The network that the training experiments share: small, and shaped like the VGG nets of the papers."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import torch

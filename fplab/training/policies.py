@@ -5,8 +5,6 @@ not in the record stays FP32. Values are emulated: parameters are FP32 tensors t
 format, a cast model computes in torch's half tensors, and matrix products have the bits of a GPU.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Training a task under a policy: seeds decide everything, a killed run goes on to the same bits, trouble stops it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Why a run stops: the first number that is not finite, where it arose, and the likely cause."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

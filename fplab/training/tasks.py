@@ -3,8 +3,6 @@
 A task says nothing about precision: policies do, and the same task runs under each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """One fixed text as numbers, for a model that guesses the next character."""
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np

@@ -5,8 +5,6 @@ layer norm. Its matrix products are those a precision policy is about: four line
 products of attention, and the head.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

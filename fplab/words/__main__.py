@@ -1,7 +1,5 @@
 """Compile the catalogues: ``python -m fplab.words``; with ``--missing``, list the messages that have no translation."""
 
-from __future__ import annotations
-
 import sys
 
 from .catalogues import compile_all, languages, missing, problems

@@ -1,7 +1,5 @@
 """Catalogues as files: collecting messages from the source, compiling, and what is wrong with them; needs Babel."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

@@ -10,8 +10,6 @@ It gets the fixture ``result``, and a test for each claim (it holds), each mutan
 CPU gives the lab's bits; a forged record does not pass), for the table and the figures.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pkgutil
 import re

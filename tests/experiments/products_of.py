@@ -1,7 +1,5 @@
 """Mutants of the experiments on long products: one array of one kind of operands is changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

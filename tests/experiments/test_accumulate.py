@@ -1,7 +1,5 @@
 """The experiment on sums: where they stall, as tables say; its bounds, by their formulas and on other terms."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The experiment on checkpointing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

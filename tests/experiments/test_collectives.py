@@ -1,7 +1,5 @@
 """The experiment on collectives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree

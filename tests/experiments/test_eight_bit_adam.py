@@ -1,7 +1,5 @@
 """The experiment on 8-bit Adam, and the stable embedding that it trains with."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math

@@ -1,7 +1,5 @@
 """The experiment on formats: its cases are torch's bits, the boundaries that they try, and where libraries part."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The experiment on formats in training, and the statistics that it compares runs by."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The experiment ``fp8_accumulation``: mutants, drawn codes, relative errors by hand, what a GPU can answer."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

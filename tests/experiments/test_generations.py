@@ -1,7 +1,5 @@
 """The experiment on generations: published cells, every one of which is checked, and what its cases hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from fractions import Fraction

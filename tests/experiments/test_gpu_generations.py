@@ -1,7 +1,5 @@
 """The experiment on one training run on three GPUs: mutants of its runs, and what its cases ask."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

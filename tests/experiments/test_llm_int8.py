@@ -1,7 +1,5 @@
 """The experiment on LLM.int8()."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The experiment on loss scaling: its runs, its claims, mutants that they kill, its GPU cases; its chain of tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

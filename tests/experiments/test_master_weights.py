@@ -1,7 +1,5 @@
 """The experiment on 16-bit weights: its runs, its claims, mutants that they kill, its GPU cases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

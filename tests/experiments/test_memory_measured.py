@@ -1,7 +1,5 @@
 """The experiment on measured memory."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The experiment ``partial_products``: mutants, bounds by definition, operands of a network, fates by hand."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The experiment on codebooks and blocks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

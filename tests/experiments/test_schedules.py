@@ -1,7 +1,5 @@
 """The experiment on schedules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The experiment on sensitive operations: its formulas, fates, claims, mutants that they kill, and GPU cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

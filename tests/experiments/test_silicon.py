@@ -1,7 +1,5 @@
 """The CPU's units against the lab, and that a wrong bit in the lab is seen by them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

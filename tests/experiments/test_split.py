@@ -1,7 +1,5 @@
 """The experiment ``split``: mutants, parts and their bounds by hand, products as the papers say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

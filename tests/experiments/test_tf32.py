@@ -1,7 +1,5 @@
 """The experiment ``tf32``: mutants, conversions by bit formulas, bounds by fractions, chains in pieces."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The catalogue of torch's bits: its claims, its examples, its orders, and that its checks can fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

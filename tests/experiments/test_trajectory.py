@@ -1,7 +1,5 @@
 """The run whose every bit is known: it twice, its claims, mutants that they kill, its GPU cases."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

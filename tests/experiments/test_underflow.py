@@ -1,7 +1,5 @@
 """The experiment on gradient underflow: its counts, its claims, mutants that they kill, its GPU cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One step of the run, element by element on fractions, each from the tensors that it is computed from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction

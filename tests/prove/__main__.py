@@ -1,7 +1,5 @@
 """``python -m tests.prove``: the exhaustive proofs, resumable; ``--help`` says how."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Part ``casts``: rounding of every float32 pattern there is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Part ``fma``: fused multiply-add, against MPFR, against fractions, and every triple of E4M3 by table look-up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gmpy2

@@ -1,7 +1,5 @@
 """Part ``fp8``: every operation on every pair of every 8-bit format, values and flags, against fractions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ kernels; it shares no arithmetic with either, and is fast enough for millions of
 :data:`WIDEST` bits, whose midpoints float64 holds exactly.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any

@@ -5,8 +5,6 @@ of that unit, a product one with twice the digits, a quotient an integer quotien
 remains. One function rounds them, to nearest with ties to even.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

@@ -5,8 +5,6 @@ in float32, multiply-adds by MPFR. Nothing is shared with the lab's kernels or o
 2511.10909; the simulator is microsoft/MMA-Sim.)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gmpy2

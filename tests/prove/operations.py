@@ -1,7 +1,5 @@
 """The oracle's answers for whole tables of operands: every exact result, and every rounding of it, computed once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Part ``pairs``: +, -, * and / of every pair of FP16 numbers, 2**32 each."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -5,8 +5,6 @@ whether the number lies at the lower one, below their midpoint, at it, or above 
 constant. So it is enough to round, by table look-up (:mod:`.grid`), one pattern of every run, and all others follow.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

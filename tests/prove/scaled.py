@@ -5,8 +5,6 @@ had as packages for a CPU: what they compute is written down here a second time,
 casts. Each difference that :func:`excused` names has a test in tests/test_divergences.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

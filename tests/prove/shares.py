@@ -1,7 +1,5 @@
 """The unit of a proof: a share of some seconds that compares bits and can be finished once and for all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Part ``silicon``: this CPU's own conversions, in every case there is, and its arithmetic in many, against the lab."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fplab.hardware import cpu_cases, cpu_units

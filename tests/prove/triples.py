@@ -3,8 +3,6 @@
 Random operands hardly ever cancel, tie, underflow or overflow; of these triples an eighth each does, or nearly.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Each file here is a part: ``TITLE`` says what it does, ``run(size, seed)`` does 
 alone, and gives :class:`Counts`; ``QUICK`` is the size in the suite, ``FULL`` that of ``make withstand``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass, field

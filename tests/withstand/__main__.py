@@ -1,7 +1,5 @@
 """``python -m tests.withstand``: every part at its full size, and the counts; ``--help`` says how."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Processes that begin together with one empty cache of kernels, and others that find what they have left."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

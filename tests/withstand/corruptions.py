@@ -1,7 +1,5 @@
 """Files of every kind with bytes changed, cut off or put in: refused in words, healed, or read as what they were."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -3,8 +3,6 @@
 A call begins with arguments that are valid, by the names of the parameters; then one or two of them are replaced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import io

@@ -3,8 +3,6 @@
 The victims are forked by a process that has imported everything, so that a kill takes milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

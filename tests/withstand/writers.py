@@ -1,7 +1,5 @@
 """Processes that put their entries into one manifest and count attempts in one file of progress at the same time."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The exercises, a file a chapter."""
 
-from __future__ import annotations
-
 from ...errors import door, unknown
 from ..base import Exercise
 from . import (

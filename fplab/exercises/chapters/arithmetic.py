@@ -1,7 +1,5 @@
 """Chapter 3: arithmetic and flags."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Chapter 1: bits and formats."""
 
-from __future__ import annotations
-
 from ...words import say
 from ..base import Exercise
 from ..kinds import Bits, Codes, Floats, Options

@@ -1,7 +1,5 @@
 """Chapter 5: Tensor Core blocks."""
 
-from __future__ import annotations
-
 import math
 import struct
 from fractions import Fraction

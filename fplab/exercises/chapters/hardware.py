@@ -1,7 +1,5 @@
 """Chapter 12: check a GPU yourself."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Callable, Sequence

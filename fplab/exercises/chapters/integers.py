@@ -1,7 +1,5 @@
 """Chapter 10: INT8, INT4 and 8-bit optimizers."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Chapter 11: memory and parallel training."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from ...words import say

@@ -1,7 +1,5 @@
 """Chapter 8: master weights and optimizers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chapter 6: matrix products of GPUs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

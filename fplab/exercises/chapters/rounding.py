@@ -1,7 +1,5 @@
 """Chapter 2: rounding."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

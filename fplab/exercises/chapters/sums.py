@@ -1,7 +1,5 @@
 """Chapter 4: sums."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chapter 9: training in low precision."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

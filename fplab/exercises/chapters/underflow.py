@@ -1,7 +1,5 @@
 """Chapter 7: underflow and loss scaling."""
 
-from __future__ import annotations
-
 from ...words import say
 from ..base import Exercise
 from ..kinds import Floats, Integers, Lists, Options, Several

@@ -4,8 +4,6 @@
 ``trail`` and ``comparing``: where two runs part; ``advice`` and ``report``: what follows.
 """
 
-from __future__ import annotations
-
 from .session import watch
 
 __all__ = ["watch"]

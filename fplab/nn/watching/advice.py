@@ -1,7 +1,5 @@
 """From counts to a recommendation: which format and scale each layer's tensors stand, and what must stay FP32."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

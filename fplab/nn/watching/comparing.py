@@ -1,7 +1,5 @@
 """Where two runs part: the first tensor whose bits differ, and the first that stays apart."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The first infinity or NaN of a run: where, when, and what it usually means."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ...words import NOTHING, Text, joined

@@ -1,7 +1,5 @@
 """Seeing every tensor of a training step without touching it: hooks on modules, the optimizer and a loss scaler."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref

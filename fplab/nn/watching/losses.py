@@ -5,8 +5,6 @@ than half the spacing on u's side, or equal to it and w's significand even. u is
 w is what the format makes of the weight before the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

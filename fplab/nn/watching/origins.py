@@ -1,7 +1,5 @@
 """What a module's output is made of, to tell where an infinity or a NaN came in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The parameters of a model side by side in one array, so that many small tensors cost one call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What a watched run has shown: counts by kind and layer, the losses of changes, and what broke first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -6,8 +6,6 @@ lie s binades lower and no nearer to their binade's ends. Counting by binade and
 therefore enough for every format and every power-of-two scale, and exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """torch's tensors as the bits of float32, whatever they are, and the tensors inside whatever a module returns."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ At most ``keep`` steps stay: when there are more, every second is dropped and fr
 so that those kept are always evenly spaced over the whole run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

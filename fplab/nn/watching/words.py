@@ -4,8 +4,6 @@
 ('weight gradients', '状态 exp_avg')
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A record names its algorithm by the file: ``kind="block"`` is computed by ``UNIT
 a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` and :meth:`Unit.rows`.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Sequence
 from functools import cache

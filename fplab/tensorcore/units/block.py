@@ -4,8 +4,6 @@ The fast product packs both operands and runs the panels of :mod:`fplab.kernels.
 know, such as other answers to open questions, goes through the general kernel (:mod:`fplab.kernels.tensorcore`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A chain of IEEE fused multiply-adds in the format of the result, FP64 or FP32, one product after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

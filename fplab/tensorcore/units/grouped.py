@@ -1,7 +1,5 @@
 """Block-scaled FP4: the terms of a block are exact sums of 16 products, times the significands of their two scales."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """INT8 products summed exactly in INT32: modulo 2**32, or stopping at its ends after every instruction."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

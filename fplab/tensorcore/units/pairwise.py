@@ -4,8 +4,6 @@ Every product, addition and result is rounded to nearest by itself. CDNA2 flushe
 operand or c becomes +0 before anything else, every subnormal product, sum and result a zero of its sign.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

@@ -8,8 +8,6 @@
 Infinities and NaN decide first; then a finite product of magnitude 2**128 or more counts as an infinity.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

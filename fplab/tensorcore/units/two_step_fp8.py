@@ -4,8 +4,6 @@ Each of the two sums has its own largest exponent; both are rounded down to a mu
 and added. In the second step a c whose exponent is below m - 25 counts as zero.
 """
 
-from __future__ import annotations
-
 from .two_step import TwoStep
 
 

@@ -1,7 +1,5 @@
 """FP8 widened to FP16: two fused blocks from zero through the FP16 unit, then one IEEE addition of c."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 

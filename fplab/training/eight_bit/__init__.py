@@ -10,8 +10,6 @@ elements in blocks of B has 2n + 8 ceil(n / B) bytes of Adam states, where 32-bi
 ``optimizers``: the classes and their options; ``base``: what they share; ``oracle``: a step as defined.
 """
 
-from __future__ import annotations
-
 from .base import EightBit
 from .embedding import StableEmbedding
 from .optimizers import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit

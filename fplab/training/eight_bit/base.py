@@ -1,7 +1,5 @@
 """What the 8-bit optimizers share: where states live, and what a step does to one tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The stable embedding: what the paper does to the one layer whose 8-bit states were not enough."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -12,8 +12,6 @@ Defaults are the published ones; where bitsandbytes' implementations differ from
   "error" stops with the parameter and the element, before any weight moves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, Unpack

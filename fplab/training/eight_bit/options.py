@@ -1,7 +1,5 @@
 """The options that 8-bit optimizers have besides those of every optimizer, and what each may be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

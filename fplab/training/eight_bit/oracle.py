@@ -4,8 +4,6 @@ numpy scalars of float32 round each operation once, so this is slow and its bits
 held to it bit for bit.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

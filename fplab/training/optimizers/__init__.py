@@ -11,8 +11,6 @@ with "kahan" compensation (Zamirai et al. 2020), or through an FP32 "master" cop
 ``base``: what 8-bit optimizers share with these; ``options``: what an optimizer may be given.
 """
 
-from __future__ import annotations
-
 from .base import LabOptimizer
 from .optimizer import SGD, Adam, AdamW, FormatOptimizer
 from .precision import Precision

@@ -1,7 +1,5 @@
 """One operation on float32 arrays, rounded once into a format: what every line of an optimizer is."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all optimizers of the lab share: groups and their options, a step, seeds, saving, loading and copying."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from inspect import Signature, signature
 from typing import Any, ClassVar

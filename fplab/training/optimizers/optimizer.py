@@ -1,7 +1,5 @@
 """SGD, Adam and AdamW in formats; parameters and states are float32 tensors that hold values of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 

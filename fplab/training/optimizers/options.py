@@ -1,7 +1,5 @@
 """What an optimizer may be given: each option checked once, for a whole optimizer and for a group of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

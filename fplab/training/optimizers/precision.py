@@ -1,7 +1,5 @@
 """In which format each number of an optimizer is held, and the interpreter that runs a program in those formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ two differences. Here every product and sum is rounded by itself, where torch's 
 rounded, which torch's FP32 square root on the CPU is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ methods of ``torch.amp.GradScaler``; ``amax``: a scale for each FP8 tensor inste
 needs no torch, which is imported when one of the others is asked for.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ...lazily import index

@@ -5,8 +5,6 @@ that brings its largest magnitude (amax) just below the format's largest value, 
 Looking at the tensor first would cost a pass over it, so the scale comes from the amax of earlier steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ numpy only. The scale is a float32 scalar, as in the libraries; products with it
 to float32 once.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple

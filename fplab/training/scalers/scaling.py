@@ -10,8 +10,6 @@
         scaler.update()
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
