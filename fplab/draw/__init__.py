@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from ..lazily import index
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+
     from .axes import power_ticks as power_ticks
     from .axes import smoothed as smoothed
     from .histogram import binade_histogram as binade_histogram

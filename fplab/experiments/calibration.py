@@ -41,8 +41,6 @@ from .base import (
 from .statistics import equivalent, superior
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from torch import nn
 
@@ -557,17 +555,17 @@ TITLES = [rule.title for rule in CALIBRATORS]
 ACCURACY = [0, 50, 80, 90, 95, 98, 100]
 
 
-def first_layers(result: Result) -> Figure:
+def first_layers(result: Result) -> draw.Figure:
     """Histograms of the first two layers' inputs with the ranges."""
     return draw_ranges(result, (0, 1))
 
 
-def last_layers(result: Result) -> Figure:
+def last_layers(result: Result) -> draw.Figure:
     """Histograms of the last two layers' inputs with the ranges."""
     return draw_ranges(result, (2, 3))
 
 
-def draw_ranges(result: Result, layers: Sequence[int]) -> Figure:
+def draw_ranges(result: Result, layers: Sequence[int]) -> draw.Figure:
     """Histograms above, what each rule cuts them to below."""
     from ..draw import calibration
 
@@ -586,7 +584,7 @@ def draw_ranges(result: Result, layers: Sequence[int]) -> Figure:
     return figure
 
 
-def by_rule(result: Result) -> Figure:
+def by_rule(result: Result) -> draw.Figure:
     """Error of the logits and accuracy after post-training quantisation."""
     figure = draw.new_figure(8, 10)
     error, accuracy = figure.subplots(2, 1)
@@ -602,7 +600,7 @@ def by_rule(result: Result) -> Figure:
     return figure
 
 
-def through_integers(result: Result) -> Figure:
+def through_integers(result: Result) -> draw.Figure:
     """Why entropy fails in INT4, and the epoch of training through integers."""
     figure = draw.new_figure(8, 9.5)
     cuts, epoch = figure.subplots(2, 1)
@@ -623,7 +621,7 @@ def shrunk(y: np.ndarray) -> np.ndarray:
     return back
 
 
-def accuracy_axis(ax: Axes, result: Result) -> None:
+def accuracy_axis(ax: draw.Axes, result: Result) -> None:
     """An axis for accuracy, with FP32's, and one per cent of the digits below it."""
     theme, fp32 = draw.current(), 100 * result.fp32_right.mean() / int(result.tested[0])
     ax.set_yscale("function", functions=(stretched, shrunk))
@@ -634,7 +632,7 @@ def accuracy_axis(ax: Axes, result: Result) -> None:
     ax.axhline(fp32, color=theme.ink, linewidth=1.0)
 
 
-def draw_by_rule(ax: Axes, values: np.ndarray) -> None:
+def draw_by_rule(ax: draw.Axes, values: np.ndarray) -> None:
     """Values (bits, schemes, rules) as points: colours for bits, markers for schemes, rules along the axis."""
     for b in range(len(BITS)):
         for s in range(len(SCHEMES)):
@@ -661,7 +659,7 @@ def handles() -> list[Line2D]:
     return lines
 
 
-def draw_divergences(ax: Axes, result: Result) -> None:
+def draw_divergences(ax: draw.Axes, result: Result) -> None:
     """The entropy rule's divergence against the cut, for INT4, in the first two layers."""
     for layer in (0, 1):
         found = result.divergences[layer]
@@ -683,7 +681,7 @@ def draw_divergences(ax: Axes, result: Result) -> None:
     ax.legend(loc="lower right")
 
 
-def draw_epoch(ax: Axes, result: Result) -> None:
+def draw_epoch(ax: draw.Axes, result: Result) -> None:
     """Accuracy over one epoch of training through the quantisers."""
     tested = int(result.tested[0])
     accuracy_axis(ax, result)

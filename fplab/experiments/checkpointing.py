@@ -27,9 +27,7 @@ from .statistics import superior
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
     from torch import nn
 
     from ..memory.networks import Network
@@ -409,7 +407,7 @@ def cases(params: Params) -> Iterator[Case]:
 NAMES = {"none": "nothing again", "selective": "attention's core again", "segments of 1": "every layer by itself"}
 
 
-def through_a_step(result: Result) -> Figure:
+def through_a_step(result: Result) -> draw.Figure:
     """Memory through a step, and work against memory."""
     figure = draw.new_figure(8, 9)
     step, work = figure.subplots(2, 1)
@@ -418,7 +416,7 @@ def through_a_step(result: Result) -> Figure:
     return figure
 
 
-def by_size(result: Result) -> Figure:
+def by_size(result: Result) -> draw.Figure:
     """Bytes by segment size, and by the depth of the network."""
     figure = draw.new_figure(8, 9)
     segment, depth = figure.subplots(2, 1)
@@ -436,7 +434,7 @@ def megabytes(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def draw_history(ax: Axes, result: Result) -> None:
+def draw_history(ax: draw.Axes, result: Result) -> None:
     """Bytes alive beside parameters and gradients, operation by operation."""
     for i, way in enumerate(SHOWN):
         history = result.history[way] / 1e6
@@ -456,7 +454,7 @@ def draw_history(ax: Axes, result: Result) -> None:
     ax.legend(loc="upper left")
 
 
-def draw_segments(ax: Axes, result: Result) -> None:
+def draw_segments(ax: draw.Axes, result: Result) -> None:
     """The peak by segment size: formula as lines, measured as marks."""
     params = result.params
     sizes = np.array(params.segments)
@@ -482,7 +480,7 @@ def draw_segments(ax: Axes, result: Result) -> None:
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.4), fontsize=9)
 
 
-def draw_depths(ax: Axes, params: Params) -> None:
+def draw_depths(ax: draw.Axes, params: Params) -> None:
     """The formula for deeper networks of the same layer: one line for each segment size."""
     depths = [2**i for i in range(3, 11)]
     for i, size in enumerate((1, 2, 4, 8)):
@@ -502,7 +500,7 @@ def draw_depths(ax: Axes, params: Params) -> None:
     ax.legend(loc="upper left", fontsize=9)
 
 
-def draw_work(ax: Axes, result: Result) -> None:
+def draw_work(ax: draw.Axes, result: Result) -> None:
     """Each way's operations, as a multiple of the plain one's, against its peak."""
     params = result.params
     theme, peak, work = draw.current(), result.peak[0] / 1e6, result.work / result.work[0]

@@ -27,8 +27,6 @@ from .statistics import both, superior
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -514,7 +512,7 @@ def moving() -> str:
     return animation(panels)
 
 
-def frames(line: Sequence[Shown]) -> Figure:
+def frames(line: Sequence[Shown]) -> draw.Figure:
     """Step by step: the numbers say how many ranks' values are in a chunk, or which; framed: just written."""
     from ..draw.collectives import draw_frames
 
@@ -526,17 +524,17 @@ def frames(line: Sequence[Shown]) -> Figure:
     return figure
 
 
-def trees(result: Result) -> Figure:
+def trees(result: Result) -> draw.Figure:
     """Broadcast, reduce and recursive doubling on four ranks."""
     return frames(shown()[0])
 
 
-def rings(result: Result) -> Figure:
+def rings(result: Result) -> draw.Figure:
     """Reduce-scatter, all-gather and the all-reduce that they make."""
     return frames(shown()[1])
 
 
-def errors(result: Result) -> Figure:
+def errors(result: Result) -> draw.Figure:
     """The error of sums against the number of ranks: simulated, and of real gradients."""
     figure = draw.new_figure(8, 10)
     simulated, real = figure.subplots(2, 1)
@@ -548,7 +546,7 @@ def errors(result: Result) -> Figure:
     return figure
 
 
-def draw_errors(ax: Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> None:
+def draw_errors(ax: draw.Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> None:
     """A line a curve."""
     for i, (curve, error) in enumerate(by.items()):
         hollow: dict[str, Any] = {"markerfacecolor": draw.current().background} if i >= 8 else {}
@@ -559,7 +557,7 @@ def draw_errors(ax: Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> 
     ax.legend(ncols=2, loc="upper left", fontsize=9)
 
 
-def consequences(result: Result) -> Figure:
+def consequences(result: Result) -> draw.Figure:
     """Averaging before and after the sum, and replicas that part."""
     figure = draw.new_figure(8, 9)
     average, apart = figure.subplots(2, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from .base import (
     passed,
     verdict,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS = ("parameters", "gradients", "states")
 STAGES = {"ddp": 0, "parameter-server": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}
@@ -252,7 +249,7 @@ def cases(params: Params) -> Iterator[Case]:
 # --- figures ----------------------------------------------------------------------------------------------------
 
 
-def held(result: Result) -> Figure:
+def held(result: Result) -> draw.Figure:
     """Bytes of every rank by strategy."""
     from ..draw.memory import kind_patches, stacked_bytes
 
@@ -270,7 +267,7 @@ def held(result: Result) -> Figure:
     return figure
 
 
-def sent_and_ended(result: Result) -> Figure:
+def sent_and_ended(result: Result) -> draw.Figure:
     """Messages, and how far the weights are from those of one process."""
     figure = draw.new_figure(8, 3 + 0.7 * len(result.params.strategies))
     messages, bits = figure.subplots(2, 1)

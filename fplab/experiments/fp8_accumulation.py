@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +40,6 @@ from .base import (
     verdict,
 )
 from .statistics import equivalent, superior
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 K = 4096  # the report's
@@ -521,7 +517,7 @@ NEAR = (0.015, 0.025)
 DOTTED: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
-def errors(result: Result) -> Figure:
+def errors(result: Result) -> draw.Figure:
     """Errors against K, and by how often the sum is promoted."""
     figure = draw.new_figure(8, 7.4)
     panels: Any = figure.subplots(2, 2)
@@ -531,7 +527,7 @@ def errors(result: Result) -> Figure:
     return figure
 
 
-def two_percent(result: Result) -> Figure:
+def two_percent(result: Result) -> draw.Figure:
     """A sum that falls behind, and what 2% is relative to."""
     figure = draw.new_figure(8, 8.4)
     panels: Any = figure.subplots(2, 1, height_ratios=[1, 1.9])
@@ -545,7 +541,7 @@ def plain_percent(x: float, _: Any = None) -> str:
     return f"{100 * x:.8f}".rstrip("0").rstrip(".") + "%"
 
 
-def percentages(ax: Axes, low: float, high: float) -> None:
+def percentages(ax: draw.Axes, low: float, high: float) -> None:
     """A logarithmic axis of percentages, with the report's figure as a line."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -557,7 +553,7 @@ def percentages(ax: Axes, low: float, high: float) -> None:
     ax.annotate("2%", (0, NEARLY), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9)
 
 
-def draw_against_k(ax: Axes, result: Result, i: int) -> None:
+def draw_against_k(ax: draw.Axes, result: Result, i: int) -> None:
     """Errors by K, a line an accumulator."""
     ax.set_xscale("log", base=2)
     percentages(ax, 5e-8, 1)
@@ -573,7 +569,7 @@ def draw_against_k(ax: Axes, result: Result, i: int) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_intervals(ax: Axes, result: Result) -> None:
+def draw_intervals(ax: draw.Axes, result: Result) -> None:
     """Errors at K = 4096 by how often the sum is promoted."""
     ax.set_xscale("log", base=2)
     percentages(ax, 1e-5, 0.3)
@@ -593,7 +589,7 @@ def draw_intervals(ax: Axes, result: Result) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_falls_behind(ax: Axes, result: Result) -> None:
+def draw_falls_behind(ax: draw.Axes, result: Result) -> None:
     """One sum of positive products while it grows: its error after every 32 of them."""
     n, want = 32 * np.arange(1, K // 32 + 1), result.running_exact[POSITIVE]
     sums, ends = result.running[POSITIVE].view(np.float32).astype(np.float64), []
@@ -611,7 +607,7 @@ def draw_falls_behind(ax: Axes, result: Result) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_definitions(ax: Axes, result: Result) -> None:
+def draw_definitions(ax: draw.Axes, result: Result) -> None:
     """Relative errors at K = 4096 by what they are relative to; framed where they are about 2%."""
     from matplotlib.patches import Rectangle
 

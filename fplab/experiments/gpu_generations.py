@@ -24,8 +24,6 @@ from .generations import product_case
 from .statistics import superior
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from torch import Tensor, nn
 
     from ..draw.style import Look
@@ -494,7 +492,7 @@ def style(name: str) -> Look:
     return draw.look(LOOKS[name])
 
 
-def drift(result: Result) -> Figure:
+def drift(result: Result) -> draw.Figure:
     """Curves that look like one, and how far the runs are from the H100's."""
     figure = draw.new_figure(8, 7.5)
     panels = figure.subplots(2, 2)
@@ -509,7 +507,7 @@ def drift(result: Result) -> Figure:
     return figure
 
 
-def parted(result: Result) -> Figure:
+def parted(result: Result) -> draw.Figure:
     """Where the first step parts, and what it changes."""
     figure = draw.new_figure(8, 8)
     above, below = figure.subplots(2, 1)
@@ -518,7 +516,7 @@ def parted(result: Result) -> Figure:
     return figure
 
 
-def draw_losses(ax: Axes, result: Result) -> None:
+def draw_losses(ax: draw.Axes, result: Result) -> None:
     """The losses of every run: one curve a seed to the eye."""
     steps = np.arange(result.losses.shape[-1])
     for name in ("V100", "A100", "H100", "FP32"):
@@ -529,7 +527,7 @@ def draw_losses(ax: Axes, result: Result) -> None:
     ax.set_title(f"{len(result.losses)} seeds: one curve each")
 
 
-def draw_curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] = PARTING) -> None:
+def draw_curves(ax: draw.Axes, found: np.ndarray, label: str, names: tuple[str, ...] = PARTING) -> None:
     """Each seed thin and the median of the seeds thick, logarithmic; zeros are left out."""
     steps = np.arange(1, found.shape[-1] + 1)
     ends = []
@@ -545,7 +543,7 @@ def draw_curves(ax: Axes, found: np.ndarray, label: str, names: tuple[str, ...] 
     draw.label_ends(ax, ends)
 
 
-def draw_shares(ax: Axes, result: Result) -> None:
+def draw_shares(ax: draw.Axes, result: Result) -> None:
     """The share of weights whose bits are not the H100's."""
     from matplotlib.ticker import PercentFormatter
 
@@ -561,7 +559,7 @@ def draw_shares(ax: Axes, result: Result) -> None:
     ax.set_title("Soon few have the H100's bits")
 
 
-def draw_first_step(ax: Axes, result: Result) -> None:
+def draw_first_step(ax: draw.Axes, result: Result) -> None:
     """Where the first step parts: the share of each tensor's elements, in the order of computation."""
     from matplotlib.ticker import PercentFormatter
 
@@ -586,7 +584,7 @@ def draw_first_step(ax: Axes, result: Result) -> None:
     ax.set_title("The first product starts it (GPUs emulated)")
 
 
-def draw_answers(ax: Axes, result: Result) -> None:
+def draw_answers(ax: draw.Axes, result: Result) -> None:
     """Right answers of every run, seed by seed."""
     from matplotlib.ticker import MaxNLocator
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import draw, formats
 from ..words import CLAUSE, joined, say
 from .base import Outcome, failed, passed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def lost_by_criterion(w: np.ndarray, u: np.ndarray, fmt: str) -> np.ndarray:
@@ -52,7 +48,7 @@ def ratio_rule(runs: Iterable[tuple[str, np.ndarray, np.ndarray, np.ndarray]]) -
 
 
 def draw_lost_updates(
-    ax: Axes, w: np.ndarray, u: np.ndarray, lost: np.ndarray, fmt: str, extent: tuple[int, int, int, int]
+    ax: draw.Axes, w: np.ndarray, u: np.ndarray, lost: np.ndarray, fmt: str, extent: tuple[int, int, int, int]
 ) -> None:
     """Update against weight, both as magnitudes, with the criterion and the rule: which sums return the weight.
 

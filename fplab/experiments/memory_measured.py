@@ -23,8 +23,6 @@ from .base import Claims, Columns, Digested, Experiment, Outcome, Sample, Tick, 
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 HELD = ("parameters", "gradients", "master", "states")
 TERMS = ("formula", *EXTRAS)
@@ -458,7 +456,7 @@ EXTRA_LOOKS = {  # colour and hatch
 }
 
 
-def recipes(result: Result) -> Figure:
+def recipes(result: Result) -> draw.Figure:
     """Measured bytes of every recipe, and where the estimate ends."""
     from matplotlib.lines import Line2D
 
@@ -488,7 +486,7 @@ def recipes(result: Result) -> Figure:
     return figure
 
 
-def beyond(result: Result) -> Figure:
+def beyond(result: Result) -> draw.Figure:
     """What autograd saves beyond the formula; and torchtitan's runs, estimated and reserved."""
     figure = draw.new_figure(8, 9.5)
     extras, runs = figure.subplots(2, 1, height_ratios=[1.2, 1])
@@ -497,7 +495,7 @@ def beyond(result: Result) -> Figure:
     return figure
 
 
-def draw_extras(ax: Axes, result: Result) -> None:
+def draw_extras(ax: draw.Axes, result: Result) -> None:
     """What autograd saves beyond the formula, as a share of it."""
     theme, formula, left = draw.current(), result.terms[:, 0], np.zeros(len(RECIPES))
     y = np.arange(len(RECIPES))
@@ -519,7 +517,7 @@ def draw_extras(ax: Axes, result: Result) -> None:
     ax.legend(loc="lower right")
 
 
-def draw_published(ax: Axes, result: Result) -> None:
+def draw_published(ax: draw.Axes, result: Result) -> None:
     """torchtitan's runs: the estimate by kind, and the memory that was reserved.
 
     Runs that differ in the degree of context parallelism alone are estimated alike; the first and the last are drawn.
@@ -546,7 +544,7 @@ def draw_published(ax: Axes, result: Result) -> None:
     ax.legend(handles=[*kinds, *ax.get_lines()[:1]], loc="upper center", bbox_to_anchor=(0.4, -0.16), ncols=3)
 
 
-def by_batch(result: Result) -> Figure:
+def by_batch(result: Result) -> draw.Figure:
     """The kinds' shares against the batch, with the ranges that are often quoted: it is the batch that decides."""
     from ..draw.memory import kind_patches
 
@@ -558,7 +556,7 @@ def by_batch(result: Result) -> Figure:
     return figure
 
 
-def draw_shares(ax: Axes, result: Result, model: int) -> None:
+def draw_shares(ax: draw.Axes, result: Result, model: int) -> None:
     """One network's."""
     from ..draw.memory import fill, plate
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from ..hardware.tensors import bits, tensor
 from ..words import say
 from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, absent, failed, in_columns, passed, verdict
 from .statistics import both, superior
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SIGNED = ("dynamic", "tree", "quantile", "linear")
 UNSIGNED = ("dynamic unsigned", "dynamic", "quantile", "linear unsigned")
@@ -511,7 +507,7 @@ DATA = {"normal": "normal data", "heavy": "heavy tails", "weight": "weights", "g
 PLACES = (*range(len(BLOCKS) - 1), len(BLOCKS) - 0.4)  # of the block sizes on an axis; one scale for all stands apart
 
 
-def books(result: Result) -> Figure:
+def books(result: Result) -> draw.Figure:
     """Every codebook beside floats of 8 bits, on one line."""
     from .. import formats
     from ..draw.codebooks import Source, number_lines
@@ -534,7 +530,7 @@ def books(result: Result) -> Figure:
     return figure
 
 
-def blocks(result: Result) -> Figure:
+def blocks(result: Result) -> draw.Figure:
     """Errors by block size on normal data and heavy tails, and how far an outlier reaches."""
     figure = draw.new_figure(8, 7.5)
     panels = figure.subplots(2, 2).ravel()
@@ -545,7 +541,7 @@ def blocks(result: Result) -> Figure:
     return figure
 
 
-def network(result: Result) -> Figure:
+def network(result: Result) -> draw.Figure:
     """Errors on a transformer's tensors, and on Adam's update from its states."""
     figure = draw.new_figure(8, 8.5)
     tensors, update = figure.subplots(2, 1)
@@ -554,7 +550,7 @@ def network(result: Result) -> Figure:
     return figure
 
 
-def plain_log(ax: Axes) -> None:
+def plain_log(ax: draw.Axes) -> None:
     """A logarithmic y axis with ticks at 1, 2 and 5 of each decade, written as plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -564,7 +560,7 @@ def plain_log(ax: Axes) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
 
 
-def by_block(ax: Axes, values: np.ndarray, style: int, label: str) -> None:
+def by_block(ax: draw.Axes, values: np.ndarray, style: int, label: str) -> None:
     """A line over the block sizes; dotted to the one scale for all."""
     line = draw.look(style)
     ax.plot(PLACES[:-1], values[:-1], **line.marked, label=label)
@@ -573,7 +569,7 @@ def by_block(ax: Axes, values: np.ndarray, style: int, label: str) -> None:
     ax.set(xlim=(-0.2, PLACES[-1] + 0.1), xlabel="block size")
 
 
-def draw_errors(ax: Axes, result: Result, kind: str, metric: int) -> None:
+def draw_errors(ax: draw.Axes, result: Result, kind: str, metric: int) -> None:
     """An error against the block size, for each codebook."""
     for b, name in enumerate(SIGNED):
         by_block(ax, result.errors[KINDS.index(kind), b, :, metric] * (100 if metric else 1), LOOKS[name], name)
@@ -585,7 +581,7 @@ def draw_errors(ax: Axes, result: Result, kind: str, metric: int) -> None:
            title=f"{DATA[kind].capitalize()}: {'relative' if metric else 'absolute'} error")  # fmt: skip
 
 
-def draw_tensors(ax: Axes, result: Result) -> None:
+def draw_tensors(ax: draw.Axes, result: Result) -> None:
     """The mean relative error of each kind of real data: in blocks of 2048, and with one scale."""
     texts = {"dynamic": "dynamic (second moment: unsigned)", "tree": "tree (second moment: dynamic, signed)"}
     kinds, ends, handles = KINDS[2:], [BLOCKS.index(2048), BLOCKS.index(WHOLE)], []
@@ -608,7 +604,7 @@ def draw_tensors(ax: Axes, result: Result) -> None:
     ax.set_ylim(low, high * 15)
 
 
-def draw_update(ax: Axes, result: Result) -> None:
+def draw_update(ax: draw.Axes, result: Result) -> None:
     """The median relative error of Adam's update with both states quantised."""
     for (first, second), errors, style in zip(STATE_PAIRS, result.update_errors[:, :, 1], (1, 3, 5, 0), strict=True):
         by_block(ax, 100 * errors, style, "dynamic, v signed" if second == "dynamic" else first)
@@ -618,7 +614,7 @@ def draw_update(ax: Axes, result: Result) -> None:
     ax.legend(loc="upper left", ncols=2)
 
 
-def draw_outlier(ax: Axes, result: Result) -> None:
+def draw_outlier(ax: draw.Axes, result: Result) -> None:
     """The error along an array with one outlier, by block size."""
     found = result.outlier[0]
     x = np.arange(found.shape[2] + 1) / 8

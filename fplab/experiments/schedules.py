@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,6 @@ from ..words import COMMA, joined, say
 from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
 from .collectives import FORMATS, case_inputs, gradients
 from .statistics import both, superior
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SCHEDULES = (("gpipe", 1), ("1f1b", 1), ("interleaved", 2))
 ACCUMULATORS = (("fp32", "rne"), ("fp16", "rne"), ("bf16", "rne"), ("bf16", "stochastic"))
@@ -284,7 +280,7 @@ def cases(params: Params) -> Iterator[Case]:
 TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved 1F1B, two chunks a stage"}
 
 
-def timelines(result: Result) -> Figure:
+def timelines(result: Result) -> draw.Figure:
     """A timeline a schedule; what each stage holds is said beside it."""
     from ..draw.timeline import draw_timeline, pass_patches
 
@@ -304,7 +300,7 @@ def timelines(result: Result) -> Figure:
     return figure
 
 
-def bits(result: Result) -> Figure:
+def bits(result: Result) -> draw.Figure:
     """Accumulation in 16 bits; k divided among ranks, in an H100's emulated arithmetic."""
     figure = draw.new_figure(8, 8)
     panels = figure.subplot_mosaic([["sums", "sums"], ["shares", "errors"]])
@@ -319,7 +315,7 @@ def bits(result: Result) -> Figure:
     return figure
 
 
-def draw_sums(ax: Axes, result: Result) -> None:
+def draw_sums(ax: draw.Axes, result: Result) -> None:
     """Error of a running sum, by accumulator."""
     for i, (fmt, rounding) in enumerate(ACCUMULATORS):
         name = fmt.upper() + (", stochastic" if rounding == "stochastic" else "")
@@ -331,7 +327,7 @@ def draw_sums(ax: Axes, result: Result) -> None:
     ax.legend(ncols=2, loc="upper left")
 
 
-def draw_shares(ax: Axes, result: Result) -> None:
+def draw_shares(ax: draw.Axes, result: Result) -> None:
     """How many results differ from one chain's."""
     for i, store in enumerate(STORED):
         share = 100 * result.differing(store).mean(axis=0)[1:]

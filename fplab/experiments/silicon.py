@@ -8,7 +8,6 @@ order of additions is revealed from their results and then predicts their bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +27,6 @@ from .base import (
     passed,
     same_bits,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PRODUCTS = ("bf16", "fp16")  # of torch, on the CPU
 
@@ -206,7 +202,7 @@ def products(result: Result) -> Outcome:
 # --- figure ---------------------------------------------------------------------------------------------------------
 
 
-def units(result: Result) -> Figure:
+def units(result: Result) -> draw.Figure:
     """How many results of each unit were compared, and what this CPU lacks."""
     figure = draw.new_figure(8, 5.4)
     ax = figure.subplots()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +48,6 @@ from .base import (
 from .long_products import DOTS, REAL, Array, Compared, along_k, powers, sizes
 from .partial_products.bounds import clamped, rate
 from .statistics import superior
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MADE_UP = ("random", "positive", "small")
 KINDS = (*MADE_UP, REAL[2])
@@ -556,7 +552,7 @@ SHOWN = {  # how the legend and the line's end name a method, and its look
 TITLES = {"random": "Random signs", "positive": "All positive", "small": f"Random signs times $2^{{{SMALL}}}$"}
 
 
-def parts(result: Result) -> Figure:
+def parts(result: Result) -> draw.Figure:
     """How the parts hold a number, and what each product adds."""
     figure = draw.new_figure(8, 6.4)
     panels = figure.subplot_mosaic([["strips", "strips"], ["binades", "many"]], width_ratios=[1.5, 1])
@@ -566,7 +562,7 @@ def parts(result: Result) -> Figure:
     return figure
 
 
-def errors(result: Result) -> Figure:
+def errors(result: Result) -> draw.Figure:
     """Errors against K with their bounds, added inside and outside."""
     from matplotlib.lines import Line2D
 
@@ -589,7 +585,7 @@ def errors(result: Result) -> Figure:
     return figure
 
 
-def draw_strips(ax: Axes, result: Result) -> None:
+def draw_strips(ax: draw.Axes, result: Result) -> None:
     """The 24 bits of an FP32 significand and what the parts take of them."""
     from matplotlib.patches import Rectangle
 
@@ -613,7 +609,7 @@ def draw_strips(ax: Axes, result: Result) -> None:
     ax.set_title("A number as two parts")
 
 
-def draw_binades(ax: Axes, result: Result) -> None:
+def draw_binades(ax: draw.Axes, result: Result) -> None:
     """What the parts miss, by the number's magnitude."""
     places = ((-11, 1.5e-3, "FP16", "half"), (-3, 1e-5, "no scale", "three"), (-41, 3e-6, "scaled", "outside A100"),
               (-59, 2.2e-7, "TF32, scaled", "wider"))  # fmt: skip
@@ -628,7 +624,7 @@ def draw_binades(ax: Axes, result: Result) -> None:
            title="The range of the parts")  # fmt: skip
 
 
-def draw_many(ax: Axes, one: Products) -> None:
+def draw_many(ax: draw.Axes, one: Products) -> None:
     """The largest error of one to four products of parts, added exactly."""
     powers(ax, 1e-9, 1e-2)
     bars = ax.bar(range(1, 5), one.largest_partial(), color=draw.look(SHOWN["outside A100"][2]).color, width=0.62)

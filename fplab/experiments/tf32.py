@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +29,6 @@ from .base import Claims, Columns, Digested, Experiment, Outcome, Sample, Tick, 
 from .long_products import DOTS, REAL, Array, Compared, along_k, listed, sizes
 from .partial_products.bounds import rate
 from .statistics import superior
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MADE_UP = ("random", "positive")
 KINDS = (*MADE_UP, REAL[2])
@@ -392,7 +388,7 @@ STAIRS = (  # title, its mean and where that is written
 )
 
 
-def conversions(result: Result) -> Figure:
+def conversions(result: Result) -> draw.Figure:
     """The conversions as staircases, and what each does to a long positive sum."""
     figure = draw.new_figure(8, 6.6)
     panels: Any = figure.subplots(2, 2)
@@ -402,7 +398,7 @@ def conversions(result: Result) -> Figure:
     return figure
 
 
-def errors(result: Result) -> Figure:
+def errors(result: Result) -> draw.Figure:
     """Errors against K with their bounds."""
     from matplotlib.lines import Line2D
 
@@ -426,7 +422,7 @@ def errors(result: Result) -> Figure:
     return figure
 
 
-def example_errors(result: Result) -> Figure:
+def example_errors(result: Result) -> draw.Figure:
     """The published example: errors against results, and their distribution."""
     figure = draw.new_figure(8, 4)
     panels: Any = figure.subplots(1, 2)
@@ -435,7 +431,7 @@ def example_errors(result: Result) -> Figure:
     return figure
 
 
-def draw_stairs(ax: Axes, i: int, low: Array) -> None:
+def draw_stairs(ax: draw.Axes, i: int, low: Array) -> None:
     """The error of a conversion over two steps of TF32, an even and an odd one, and its mean."""
     own, theme, n = draw.look(i), draw.current(), 1 << LOW
     error = np.ldexp(low.astype(np.float64), -LOW)
@@ -457,7 +453,7 @@ def draw_stairs(ax: Axes, i: int, low: Array) -> None:
     ax.set(xlabel="operand between neighbours of TF32", ylabel="error (units in TF32's last place)", title=title)
 
 
-def draw_averaging(ax: Axes, one: Products) -> None:
+def draw_averaging(ax: draw.Axes, one: Products) -> None:
     """The mean error that the conversion alone makes, on positive operands."""
     along_k(ax, one.lengths, 1e-7, 1e-2)
     ends = []
@@ -472,7 +468,7 @@ def draw_averaging(ax: Axes, one: Products) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_example(ax: Axes, result: Result) -> None:
+def draw_example(ax: draw.Axes, result: Result) -> None:
     """Error against result in the published example: truncation shrinks, rounding does not."""
     for i in range(2):
         ax.plot(result.published_exact.ravel(), result.published_errors[i].ravel(), linestyle="none", alpha=0.6,
@@ -485,7 +481,7 @@ def draw_example(ax: Axes, result: Result) -> None:
            title="Truncated products shrink")  # fmt: skip
 
 
-def draw_spread(ax: Axes, result: Result) -> None:
+def draw_spread(ax: draw.Axes, result: Result) -> None:
     """The distribution of these errors."""
     edges, highest = np.linspace(-0.36, 0.36, 73), 0.0
     for i in range(2):

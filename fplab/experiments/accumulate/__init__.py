@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,10 +38,6 @@ from ..base import (
     verdict,
 )
 from . import series
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FORMATS = ("fp32", "fp16", "bf16", "e4m3", "e5m2")
 ORDERS = ("sequential", "pairwise", "blocked", "kahan", "stochastic")
@@ -371,7 +367,7 @@ HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize"
 BAND: dict[str, Any] = {"alpha": 0.14, "linewidth": 0}
 
 
-def stalls(result: Result) -> Figure:
+def stalls(result: Result) -> draw.Figure:
     """The harmonic sum in every format, and where every series stops."""
     figure = draw.new_figure(8, 9)
     above, below = figure.subplots(2, 1)
@@ -380,7 +376,7 @@ def stalls(result: Result) -> Figure:
     return figure
 
 
-def draw_harmonic(ax: Axes, result: Result) -> None:
+def draw_harmonic(ax: draw.Axes, result: Result) -> None:
     """The harmonic sum in every format, and where it stops."""
     n, i = result.reach, series.SERIES.index("harmonic")
     true = np.log(n) + np.euler_gamma + 0.5 / n
@@ -400,7 +396,7 @@ def draw_harmonic(ax: Axes, result: Result) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_stalls(ax: Axes, result: Result) -> None:
+def draw_stalls(ax: draw.Axes, result: Result) -> None:
     """The first term without effect, by series and format."""
     ax.set_xscale("log", base=2)
     for (j, fmt), i in itertools.product(enumerate(FORMATS), range(len(series.SERIES))):
@@ -418,7 +414,7 @@ def draw_stalls(ax: Axes, result: Result) -> None:
     ax.set(xlabel="first term without effect  (the sum there)", title="Where sequential sums stop")
 
 
-def orders(result: Result) -> Figure:
+def orders(result: Result) -> draw.Figure:
     """Errors of every order in four sums, with their bounds."""
     figure = draw.new_figure(8, 9)
     for ax, (fmt, name) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
@@ -427,7 +423,7 @@ def orders(result: Result) -> Figure:
     return figure
 
 
-def draw_errors(ax: Axes, result: Result, i: int, j: int) -> None:
+def draw_errors(ax: draw.Axes, result: Result, i: int, j: int) -> None:
     """Errors of every order, with bounds; of the random sums the root mean square and the spread."""
     p = get(FORMATS[j]).significand_bits
     ax.set_xscale("log", base=2)

@@ -37,8 +37,6 @@ from .elsewhere import BETA1, BETA2, case_inputs, device_adam, device_sqrt, lab_
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from torch import nn
 
 WHOLE = {"state_bits": 32}
@@ -383,7 +381,7 @@ def cases(params: Params) -> Iterator[Case]:
 LOOKS = (4, 1, 7, 0, 2, 6, 3, 5)
 
 
-def losses(result: Result) -> Figure:
+def losses(result: Result) -> draw.Figure:
     """Loss curves, and the final loss of every run by learning rate."""
     figure = draw.new_figure(8, 9)
     curves, rates = figure.subplots(2, 1)
@@ -393,7 +391,7 @@ def losses(result: Result) -> Figure:
     return figure
 
 
-def states(result: Result) -> Figure:
+def states(result: Result) -> draw.Figure:
     """Unstable runs and bytes by variant; a state that rounding holds in place."""
     figure = draw.new_figure(8, 8)
     counts, moment = figure.subplots(2, 1)
@@ -402,7 +400,7 @@ def states(result: Result) -> Figure:
     return figure
 
 
-def draw_curves(ax: Axes, result: Result) -> None:
+def draw_curves(ax: draw.Axes, result: Result) -> None:
     """The loss of each variant, at the middle learning rate and the first seed; as it is where it diverges."""
     steps, own = result.params.steps, result.losses[:, result.params.middle, 0]
     start, width = float(own[0, 0]), max(steps // 12, 1)
@@ -422,7 +420,7 @@ def draw_curves(ax: Axes, result: Result) -> None:
            title=f"A run at learning rate {result.params.rates[result.params.middle]:g}")  # fmt: skip
 
 
-def draw_rates(ax: Axes, result: Result) -> None:
+def draw_rates(ax: draw.Axes, result: Result) -> None:
     """The final loss of every run, the variants beside each other for every learning rate."""
     end, rates = result.finals, result.params.rates
     end[end > 1.25 * result.losses[0, 0, 0, 0]] = np.nan
@@ -442,7 +440,7 @@ def draw_rates(ax: Axes, result: Result) -> None:
     ax.set_title("Every run: one marker a seed; above: how many diverged", pad=14)
 
 
-def draw_counts(ax: Axes, result: Result) -> None:
+def draw_counts(ax: draw.Axes, result: Result) -> None:
     """Unstable runs and state bytes of each variant, as bars.
 
     A stable embedding's layer norm makes a few parameters more, so bytes are counted on the model with one.
@@ -461,7 +459,7 @@ def draw_counts(ax: Axes, result: Result) -> None:
     ax.set(xlabel="unstable runs (%)", title="Unstable runs, and the bytes of both states")
 
 
-def draw_traces(ax: Axes, result: Result) -> None:
+def draw_traces(ax: draw.Axes, result: Result) -> None:
     """A second moment whose gradient ended, under three ways to store it."""
     labels = ("float32", "8 bits, nearest: the code stays,\nthe block's scale grows", "8 bits, stochastic (mean)")
     for trace, style, label in zip(result.traces, (4, 0, 3), labels, strict=False):

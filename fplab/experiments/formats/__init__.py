@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,6 @@ from ...words import COMMA, Text, joined, say
 from ..base import Claims, Columns, Experiment, Outcome, Status, absent, failed, passed, same_bits, verdict
 from . import atlas
 from .atlas import SMALL, Atlas, MissingError, Params
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def rows(result: Atlas) -> Columns:
@@ -353,7 +349,7 @@ def e8m0_edges(result: Atlas) -> Outcome:
 LOW, HIGH = -165, 140  # exponents shown; FP64 goes on
 
 
-def density(result: Atlas) -> Figure:
+def density(result: Atlas) -> draw.Figure:
     """How many values each binade holds, and how far apart they lie."""
     figure = draw.new_figure(8, 4.4)
     left, right = figure.subplots(1, 2)
@@ -362,7 +358,7 @@ def density(result: Atlas) -> Figure:
     return figure
 
 
-def ranges(result: Atlas) -> Figure:
+def ranges(result: Atlas) -> draw.Figure:
     """Where each format begins and ends, and what becomes of 0.1; a row a format, named with its fields' widths."""
     figure = draw.new_figure(8, 6)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
@@ -383,7 +379,7 @@ def powers(low: int, high: int, step: int) -> tuple[list[int], list[str]]:
     return ticks, [f"$2^{{{t}}}$" for t in ticks]
 
 
-def draw_density(ax: Axes, result: Atlas) -> None:
+def draw_density(ax: draw.Axes, result: Atlas) -> None:
     """A plateau as high as the precision, as wide as the range."""
     named = {"fp32": (0, 0, 4), "tf32": (-70, 0, 4), "bf16": (-70, 0, 4), "fp16": (3, 0, 4), "e4m3": (9, 14, 9),
              "e5m2": (16, 14, -4)}  # exponent, and how many points beside it  # fmt: skip
@@ -403,7 +399,7 @@ def draw_density(ax: Axes, result: Atlas) -> None:
     ax.set(xlabel="magnitude, by binade", ylabel="values in the binade", title="Height is precision, width range")
 
 
-def draw_spacing(ax: Axes, result: Atlas) -> None:
+def draw_spacing(ax: draw.Axes, result: Atlas) -> None:
     """The ulp against the magnitude: slope 1 for normal numbers, flat for subnormals, an end at the largest."""
     low, high = -30, 20
     named = {"e5m2": (-17, -15), "e4m3": (-10, -8), "fp16": (-19, -23), "bf16": (-24.5, -38.5), "fp32": (-9, -38)}
@@ -426,7 +422,7 @@ def draw_spacing(ax: Axes, result: Atlas) -> None:
             fontsize=9, color=draw.current().muted)  # fmt: skip
 
 
-def draw_ranges(ax: Axes) -> None:
+def draw_ranges(ax: draw.Axes) -> None:
     """From the smallest to the largest magnitude, the subnormal part hatched."""
     ink, paper = draw.current().ink, draw.current().background
     for i, fmt in enumerate(TABLE):
@@ -457,7 +453,7 @@ def largest(fmt: Format) -> str:
     return f"${digits}\\times10^{{{exponent}}}$"
 
 
-def draw_tenths(ax: Axes, result: Atlas) -> None:
+def draw_tenths(ax: draw.Axes, result: Atlas) -> None:
     """How far 0.1 moves in each format, and what it becomes."""
     end = -58
     for i, (name, error) in enumerate(zip(NAMES, result.tenth_error, strict=True)):

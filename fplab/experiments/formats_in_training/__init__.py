@@ -44,9 +44,6 @@ from ..statistics import Compared, compared, superior
 from .by_hand import GPU, RECIPES, train
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from ...draw.style import Look
     from ...nn.emulation.report import Used
     from ...training.policies import Made
@@ -547,7 +544,7 @@ LOOKS = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8_hy
 PURE = {"pure_fp16": 7, "pure_bf16": 3}
 
 
-def losses(result: Result) -> Figure:
+def losses(result: Result) -> draw.Figure:
     """For each task loss curves, and their distance from FP32's."""
     figure = draw.new_figure(8, 1 + 3.6 * len(result.tasks))
     axes = figure.subplots(len(result.tasks), 2, squeeze=False)
@@ -558,7 +555,7 @@ def losses(result: Result) -> Figure:
     return figure
 
 
-def accuracies(result: Result) -> Figure:
+def accuracies(result: Result) -> draw.Figure:
     """Top-1 against FP32's, seed by seed, for each task."""
     figure = draw.new_figure(8, 0.5 + 3.6 * len(result.tasks))
     for ax, (task, runs) in zip(
@@ -580,7 +577,7 @@ def smooth(curves: np.ndarray) -> np.ndarray:
     return np.apply_along_axis(lambda c: np.convolve(c, kernel, "valid"), -1, curves.astype(np.float64))
 
 
-def draw_losses(ax: Axes, runs: Runs, title: str) -> None:
+def draw_losses(ax: draw.Axes, runs: Runs, title: str) -> None:
     """The mean loss over seeds, and between which losses FP32's seeds lie."""
     curves = smooth(runs.losses)
     start = runs.losses.shape[-1] - curves.shape[-1]
@@ -602,7 +599,7 @@ def draw_losses(ax: Axes, runs: Runs, title: str) -> None:
             va="top", fontsize=9, color=draw.current().muted)  # fmt: skip
 
 
-def draw_distances(ax: Axes, runs: Runs) -> None:
+def draw_distances(ax: draw.Axes, runs: Runs) -> None:
     """How far each loss is from FP32's of the same seed and step."""
     found = runs.losses.astype(np.float64)
     for policy, curve in list(zip(POLICIES, found, strict=True))[1:]:
@@ -621,7 +618,7 @@ def draw_distances(ax: Axes, runs: Runs) -> None:
            title="Distance from FP32, same seed")  # fmt: skip
 
 
-def draw_differences(ax: Axes, runs: Runs, title: str) -> None:
+def draw_differences(ax: draw.Axes, runs: Runs, title: str) -> None:
     """Top-1 minus FP32's of the same seed: every seed, the mean and its 95% interval, in the band of FP32's seeds."""
     top1, theme = runs.top1, draw.current()
     compared = {policy: runs.compared(policy) for policy in POLICIES[1:]}

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +41,6 @@ from ..base import (
 )
 from . import amd, probes
 from .probes import BF16_GPUS, BF16_PROBES, FP8_GPUS, FP8_PROBES, FP16_PROBES, GENERATIONS, GPUS, REPORTED, TINY, Probe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 KINDS = (("fp16", FP16_PROBES, GPUS), ("fp8", FP8_PROBES, FP8_GPUS), ("bf16", BF16_PROBES, BF16_GPUS),
          ("amd", amd.PROBES, amd.GPUS))  # fmt: skip
@@ -468,7 +464,7 @@ WHY = (
 ULPS = (0, 1, 2, 4, 16, 64)  # edges of the classes of differences in the maps
 
 
-def probed(result: Result) -> Figure:
+def probed(result: Result) -> draw.Figure:
     """The probes' bits, in FP16 and in FP8."""
     figure = draw.new_figure(8, 8)
     above, below = figure.subplots(2, 1, height_ratios=[7.3, 3.3])
@@ -485,7 +481,7 @@ def probed(result: Result) -> Figure:
 
 
 def draw_probes(
-    ax: Axes, some: tuple[Probe, ...], heads: list[str], cells: np.ndarray, exact: np.ndarray, as_value: bool
+    ax: draw.Axes, some: tuple[Probe, ...], heads: list[str], cells: np.ndarray, exact: np.ndarray, as_value: bool
 ) -> None:
     """Bits by probe and GPU; a cell is filled and says how far off it is where it is not the exact sum, rounded."""
     from matplotlib.patches import Rectangle
@@ -517,7 +513,7 @@ def beneath(bits: int, off: int, as_value: bool) -> str:
     return "nothing left" if bits == 0 else f"{-off:,} ulp lost" if off < 0 else f"{off:,} ulp too much"
 
 
-def falls(result: Result) -> Figure:
+def falls(result: Result) -> draw.Figure:
     """The sum against c, at three sizes of products: the family that falls is the one whose line steps down at 1."""
     figure = draw.new_figure(8, 9)
     for i, ax in enumerate(figure.subplots(3, 1, sharex=True)):
@@ -526,7 +522,7 @@ def falls(result: Result) -> Figure:
     return figure
 
 
-def draw_fall(ax: Axes, result: Result, i: int) -> None:
+def draw_fall(ax: draw.Axes, result: Result, i: int) -> None:
     """The sums of one size of products."""
     (count, exponent), theme, unit = probes.PRODUCTS[i], draw.current(), 2.0**-24
     x = (result.sweep_c.view(np.float32).astype(np.float64) - 1) / unit
@@ -551,7 +547,7 @@ def draw_fall(ax: Axes, result: Result, i: int) -> None:
     draw.label_ends(ax, ends)
 
 
-def trees(result: Result) -> Figure:
+def trees(result: Result) -> draw.Figure:
     """The summation tree of each family."""
     figure = draw.new_figure(8, 8)
     panels = figure.subplots(3, 1)
@@ -563,7 +559,7 @@ def trees(result: Result) -> Figure:
     return figure
 
 
-def products(result: Result) -> Figure:
+def products(result: Result) -> draw.Figure:
     """How many elements of the real product differ, and by how much."""
     figure = draw.new_figure(8, 9.5)
     panels = figure.subplot_mosaic([["pairs", "pairs"], ["one", "other"]], height_ratios=[1.4, 1])
@@ -574,7 +570,7 @@ def products(result: Result) -> Figure:
     return figure
 
 
-def draw_pairs(ax: Axes, result: Result) -> None:
+def draw_pairs(ax: draw.Axes, result: Result) -> None:
     """How many elements differ: FP32 above the diagonal, stored as FP16 below it."""
     from matplotlib.patches import Rectangle
 
@@ -600,7 +596,7 @@ def draw_pairs(ax: Axes, result: Result) -> None:
            xlabel="elements that differ: above in FP32, below stored as FP16")  # fmt: skip
 
 
-def beside_amd(result: Result) -> Figure:
+def beside_amd(result: Result) -> draw.Figure:
     """AMD's probes, and by how much MI300X differs from H100 in the real product, and from its own negative."""
     from ...draw.style import new_figure
 
@@ -616,7 +612,7 @@ def beside_amd(result: Result) -> Figure:
     return figure
 
 
-def draw_map(ax: Axes, products: dict[str, np.ndarray], one: str, other: str) -> None:
+def draw_map(ax: draw.Axes, products: dict[str, np.ndarray], one: str, other: str) -> None:
     """By how much every element differs between two GPUs."""
     from matplotlib.colors import ListedColormap
 

@@ -39,9 +39,6 @@ from . import planting
 from .planting import DECOMPOSED, GAIN, LEAST_MAGNITUDE, NAMES, Layers, Params
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from ...draw.style import Look
 
 AT = {name: i for i, name in enumerate(NAMES)}
@@ -467,7 +464,7 @@ DRAWN = {
 }
 
 
-def outliers(result: Result) -> Figure:
+def outliers(result: Result) -> draw.Figure:
     """Features, and the error of products and of predictions by number of outlier dimensions."""
     figure = draw.new_figure(8, 10)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
@@ -487,7 +484,7 @@ def outliers(result: Result) -> Figure:
     return figure
 
 
-def remedies(result: Result) -> Figure:
+def remedies(result: Result) -> draw.Figure:
     """The threshold of LLM.int8(), the paper's table, and weights in INT4."""
     figure = draw.new_figure(8, 10)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
@@ -505,7 +502,7 @@ def style(name: str) -> Look:
     return draw.look(DRAWN[name][1])
 
 
-def draw_features(ax: Axes, result: Result) -> None:
+def draw_features(ax: draw.Axes, result: Result) -> None:
     """The largest magnitude of each feature dimension, in each layer that reads a norm."""
     theme, params = draw.current(), result.params
     magnitude, every, was = np.abs(result.inputs), np.arange(params.width), params.was_planted
@@ -532,7 +529,7 @@ def draw_features(ax: Axes, result: Result) -> None:
     ax.grid(visible=False, axis="x")
 
 
-def draw_methods(ax: Axes, x: np.ndarray, values: np.ndarray, names: tuple[str, ...] = NAMES) -> None:
+def draw_methods(ax: draw.Axes, x: np.ndarray, values: np.ndarray, names: tuple[str, ...] = NAMES) -> None:
     """A line a method: values (method, x); those with outliers in FP16 are thicker."""
     from matplotlib.ticker import MaxNLocator
 
@@ -543,7 +540,7 @@ def draw_methods(ax: Axes, x: np.ndarray, values: np.ndarray, names: tuple[str, 
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def draw_thresholds(ax: Axes, result: Result) -> None:
+def draw_thresholds(ax: draw.Axes, result: Result) -> None:
     """Errors of the methods that have a threshold, and the share of dimensions in FP16, against it."""
     theme, thresholds = draw.current(), result.params.thresholds
     x, six = np.arange(len(thresholds)), thresholds.index(LEAST_MAGNITUDE)
@@ -563,7 +560,7 @@ def draw_thresholds(ax: Axes, result: Result) -> None:
     ax.set(xlabel="threshold", title=f"By threshold ({result.params.planted} outlier dimensions)")
 
 
-def draw_table(ax: Axes, table: np.ndarray) -> None:
+def draw_table(ax: draw.Axes, table: np.ndarray) -> None:
     """The paper's Table 1 (method, size): how much perplexity a method adds, by size of the model."""
     lines, x = dict(zip(TABLE1, table, strict=True)), np.arange(len(SIZES))
     draw_methods(ax, x, np.array([100 * (lines[name] / lines[BASELINE] - 1) for name in NAMES]))
@@ -575,7 +572,7 @@ def draw_table(ax: Axes, table: np.ndarray) -> None:
     ax.set(xlabel="parameters", ylabel="perplexity above FP32's (%)", title="The paper's Table 1, as published")
 
 
-def draw_int4(ax: Axes, result: Result) -> None:
+def draw_int4(ax: draw.Axes, result: Result) -> None:
     """Weights in INT4: the error of products, against the bits that a weight takes with its share of a scale."""
     theme, groups, errors = draw.current(), result.params.groups, 100 * result.int4_errors
     width = 4 + 16 / np.array(groups)

@@ -10,7 +10,6 @@ decoder's weights grow until enough of the gradient survives, and the unscaled r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +20,6 @@ from ...words import CLAUSE, joined, say
 from ..base import Claims, Columns, Experiment, Outcome, Status, failed, in_columns, passed, same_bits, verdict
 from ..statistics import equivalent, superior
 from .data import JOBS, KEPT, QUICK, SCALE, Params, Result, Task, run, step_by_hand
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def rows(result: Result) -> Columns:
@@ -281,7 +276,7 @@ TITLES = {"autoencoder": "The autoencoder needs a scale", "classifier": "The cla
 ZERO, SKIPPED = 1, 5  # series, as the fates "zero" and "overflow" are drawn elsewhere
 
 
-def scores(result: Result) -> Figure:
+def scores(result: Result) -> draw.Figure:
     """What is learned at each scale, and what underflows and overflows."""
     figure, gpu = draw.new_figure(8, 8.5), result.params.gpu
     products = f"{gpu} products, emulated" if gpu else "products accumulated in FP32"
@@ -294,7 +289,7 @@ def scores(result: Result) -> Figure:
     return figure
 
 
-def training(result: Result) -> Figure:
+def training(result: Result) -> draw.Figure:
     """Why the autoencoder needs a scale, and how the dynamic one moves."""
     figure = draw.new_figure(8, 8)
     panels = figure.subplots(2, 2)
@@ -305,7 +300,7 @@ def training(result: Result) -> Figure:
     return figure
 
 
-def draw_score(ax: Axes, params: Params, name: str, task: Task) -> None:
+def draw_score(ax: draw.Axes, params: Params, name: str, task: Task) -> None:
     """The score against the static scale (below 0 as 0), over the shares that underflow and that overflow."""
     x, theme, width = np.array(params.exponents), draw.current(), 0.8 * params.every
     right = ax.twinx()
@@ -330,7 +325,7 @@ def draw_score(ax: Axes, params: Params, name: str, task: Task) -> None:
     ax.legend(handles=handles, loc="upper left", ncols=3, columnspacing=1.2)
 
 
-def draw_curves(ax: Axes, result: Result) -> None:
+def draw_curves(ax: draw.Axes, result: Result) -> None:
     """The autoencoder's training loss."""
     losses, last = result.autoencoder.losses, len(result.params.exponents) - 1
     for name, i, series in (("$2^0$", 0, ZERO), ("$2^{24}$", last, SKIPPED), ("dynamic", -2, 2)):
@@ -341,7 +336,7 @@ def draw_curves(ax: Axes, result: Result) -> None:
     ax.legend(loc="center right")
 
 
-def draw_layers(ax: Axes, result: Result) -> None:
+def draw_layers(ax: draw.Axes, result: Result) -> None:
     """The share of zeros in each layer's gradients, at the smallest scales."""
     params, muted = result.params, draw.current().muted
     x, middle = np.arange(1, params.layers + 1), params.layers / 2 + 0.5
@@ -360,7 +355,7 @@ def draw_layers(ax: Axes, result: Result) -> None:
     ax.legend(loc="center right")
 
 
-def draw_trace(ax: Axes, name: str, task: Task) -> None:
+def draw_trace(ax: draw.Axes, name: str, task: Task) -> None:
     """The dynamic scale of every step, and the steps it skipped."""
     scales, at = np.log2(task.trace), np.flatnonzero(task.overflows)
     ax.step(np.arange(len(scales)), scales, where="post", color=draw.look(2).color, linewidth=1.6)

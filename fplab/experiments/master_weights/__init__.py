@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from ..base import Claims, Columns, Experiment, Outcome, Sample, Status, failed,
 from ..statistics import equivalent, superior
 from . import data
 from .data import GIVEN, HALVES, QUICK, STEP, VARIANTS, WORDS, Params, Result, Variant, ratio_edges, run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def rows(result: Result) -> Columns:
@@ -332,7 +328,7 @@ def cases(params: Params) -> Iterator[Case]:
 LOOKS = {"nearest": 1, "stochastic": 3, "kahan": 2, "master": 0}
 
 
-def training(result: Result) -> Figure:
+def training(result: Result) -> draw.Figure:
     """What it costs: loss curves by way of holding weights, and final losses by learning rate."""
     params, figure = result.params, draw.new_figure(8, 8.5)
     figure.suptitle(f"A perceptron 64-{params.width}-{params.width}-10 on the UCI digits, SGD with momentum "
@@ -345,7 +341,7 @@ def training(result: Result) -> Figure:
     return figure
 
 
-def updates(result: Result) -> Figure:
+def updates(result: Result) -> draw.Figure:
     """What is lost: updates by layer and step, and the way from the exact sum."""
     figure = draw.new_figure(8, 8)
     panels = figure.subplot_mosaic([list(HALVES), ["drift", "drift"]])
@@ -355,7 +351,7 @@ def updates(result: Result) -> Figure:
     return figure
 
 
-def criterion(result: Result) -> Figure:
+def criterion(result: Result) -> draw.Figure:
     """The exact criterion: which updates are lost, and the share of them by ratio."""
     figure = draw.new_figure(8, 9)
     panels = figure.subplot_mosaic([list(HALVES), ["ratios", "ratios"]], height_ratios=[1.2, 1])
@@ -372,7 +368,7 @@ def power(x: float) -> str:
     return f"$2^{{{np.log2(x):.0f}}}$"
 
 
-def draw_curves(ax: Axes, result: Result, fmt: str) -> None:
+def draw_curves(ax: draw.Axes, result: Result, fmt: str) -> None:
     """The training loss at the smallest learning rate, by way of holding weights."""
     rate = result.params.rates[-1]
     for way, word in WORDS.items():
@@ -386,7 +382,7 @@ def draw_curves(ax: Axes, result: Result, fmt: str) -> None:
     ax.legend(loc="upper right")
 
 
-def draw_costs(ax: Axes, result: Result) -> None:
+def draw_costs(ax: draw.Axes, result: Result) -> None:
     """The final training loss relative to FP32's, by learning rate: mean, least and largest of the seeds."""
     x, ratio = np.arange(len(result.params.rates)), result.final[1:] / result.final[0]
     for v, one in zip(VARIANTS[1:], ratio, strict=True):
@@ -412,7 +408,7 @@ def draw_costs(ax: Axes, result: Result) -> None:
     ax.legend(loc="upper left", ncols=2)
 
 
-def draw_layers(ax: Axes, result: Result, fmt: str) -> None:
+def draw_layers(ax: draw.Axes, result: Result, fmt: str) -> None:
     """The share of updates that left a weight as it was, by layer and step."""
     share = 100 * result.by_layer[Variant(fmt, "nearest").place]
     x, width = np.arange(len(share)) * result.params.every, max(1, len(share) // 48)
@@ -427,7 +423,7 @@ def draw_layers(ax: Axes, result: Result, fmt: str) -> None:
     ax.legend(loc="upper left")
 
 
-def draw_drift(ax: Axes, result: Result) -> None:
+def draw_drift(ax: draw.Axes, result: Result) -> None:
     """How far weights end from the exact sum of their updates, in the median."""
     x = np.arange(len(result.params.rates))
     for v, drift in zip(VARIANTS[1:], result.drift[1:], strict=True):
@@ -444,7 +440,7 @@ def draw_drift(ax: Axes, result: Result) -> None:
     ax.legend(loc="upper left", ncols=2, title="weights: dashed FP16, solid BF16", title_fontsize=9)
 
 
-def draw_ratios(ax: Axes, result: Result) -> None:
+def draw_ratios(ax: draw.Axes, result: Result) -> None:
     """The share of lost updates by the ratio of weight and update, of the run and of all significands."""
     theme, edges = draw.current(), np.arange(-1, 3.01, 0.125)
     for i, fmt in enumerate(HALVES):

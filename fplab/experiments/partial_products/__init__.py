@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -61,10 +61,6 @@ from .accumulators import (
     running,
     values,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 KINDS = SYNTHETIC + REAL
 TRACED = ("positive", "activations × gradients")  # of these the running sums are kept
@@ -454,7 +450,7 @@ TITLES = {"random": "Random signs", "positive": "All positive", "ill-conditioned
           "swamped": "Its worst case", **{kind: kind.capitalize() for kind in REAL}}  # fmt: skip
 
 
-def stalls(result: Result) -> Figure:
+def stalls(result: Result) -> draw.Figure:
     """Running sums that stall, what became of their products, and how sums in FP32 drift."""
     figure = draw.new_figure(8, 7.6)
     panels: Any = figure.subplots(2, 2)
@@ -466,7 +462,7 @@ def stalls(result: Result) -> Figure:
     return figure
 
 
-def made_up(result: Result) -> Figure:
+def made_up(result: Result) -> draw.Figure:
     """Errors of every accumulator with their bounds, on operands made up for it."""
     figure = draw.new_figure(8, 7.8)
     panels: Any = figure.subplots(2, 2)
@@ -477,7 +473,7 @@ def made_up(result: Result) -> Figure:
     return figure
 
 
-def real(result: Result) -> Figure:
+def real(result: Result) -> draw.Figure:
     """Errors of every accumulator with their bounds, on a network's operands, and how tight a bound is by kind."""
     figure = draw.new_figure(8, 7.8)
     panels: Any = figure.subplots(2, 2)
@@ -498,7 +494,7 @@ def style(i: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw_running(ax: Axes, one: Products) -> None:
+def draw_running(ax: draw.Axes, one: Products) -> None:
     """The running sums of one all-positive product."""
     k, exact, *sums = one.trace
     ax.plot(k, exact, color=draw.current().muted, linewidth=4, alpha=0.5)
@@ -515,7 +511,7 @@ def draw_running(ax: Axes, one: Products) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_drift(ax: Axes, one: Products) -> None:
+def draw_drift(ax: draw.Axes, one: Products) -> None:
     """The mean error of FP32 sums of positive products: truncation has a direction, rounding has none."""
     along_k(ax, one.lengths, 1e-8, 2e-3)
     ends = []
@@ -530,7 +526,7 @@ def draw_drift(ax: Axes, one: Products) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_fates(ax: Axes, kind: str, one: Products) -> None:
+def draw_fates(ax: draw.Axes, kind: str, one: Products) -> None:
     """What becomes of the non-zero products, one by one in FP16, by place in the sum."""
     counts = one.fates[0][:, 1:].astype(np.float64)
     share = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -554,7 +550,7 @@ def draw_fates(ax: Axes, kind: str, one: Products) -> None:
                     arrowprops={"arrowstyle": "->", "color": theme.background})  # fmt: skip
 
 
-def draw_errors(ax: Axes, kind: str, one: Products) -> None:
+def draw_errors(ax: draw.Axes, kind: str, one: Products) -> None:
     """The largest error of every accumulator against K, with its bound; relative to the result where it cancels."""
     cancels = kind == "ill-conditioned"
     along_k(ax, one.lengths, *((1e-7, 1e6) if cancels else (1e-9, 30)))
@@ -573,7 +569,7 @@ def draw_errors(ax: Axes, kind: str, one: Products) -> None:
     ax.set_ylabel("largest |error| / " + ("|exact|" if cancels else "Σ|a b|"))
 
 
-def draw_tightness(ax: Axes, result: Result) -> None:
+def draw_tightness(ax: draw.Axes, result: Result) -> None:
     """How much of its bound by block H100's FP32 uses, by kind."""
     along_k(ax, result.kinds["random"].lengths, 0.02, 1.5)
     ends = []
@@ -587,7 +583,7 @@ def draw_tightness(ax: Axes, result: Result) -> None:
     draw.label_ends(ax, ends)
 
 
-def draw_crossing(ax: Axes, one: Products) -> None:
+def draw_crossing(ax: draw.Axes, one: Products) -> None:
     """The worst case of each GPU against the published bound and the sharp one."""
     along_k(ax, one.lengths)
     ends = [(1.0, "K 2⁻²⁴", draw.current().ink)]

@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from ..statistics import superior
 from . import data, operations
 from .data import EVERY, FORMATS, INSIDE, NEAR, QUICK, RANGE, WAYS, Params, Result, Verdict, codes, entering, run, ways
 from .operations import NAMES, OPERATIONS, Listed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BY_NAME: dict[str, Listed] = {op.name: op for op in OPERATIONS}
 
@@ -539,7 +536,7 @@ COLUMNS = (  # x in the table, heading
 )
 
 
-def verdicts(result: Result) -> Figure:
+def verdicts(result: Result) -> draw.Figure:
     """What FP16 needs for each operation, beside CUDA's list."""
     figure, theme, found = draw.new_figure(8, 6), draw.current(), result.verdicts()
     right, tested = result.right
@@ -586,7 +583,7 @@ def percent(x: float) -> str:
     return "–" if x == 0 else f"{x:.0%}" if x >= 0.01 else "< 1%"
 
 
-def errors(result: Result) -> Figure:
+def errors(result: Result) -> draw.Figure:
     """Median errors by operation and scale, of both formats with every step rounded and with FP32 inside."""
     units = np.array([2.0 ** formats.get(fmt).significand_bits for fmt in FORMATS])
     values = np.log2(np.maximum(result.median * units[:, None, None], 2.0**-3))
@@ -595,7 +592,7 @@ def errors(result: Result) -> Figure:
     return maps(result, "Median error (half-ulps)", panels, (-3, 11), ticks)
 
 
-def losses(result: Result) -> Figure:
+def losses(result: Result) -> draw.Figure:
     """The share of results that overflow, are NaN, or zero instead of a number, by operation and scale."""
     lost = 100 * np.maximum(result.overflow, result.zero)
     panels = [(f"FP16, {way}", lost[:, 0, w]) for w, way in enumerate(WAYS)]
@@ -607,7 +604,7 @@ def losses(result: Result) -> Figure:
 
 def maps(
     result: Result, title: str, panels: list[tuple[str, np.ndarray]], limits: tuple[float, float], ticks: dict[int, str]
-) -> Figure:
+) -> draw.Figure:
     """Four panels of operations (rows) by scale (columns); between the lines, the scales by which verdicts go."""
     figure, ks, theme = draw.new_figure(8, 8), result.scales, draw.current()
     figure.suptitle(f"{title}\ndashed: $2^{{±{NEAR}}}$, between which the verdicts go; white: no result is finite",

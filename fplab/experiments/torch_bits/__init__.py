@@ -11,7 +11,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,10 +22,6 @@ from ...words import CLAUSE, COMMA, joined, say
 from ..base import Claims, Columns, Digested, Experiment, Outcome, Tick, absent, failed, passed, verdict
 from . import catalogue
 from .catalogue import DISTINCTIONS, EACH, FIRST, FORMULAS, LAST, NARROW, NARROW_ALPHA, ONCE, PLACES, RIGHT, TWICE, USED
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 OPTIMIZERS, WAYS = tuple(elementwise.OPTIMIZERS), tuple(elementwise.WAYS)
 OPERANDS = ("x", "y", "z")
@@ -307,7 +302,7 @@ SHOWN = {  # the order in which formulas are tried, what a cell says, and its co
 TREES = ("torch.sum, FP32", "a column of torch.sum(0), FP32")
 
 
-def formulas(result: Result) -> Figure:
+def formulas(result: Result) -> draw.Figure:
     """The catalogue of every format in a long tensor, and in one of seven elements."""
     figure = draw.new_figure(8, 11)
     figure.suptitle(caption(), x=0.01, ha="left", fontsize=9, color=draw.current().muted)
@@ -315,7 +310,7 @@ def formulas(result: Result) -> Figure:
     return figure
 
 
-def examples(result: Result) -> Figure:
+def examples(result: Result) -> draw.Figure:
     """The smallest examples, and the orders of two sums."""
     figure = draw.new_figure(8, 9)
     above, *below = figure.subplots(3, 1, height_ratios=[1.2, 1, 1])
@@ -350,7 +345,7 @@ def says(wrong: np.ndarray, output: str) -> tuple[str, int | None]:
     return SHOWN[right[0]]
 
 
-def draw_matrix(ax: Axes, result: Result) -> None:
+def draw_matrix(ax: draw.Axes, result: Result) -> None:
     """Operations by formats and places."""
     from matplotlib.patches import Rectangle
 
@@ -378,7 +373,7 @@ def draw_matrix(ax: Axes, result: Result) -> None:
     ax.set_title("Which formula gives every bit of torch on this CPU")
 
 
-def draw_told(ax: Axes, result: Result) -> None:
+def draw_told(ax: draw.Axes, result: Result) -> None:
     """The smallest examples as a table."""
     theme = draw.current()
     ax.set_axis_off()

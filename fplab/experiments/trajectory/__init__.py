@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from ...words import COMMA, joined, say
 from ..base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
 from . import steps
 from .steps import MOMENTUM, SKIP, Backend, Params, Pass, bits, by_lab, by_torch, first_weights, right, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 GPUS = ("V100", "A100", "H100")  # one of each family of FP16 blocks
 PAIRS = ((0, 1), (1, 2), (0, 2))
@@ -351,7 +348,7 @@ def cases(params: Params) -> Iterator[Case]:
 # --- figures ----------------------------------------------------------------------------------------------------
 
 
-def training(result: Result) -> Figure:
+def training(result: Result) -> draw.Figure:
     """The loss, on which the three GPUs' curves lie on each other, and the loss scale with the steps that overflow."""
     figure = draw.new_figure(8, 7)
     params, (read, tested), panels = result.params, result.right[-1], figure.subplots(2, 1, sharex=True)
@@ -382,7 +379,7 @@ def training(result: Result) -> Figure:
     return figure
 
 
-def distances(result: Result) -> Figure:
+def distances(result: Result) -> draw.Figure:
     """The share of the weights that differ in any bit, by step, and how far apart the last ones are."""
     figure = draw.new_figure(8, 7)
     shares, spread = figure.subplots(2, 1)

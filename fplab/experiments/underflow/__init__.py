@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from ..base import Claims, Columns, Experiment, Outcome, Status, absent, failed,
 from ..statistics import superior
 from . import data
 from .data import FORMATS, FP16, HALVES, KINDS, LAYERS, QUICK, Params, Result, counts_from_edges, gather, run, scaled
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["EXPERIMENT", "KINDS", "QUICK", "Params", "Result", "gather"]
 
@@ -359,7 +355,7 @@ def cases(params: Params) -> Iterator[Case]:
 NAMES = {"zero": "zero", "subnormal": "subnormal", "normal": "normal", "overflow": "infinite (E4M3: NaN)"}
 
 
-def gradients(result: Result) -> Figure:
+def gradients(result: Result) -> draw.Figure:
     """The gradients by binade and what FP16 makes of them, over the training and by layer."""
     figure = draw.new_figure(8, 9)
     right, tested = result.right
@@ -390,7 +386,7 @@ def gradients(result: Result) -> Figure:
     return figure
 
 
-def scales(result: Result) -> Figure:
+def scales(result: Result) -> draw.Figure:
     """What each format makes of the non-zero activation gradients, by loss scale."""
     from ...draw.shares import fate_patches, stacked_shares
 
@@ -410,7 +406,7 @@ def scales(result: Result) -> Figure:
     return figure
 
 
-def updates(result: Result) -> Figure:
+def updates(result: Result) -> draw.Figure:
     """The product with the learning rate, and the sums with the weights."""
     figure = draw.new_figure(8, 8.5)
     panels = figure.subplot_mosaic([["product", "product"], list(HALVES)], height_ratios=[1, 1.3])
@@ -430,7 +426,7 @@ def folded(counts: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
     return kept[:end], np.arange(start, start + end)
 
 
-def draw_all_values(ax: Axes, result: Result) -> None:
+def draw_all_values(ax: draw.Axes, result: Result) -> None:
     """One bar of all activation gradients: zero already in FP32, and what FP16 makes of the others without a scale."""
     from ...draw.shares import fill
 
@@ -450,7 +446,7 @@ def draw_all_values(ax: Axes, result: Result) -> None:
     ax.set_title("Activation gradients: all values, as FP16 would hold them without a loss scale")
 
 
-def draw_learning_rate(ax: Axes, result: Result) -> None:
+def draw_learning_rate(ax: draw.Axes, result: Result) -> None:
     """The weight gradients by binade, and their product with the learning rate."""
     counts, exponents = folded(result.binades[1], -44)
     form = formats.get("fp16")
