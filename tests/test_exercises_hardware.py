@@ -1,4 +1,4 @@
-"""The exercises of chapter 12 against the lab: their black boxes are the arithmetic that they say they are."""
+"""The exercises of chapter 13 against the lab: their black boxes are the arithmetic that they say they are."""
 
 import numpy as np
 import pytest

@@ -10,6 +10,7 @@ from . import (
     integers,
     memory,
     optimizers,
+    parallel,
     products,
     rounding,
     sums,
@@ -18,7 +19,8 @@ from . import (
 )
 
 _CHAPTERS = (
-    bits, rounding, arithmetic, sums, blocks, products, underflow, optimizers, training, integers, memory, hardware,
+    bits, rounding, arithmetic, sums, blocks, products, underflow, optimizers, training, integers, memory,
+    parallel, hardware,
 )  # fmt: skip
 _ALL: dict[str, Exercise] = {
     one.name: one for chapter in _CHAPTERS for one in sorted(chapter.EXERCISES, key=lambda one: one.level)

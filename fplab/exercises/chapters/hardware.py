@@ -1,4 +1,4 @@
-"""Chapter 12: check a GPU yourself."""
+"""Chapter 13: check a GPU yourself."""
 
 import math
 import struct
@@ -16,7 +16,7 @@ from ..shown import of_float
 from ..tasks import Chapter, Find, Implement, Judgement, Mutant
 from .blocks import unusable
 
-CHAPTER = Chapter(12, "hardware", say("Check a GPU yourself"))
+CHAPTER = Chapter(13, "hardware", say("Check a GPU yourself"))
 
 # --- which row differs first ------------------------------------------------------------------------------------
 
