@@ -41,8 +41,6 @@ class Command:
 
 
 # --- list, run, figures -----------------------------------------------------------------------------------------
-
-
 def list_experiments(args: Arguments) -> int:
     """Print every experiment with the question that it answers."""
     from .columns import wrapped
@@ -146,8 +144,6 @@ def show(rows: Sequence[Row], headings: Sequence[Text] | None = None, after: Seq
 
 
 # --- record, verify ---------------------------------------------------------------------------------------------
-
-
 def record(args: Arguments) -> int:
     """Record what a device computes: the GPU cases of the experiments, and the parts of the hardware suite."""
     from .experiments.progress import progress
@@ -218,8 +214,6 @@ def verify(args: Arguments) -> int:
 
 
 # --- memory, inspect, lab ---------------------------------------------------------------------------------------
-
-
 def memory(args: Arguments) -> int:
     """Count the bytes that training or running a model takes on each GPU, and say which GPUs hold it."""
     from .memory.command import run as run_memory
@@ -273,8 +267,6 @@ def lab(args: Arguments) -> int:
 
 
 # --- the parser -------------------------------------------------------------------------------------------------
-
-
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 

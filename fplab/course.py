@@ -34,9 +34,8 @@ FOCUSED = ":is(button,input,select,.noUi-handle,.widget-readout):focus-visible"
 FOCUS = f".jupyter-widgets {FOCUSED}{{outline:2px solid;outline-offset:2px}}"
 SIGNS = {"pass": "✓", "FAIL": "✗", "differs, unexplained": "✗", "absent": "–"}  # a dash: neither yes nor no
 
+
 # --- the language -----------------------------------------------------------------------------------------------
-
-
 def style() -> str:
     """The style sheet that shows the prose of the chosen language and hides the other, and marks the focus."""
     rules = [FOCUS]
@@ -96,8 +95,6 @@ def start() -> Selector:
 
 
 # --- figures and claims -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Picture:
     """A generated figure, as a notebook shows it: in the colours of the page, light or dark."""
@@ -182,8 +179,6 @@ def evidence(name: str) -> Claims:
 
 
 # --- hardware ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Recorded:
     """What hardware was recorded to compute, against the lab's bits: (GPU, instruction, source, rows, rows alike)."""

@@ -93,8 +93,6 @@ def from_float(x: float) -> Exact:
 
 
 # --- codes ----------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1 << 12)
 def two_to(exponent: int) -> Fraction:
     """A power of two: kept, since everything here asks for a few of them again and again."""
@@ -225,8 +223,6 @@ def round_to(
 
 
 # --- operations -----------------------------------------------------------------------------------------------
-
-
 def nearest(x: Fraction, fmt: str = "fp32") -> Fraction:
     """The value of a format that is nearest to ``x``, ties to even; beyond the format's range is an error."""
     code, flags = round_to(of(x), fmt)

@@ -116,8 +116,6 @@ def dot(
 
 
 # --- from arguments to a job ----------------------------------------------------------------------------------------
-
-
 def _fused(order: str, products: str | None) -> bool:
     if products is None:
         return order in FUSED
@@ -173,8 +171,6 @@ def _job(
 
 
 # --- from arrays to rows and back -----------------------------------------------------------------------------------
-
-
 def _deliver(
     job: Job, operands: list[Values], axis: int | None, store: FormatLike | None, policy: str | Overflow | None,
     subnormals: bool | str, nan: str | None, want_flags: bool,

@@ -156,8 +156,6 @@ def assert_same(actual: Any, expected: Any, what: object = "", *inputs: Array) -
 
 
 # --- the routes, called directly ------------------------------------------------------------------------------
-
-
 def general_quantize(x: Array, fmt: Format, opt: Any, seed: int = 0, start: int = 0, dtype: Any = None) -> Array:
     """Values rounded by the general kernel."""
     out = np.empty(x.size, dtype or (x.dtype if fmt.fits_float32 else np.float64))

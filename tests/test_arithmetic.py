@@ -45,8 +45,6 @@ def check(op: str, codes: Array, fmt: Format, mode: Rounding, policy: Overflow, 
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("op", [*BINARY, "sqrt"])
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 def test_every_pair_of_fp8(name: str, op: str) -> None:
@@ -168,8 +166,6 @@ def test_roots_just_below_a_midpoint() -> None:
 
 
 # --- flags --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "fp32", "e5m2", "e4m3"])
 def test_underflow_is_tiny_after_rounding_and_inexact(fmt: str) -> None:
     """Just below the smallest normal number it depends on where an unbounded exponent would round to."""
@@ -243,8 +239,6 @@ def test_an_infinite_operand_is_no_overflow() -> None:
 
 
 # --- how results are delivered --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("op", OPERATIONS)
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3"])
 def test_out_and_threads(fmt: str, op: str) -> None:

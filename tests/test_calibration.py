@@ -29,8 +29,6 @@ def filled(bins: int = 300, batches: int = 3) -> Histogram:
 
 
 # --- collecting -------------------------------------------------------------------------------------------------
-
-
 def test_the_first_batch_fixes_the_width_and_later_ones_add_bins() -> None:
     first, second = heavy(1, 4096), heavy(2, 4096) * np.float32(1.3)
     seen = Histogram(64).collect(first)
@@ -97,8 +95,6 @@ def test_a_magnitude_that_rounding_puts_beyond_the_last_edge_gets_a_bin() -> Non
 
 
 # --- the rules --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("percentile", [0.0, 50.0, 99.0, 99.9, 99.99, 99.999, 99.9999, 100.0])
 def test_percentile_is_the_left_edge_of_the_bin_that_reaches_it(percentile: float) -> None:
     """The toolkit sums shares in floating point; away from a tie that is the exact answer."""
@@ -236,8 +232,6 @@ def test_every_calibrator_and_its_order() -> None:
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rule", CALIBRATORS, ids=lambda r: r.name)
 def test_no_data_is_an_error(rule) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError, match=r"the calibrator saw no data; call collect\(batch\) with activations first\."):

@@ -252,8 +252,6 @@ def test_what_was_not_drawn_here_is_said_to_be_untried(monkeypatch):
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------
-
-
 def test_tables_say_the_verdict_with_a_sign_and_a_word_in_both_languages():
     html = claims.overview()._repr_html_()
     for verdict in Verdict:

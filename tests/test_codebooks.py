@@ -80,8 +80,6 @@ def test_nf4_is_the_published_table() -> None:
 
 
 # --- the tree ----------------------------------------------------------------------------------------------------
-
-
 def test_the_tree_of_the_documents() -> None:
     """Sign 0, two zeros, the indicator, 1001: 9 of 15, so 10^-2 * 9/15."""
     assert tree.fields(0b0_001_1001) == (False, 2, 9, 4)
@@ -130,8 +128,6 @@ def test_encode_takes_the_nearest_code() -> None:
 
 
 # --- quantile codebooks, records ---------------------------------------------------------------------------------
-
-
 def test_a_quantile_codebook_is_used_evenly() -> None:
     data = np.random.default_rng(1).standard_t(3, 100_000).astype(f32)
     book = codebooks.quantile(data)

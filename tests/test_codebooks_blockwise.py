@@ -147,8 +147,6 @@ def test_the_maximum_comes_back_exactly_and_minus_it_does_not() -> None:
 
 
 # --- stochastic --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("book", [BOOKS[0], BOOKS[1], BOOKS[6], BOOKS[10], BOOKS[7]], ids=lambda b: b.name)
 def test_stochastic_rounding_by_its_words(book: Codebook) -> None:
     from fplab.kernels.rounding import element_word
@@ -174,7 +172,6 @@ def test_stochastic_rounding_is_right_on_average_and_seeded() -> None:
 
 
 # --- the published table of errors -------------------------------------------------------------------------------
-
 ERRORS = {
     (64, "dynamic"): (0.007535, 0.0142, 0.00952), (64, "linear"): (0.005042, 0.02728, 0.005944),
     (256, "dynamic"): (0.00854, 0.01539, 0.010838), (256, "linear"): (0.005984, 0.03128, 0.006974),
@@ -196,8 +193,6 @@ def test_errors_on_normal_data(block: int, name: str) -> None:
 
 
 # --- special values, out, dtypes, threads ------------------------------------------------------------------------
-
-
 def test_nan_and_infinity_are_refused_or_make_their_block_nan() -> None:
     x = np.ones(10, f32)
     x[6] = -np.inf

@@ -33,8 +33,6 @@ def compiler() -> nvrtc.NVRTC:
 
 
 # --- compiling ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("capability", ARCHITECTURES, ids=lambda c: f"sm_{c[0]}{c[1]}")
 def test_every_kernel_compiles_where_its_instruction_exists(compiler: nvrtc.NVRTC, capability: tuple[int, int]) -> None:
     found = [one for one in (*TABLE, *SCALARS) if one.on(capability)]
@@ -91,8 +89,6 @@ def test_names_are_unique_and_unknown_ones_get_a_suggestion() -> None:
 
 
 # --- the layout of fragments ---------------------------------------------------------------------------------------
-
-
 def ptx_isa(k: int, bits: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Row and column of element i of A, and of B, as the PTX ISA states them: g is lane // 4, t is lane % 4."""
     return {
@@ -168,8 +164,6 @@ def test_the_layout_tiles_find_any_two_elements_that_change_places(name: str) ->
 
 
 # --- the driver, replaced -------------------------------------------------------------------------------------------
-
-
 class Driver:
     """What the CUDA driver does with a module and a launch, as far as one can see; the kernels run in software."""
 

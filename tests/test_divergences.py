@@ -165,8 +165,6 @@ def test_ml_dtypes_turns_nan_into_minus_zero_in_fp4():
 
 
 # --- block scales: what tests/prove/scaled.py excuses, one test each -----------------------------------------------
-
-
 def block(a: float, element: float = 1.0) -> np.ndarray:
     """A block of 32 whose largest is ``a``."""
     return np.array([[a, *[element] * 31]], np.float32)

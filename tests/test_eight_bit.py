@@ -231,8 +231,6 @@ def test_results_do_not_depend_on_the_thread_count() -> None:
 
 
 # --- near torch's own --------------------------------------------------------------------------------------------
-
-
 def test_with_32_bit_states_it_is_torchs_adam_up_to_rounding() -> None:
     torch.manual_seed(0)
     a, b = (nn.Parameter(torch.linspace(-1, 1, 500)) for _ in range(2))
@@ -256,8 +254,6 @@ def test_8_bit_states_follow_32_bit_ones() -> None:
 
 
 # --- states ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("n", "block"), [(4096, 2048), (4097, 2048), (10_000, 256), (4096, 1), (5000, None)])
 def test_state_bytes_are_two_a_parameter_and_eight_a_block(n, block) -> None:  # type: ignore[no-untyped-def]
     p = nn.Parameter(torch.zeros(n))
@@ -312,8 +308,6 @@ def test_it_lives_in_an_ordinary_loop() -> None:
 
 
 # --- what each published variant does -----------------------------------------------------------------------------
-
-
 def test_the_sign_rule_keeps_small_negative_states_from_becoming_zero() -> None:
     g = torch.zeros(64)
     g[0], g[1], g[2] = 1.0, -1e-9, 1e-9
@@ -352,8 +346,6 @@ def test_a_bad_gradient_is_skipped_or_an_error() -> None:
 
 
 # --- odd use -----------------------------------------------------------------------------------------------------
-
-
 def parameter(n: int = 5000) -> nn.Parameter:
     p = nn.Parameter(torch.linspace(-1, 1, n))
     p.grad = torch.linspace(1, -1, n)
@@ -388,8 +380,6 @@ def test_a_group_has_blocks_of_its_own_and_no_codebook_of_its_own() -> None:
 
 
 # --- states that do not fit: the kernels trust their sizes --------------------------------------------------------
-
-
 def test_a_state_of_another_dtype_is_an_error() -> None:
     p = parameter()
     optimizer = stepped(Adam8bit([p]))
@@ -447,8 +437,6 @@ def test_adam_and_adamw_read_each_others_states() -> None:
 
 
 # --- the stable embedding's mark ----------------------------------------------------------------------------------
-
-
 def test_a_replaced_or_tied_weight_keeps_32_bit_states() -> None:
     head = nn.Linear(64, 128, bias=False)
     table = StableEmbedding(128, 64)

@@ -15,7 +15,6 @@ from test_exercises_process import RIGHT, WRONG, at_home, checked, posix  # noqa
 from fplab.exercises import attempts, isolation, kinds, registry, tasks, wire
 
 # --- hostile files -----------------------------------------------------------------------------------------------
-
 REPLACED = """
 import fplab.exercises.base as base, fplab.exercises.judge as judge, fplab.exercises.report as report
 import fplab.exercises.child as child, fplab.exercises.attempts as attempts
@@ -114,8 +113,6 @@ def test_a_file_that_spoils_the_line_is_refused(tmp_path, capfd):
 
 
 # --- the line between the two ------------------------------------------------------------------------------------
-
-
 def test_every_answer_crosses_the_line_whole():
     for name, one in registry().items():
         task = one.task
@@ -186,7 +183,6 @@ def test_a_refusal_of_the_kind_is_one():
 
 
 # --- isolated ----------------------------------------------------------------------------------------------------
-
 SNOOPS = """
 import os, socket
 

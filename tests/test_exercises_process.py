@@ -58,8 +58,6 @@ def cell(text, name="rne", **options):
 
 
 # --- from a notebook ---------------------------------------------------------------------------------------------
-
-
 def test_a_function_takes_along_what_it_uses():
     report = cell("""
         import numpy as np
@@ -182,8 +180,6 @@ def test_what_the_course_needs_is_named_where_it_is_missing(monkeypatch, library
 
 
 # --- from a file -------------------------------------------------------------------------------------------------
-
-
 def test_an_answer_that_ends_its_process_fails_and_the_next_are_checked(tmp_path, capfd):
     text = (
         "import os, sys\n\n"

@@ -121,8 +121,6 @@ def test_torchs_per_channel_kernel_turns_huge_values_over_and_the_lab_saturates(
 
 
 # --- learned steps ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("grid", ["int8", "int4", "uint4"])
 def test_learned_steps_have_the_values_of_fixed_ones_and_torchs_gradients(grid: str) -> None:
     form = grids.get(grid)
@@ -190,8 +188,6 @@ def test_a_learned_step_finds_the_scale_of_least_error() -> None:
 
 
 # --- whole models -----------------------------------------------------------------------------------------------
-
-
 def net() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 4 * 4, 5))

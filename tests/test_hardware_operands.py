@@ -134,8 +134,6 @@ def test_built_codes_have_the_exponents_asked_for() -> None:
 
 
 # --- which GPU a record is of ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("device", "capability", "gpu"),
     [("NVIDIA H100 80GB HBM3", "9.0", "H100"),

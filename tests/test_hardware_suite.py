@@ -99,8 +99,6 @@ def test_what_is_most_worth_having_is_recorded_first() -> None:
 
 
 # --- comparing -----------------------------------------------------------------------------------------------------
-
-
 def answered(case: Case, y: list[int], meta: dict[str, Any] = H100) -> Any:
     done = RecordedCase("c", {"x": np.zeros(2, np.uint8)}, {"y": np.array(y, np.uint8)}, dict(case.formats))
     return recorder.compare(case, done, meta)
@@ -175,8 +173,6 @@ def test_raw_bits_count_every_one() -> None:
 
 
 # --- torch ---------------------------------------------------------------------------------------------------------
-
-
 def test_flags_are_set_and_put_back() -> None:
     import torch
 
@@ -295,8 +291,6 @@ def test_contraction_hypotheses_differ_where_they_should() -> None:
 
 
 # --- the recorder on a GPU, with parts of it replaced --------------------------------------------------------------
-
-
 def test_what_a_device_lacks_is_passed_over(where: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking(given: Any, device: str) -> Any:
         raise NotHereError("compute capability (8, 0) has no wgmma.")

@@ -157,8 +157,6 @@ def test_nan_has_no_neighbours() -> None:
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
-
-
 def test_text_of_one_block() -> None:
     assert str(inspect("0.1", "fp16")) == (
         "0.1 = 1/10: the exact decimal as written, not its nearest float\n"
@@ -255,8 +253,6 @@ def test_custom_records_and_their_codes() -> None:
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("args", "text"),
     [(("0,1",),
@@ -291,8 +287,6 @@ def test_messages(args: tuple, text: str) -> None:
 
 
 # --- integers and codebooks -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("scale", [1.0, 0.05, 3.0])
 @pytest.mark.parametrize("value", ["0.1", "-2", "0", "1e9"])

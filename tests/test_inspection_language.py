@@ -147,8 +147,6 @@ def test_the_class_moves_to_a_line_of_its_own_where_its_columns_do_not_fit(lette
 
 
 # --- in a notebook --------------------------------------------------------------------------------------------------
-
-
 def halves(page: str) -> tuple[str, str]:
     """The English and the Chinese part of a fragment."""
     match = re.fullmatch(r'<div class="fplab-en">(.*)</div><div class="fplab-zh" lang="zh" [^>]*>(.*)</div>', page)
@@ -197,8 +195,6 @@ def test_a_field_is_named_as_far_as_it_has_room() -> None:
 
 
 # --- data and messages ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 def test_data_does_not_follow_the_language(given: object) -> None:
     seen = inspect(given, FORMATS)

@@ -129,8 +129,6 @@ def test_tiny_and_zero_tensors_have_a_scale_with_a_finite_inverse() -> None:
 
 
 # --- four bits --------------------------------------------------------------------------------------------------
-
-
 def test_every_pair_of_nibbles_packs_and_unpacks() -> None:
     for signed, low in ((True, -8), (False, 0)):
         codes = np.array([[a, b] for a in range(low, low + 16) for b in range(low, low + 16)])
@@ -174,8 +172,6 @@ def test_bytes_of_groups() -> None:
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
-
-
 test_refusals = refusals.matching(
     (lambda: integers.quantize([1.0, np.nan], integers.symmetric(1.0)),
      r"integers\.quantize\(.*\): x: element 1 is nan, and integers have neither NaN nor infinity"),

@@ -58,8 +58,6 @@ def test_the_comparison_sees_a_fault(cell, name, fault, monkeypatch: pytest.Monk
 
 
 # --- what is peculiar to them -----------------------------------------------------------------------------------------
-
-
 def test_rounding_down_is_not_symmetric() -> None:
     """1 - 2**-30 is rounded down to 1 - 2**-24; -1 + 2**-30 is -1."""
     for gpu, one, other in (
@@ -147,8 +145,6 @@ def test_steps_by_hand() -> None:
 
 
 # --- from outputs alone -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", CLASSES, ids=lambda m: m.name)
 def test_probe_tells_every_two_cells_apart(model: Model) -> None:
     """Whatever it says is of the model's class: of every other cell with these inputs the outputs differ."""
@@ -161,8 +157,6 @@ def test_probe_tells_every_two_cells_apart(model: Model) -> None:
 
 
 # --- networks, widgets and names --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("inputs", ["fp16", "e4m3fnuz"])
 def test_mi300x_trains_a_network(inputs: str) -> None:
     """Its loss falls as H100's does, in other bits; an operand of the wrong GPU is refused."""

@@ -52,8 +52,6 @@ def test_the_count_is_the_closed_formula(name: str) -> None:
 
 
 # --- the sources' sums ------------------------------------------------------------------------------------------
-
-
 def test_six_billion_parameters_are_22_35_gib() -> None:
     e = estimate(6 * 10**9, precision="fp32", optimizer="sgd")
     assert e.fullest.device["parameters"] == 6 * 10**9 * 4
@@ -124,8 +122,6 @@ def test_why_bloom_is_tuned_on_72_cards_where_36_hold_the_states() -> None:
 
 
 # --- ZeRO -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ranks", ZERO_TABLE_1)
 def test_every_cell_of_zeros_table_1(ranks: int) -> None:
     """The paper rounds the column of 7.5 billion and truncates the others."""
@@ -161,7 +157,6 @@ def test_gpt2_of_1_5_billion_needs_24_gb_where_its_weights_need_3() -> None:
 
 
 # --- DeepSpeed's estimators -------------------------------------------------------------------------------------
-
 P, LARGEST = 2_851_000_000, 32_000_000
 
 
@@ -289,8 +284,6 @@ def test_full_recomputation_keeps_two_bytes_a_value() -> None:
 
 
 # --- pipelines --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 64), (1, 5), (16, 16)])
 def test_the_bubble(p: int, m: int) -> None:
     assert pipeline.bubble(p, m) == Fraction(p - 1, m)
@@ -329,8 +322,6 @@ def test_what_is_in_flight_is_what_a_schedule_holds(schedule: str) -> None:
 
 
 # --- state sizes ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("size", "mixed", "accumulated"), [(1, 16, 20), (7, 112, 140), (70, 1120, 1400), (405, 6480, 8100)]
 )
@@ -375,8 +366,6 @@ def test_8_bit_adam_saves_8_5_gb_of_gpt2_xl() -> None:
 
 
 # --- torchtitan -------------------------------------------------------------------------------------------------
-
-
 def test_torchtitans_measurements_stand_beside_the_estimate() -> None:
     """The estimate is always below the reserved memory that was measured; by how much is shown, not fitted."""
     found = {name: (ours, theirs) for name, ours, theirs in gaps()}
@@ -399,8 +388,6 @@ def test_torchtitans_shards_shrink_as_measured() -> None:
 
 
 # --- speed and imports ------------------------------------------------------------------------------------------
-
-
 def test_the_calculator_needs_neither_torch_nor_numpy() -> None:
     code = (
         "import sys; from fplab import memory; memory.estimate('llama3-405b', gpus=512, zero=3).table();"

@@ -18,8 +18,6 @@ TOKENS = torch.arange(3 * 17).reshape(3, 17) * 7 % 50
 
 
 # --- what is off-loaded -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("offload", ["optimizer", "parameters"])
 def test_what_crosses_the_link_is_what_lies_beyond_it(zero: int, offload: str) -> None:
@@ -58,8 +56,6 @@ def test_the_command_line_says_what_chunks_may_take(capsys: pytest.CaptureFixtur
 
 
 # --- modules ------------------------------------------------------------------------------------------------------
-
-
 def test_a_pipelines_last_stage_copies_a_tied_embedding_of_a_module() -> None:
     """As that of the configuration does, and wherever the tied tensor stands in the embedding."""
 
@@ -130,8 +126,6 @@ def test_the_fewest_gpus_of_a_traced_module_share_its_states() -> None:
 
 
 # --- what the table says ------------------------------------------------------------------------------------------
-
-
 def test_it_is_said_where_activations_are_not_counted() -> None:
     net = nn.Linear(4, 4)
     layer = (Tensor("w", (10, 8)),)
@@ -172,8 +166,6 @@ def test_the_bars_take_what_a_terminal_leaves() -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
-
-
 def test_a_shape_beside_a_preset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("--kv-heads 3", "--ffn 30", "--kv-heads 3 --layers 2"):
         assert cli.main(["memory", "--preset", "gpt2", *words.split()]) == 2

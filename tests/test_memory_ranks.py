@@ -19,8 +19,6 @@ SHAPES = tuple((t.shape, 1) for t in tensors_of(SMALL).tensors)
 
 
 # --- who holds what ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 64])
 def test_rows_are_cut_as_torch_cuts_chunks(ranks: int) -> None:
     for rank in range(ranks):
@@ -120,8 +118,6 @@ def test_step_counts_are_four_bytes_a_tensor() -> None:
 
 
 # --- off-loading ------------------------------------------------------------------------------------------------
-
-
 def test_zero_offload_leaves_two_bytes_a_parameter_on_the_gpu() -> None:
     """Ren et al. 2021: 16-bit weights on the GPU; gradients, master weights and moments, 14 bytes, in CPU memory."""
     rank = estimate(10**10, gpus=4, zero=2, offload="optimizer").fullest
@@ -176,8 +172,6 @@ def test_chunks_need_14_bytes_a_parameter_and_fill_what_the_gpu_offers() -> None
 
 
 # --- traffic ----------------------------------------------------------------------------------------------------
-
-
 def ring(collective: str, elements: int, ranks: int) -> list[int]:
     """How many elements each rank of a ring sends, step by step over a padded buffer."""
     piece = -(-elements // ranks)
@@ -222,8 +216,6 @@ def test_ddp_buckets_that_are_copies_double_the_gradients() -> None:
 
 
 # --- inference --------------------------------------------------------------------------------------------------
-
-
 def test_inference_counts_weights_scales_and_the_cache() -> None:
     c = Transformer("tiny", 2, 64, 4, 100, 32, tied=False)
     linear = 2 * 12 * 64 * 64
@@ -244,8 +236,6 @@ def test_grouped_keys_make_the_cache_smaller() -> None:
 
 
 # --- the smallest number of GPUs --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_the_smallest_number_fits_and_one_less_does_not(zero: int) -> None:
     found = smallest("llama3-8b", 80 * GB, zero=zero, recompute="full")
@@ -264,8 +254,6 @@ def test_without_zero_one_gpu_or_none() -> None:
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------
-
-
 def test_a_model_of_tensors_can_be_divided() -> None:
     layer = (Tensor("w", (10, 8), 0), Tensor("b", (10,), 0), Tensor("n", (8,)))
     model = Model("two", (), (layer, layer), ())
@@ -275,8 +263,6 @@ def test_a_model_of_tensors_can_be_divided() -> None:
 
 
 # --- JSON and table ---------------------------------------------------------------------------------------------
-
-
 def test_json_holds_the_integers() -> None:
     e = estimate("llama3-8b", gpus=8, zero=3, optimizer="adamw8bit")
     said = json.loads(e.to_json())

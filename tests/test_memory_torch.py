@@ -22,8 +22,6 @@ def batch(c: Transformer, size: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # --- modules ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_real_module_on_the_meta_device_has_exactly_these_tensors(name: str) -> None:
     c = preset(name)
@@ -67,8 +65,6 @@ def test_shared_parameters_count_once() -> None:
 
 
 # --- saved activations ------------------------------------------------------------------------------------------
-
-
 def test_what_a_small_net_saves_counted_by_hand() -> None:
     """The first layer's input is the caller's; ReLU saves its output, the second layer its input: one storage."""
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Sigmoid())
@@ -133,8 +129,6 @@ def test_a_gpu_cannot_be_traced_without_one() -> None:
 
 
 # --- the tracker ------------------------------------------------------------------------------------------------
-
-
 def test_the_tracker_sees_births_deaths_and_views() -> None:
     with Tracker() as tracker:
         a = torch.zeros(100)
@@ -165,8 +159,6 @@ def test_the_tracker_sees_gradients_and_the_meta_device() -> None:
 
 
 # --- the network itself -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("c", KINDS, ids=lambda c: c.name)
 def test_the_network_predicts_from_the_past_alone(c: Transformer) -> None:
     network = build(c).eval()

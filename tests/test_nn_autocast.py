@@ -84,8 +84,6 @@ def dtypes_of(call: Callable[[], Any]) -> Any:
 
 
 # --- the lists ------------------------------------------------------------------------------------------------------
-
-
 @OF_2_13
 def test_the_members_are_those_of_the_dispatcher() -> None:
     assert set(RULES) - set(RECURRENT.split()) == registered("AutocastCUDA")
@@ -196,8 +194,6 @@ def test_an_operation_made_of_products_rounds_each_of_them() -> None:
 
 
 # --- what it is not: torch's own CPU autocast -----------------------------------------------------------------------
-
-
 def test_torchs_cpu_autocast_runs_in_fp16_what_cuda_runs_in_fp32() -> None:
     """If this fails, torch has changed its CPU lists, and the lab's reason for lists of its own with them."""
     x = (torch.rand(4, 4, generator=torch.Generator().manual_seed(0)) + 0.5).half()
@@ -251,8 +247,6 @@ print(len(before))
 
 
 # --- eligibility ----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_not_eligible_stays() -> None:
     x = torch.rand(4, 4) + 0.5
     half, double = x.half(), x.double()
@@ -279,8 +273,6 @@ def test_promotion_refuses_another_16_bit_format() -> None:
 
 
 # --- regions --------------------------------------------------------------------------------------------------------
-
-
 def test_regions_nest_and_can_be_switched_off_in_every_way() -> None:
     x = torch.rand(4, 4)
 
@@ -380,8 +372,6 @@ def test_custom_forward_with_cast_inputs_switches_autocast_off() -> None:
 
 
 # --- modules ------
-
-
 def test_modules_give_the_dtypes_they_give_on_a_gpu() -> None:
     torch.manual_seed(0)
     modules: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -417,8 +407,6 @@ def on_fake_cuda(module: nn.Module) -> nn.Module:
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
-
-
 def test_what_it_refuses() -> None:
     with pytest.raises(LabError, match=r"autocast\('fp61'\): unknown autocast dtype 'fp61'.*Did you mean 'fp16'"):
         autocast("fp61")

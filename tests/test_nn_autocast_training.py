@@ -16,8 +16,6 @@ HALF, FULL = torch.float16, torch.float32
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
-
-
 def test_a_backward_pass_is_rounded_where_the_forward_pass_was() -> None:
     """One product, by hand: its two gradients are products of FP16 operands, rounded once."""
     g = torch.Generator().manual_seed(2)
@@ -138,8 +136,6 @@ def test_a_network_trains_with_a_block_a_step_and_not_with_one_around_the_loop(w
 
 
 # --- any module, and everything around it ---------------------------------------------------------------------------
-
-
 def small_transformer() -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)

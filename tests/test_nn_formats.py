@@ -29,8 +29,6 @@ def bits(x: torch.Tensor) -> np.ndarray:
 
 
 # --- quantize -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rounding", ["rne", "rna", "rtz", "rtp", "rtn", "odd", "stochastic"])
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32", "e4m3", "e5m2", "e2m1", "e4m3fnuz"])
 def test_its_bits_are_those_of_the_kernels(fmt: str, rounding: str) -> None:
@@ -136,8 +134,6 @@ def test_what_it_refuses() -> None:
 
 
 # --- formats --------------------------------------------------------------------------------------------------------
-
-
 def network(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -347,8 +343,6 @@ def test_what_formats_refuses() -> None:
 
 
 # --- what layers return ---------------------------------------------------------------------------------------------
-
-
 class Pair(NamedTuple):
     """What a layer may return."""
 

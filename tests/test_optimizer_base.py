@@ -66,8 +66,6 @@ def through_a_file(value: Any) -> Any:
 
 
 # --- saving, loading, copying -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "dtype"), [*((k, torch.float32) for k in KINDS), ("adam8", torch.bfloat16)])
 def test_a_run_that_is_resumed_from_a_file_goes_on_to_the_same_bits(kind: str, dtype: torch.dtype) -> None:
     whole = stepped(KINDS[kind]([parameter(dtype=dtype)]), SLOPES[:3])
@@ -136,7 +134,6 @@ test_a_state_dict_that_does_not_fit_is_refused_with_the_reason = refusals.exactl
 
 
 # --- options and groups -------------------------------------------------------------------------------------------
-
 NUMBERS = {
     "lr": [(-1.0, "lr=-1.0 is not possible; allowed: finite and not negative."), ("fast", "lr='fast' is not a number."),
            ("1e-3", "lr='1e-3' is not a number."), (float("inf"), "lr=inf is not possible; allowed: finite and not "),

@@ -32,8 +32,6 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 
 # --- one operation, rounded once -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", HELD)
 def test_an_operation_of_any_operands_is_rounded_once(fmt: str) -> None:
     """Against the rounding of the float64 result: exact for products, safe for quotients and roots (2p + 2 <= 53)."""
@@ -104,8 +102,6 @@ def test_a_result_may_overwrite_an_operand_and_threads_change_nothing() -> None:
 
 
 # --- FP32: a numpy oracle, and torch -------------------------------------------------------------------------------
-
-
 def numpy_fma(a: np.ndarray, b: Any, c: np.ndarray) -> np.ndarray:
     return np.asarray(fplab.fma(a, np.broadcast_to(np.float32(b), np.shape(a)), c, "fp32"))
 

@@ -17,9 +17,8 @@ from fplab.training.optimizers import RULES, SGD, Adam, AdamW, LabOptimizer, pro
 from fplab.training.optimizers.precision import missing
 from fplab.training.scalers import DynamicScaler
 
+
 # --- any format: the definition on Fractions -----------------------------------------------------------------------
-
-
 def momentum_by_definition(w: list[float], gradients: list[list[float]], fmt: str, update: str) -> list[float]:
     """SGD with momentum in Fractions, every result rounded by the oracle; states and updates in ``fmt``."""
 
@@ -113,8 +112,6 @@ def test_a_master_copy_is_the_fp32_run_and_the_parameter_its_rounding() -> None:
 
 
 # --- the rules of update -------------------------------------------------------------------------------------------
-
-
 def creep(update: str, steps: int = 400, seed: int = 0, n: int = 400) -> np.ndarray:
     """Weights of 1 in BF16 after many updates of 2**-12, an eighth of half an ulp below 1: 1 - steps / 4096 in all."""
     gradients = [np.full(n, 2.0**-12, np.float32)] * steps
@@ -157,8 +154,6 @@ def test_stochastic_updates_are_the_quantizers_own_draws() -> None:
 
 
 # --- weight decay --------------------------------------------------------------------------------------------------
-
-
 def test_adam_with_l2_decays_by_the_size_of_the_gradient_and_adamw_does_not() -> None:
     """Loshchilov and Hutter 2019: in Adam the decay is divided by the gradient's root, in AdamW it is lr * decay * w.
 
@@ -198,8 +193,6 @@ def test_decay_is_an_update_that_a_narrow_weight_loses() -> None:
 
 
 # --- torch's interface ---------------------------------------------------------------------------------------------
-
-
 def test_groups_have_formats_of_their_own_and_layouts_do_not_matter() -> None:
     """An embedding may keep FP32 states; a transposed parameter is updated as its values, in its order."""
     table, matrix = nn.Parameter(torch.rand(5, 3)), nn.Parameter(torch.rand(4, 6).t())
@@ -279,8 +272,6 @@ def test_a_program_can_be_read() -> None:
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------
-
-
 def one(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     return [nn.Parameter(torch.ones(2, dtype=dtype))]
 

@@ -205,8 +205,6 @@ def test_what_is_printed_piece_by_piece_is_one_text():
 
 
 # --- what cannot be made ----------------------------------------------------------------------------------------
-
-
 def test_a_notebook_that_fails_is_named_with_its_error(tmp_path):
     write_notebook(tmp_path / "bad.ipynb", "1 / 0", first="# Bad")
     with pytest.raises(LabError, match=r"bad\.ipynb fails \(\w\w\): ZeroDivisionError: division by zero"):
@@ -252,8 +250,6 @@ def test_a_page_that_would_fetch_is_not_made():
 
 
 # --- the course, and the command --------------------------------------------------------------------------------
-
-
 def test_every_chapter_becomes_a_page_that_needs_no_network(tmp_path):
     """Without outputs: the notebooks are run by their own test."""
     course = pages.chapters(ROOT / "notebooks")

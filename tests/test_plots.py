@@ -182,8 +182,6 @@ def test_spread_leaves_what_is_apart() -> None:
 
 
 # --- drawings -----------------------------------------------------------------------------------------------------
-
-
 def texts(ax) -> list[str]:
     return [t.get_text() for t in ax.texts]
 
@@ -259,7 +257,6 @@ test_what_cannot_be_drawn_is_refused = refusals.saying(
 
 
 # --- on light and on dark pages -----------------------------------------------------------------------------------
-
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 

@@ -38,8 +38,6 @@ def fits(tensor: torch.Tensor, fmt: str) -> bool:
 
 
 # --- the table --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("level", APEX)
 def test_apexs_levels_are_apexs(level: str) -> None:
     p = policies.get(level)
@@ -111,8 +109,6 @@ test_impossible_policies_are_refused = refusals.beginning(
 
 
 # --- what runs --------------------------------------------------------------------------------------------------
-
-
 class Tapped(nn.Module):
     """A small network that notes what it computes with."""
 
@@ -254,7 +250,6 @@ def test_half_reductions_have_fp32_inside_but_for_log_softmax(fmt: str, dtype: t
 
 
 # --- the products -----------------------------------------------------------------------------------------------
-
 PRODUCTS = {"tf32": "tf32", "pure_bf16": "bf16", "fp16_master": "fp16"}
 
 

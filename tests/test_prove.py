@@ -32,8 +32,6 @@ def prove(folder: Path, *shares: Share, fresh: bool = False) -> int:
 
 
 # --- the proofs themselves ------------------------------------------------------------------------------------
-
-
 def test_a_slice_of_every_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--quick", "--state", str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -68,8 +66,6 @@ def test_full_shares_cover_everything() -> None:
 
 
 # --- a wrong route is noticed ---------------------------------------------------------------------------------
-
-
 def wrong(function: Callable[..., Any], at: float) -> Callable[..., Any]:
     """A route whose result is off by one in the last float32 bit wherever the first operand has one value."""
 
@@ -184,8 +180,6 @@ def test_only_a_nan_excuses_a_nan() -> None:
 
 
 # --- the references of the proofs -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3", "e2m1", "e4m3fnuz", "e8m0"])
 @pytest.mark.parametrize("mode", runs.DETERMINISTIC)
 def test_runs_hold_between_their_starts(name: str, mode: Rounding) -> None:
@@ -247,7 +241,6 @@ def test_triples_are_of_the_format_and_of_every_stratum(name: str) -> None:
 
 
 # --- interrupting and going on --------------------------------------------------------------------------------
-
 ran: list[int] = []
 
 

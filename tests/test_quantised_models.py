@@ -36,8 +36,6 @@ X = torch.linspace(-3, 3, 5 * 16).reshape(5, 16).sin() * 2
 
 
 # --- dtypes -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("make", [int8_linears, int4_linears])
 def test_a_model_of_another_dtype_stays_one(make: Any, dtype: torch.dtype) -> None:
@@ -108,8 +106,6 @@ def test_histograms_of_a_16_bit_model() -> None:
 
 
 # --- models -----------------------------------------------------------------------------------------------------
-
-
 class Shared(nn.Module):
     """One linear layer under two names and called twice, by keyword."""
 
@@ -185,8 +181,6 @@ def test_observing_leaves_a_model_as_it_was() -> None:
 
 
 # --- misuse -----------------------------------------------------------------------------------------------------
-
-
 class Unused(nn.Module):
     def __init__(self) -> None:
         super().__init__()

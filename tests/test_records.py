@@ -227,8 +227,6 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 # --- files --------------------------------------------------------------------------------------------------------
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "f.txt"
     path.write_text("old")

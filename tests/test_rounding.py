@@ -113,8 +113,6 @@ def oracle(
 
 
 # --- our own three routes ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("fmt", TABLED, ids=fmt_id)
 def test_grid_and_kernels_agree(fmt: Format, dtype: type) -> None:
@@ -206,8 +204,6 @@ def test_any_format_any_rounding(data: st.DataObject) -> None:
 
 
 # --- third parties ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_fp16_is_numpys(dtype: type) -> None:
     x = np.concatenate([regimes(get("fp16"), dtype), random_floats(11, 1 << 18, dtype)])
@@ -300,8 +296,6 @@ def test_mpfr(name: str, mode: str) -> None:
 
 
 # --- how results are delivered ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3fnuz", "e8m0"])
 @pytest.mark.parametrize("mode", ["rne", "rtn", "stochastic"])
 def test_thread_count_does_not_matter(fmt: str, mode: str) -> None:

@@ -116,8 +116,6 @@ def test_the_csv_is_exact_and_plain(tmp_path: Path) -> None:
 
 
 # --- what goes wrong is a row -------------------------------------------------------------------------------------
-
-
 def test_a_check_that_fails_or_raises_is_a_row_that_fails() -> None:
     checks = (
         toy.claim("no", Evidence.PROVED, lambda result: failed("0101 against 0100")),
@@ -166,8 +164,6 @@ def test_unknown_names_are_errors_before_anything_runs(tmp_path: Path) -> None:
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------------
-
-
 def gpu(tmp_path: Path, device: str, flip: bool = False) -> None:
     where = {**environment.describe("cpu"), "kind": "cuda", "device": device, "torch": "2.13.0"}
     one = recorder.record_one("toy", where, "quick", "cpu")
@@ -206,8 +202,6 @@ def test_a_refused_record_is_a_row_that_fails(tmp_path: Path) -> None:
 
 
 # --- the manifest -------------------------------------------------------------------------------------------------
-
-
 def test_the_manifest_says_how_the_data_was_made(tmp_path: Path) -> None:
     run(out=tmp_path)
     said = json.loads((tmp_path / "MANIFEST.json").read_text())["toy"]
@@ -274,7 +268,6 @@ def test_check_without_a_manifest_or_an_entry_says_so(tmp_path: Path) -> None:
 
 
 # --- interruption -------------------------------------------------------------------------------------------------
-
 INTERRUPTED = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -339,7 +332,6 @@ def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: P
 
 
 # --- side by side -------------------------------------------------------------------------------------------------
-
 SIDE_BY_SIDE = """
 import os, sys
 sys.path.insert(0, {tests!r})
@@ -421,7 +413,6 @@ def test_an_interrupt_ends_all_that_run_side_by_side(tmp_path: Path) -> None:
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
-
 ROWS = [
     Row("sums", "a claim " + "that is long " * 8, "proved", passed("1,024 results, every bit")),
     Row("sums", "short", "hardware, recorded", absent("no record for this hardware")),

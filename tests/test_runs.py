@@ -50,7 +50,6 @@ def stop_at(last: int):  # type: ignore[no-untyped-def]
 
 
 # --- a file's content -------------------------------------------------------------------------------------------
-
 STATE = {
     "halves": torch.tensor([0x7E01, 0xFC00, 0x8000, 1], dtype=torch.uint16).view(torch.float16).reshape(2, 2),
     "brain": torch.tensor([-0.0, 1.5, float("nan")], dtype=torch.bfloat16),
@@ -174,8 +173,6 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
 
 
 # --- going on ---------------------------------------------------------------------------------------------------
-
-
 MOVING = replace(policies.get("fp16_master"), name="moving",
                  scaler=policies.scaler("DynamicScaler", init_scale=2.0**24, growth_interval=5))  # fmt: skip
 STOCHASTIC = Policy("stochastic", "", weights="bf16", states="bf16", update="stochastic")
@@ -321,7 +318,6 @@ def test_the_loop_is_the_formula() -> None:
 
 
 # --- another run's file -----------------------------------------------------------------------------------------
-
 OTHER = {
     "seed": ({"seed": 1}, "seed is 0 in the file and 1 here"),
     "policy": (
@@ -355,8 +351,6 @@ def test_a_file_of_another_run_is_refused_with_the_reason(what: str, tmp_path: P
 
 
 # --- what is not finite -----------------------------------------------------------------------------------------
-
-
 class Exploding(nn.Module):
     """Its first layer's values are large from the start."""
 
@@ -452,8 +446,6 @@ def test_a_dynamic_scale_finds_its_way_down_and_says_so() -> None:
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("asked", "text"),
     [({"task": "digit"}, "unknown task 'digit'. Allowed: digits, digits_mlp, characters. Did you mean 'digits'?"),

@@ -58,7 +58,6 @@ def give(optimizer: Counting, gradients: list[np.ndarray]) -> None:
 
 
 # --- against torch -------------------------------------------------------------------------------------------------
-
 PATTERNS = 2_500
 
 
@@ -155,8 +154,6 @@ def test_state_is_grad_scalers_and_goes_both_ways() -> None:
 
 
 # --- the published sequences -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("before", "found_inf", "after"),
     [((65536.0, 1998), False, (65536.0, 1999)),
@@ -251,8 +248,6 @@ def test_keras_divides_where_torch_multiplies_by_the_reciprocal() -> None:
 
 
 # --- the loop's rules ------------------------------------------------------------------------------------------------
-
-
 def test_scaling_multiplies_a_loss_as_torch_does() -> None:
     losses = [torch.tensor(3.0), torch.tensor([2.0, 4.0], dtype=torch.float16)]
     ours, theirs = DynamicScaler(512.0), torch.amp.GradScaler("cpu", 512.0)
@@ -329,7 +324,6 @@ def test_it_drives_a_real_training_step() -> None:
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
-
 ALLOWED = "; allowed: a finite number above 0 (float32: 2**-149 to 3.4e38)."
 
 
@@ -446,8 +440,6 @@ def test_a_state_of_another_configuration_is_refused(change, text) -> None:  # t
 
 
 # --- FP8: a scale for each tensor ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", ["e4m3", "e5m2", "e3m4", "fp16"])
 def test_the_amax_scale_is_the_largest_power_of_two_that_does_not_overflow(fmt: str) -> None:
     largest = fplab.formats.get(fmt).max

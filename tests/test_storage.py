@@ -58,8 +58,6 @@ def full_disk() -> Iterator[None]:
 
 
 # --- writing --------------------------------------------------------------------------------------------------
-
-
 def test_threads_write_one_path_and_readers_see_whole_files(tmp_path: Path) -> None:
     """With a part named by the process alone, one thread renamed or removed the part of another."""
     path, torn = tmp_path / "one", []
@@ -155,7 +153,6 @@ def test_every_writer_of_the_manifest_is_in_it(tmp_path: Path) -> None:
 
 
 # --- progress -------------------------------------------------------------------------------------------------
-
 GOOD = {"attempts": 2, "first_attempt": "2026-01-01T00:00:00+00:00", "first_passed": None}
 
 
@@ -180,8 +177,6 @@ def test_progress_that_lost_an_entry_keeps_a_copy(
 
 
 # --- full disks -------------------------------------------------------------------------------------------------
-
-
 def test_a_full_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,8 +212,6 @@ def test_a_proof_that_cannot_be_remembered_ends_in_a_sentence(tmp_path: Path) ->
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
-
-
 def archive(**members: bytes) -> bytes:
     """An archive of what may be no arrays."""
     buffer = io.BytesIO()

@@ -80,8 +80,6 @@ def house(tmp_path: Path) -> House:
 
 
 # --- a format ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_format_is_one_file(house: House) -> None:
     house.edit(
         "formats.py", ('    Format("e8m0"', '    Format("e4m2", 4, 2, specials=Specials.NONE),\n    Format("e8m0"')
@@ -108,7 +106,6 @@ def test_an_impossible_format_names_itself() -> None:
 
 
 # --- a GPU ------------------------------------------------------------------------------------------------------------
-
 NEW_GPU = '    GPU("RTX9090", "Ada", (8, 9), ("mma",), _ADA[:3]),\n)  # fmt: skip'
 
 
@@ -156,7 +153,6 @@ def test_a_row_that_cannot_be_is_refused_by_its_name(change, message) -> None:
 
 
 # --- an algorithm -----------------------------------------------------------------------------------------------------
-
 TREEWISE = '''
 """Trees of FP32 additions: products of a group pairwise, then their sum onto c, every addition to nearest."""
 
@@ -231,7 +227,6 @@ def test_a_file_without_an_algorithm_names_itself(monkeypatch: pytest.MonkeyPatc
 
 
 # --- a rounding -------------------------------------------------------------------------------------------------------
-
 OLD = '    ODD = "odd"'
 NEW = '    RNZ = "rnz", "to nearest, ties toward zero", lambda share, odd, negative, word: share > HALF'
 NUMBER = ('"stochastic": 6}\nRNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC', '"stochastic": 6, "rnz": 7}\n'
@@ -284,7 +279,6 @@ def test_every_rounding_has_its_kernel() -> None:
 
 
 # --- an experiment ----------------------------------------------------------------------------------------------------
-
 HALVES = '''
 """How many halves of an FP16 number it takes to reach zero."""
 

@@ -209,8 +209,6 @@ def test_fp16_dot_in_fp32_by_hypothesis(pairs: list[tuple[float, float]], mode: 
 
 
 # --- third parties ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_sequential_is_numpys_accumulate(dtype: Any) -> None:
     rng = np.random.default_rng(0)
@@ -262,8 +260,6 @@ def test_numpys_float16_sum_is_not_sequential_and_ours_says_which_it_is() -> Non
 
 
 # --- behaviour -------------------------------------------------------------------------------------------------------
-
-
 def test_results_do_not_depend_on_the_thread_count() -> None:
     x = np.random.default_rng(3).standard_normal((300, 1000))
     results = []

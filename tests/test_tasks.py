@@ -25,8 +25,6 @@ PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-
 
 
 # --- the text ---------------------------------------------------------------------------------------------------
-
-
 def test_the_text_is_the_fixed_one() -> None:
     raw = text().encode("ascii")
     assert (len(raw), hashlib.sha256(raw).hexdigest()) == (201_480, DIGEST)
@@ -71,8 +69,6 @@ def test_an_unknown_part_is_refused() -> None:
 
 
 # --- batches ----------------------------------------------------------------------------------------------------
-
-
 def same(one: tasks.Batch, two: tasks.Batch) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
@@ -117,8 +113,6 @@ def test_held_out_windows_cover_the_held_out_text_once() -> None:
 
 
 # --- models -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", tasks.TASKS, ids=lambda t: t.name)
 def test_a_model_is_decided_by_its_seed_and_torchs_generator_left_alone(task: Task) -> None:
     torch.manual_seed(5)

@@ -60,8 +60,6 @@ def hooks_of(model: nn.Module) -> int:
 
 
 # --- what is counted -----------------------------------------------------------------------------------------------
-
-
 def test_every_value_of_every_kind_is_counted_once():
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters())
@@ -211,8 +209,6 @@ def test_memory_does_not_grow_with_the_steps():
 
 
 # --- models of every kind --------------------------------------------------------------------------------------------
-
-
 class Twice(nn.Module):
     """A module called twice, a shared module, tied weights, outputs in a dictionary, a frozen layer, one never used."""
 

@@ -165,8 +165,6 @@ def test_a_format_that_cannot_replace_fp32_is_refused(name):
 
 
 # --- changes lost ---------------------------------------------------------------------------------------------------
-
-
 def pairs() -> tuple[Array, Array]:
     """Weights and changes around half of their spacing, in every format, with ties on both sides, and at random."""
     weights, moves = [], []
@@ -226,8 +224,6 @@ def test_values_that_stand_still_under_a_gradient_are_counted():
 
 
 # --- tensors as bits ------------------------------------------------------------------------------------------------
-
-
 def test_any_tensor_is_read_as_float32_bits():
     x = torch.arange(12.0).reshape(3, 4) - 5
     want = x.numpy().reshape(-1).view(np.uint32)

@@ -35,8 +35,6 @@ def plain() -> watch:
 
 
 # --- where a run broke ---------------------------------------------------------------------------------------------
-
-
 def test_a_run_that_diverges_in_fp16_is_named_at_its_first_infinity():
     seen = run(30, lr=60.0, fp16=True, momentum=0.0)
     first = seen.first
@@ -147,8 +145,6 @@ def test_steps_that_are_not_counted_are_still_searched():
 
 
 # --- loss scaling ----------------------------------------------------------------------------------------------------
-
-
 def test_gradients_that_underflow_get_the_scale_that_saves_them():
     """A loss of a 2^-18th: FP16 would round most of its gradients to zero; the evidence is recounted by rounding."""
     divide = 2.0**18
@@ -325,8 +321,6 @@ def test_a_scaler_of_one_s_own_and_a_scale_that_is_no_power_of_two():
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
-
-
 def test_the_report_says_what_must_stay_fp32(plain):
     found = plain.report()
     lost = plain.lost()

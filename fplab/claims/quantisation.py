@@ -87,8 +87,6 @@ def straight_through() -> Iterator[Part]:
 
 
 # --- 8-bit optimizers -------------------------------------------------------------------------------------------
-
-
 @tries("eight-bit-step")
 def eight_bit_step() -> Iterator[Part]:
     """The first two steps of 8-bit Adam's momentum, by hand."""

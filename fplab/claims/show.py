@@ -65,8 +65,6 @@ class Overview:
 
 
 # --- the notebook's prose ---------------------------------------------------------------------------------------
-
-
 @door
 def markdown(claim: SourceClaim) -> str:
     """The cell above a claim's code in ``notebooks/claims.ipynb``, both languages; a test holds it to this."""

@@ -31,8 +31,6 @@ def share(mask: Any) -> str:
 
 
 # --- sums -------------------------------------------------------------------------------------------------------
-
-
 @tries("fp32-partials")
 def fp32_partials() -> Iterator[Part]:
     """A long sum of FP16 products with each accumulator, stored as FP16; and what Tensor Cores keep between blocks."""
@@ -69,8 +67,6 @@ def all_underflow() -> Iterator[Part]:
 
 
 # --- underflow and loss scaling ---------------------------------------------------------------------------------
-
-
 @tries("small-gradients")
 def small_gradients() -> Iterator[Part]:
     """Recorded gradients in FP16 and in BF16."""
@@ -110,8 +106,6 @@ def gradient_times_lr() -> Iterator[Part]:
 
 
 # --- training ---------------------------------------------------------------------------------------------------
-
-
 @tries("compute-and-storage")
 def compute_and_storage() -> Iterator[Part]:
     """What CUDA's autocast casts to FP16, and what it does in FP32."""

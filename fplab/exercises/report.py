@@ -187,8 +187,6 @@ def _table(rows: list[Line], report: Report) -> list[str]:
 
 
 # --- HTML ------------------------------------------------------------------------------------------------------
-
-
 def html_of(report: Report) -> str:
     """The report as one fragment in the page's own colours; a sign stands beside every colour."""
     sign, colour = ("✓", GREEN) if report.passed else ("✗", RED)

@@ -312,7 +312,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -453,7 +452,6 @@ def learned(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
 GRIDS = ("int8", "uint8", "int4_full")
 ZERO_POINTS = {"int8": 0, "uint8": 37, "int4_full": -3}
 CHANNELS, LENGTH = 16, 256
@@ -550,7 +548,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 TITLES = [rule.title for rule in CALIBRATORS]
 ACCURACY = [0, 50, 80, 90, 95, 98, 100]
 

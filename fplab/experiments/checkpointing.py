@@ -213,8 +213,6 @@ def operations(module: nn.Module, inputs: tuple[torch.Tensor, ...], backward: bo
 
 
 # --- the formula ------------------------------------------------------------------------------------------------
-
-
 def by_formula(params: Params, function: Callable[[Params, str, int], int]) -> np.ndarray:
     """What a function of the formula says of every (precision, way)."""
     return np.array([[function(params, way, UNIT[p]) for way in params.ways] for p in PRECISIONS])
@@ -300,7 +298,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -378,8 +375,6 @@ def best(result: Result) -> Outcome:
 
 
 # --- what a GPU must give ---------------------------------------------------------------------------------------
-
-
 def cases(params: Params) -> Iterator[Case]:
     """Gradients without and with recomputation: no byte differs, (precision, way)."""
     shape = (len(PRECISIONS), len(params.ways))
@@ -403,7 +398,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 NAMES = {"none": "nothing again", "selective": "attention's core again", "segments of 1": "every layer by itself"}
 
 

@@ -234,7 +234,6 @@ def averaged(params: Params, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
 
 # --- replicas under loss scaling --------------------------------------------------------------------------------
-
 RANKS = 4  # of the replicas, and of the drawn collectives
 POLICIES = ("together", "alone")
 GROWTH = 8  # steps without an overflow after which a scale doubles
@@ -310,7 +309,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -440,8 +438,6 @@ def by_gloo(given: torch.Tensor) -> torch.Tensor:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
-
 def case_inputs(fmt: str) -> Arrays:
     """Finite values of 64 ranks between 2^-9 and 16 in magnitude, of both signs: bits of the format."""
     raw = philox_bits(7, 64 * 4096, np.uint16)
@@ -470,8 +466,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shown:
     """A collective that is drawn. ``given``: who has what at first, a bit a rank; ``columns``: room for frames."""

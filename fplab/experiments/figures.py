@@ -80,8 +80,6 @@ def write_figures(
 
 
 # --- the table --------------------------------------------------------------------------------------------------
-
-
 def csv_text(columns: Columns) -> str:
     """Columns of equal length as CSV; a float as its shortest exact text, an integer as an integer, None as nothing.
 
@@ -112,8 +110,6 @@ def _cell(value: Any) -> str:
 
 
 # --- the manifest -----------------------------------------------------------------------------------------------
-
-
 def entry(experiment: Experiment, result: Any, size: str) -> dict[str, Any]:
     """What the manifest says of one run."""
     arrays = {name: array_of(result, name) for name in sorted(experiment.digested())}

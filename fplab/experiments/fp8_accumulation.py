@@ -78,8 +78,6 @@ class Params:
 
 
 # --- operands, products, errors ---------------------------------------------------------------------------------
-
-
 def drawn_codes(distribution: str, key: int, rows: int, k: int) -> Array:
     """E4M3 codes (rows, k): each drawn with the probability, to 2**-32, that a random number rounds to it."""
     limits, found_codes = limits_of(distribution)
@@ -151,8 +149,6 @@ def significant_bits(found: Array) -> int:
 
 
 # --- the run ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Result:
     """Products by K, promotion interval and size.
@@ -249,7 +245,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 NAMES = (say("normal"), say("uniform, both signs"), say("uniform, positive"))
 ACCUMULATORS = (verbatim("H100"), say("H100, promoted every 128"), verbatim("Ada"), verbatim("B200"))
@@ -420,7 +415,6 @@ def blackwell(result: Result) -> Outcome:
 
 
 # --- torch's FP8 product on a GPU -------------------------------------------------------------------------------
-
 ROWS = 64
 BLOCK = 32  # products of one instruction
 QUESTIONS = {True: "In which order of k, and is it one chain?", False: "After how many products are sums promoted?"}
@@ -509,7 +503,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 TITLES = ("Normal", "Uniform on (-1, 1)", "Uniform on (0, 1)")
 SHORT = ("H100, one chain", "H100, promoted", "Ada", "B200")
 LOOKS = (1, 0, 5, 2)

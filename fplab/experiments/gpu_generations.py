@@ -236,8 +236,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- a step by hand, without autograd and without the emulation -------------------------------------------------
-
-
 def product(gpu: str | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """A B of float32 matrices, on a GPU of operands rounded to FP16; without one, torch's."""
     import torch
@@ -297,7 +295,6 @@ def answers_by_hand(weights: list[np.ndarray], params: Params) -> np.ndarray:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 FEW, MANY = 0.05, 0.25  # what the claim's words mean, as shares
 
@@ -420,7 +417,6 @@ def learning(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute: the products of one training step, of operands that a short FP32 training reached -----
-
 TRAINED = 11  # steps before the one whose operands are taken: an epoch
 NAMES = (
     "layer 1, k = 64",
@@ -481,7 +477,6 @@ def given(params: Params, name: str) -> Arrays:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 LOOKS = {"V100": 1, "A100": 2, "H100": 0, "one weight": 6, "all weights": 4, "FP32": 5}
 LABELS = {"one weight": "H100, 1 weight + ulp", "all weights": "H100, all + ulp", "FP32": "plain FP32"}
 PARTING = ("V100", "A100", "all weights", "FP32")

@@ -51,8 +51,6 @@ def half(x: Array) -> Array:
 
 
 # --- operands that occurred -------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1)
 def tensors(seed: int = 0) -> dict[str, Array]:
     """Train, and take one forward and backward pass of 1,024 images: float32 arrays (NCHW), gradients not yet scaled.
@@ -127,8 +125,6 @@ def alive(x: Array, rows: int, key: int) -> Array:
 
 
 # --- products ---------------------------------------------------------------------------------------------------
-
-
 def on_gpu(a: Array, b: Array, gpu: str, fmt: str, at: Array, **options: Any) -> Array:
     """A chain of blocks over values a (M, K), b (N, K), at every length: float32 (M, N, S).
 
@@ -243,7 +239,6 @@ def compared_columns(kinds: Mapping[str, Any], way: str, names: Sequence[Text]) 
 
 
 # --- axes -------------------------------------------------------------------------------------------------------
-
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

@@ -233,7 +233,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -355,7 +354,6 @@ def published(result: Result) -> Outcome:
 
 
 # --- what a GPU must hold: bytes by kind, as torch's allocator and autograd report them there ---------------------
-
 PRECISIONS = ("fp32", "mixed", "bf16")
 RECOMPUTED = ("none", "selective", "full")
 
@@ -445,7 +443,6 @@ def held_states(params: Params, precision: str, inputs: tuple[torch.Tensor, ...]
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 EXTRA_LOOKS = {  # colour and hatch
     "statistics": (0, ""),
     "causal masks": (3, "\\\\\\\\"),

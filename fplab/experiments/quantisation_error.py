@@ -254,7 +254,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 MOST = 1 << 15  # elements of each kind that vectorised checks take
 # Mean absolute, mean relative and root mean square error by block size, as printed, computed independently of this lab.
@@ -442,7 +441,6 @@ def worse(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
 CASE_BLOCK = 256
 
 
@@ -500,7 +498,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 LOOKS = {"dynamic": 0, "linear": 1, "tree": 2, "quantile": 3}
 DATA = {"normal": "normal data", "heavy": "heavy tails", "weight": "weights", "gradient": "gradients",
         "m": "first moment", "v": "second moment"}  # fmt: skip

@@ -84,8 +84,6 @@ def cases_of(name: str, size: str) -> tuple[Case, ...]:
 
 
 # --- recording --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Recording:
     """What was recorded of one experiment: the record and its files with their sizes in bytes."""
@@ -260,8 +258,6 @@ def _message(error: Exception) -> str:
 
 
 # --- verifying --------------------------------------------------------------------------------------------------
-
-
 def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
     """What a device computed against what the lab says, bit by bit, from the inputs that the device had.
 

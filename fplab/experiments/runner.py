@@ -190,8 +190,6 @@ def raised(error: Exception) -> Outcome:
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------
-
-
 def gpu_records(folders: Sequence[Path] | None = None) -> tuple[list[Record], list[Row]]:
     """The GPU records in folders (the package's own by default), and a failing row for each file that is refused."""
     kept, refused = [], []
@@ -259,8 +257,6 @@ def summed(found: Sequence[Evidenced]) -> Outcome:
 
 
 # --- the manifest again -----------------------------------------------------------------------------------------
-
-
 def check_manifest(folder: Path, names: Sequence[str] | None = None, quiet: bool = False) -> list[Row]:
     """Run experiments again as the manifest of a folder says, and compare the digests of their arrays."""
     chosen = known(names)

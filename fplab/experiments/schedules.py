@@ -161,7 +161,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -258,8 +257,6 @@ def shorter_chains(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
-
 def micro_batches(rows: Any) -> dict[str, Any]:
     """Gradients accumulated one after the other, in their own format and in FP32."""
     half, wide = rows[0] - rows[0], cast(rows[0] - rows[0], "fp32")
@@ -276,7 +273,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved 1F1B, two chunks a stage"}
 
 

@@ -128,7 +128,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -200,8 +199,6 @@ def products(result: Result) -> Outcome:
 
 
 # --- figure ---------------------------------------------------------------------------------------------------------
-
-
 def units(result: Result) -> draw.Figure:
     """How many results of each unit were compared, and what this CPU lacks."""
     figure = draw.new_figure(8, 5.4)

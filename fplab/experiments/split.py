@@ -70,8 +70,6 @@ class Params:
 
 
 # --- a number as two parts --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Scheme:
     """FP32 numbers as sums of two narrow ones.
@@ -139,8 +137,6 @@ def worst_by_binade(values: int) -> Array:
 
 
 # --- ways to multiply -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Method:
     """``products``: how many of the parts; 0 is a chain of FP32 fused multiply-adds. ``outside``: c = 0 always."""
@@ -202,8 +198,6 @@ def multiply(a: Array, b: Array, method: Method) -> Array:
 
 
 # --- the run ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Products(Compared):
     """``results`` by method. Exact sums: ``partial`` (n, M, N, S), of the first n products of scaled parts, n = 1 to 4;
@@ -320,7 +314,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -453,7 +446,6 @@ def gradients(result: Result) -> Outcome:
 
 
 # --- what a GPU must do -----------------------------------------------------------------------------------------
-
 LENGTH, INSIDE, INSTRUCTION = 256, 4096, 16
 UNREDUCED = {REDUCED.format("fp16"): False}
 
@@ -539,7 +531,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 SHOWN = {  # how the legend and the line's end name a method, and its look
     "half": ("FP16 (one product)", "FP16", 6),
     "two": ("2 products", "2 products", 7),

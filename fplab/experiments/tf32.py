@@ -55,8 +55,6 @@ class Params:
 
 
 # --- operands and ways to multiply ------------------------------------------------------------------------------
-
-
 def operands(kind: str, rows: int, log2_last: int) -> tuple[Array, Array]:
     """Float32 A and B (rows, K). Made up: multiples of 2**-24 between -1 or 0 and 1."""
     if kind not in MADE_UP:
@@ -126,8 +124,6 @@ def multiply_adds(a: Array, b: Array, at: Array) -> Array:
 
 
 # --- the run ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Products(Compared):
     """``results`` by variant; of converted operands, by conversion, ``converted`` sums and ``kept``, of magnitudes."""
@@ -207,7 +203,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -336,7 +331,6 @@ def published(result: Result) -> Outcome:
 
 
 # --- what a GPU must multiply -----------------------------------------------------------------------------------
-
 IDENTITY = 64  # K of the product with the identity
 
 
@@ -378,7 +372,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 FP32 = len(CONVERSIONS) + 1  # its look, after those of the conversions
 TITLES = {"random": "Random signs", "positive": "All positive", REAL[2]: "Activations × gradients"}
 STAIRS = (  # title, its mean and where that is written

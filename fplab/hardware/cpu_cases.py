@@ -64,8 +64,6 @@ def mode_name(rounding: str, daz: bool, ftz: bool) -> str:
 
 
 # --- +, -, x, /, square root and fused multiply-add under MXCSR -----------------------------------------------------
-
-
 def arithmetic(operation: str, fmt: str, n: int) -> Case:
     """One operation in four roundings, with subnormal operands and results kept and flushed: bits and flags."""
     unit, bits = cpu_units.SCALARS[operation, fmt], f"bits{WIDTHS[fmt]}"
@@ -145,8 +143,6 @@ def with_x86_nans(fmt: str, operands: list[Array], codes: Array, flags: Array) -
 
 
 # --- conversions ----------------------------------------------------------------------------------------------------
-
-
 def to_half(n: int) -> Case:
     """FP32 to FP16 in four roundings."""
 
@@ -210,8 +206,6 @@ def flushed(x: Array) -> Array:
 
 
 # --- dot products ---------------------------------------------------------------------------------------------------
-
-
 def pairs_of_bf16(n: int) -> Case:
     """c + a1 b1, then + a0 b0: two fused multiply-adds of FP32, the odd element first."""
 
@@ -275,8 +269,6 @@ def into_int32(total: Array, wraps: bool) -> Array:
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
-
-
 def on_the_cpu(device: str) -> None:
     """It is the CPU that is asked."""
     if device != "cpu":

@@ -114,8 +114,6 @@ def sqrt_case(fmt: str) -> Case:
 
 
 # --- contraction ------------------------------------------------------------------------------------------------
-
-
 def contraction_case(fmt: str) -> Case:
     """Operations whose a*b + c the compiler may fuse. Half formats compute in FP32 and round once at the end."""
     hypotheses = {
@@ -171,8 +169,6 @@ def contracted(fmt: str, fused: str, given: Arrays, meta: Meta, narrow: bool = F
 
 
 # --- functions --------------------------------------------------------------------------------------------------
-
-
 def function_case(fmt: str) -> Case:
     """exp and its relatives on every code."""
 
@@ -201,8 +197,6 @@ def rounded(fmt: str, twice: bool, given: Arrays, meta: Meta) -> Arrays:
 
 
 # --- casts ------------------------------------------------------------------------------------------------------
-
-
 def from_fp64_case() -> Case:
     """FP64 to narrow formats, just above and below midpoints: once, or through FP32."""
     targets = ("fp32", "fp16", "bf16", "e4m3", "e5m2")
@@ -238,8 +232,6 @@ def from_fp64_case() -> Case:
 
 
 # --- optimizers -------------------------------------------------------------------------------------------------
-
-
 def optimizer_case(name: str) -> Case:
     """Three steps of an optimizer on 512 FP32 parameters, in each of torch's three ways."""
 

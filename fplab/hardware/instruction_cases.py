@@ -84,8 +84,6 @@ def matrix_emulate(mma: Instruction, options: dict[str, Any], given: Arrays, met
 
 
 # --- single numbers ---------------------------------------------------------------------------------------------
-
-
 def scalar_cases() -> tuple[Case, ...]:
     """A case for each instruction on single numbers."""
     return tuple(scalar_case(scalar, key) for key, scalar in enumerate(SCALARS, start=1))

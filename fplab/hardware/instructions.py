@@ -159,7 +159,6 @@ def _operands(constraint: str, name: str, count: int) -> str:
 
 
 # --- the table --------------------------------------------------------------------------------------------------
-
 _SM75, _SM80, _SM89, _SM90 = (7, 5), (8, 0), (8, 9), (9, 0)
 _PAIRS = tuple((a, b) for a in FP8 for b in FP8)
 
@@ -201,8 +200,6 @@ def get(name: str) -> Instruction:
 
 
 # --- instructions on single numbers -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Scalar:
     """An instruction on single numbers: ``opcode`` with ``operands`` inputs of ``source`` bits and one result.

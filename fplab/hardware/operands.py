@@ -104,8 +104,6 @@ def exponent_of(codes: Codes, fmt: str) -> np.ndarray:
 
 
 # --- regimes ----------------------------------------------------------------------------------------------------
-
-
 def random(draw: Draw, mma: Instruction, rows: int, k: int | None = None) -> Triple:
     """Exponents within 0, 1, 3, 6, 12 or all binades of each other, c within 28 below and 8 above the products."""
     k = k or mma.k
@@ -374,8 +372,6 @@ def long(draw: Draw, mma: Instruction, rows: int) -> Triple:
 
 
 # --- integers ---------------------------------------------------------------------------------------------------
-
-
 def integers(draw: Draw, mma: Instruction, rows: int, k: int | None = None) -> Triple:
     """Uniform INT8 operands and INT32 c."""
     k = k or mma.k

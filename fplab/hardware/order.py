@@ -111,8 +111,6 @@ def chain_counts(n: int, block: int, given: Arrays, meta: Meta) -> Arrays:
 
 
 # --- masks on a device ------------------------------------------------------------------------------------------
-
-
 def counts(summation: Summation, given: Arrays, device: str) -> Arrays:
     """Run the operation on rows of masks, as many at a time as its shape has, and count what is left."""
     torch = torch_for(device)

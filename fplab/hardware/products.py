@@ -108,8 +108,6 @@ def cases() -> tuple[Case, ...]:
 
 
 # --- one product ------------------------------------------------------------------------------------------------
-
-
 def product_case(product: Product, key: int) -> Case:
     """Inputs ``a`` (rows, K), ``b`` (columns, K) and for addmm ``c``; outputs ``d`` (rows, columns) and ``moved``."""
     settled = product.call == "int_mm"
@@ -213,7 +211,6 @@ CALLS: dict[str, Callable[[Product, Any, Any, Any], Any]] = {
 
 
 # --- hypotheses -------------------------------------------------------------------------------------------------
-
 Plan = Mapping[str, Any]
 ONE_CHAIN: Plan = {}
 
@@ -290,8 +287,6 @@ def plain_product(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Convolution:
     """One conv2d: ``shape`` is batch, channels, height and width, filters, and the filter's width (padding half)."""

@@ -69,8 +69,6 @@ def dot_rows(mma: Instruction, a: Codes, b: Codes, c: Codes, device: str, launch
 
 
 # --- the layout of fragments ------------------------------------------------------------------------------------
-
-
 def layout_operands(mma: Instruction, key: int) -> Arrays:
     """Tiles that show whether every element is where the kernel believes: small integers, exact in every format.
 

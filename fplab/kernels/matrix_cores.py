@@ -44,8 +44,6 @@ class Rule(NamedTuple):
 
 
 # --- pairwise sums ------------------------------------------------------------------------------------------------
-
-
 @inlined
 def _flushed(x):
     """A subnormal float32 as a zero of its sign."""
@@ -113,8 +111,6 @@ PAIRWISE = {(length, flushes): _pairwise(length, flushes) for length in (2, 4) f
 
 
 # --- sums in two steps --------------------------------------------------------------------------------------------
-
-
 @inlined
 def _exponent(bits, emin):
     """The exponent of a finite number, clamped; a zero's is -126."""

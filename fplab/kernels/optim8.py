@@ -44,8 +44,6 @@ class Coding(NamedTuple):
 
 
 # --- updates: (parameter, gradient, state 1, state 2, numbers) -> (parameter, state 1, state 2) -------------------
-
-
 @inlined
 def adam(p, g, m, v, n):
     """Adam and AdamW. ``step`` is -lr sqrt(1 - beta2^t) / (1 - beta1^t), ``eps`` that square root times eps."""
@@ -99,8 +97,6 @@ def _guarded(update, couples):
 
 
 # --- storing a block's new state ----------------------------------------------------------------------------------
-
-
 def _nearest(ranks):
     """The way to quantise a block to nearest, keyed or by search."""
 
@@ -140,8 +136,6 @@ def _save(state, codes, scales, k, keys, buffer, coding, start, store):
 
 
 # --- kernels ------------------------------------------------------------------------------------------------------
-
-
 def _blockwise(update, store, first, second):
     """The kernel of one update with the states that it has.
 

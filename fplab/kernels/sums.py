@@ -48,8 +48,6 @@ class Plan(NamedTuple):
 
 
 # --- the orders, over any arithmetic ----------------------------------------------------------------------------------
-
-
 def _orders(term, plus, plus_term, larger, zero):
     """The sum of a row in every order, for one arithmetic whose numbers are of the type of ``zero``.
 
@@ -150,8 +148,6 @@ def _orders(term, plus, plus_term, larger, zero):
 
 
 # --- the general version: codes -------------------------------------------------------------------------------------
-
-
 class Exactly(NamedTuple):
     """What the general version needs to know; ``state`` is (next random word, flags so far)."""
 
@@ -251,8 +247,6 @@ def general_rows(x, y, out, flags, plan, src, acc, options, seed, first, last):
 
 
 # --- the fast version: float64, round to nearest even ---------------------------------------------------------------
-
-
 class Target(NamedTuple):
     """An accumulator of p <= 24 bits as the fast version sees it."""
 

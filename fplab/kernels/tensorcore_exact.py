@@ -73,8 +73,6 @@ def fma_dot(a, b, c):
 
 
 # --- block-scaled FP4 -----------------------------------------------------------------------------------------
-
-
 @jit
 def grouped_block(a, b, start, ma, ea, mb, eb, per, c, p):
     """One block of ``p.length`` products in groups of 16, element by element; float32 bits in and out.

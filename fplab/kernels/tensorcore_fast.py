@@ -82,8 +82,6 @@ def _at(i):
 
 
 # --- loops over the terms of one block, of constant length, so that LLVM unrolls them ---------------------------
-
-
 def _largest(n):
     """The largest of ``n`` sums of exponents, as a function of (ea, at, eb, bt)."""
 
@@ -137,8 +135,6 @@ def _wide_sum(n):
 
 
 # --- roundings of a sum ---------------------------------------------------------------------------------------
-
-
 @inlined
 def _truncate_normal(v, r):
     """A float64 that is no FP32 subnormal, truncated to ``r.kept`` fraction bits; float32 bits."""
@@ -169,8 +165,6 @@ def _to_half(v, r):
 
 
 # --- packing --------------------------------------------------------------------------------------------------
-
-
 @inlined
 def _classify(bits, exponent):
     """Whether an element is tame, wide or special."""
@@ -250,8 +244,6 @@ def _take_apart(values, at, count, emin, significands, exponents, marks):
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------
-
-
 @inlined
 def _add_up(upper, at, lower, r):
     """``upper += lower; lower = 0`` on one row of a panel, by IEEE addition, to FP16 if the rule says so."""

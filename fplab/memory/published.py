@@ -30,8 +30,6 @@ ZERO_FIGURE_1 = ("120", "31.4", "16.6", "1.9")  # 7.5 billion parameters on 64 r
 
 
 # --- DeepSpeed's estimators --------------------------------------------------------------------------------------
-
-
 def deepspeed_zero2(
     parameters: int, gpus: int, nodes: int = 1, *, offload: bool, buffer: float = 1.5
 ) -> tuple[float, int]:
@@ -64,8 +62,6 @@ def deepspeed_zero3(
 
 
 # --- measurements of torchtitan ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Measured:
     """A published peak in GiB of a training run on H100s, and the options that describe the run.

@@ -141,8 +141,6 @@ def _message(one: Traffic) -> str:
 
 
 # --- what fits --------------------------------------------------------------------------------------------------
-
-
 def fitting(e: Counted) -> dict[int, int | None]:
     """For each size of GPU in GB, the fewest of them that hold the model, or None.
 
@@ -205,8 +203,6 @@ def times(total: int, capacity: int) -> str:
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------
-
-
 def as_dict(e: Counted) -> dict[str, Any]:
     """The estimate as plain values; bytes are integers."""
     options = {f.name: getattr(e.options, f.name) for f in dataclasses.fields(e.options)}
@@ -238,8 +234,6 @@ def as_json(e: Counted) -> str:
 
 
 # --- the figure's data ------------------------------------------------------------------------------------------
-
-
 def bars(e: Counted) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
     """A title, bytes by kind for each bar, and the GPU sizes in GB to compare with.
 

@@ -68,8 +68,6 @@ def _divided(group: Iterable[Tensor], tensor: int) -> tuple[Counter[tuple[int, .
 
 
 # --- model states -----------------------------------------------------------------------------------------------
-
-
 def states(stage: Stage, o: Options, rank: int = 0) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes of the model states of a data-parallel rank: on the device, and in CPU memory."""
     p, rule = recipes.precision(o.precision), recipes.optimizer(o.optimizer)
@@ -135,8 +133,6 @@ def chunks_of(shapes: Shapes, size: int) -> int:
 
 
 # --- activations ------------------------------------------------------------------------------------------------
-
-
 def saved(c: Transformer, stage: Stage, o: Options) -> int:
     """Bytes of saved activations when a stage holds the most micro-batches."""
     layer, ends = _terms(c, o)
@@ -169,8 +165,6 @@ def _total(terms: Iterable[Term], o: Options) -> int:
 
 
 # --- what lives only for a moment -------------------------------------------------------------------------------
-
-
 def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]:
     """Buffers beside the model states and the saved activations, by name.
 
@@ -212,8 +206,6 @@ def _moments(c: Transformer, stage: Stage, o: Options) -> dict[str, int]:
 
 
 # --- communication ----------------------------------------------------------------------------------------------
-
-
 def traffic(c: Transformer | None, stage: Stage, o: Options) -> tuple[Traffic, ...]:
     """What a rank of this stage sends in one step."""
     return (*_data_traffic(stage, o), *(_model_traffic(c, stage, o) if c is not None else ()))

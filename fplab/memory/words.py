@@ -59,7 +59,6 @@ def model(name: str) -> Text:
 SEMICOLON = CLAUSE
 
 # --- the title --------------------------------------------------------------------------------------------------
-
 PARAMETERS = say("{n:,} parameters")
 INFERENCE, OFFLOAD = say("inference in {format}"), say("offloading {what}")
 RECOMPUTE = say("recomputation {how}")
@@ -69,7 +68,6 @@ GPUS = say("{n} GPU{s}{degrees}")
 BRACKETS = say(" ({inside})")
 
 # --- bytes ------------------------------------------------------------------------------------------------------
-
 FULLEST, WHO, TOTAL = (say("on the fullest rank"), say("who takes what"), say("total"))
 BYTES, ON_CPU = say("bytes"), say("CPU memory, GB")
 TEMPORARY = say("temporary: {details}")
@@ -85,7 +83,6 @@ SENT = say("sent by one rank in a step:")
 MESSAGE, REPEATED = say("{collective} of {size}"), say(", {n} times")
 
 # --- what fits --------------------------------------------------------------------------------------------------
-
 FITS, NEEDS = say("fits"), say("does not fit: {times} times")
 NONE = say("no number is enough")
 AT_LEAST, IN_ALL = say("at least {n} GPU{s}{all}"), say(" = {size:,} GB")

@@ -134,8 +134,6 @@ def _region(settings: Settings) -> Iterator[None]:
 
 
 # --- casting operands ---------------------------------------------------------------------------------------------
-
-
 def eligible(x: Any) -> bool:
     """Whether autocast may cast an operand: a floating-point tensor of the CPU, but not FP64."""
     return isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64 and x.is_cpu
@@ -194,7 +192,6 @@ def widest(args: Any, current: torch.dtype, lower: torch.dtype) -> torch.dtype:
 
 
 # --- the kernels ----------------------------------------------------------------------------------------------------
-
 Operation = Any  # an overload of torch.ops.aten
 Kernel = Callable[..., Any]
 
@@ -327,8 +324,6 @@ def _kernel(name: str, before: Any | None) -> Kernel:
 
 
 # --- installing -------------------------------------------------------------------------------------------------------
-
-
 def _overload(name: str) -> Operation:
     operator, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, operator), overload or "default")

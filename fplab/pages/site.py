@@ -53,8 +53,6 @@ def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
-
-
 def link(chapter: Chapter, before: Text | None = None, rel: str = "") -> str:
     how = f' rel="{rel}"' if rel else ""
     says = f"<small>{both(before)}</small> " if before else ""

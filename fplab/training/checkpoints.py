@@ -73,8 +73,6 @@ def _demand_same(path: Path, theirs: Configuration, ours: Configuration) -> None
 
 
 # --- state as JSON and arrays -----------------------------------------------------------------------------------
-
-
 def _taken(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     """A value as JSON; what it holds of tensors and arrays goes into ``arrays``, as bytes."""
     if isinstance(value, Tensor):

@@ -148,8 +148,6 @@ class Policy:
 
 
 # --- the whole-model cast ---------------------------------------------------------------------------------------
-
-
 class CastModel(nn.Module):
     """A model whose parameters and inputs are cast to one dtype where they are used.
 
@@ -195,7 +193,6 @@ def to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 # --- the table --------------------------------------------------------------------------------------------------
-
 _APEX = "NVIDIA Apex, apex/amp/frontend.py"
 _KERAS = "Keras 3, keras/src/dtype_policies and optimizers/loss_scale_optimizer.py"
 _MIXED = "Micikevicius et al. 2018, arXiv 1710.03740"

@@ -48,8 +48,6 @@ def first_bad_parameter(model: nn.Module) -> tuple[str, Tensor] | None:
 
 
 # --- the loss ---------------------------------------------------------------------------------------------------
-
-
 def loss_not_finite(step: int, loss: Tensor, model: nn.Module, again: Callable[[], object]) -> StoppedError:
     """The error for a loss; ``again()`` computes the loss once more, and the first layer to go wrong is found."""
     found = first_bad_layer(model, again)
@@ -103,8 +101,6 @@ def _format(tensor: Tensor) -> str:
 
 
 # --- the weights ------------------------------------------------------------------------------------------------
-
-
 def weights_not_finite(
     step: int, name: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer, policy: Policy, scale: float,
     before: float,

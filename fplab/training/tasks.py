@@ -90,8 +90,6 @@ class Task:
 
 
 # --- the digits -------------------------------------------------------------------------------------------------
-
-
 def epochs(examples: int, batch: int, seed: int, steps: int, start: int = 0) -> Iterator[np.ndarray]:
     """The indices of each step's batch: every epoch a permutation, less its incomplete end."""
     each = examples // batch
@@ -153,8 +151,6 @@ DIGITS_MLP = perceptron()
 
 
 # --- characters -------------------------------------------------------------------------------------------------
-
-
 @door
 def characters(
     *, width: int = 64, layers: int = 2, heads: int = 4, context: int = 64, batch: int = 16, tested: int = HELD_OUT,

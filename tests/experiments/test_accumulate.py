@@ -145,8 +145,6 @@ def test_units_are_exact_and_say_when_not() -> None:
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------
-
-
 def test_bounds_are_their_formulas() -> None:
     u = Fraction(1, 2**8)
     assert series.sequential(101, 8, 16) == 100 * u
@@ -201,8 +199,6 @@ def test_the_premise_of_kahans_bound_holds_where_it_is_used() -> None:
 
 
 # --- outputs and devices ---------------------------------------------------------------------------------------------
-
-
 def test_the_table_has_a_row_for_every_error_and_its_bound(result: Any) -> None:
     rows = list(zip(*accumulate.rows(result).values(), strict=True))
     assert len(rows) == sum(

@@ -154,8 +154,6 @@ def test_the_cases_move_and_need_numpy_and_torch_alone() -> None:
 
 
 # --- the stable embedding ----------------------------------------------------------------------------------------
-
-
 def test_a_stable_embedding_is_xavier_uniform_and_normalised() -> None:
     torch.manual_seed(0)
     table = StableEmbedding(500, 64, padding_idx=3)

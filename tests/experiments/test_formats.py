@@ -121,8 +121,6 @@ def test_one_tenth_and_the_table(result: Any) -> None:
 
 
 # --- GPU cases --------------------------------------------------------------------------------------------------------
-
-
 def test_cases_cover_every_pair_and_every_code() -> None:
     cases = list(atlas.cases(QUICK))
     pairs = {(case.name.removeprefix("casts-from-"), target) for case in cases for target in case.formats}
@@ -179,8 +177,6 @@ def test_cases_can_be_made_where_numba_and_matplotlib_are_missing() -> None:
 
 
 # --- who is right? ------------------------------------------------------------------------------------------
-
-
 def test_divergence_e8m0_ties() -> None:
     """ml_dtypes and torch round E8M0 ties up, as IEEE 754 says for one digit; gfloat goes by the code's parity."""
     gfloat = pytest.importorskip("gfloat")

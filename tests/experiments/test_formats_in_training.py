@@ -173,8 +173,6 @@ def test_the_run_reports_progress() -> None:
 
 
 # --- statistics -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("df", "t"),
     [(1, 12.706205), (2, 4.302653), (3, 3.182446), (4, 2.776445), (7, 2.364624), (15, 2.131450), (60, 2.000298)],
@@ -225,8 +223,6 @@ def test_two_seeds_say_little() -> None:
 
 
 # --- GPU cases --------------------------------------------------------------------------------------------------
-
-
 def test_there_is_a_case_for_every_pass_and_format() -> None:
     assert [c.name for c in formats_in_training.cases(SMALL)] == [
         "forward in TF32", "input gradient in TF32", "weight gradient in TF32", "forward in FP16",

@@ -96,8 +96,6 @@ def test_a_family_has_one_arithmetic(result: Any) -> None:
 
 
 # --- what is known ---------------------------------------------------------------------------------------------------
-
-
 def test_the_probes_are_the_published_table() -> None:
     if not SPECIFICATION.exists():
         pytest.skip("the published table is not here")
@@ -162,8 +160,6 @@ def test_trees() -> None:
 
 
 # --- outputs and devices ---------------------------------------------------------------------------------------------
-
-
 def test_the_table_has_every_cell_and_every_pair(result: Any) -> None:
     rows = list(zip(*generations.rows(result).values(), strict=True))
     assert len(rows) == 6 * 8 + 2 * 3 + 6 + 5 * 4 + 9 * 8 // 2 + 4 * 3 // 2

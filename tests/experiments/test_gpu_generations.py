@@ -33,8 +33,6 @@ def test_runs_are_reproducible_and_differ_from_the_first_step(result: Any) -> No
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
-
-
 def on_another_gpu(machine: type[gpu_generations.Machine]) -> type[gpu_generations.Machine]:
     """A V100 with A100's bits from its second step."""
 

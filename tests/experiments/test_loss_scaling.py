@@ -79,8 +79,6 @@ globals().update(frame(loss_scaling, SMALL, MUTANTS))
 
 
 # --- the chain -------------------------------------------------------------------------------------------------------
-
-
 def test_a_chain_is_torchs_own_network() -> None:
     """In FP32, with torch's default initialisation and the same generator: every output and gradient, every bit."""
     torch.manual_seed(3)
@@ -136,8 +134,6 @@ def test_a_chain_by_hand_with_every_rounding_spelled_out() -> None:
 
 
 # --- the runs --------------------------------------------------------------------------------------------------------
-
-
 def test_densities_are_densities_and_the_losses_are_torchs_defaults() -> None:
     inputs = data.densities("train")
     assert torch.allclose(inputs.sum(1), torch.ones(len(inputs)))

@@ -177,8 +177,6 @@ def test_what_log_softmax_rounds_holds_for_many_rows_and_is_hardly_ever_left_ope
 
 
 # --- GPU cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", [*sensitive_operations.cases(TINY)], ids=lambda case: case.name)
 def test_a_case_runs_on_the_cpu_and_every_hypothesis_has_its_outputs(case: Any) -> None:
     given = case.inputs()

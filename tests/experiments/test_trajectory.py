@@ -121,8 +121,6 @@ globals().update(frame(trajectory, QUICK, MUTANTS, asked=dataclasses.replace(TIN
 
 
 # --- the run twice ----------------------------------------------------------------------------------------------
-
-
 def test_its_last_bits_are_these_on_every_machine(result: Any) -> None:
     """From integers and kernels alone: the first 64 bits of the SHA-256 of 9,216 weights after 120 steps."""
     assert [f"{x:016x}" for x in result.digests[:, -1].tolist()] == [
@@ -193,8 +191,6 @@ def test_integers_and_fractions_give_the_same_bits(result: Any) -> None:
 
 
 # --- the GPU cases ----------------------------------------------------------------------------------------------
-
-
 def test_the_run_s_case_is_a_claim_and_the_products_case_a_question() -> None:
     run, products = cases(TINY)
     assert not run.open
@@ -243,8 +239,6 @@ def test_runs_are_long_products_short_and_records_small(params: Params) -> None:
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------
-
-
 def test_every_epoch_is_a_permutation_and_steps_end_where_they_should() -> None:
     params = Params(steps=31, batch=64)
     found = list(steps.batches(params, 640))

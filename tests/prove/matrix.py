@@ -24,8 +24,6 @@ KINDS = ("codes", "tiny", "big", "near", "sparse", "cancelling", "infinite")
 
 
 # --- the algorithms ---------------------------------------------------------------------------------------------------
-
-
 def simulated(model: Model, a: Array, b: Array, c: Array) -> Array:
     """Rows a, b (N, K) and c (N,): results as bits, every NaN 0x7FFFFFFF (0x7FF8 and zeros in FP64)."""
     fill = -a.shape[1] % model.k
@@ -118,8 +116,6 @@ def fused(model: Model, a: Array, b: Array, c: Array) -> Array:
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
-
-
 def operands(fmt: str, shape: tuple[int, int], kind: str, rng: np.random.Generator) -> Array:
     """Values of a format of one kind: any code; subnormals and the least normals; next to overflow; around 1; mostly
     zeros of both signs; finite of a few binades; some infinities and NaNs."""

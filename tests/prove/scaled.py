@@ -65,8 +65,6 @@ def bits(x: Array) -> Array:
 
 
 # --- what libraries compute: codes and scales of a matrix ---------------------------------------------------------
-
-
 def torchao_main(x: Array, scheme: Scheme) -> tuple[Array, Array]:
     """torchao's MX cast of late 2026, as its source reads."""
     parts = blocks(x, 1, scheme.block[1])
@@ -225,8 +223,6 @@ def microxcaling(x: Array, scheme: Scheme) -> Array:
 
 
 # --- the differences that have names ------------------------------------------------------------------------------
-
-
 def excused(route: Route, x: Array, scheme: Scheme, q: scaled.Scaled, theirs: Array) -> tuple[Array, Array]:
     """Which scales may differ, their codes with them, and which blocks have codes that mean nothing.
 

@@ -77,8 +77,6 @@ def _surroundings(folder: Path) -> Iterator[None]:
 
 
 # --- the kinds: a file, how it is read, and whether every reading must be that of the whole file -----------------
-
-
 def record(folder: Path) -> tuple[Path, Look, bool]:
     path = folder / "record.npz"
     case = records.RecordedCase("c", {"x": np.arange(200, dtype=np.uint16)}, {"y": np.ones(9, np.uint8)}, {"y": "e4m3"})

@@ -31,7 +31,6 @@ QUICK, FULL = 3_000, 1_000_000
 SEVERAL = 0.3  # the share of calls in which two arguments are nonsense
 
 # --- doors -------------------------------------------------------------------------------------------------------
-
 MODULES = (
     "", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection", "integers",
     "memory", "nn", "pages", "parallel", "sums", "tensorcore", "training",
@@ -82,7 +81,6 @@ RESULTS = {
 }  # fmt: skip
 
 # --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------
-
 FORMATS = ("fp16", "bf16", "e4m3", "e5m2", "fp32", "e2m1", "tf32", "e8m0")
 Made = Callable[[], Any]
 
@@ -273,8 +271,6 @@ def valid(door: str, name: str) -> tuple[Made, ...]:
 
 
 # --- nonsense ------------------------------------------------------------------------------------------------------
-
-
 class Odd:
     """An object whose methods fail."""
 
@@ -336,7 +332,6 @@ NONSENSE: tuple[Made, ...] = (
 )  # fmt: skip
 
 # --- calls ---------------------------------------------------------------------------------------------------------
-
 KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

@@ -38,7 +38,6 @@ def run(size: int, seed: int) -> Counts:
 
 
 # --- the kinds of work: what the victim does, and what must be so afterwards (a sentence where it is not) ---------
-
 Work = Callable[[Path], object]
 Judge = Callable[[Path, int], str]
 
@@ -177,7 +176,6 @@ KINDS: dict[str, tuple[Work, Judge]] = {
 
 
 # --- killing ----------------------------------------------------------------------------------------------------
-
 channel = -1  # where a victim says that a step is behind it
 
 

@@ -19,7 +19,6 @@ from .blocks import unusable
 CHAPTER = Chapter(13, "hardware", say("Check a GPU yourself"))
 
 # --- which row differs first ------------------------------------------------------------------------------------
-
 TELLING_CODES = (0x3F800000, 0x3F800001, 0x00000000, 0x80000000, 0x7F800000, 0x7FC00000, 0x7F800001, 0xFFC00000)
 
 
@@ -63,8 +62,6 @@ def _infinity_too(x: int, y: int) -> bool:
 
 
 # --- how many fraction bits -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Block:
     """A black box that adds its terms as a Tensor Core block does. ``hidden``: the fraction bits that it keeps."""
@@ -115,7 +112,6 @@ def _two_apart(box: Block) -> int:
 
 
 # --- two models that one cannot tell apart, but where -------------------------------------------------------------
-
 ROW = Lists(Floats("fp32"), 1, 64)
 HALVES = ("fp16", "bf16", "tf32")
 EIGHTS = ("e4m3", "e5m2")
@@ -145,7 +141,6 @@ def _unusable(inputs: str, a: Sequence[float], b: Sequence[float], c: float) -> 
 
 
 # --- the order of a black box -----------------------------------------------------------------------------------
-
 ORDERS = {
     "loop": say("a loop from the first term"),
     "backwards": say("a loop from the last term"),

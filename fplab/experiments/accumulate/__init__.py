@@ -163,7 +163,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 USED = 0.25  # of its bound, at the least, by the largest error of every order: a bound far too large proves little
 LAW = (0.5, 4.0)  # root mean squares between which the largest of many stochastic errors is expected
@@ -278,7 +277,6 @@ def stochastic_law(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute: the stalling sums one addition at a time, and sums of half tensors ----------------
-
 STEPS = {"fp16": 2300, "bf16": 300, "fp32": 96}  # additions in a row: enough to pass every stall, in FP32 from nearby
 STALLS_FP32 = {"harmonic": 2097151, "ones": 1 << 24, "0.1": 1 << 24, "1e-4": 1 << 24}
 
@@ -359,7 +357,6 @@ def rounded_sum(fmt: str, given: Arrays, meta: Meta) -> Arrays:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 PANELS = (("fp16", "harmonic"), ("bf16", "0.1"), ("fp32", "0.1"), ("e4m3", "0.1"))
 TITLES = {"harmonic": r"$\Sigma\,1/k$", "ones": r"$\Sigma\,1$", "0.1": r"$\Sigma\,0.1$", "1e-4": r"$\Sigma\,10^{-4}$"}
 DOTS = (0, (1, 1.5))

@@ -112,8 +112,6 @@ def in_units(x: np.ndarray, exponent: int) -> np.ndarray:
 
 
 # --- bounds of n terms, p bits and the blocked order's block -------------------------------------------------------
-
-
 def sequential(n: int, p: int, block: int) -> Fraction:
     """(n - 1) u."""
     return Fraction(n - 1, 1 << p)

@@ -254,7 +254,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 FEW = 0.01  # of the weights
 ALONE = "one seed says nothing about others"
@@ -363,8 +362,6 @@ def linear(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
-
 def cases(params: Params) -> Iterator[Case]:
     """A trajectory of 8-bit Adam in single torch operations, and the square root it rests on."""
     gives = {"weights": "fp32", "codes1": "bits8", "codes2": "bits8", "absmax1": "fp32", "absmax2": "fp32"}
@@ -377,7 +374,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 LOOKS = (4, 1, 7, 0, 2, 6, 3, 5)
 
 

@@ -42,7 +42,6 @@ def rows(result: Atlas) -> Columns:
 
 
 # --- claims -------------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 KNOWN = tuple(f for f in SMALL if f.name in atlas.NUMPY or f.name in atlas.ML_DTYPES)  # to numpy or ml_dtypes
 Test = Callable[[Atlas], Outcome]
@@ -345,7 +344,6 @@ def e8m0_edges(result: Atlas) -> Outcome:
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
-
 LOW, HIGH = -165, 140  # exponents shown; FP64 goes on
 
 

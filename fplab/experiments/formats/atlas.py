@@ -119,7 +119,6 @@ def sample(n: int) -> np.ndarray:
 
 
 # --- what a GPU must compute: casts between all formats that torch has, every code and every boundary -----------
-
 CAST = ("fp32", "fp16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0")
 INFINITY_BITS = 0x7F800000
 SPECIAL = np.array(
@@ -215,7 +214,6 @@ def torch_e8m0(patterns: np.ndarray) -> np.ndarray:
 
 
 # --- what numpy, ml_dtypes and torch say of a format --------------------------------------------------------------
-
 NUMPY = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 ML_DTYPES = {
     "bf16": "bfloat16", "e5m2": "float8_e5m2", "e4m3": "float8_e4m3fn", "e4m3_ieee": "float8_e4m3",

@@ -261,7 +261,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims: what was computed ----------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -324,7 +323,6 @@ def plain_torch(result: Result) -> Outcome:
 
 
 # --- claims: what became of it ----------------------------------------------------------------------------------
-
 UNTRAINED = say("characters: trained at the full size (fplab run formats_in_training --full)")
 VERDICTS = (mark("within"), mark("outside"), mark("undecided"))  # of `Compared`, said in a language
 
@@ -538,7 +536,6 @@ def _all_half(given: Arrays, meta: Meta) -> Arrays:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 TITLES = {"digits": "Digits, perceptron", "characters": "Characters, transformer"}
 LOOKS = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8_hybrid": "e4m3"}
 PURE = {"pure_fp16": 7, "pure_bf16": 3}

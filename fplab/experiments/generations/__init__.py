@@ -178,7 +178,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 ELEMENTS = ((9, 2), (20, 45), (61, 61))  # of the real product, one after the other by fractions
 DRAWS = 3  # parts of the images
@@ -453,7 +452,6 @@ def in_lab(out: str, plan: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 SHOWN = {"V100": 1, "A100": 2, "H100": 0}  # a GPU of each family, and its look
 WHY = (
     "GPUs are emulated. Filled: not the exact sum, rounded once. Before they are added,\n"

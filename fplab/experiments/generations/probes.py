@@ -168,7 +168,6 @@ def results(probes: Sequence[Probe], gpus: Sequence[str]) -> np.ndarray:
 
 
 # --- sums that fall, and trees --------------------------------------------------------------------------------------
-
 PRODUCTS: tuple[tuple[int, int], ...] = ((4, -24), (8, -25), (16, -26))  # how many, and the exponent of each: 2**-22
 BELOW, ABOVE = 12, 8  # values of c below and above 1
 

@@ -161,7 +161,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -353,7 +352,6 @@ def table1(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
 SHAPES = ((32, 64, 64), (17, 256, 128), (128, 1024, 24))
 METHODS = ("absmax", "vectorwise", "zeropoint_vectorwise", "llm_int8", "zeropoint_llm_int8")
 WRAPPING_K = 131072  # so many products of (-128)^2 are 2^31

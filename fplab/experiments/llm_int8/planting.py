@@ -236,7 +236,6 @@ def relative_error(layers: list[Any], reading: list[Reading], exact: list[Tensor
 
 
 # --- the same by another route ----------------------------------------------------------------------------------
-
 Layers = Callable[[Any, Any, Any], Any]  # of a linear layer, its inputs and its bias or None
 
 

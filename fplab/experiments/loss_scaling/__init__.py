@@ -34,7 +34,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -181,7 +180,6 @@ def machine(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute: the two kernels of torch's GradScaler ---------------------------------------------
-
 STATES, GRADIENTS = 512, 256
 SCALES = (1.0, 3.7, 2.0**16, 2.0**-149, 1e-39, 3e38, 2.0**127, 0.1)
 FACTORS = ((2.0, 0.5, 3), (1.5, 0.3, 2), (1000.0, 0.001, 1))  # growth, backoff, interval
@@ -270,7 +268,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 SCORES = {"autoencoder": "explained variance (test)", "classifier": "accuracy (test)"}
 TITLES = {"autoencoder": "The autoencoder needs a scale", "classifier": "The classifier does not"}
 ZERO, SKIPPED = 1, 5  # series, as the fates "zero" and "overflow" are drawn elsewhere

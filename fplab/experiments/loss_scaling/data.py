@@ -275,8 +275,6 @@ def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:
 
 
 # --- the same steps, by hand -----------------------------------------------------------------------------------
-
-
 def product(gpu: str | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """A B of float32 matrices by torch, or of operands rounded to FP16 in a GPU's bits."""
     import torch

@@ -40,7 +40,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -271,7 +270,6 @@ def remedies(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
 LR = 0.0625 * 1.1  # not a power of two, so that the product with it is rounded
 
 
@@ -324,7 +322,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 LOOKS = {"nearest": 1, "stochastic": 3, "kahan": 2, "master": 0}
 
 

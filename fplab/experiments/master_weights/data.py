@@ -280,8 +280,6 @@ def ratio_edges(fmt: str) -> np.ndarray:
 
 
 # --- the same steps, by the rule ----------------------------------------------------------------------------------
-
-
 def gradients(parameters: np.ndarray, shapes: list[tuple[int, ...]], x: Any, labels: Any) -> np.ndarray:
     """Of the mean cross-entropy of a batch, float32 (n,), by autograd on functions."""
     import torch
@@ -331,7 +329,6 @@ def by_layer(given: dict[str, np.ndarray], shapes: list[tuple[int, ...]], rate: 
 
 
 # --- operands of GPU cases ---------------------------------------------------------------------------------------
-
 GIVEN = {f"{fmt}_{name}": fmt for fmt in HALVES for name in ("weight", "update")}
 
 

@@ -82,8 +82,6 @@ class Params:
 
 
 # --- the run ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Products(Compared):
     """``clamped`` (M, N, S): the sums of magnitudes of the operands clamped to 2**-14. ``results`` by accumulator.
@@ -234,7 +232,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -421,8 +418,6 @@ def cancellation(result: Result) -> Outcome:
 
 
 # --- what a GPU must multiply -----------------------------------------------------------------------------------
-
-
 def factors(kind: str, k: int, params: Params) -> tuple[Array, Array]:
     """The leading K of a kind's operands, as codes."""
     a, b = operands(kind, params.rows, params.log2_last)
@@ -444,7 +439,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 DASHES = (0, (4, 1.5))
 TITLES = {"random": "Random signs", "positive": "All positive", "ill-conditioned": "Ill-conditioned",
           "swamped": "Its worst case", **{kind: kind.capitalize() for kind in REAL}}  # fmt: skip

@@ -77,8 +77,6 @@ def values(codes: Array) -> Array:
 
 
 # --- ways to accumulate -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Accumulator:
     """``fmt``: the format of the running sum. ``gpu``: whose Tensor Core adds; "" for one addition after the other.

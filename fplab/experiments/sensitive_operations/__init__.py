@@ -47,7 +47,6 @@ def sample(result: Result, op: Listed, fmt: str, rows: int, k: int = 0) -> np.nd
 
 
 # --- claims: the emulation is right -----------------------------------------------------------------------------
-
 CLAIMS = Claims()
 CHAINS = ("sum", "mean", "variance", "norm", "layer norm")  # operations of several steps that torch has as well
 
@@ -178,7 +177,6 @@ def recounted(got: np.ndarray, exact: np.ndarray) -> dict[str, float]:
 
 
 # --- claims: what torch's kernels do ----------------------------------------------------------------------------
-
 FP32_ERROR = 2.0**-21  # of torch's FP32 exponentials, their sum and its logarithm, at most
 
 
@@ -265,7 +263,6 @@ def loss_kernel(result: Result) -> Outcome:
 
 
 # --- claims: the range, and what each operation needs -----------------------------------------------------------
-
 EXPECTED = {  # what the claims say of FP16; mean and variance go with how small a channel's values are
     RANGE: ("exp", "pow", "sum", "softmax"),
     data.INSIDE_ONLY: ("norm", "layer norm", "cross-entropy"),
@@ -395,7 +392,6 @@ def support(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
 ROWS = 16
 Values = Any  # a torch tensor
 TORCHS: dict[str, Callable[[Any, Values], Values]] = {
@@ -523,7 +519,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 COLUMNS = (  # x in the table, heading
     (0.0, "operation"),
     (0.16, "error, every\nstep"),

@@ -198,8 +198,6 @@ def run(params: Params, tick: Tick) -> Result:
 
 
 # --- where the range of a format ends -------------------------------------------------------------------------------
-
-
 def codes(fmt: str) -> np.ndarray:
     """Every finite value of a 16-bit format, in increasing order, float32."""
     values = numeric.decode(np.arange(1 << 16, dtype=np.uint32).astype(np.uint16), fmt)
@@ -232,7 +230,6 @@ def limits() -> np.ndarray:
 
 
 # --- the verdict ----------------------------------------------------------------------------------------------------
-
 RANGE, INSIDE_ONLY, NEITHER = "a wider result", "FP32 inside", "neither"
 LARGE = 8.0  # half-ulps: more than this is more than a few roundings
 

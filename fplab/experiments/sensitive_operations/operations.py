@@ -123,8 +123,6 @@ def column(x: np.ndarray) -> np.ndarray:
 
 
 # --- in float64 -----------------------------------------------------------------------------------------------------
-
-
 def exact_softmax(x: np.ndarray) -> np.ndarray:
     """Softmax of float64 rows."""
     powers = np.exp(x - x.max(axis=-1, keepdims=True))

@@ -134,7 +134,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims about torch on this CPU, each against exact arithmetic or against torch's own other bits -------------
-
 CLAIMS = Claims()
 BOTH = (LONG, SHORT)
 
@@ -288,7 +287,6 @@ def random_terms(n: int) -> np.ndarray:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 SHOWN = {  # the order in which formulas are tried, what a cell says, and its colour: the series' number, None is plain
     ONCE: ("rounded once", None),
     RIGHT: ("rounded once", None),

@@ -118,8 +118,6 @@ def answers(case: Case, place: str, meta: Meta) -> Iterator[tuple[Row, str, int]
 
 
 # --- the smallest examples ------------------------------------------------------------------------------------------
-
-
 class Distinction(NamedTuple):
     """A row of the catalogue, the formula that is torch's (None: no formula's), and the one it is told from."""
 
@@ -233,7 +231,6 @@ def one_of(form: Format) -> int:
 
 
 # --- the orders ----------------------------------------------------------------------------------------------------
-
 N = 64
 SUMS: dict[str, tuple[str, int, Callable[[Any, Any], Any]]] = {  # format, operands, the sum in torch
     "torch.sum, FP32": ("fp32", 1, lambda torch, x: x.sum()),

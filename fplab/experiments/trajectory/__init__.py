@@ -102,7 +102,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -346,8 +345,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
-
 def training(result: Result) -> draw.Figure:
     """The loss, on which the three GPUs' curves lie on each other, and the loss scale with the steps that overflow."""
     figure = draw.new_figure(8, 7)

@@ -79,8 +79,6 @@ class Params:
 
 
 # --- the two ways to compute ------------------------------------------------------------------------------------
-
-
 class Backend(NamedTuple):
     """What is not written once. ``load``: a float16 or float32 array as a tensor, or as values that round like one.
 
@@ -171,8 +169,6 @@ def forward_and_backward(backend: Backend, weights: Sequence[Any], x: Any, targe
 
 
 # --- the run ----------------------------------------------------------------------------------------------------
-
-
 class Trace(NamedTuple):
     """What is kept of a run. ``weights``: all of them after each step, as FP32 bits, uint32 (steps, weights).
     ``scales``: of each step, float32 (steps,); ``skipped``: bool (steps,); ``losses``: float64 (steps,).

@@ -38,7 +38,6 @@ def rows(result: Result) -> Columns:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
 CLAIMS = Claims()
 
 
@@ -294,7 +293,6 @@ def ratio_rule(result: Result) -> Outcome:
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-
 CASE_SCALES = (0, 3, 8, 15, 24)
 
 
@@ -351,7 +349,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
 NAMES = {"zero": "zero", "subnormal": "subnormal", "normal": "normal", "overflow": "infinite (E4M3: NaN)"}
 
 

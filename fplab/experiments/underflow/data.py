@@ -179,8 +179,6 @@ def lost_shares(params: Params, first: np.ndarray, tick: Tick) -> np.ndarray:
 
 
 # --- counting, with the kernels and without rounding any ----------------------------------------------------------
-
-
 def scaled(values: np.ndarray, exponent: int) -> np.ndarray:
     """``values * 2**exponent`` in FP32, exact as long as it stays finite."""
     return values * np.float32(2.0**exponent)

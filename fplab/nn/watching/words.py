@@ -74,7 +74,6 @@ class Padded(Text):
 NEXT, AND, SEMICOLON = NOTHING, say(" and "), CLAUSE
 
 # --- the head ---------------------------------------------------------------------------------------------------
-
 HEADLINE = say("{model} with {optimizer}: {steps} steps{skipped}{part}")
 SKIPPED = say(", {n} skipped by the loss scaler")
 COUNTED = say(", {n} of them counted")
@@ -85,7 +84,6 @@ FEW = say("few steps: the advice is about the {n} counted alone; watch more, or 
 UNREAD = say("not read (no values on this machine): {names}")
 
 # --- what broke -------------------------------------------------------------------------------------------------
-
 BROKEN, BLANK = say("NOT FINITE"), NOTHING
 NONE_BROKEN = say("nothing: no infinity and no NaN in any step")
 LIKELY = say("likely: {cause}")
@@ -127,7 +125,6 @@ NO_INFINITY = say(
 )
 
 # --- the loss scale ---------------------------------------------------------------------------------------------
-
 LOSS_SCALE = say("LOSS SCALE")
 UNSCALED = say("of the non-zero gradients {share} vanish without a scale")
 NONE_NEEDED = say("{format}: none needed ({evidence}, none overflow{up})")
@@ -145,7 +142,6 @@ UNRESOLVED = say(
 MORE, MORE_LAYERS = say(" and {n} more"), say(" and {n} more layers")
 
 # --- what stays wide, what may be narrower ----------------------------------------------------------------------
-
 WEIGHTS, STAYS = say("WEIGHTS"), say("STAYS FP32")
 NO_COPY = say("no FP32 copy needed in {formats}")
 NO_VERDICT = say("whether an FP32 copy is needed cannot be told from a run that went infinite or NaN")
@@ -168,7 +164,6 @@ IN, IN_NONE = say("{n} in {format}"), say(", {n} in none")
 OWN_SCALE, NO_FORMAT = say(" at a scale of their own"), say_of("words", "none")
 
 # --- the table --------------------------------------------------------------------------------------------------
-
 HEADS = (say("layer"), say("kind"), say("zero"), say("binades"))
 IN_BITS, ALL = say("in {bits} bits"), say("(all)")
 NONE, LOST = say_of("words", "none"), say("lost {share}")
@@ -178,7 +173,6 @@ LEGEND = say(
 SHORTENED = say("{shown} of {rows} rows: the whole model, and layers unlike it; all: report.table()")
 
 # --- two runs ---------------------------------------------------------------------------------------------------
-
 CALL = say(", call {n}")
 PARTING = say("step {step}{gap}, {name}{values}")
 GAP = say(" (the steps after {after} were not kept)")

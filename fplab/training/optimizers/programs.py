@@ -32,7 +32,6 @@ class Step(NamedTuple):
 Program = tuple[Step, ...]
 
 # --- what the gradient becomes -----------------------------------------------------------------------------------
-
 L2: Program = (  # weight decay as a part of the loss: torch's SGD and Adam
     Step("shrinkage", "mul", "weight", "weight_decay"),
     Step("gradient", "add", "gradient", "shrinkage"),
@@ -64,9 +63,8 @@ ADAM: Program = (  # Kingma and Ba 2015, Algorithm 1, its bias corrections folde
     Step("update", "div", "update", "root"),
 )
 
+
 # --- what the weight becomes -------------------------------------------------------------------------------------
-
-
 class Rule(NamedTuple):
     """How an update reaches a weight. ``decay``: the decoupled weight decay of AdamW; ``apply``: the sum itself.
 
