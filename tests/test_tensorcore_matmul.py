@@ -16,7 +16,7 @@ from tensorcore_cases import bits, exact_bits, operand, representative
 import fplab
 from fplab import exact, set_num_threads
 from fplab.errors import LabError
-from fplab.tensorcore import Model, Plan, dot, get, matmul, trace
+from fplab.tensorcore import Model, Plan, dot, get, matmul, oracle, trace
 from fplab.tensorcore.units import block
 
 RNG = np.random.default_rng(11)
@@ -339,6 +339,10 @@ test_errors = refusals.saying(
     (lambda: matmul([[1.0]], [[1.0]], scale_a=[[1.0]]), "has no block scales; use inputs such as 'mxfp8_e4m3'"),
     (lambda: matmul([[1.0]], [[1.0]], plan=Plan(promote=24)), "promote=24 is no multiple of 16"),
     (lambda: Plan(split_k=0), "split_k=0 is not possible; allowed: 1 to"),
+    (lambda: Plan(split_k=2, stream_k=2), "split_k=2 with stream_k=2: both say how k is cut; choose one."),
+    (lambda: Plan(reduction="ascend"), "unknown reduction 'ascend'. Allowed: ascending, descending, pairwise. Did you"),
+    (lambda: Plan(tile=(128, 128)), "tile=(128, 128) is not possible; allowed: (rows, columns, elements of k)."),
+    (lambda: matmul([[1.0]], [[1.0]], plan=Plan(stream_k=1, tile=(1, 1, 24))), "24 is no multiple of 16, the products"),
     (lambda: matmul([[np.nan]], [[1.0]], gpu="B200", inputs="e2m1"), "a: element 0 is NaN, and e2m1 has none."),
     (lambda: matmul([[1.0]], [[1.0]], gpu="A100", inputs="e4m3"),
      "fplab.tensorcore.matmul([[1.0]], [[1.0]], gpu='A100', inputs='e4m3'): A100 (Ampere, sm_80) has no e4m3."),
@@ -348,3 +352,36 @@ test_errors = refusals.saying(
 def test_strict_takes_what_fits() -> None:
     a = values("fp16", 3, 16)
     assert np.array_equal(matmul(a, a.T, strict=True), matmul(a, a.T))
+
+
+PLANS = (
+    Plan(split_k=3, reduction="descending"), Plan(split_k=5, reduction="pairwise", accumulators=2),
+    Plan(stream_k=2, tile=(2, 8, 32)), Plan(stream_k=7, tile=(2, 8, 64), reduction="pairwise"),
+    Plan(stream_k=5, tile=(2, 16, 32), accumulators=2, promote=32), Plan(stream_k=64, tile=(2, 8, 32)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize(("gpu", "inputs", "output"), [
+    ("H100", "fp16", "fp32"), ("A100", "fp16", "fp16"), ("H100", "e4m3", "fp32"), ("MI300X", "bf16", "fp32"),
+    ("MI210", "fp16", "fp32"),
+])  # fmt: skip
+def test_a_plan_gives_the_oracles_bits(gpu: str, inputs: str, output: str, plan: Plan) -> None:
+    m, k, n = 3, 140, 9
+    a, b, c, model = values(inputs, m, k), values(inputs, k, n), values(output, m, n), get(gpu, inputs, output)
+    found = matmul(a, b, c, gpu=model, plan=plan)
+    for rows, columns, tile, tiles in plan.regions(m, n):
+        for i, j in itertools.product(range(m)[rows], range(n)[columns]):
+            want = oracle.planned(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), model, plan, tile, tiles)
+            assert found[i, j].view(np.uint32) == oracle.result_bits(want, model), (i, j)
+
+
+def test_stream_k_shares_iterations_evenly() -> None:
+    """Three tiles of five iterations by four workers, four at most each: 4, 1 + 3, 2 + 2, 3."""
+    plan = Plan(stream_k=4, tile=(128, 128, 64))
+    sizes = [[chains[0].size // 4 for chains in plan.steps(20, 16, tile, 3)] for tile in range(3)]
+    assert sizes == [[4, 1], [3, 2], [2, 3]]
+    assert [tuple(region[2:]) for region in plan.regions(256, 129)] == [(n, 4) for n in range(4)]
+    a, column = values("fp16", 1, 320), values("fp16", 320, 1)
+    row = matmul(a, np.repeat(column, 257, axis=1), gpu="A100", plan=plan)[0]  # all columns alike, but not their tiles
+    assert len({tuple(row[i : i + 128]) for i in (0, 128)}) == 2

@@ -3,13 +3,15 @@
 It shares nothing with the kernels. What a step is, is its unit's (:mod:`.units`); each is returned as data.
 """
 
+import functools
 from collections.abc import Sequence
 
 from .. import exact
 from ..exact import Exact
 from . import units
-from .blocks import Block
+from .blocks import Block, in_format
 from .models import Model
+from .plan import Plan
 
 NOTHING = Exact(False)
 
@@ -49,6 +51,36 @@ def dot(
     x, y = ([exact.from_float(float(v)) for v in row] for row in (a, b))
     steps = instruction(x, y, exact.from_float(float(c)), model, pairs)
     return steps[-1].result if steps else units.of(model).entering(exact.from_float(float(c)), model)
+
+
+def planned(
+    a: Sequence[float], b: Sequence[float], c: float, model: Model, plan: Plan, tile: int = 0, tiles: int = 1
+) -> Exact:
+    """One element of a product by a plan, of the given tile of the result: every chain, and then what adds them up."""
+
+    def add(x: Exact, y: Exact) -> Exact:
+        return in_format(_fp32(exact.add(x, y)[0]) if model.output == "fp16" else exact.add(x, y)[0], model)
+
+    def chain(instructions: Sequence[int], entering: float) -> Exact:
+        """Without promotion one chain; else stretches from zero, each added to an FP32 register."""
+        period = plan.period(model.k) or len(instructions)
+        register: Exact | None = None if plan.promote is None else exact.from_float(entering)
+        for start in range(0, len(instructions), max(1, period)):
+            places = [i * model.k + n for i in instructions[start : start + period] for n in range(model.k)]
+            x, y = ([row[k] if k < len(row) else 0.0 for k in places] for row in (a, b))
+            part = dot(x, y, entering if register is None else 0.0, model)
+            register = part if register is None else _fp32(exact.add(register, part)[0])
+        return units.of(model).entering(exact.from_float(entering), model) if register is None else register
+
+    sums: list[Exact] = []
+    for chains in plan.steps(-(-len(a) // model.k), model.k, tile, tiles):
+        parts = [chain(ks.tolist(), 0.0 if sums or turn else float(c)) for turn, ks in enumerate(chains)]
+        sums.append(functools.reduce(add, parts))
+    return plan.reduced(sums, add)
+
+
+def _fp32(x: Exact) -> Exact:
+    return exact.decode(exact.round_to(x, "fp32")[0], "fp32")
 
 
 def bits(result: Exact) -> int:

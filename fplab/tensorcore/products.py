@@ -19,6 +19,7 @@ Results are float32 arrays of the values of the output format (int32 for INT8, f
 for FP16 0x7FFF widened. They depend neither on the number of threads nor on blocking.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,10 @@ def _batch(x: Array, index: tuple[int, ...], lead: tuple[int, ...]) -> Array:
     return one
 
 
+def _of_rows(scales: Scales, rows: slice) -> Scales:
+    return Scales(*(part[rows] for part in scales))
+
+
 def _batch_scales(scales: Scales, index: tuple[int, ...], lead: tuple[int, ...]) -> Scales:
     return Scales(*(_batch(part, index, lead) for part in scales))
 
@@ -193,17 +198,24 @@ def _product(model: Model, a: Array, b: Array, acc: Array, plan: Plan, scales: t
     period = plan.period(model.k)
     if period and not unit.promotes:
         raise LabError(f"promote={plan.promote} is for FP16, BF16, TF32 and FP8; {models.input_name(model)} has none.")
-    add = accumulators.of(model).add
-    total: Array | None = None
-    for number, chains in enumerate(plan.steps(count)):
-        part: Array | None = None
-        for turn, instructions in enumerate(chains):
-            one = acc if number == turn == 0 else np.zeros_like(acc)
-            unit.chain(model, a, b, one, instructions, period, scales)
-            part = one if part is None else add(part, one, model)
-        total = part if total is None else add(total, part, model)  # type: ignore[arg-type]
-    assert total is not None
-    return total
+    accumulator = accumulators.of(model)
+
+    def add(x: Array, y: Array) -> Array:
+        return accumulator.add(x, y, model)
+
+    for rows, columns, tile, tiles in plan.regions(*acc.shape):
+        left, right = a[rows], b[:, columns]
+        own = scales and (_of_rows(scales[0], rows), _of_rows(scales[1], columns))
+        sums: list[Array] = []
+        for chains in plan.steps(count, model.k, tile, tiles):
+            parts: list[Array] = []
+            for instructions in chains:
+                entering = np.ascontiguousarray(acc[rows, columns])
+                parts.append(np.zeros_like(entering) if sums or parts else entering)
+                unit.chain(model, left, right, parts[-1], instructions, period, own)
+            sums.append(functools.reduce(add, parts))
+        acc[rows, columns] = plan.reduced(sums, add)
+    return acc
 
 
 def stored(result: Array, store: FormatLike | None) -> Array:
