@@ -157,7 +157,7 @@ class Scaled:
             return Packed(codes.reshape(-1), np.ascontiguousarray(scales, "<f4").reshape(-1).view(np.uint8))
         if not isinstance(self.scheme.block, str):
             scales = over_rows(scales, self.scheme.block[0], codes.shape)
-        return Packed(codes.reshape(-1), swizzled(scales.reshape(-1, scales.shape[-1])))
+        return Packed(codes.reshape(-1), swizzled(scales.reshape(math.prod(scales.shape[:-1]), scales.shape[-1])))
 
 
 @lru_cache
@@ -188,3 +188,10 @@ def swizzled(scales: Array) -> Array:
     padded = np.pad(scales, [(0, -rows % 128), (0, -blocks % 4)])
     tiles = padded.reshape(-(-rows // 128), 4, 32, -(-blocks // 4), 4)  # tile row, i, j, tile column, block
     return np.ascontiguousarray(tiles.transpose(0, 3, 2, 1, 4)).reshape(-1)
+
+
+def unswizzled(scales: Array, rows: int, blocks: int) -> Array:
+    """Scales (rows, blocks) out of the layout of tiles, flat, that :func:`swizzled` gives."""
+    down, across = -(-rows // 128), -(-blocks // 4)
+    tiles = scales.reshape(down, across, 32, 4, 4).transpose(0, 3, 2, 1, 4)
+    return tiles.reshape(128 * down, 4 * across)[:rows, :blocks]

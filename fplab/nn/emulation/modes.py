@@ -191,7 +191,7 @@ class Mode(TorchDispatchMode):
 
     def _has_unit(self, func: Any, args: Any) -> bool:
         """Whether a unit takes the operands; an error if none does, unless that was allowed."""
-        kind = operations.kind_without_unit(args)
+        kind = operations.kind_without_unit(operations.operands(func, args))
         if kind is None:
             return True
         name, base = operations.name_of(func), operations.base_name(func)

@@ -7,14 +7,14 @@ Every name of torch's registry that sounds like a product must be in one of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from ...errors import LabError, unknown
-from . import attention, convolution, dense
+from . import attention, convolution, dense, low_precision
 
 Handler = Callable[..., Any]
 
@@ -25,6 +25,7 @@ EMULATED: dict[str, Handler] = {
     "convolution": convolution.forward, "convolution_backward": convolution.backward,
     "_scaled_dot_product_flash_attention_for_cpu": attention.forward,
     "_scaled_dot_product_flash_attention_for_cpu_backward": attention.backward,
+    **low_precision.HANDLERS,
 }  # fmt: skip
 
 UNITS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # dtypes of operands
@@ -65,8 +66,7 @@ REFUSED: dict[str, str] = {
     ),
     **_all(
         _QUANTIZED,
-        "_dyn_quant_matmul_4bit _int_mm _mixed_dtypes_linear _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm "
-        "_scaled_grouped_mm_v2 _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+        "_dyn_quant_matmul_4bit _int_mm _mixed_dtypes_linear _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
         "_weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm _wrapped_quantized_linear_prepacked "
         "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
         "fbgemm_linear_int8_weight_fp32_activation quantized_gru quantized_gru_cell quantized_lstm "
@@ -127,6 +127,11 @@ def _with_kind(name: str) -> bool:
     return operation in EMULATED and (
         kind == "nested" or (isinstance(found, (torch.dtype, torch.layout)) and found not in (*UNITS, torch.strided))
     )
+
+
+def operands(operation: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Those arguments of an operation that units take as they are."""
+    return args[: low_precision.OPERANDS.get(base_name(operation), len(args))]
 
 
 def kind_without_unit(args: Iterable[Any]) -> str | None:

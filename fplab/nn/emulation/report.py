@@ -33,8 +33,13 @@ QUESTIONS: dict[str, Text] = {
         "matrix-vector and dot products run outside the matrix units, in an order that is not documented; here "
         "they take the unit's"
     ),
+    "scales": say(
+        "where cuBLAS multiplies a sum by the scales of its operands, and how often it promotes; here tensors' scales "
+        "by each other, then the sum, rows' one after the other, those of 128 at each part; promoted every 128 of k"
+    ),
 }
 _ASKED_BY = {
+    "scales": ("_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
     "bias": ("addmm", "baddbmm", "addmv", "addbmm", "convolution"),
     "k order of convolutions": ("convolution", "convolution_backward"),
     "attention": (
