@@ -2,8 +2,8 @@
 
 ``settings``: what is asked for. ``modes``: how torch's operations are caught, also after the block. ``operations``:
 which of them are products. ``dense``, ``convolution``, ``attention``: each of them as products of two matrices;
-``low_precision``: those that torch scales itself, and products of groups.
-``multiply``: one such product. ``report``: what ran.
+``low_precision``: those that torch scales itself, and products of groups. ``multiply``: one such product. ``report``:
+what ran.
 """
 
 from __future__ import annotations

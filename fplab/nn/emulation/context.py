@@ -69,11 +69,12 @@ def emulate(
     ``gpu``: a name or a :class:`~fplab.tensorcore.Model`. ``inputs``: what FP32 operands are rounded to: "fp16",
     "bf16", "tf32", "e4m3", "e5m2" (Blackwell also "e3m2", "e2m3", "e2m1"). FP16, BF16 and FP64 tensors take the unit of
     their own dtype, as on a GPU, unless ``inputs`` has 8 bits or fewer; what torch scales itself (``torch._scaled_mm``
-    and its grouped form, as torchao trains) is of its own formats and scales, where the GPU has the unit. ``gradients``: the format of the incoming
-    gradient in backward products; None is ``inputs``. ``accumulate``: "fp32" or "fp16", the unit's output.
-    A result has the operands' dtype and is rounded to it once, at the end; ``store`` names a format to which it is
-    rounded before. A bias is added in FP32 in between, as in cuBLASLt's epilogue (an open question, see
-    :meth:`Emulation.report`). ``instruction``, ``conversion``: as in :func:`fplab.tensorcore.matmul`.
+    and its grouped form, as torchao trains) is of its own formats and scales, where the GPU has the unit.
+    ``gradients``: the format of the incoming gradient in backward products; None is ``inputs``.
+    ``accumulate``: "fp32" or "fp16", the unit's output. A result has the operands' dtype and is rounded to it once, at
+    the end; ``store`` names a format to which it is rounded before. A bias is added in FP32 in between, as in
+    cuBLASLt's epilogue (an open question, see :meth:`Emulation.report`). ``instruction``, ``conversion``: as in
+    :func:`fplab.tensorcore.matmul`.
 
     ``scaling``: for FP8; ``scale(role, tensor)`` gives the power of two by which an operand is multiplied before it
     saturates into its format, and the product is divided by both. A role is such as "blocks.1.proj forward 0 a": layer
