@@ -107,8 +107,8 @@ def times(done: Sequence[Finished], out: Path, wall: float, jobs: int) -> list[s
 
 def figures(args: Arguments) -> int:
     """Draw figures without checking claims, or compare the data behind them with the manifest."""
-    from .experiments.base import Status
     from .experiments.figures import default_folder
+    from .experiments.outcomes import Status
     from .experiments.recorder import known
     from .experiments.runner import check_manifest, run_experiments
     from .experiments.table import ARRAYS

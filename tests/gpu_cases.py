@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fplab.experiments import recorder
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.outcomes import Status, same_bits
 from fplab.hardware.cases import Arrays, Case
 from fplab.hardware.records import RecordedCase
 

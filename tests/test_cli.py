@@ -13,7 +13,7 @@ import toy
 
 import fplab
 from fplab import cli, experiments
-from fplab.experiments.base import Evidence, failed
+from fplab.experiments.outcomes import Evidence, failed
 from fplab.hardware import suite
 
 SOURCE = Path(__file__).resolve().parent.parent

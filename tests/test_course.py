@@ -11,7 +11,7 @@ import pytest
 import fplab
 from fplab import course, language
 from fplab.errors import LabError
-from fplab.experiments.base import absent
+from fplab.experiments.outcomes import absent
 from fplab.experiments.table import Row
 from fplab.widgets import bits, evidence, lossscale
 

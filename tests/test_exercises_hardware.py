@@ -7,7 +7,7 @@ from answers_here import cases_of
 import fplab
 from fplab import tensorcore
 from fplab.exercises.chapters import hardware
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.outcomes import Status, same_bits
 
 
 @pytest.mark.parametrize(("gpu", "inputs"), [("V100", "fp16"), ("A100", "bf16"), ("H100", "bf16")])

@@ -9,7 +9,7 @@ import toy
 from experiments.frame import Mutant, frame
 from gpu_cases import computed_on_cpu
 
-from fplab.experiments.base import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from fplab.experiments.outcomes import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
 from fplab.experiments.statistics import equivalent, superior
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fplab import columns, course, experiments, language
 from fplab.experiments import runner, table
-from fplab.experiments.base import Evidence, Status, absent, failed, passed
+from fplab.experiments.outcomes import Evidence, Status, absent, failed, passed
 from fplab.experiments.table import STAND_IN, Row
 from fplab.language import speaking
 from fplab.words import CLAUSE, joined, say

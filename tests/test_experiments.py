@@ -11,7 +11,8 @@ import pytest
 
 from fplab import experiments, formats
 from fplab.errors import LabError
-from fplab.experiments.base import Claim, Evidence, Experiment
+from fplab.experiments.base import Claim, Experiment
+from fplab.experiments.outcomes import Evidence
 from fplab.hardware.cases import Case
 
 SOURCE = Path(__file__).resolve().parent.parent
@@ -89,8 +90,8 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     frame = {
-        "__init__", "base", "figures", "long_products", "lost_updates", "progress", "recorder", "runner", "statistics",
-        "table",
+        "__init__", "base", "figures", "long_products", "lost_updates", "outcomes", "progress", "recorder", "runner",
+        "statistics", "table",
     }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)

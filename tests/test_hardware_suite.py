@@ -12,7 +12,7 @@ from gpu_cases import forged
 
 from fplab.errors import LabError
 from fplab.experiments import recorder
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.outcomes import Status, same_bits
 from fplab.hardware import (
     elementwise,
     environment,

@@ -23,7 +23,7 @@ import torch
 from fplab import memory, parallel
 from fplab.errors import LabError
 from fplab.experiments import data_parallel
-from fplab.experiments.base import Status
+from fplab.experiments.outcomes import Status
 from fplab.lab import free_port
 from fplab.memory.models import Model, Tensor
 from fplab.parallel import launching, reference, schedules

@@ -16,7 +16,7 @@ import toy
 from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import recorder, runner, table
-from fplab.experiments.base import Status
+from fplab.experiments.outcomes import Status
 from fplab.hardware import environment, records, suite
 from fplab.hardware.cases import Arrays
 

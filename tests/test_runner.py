@@ -23,7 +23,7 @@ import toy
 from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import figures, recorder, runner
-from fplab.experiments.base import Evidence, Status, absent, failed, passed
+from fplab.experiments.outcomes import Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
 from fplab.hardware import environment, records, suite

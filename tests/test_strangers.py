@@ -290,7 +290,8 @@ import numpy as np
 
 from .. import numeric
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, verdict
+from .base import Claims, Columns, Digested, Experiment, Tick
+from .outcomes import Outcome, verdict
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 ``install`` puts it in the place of the real experiments; the parts can be replaced to make it fail in any way.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 import time
@@ -14,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from fplab import experiments
-from fplab.experiments.base import Claim, Digested, Evidence, Experiment, Outcome, same_bits
+from fplab.experiments.base import Claim, Digested, Experiment
+from fplab.experiments.outcomes import Evidence, Outcome, same_bits
 from fplab.hardware.cases import Arrays, Case
 from fplab.words import say
 

@@ -20,7 +20,6 @@ It imports where only numpy is installed: the lab's kernels through :mod:`fplab.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,9 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .. import exact_products
-from ..formats import get
 from ..hardware.cases import Case
-from ..words import CLAUSE, Text, joined, mark, say
+from ..words import Text, say
+from .outcomes import Evidence, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,94 +37,6 @@ if TYPE_CHECKING:
 Tick = Callable[[float, str], None]
 Columns = Mapping[str, Sequence[Any]]
 Digested: TypeAlias = np.ndarray  # an array whose bits are the same on every machine
-
-
-class Evidence(enum.Enum):
-    """What a claim rests on, in four words.
-
-    Proved: every case there is was tried, or a bound was derived and holds. Library: another implementation gives the
-    same bits. Measured here: so it came out in n runs, whose spread and margin the row says (:class:`Sample`).
-    Hardware: the bits of a device, recorded or just now.
-    """
-
-    PROVED = mark("proved")
-    LIBRARY = mark("library")
-    MEASURED = mark("measured here")
-    RECORDED = mark("hardware, recorded")
-    LIVE = mark("hardware, live")
-
-
-class Status(enum.Enum):
-    """The four outcomes of a check; none is hidden."""
-
-    PASS = "pass"
-    FAIL = "FAIL"
-    DIFFERS = "differs, unexplained"
-    ABSENT = "absent"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What a measured claim rests on. ``seeds``: runs, matrices or other independent draws; ``spread``: how far apart
-    they lie, the standard deviation over them, or greatest less least of few; ``margin``: what was fixed beforehand.
-    Spread and margin are in the unit of what is measured.
-    """
-
-    seeds: int
-    spread: float
-    margin: float
-
-    def said(self) -> Text:
-        """The three in words."""
-        rests = say("n = {seeds}, spread {spread:.2g}, margin {margin:.2g}")
-        return rests.fill(seeds=self.seeds, spread=self.spread, margin=self.margin)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a check ended. ``detail``: what was compared, the first differing bits, or what is absent.
-
-    ``sample``: of a measured claim that was decided.
-    """
-
-    status: Status
-    detail: str | Text = ""
-    sample: Sample | None = None
-
-    @property
-    def holds(self) -> bool:
-        """Whether it passed."""
-        return self.status is Status.PASS
-
-
-def passed(detail: str | Text = "") -> Outcome:
-    """The claim holds; say how much was compared."""
-    return Outcome(Status.PASS, detail)
-
-
-def failed(detail: str | Text) -> Outcome:
-    """The claim does not hold; say where first."""
-    return Outcome(Status.FAIL, detail)
-
-
-def absent(detail: str | Text) -> Outcome:
-    """There was nothing to compare with; say what is missing."""
-    return Outcome(Status.ABSENT, detail)
-
-
-def differs(detail: str | Text) -> Outcome:
-    """A device computed something else than the lab, and nothing known explains it; say where first."""
-    return Outcome(Status.DIFFERS, detail)
-
-
-def verdict(holds: bool, detail: str | Text) -> Outcome:
-    """Pass or fail, with the same detail."""
-    return passed(detail) if holds else failed(detail)
-
-
-def measured(holds: bool, detail: str | Text, sample: Sample) -> Outcome:
-    """Pass or fail of a measured claim, with the same detail, which ends in what it rests on."""
-    return Outcome(Status.PASS if holds else Status.FAIL, joined((detail, sample.said()), CLAUSE), sample)
 
 
 @dataclass(frozen=True)
@@ -223,44 +134,3 @@ def array_of(result: Any, name: str) -> Any:
 def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:
     """A table that is given by its rows, each as long as ``names``."""
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = True) -> Outcome:
-    """Compare two arrays of codes of one format; a failure shows the first difference as bits and as numbers.
-
-    ``fmt`` may also be "bits8" to "bits64": raw bits without a meaning, of which every one counts.
-    """
-    if got.shape != want.shape:
-        return failed(say("shapes differ: {one} and {other}", one=got.shape, other=want.shape))
-    form = None if fmt.startswith("bits") else get(fmt)
-    got, want = got.astype(np.uint64), want.astype(np.uint64)
-    differ = got != want
-    if form and form.has_nan and nan_equal and differ.any():
-        differ &= ~(is_nan_code(got, fmt) & is_nan_code(want, fmt))
-    where = np.flatnonzero(differ)
-    if not where.size:
-        return passed(say("{n:,} results, every bit", n=got.size))
-    pair = (int(codes.ravel()[where[0]]) for codes in (got, want))
-    texts = (f"{code:0{form.bits}b} ({number(code, fmt)})" if form else f"{code:#x}" for code in pair)
-    first, other = texts
-    message = say("{n:,} of {all:,} differ; first at {place}: {first} against {other}")
-    return failed(message.fill(n=where.size, all=got.size, place=int(where[0]), first=first, other=other))
-
-
-def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:
-    """Which codes (uint64) are NaN."""
-    form = get(fmt)
-    if form.specials.name == "NEGATIVE_ZERO":
-        return np.asarray(codes == np.uint64(form.nan_code or 0))
-    magnitude = codes & np.uint64((1 << form.bits) - 1 - form.sign_mask)
-    return np.asarray(magnitude > np.uint64(form.max_code if form.inf_code is None else form.inf_code))
-
-
-def number(code: int, fmt: str) -> str:
-    """A code as a short decimal number for messages."""
-    from .. import exact
-
-    x = exact.decode(code, fmt)
-    if x.kind != "finite":
-        return ("-" if x.negative else "") + x.kind
-    return f"{float(x.magnitude) * (-1 if x.negative else 1):.9g}"

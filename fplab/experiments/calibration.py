@@ -24,20 +24,8 @@ from ..hardware.tensors import tensor
 from ..integers import CALIBRATORS, Affine, Histogram, grids
 from ..integers.calibration import START, positive_levels
 from ..words import COMMA, joined, say
-from .base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Status,
-    Tick,
-    absent,
-    failed,
-    passed,
-    same_bits,
-    verdict,
-)
+from .base import Claims, Columns, Digested, Experiment, Tick
+from .outcomes import Outcome, Status, absent, failed, passed, same_bits, verdict
 from .statistics import equivalent, superior
 
 if TYPE_CHECKING:

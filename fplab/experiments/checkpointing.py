@@ -20,9 +20,10 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, Meta
 from ..memory import Transformer, activations
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
+from .base import Claims, Columns, Digested, Experiment, Tick
 from .memory_measured import batch_of
 from .memory_measured import tokens_of as tokens_from
+from .outcomes import Outcome, failed, passed, verdict
 from .statistics import superior
 
 if TYPE_CHECKING:

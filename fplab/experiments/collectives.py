@@ -22,7 +22,8 @@ from ..hardware.programs import program
 from ..parallel import collectives
 from ..parallel.collectives import Collective, Wire, reduce_fast
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
+from .base import Claims, Columns, Digested, Experiment, Tick
+from .outcomes import Outcome, failed, passed, verdict
 from .statistics import both, superior
 
 if TYPE_CHECKING:

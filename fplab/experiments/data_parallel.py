@@ -18,20 +18,8 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..words import COMMA, joined, say
-from .base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    absent,
-    failed,
-    measured,
-    passed,
-    verdict,
-)
+from .base import Claims, Columns, Digested, Experiment, Tick
+from .outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
 
 KINDS = ("parameters", "gradients", "states")
 STAGES = {"ddp": 0, "parameter-server": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}

@@ -21,7 +21,8 @@ from ..errors import LabError
 from ..hardware.environment import versions
 from ..storage import alone, atomically, described, write_text
 from ..words import say
-from .base import Columns, Evidence, Experiment, Outcome, Tick, absent, array_of, failed, passed
+from .base import Columns, Experiment, Tick, array_of
+from .outcomes import Evidence, Outcome, absent, failed, passed
 from .table import Row
 
 MANIFEST = "MANIFEST.json"

@@ -24,21 +24,8 @@ from ..hardware.cases import Arrays, Case, Meta, NotHereError
 from ..hardware.software import codes, gpu_of
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, COMMA, Text, joined, say, verbatim
-from .base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    same_bits,
-    verdict,
-)
+from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from .outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
 from .statistics import equivalent, superior
 
 Array = np.ndarray[Any, Any]

@@ -19,8 +19,9 @@ import numpy as np
 from .. import draw, numeric
 from ..hardware.cases import Arrays, Case
 from ..words import CLAUSE, joined, say
-from .base import Claims, Columns, Experiment, Outcome, Status, Tick, failed, in_columns, passed, same_bits
+from .base import Claims, Columns, Experiment, Tick, in_columns
 from .generations import product_case
+from .outcomes import Outcome, Status, failed, passed, same_bits
 from .statistics import superior
 
 if TYPE_CHECKING:

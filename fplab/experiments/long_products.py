@@ -25,7 +25,8 @@ import numpy as np
 from .. import exact_products as whole
 from ..hardware.cases import philox_bits
 from ..words import CLAUSE, COMMA, Text, joined, say
-from .base import Columns, Digested, Outcome, failed, in_columns, verdict
+from .base import Columns, Digested, in_columns
+from .outcomes import Outcome, failed, verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

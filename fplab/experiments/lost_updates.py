@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import draw, formats
 from ..words import CLAUSE, joined, say
-from .base import Outcome, failed, passed
+from .outcomes import Outcome, failed, passed
 
 
 def lost_by_criterion(w: np.ndarray, u: np.ndarray, fmt: str) -> np.ndarray:

@@ -19,7 +19,8 @@ from ..memory.published import TORCHTITAN, estimated
 from ..memory.stages import KINDS
 from ..memory.units import GIB
 from ..words import CLAUSE, COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Outcome, Sample, Tick, failed, measured, passed
+from .base import Claims, Columns, Digested, Experiment, Tick
+from .outcomes import Outcome, Sample, failed, measured, passed
 
 if TYPE_CHECKING:
     import torch

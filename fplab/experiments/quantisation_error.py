@@ -21,7 +21,8 @@ from ..codebooks.thresholds import thresholds
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, absent, failed, in_columns, passed, verdict
+from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from .outcomes import Outcome, absent, failed, passed, verdict
 from .statistics import both, superior
 
 SIGNED = ("dynamic", "tree", "quantile", "linear")

@@ -19,8 +19,9 @@ from ..hardware.cases import Case
 from ..hardware.programs import cast, program
 from ..parallel.schedules import Timeline, timeline
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
+from .base import Claims, Columns, Digested, Experiment, Tick
 from .collectives import FORMATS, case_inputs, gradients
+from .outcomes import Outcome, failed, passed, verdict
 from .statistics import both, superior
 
 SCHEDULES = (("gpipe", 1), ("1f1b", 1), ("interleaved", 2))

@@ -15,18 +15,8 @@ from .. import draw
 from ..hardware import cpu_cases
 from ..hardware.cases import Case, NotHereError
 from ..words import CLAUSE, COMMA, joined, say
-from .base import (
-    Claims,
-    Columns,
-    Experiment,
-    Outcome,
-    Tick,
-    absent,
-    failed,
-    in_columns,
-    passed,
-    same_bits,
-)  # fmt: skip
+from .base import Claims, Columns, Experiment, Tick, in_columns
+from .outcomes import Outcome, absent, failed, passed, same_bits
 
 PRODUCTS = ("bf16", "fp16")  # of torch, on the CPU
 

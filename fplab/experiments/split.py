@@ -31,21 +31,9 @@ from ..tensorcore.models import get as model_of
 from ..tensorcore.plan import Plan
 from ..words import CLAUSE, COMMA, Text, joined, say, verbatim
 from . import long_products, tf32
-from .base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    failed,
-    measured,
-    passed,
-    same_bits,
-    verdict,
-)
+from .base import Claims, Columns, Digested, Experiment, Tick
 from .long_products import DOTS, REAL, Array, Compared, along_k, powers, sizes
+from .outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
 from .partial_products.bounds import clamped, rate
 from .statistics import superior
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..words import CLAUSE, Text, joined, say
-from .base import Outcome, Sample, Status, measured
+from .outcomes import Outcome, Sample, Status, measured
 
 BAND = 2.0
 CONFIDENCE = 0.95

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from ..columns import padded, width_of, wrapped
 from ..words import LIST, NOTHING, Text, joined, mark, say, say_of, verbatim
-from .base import Evidence, Outcome, Status
+from .outcomes import Evidence, Outcome, Status
 
 STAND_IN = mark("CPU stand-in")  # verified like a GPU's record, and no evidence about any GPU
 COLOURS = {Status.PASS: "32", Status.FAIL: "1;31", Status.DIFFERS: "1;35", Status.ABSENT: "33"}

@@ -25,8 +25,9 @@ from ..hardware.products import TF32, Product
 from ..tensorcore.models import get as model_of
 from ..words import COMMA, Text, joined, say, verbatim
 from . import long_products
-from .base import Claims, Columns, Digested, Experiment, Outcome, Sample, Tick, failed, measured, same_bits, verdict
+from .base import Claims, Columns, Digested, Experiment, Tick
 from .long_products import DOTS, REAL, Array, Compared, along_k, listed, sizes
+from .outcomes import Outcome, Sample, failed, measured, same_bits, verdict
 from .partial_products.bounds import rate
 from .statistics import superior
 

@@ -23,7 +23,8 @@ import pytest
 from gpu_cases import computed_on_cpu, forged
 
 from fplab import experiments
-from fplab.experiments.base import Claim, Evidence, Outcome, Status, array_of
+from fplab.experiments.base import Claim, array_of
+from fplab.experiments.outcomes import Evidence, Outcome, Status
 from fplab.hardware.cases import Case, NotHereError
 
 

@@ -17,8 +17,8 @@ from torch import nn
 from experiments.frame import Mutant, frame
 from fplab import codebooks
 from fplab.experiments import eight_bit_adam
-from fplab.experiments.base import Status
 from fplab.experiments.eight_bit_adam import BETA2, HOLD, NAMES, QUICK, Result, cases, elsewhere, held_state
+from fplab.experiments.outcomes import Status
 from fplab.training import Adam8bit, StableEmbedding
 
 SMALL = replace(QUICK, trace=250, copies=255)

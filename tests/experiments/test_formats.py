@@ -11,8 +11,8 @@ import pytest
 from experiments.frame import Mutant, claim_of, frame, repeats
 from fplab import exact
 from fplab.experiments import formats
-from fplab.experiments.base import Outcome, Status
 from fplab.experiments.formats import atlas
+from fplab.experiments.outcomes import Outcome, Status
 from fplab.floats import encode
 from fplab.formats import NAMES, TABLE, get
 from fplab.hardware import tensors

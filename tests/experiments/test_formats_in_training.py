@@ -16,8 +16,8 @@ import torch
 from experiments.frame import Mutant, drawn, frame, silent
 from fplab import numeric
 from fplab.experiments import formats_in_training, statistics
-from fplab.experiments.base import Status
 from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, QUICK, ROWS, Params, Result, Runs
+from fplab.experiments.outcomes import Status
 from fplab.training import DIGITS_MLP
 
 SMALL = Params(

@@ -15,7 +15,7 @@ from fplab import exact, floats
 from fplab import exact_products as whole
 from fplab.experiments import long_products as shared
 from fplab.experiments import partial_products
-from fplab.experiments.base import Status
+from fplab.experiments.outcomes import Status
 from fplab.experiments.partial_products import bounds
 from fplab.experiments.partial_products.accumulators import Accumulator
 from fplab.tensorcore import oracle

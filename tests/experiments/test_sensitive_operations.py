@@ -12,7 +12,7 @@ import torch
 import fplab
 from experiments.frame import Mutant, frame
 from fplab.experiments import sensitive_operations
-from fplab.experiments.base import Status
+from fplab.experiments.outcomes import Status
 from fplab.experiments.sensitive_operations import data
 from fplab.experiments.sensitive_operations.operations import NAMES, OPERATIONS
 

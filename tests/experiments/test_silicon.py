@@ -8,7 +8,7 @@ import pytest
 import fplab
 from experiments.frame import Mutant, claim_of, frame
 from fplab.experiments import recorder, silicon
-from fplab.experiments.base import Evidence, Status
+from fplab.experiments.outcomes import Evidence, Status
 from fplab.hardware import cpu_cases, cpu_products, cpu_units
 from fplab.hardware.cases import NotHereError
 from fplab.reveal import SumTree

@@ -15,7 +15,7 @@ from experiments.frame import Mutant, frame
 from experiments.trajectory_by_fractions import PassByFractions, updates
 from fplab.errors import LabError
 from fplab.experiments import trajectory
-from fplab.experiments.base import Status, same_bits
+from fplab.experiments.outcomes import Status, same_bits
 from fplab.experiments.trajectory import QUICK, Params, by_lab, by_torch, cases, steps
 from fplab.hardware.programs import Rounded, cast
 from fplab.hardware.tensors import bits

@@ -14,7 +14,7 @@ import fplab
 from experiments.frame import Mutant, frame
 from fplab import exact, formats
 from fplab.experiments import lost_updates, underflow
-from fplab.experiments.base import Status
+from fplab.experiments.outcomes import Status
 from fplab.experiments.underflow import data
 
 SMALL = underflow.Params(epochs=8, every=88, sample=512)

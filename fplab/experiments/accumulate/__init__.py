@@ -22,21 +22,8 @@ from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.programs import program, stack
 from ...hardware.tensors import bits, tensor
 from ...words import say
-from ..base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    absent,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    verdict,
-)
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
 from . import series
 
 FORMATS = ("fp32", "fp16", "bf16", "e4m3", "e5m2")

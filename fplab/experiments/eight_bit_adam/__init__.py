@@ -16,21 +16,8 @@ import numpy as np
 from ... import draw
 from ...hardware.cases import Case
 from ...words import CLAUSE, COMMA, joined, mark, say
-from ..base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Status,
-    Tick,
-    absent,
-    failed,
-    in_columns,
-    measured,
-    passed,
-)  # fmt: skip
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed
 from ..statistics import equivalent, superior
 from . import elsewhere
 from .elsewhere import BETA1, BETA2, case_inputs, device_adam, device_sqrt, lab_adam, lab_reciprocal, lab_sqrt, roots

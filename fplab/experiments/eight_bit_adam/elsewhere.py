@@ -24,7 +24,7 @@ from ...codebooks.thresholds import thresholds
 from ...hardware.cases import Arrays, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import say
-from ..base import Outcome, absent, failed, passed
+from ..outcomes import Outcome, absent, failed, passed
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,8 @@ from ...formats import NAMES, TABLE, Format, get
 from ...hardware.programs import cast
 from ...hardware.tensors import TORCH, bits, overflow_of, tensor
 from ...words import COMMA, Text, joined, say
-from ..base import Claims, Columns, Experiment, Outcome, Status, absent, failed, passed, same_bits, verdict
+from ..base import Claims, Columns, Experiment
+from ..outcomes import Outcome, Status, absent, failed, passed, same_bits, verdict
 from . import atlas
 from .atlas import SMALL, Atlas, MissingError, Params
 

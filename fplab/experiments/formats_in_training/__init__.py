@@ -23,23 +23,8 @@ from ...hardware.products import QUESTION, TF32, Product
 from ...hardware.software import codes, gpu_of, values
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, Text, joined, mark, say
-from ..base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Status,
-    Tick,
-    absent,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    same_bits,
-    verdict,
-)
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
 from ..statistics import Compared, compared, superior
 from .by_hand import GPU, RECIPES, train
 

@@ -23,22 +23,8 @@ from ...hardware.software import codes, gpu_of, values
 from ...hardware.tensors import bits, flags_set, tensor
 from ...reveal import SumTree, masks
 from ...words import CLAUSE, COMMA, joined, say
-from ..base import (
-    Claim,
-    Claims,
-    Columns,
-    Digested,
-    Evidence,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    verdict,
-)
+from ..base import Claim, Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..outcomes import Evidence, Outcome, Sample, failed, measured, passed, verdict
 from . import amd, probes
 from .probes import BF16_GPUS, BF16_PROBES, FP8_GPUS, FP8_PROBES, FP16_PROBES, GENERATIONS, GPUS, REPORTED, TINY, Probe
 

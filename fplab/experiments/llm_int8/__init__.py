@@ -19,21 +19,8 @@ from ... import draw, integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, COMMA, joined, say
-from ..base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    absent,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    verdict,
-)
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
 from ..statistics import both, superior
 from . import planting
 from .planting import DECOMPOSED, GAIN, LEAST_MAGNITUDE, NAMES, Layers, Params

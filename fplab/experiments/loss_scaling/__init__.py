@@ -17,7 +17,8 @@ from ... import draw, numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
-from ..base import Claims, Columns, Experiment, Outcome, Status, failed, in_columns, passed, same_bits, verdict
+from ..base import Claims, Columns, Experiment, in_columns
+from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from ..statistics import equivalent, superior
 from .data import JOBS, KEPT, QUICK, SCALE, Params, Result, Task, run, step_by_hand
 

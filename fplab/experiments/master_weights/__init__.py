@@ -20,7 +20,8 @@ from ...hardware.programs import cast, program
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
 from .. import lost_updates
-from ..base import Claims, Columns, Experiment, Outcome, Sample, Status, failed, in_columns, measured, passed, same_bits
+from ..base import Claims, Columns, Experiment, in_columns
+from ..outcomes import Outcome, Sample, Status, failed, measured, passed, same_bits
 from ..statistics import equivalent, superior
 from . import data
 from .data import GIVEN, HALVES, QUICK, STEP, VARIANTS, WORDS, Params, Result, Variant, ratio_edges, run

@@ -26,22 +26,9 @@ from ...hardware.core_cases import SIDE, core_case
 from ...hardware.products import FP16_SUMS, ONE_CHAIN, REDUCED, Product
 from ...words import CLAUSE, joined, say
 from .. import long_products
-from ..base import (
-    Claims,
-    Columns,
-    Digested,
-    Experiment,
-    Outcome,
-    Sample,
-    Tick,
-    failed,
-    in_columns,
-    measured,
-    passed,
-    same_bits,
-    verdict,
-)
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
 from ..long_products import DOTS, FIRST, REAL, Array, Compared, along_k, listed, sizes
+from ..outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
 from ..statistics import superior
 from . import bounds
 from .accumulators import (

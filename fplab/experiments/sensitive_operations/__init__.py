@@ -20,8 +20,8 @@ from ... import draw, formats, numeric
 from ...hardware.cases import Arrays, Case, Meta, unmodelled
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, COMMA, Text, joined, say
-from .. import base
-from ..base import Claims, Columns, Experiment, Outcome, Sample, Status, failed, measured, passed, same_bits, verdict
+from ..base import Claims, Columns, Experiment, in_columns
+from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
 from ..statistics import superior
 from . import data, operations
 from .data import EVERY, FORMATS, INSIDE, NEAR, QUICK, RANGE, WAYS, Params, Result, Verdict, codes, entering, run, ways
@@ -38,7 +38,7 @@ def rows(result: Result) -> Columns:
         found = [float(getattr(result, name)[place]) for name in names]
         shown = [None if np.isnan(x) else x for x in found]
         table.append((NAMES[i], FORMATS[f], WAYS[w], int(result.scales[s]), *shown))
-    return base.in_columns(("operation", "format", "way", "log2_scale", *names), table)
+    return in_columns(("operation", "format", "way", "log2_scale", *names), table)
 
 
 def sample(result: Result, op: Listed, fmt: str, rows: int, k: int = 0) -> np.ndarray:
@@ -57,7 +57,7 @@ def functions(result: Result) -> Outcome:
     try:
         import gmpy2
     except ImportError:
-        return base.absent(say("gmpy2 is not installed"))
+        return absent(say("gmpy2 is not installed"))
     done = 0
     for fmt, name in itertools.product(FORMATS, ("exp", "log")):
         form, x = formats.get(fmt), codes(fmt)

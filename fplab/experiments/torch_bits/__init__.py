@@ -19,7 +19,8 @@ from ...hardware import elementwise, order
 from ...hardware.cases import Case, philox_bits
 from ...reveal import SumTree
 from ...words import CLAUSE, COMMA, joined, say
-from ..base import Claims, Columns, Digested, Experiment, Outcome, Tick, absent, failed, passed, verdict
+from ..base import Claims, Columns, Digested, Experiment, Tick
+from ..outcomes import Outcome, absent, failed, passed, verdict
 from . import catalogue
 from .catalogue import DISTINCTIONS, EACH, FIRST, FORMULAS, LAST, NARROW, NARROW_ALPHA, ONCE, PLACES, RIGHT, TWICE, USED
 

@@ -21,7 +21,7 @@ from ...formats import Format
 from ...hardware import elementwise
 from ...hardware.cases import Arrays, Case, Meta
 from ...reveal import SumTree, reveal_order
-from ..base import is_nan_code
+from ..outcomes import is_nan_code
 
 PLACES = ("long", "short")
 SHORT = 7  # elements

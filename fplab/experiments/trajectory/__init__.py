@@ -24,7 +24,8 @@ from ...seeds import bits as random_bits
 from ...seeds import permutation
 from ...tensorcore import Plan
 from ...words import COMMA, joined, say
-from ..base import Claims, Columns, Digested, Experiment, Outcome, Tick, failed, passed, verdict
+from ..base import Claims, Columns, Digested, Experiment, Tick
+from ..outcomes import Outcome, failed, passed, verdict
 from . import steps
 from .steps import MOMENTUM, SKIP, Backend, Params, Pass, bits, by_lab, by_torch, first_weights, right, train
 

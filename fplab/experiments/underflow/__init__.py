@@ -20,7 +20,8 @@ from ...hardware.programs import cast, program
 from ...hardware.tensors import bits, overflow_of, tensor
 from ...words import CLAUSE, Text, joined, say
 from .. import lost_updates
-from ..base import Claims, Columns, Experiment, Outcome, Status, absent, failed, in_columns, passed, same_bits, verdict
+from ..base import Claims, Columns, Experiment, in_columns
+from ..outcomes import Outcome, Status, absent, failed, passed, same_bits, verdict
 from ..statistics import superior
 from . import data
 from .data import FORMATS, FP16, HALVES, KINDS, LAYERS, QUICK, Params, Result, counts_from_edges, gather, run, scaled
