@@ -457,10 +457,30 @@ def test_operands_saturate_in_fp8() -> None:
         assert (torch.tensor([[1e6, 0.0]]) @ one)[0, 0] == 240 * 2.0**12
 
 
-def test_a_scale_that_is_no_power_of_two_is_refused() -> None:
-    class Third:
-        def scale(self, role: str, tensor: torch.Tensor) -> float:
-            return 1 / 3
+class Third:
+    """A scaling by a number that is no power of two."""
 
-    with emulate("H100", "e4m3", scaling=Third()), pytest.raises(LabError, match=r"0.333.* for ' forward 0 a'"):
+    def __init__(self, scale: float) -> None:
+        self.given = scale
+
+    def scale(self, role: str, tensor: torch.Tensor) -> float:
+        return self.given
+
+
+def test_a_scale_need_not_be_a_power_of_two() -> None:
+    """An operand times it in FP32; the product times the rounded product of the rounded reciprocals."""
+    with emulate("H100", "e4m3", scaling=Third(0.3)):
+        got = X @ W
+    third = torch.tensor(0.3)
+    inverse = 1 / third
+    want = product(X * third, W * third, inputs="e4m3", store=None) * (inverse * inverse)
+    check(got, want, product(X * third, W * third, inputs="e4m3", store=None) / (third * third))
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e39, float("nan")])
+def test_a_scale_that_no_operand_can_have_is_refused(scale: float) -> None:
+    with (
+        emulate("H100", "e4m3", scaling=Third(scale)),
+        pytest.raises(LabError, match=r"for ' forward 0 a'; a positive"),
+    ):
         X @ W

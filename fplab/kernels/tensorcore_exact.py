@@ -65,6 +65,16 @@ def fma_matmul(a, b, c, row0, row1):
 
 
 @jit
+def fma_outer(part, left, right, c, row0, row1):
+    """``c[i, j] = fma(left[i] * right[j], part[i, j], c[i, j])`` on floats of one type, for some rows."""
+    for i in range(row0, row1):
+        x = left[i]
+        for j in range(part.shape[1]):
+            at = np.uintp(j)
+            c[np.uintp(i), at] = fma(x * right[at], part[np.uintp(i), at], c[np.uintp(i), at])
+
+
+@jit
 def fma_dot(a, b, c):
     """Rows: ``c[i] = fma(a[i, k], b[i, k], c[i])`` for ascending k on floats of one type."""
     for i in range(a.shape[0]):

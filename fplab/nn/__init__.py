@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..lazily import index
 
 __all__ = [
-    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "autocast", "emulate", "fake_quantize",
-    "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize", "watch",
+    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "autocast", "emulate",
+    "fake_quantize", "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .fake_quantization import FakeQuantize, LearnedStep, fake_quantize
     from .int8_layers import Int4Linear, Int8Linear, int4_linears, int8_linears
     from .quantized_model import Quantization, fake_quantized, observe
+    from .recipes import Recipe
     from .storage_formats import formats
     from .straight_through import quantize
     from .watching import watch

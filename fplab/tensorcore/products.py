@@ -29,10 +29,11 @@ from ..arrays import check_out
 from ..errors import LabError, quotes_call
 from ..floats import quantize
 from ..formats import FormatLike, FormatName, get
+from ..kernels import tensorcore_exact
 from ..threads import SMALLEST_SHARE
 from . import accumulators, engine, models, oracle, units
 from .models import Inputs, Model
-from .operands import Array, Scales, read, read_scales
+from .operands import Array, Scales, nan_bits, read, read_scales
 from .plan import ONE_CHAIN, Plan
 
 
@@ -117,16 +118,38 @@ def matmul(
     return given
 
 
-def multiply(model: Model, x: Array, y: Array) -> Array:
-    """``x @ y`` from zero, in one chain, for operands that are values of the model's formats already (not looked at).
+def multiply(
+    model: Model, x: Array, y: Array, plan: Plan = ONE_CHAIN, scales: tuple[Array, Array] | None = None
+) -> Array:
+    """``x @ y`` from zero, by a plan, for operands that are values of the model's formats already (not looked at).
 
     x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
-    The result (..., M, N) is in the format of the accumulator, not stored.
+    ``scales``: of blocks, as in :func:`matmul`. The result (..., M, N) is in the format of the accumulator, not stored.
     """
     accumulator = accumulators.of(model)
     acc = accumulator.read(None, model, _result_shape(x, y), False)
-    _fill(model, x, y, acc, ONE_CHAIN, None)
+    left, right = scales or (None, None)
+    sa, sb = _matrix_scales(left, right, x, y, model)
+    _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
     return accumulator.values(acc)
+
+
+def multiply_blocks(model: Model, x: Array, y: Array, left: Array, right: Array, length: int) -> Array:
+    """``x @ y`` as :func:`multiply`, of which every ``length`` of K is scaled and summed in FP32 outside of the unit.
+
+    ``left`` (..., M, K / length), ``right`` (..., K / length, N): float32 scales. acc = fma(left * right, part, acc)
+    from 0, the product of the scales rounded first, as DeepGEMM does; NaN is the model's. All leading dimensions agree.
+    """
+    shape = _result_shape(x, y)
+    total = np.zeros(shape, np.float32)
+    for n, k in enumerate(range(0, x.shape[-1], length)):
+        part = multiply(model, x[..., k : k + length], y[..., k : k + length, :])
+        for index in np.ndindex(shape[:-2]):
+            a, b, c = (np.ascontiguousarray(v) for v in (left[index][:, n], right[index][n], total[index]))
+            engine.share(functools.partial(tensorcore_exact.fma_outer, part[index], a, b, c), len(a), part[index].size)
+            total[index] = c
+    total.view(np.uint32)[np.isnan(total)] = nan_bits(model)
+    return total
 
 
 def _fill(model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tuple[Scales, Scales] | None) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 
 from ...errors import LabError
-from .multiply import Products
+from .multiply import GRADIENT, INPUT, Products
 
 Tensor = torch.Tensor
-Marked = Callable[[Tensor], bool]
+Marked = Callable[[Tensor], str]
 
 
 def forward(
@@ -46,13 +46,13 @@ def backward(
     keys, held = _heads(k, q), _heads(v, q)
     scores = _scores(products, q, keys, is_causal, attn_mask, scale)
     weights = (scores - logsumexp.unsqueeze(-1)).exp().nan_to_num(0.0)
-    grad_v = products(weights.transpose(-1, -2), gradient, q.dtype, (False, True))
-    by_weight = products(gradient, held.transpose(-1, -2), q.dtype, (True, False))
+    grad_v = products(weights.transpose(-1, -2), gradient, q.dtype, (INPUT, GRADIENT))
+    by_weight = products(gradient, held.transpose(-1, -2), q.dtype, (GRADIENT, INPUT))
     wide = scores.dtype
     mean = (gradient.to(wide) * out.to(wide)).sum(-1, keepdim=True)
     by_score = weights * (by_weight - mean)
-    grad_q = products(by_score, keys, q.dtype, (True, False)) * factor
-    grad_k = products(by_score.transpose(-1, -2), q, q.dtype, (True, False)) * factor
+    grad_q = products(by_score, keys, q.dtype, (GRADIENT, INPUT)) * factor
+    grad_k = products(by_score.transpose(-1, -2), q, q.dtype, (GRADIENT, INPUT)) * factor
     grads = grad_q, _summed(grad_k, k), _summed(grad_v, v)
     stored = (products.stored(g, q.dtype) for g in grads)
     return tuple(g.transpose(1, 2).contiguous().transpose(1, 2) for g in stored)  # type: ignore[return-value]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from ... import formats
 from ...errors import LabError, quotes_call
-from ...formats import FormatName, spelt
+from ...formats import FormatName
 from ...tensorcore.models import Model
+from ...tensorcore.plan import ONE_CHAIN, Plan
+from ..recipes import Recipe, get_recipe
 from . import operations
-from .modes import NO_COMPILER, Calls, Mode, Run, demand_eager, functions_seen
+from .modes import NO_COMPILER, Calls, Mode, demand_eager, functions_seen
+from .run import Run
 from .settings import Scaling, Settings
 
 
@@ -46,12 +51,14 @@ class Emulation(Run):
         mode, undo = self._blocks.pop()
         undo.close()
         mode.link()
+        if kind is None and not self._blocks:
+            self.choices.demand_matched()
 
 
 @quotes_call
 def emulate(
     gpu: str | Model = "H100",
-    inputs: FormatName = "fp16",
+    inputs: FormatName | None = None,
     accumulate: FormatName = "fp32",
     *,
     gradients: FormatName | None = None,
@@ -60,13 +67,17 @@ def emulate(
     allow: Iterable[str] = (),
     instruction: str | None = None,
     conversion: str = "truncate",
+    recipe: str | Recipe | None = None,
+    layers: Mapping[str, str | Recipe | Plan] | None = None,
+    plan: Plan | None = None,
+    fallback: str | None = None,
 ) -> Emulation:
     """Compute every matrix product of torch on the CPU in a GPU's bits, forward and backward, within a ``with`` block.
 
     A ``backward()`` after the block still computes what the block recorded in those bits: a plain backward pass, one
     through ``torch.utils.checkpoint``, and second derivatives. Everything that is not a product stays torch's own.
 
-    ``gpu``: a name or a :class:`~fplab.tensorcore.Model`. ``inputs``: what FP32 operands are rounded to: "fp16",
+    ``gpu``: a name or a :class:`~fplab.tensorcore.Model`. ``inputs``: what FP32 operands are rounded to: "fp16" (None),
     "bf16", "tf32", "e4m3", "e5m2" (Blackwell also "e3m2", "e2m3", "e2m1"). FP16, BF16 and FP64 tensors take the unit of
     their own dtype, as on a GPU, unless ``inputs`` has 8 bits or fewer; what torch scales itself (``torch._scaled_mm``
     and its grouped form, as torchao trains) is of its own formats and scales, where the GPU has the unit.
@@ -76,11 +87,19 @@ def emulate(
     cuBLASLt's epilogue (an open question, see :meth:`Emulation.report`). ``instruction``, ``conversion``: as in
     :func:`fplab.tensorcore.matmul`.
 
-    ``scaling``: for FP8; ``scale(role, tensor)`` gives the power of two by which an operand is multiplied before it
-    saturates into its format, and the product is divided by both. A role is such as "blocks.1.proj forward 0 a": layer
-    (its path in the model; a model itself by its class, "Linear 1"), pass, number of the product in it, operand, and
-    " gradient" after one that is. With it, and with ``gradients``, a checkpoint asks again for the same roles when it
-    recomputes.
+    ``recipe``: a name of :data:`fplab.nn.recipes.RECIPES` or a :class:`~fplab.nn.recipes.Recipe`, which says how each
+    operand of each product of a layer is quantised; ``inputs`` is then the format of what stays high. Weights are told
+    by being parameters, or made of them alone. The state of delayed scaling, and the step that stochastic rounding
+    draws by, are in :meth:`Emulation.state_dict`. ``layers``: a recipe or a plan for layers by their path in the model,
+    or by a pattern of it, ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so
+    keeps nothing high. ``plan``: the order of k (:class:`fplab.tensorcore.Plan`) of all others. ``fallback``: "bf16"
+    for a GPU that has no unit for the recipe: operands are dequantised to BF16 and multiplied as such.
+
+    ``scaling``: for FP8; ``scale(role, tensor)`` gives the number by which an operand is multiplied, in FP32, before it
+    saturates into its format, and the product is divided by both: times the product of their rounded reciprocals. A
+    role is such as "blocks.1.proj forward 0 a": layer (its path in the model; a model itself by its class, "Linear 1"),
+    pass, number of the product in it, operand, and " gradient" after one that is. With it, and with ``gradients``, a
+    checkpoint asks for the same roles when it recomputes, or is given again what it had.
 
     Without it operands saturate as they are, which warns once.
 
@@ -96,9 +115,18 @@ def emulate(
     >>> [(row.layer, row.phase, row.operation) for row in run.report().rows]
     [('Linear 1', 'forward', 'addmm'), ('Linear 1', 'backward', 'mm')]
     """
-    forward, sums, backward, stored = map(spelt, (inputs, accumulate, gradients or inputs, store))
+    chosen = None if recipe is None else get_recipe(recipe)
+    if chosen is not None and inputs is not None:
+        chosen = replace(chosen, high=formats.spelt(inputs))
+    inputs = inputs or (chosen.high if chosen else "fp16")
+    given = {pattern: one if isinstance(one, Plan) else get_recipe(one) for pattern, one in (layers or {}).items()}
+    forward, sums, backward, stored = map(formats.spelt, (inputs, accumulate, gradients or inputs, store))
     allowed = operations.allowed_names(allow)
-    return Emulation(Settings(gpu, forward, sums, backward, stored, scaling, allowed, instruction, conversion))
+    settings = Settings(
+        gpu, forward, sums, backward, stored, scaling, allowed, instruction, conversion, chosen, given,
+        plan or ONE_CHAIN, fallback,
+    )  # fmt: skip
+    return Emulation(settings)
 
 
 class _Refusing:

@@ -21,11 +21,11 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from ...errors import LabError
-from .multiply import Products
+from .multiply import GRADIENT, INPUT, WEIGHT, Products
 
 Tensor = torch.Tensor
 Ints = Sequence[int]
-Marked = Callable[[Tensor], bool]
+Marked = Callable[[Tensor], str]
 
 
 class Geometry(NamedTuple):
@@ -51,7 +51,7 @@ def forward(
     _checked(x, weight, transposed, groups)
     dims = weight.dim() - 2
     geometry = Geometry.of(dims, stride, padding, dilation, groups)
-    flags = marked(x), marked(weight)
+    flags = marked(x), marked(weight) or WEIGHT
     if transposed:
         extra = tuple(output_padding) * (dims if len(output_padding) == 1 else 1)
         sizes = _transposed_sizes(x, weight, geometry, extra)
@@ -75,14 +75,14 @@ def backward(
     geometry = Geometry.of(weight.dim() - 2, stride, padding, dilation, groups)
     grads: list[Tensor | None] = [None, None, None]
     if output_mask[0]:
-        sizes, flags = tuple(x.shape[2:]), (True, False)
+        sizes, flags = tuple(x.shape[2:]), (GRADIENT, WEIGHT)
         if transposed:
             flat = _patch_product(products, gradient, weight, geometry, flags, sizes)
         else:
             flat = _spread_product(products, gradient, weight, geometry, sizes, flags)
         grads[0] = _laid_out(products.stored(_as_images(flat, x.shape[0], sizes), x.dtype), x, weight)
     if output_mask[1]:
-        over, by, flags = (gradient, x, (True, False)) if transposed else (x, gradient, (False, True))
+        over, by, flags = (gradient, x, (GRADIENT, INPUT)) if transposed else (x, gradient, (INPUT, GRADIENT))
         grad_w = products.stored(_weight_product(products, over, by, weight, geometry, flags), weight.dtype)
         grads[1] = _laid_out(grad_w, x, weight)
     if output_mask[2]:
@@ -146,7 +146,7 @@ def _padded(x: Tensor, before: Ints, after: Ints) -> Tensor:
 
 
 def _patch_product(
-    products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[bool, bool], places: Ints | None = None
+    products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[str, str], places: Ints | None = None
 ) -> Tensor:
     """(groups, N * places, C_out / groups): a convolution as a product; ``places``: the first so many, None is all."""
     kernel = tuple(weight.shape[2:])
@@ -158,7 +158,7 @@ def _patch_product(
 
 
 def _spread_product(
-    products: Products, x: Tensor, weight: Tensor, g: Geometry, sizes: Ints, flags: tuple[bool, bool]
+    products: Products, x: Tensor, weight: Tensor, g: Geometry, sizes: Ints, flags: tuple[str, str]
 ) -> Tensor:
     """(groups, N * places, C_out / groups) of a transposed convolution whose result has ``sizes``."""
     kernel, dims = tuple(weight.shape[2:]), weight.dim() - 2
@@ -187,7 +187,7 @@ def _with_gaps(x: Tensor, stride: Ints) -> Tensor:
 
 
 def _weight_product(
-    products: Products, x: Tensor, by: Tensor, weight: Tensor, g: Geometry, flags: tuple[bool, bool]
+    products: Products, x: Tensor, by: Tensor, weight: Tensor, g: Geometry, flags: tuple[str, str]
 ) -> Tensor:
     """The gradient of the weights: k is image and place. ``x``: what the kernel walks over, ``by``: where it stands."""
     kernel, places = tuple(weight.shape[2:]), tuple(by.shape[2:])

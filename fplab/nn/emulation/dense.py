@@ -14,7 +14,7 @@ import torch
 from ...errors import LabError
 from .multiply import Products
 
-Marked = Callable[[torch.Tensor], bool]
+Marked = Callable[[torch.Tensor], str]
 Tensor = torch.Tensor
 
 

@@ -33,12 +33,10 @@ from torch.overrides import _push_mode as _push_calls
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from ...errors import LabError
-from ...tensorcore.models import Model
 from . import operations
-from .multiply import Products
-from .places import Place, Places, saved_through
-from .report import Log, Report
-from .settings import Settings
+from .multiply import GRADIENT, INPUT, WEIGHT, Products
+from .places import Place, saved_through
+from .run import Run
 
 _LOCAL = threading.local()
 _LSTM = frozenset({torch._VF.lstm, torch.lstm})
@@ -66,23 +64,6 @@ class _Result(NamedTuple):
     tensor: torch.Tensor
     origin: Place
     saved_elsewhere: bool
-
-
-class Run:
-    """An emulation: what is asked for, where it is, and the log of its products."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self.log, self.places = settings, Log(), Places()
-        self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
-
-    def report(self) -> Report:
-        """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
-        return self.log.report()
-
-    def new_step(self) -> None:
-        """What comes now is another step's."""
-        self.places.new_step()
-        self.log.new_step()
 
 
 @contextmanager
@@ -135,13 +116,17 @@ class Mode(TorchDispatchMode):
         with _alone():
             if handler is not None and not _abstract(args) and self._has_unit(func, args):
                 again = self._recomputes()
+                new = self.origin is None or again
                 origin = self.run.places.take() if self.origin is None or again else self.origin
-                result = self._product(handler, func, args, kwargs, origin, again)
+                result, weighted = self._product(handler, func, args, kwargs, origin, again)
+                origin = origin._replace(weighted=weighted) if new else origin._replace(order=origin.order + 1)
             else:
                 self._permit(func)
                 origin = self.run.places.here()
                 result = func(*args, **kwargs)
         self._keep(result, origin)
+        if self.run.settings.recipes:
+            self._note_weights(func, args, result)
         if self._gradients and self._marked_any(args):
             self._note(result if isinstance(result, (tuple, list)) else (result,))
         return result
@@ -156,8 +141,11 @@ class Mode(TorchDispatchMode):
 
     def _product(
         self, handler: operations.Handler, func: Any, args: Any, kwargs: Any, place: Place, again: bool
-    ) -> Any:
-        """An emulated operation, also in its in-place form, into ``out`` or with a dtype for the result."""
+    ) -> tuple[Any, bool]:
+        """An emulated operation, also in its in-place form, into ``out`` or with a dtype for the result.
+
+        And whether it multiplied by a weight.
+        """
         demand_eager()
         name = operations.base_name(func)
         products = self._pass(name, place, again)
@@ -167,21 +155,21 @@ class Mode(TorchDispatchMode):
             args, rest = args[:-1], rest | {"out_dtype": args[-1]}
         result = handler(products, self._marker(), *args, **rest)
         if operations.name_of(func) != name:
-            return args[0].copy_(result)
+            return args[0].copy_(result), products.weighted
         if out is not None:
             if out.dtype != result.dtype:
                 raise LabError(f"{name} of {result.dtype} into out= of {out.dtype}: torch takes one dtype.")
-            return out.resize_(result.shape).copy_(result)
-        return result
+            return out.resize_(result.shape).copy_(result), products.weighted
+        return result, products.weighted
 
     def _pass(self, operation: str, place: Place, again: bool) -> Products:
         """Where the products of one operation belong."""
         forward = self.origin is None and torch._C._current_autograd_node() is None
-        phase, number = "forward" if forward else "backward", str(place.number)
+        phase, turn = "forward" if forward else "backward", None
         if self.origin is not None and not again:
-            number = f"{number}.{self._products}"
+            turn = self._products
             self._products += 1
-        return Products(self.run.settings, self.run.log, place, phase, number, operation, again)
+        return Products(self.run, place, phase, turn, operation, again)
 
     def _permit(self, func: Any) -> None:
         """An error for a product that is not emulated, unless it was allowed."""
@@ -227,16 +215,29 @@ class Mode(TorchDispatchMode):
         return tensor.untyped_storage().data_ptr() in self._gradients
 
     def _marker(self) -> Any:
-        """Which operands of the next product are gradients, as a function."""
+        """What each operand of the next product is, as a function: a gradient, a weight, or neither."""
         if not self.run.settings.splits:
-            return lambda tensor: False
+            return lambda tensor: INPUT
         if self._opaque:
-            raise LabError("gradients= and scaling= cannot tell gradients from weights inside torch.func transforms.")
+            raise LabError(
+                "gradients=, scaling= and recipes cannot tell gradients from weights inside torch.func transforms."
+            )
         node = torch._C._current_autograd_node()
         if self.origin is not None or node is None:
-            return self._is_gradient
+            return lambda tensor: self._kind(tensor, self._is_gradient(tensor))
         saved = _saved(node)  # a node that had no hooks yet: the last one of the block, run at once
-        return lambda tensor: tensor.untyped_storage().data_ptr() not in saved
+        return lambda tensor: self._kind(tensor, tensor.untyped_storage().data_ptr() not in saved)
+
+    def _kind(self, tensor: torch.Tensor, is_gradient: bool) -> str:
+        return GRADIENT if is_gradient else WEIGHT if tensor in self.run.places.weights else INPUT
+
+    def _note_weights(self, func: Any, args: Any, result: Any) -> None:
+        """What an operation makes of weights alone is a weight, too: a cast, a copy, a parametrisation."""
+        weights = self.run.places.weights
+        given = [x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        makes_one = isinstance(result, torch.Tensor) and operations.handler(func) is None
+        if given and makes_one and "embedding" not in func.name() and all(x in weights for x in given):
+            weights.add(result)
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
@@ -354,6 +355,11 @@ class Calls(TorchFunctionMode):
         if func in _LSTM:
             with _without_onednn():
                 return func(*args, **kwargs)
+        if self.mode.run.settings.recipes:
+            for x in (*args, *kwargs.values()):
+                for one in x if isinstance(x, (list, tuple)) else (x,):
+                    if isinstance(one, torch.nn.Parameter):
+                        self.mode.run.places.weights.add(one)
         if func in (torch.Tensor.backward, torch.autograd.grad):
             self.mode.link()
         with _innermost("calling"):

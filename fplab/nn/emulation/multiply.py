@@ -11,76 +11,148 @@ import torch
 from ...errors import LabError, warn
 from ...floats import quantize
 from ...formats import Rounding, get
+from ...scaled import Scaled
+from ...seeds import word
 from ...tensorcore import accumulators
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS, rounded
 from .. import bits
+from ..recipes import Operand, Product, Recipe
 from .places import Place
-from .report import Log, Shape
-from .settings import OWN, Settings
+from .report import Shape
+from .run import Run
+from .scaled_products import dequantized, format_of, quantized
+from .scaled_products import multiply as scaled_multiply
+from .settings import OWN
 
 Array = np.ndarray[Any, Any]
-FORWARD = (False, False)
+INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}  # torch's casts from FP32 round to nearest even, as the lab's
 
 
 class Products:
     """The products of one operation: computes them, counts them, and gives each operand its role for the scaling.
 
-    ``place``, ``number``: where they belong, and the number of the product in its layer. ``again``: of a forward pass
-    that a checkpoint runs again, in the backward pass of ``phase``.
+    ``place``: where they belong. ``turn``: the number of the operation in a node's backward pass, None in a forward
+    pass. ``again``: of a forward pass that a checkpoint runs again, in the backward pass of ``phase``.
     """
 
     def __init__(
-        self, settings: Settings, log: Log, place: Place, phase: str, number: str, operation: str, again: bool = False
+        self, run: Run, place: Place, phase: str, turn: int | None, operation: str, again: bool = False
     ) -> None:
-        self.settings, self.log, self.place = settings, log, place
-        self.phase, self.number, self.operation, self.again = phase, number, operation, again
+        self.run, self.settings, self.log, self.place = run, run.settings, run.log, place
+        self.phase, self.turn, self.operation, self.again = phase, turn, operation, again
+        self.choice = run.choices.of(place.layer)
         self.done = 0
+        self.weighted = False
         self.model: Model | None = None
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, gradient: tuple[bool, bool] = FORWARD
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str] = (INPUT, INPUT)
     ) -> torch.Tensor:
         """``a @ b`` (..., M, K) by (..., K, N), not yet stored: float32 (float64 for FP64) values of the accumulator.
 
-        ``dtype``: of the tensors that torch was asked to multiply; ``gradient``: which of them is a gradient.
+        ``dtype``: of the tensors that torch was asked to multiply; ``kinds``: what each of them is.
         """
-        formats = self.settings.formats(dtype, gradient)
-        model = self.model = self.settings.model(*formats)
-        part = f".{self.done}" if self.done else ""
-        role = f"{self.place.layer} {'forward' if self.again else self.phase} {self.number}{part}"
-        roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
-        x, shift_x = self._operand(a, formats[0], roles[0])
-        y, shift_y = self._operand(b, formats[1], roles[1])
-        result = tensorcore.multiply(model, x, y)
-        if shift_x + shift_y:
-            result = np.ldexp(result, -(shift_x + shift_y))
-        shape = Shape(math.prod(result.shape[:-2]), x.shape[-2], x.shape[-1], y.shape[-1])
+        self.weighted |= WEIGHT in kinds
+        recipe = self.choice.recipe
+        product = None if recipe is None or self.choice.high or dtype == torch.float64 else self._of(recipe, kinds)
+        if recipe is None or product is None:
+            result, model = self._plain(a, b, dtype, kinds)
+        else:
+            result, model = self._quantized(recipe, product, a, b, dtype, kinds)
+        self.model = model
+        shape = Shape(math.prod(result.shape[:-2]), a.shape[-2], a.shape[-1], b.shape[-1])
         self.log.product(self.place.layer, self.phase, self.operation, model, shape)
         self.done += 1
         return torch.from_numpy(result)
 
-    def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Array, int]:
-        """An operand in its unit's format as a contiguous array, and the exponent of the scale it carries."""
-        if tensor.device.type != "cpu":
-            raise LabError(f"a product of tensors on {tensor.device}; emulation runs on the CPU: move the model there.")
-        plain = tensor.detach()
+    def _plain(
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str]
+    ) -> tuple[Array, Model]:
+        """A product of operands as they are, or times one scale each."""
+        gradient = kinds[0] == GRADIENT, kinds[1] == GRADIENT
+        formats = self.settings.formats(dtype, gradient)
+        if self.choice.recipe is not None:
+            formats = (OWN.get(dtype, self.choice.recipe.high),) * 2
+        model = self.settings.model(*formats)
+        part = f".{self.done}" if self.done else ""
+        turn = "" if self.turn is None else f".{self.turn}"
+        forward = "forward" if self.again else self.phase
+        role = f"{self.place.layer} {forward} {self.place.number}{turn}{part}"
+        roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
+        x, scale_x = self._operand(a, formats[0], roles[0])
+        y, scale_y = self._operand(b, formats[1], roles[1])
+        return _unscaled(tensorcore.multiply(model, x, y, self.choice.plan), scale_x, scale_y), model
+
+    def _of(self, recipe: Recipe, kinds: tuple[str, str]) -> Product | None:
+        """What a recipe does to a product of such operands; None leaves it high."""
+        if WEIGHT in kinds:
+            return recipe.data_gradient if GRADIENT in kinds else recipe.forward
+        of_weight = GRADIENT in kinds and self.place.weighted is not False
+        return recipe.weight_gradient if of_weight else recipe.activations
+
+    def _quantized(
+        self, recipe: Recipe, product: Product, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype,
+        kinds: tuple[str, str],
+    ) -> tuple[Array, Model]:  # fmt: skip
+        """A product of operands that a recipe quantises."""
+        first = GRADIENT if product is recipe.weight_gradient else WEIGHT
+        flipped = kinds[first == WEIGHT] != first and kinds[first == GRADIENT] == first
+        sides = [product.right, product.left] if flipped else [product.left, product.right]
+        if product is recipe.activations and recipe.data_gradient is not None:
+            sides = [recipe.data_gradient.left if k == GRADIENT else s for k, s in zip(kinds, sides, strict=True)]
+        x, y = (
+            self._codes(recipe, operand, tensor, axis, kind, product is recipe.activations, format_of(dtype))
+            for operand, tensor, axis, kind in zip(sides, (a, b), (-1, -2), kinds, strict=True)
+        )
+        model = self.settings.scaled_model(x.scheme, y.scheme, recipe)
+        if model is None:
+            model = self.settings.model("bf16", "bf16")
+            return dequantized(model, x, y, self.choice.plan), model
+        return scaled_multiply(model, x, y, product.promote, self.choice.plan), model
+
+    def _codes(
+        self, recipe: Recipe, operand: Operand, tensor: torch.Tensor, axis: int, kind: str, of_activations: bool,
+        dtype: str,
+    ) -> Scaled:  # fmt: skip
+        """An operand quantised along K."""
+        array: Array = _on_cpu(tensor).to(torch.float32).numpy()
+        side, back = int(axis == -2), self.turn is not None
+        amax: float | None = None
+        if recipe.amax_history_len and operand.record.block == "tensor":
+            number, part = str(self.place.number), f".{self.done}" if self.done else ""
+            if of_activations and back:
+                number += f".{self.turn} {side}"
+            role = f"{self.place.layer} {number}{part} {kind or 'input'}"
+            first = kind == GRADIENT or not back or of_activations  # else what the forward pass had
+            amax = self.run.amaxes.of(
+                recipe, self.place, role, operand.record.element.max, array if first and not self.again else None
+            )
+        sub = (self.place.order << 20) + ((0 if self.turn is None else self.turn + 1) << 10) + 2 * self.done + side
+        step = self.place.step.number
+        seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0
+        return quantized(array, operand, axis, seed, amax, dtype)
+
+    def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Array, float]:
+        """An operand in its unit's format as a contiguous array, and the scale that it carries."""
+        plain = _on_cpu(tensor)
         if fmt in HALVES and plain.dtype == torch.float32:  # as the GPU's own copy of the operand; three times as fast
             plain = plain.to(HALVES[fmt])
         own = OWN.get(plain.dtype) == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
         array: Array = plain.contiguous().to(wide).numpy()
         if own:
-            return array, 0
+            return array, 1.0
         form = get(fmt)
         if form.bits > 8:
             rounding = CONVERSIONS[self.settings.conversion] if fmt == "tf32" else Rounding.RNE
-            return rounded(array.reshape(-1), form, rounding).reshape(array.shape), 0
-        shift = self._scale(role, plain)
-        if shift:
-            array = np.ldexp(array, shift)
+            return rounded(array.reshape(-1), form, rounding).reshape(array.shape), 1.0
+        scale = self._scale(role, plain)
+        if scale != 1:
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                array = array * array.dtype.type(scale)
         if self.settings.scaling is None and not self.log.warned and (beyond := int((np.abs(array) > form.max).sum())):
             self.log.warned = True
             warn(
@@ -88,21 +160,20 @@ class Products:
                 "and saturate: without scaling= operands are rounded as they are. Pass one, such as "
                 "fplab.training.AmaxScaling()."
             )
-        return np.asarray(quantize(array, fmt, overflow="saturate")), shift
+        return np.asarray(quantize(array, fmt, overflow="saturate")), scale
 
-    def _scale(self, role: str, tensor: torch.Tensor) -> int:
-        """The exponent of the power of two that the scaling chooses for an operand."""
+    def _scale(self, role: str, tensor: torch.Tensor) -> float:
+        """The FP32 number that the scaling chooses for an operand."""
         if self.settings.scaling is None:
-            return 0
+            return 1.0
         given, asked = self.place.step.scales, (self.place.serial, role)
-        if self.again and asked in given:
-            scale = given[asked]
-        else:
-            scale = given[asked] = float(self.settings.scaling.scale(role, tensor))
-        mantissa, exponent = math.frexp(scale)
-        if mantissa != 0.5 or not math.isfinite(scale):
-            raise LabError(f"the scaling gave {scale!r} for {role!r}; a power of two is needed, so that it is exact.")
-        return exponent - 1
+        if not (self.again and asked in given):
+            with np.errstate(over="ignore"):
+                given[asked] = float(np.float32(self.settings.scaling.scale(role, tensor)))
+        scale = given[asked]
+        if not 0 < scale < math.inf:
+            raise LabError(f"the scaling gave {scale!r} for {role!r}; a positive number of FP32 is needed.")
+        return scale
 
     def with_addend(self, result: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float) -> torch.Tensor:
         """``alpha * result + beta * c`` in the accumulator's format, one fused multiply-add, before the store."""
@@ -115,6 +186,30 @@ class Products:
 
     def stored(self, result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The accumulator's values rounded once to the dtype of the result, or first to ``store`` where that is set."""
-        if self.settings.store is not None:
-            result = torch.from_numpy(np.asarray(quantize(result.numpy(), self.settings.store)))
+        recipe = self.choice.recipe
+        store = self.settings.store or (recipe.output if recipe else None)
+        if store is not None:
+            result = torch.from_numpy(np.asarray(quantize(result.numpy(), store)))
         return result.to(dtype)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without its history, which must be on the CPU."""
+    if tensor.device.type != "cpu":
+        raise LabError(f"a product of tensors on {tensor.device}; emulation runs on the CPU: move the model there.")
+    return tensor.detach()
+
+
+def _unscaled(result: Array, left: float, right: float) -> Array:
+    """A product divided by the scales of its operands: times their rounded reciprocals' product, in FP32.
+
+    Powers of two are exact, also where the factor itself would be too large or too small for FP32.
+    """
+    if left == right == 1:
+        return result
+    (x, i), (y, j) = math.frexp(left), math.frexp(right)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if x == y == 0.5:
+            return np.asarray(np.ldexp(result, 2 - i - j))
+        one = np.float32(1)
+        return np.asarray(result * ((one / np.float32(left)) * (one / np.float32(right))))

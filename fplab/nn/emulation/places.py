@@ -9,11 +9,12 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as modules
 
 Scales = dict[tuple[int, str], float]  # by the number of the product in its step, and the operand
@@ -30,12 +31,14 @@ class Step:
     def __init__(self, number: int) -> None:
         self.number, self.products = number, 0
         self.scales: Scales = {}
+        self.amaxes: dict[str, float] = {}  # delayed scaling's, by role
 
 
 class Place(NamedTuple):
     """Of a product: its layer, its number there, its step and its number in that.
 
-    ``start``: of the first operation in the checkpoint around it; None outside of all.
+    ``start``: of the first operation in the checkpoint around it; None outside of all. ``order``: of derivatives, 1 for
+    what a first backward pass records. ``weighted``: whether it multiplied by a weight; None is not known.
     """
 
     layer: str
@@ -43,12 +46,42 @@ class Place(NamedTuple):
     step: Step
     serial: int
     start: Place | None
+    order: int = 0
+    weighted: bool | None = None
+
+
+class Weights:
+    """Which memory holds weights: parameters, and what was made of them alone, such as autocast's copies."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, StorageWeakRef] = {}  # a weak reference keeps its address from being another's
+
+    def add(self, x: torch.Tensor) -> None:
+        """A tensor is a weight."""
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # without memory, as under torch.func
+            storage = x.untyped_storage()
+            if storage._cdata not in self._seen:
+                self._seen[storage._cdata] = StorageWeakRef(storage)
+
+    def __contains__(self, x: torch.Tensor) -> bool:
+        try:
+            return x.untyped_storage()._cdata in self._seen
+        except (NotImplementedError, RuntimeError, ValueError):
+            return False
+
+    def forget(self) -> None:
+        """Drop what is no more."""
+        self._seen = {at: kept for at, kept in self._seen.items() if not kept.expired()}
 
 
 class Places:
-    """The layer that is running now, found by hooks on all modules, and the place of what runs in it."""
+    """The layer that is running now, found by hooks on all modules, and the place of what runs in it.
 
-    def __init__(self) -> None:
+    ``named``: told a model's parts with their names when it is first called. ``weights``: those that were met.
+    """
+
+    def __init__(self, named: Callable[[list[tuple[str, nn.Module]]], None]) -> None:
+        self._named, self.weights = named, Weights()
         self._stack: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
         self.step = Step(0)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -77,6 +110,7 @@ class Places:
         """Products outside of all layers are counted anew, so that a loop in one block gives each its place again."""
         self._stack[0][1] = 0
         self.step = Step(self.step.number + 1)
+        self.weights.forget()
 
     @property
     def depth(self) -> int:
@@ -118,6 +152,9 @@ class Places:
     def _enter(self, layer: nn.Module, args: Any) -> None:
         if len(self._stack) == 1 or layer not in self._names:
             self._name(layer)
+        for parameter in layer._parameters.values():
+            if parameter is not None:
+                self.weights.add(parameter)
         self.here()  # a checkpoint that begins with this call begins outside of the layer
         self._stack.append([self._names[layer], 0])
 
@@ -127,6 +164,7 @@ class Places:
 
     def _name(self, root: nn.Module) -> None:
         """Name what was not called before: the parts of a model by their path in it, the model itself by its class."""
+        found = []
         for path, layer in root.named_modules():
             if layer in self._names:
                 continue
@@ -137,3 +175,5 @@ class Places:
                 path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
             self._paths.add(path)
             self._names[layer] = path
+            found.append((path, layer))
+        self._named(found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -11,9 +12,13 @@ import torch
 
 from ... import formats
 from ...errors import LabError, unknown
+from ...scaled import Scheme
 from ...tensorcore import models
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
+from ...tensorcore.plan import ONE_CHAIN, Plan
+from ..recipes import Recipe
+from .scaled_products import unit_inputs
 
 OWN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}  # dtypes that have a unit of their own
 
@@ -38,6 +43,10 @@ class Settings:
     allow: frozenset[str]
     instruction: str | None
     conversion: str
+    recipe: Recipe | None = None
+    layers: Mapping[str, Recipe | Plan] = field(default_factory=dict)
+    plan: Plan = ONE_CHAIN
+    fallback: str | None = None
 
     def __post_init__(self) -> None:
         if self.conversion not in CONVERSIONS:
@@ -52,6 +61,16 @@ class Settings:
             self.model(*pair)
         if self.scaling is not None and not self.narrow:
             raise LabError(f"scaling is for FP8 and narrower; inputs={self.inputs!r} needs none.")
+        if self.fallback not in (None, "bf16"):
+            raise unknown("fallback", self.fallback, ["bf16"])
+        if self.recipe is not None and (self.scaling is not None or self.gradients != self.inputs):
+            raise LabError(
+                f"recipe={self.recipe.name!r} says how operands are scaled; leave out scaling= and gradients=."
+            )
+        for recipe in self.recipes:
+            self.model(recipe.high, recipe.high)
+            for product in recipe.products():
+                self.scaled_model(product.left.record, product.right.record, recipe)
 
     def _demand_offered(self, name: str, given: str) -> None:
         """Whether the GPU has a unit for tensors of a format: not for integers, nor for blocks with scales."""
@@ -84,7 +103,29 @@ class Settings:
     @property
     def splits(self) -> bool:
         """Whether it matters which operand of a backward product is the gradient."""
-        return self.gradients != self.inputs or self.scaling is not None
+        return self.gradients != self.inputs or self.scaling is not None or bool(self.recipes)
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes of any layer."""
+        every = (self.recipe, *self.layers.values())
+        return tuple(one for one in every if isinstance(one, Recipe))
+
+    def scaled_model(self, a: Scheme, b: Scheme, recipe: Recipe) -> Model | None:
+        """The unit's model for operands of two schemes; None where the GPU has none and may do otherwise."""
+        gpu = self.gpu.gpu if isinstance(self.gpu, Model) else self.gpu
+        try:
+            return models.get(gpu, unit_inputs(a, b), "fp32")
+        except LabError:
+            if self.fallback == "bf16":
+                return None
+            having = [g for g in models.GPUS if any(models.input_name(m) == unit_inputs(a, b) for m in models.TABLE
+                                                    if m.gpu == g)]  # fmt: skip
+            raise LabError(
+                f"recipe={recipe.name!r}: {models.said(gpu)} has no unit for {unit_inputs(a, b)}. Software there "
+                f"dequantises to BF16 and multiplies that in the BF16 unit; fallback='bf16' does so. GPUs that have "
+                f"one: {', '.join(having)}."
+            ) from None
 
     def formats(self, dtype: torch.dtype, gradient: tuple[bool, bool]) -> tuple[str, str]:
         """The formats of both operands of a product of tensors of one dtype.

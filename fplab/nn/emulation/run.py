@@ -1,0 +1,45 @@
+"""An emulation as one object: what is asked for, where it is, what it remembers, and what it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import LabError
+from ...tensorcore.models import Model
+from .choices import Choices
+from .delayed import Amaxes
+from .places import Places, Step
+from .report import Log, Report
+from .settings import Settings
+
+
+class Run:
+    """An emulation: what is asked for, where it is, and the log of its products."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.log, self.amaxes = settings, Log(), Amaxes()
+        self.choices = Choices(settings.recipe, settings.plan, settings.layers)
+        self.places = Places(self.choices.add)
+        self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
+
+    def report(self) -> Report:
+        """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
+        return self.log.report()
+
+    def new_step(self) -> None:
+        """What comes now is another step's."""
+        self.amaxes.new_step()
+        self.places.new_step()
+        self.log.new_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next steps depend on: the number of the step, which stochastic rounding draws by, and all amaxes."""
+        return {"step": self.places.step.number, "amaxes": self.amaxes.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, with the bits that a run would have had that never stopped."""
+        if not isinstance(state, Mapping) or not isinstance(state.get("step"), int) or "amaxes" not in state:
+            raise LabError("this is no state of an emulation; pass what state_dict() gave.")
+        self.amaxes.load(state["amaxes"])
+        self.places.step = Step(state["step"])

@@ -1,0 +1,114 @@
+"""One product of two quantised matrices in a GPU's bits: which unit takes them, and where their scales enter.
+
+* Scales that the unit takes (E8M0, E4M3 for blocks: Blackwell) are part of its sums.
+* FP32 scales of blocks are applied outside, to the unit's sum of each block (Hopper's "promoted" product).
+* What is left is a factor of the finished product, in FP32: of tensors their product, rounded once; of rows and
+  columns one after the other, the columns' first, as CUTLASS's epilogue for ``torch._scaled_mm`` does; NVFP4's is
+  (amax of a * amax of b) * fl(1 / 2688**2), left to right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import LabError
+from ...formats import Rounding, get
+from ...scaled import Scaled, Scheme, hadamard, quantize
+from ...tensorcore import products as tensorcore
+from ...tensorcore.gpus import SCALED
+from ...tensorcore.models import Model
+from ...tensorcore.operands import rounded
+from ...tensorcore.plan import ONE_CHAIN, Plan
+from ..recipes import Operand
+
+Array = np.ndarray[Any, Any]
+f32 = np.float32
+SHORT = 20  # units that align terms with fewer fraction bits cut long sums short, and libraries promote there
+
+
+def quantized(
+    x: Array, operand: Operand, axis: int, seed: int, amax: float | None = None, dtype: str = "fp32"
+) -> Scaled:
+    """An operand (..., M, K) or (..., K, N) with K at ``axis``, -1 or -2, as codes and scales along K.
+
+    ``dtype``: the tensor's format, in which a Hadamard transform is computed. ``amax``: for a scale of the tensor.
+    """
+    if operand.hadamard:
+        ragged = [(0, 0)] * x.ndim
+        ragged[axis] = (0, -x.shape[axis] % operand.hadamard)
+        x = hadamard(np.pad(x, ragged), axis, size=operand.hadamard, signs=operand.signs, dtype=dtype)
+    given: dict[str, Any] = {"seed": seed} if operand.rounding == "stochastic" else {}
+    return quantize(x, operand.record, axis, rounding=operand.rounding, amax=amax, **given)
+
+
+@lru_cache
+def unit_inputs(a: Scheme, b: Scheme) -> str:
+    """The unit's name of inputs of two schemes, as :func:`fplab.tensorcore.matmul` takes it."""
+    return "*".join(_input(scheme, both_four=a.element.bits == b.element.bits == 4) for scheme in (a, b))
+
+
+def _input(scheme: Scheme, both_four: bool) -> str:
+    if scheme.kind == "fp32":
+        return scheme.element.name
+    for name, (element, scale, kind) in SCALED.items():
+        fits = (element, *scale) == (scheme.element.name, scheme.scale.name, scheme.block[1])
+        if fits and (element != "e2m1" or both_four == (kind == "grouped")):
+            return name
+    raise LabError(
+        f"no unit takes {scheme.name}, {scheme.element.name} with a scale of {scheme.scale.name} for each "
+        f"{scheme.block}; allowed: {', '.join(SCALED)}."
+    )
+
+
+def multiply(model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: Plan = ONE_CHAIN) -> Array:
+    """``a @ b`` (..., M, K) by (..., K, N) with all scales, float32, not stored; NaN is the unit's."""
+    x, y = a.elements(), b.elements()
+    blocks = a.scheme.block
+    if a.scheme.kind == "fp32" and not isinstance(blocks, str):
+        if plan != ONE_CHAIN:
+            raise LabError(
+                f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
+            )
+        return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1])
+    if promote and model.alignment_bits < SHORT and plan.promote is None:
+        plan = dataclasses.replace(plan, promote=promote)
+    scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
+    result = tensorcore.multiply(model, x, y, plan, scales)
+    with np.errstate(all="ignore"):
+        for factor in factors(a, b):
+            result = result * factor
+    result.view(np.uint32)[np.isnan(result)] = 0x7FFFFFFF
+    return result
+
+
+def factors(a: Scaled, b: Scaled) -> list[Array]:
+    """What a finished product is multiplied by, one after the other: FP32 arrays that broadcast to it."""
+    with np.errstate(all="ignore"):
+        if a.amax is not None and b.amax is not None:
+            if a.scheme.variant == "torchao":
+                return [np.asarray((a.amax / f32(a.scheme.top)) * (b.amax / f32(b.scheme.top)))]
+            return [np.asarray((a.amax * b.amax) * f32(1 / (a.scheme.top * b.scheme.top)))]
+        if a.scheme.kind != "fp32":
+            return []
+        if a.scheme.block == b.scheme.block == "tensor":
+            return [np.asarray(a.factors() * b.factors())]
+        return [b.factors(), a.factors()]
+
+
+def dequantized(model: Model, a: Scaled, b: Scaled, plan: Plan = ONE_CHAIN) -> Array:
+    """``a @ b`` for a GPU without their unit: both dequantised, rounded to the formats of ``model``, and multiplied."""
+    x, y = (
+        rounded(q.dequantize().reshape(-1), get(fmt), Rounding.RNE).reshape(q.shape)
+        for q, fmt in ((a, model.a), (b, model.b))
+    )
+    return tensorcore.multiply(model, x, y, plan)
+
+
+def format_of(dtype: torch.dtype) -> str:
+    """The format of a dtype of operands."""
+    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
