@@ -15,6 +15,7 @@ import torch
 import fplab
 from fplab import memory
 from fplab.language import marked
+from fplab.widgets import collectives
 
 FIGURES = Path(__file__).parent.parent / "figures"
 NUMBER = re.compile(r"(?<![\w.])(?:\d[\d,]*\.\d+|\d{1,3}(?:,\d{3})+|\d+)(?:\s?%)?(?!\w)")
@@ -124,7 +125,10 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
         "68%": lambda: min(explained()),
         "89%": lambda: max(explained()),
     },
-    12: {"4,522": lambda: int(of_run("data_parallel")[0]["parameters, held"]) / 4},
+    12: {
+        "4,522": lambda: int(of_run("data_parallel")[0]["parameters, held"]) / 4,
+        "1.0078": lambda: float(collectives.run(collectives.State()).buffers[-1].max()),
+    },
     13: {"3,336": probed},
 }
 

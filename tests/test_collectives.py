@@ -1,14 +1,19 @@
 """Collectives: every message executed, and the same sums fast; volumes; what low precision does to them."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import refusals
+from pictures import of_class, text_of
 
 import fplab
+from fplab import LabError
+from fplab.inspection import encodings
 from fplab.parallel import collectives as c
 from fplab.parallel.collectives import ALGORITHMS, Wire
+from fplab.widgets import collectives as stepper
 
 WIRES = (
     Wire(), Wire("bf16"), Wire("fp16", add="wire"), Wire("e4m3"), Wire("bf16", "stochastic", seed=3),
@@ -185,3 +190,57 @@ def test_sums_by_way_of_fp32_are_the_formats_own(fmt: str) -> None:
     same = (found.view(np.uint32) == wanted.view(np.uint32)) | (np.isnan(found) & np.isnan(wanted))
     assert same.all(), (one[~same][:3], two[~same][:3], found[~same][:3], wanted[~same][:3])
     assert np.isfinite(wanted).mean() > 0.9
+
+
+# --- stepped --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_collective_steps_as_it_runs(algorithm):
+    x = np.float32([[0.1, 0.2, 0.3, 0.7], [1e3, 3.3, -0.5, 1.1], [7.7, 1e-3, 0.4, 0.9]])
+    for wire in (Wire(), Wire("bf16", add="wire"), Wire("fp16", "stochastic", seed=3)):
+        one = c.all_reduce(3, algorithm)
+        steps = list(c.stepwise(one, x, wire))
+        assert len(steps) == len(one.steps)
+        assert steps[-1][0].tobytes() == c.execute(one, x, wire).tobytes()
+        for (_, arrivals), messages in zip(steps, one.steps, strict=True):
+            assert [a.message for a in arrivals] == list(messages)
+            for a in arrivals:
+                assert np.array_equal(a.result, wire.plus(a.own, a.arrived) if a.message.adds else a.arrived)
+
+
+@pytest.mark.parametrize("name", stepper.NAMES)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_widget_shows_every_message_with_its_bits(name, ranks):
+    """What is drawn is what :func:`execute` does: the rows of the table are the messages, the end is its end."""
+    state = stepper.changed(stepper.State(ranks=ranks, format="fp16"), "collective", name)
+    run = stepper.run(state)
+    assert run.buffers[-1].tobytes() == c.execute(run.collective, run.buffers[0], Wire("fp16", add="wire")).tobytes()
+    for number, step in enumerate(run.collective.steps, 1):
+        drawn = stepper.render(replace(state, step=number))
+        assert len(of_class(drawn, "message")) == len(step) == drawn.count(" → ") - 1
+        assert len(of_class(drawn, "new")) == len({(m.target, m.chunk) for m in step})
+        for a in run.arrivals[number - 1]:
+            fields = encodings.get("fp16").fields(int(fplab.encode(a.arrived[0], "fp16")))
+            assert " ".join(digits for _, digits in fields) in drawn
+    last = replace(state, step=len(run.arrivals))
+    assert stepper.moved(last, 1) == last
+    assert stepper.moved(state, -1) == state
+
+
+def test_the_widget_says_what_the_order_of_a_ring_costs():
+    """In BF16 every chunk is added in another order, and two of the sums differ."""
+    text = text_of(stepper.render(stepper.State()))
+    assert "full at the end 1, 1.007812" in text
+    assert "6 steps; in all 24 chunks travel, the busiest rank sends 3/2 × the buffer" in text
+    assert "4 messages of 16 bits a number, 4 additions" in text
+
+
+def test_the_widget_refuses_what_cannot_be():
+    with pytest.raises(LabError, match="unknown collective 'all-to-all'"):
+        stepper.widget("all-to-all")
+    with pytest.raises(LabError, match="ranks=9 is not possible; allowed: 2 to 8 in a drawing"):
+        stepper.widget(ranks=9)
+    assert stepper.widget("reduce").state.algorithm == "tree"
+    state = stepper.changed(stepper.State("reduce", "tree"), "algorithm", "direct")
+    assert (state.collective, state.algorithm) == ("all-reduce", "direct")

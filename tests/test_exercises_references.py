@@ -49,6 +49,11 @@ OTHERS = {
     "bubble": pipeline.bubble,
     "activation_bytes": lambda s, b, h, a, how: int(activations.formula(s, b, h, a, recompute=how)),
     "ring_order": lambda ranks, chunk: _ring(ranks, chunk),
+    "broadcast_step": lambda rank: _arrival(rank),
+    "tree_reduce": lambda xs: _on_rank_0(xs),
+    "scatter_owner": lambda ranks, chunk: collectives.reduce_scatter(ranks).owners[chunk][0],
+    "gathered_piece": lambda ranks, rank, step: _sent(ranks, rank, step),
+    "all_reduce_bytes": lambda ranks, n, width: max(collectives.all_reduce(ranks).sent(n)) * width,
 }
 
 
@@ -84,6 +89,24 @@ def _ring(ranks, chunk):
     steps = collectives.reduce_scatter(ranks).steps
     carried = [m for step in steps for m in step if m.chunk == chunk]
     return [carried[0].source, *(m.target for m in carried)] if carried else [0]
+
+
+def _arrival(rank):
+    """The step, from 1 on, in which a message comes to a rank."""
+    steps = collectives.broadcast(65).steps
+    return next((i for i, step in enumerate(steps, 1) if any(m.target == rank for m in step)), 0)
+
+
+def _on_rank_0(xs):
+    wire = collectives.Wire("fp16", add="wire")
+    return float(collectives.execute(collectives.reduce(len(xs)), np.float32(xs)[:, None], wire)[0, 0])
+
+
+def _sent(ranks, rank, step):
+    """The chunk of a message, counted from the rank that has it at first: the lab's begin at the rank before theirs."""
+    steps = collectives.all_gather(ranks).steps
+    (chunk,) = (m.chunk for m in steps[step] if m.source == rank) if steps else (1,)
+    return (chunk - 1) % ranks
 
 
 @pytest.mark.parametrize("name", OTHERS)

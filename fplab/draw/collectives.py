@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..words import say
 from .scene import BLUE, GREY, ORANGE, Scene
 
 if TYPE_CHECKING:
@@ -65,3 +66,43 @@ def draw_frames(
 def names_of(held: int, ranks: int) -> str:
     """The ranks in a sum: "0+2"."""
     return "+".join(str(r) for r in range(ranks) if held >> r & 1)
+
+
+HEIGHT, TALL = 34, 300  # pixels of a rank's row in a step, and of the buffers' width
+
+
+def step_scene(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]], shares: Sequence[np.ndarray],
+               messages: Sequence[tuple[int, int, int, bool]], heads: tuple[str, str]) -> Scene:  # fmt: skip
+    """One step: the buffers before it and after it, a row a rank and a cell a chunk, and a line for each message.
+
+    ``before``, ``after``: the text of each cell. ``shares``: for both, the share of the ranks whose values are in it,
+    which its tint says. ``messages``: (source, target, chunk, whether it is added); what replaces is a dashed line.
+    """
+    ranks, chunks = len(before), len(before[0])
+    left, right, top, cell = 62, 478, 26, TALL / chunks
+    drawing = Scene(right + TALL + 6, top + ranks * HEIGHT + 4)
+    written = {(target, chunk) for _, target, chunk, _ in messages}
+    for x, texts, share, head in zip((left, right), (before, after), shares, heads, strict=True):
+        drawing.text(x + TALL / 2, 15, head, "middle", 12, opacity=0.85)
+        for rank, chunk in np.ndindex(ranks, chunks):
+            box = (x + chunk * cell + 1.5, top + rank * HEIGHT + 1.5, cell - 3, HEIGHT - 3)
+            drawing.rect(*box, BLUE, fill_opacity=0.06 + 0.4 * float(share[rank, chunk]), stroke=GREY,
+                         stroke_opacity=0.4)  # fmt: skip
+            if x == right and (rank, chunk) in written:
+                drawing.rect(*box, stroke=ORANGE, stroke_width=2, class_="new")
+            size = min(12, 1.7 * cell / max(len(texts[rank][chunk]), 1))
+            drawing.text(x + (chunk + 0.5) * cell, box[1] + HEIGHT / 2 + 2, texts[rank][chunk], "middle", size)
+    for rank in range(ranks):
+        drawing.text(left - 8, top + rank * HEIGHT + HEIGHT / 2 + 4, rank_name(rank), "end", 12)
+    for source, target, chunk, adds in messages:
+        dashes = {} if adds else {"stroke_dasharray": "5 3"}
+        start, end = (top + (rank + 0.5) * HEIGHT + (chunk - chunks / 2) * 16 / chunks for rank in (source, target))
+        drawing.line(
+            left + TALL + 3, start, right - 9, end, stroke=ORANGE, stroke_width=1.6, class_="message", **dashes
+        )
+        drawing.path([(right - 9, end - 4), (right - 2, end), (right - 9, end + 4)], stroke=ORANGE, stroke_width=1.6)
+    return drawing
+
+
+def rank_name(rank: int) -> str:
+    return str(say("rank {n}", n=rank))

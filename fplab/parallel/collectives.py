@@ -11,7 +11,7 @@ until it is sent on, or is rounded in place with ``add="wire"``. NCCL and MPI ad
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +132,17 @@ def bounds(elements: int, chunks: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A message at its target, float32: ``arrived`` as the wire rounded it, the target's ``own`` part, and ``result``,
+    which takes its place."""
+
+    message: Message
+    arrived: Array
+    own: Array
+    result: Array
+
+
 @door
 def execute(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Array:
     """Run every message. ``buffers`` float32 (ranks, n), one row a rank; returns the buffers afterwards.
@@ -139,30 +150,41 @@ def execute(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Arra
     Messages of one step read what was there before the step. A reduction's sums are rounded once more to the wire's
     format where they are complete, so that all ranks end with the same bits.
     """
-    state, wire = np.array(numbers(buffers)), _wire(wire)
+    state = numbers(buffers).copy()
+    for after, _ in stepwise(collective, state, wire):
+        state = after
+    return state
+
+
+@door
+def stepwise(collective: Collective, buffers: Array, wire: Wire = Wire()) -> Iterator[tuple[Array, list[Arrival]]]:
+    """Run it as :func:`execute` does; after each step its buffers, and its messages as they arrived."""
+    state, wire = numbers(buffers), _wire(wire)
     if state.ndim != 2 or state.shape[0] != collective.ranks:
         raise LabError(
             f"buffers have shape {state.shape}; {collective.name} on {collective.ranks} ranks needs a row each."
         )
+    return _steps(collective, state, wire)
+
+
+def _steps(collective: Collective, state: Array, wire: Wire) -> Iterator[tuple[Array, list[Arrival]]]:
     parts = bounds(state.shape[1], collective.chunks)
-    done: dict[int, int] = {}
+    done = {m.chunk: number for number, step in enumerate(collective.steps) for m in step if m.adds}
     for number, step in enumerate(collective.steps):
-        for m in step:
-            if m.adds:
-                done[m.chunk] = number
-    for number, step in enumerate(collective.steps):
-        before = state.copy()
+        before, state, arrivals = state, state.copy(), []
+        rounded = {key: wire.round(before[key[0]], key[1]) for key in {(m.source, m.stream) for m in step}}
         for m in step:
             part = slice(*parts[m.chunk])
-            arrived = wire.round(before[m.source], m.stream)[part]
-            own = state[m.target] if m.own_stream is None else wire.round(state[m.target], m.own_stream)
-            state[m.target, part] = wire.plus(own[part], arrived) if m.adds else arrived
+            arrived = rounded[m.source, m.stream][part]
+            own = (state[m.target] if m.own_stream is None else wire.round(state[m.target], m.own_stream))[part].copy()
+            state[m.target, part] = wire.plus(own, arrived) if m.adds else arrived
+            arrivals.append(Arrival(m, arrived, own, state[m.target, part].copy()))
         for chunk, owners in enumerate(collective.owners):
             if done.get(chunk) == number:
                 part = slice(*parts[chunk])
                 for owner in owners:
                     state[owner, part] = wire.round(state[owner], _last(collective))[part]
-    return state
+        yield state, arrivals
 
 
 def numbers(values: Any) -> Array:
@@ -399,8 +421,6 @@ def contributions(collective: Collective, given: Array) -> list[Array]:
     holds such sums of 24 ranks.
     """
     ranks = integer("ranks", collective.ranks, 1, 24, ": FP32 holds the sums of so many powers of two")
-    frames = [np.asarray(given, np.float32)]
-    for count in range(1, len(collective.steps) + 1):
-        part = Collective(collective.name, ranks, collective.chunks, collective.steps[:count])
-        frames.append(execute(part, frames[0]))
-    return [frame.astype(np.int64) for frame in frames]
+    first = np.asarray(given, np.float32)
+    summed = Collective(collective.name, ranks, collective.chunks, collective.steps)
+    return [frame.astype(np.int64) for frame in (first, *(after for after, _ in stepwise(summed, first)))]

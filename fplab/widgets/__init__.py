@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         accumulation,
         bits,
         blockwise,
+        collectives,
         designer,
         gpus,
         gradients,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "accumulation", "bits", "blockwise", "designer", "gpus", "gradients", "lossscale", "memory", "pipeline", "rounding",
-    "stepper",
+    "accumulation", "bits", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale", "memory",
+    "pipeline", "rounding", "stepper",
 ]  # fmt: skip
 
 NAMES = tuple(__all__)

@@ -1,0 +1,194 @@
+"""A collective, step by step: which chunk goes from rank to rank, what is added to it, its bits and its cost.
+
+The steps are :mod:`fplab.parallel.collectives`', run on small buffers; nothing is computed here.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .. import formats
+from ..draw.collectives import step_scene
+from ..draw.page import Html, after_colon, bracketed, code, facts, note, panel, table, title
+from ..errors import integer, quotes_call, unknown
+from ..floats import encode
+from ..inspection import encodings
+from ..lazily import index
+from ..parallel import collectives
+from ..parallel.collectives import ALGORITHMS, Arrival, Collective, Wire
+from ..words import say, say_of
+from .shell import Action, Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
+
+MOST_RANKS = 8
+FORMATS = ("fp32", "fp16", "bf16", "e5m2", "e4m3")
+KINDS = {
+    "broadcast": collectives.broadcast,
+    "reduce": collectives.reduce,
+    "reduce-scatter": collectives.reduce_scatter,
+    "all-gather": collectives.all_gather,
+}
+NAMES = (*KINDS, "all-reduce")
+OWN = {"broadcast": "tree", "reduce": "tree", "reduce-scatter": "ring", "all-gather": "ring"}  # the way of each
+MEANING = {
+    "broadcast": say("what rank 0 has goes to all"),
+    "reduce": say("the sum of all goes to rank 0"),
+    "reduce-scatter": say("of the sum of all, each rank gets one piece"),
+    "all-gather": say("every rank's piece goes to all"),
+    "all-reduce": say("the sum of all goes to all"),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """``algorithm``: of the all-reduce; the others have one. ``format`` and ``add``: of the :class:`Wire`.
+
+    ``step``: which one is drawn, from 1 on.
+    """
+
+    collective: str = "all-reduce"
+    algorithm: str = "ring"
+    ranks: int = 4
+    format: str = "bf16"
+    add: str = "wire"
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A collective that was run: ``buffers`` at first and after each step, float32 (ranks, chunks), an element a chunk.
+
+    ``shares``: of the ranks, how many have a part in each. ``arrivals``: of each step.
+    """
+
+    collective: Collective
+    buffers: list[np.ndarray[Any, Any]]
+    shares: list[np.ndarray[Any, Any]]
+    arrivals: list[list[Arrival]]
+
+
+def run(state: State) -> Run:
+    """The steps of a state. Raises LabError for names and numbers that cannot be."""
+    if state.collective not in NAMES:
+        raise unknown("collective", state.collective, NAMES)
+    ranks = integer("ranks", state.ranks, 2, MOST_RANKS, " in a drawing")
+    return _run(state.collective, state.algorithm, ranks, state.format, state.add)
+
+
+@functools.lru_cache(maxsize=32)
+def _run(name: str, algorithm: str, ranks: int, fmt: str, add: str) -> Run:
+    """Rank r has (r + 1) tenths everywhere, as the format holds them; nothing, where the collective gives it all."""
+    one = KINDS[name](ranks) if name in KINDS else collectives.all_reduce(ranks, algorithm)
+    given = np.ones((ranks, one.chunks), np.int64) << np.arange(ranks)[:, None]  # bit r: rank r's value
+    if name == "broadcast":
+        given[1:] = 0
+    if name == "all-gather":  # chunk c begins where reduce-scatter leaves it
+        given = np.where(np.arange(ranks)[:, None] == (np.arange(ranks) - 1) % ranks, given, 0)
+    wire = Wire(fmt, add=add)
+    tenths = wire.round((np.arange(1, ranks + 1) / 10).astype(np.float32), 0)
+    first = np.where(given > 0, tenths[:, None], 0).astype(np.float32)
+    steps = list(collectives.stepwise(one, first, wire))
+    frames = collectives.contributions(one, given)
+    held = [np.sum([(frame >> rank) & 1 for rank in range(ranks)], axis=0) / ranks for frame in frames]
+    return Run(one, [first, *(after for after, _ in steps)], held, [arrivals for _, arrivals in steps])
+
+
+def render(state: State) -> str:
+    """Both buffers, a line a message; below them every message with its bits and its sum, and the cost."""
+    found = run(state)
+    number = min(max(state.step, 1), len(found.arrivals))
+    arrivals = found.arrivals[number - 1]
+    heads = (str(say("before")), str(say("after step {n} of {steps}", n=number, steps=len(found.arrivals))))
+    before, after = (_texts(found, i) for i in (number - 1, number))
+    messages = [(a.message.source, a.message.target, a.message.chunk, a.message.adds) for a in arrivals]
+    drawing = step_scene(before, after, found.shares[number - 1 : number + 1], messages, heads)
+    spoken = after_colon(found.collective.name, heads[1])
+    head = title(after_colon(bracketed(state.collective, state.algorithm), MEANING[state.collective]))
+    rows = [_row(state, one) for one in arrivals]
+    columns = (say("from → to"), say_of("collectives", "chunk"), say("arrives"), say("its bits"), say("is there"),
+               say_of("collectives", "sum"), say("its bits"))  # fmt: skip
+    told = note(say("Full line: added to what is there. Dashed: takes its place. The tint says how many ranks' values "
+                    "are in a chunk."))  # fmt: skip
+    return panel(head, drawing.svg(spoken), facts(_costs(state, found, number)), table(columns, rows), told)
+
+
+def _texts(found: Run, moment: int) -> list[list[str]]:
+    """What each cell holds, row by row; nothing, where no rank's value has come yet."""
+    rows = zip(found.buffers[moment], found.shares[moment], strict=True)
+    return [[f"{x:.5g}" if share else "" for x, share in zip(*row, strict=True)] for row in rows]
+
+
+def _row(state: State, one: Arrival) -> list[object]:
+    m, own = one.message, float(one.own[0])
+    added = formats.get(state.format).name if state.add == "wire" else "fp32"
+    total = [f"{own:.7g}", f"{float(one.result[0]):.7g}", _bits(one.result[0], added)] if m.adds else ["", "", ""]
+    arrived = float(one.arrived[0])
+    return [f"{m.source} → {m.target}", m.chunk, f"{arrived:.7g}", _bits(one.arrived[0], state.format), *total]
+
+
+def _bits(x: np.floating[Any], fmt: str) -> Html:
+    fields = encodings.get(fmt).fields(int(encode(x, fmt)))
+    return code(" ".join(digits for _, digits in fields))
+
+
+def _costs(state: State, found: Run, number: int) -> list[tuple[Any, Any]]:
+    """What the step and the whole cost, for a buffer of n numbers."""
+    one, bits = found.collective, formats.get(state.format).bits
+    sent = one.sent(one.chunks)
+    step = len(found.arrivals[number - 1])
+    adds = sum(a.message.adds for a in found.arrivals[number - 1])
+    share = Fraction(max(sent), one.chunks)
+    return [
+        (say("this step"), say("{n} messages of {bits} bits a number, {adds} additions", n=step, bits=bits, adds=adds)),
+        (say("additions"), say("in FP32, rounded when they are sent") if state.add == "fp32" and bits < 32
+         else say("in {name}", name=formats.get(state.format).name.upper())),
+        (say("the whole"), say("{steps} steps; in all {n} chunks travel, the busiest rank sends {share} × the buffer",
+                               steps=len(found.arrivals), n=sum(sent), share=share)),
+        (say("full at the end"), _ends(found)),
+    ]  # fmt: skip
+
+
+def _ends(found: Run) -> str:
+    """The sums that differ only in their order of additions, or whether all are the same."""
+    last, most = found.buffers[-1], found.shares[-1].max()
+    values = sorted({float(x) for x in last[found.shares[-1] == most]})
+    return ", ".join(f"{x:.7g}" for x in values)
+
+
+def changed(state: State, field: str, value: Any) -> State:
+    """Another value of a field, from the first step on; the algorithm is the all-reduce's, or the collective's own."""
+    after: State = replace(state, **{field: value, "step": 1})
+    if field == "collective":
+        return replace(after, algorithm=OWN.get(value, "ring"))
+    return replace(after, collective="all-reduce") if field == "algorithm" else after
+
+
+def moved(state: State, by: int) -> State:
+    """Another step, the first and the last being ends."""
+    return replace(state, step=min(max(state.step + by, 1), len(run(state).arrivals)))
+
+
+CONTROLS = (
+    Control("collective", say("collective"), options=NAMES),
+    Control("algorithm", say("algorithm"), options=ALGORITHMS),
+    Control("ranks", say("ranks"), low=2, high=MOST_RANKS),
+    Control("format", say("format"), options=FORMATS),
+    Control("add", say("added in"), options=("fp32", "wire")),
+)
+ACTIONS = (Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1)))
+
+
+@quotes_call
+def widget(collective: str = "all-reduce", algorithm: str = "ring", ranks: int = 4, format: str = "bf16") -> Board:
+    """A collective, step by step. Raises LabError for one that cannot be."""
+    state = changed(State(algorithm=algorithm, ranks=ranks, format=format), "collective", collective)
+    if collective == "all-reduce":
+        state = replace(state, algorithm=algorithm)
+    run(state)
+    return Board(state, render, CONTROLS, ACTIONS, changed)
