@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -31,8 +32,9 @@ class LeakError(Exception):
     """A kernel of torch's was called."""
 
 
-@pytest.fixture
-def no_kernels() -> Iterator[None]:
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """While open, every kernel of a product raises LeakError."""
     library = torch.library.Library("aten", "IMPL")
 
     def kernel(name: str) -> Callable[..., None]:
@@ -49,6 +51,12 @@ def no_kernels() -> Iterator[None]:
         yield
     finally:
         library._destroy()
+
+
+@pytest.fixture
+def no_kernels() -> Iterator[None]:
+    with without_kernels():
+        yield
 
 
 Run = Callable[[], torch.Tensor]

@@ -157,7 +157,7 @@ def test_func_grad_and_vmap() -> None:
     check(each[2], one, torch.func.grad(loss_of)(W, X[2:3]))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_func_vjp_after_the_block_and_jvp() -> None:
     with emulate("V100"):
         y, pull = torch.func.vjp(lambda x, w: x @ w, X, W)
@@ -175,7 +175,7 @@ def test_func_vjp_belongs_to_the_innermost_block() -> None:
     check(pull(G)[0], product(G, W.t()), product(G, W.t(), gpu="V100"))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_func_jacobians_hessian_and_functional_call() -> None:
     x, w = X[:4], W[:, :3]
     with emulate("V100"):

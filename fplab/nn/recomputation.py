@@ -65,12 +65,15 @@ def _aside(states: list[Carried]) -> ExitStack:
 
 def _install() -> None:
     """Put the two ways of checkpointing, with and without reentrant autograd, behind :func:`_captured`."""
+    name = "_checkpoint_without_reentrant_generator"
+    if hasattr(checkpointing, f"{name}_impl"):  # from torch 2.15 on; the other calls it
+        name += "_impl"
     try:
-        generator = checkpointing._checkpoint_without_reentrant_generator
+        generator = getattr(checkpointing, name)
         reentrant = checkpointing.CheckpointFunction
     except AttributeError as error:
         raise LabError(
-            f"this torch checkpoints in another way than 2.13 ({error}); the lab needs torch 2.13."
+            f"this torch checkpoints in another way than 2.10 to 2.15 ({error}); the lab needs one of these."
         ) from None
 
     @functools.wraps(generator)
@@ -95,4 +98,4 @@ def _install() -> None:
                 return reentrant.apply(_entering(function, states) if states else function, *args)
 
     # What checkpoint() itself looks up, so that it does not matter from where a caller has imported checkpoint.
-    vars(checkpointing).update(_checkpoint_without_reentrant_generator=without_reentrant, CheckpointFunction=Reentrant)
+    vars(checkpointing).update({name: without_reentrant, "CheckpointFunction": Reentrant})

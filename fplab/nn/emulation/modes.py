@@ -378,10 +378,10 @@ def functions_seen(mode: Mode) -> Iterator[None]:
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(_LOCAL, "applying", False):
-            return original.__func__(cls, *args, **kwargs)
+            return original.__get__(None, cls)(*args, **kwargs)  # written in Python before torch 2.15, in C since
         began = mode.run.places.here()
         with _innermost("applying"):
-            result = original.__func__(cls, *args, **kwargs)
+            result = original.__get__(None, cls)(*args, **kwargs)
         mode.link_function(result, began)
         return result
 

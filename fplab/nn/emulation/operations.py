@@ -2,7 +2,7 @@
 
 An operation reaches us below autograd and autocast, so what torch composes of others ("linear", "einsum", "lstm") has
 already been taken apart, or is taken apart here where torch has not (in inference mode). What is left is named below.
-Every name of torch's registry that sounds like a product must be in one of the tables; a test goes through them.
+An operation that is in no table is refused, except those that :mod:`.product_free` names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from ...errors import LabError, unknown
 from . import attention, convolution, dense, low_precision
+from .product_free import is_free
 
 Handler = Callable[..., Any]
 
@@ -47,12 +48,13 @@ REFUSED: dict[str, str] = {
         _OTHER_LINEAR,
         "_trilinear _euclidean_dist _cdist_forward _cdist_backward conv_tbc conv_tbc_backward "
         "_compute_linear_combination linalg_matrix_exp _foreach_mm linear_backward matmul_backward "
-        "_convolution_double_backward linear _addmm_activation",
+        "_convolution_double_backward linear matmul _addmm_activation",
     ),
     **_all(
         _FACTORS,
         "_cholesky_solve_helper _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd "
-        "_lu_with_info _spsolve cholesky cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig "
+        "_lu_with_info linalg_matrix_sqrth linalg_polar "
+        "_spsolve cholesky cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig "
         "linalg_eigvals linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq "
         "linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_pinv linalg_qr linalg_solve_triangular lu_unpack ormqr "
         "triangular_solve",
@@ -66,7 +68,8 @@ REFUSED: dict[str, str] = {
     ),
     **_all(
         _QUANTIZED,
-        "_dyn_quant_matmul_4bit _int_mm _mixed_dtypes_linear _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+        "_dyn_quant_matmul_4bit _int_mm _scaled_addmm _mixed_dtypes_linear _weight_int4pack_mm "
+        "_weight_int4pack_mm_for_cpu "
         "_weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm _wrapped_quantized_linear_prepacked "
         "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
         "fbgemm_linear_int8_weight_fp32_activation quantized_gru quantized_gru_cell quantized_lstm "
@@ -87,7 +90,8 @@ REFUSED: dict[str, str] = {
     **_all(
         _FUSED,
         "_native_multi_head_attention _transformer_encoder_layer_fwd _triton_multi_head_attention "
-        "_triton_scaled_dot_attention _cudnn_attention_forward _cudnn_attention_backward _efficient_attention_forward "
+        "_triton_scaled_dot_attention _cudnn_attention_forward _cudnn_attention_forward_no_dropout_inplace "
+        "_cudnn_attention_backward _efficient_attention_forward "
         "_efficient_attention_backward _flash_attention_forward _flash_attention_forward_no_dropout_inplace "
         "_flash_attention_backward _scaled_dot_product_attention_math_for_mps _scaled_dot_product_cudnn_attention "
         "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention "
@@ -96,7 +100,8 @@ REFUSED: dict[str, str] = {
         "_scaled_dot_product_fused_attention_overrideable_backward",
     ),
 }  # fmt: skip
-_HARMLESS = ("prim", "prims", "profiler", "c10d", "_c10d_functional", "rngprims", "debugprims", "_test")
+_STRANGER = "an operation that is not torch's own may multiply matrices"
+_UNKNOWN = "it is not among the operations that are known to multiply no matrices"
 
 
 def allowed_names(names: Iterable[str]) -> frozenset[str]:
@@ -114,10 +119,15 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
                 f"allow: {short!r} is emulated, there is nothing to allow. For tensors that no matrix unit takes, name "
                 f"their kind: '{short} of int64'."
             )
-        if not isinstance(name, str) or (short not in REFUSED and "::" not in short and not _with_kind(short)):
+        if not isinstance(name, str) or not (short in REFUSED or "::" in short or _with_kind(short) or _is_new(short)):
             raise unknown("operation in allow", name, [*REFUSED], [*REFUSED])
         found.add(short)
     return frozenset(found)
+
+
+def _is_new(name: str) -> bool:
+    """Whether an operation of this torch is in none of the tables."""
+    return not is_free(name) and hasattr(torch.ops.aten, name)
 
 
 def _with_kind(name: str) -> bool:
@@ -168,10 +178,9 @@ def refusal(operation: Any) -> str | None:
     name = base_name(operation)
     if name in REFUSED:
         return REFUSED[name]
-    space = name.partition("::")[0] if "::" in name else "aten"
-    if space == "aten" or space in _HARMLESS:
+    if name in EMULATED or is_free(name):
         return None
-    return "an operation that is not torch's own may multiply matrices"
+    return _STRANGER if "::" in name else _UNKNOWN
 
 
 @lru_cache(maxsize=4096)
