@@ -109,6 +109,8 @@ CALLS: dict[str, Callable[[Make, str], tuple[Any, ...]]] = {
     "tensordot": lambda f, d: (square(f), square(f), [1], [0]),
     "scatter_add": lambda f, d: (square(f), 0, longs(d, N, N), square(f)),
 }  # fmt: skip
+if hasattr(torch.ops.aten, "linalg_matrix_sqrth"):  # from torch 2.15 on
+    CALLS["linalg_matrix_sqrth"] = lambda f, d: (square(f),)
 # Not callable on the CPU, or not on fake CUDA tensors: cuDNN's, the fused cells, and one attention kernel.
 CUDA_ONLY = {
     "cudnn_convolution", "cudnn_convolution_transpose", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",

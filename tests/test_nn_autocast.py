@@ -86,7 +86,7 @@ def dtypes_of(call: Callable[[], Any]) -> Any:
 # --- the lists ------------------------------------------------------------------------------------------------------
 @OF_2_13
 def test_the_members_are_those_of_the_dispatcher() -> None:
-    assert set(RULES) - set(RECURRENT.split()) == registered("AutocastCUDA")
+    assert set(RULES) - set(RECURRENT.split()) == registered("AutocastCUDA") - {"_cudnn_rnn"}  # in builds for CUDA
 
 
 @OF_2_13
@@ -110,7 +110,7 @@ def test_every_member_has_the_rule_that_the_header_gives_it() -> None:
     found |= dict.fromkeys(re.findall(r'"(norm\.\w+)"', body[1]), Rule.FP32_OVERLOAD)
     ours = {name: rule for name, rule in RULES.items() if name not in RECURRENT.split()}
     # cuDNN's convolutions are registered beside the macros, and the refusal is written out
-    beside = {"cudnn_convolution", "cudnn_convolution_transpose", "binary_cross_entropy"}
+    beside = {"cudnn_convolution", "cudnn_convolution_transpose", "binary_cross_entropy", "linalg_matrix_sqrth"}
     assert {n: r for n, r in ours.items() if n not in beside} == found
     assert len(found) > 100
 

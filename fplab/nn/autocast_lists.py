@@ -6,11 +6,13 @@ that is not here (``cross_entropy``, ``F.normalize``, ``softmin``) is made of op
 neither (``add``, ``relu``, ``batch_norm``, ``cat``) runs in the dtype of its operands. So do the in-place and ``out=``
 forms, which are other overloads and in no list.
 
-After ``ATen/autocast_mode.h`` of torch 2.13. The page on autocast in torch's documentation shows a part of it: it
+After ``ATen/autocast_mode.h`` of torch 2.13, and what 2.15 added. The page on autocast in torch's documentation shows a part of it: it
 omits ``einsum``, ``scaled_dot_product_attention``, ``logsumexp``, ``rms_norm``, ``huber_loss`` and the interpolations.
 """
 
 import enum
+
+import torch
 
 
 class Rule(enum.Enum):
@@ -47,6 +49,7 @@ FP32_DTYPE = """
 """
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 REFUSED = "binary_cross_entropy"
+FP32_FROM_2_15 = "linalg_matrix_sqrth"
 
 # norm(x, p) and norm(x, p, dim, keepdim) take no dtype; these overloads of norm do.
 WITH_DTYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
@@ -63,6 +66,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(WITH_DTYPE, Rule.FP32_OVERLOAD),
     **dict.fromkeys(WIDEST.split(), Rule.WIDEST),
     **dict.fromkeys(REFUSED.split(), Rule.REFUSED),
+    **{name: Rule.FP32 for name in FP32_FROM_2_15.split() if hasattr(torch.ops.aten, name)},
 }
 
 # Operations of the first list that are one product (or sum of products), or one formula; the others are made of these.
