@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures gallery test lint browser lab pages bench bench-first prove withstand cpus clean
+.PHONY: help install run figures gallery test lint browser lab pages bench bench-first prove withstand cpus nightly clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -70,5 +70,24 @@ withstand: $(VENV)/.ready ## kills, damaged files, races and misuse, from a seed
 cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with three other CPUs imitated (minutes)
 	@$(BIN)/python -m tests.cpus -n 2 --dist load
 
+# The oldest and the newest torch of pyproject.toml, each in an environment of its own under .nightly; TORCH_FLAGS chooses
+# the build. torch brings versions of its own of what else is CUDA's, so the constraints are taken without them.
+TORCHES ?= 2.10.0 2.15.0
+NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tests/test_quantised_models.py \
+	tests/test_fake_quantize.py tests/test_optimizer*.py tests/test_parallel*.py
+.PHONY: $(TORCHES:%=nightly-%)
+.nightly/%/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .nightly/$*
+	grep -vE '^(torch|nvidia)' constraints.txt >.nightly/$*/constraints.txt
+	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt $(TORCH_FLAGS) torch==$*
+	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt -e '.[lab,test]'
+	.nightly/$*/bin/python -m fplab.words >/dev/null
+	@touch $@
+
+$(TORCHES:%=nightly-%): nightly-%: .nightly/%/.ready
+	.nightly/$*/bin/python -m pytest -p no:cacheprovider $(NIGHTLY)
+
+nightly: $(TORCHES:%=nightly-%) ## the tests of torch's part on the oldest and the newest torch supported
+
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) .prove .pytest_cache .mypy_cache .ruff_cache pages runs figures/*.png figures/*.dark.svg
+	rm -rf $(VENV) .nightly .prove .pytest_cache .mypy_cache .ruff_cache pages runs figures/*.png figures/*.dark.svg

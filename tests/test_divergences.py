@@ -154,7 +154,9 @@ def test_torch_gives_e8m0_of_zero_and_of_minus_one_a_number():
 
 
 def test_torch_finfo_has_the_wrong_eps_for_e5m2fnuz():
-    assert torch.finfo(torch.float8_e5m2fnuz).eps == 0.125, "torch.finfo's eps of E5M2FNUZ has changed"
+    repaired = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    wrong = torch.finfo(torch.float8_e5m2fnuz).eps == 0.125
+    assert wrong != repaired, "torch.finfo's eps of E5M2FNUZ has changed"
     assert fplab.formats.get("e5m2fnuz").eps == 0.25
 
 

@@ -6,8 +6,9 @@ that is not here (``cross_entropy``, ``F.normalize``, ``softmin``) is made of op
 neither (``add``, ``relu``, ``batch_norm``, ``cat``) runs in the dtype of its operands. So do the in-place and ``out=``
 forms, which are other overloads and in no list.
 
-After ``ATen/autocast_mode.h`` of torch 2.13, and what 2.15 added. The page on autocast in torch's documentation shows a part of it: it
-omits ``einsum``, ``scaled_dot_product_attention``, ``logsumexp``, ``rms_norm``, ``huber_loss`` and the interpolations.
+After ``ATen/autocast_mode.h`` of torch 2.13, and what 2.15 added. The page on autocast in torch's documentation shows a
+part of it: it omits ``einsum``, ``scaled_dot_product_attention``, ``logsumexp``, ``rms_norm``, ``huber_loss`` and the
+interpolations.
 """
 
 import enum
