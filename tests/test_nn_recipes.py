@@ -62,7 +62,7 @@ class Route:
 
     gpu, step, layer = "H100", 0, 0
 
-    def forward(self, x: Array, w: Array) -> Array:
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
         raise NotImplementedError
 
     def data(self, dy: Array, w: Array) -> Array:
@@ -79,10 +79,10 @@ class Route:
             w1, b1, w2, b2 = parameters
             x, target = (t.numpy() for t in batch(self.step - 1))
             self.layer = 0
-            h = self.forward(x, w1) + b1
+            h = self.forward(x, w1, b1)
             act = np.maximum(h, 0)
             self.layer = 1
-            dy = self.forward(act, w2) + b2 - target
+            dy = self.forward(act, w2, b2) - target
             dh = self.data(dy, w2) * (h > 0)
             grads = [
                 None,
@@ -105,8 +105,8 @@ class Mxfp8(Route):
         scales = {"scale_a": q.scale_values(each_row=True), "scale_b": r.scale_values(each_row=True)}
         return matmul(q.elements(), r.elements(), gpu="B200", inputs="mxfp8_e4m3", **scales)
 
-    def forward(self, x: Array, w: Array) -> Array:
-        return self.product(x, w.T)
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
+        return self.product(x, w.T) + bias
 
     def data(self, dy: Array, w: Array) -> Array:
         return self.product(dy, w)
@@ -118,22 +118,23 @@ class Mxfp8(Route):
 class Nvfp4(Route):
     gpu = "B200"
 
-    def product(self, q: scaled.Scaled, r: scaled.Scaled) -> Array:
+    def product(self, q: scaled.Scaled, r: scaled.Scaled, bias: Array | None = None) -> Array:
         assert q.amax is not None
         assert r.amax is not None
         scales = {"scale_a": q.scale_values(each_row=True), "scale_b": r.scale_values(each_row=True)}
-        plain = matmul(q.elements(), r.elements(), gpu="B200", inputs="nvfp4", **scales)
-        return plain * (q.amax * r.amax * f32(1 / (36 * 448**2)))
+        alpha = (q.amax * r.amax * f32(1 / (36 * 448**2))).item()
+        plan = Plan(c="epilogue")
+        return matmul(q.elements(), r.elements(), bias, gpu="B200", inputs="nvfp4", alpha=alpha, plan=plan, **scales)
 
     def seed(self, product: int, side: int) -> int:
         """Of a gradient: by the step, the layer's product in it, and the backward product."""
-        return seeds.word(7, self.step, self.layer, ((product + 1) << 10) + side)
+        return seeds.word(7, self.step, self.layer, ((product + 1) << 16) + side)
 
     def weights(self, w: Array) -> scaled.Scaled:
         return scaled.quantize(w, "nvfp4", -2, variant="te", block=(16, 16))
 
-    def forward(self, x: Array, w: Array) -> Array:
-        return self.product(scaled.quantize(x, "nvfp4", variant="te"), self.weights(w.T))
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
+        return self.product(scaled.quantize(x, "nvfp4", variant="te"), self.weights(w.T), bias)
 
     def data(self, dy: Array, w: Array) -> Array:
         noisy = scaled.quantize(dy, "nvfp4", variant="te", rounding="stochastic", seed=self.seed(0, 0))
@@ -165,13 +166,13 @@ class Fp8(Route):
         past = seen[: self.step - 1][-2:]
         return scaled.quantize(v, scheme, k, amax=2 * max(past) if past else scaled.get_scheme(scheme).element.max)
 
-    def product(self, q: scaled.Scaled, r: scaled.Scaled, plan: Plan | None) -> Array:
-        inputs = q.scheme.element.name, r.scheme.element.name
-        plain = matmul(q.elements(), r.elements(), gpu="H100", inputs=inputs, plan=plan)
-        return plain * (q.scales * r.scales)
+    def product(self, q: scaled.Scaled, r: scaled.Scaled, plan: Plan, bias: Array | None = None) -> Array:
+        inputs, alpha = (q.scheme.element.name, r.scheme.element.name), (q.scales * r.scales).item()
+        return matmul(q.elements(), r.elements(), bias, inputs=inputs, alpha=alpha, plan=plan)
 
-    def forward(self, x: Array, w: Array) -> Array:
-        return self.product(self.codes(x, "x", "fp8_tensor", -1), self.codes(w.T, "w", "fp8_tensor", -2), None)
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
+        codes = self.codes(x, "x", "fp8_tensor", -1), self.codes(w.T, "w", "fp8_tensor", -2)
+        return self.product(*codes, Plan(c="epilogue"), bias)
 
     def data(self, dy: Array, w: Array) -> Array:
         dy_codes = self.codes(dy, "dy", "fp8_tensor_e5m2", -1)
@@ -189,10 +190,10 @@ class Delayed(Fp8):
 class Rowwise(Route):
     def product(self, a: Array, b: Array, plan: Plan | None = None) -> Array:
         q, r = (scaled.quantize(v, "fp8_row", k, rule="pow2", variant="torchao") for v, k in ((a, -1), (b, -2)))
-        return matmul(q.elements(), r.elements(), inputs="e4m3", plan=plan) * r.scales * q.scales
+        return matmul(q.elements(), r.elements(), inputs="e4m3", plan=plan) * q.scales * r.scales
 
-    def forward(self, x: Array, w: Array) -> Array:
-        return self.product(x, w.T)
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
+        return self.product(x, w.T) + bias
 
     def data(self, dy: Array, w: Array) -> Array:
         return self.product(dy, w, Plan(promote=128))
@@ -205,7 +206,7 @@ class Block(Route):
     """DeepGEMM's: each 128 of K from zero, then one FP32 multiply-add by the product of both scales."""
 
     def product(self, a: Array, b: Array, high: int) -> Array:
-        given = {"rule": "pow2", "variant": "te"}
+        given: dict[str, Any] = {"rule": "pow2", "variant": "te"}
         q = scaled.quantize(a, "fp8_block", -1, block=(1, 128), **given)
         r = scaled.quantize(b, "fp8_block", -2, block=(high, 128), **given)
         total = np.zeros((len(a), b.shape[1]), f32)
@@ -216,8 +217,8 @@ class Block(Route):
             total = np.asarray(fplab.fma(both, part, total, "fp32"))
         return total
 
-    def forward(self, x: Array, w: Array) -> Array:
-        return self.product(x, w.T, 128)
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
+        return self.product(x, w.T, 128) + bias
 
     def data(self, dy: Array, w: Array) -> Array:
         return self.product(dy, w, 128)
@@ -230,8 +231,8 @@ class Bf16(Route):
     def product(self, a: Array, b: Array) -> Array:
         return matmul(a, b, inputs="bf16")
 
-    def forward(self, x: Array, w: Array) -> Array:
-        return self.product(x, w.T)
+    def forward(self, x: Array, w: Array, bias: Array) -> Array:
+        return self.product(x, w.T) + bias
 
     def data(self, dy: Array, w: Array) -> Array:
         return self.product(dy, w)

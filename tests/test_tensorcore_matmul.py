@@ -160,6 +160,9 @@ def test_epilogue() -> None:
     product = matmul(a, b)
     wanted = fplab.fma(np.float32(0.7), product, fplab.mul(np.float32(1.3), c, "fp32"), "fp32")
     assert np.array_equal(matmul(a, b, c, alpha=0.7, beta=1.3), wanted)
+    for part in (c[0], c[:, :1], c[0, 0]):  # broadcasts: a bias
+        wanted = fplab.fma(np.float32(0.7), product, np.broadcast_to(part, product.shape), "fp32")
+        assert np.array_equal(matmul(a, b, part, alpha=0.7), wanted)
     outside = matmul(a, b, c, plan=Plan(c="epilogue"))
     assert np.array_equal(outside, product + c)
     assert not np.array_equal(outside, matmul(a, b, c))

@@ -3,6 +3,7 @@
 Each accumulator reads C, adds partial results, and finishes with alpha and beta.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..arrays import values, widened
 from ..errors import LabError
 from ..floats import quantize
 from ..formats import Rounding
+from ..kernels import tensorcore_exact
 from . import engine
 from .models import Model
 from .operands import Array, demand, nan_bits, rounded, spread, whole_numbers
@@ -56,6 +58,12 @@ class Floats:
         if alpha == 1 and model.output == "fp32":
             with np.errstate(invalid="ignore", over="ignore"):
                 total = np.asarray(result + addend)  # what the fused operation gives for a factor of 1, much faster
+        elif model.output == "fp32":
+            total = np.array(np.broadcast_to(addend, result.shape), np.float32, order="C")
+            wide = (-1, result.shape[-1])
+            c, part = total.reshape(wide), np.ascontiguousarray(result).reshape(wide)
+            factors = np.full(len(c), first), np.ones(wide[1], np.float32)
+            engine.share(functools.partial(tensorcore_exact.fma_outer, part, *factors, c), len(c), c.size)
         else:
             total = np.array(fma(first, result, addend, model.output))
         total.view(np.uint32)[np.isnan(total)] = nan_bits(model)

@@ -35,7 +35,7 @@ from .report import Shape
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
-Marked = Callable[[Tensor], bool]
+Marked = Callable[[Tensor], str]
 f32 = np.float32
 ONE = f32(1)
 

@@ -47,6 +47,7 @@ class Products:
         self.done = 0
         self.weighted = False
         self.model: Model | None = None
+        self._last: tuple[torch.Tensor, Array, float] | None = None  # a result, and what it was before a factor
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str] = (INPUT, INPUT)
@@ -58,15 +59,19 @@ class Products:
         self.weighted |= WEIGHT in kinds
         recipe = self.choice.recipe
         product = None if recipe is None or self.choice.high or dtype == torch.float64 else self._of(recipe, kinds)
+        factor = 1.0
         if recipe is None or product is None:
             result, model = self._plain(a, b, dtype, kinds)
         else:
-            result, model = self._quantized(recipe, product, a, b, dtype, kinds)
+            result, model, factor = self._quantized(recipe, product, a, b, dtype, kinds)
         self.model = model
+        whole = result if factor == 1 else accumulators.of(model).epilogue(result, None, factor, 1.0, model)
         shape = Shape(math.prod(result.shape[:-2]), a.shape[-2], a.shape[-1], b.shape[-1])
         self.log.product(self.place.layer, self.phase, self.operation, model, shape)
         self.done += 1
-        return torch.from_numpy(result)
+        found = torch.from_numpy(whole)
+        self._last = found, result, factor
+        return found
 
     def _plain(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str]
@@ -96,8 +101,8 @@ class Products:
     def _quantized(
         self, recipe: Recipe, product: Product, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype,
         kinds: tuple[str, str],
-    ) -> tuple[Array, Model]:  # fmt: skip
-        """A product of operands that a recipe quantises."""
+    ) -> tuple[Array, Model, float]:  # fmt: skip
+        """A product of operands that a recipe quantises, and the factor of it that the epilogue applies."""
         first = GRADIENT if product is recipe.weight_gradient else WEIGHT
         flipped = kinds[first == WEIGHT] != first and kinds[first == GRADIENT] == first
         sides = [product.right, product.left] if flipped else [product.left, product.right]
@@ -110,8 +115,9 @@ class Products:
         model = self.settings.scaled_model(x.scheme, y.scheme, recipe)
         if model is None:
             model = self.settings.model("bf16", "bf16")
-            return dequantized(model, x, y, self.choice.plan), model
-        return scaled_multiply(model, x, y, product.promote, self.choice.plan), model
+            return dequantized(model, x, y, self.choice.plan), model, 1.0
+        result, factor = scaled_multiply(model, x, y, product.promote, self.choice.plan)
+        return result, model, factor
 
     def _codes(
         self, recipe: Recipe, operand: Operand, tensor: torch.Tensor, axis: int, kind: str, of_activations: bool,
@@ -130,7 +136,7 @@ class Products:
             amax = self.run.amaxes.of(
                 recipe, self.place, role, operand.record.element.max, array if first and not self.again else None
             )
-        sub = (self.place.order << 20) + ((0 if self.turn is None else self.turn + 1) << 10) + 2 * self.done + side
+        sub = (self.place.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
         step = self.place.step.number
         seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0
         return quantized(array, operand, axis, seed, amax, dtype)
@@ -180,9 +186,11 @@ class Products:
         if alpha == 1 and (c is None or beta == 0):
             return result
         assert self.model is not None
-        addend = None if c is None or beta == 0 else bits.values(c)
-        accumulator = accumulators.of(self.model)
-        return torch.from_numpy(accumulator.epilogue(result.numpy(), addend, alpha, beta, self.model))
+        addend, array = None if c is None or beta == 0 else bits.values(c), result.numpy()
+        if self._last is not None and self._last[0] is result:
+            _, array, factor = self._last
+            alpha = float(np.float32(alpha) * np.float32(factor))
+        return torch.from_numpy(accumulators.of(self.model).epilogue(array, addend, alpha, beta, self.model))
 
     def stored(self, result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The accumulator's values rounded once to the dtype of the result, or first to ``store`` where that is set."""

@@ -2,9 +2,10 @@
 
 * Scales that the unit takes (E8M0, E4M3 for blocks: Blackwell) are part of its sums.
 * FP32 scales of blocks are applied outside, to the unit's sum of each block (Hopper's "promoted" product).
-* What is left is a factor of the finished product, in FP32: of tensors their product, rounded once; of rows and
-  columns one after the other, the columns' first, as CUTLASS's epilogue for ``torch._scaled_mm`` does; NVFP4's is
-  (amax of a * amax of b) * fl(1 / 2688**2), left to right.
+* What is left are FP32 factors of the finished product. Of rows and columns one after the other, the rows' first, and
+  a bias after them, as CUTLASS's epilogue for ``torch._scaled_mm`` does. Of tensors it is one: the product of both,
+  rounded once, or NVFP4's (amax of a * amax of b) * fl(1 / 2688**2), left to right; a bias is added to it by one fused
+  multiply-add, as for alpha.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from ...scaled import Scaled, Scheme, hadamard, quantize
 from ...tensorcore import products as tensorcore
 from ...tensorcore.gpus import SCALED
 from ...tensorcore.models import Model
-from ...tensorcore.operands import rounded
+from ...tensorcore.operands import nan_bits, rounded
 from ...tensorcore.plan import ONE_CHAIN, Plan
 from ..recipes import Operand
 
 Array = np.ndarray[Any, Any]
 f32 = np.float32
-SHORT = 20  # units that align terms with fewer fraction bits cut long sums short, and libraries promote there
 
 
 def quantized(
@@ -65,8 +65,10 @@ def _input(scheme: Scheme, both_four: bool) -> str:
     )
 
 
-def multiply(model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: Plan = ONE_CHAIN) -> Array:
-    """``a @ b`` (..., M, K) by (..., K, N) with all scales, float32, not stored; NaN is the unit's."""
+def multiply(
+    model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: Plan = ONE_CHAIN
+) -> tuple[Array, float]:
+    """``a @ b`` (..., M, K) by (..., K, N), float32, not stored, and the factor that is left; NaN is the unit's."""
     x, y = a.elements(), b.elements()
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
@@ -74,16 +76,19 @@ def multiply(model: Model, a: Scaled, b: Scaled, promote: int | None = None, pla
             raise LabError(
                 f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
             )
-        return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1])
-    if promote and model.alignment_bits < SHORT and plan.promote is None:
+        return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
+    if promote and model.kept_bits < model.format_d.fraction_bits and plan.promote is None:
         plan = dataclasses.replace(plan, promote=promote)
     scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
     result = tensorcore.multiply(model, x, y, plan, scales)
+    left = factors(a, b)
+    if len(left) == 1 and left[0].size == 1:
+        return result, float(left[0].item())
     with np.errstate(all="ignore"):
-        for factor in factors(a, b):
+        for factor in left:
             result = result * factor
-    result.view(np.uint32)[np.isnan(result)] = 0x7FFFFFFF
-    return result
+    result.view(np.uint32)[np.isnan(result)] = nan_bits(model)
+    return result, 1.0
 
 
 def factors(a: Scaled, b: Scaled) -> list[Array]:
@@ -97,7 +102,7 @@ def factors(a: Scaled, b: Scaled) -> list[Array]:
             return []
         if a.scheme.block == b.scheme.block == "tensor":
             return [np.asarray(a.factors() * b.factors())]
-        return [b.factors(), a.factors()]
+        return [a.factors(), b.factors()]
 
 
 def dequantized(model: Model, a: Scaled, b: Scaled, plan: Plan = ONE_CHAIN) -> Array:
