@@ -81,7 +81,7 @@ def colour_wanted(stream: TextIO | None = None) -> bool:
 def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings: Sequence[Text] = HEADINGS) -> str:
     """The rows as a table ``width`` characters wide: claims wrapped, details below them, counts at the end.
 
-    >>> from .base import passed
+    >>> from .outcomes import passed
     >>> print(render([Row("sums", "1 + 1 = 2", "proved", passed("4 bits"))], width=60))
     experiment  claim                          evidence  outcome
     ────────────────────────────────────────────────────────────
