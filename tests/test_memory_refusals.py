@@ -80,13 +80,9 @@ test_nonsense_is_refused_with_the_rule = refusals.saying(
     (lambda: estimate("gpt2", chunk_budget=9), "chunk_budget=9 has no effect here; it is of offload='chunks'."),
     (lambda: estimate("gpt2", zero=3, bucket=9), "bucket=9 has no effect here; it is of zero=1, zero=2 and offl"),
     (lambda: estimate("gpt2", zero=1, bucket_views=False), "bucket_views=False has no effect here; it is of DDP"),
-    *(
-     (
-     lambda o=option: estimate(10**9, **o),
-     " has no effect on a model of which only parameters are known; give",
-     )
-     for option in ({"micro_batch": 2}, {"sequence": 9}, {"flash": True}, {"recompute": "full"})
-     ),
+    *((lambda o=option: estimate(10**9, **o),
+       " has no effect on a model of which only parameters are known; give")
+      for option in ({"micro_batch": 2}, {"sequence": 9}, {"flash": True}, {"recompute": "full"})),
     (lambda: estimate(torch.nn.Linear(2, 2), inputs=torch.zeros(1, 2), precision="fp8"),
      "torch saves no 8-bit operands that could be traced; precision='fp8' has a formula."),
     (lambda: smallest("gpt2", GB, tensor=2, step=3), "step=3 is no multiple of tensor*pipeline = 2."),
@@ -103,7 +99,7 @@ test_nonsense_is_refused_with_the_rule = refusals.saying(
     (lambda: smallest("gpt2", GB, step="2"), "step='2' is not an integer"),
     *((lambda o=option: estimate(torch.nn.Linear(4, 4), inputs=torch.zeros(2, 4), **o),
        "does not change a pass that is")
-     for option in ({"recompute": "full"}, {"flash": True}, {"sequence": 3}, {"micro_batch": 2})),
+      for option in ({"recompute": "full"}, {"flash": True}, {"sequence": 3}, {"micro_batch": 2})),
 )  # fmt: skip
 
 

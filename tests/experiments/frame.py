@@ -107,6 +107,31 @@ def frame(
     return {name: value for name, value in locals().items() if name == "result" or name.startswith("test_")}
 
 
+def changed(name: str, how: Callable[[np.ndarray], Any]) -> Callable[[Any], dict[str, Any]]:
+    """The change of a result whose array is what ``how`` makes of it, in place or anew."""
+
+    def change(result: Any) -> dict[str, Any]:
+        array = getattr(result, name).copy()
+        new = how(array)
+        return {name: array if new is None else new}
+
+    return change
+
+
+def put(name: str, at: Any, to: Any) -> Callable[[Any], dict[str, Any]]:
+    """The change of what stands at a place of an array: to a value, or to what a function makes of it."""
+
+    def write(array: np.ndarray) -> None:
+        array[at] = to(array[at]) if callable(to) else to
+
+    return changed(name, write)
+
+
+def plus(name: str, at: Any, by: Any) -> Callable[[Any], dict[str, Any]]:
+    """The change of what stands at a place of an array by a number."""
+    return put(name, at, lambda x: x + by)
+
+
 def silent(share: float, text: str) -> None:
     """A tick that shows nothing."""
 

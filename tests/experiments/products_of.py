@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.frame import changed
+
 Change = Callable[[np.ndarray], Any]
 
 
@@ -13,10 +15,8 @@ def off(kind: str, field: str, change: Change) -> Callable[[Any], dict[str, Any]
     """The fields of a result in which an array of a kind is changed in place, or for what ``change`` returns."""
 
     def apply(result: Any) -> dict[str, Any]:
-        array = getattr(result.kinds[kind], field).copy()
-        changed = change(array)
-        faulty = replace(result.kinds[kind], **{field: array if changed is None else changed})
-        return {"kinds": {**result.kinds, kind: faulty}}
+        one = result.kinds[kind]
+        return {"kinds": {**result.kinds, kind: replace(one, **changed(field, change)(one))}}
 
     return apply
 

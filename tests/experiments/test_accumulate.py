@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, frame, repeats
+from experiments.frame import Mutant, frame, put, repeats
 from fplab import exact, exact_sums, floats, sums
 from fplab.experiments import accumulate
 from fplab.experiments.accumulate import series
@@ -15,17 +15,6 @@ from fplab.formats import get
 
 SMALL = accumulate.Params(fp32=12, half=12, fp8=9, stochastic=8, seeds=4, block=16)
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "spec" / "references.md"
-
-
-def off(name: str, place: Any) -> Any:
-    """One number that is another one."""
-
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        array[place] = array[place] * 2 + 1
-        return {name: array}
-
-    return change
 
 
 def early(stall: Any) -> Any:
@@ -57,10 +46,10 @@ def downwards(sums: Any) -> Any:
 
 MUTANTS = (
     Mutant("a stall one term early", ("stalls_of_libraries", "folklore"), "series.stall", early),
-    Mutant("a sum on the way", ("stalls_of_libraries",), change=off("partial", (0, 1, 20))),
+    Mutant("a sum on the way", ("stalls_of_libraries",), change=put("partial", (0, 1, 20), lambda x: 2 * x + 1)),
     Mutant("bounds eight times too large", ("bounds_hold",), "series.BOUNDS", eight_times),
     Mutant("bounds of half a unit", ("bounds_hold",), "series.BOUNDS", half_units),
-    Mutant("an exact sum", ("exact_sums",), change=off("exact", (0, 1, -3))),
+    Mutant("an exact sum", ("exact_sums",), change=put("exact", (0, 1, -3), lambda x: 2 * x + 1)),
     Mutant("stochastic sums truncate", ("stochastic_law",), "fplab.numeric.sum", downwards),
     Mutant("stochastic sums without error", ("stochastic_law",),
            change=lambda r: {"stochastic": np.where(r.stochastic < 0, -1, r.exact[:, :, None])}),

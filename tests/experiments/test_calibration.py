@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, put
 from fplab.errors import LabError
 from fplab.experiments import calibration
 from fplab.experiments.calibration import ENTROPY, INT4, INT8, Params
@@ -24,17 +24,6 @@ class Blocked(fake_quantization._LearnedStep):
         return torch.zeros_like(through), *rest
 
 
-def moved(name: str, at: Any, change: Any) -> Any:
-    """A part of an array changed."""
-
-    def fault(result: Any) -> Any:
-        array = getattr(result, name).copy()
-        array[at] = change(array[at])
-        return {name: array}
-
-    return fault
-
-
 def spared_by_entropy(result: Any) -> Any:
     right = result.right.copy()
     right[:, INT4, :, ENTROPY] = result.fp32_right[:, None] - 20
@@ -47,8 +36,8 @@ MUTANTS = (
     Mutant("learned ranges that stay", ("learned",), change=lambda r: {"qat_right": r.qat_right[:, [0, 0]]}),
     Mutant("values a little too large", ("torch_fake", "integer_codes"), "fplab.integers.dequantize",
            lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), params=TINY),
-    Mutant("five digits lost in INT8", ("int8",), change=moved("right", np.s_[:, INT8, 0, 2], lambda x: x - 5)),
-    Mutant("five bits fewer", ("four_bits",), change=moved("errors", np.s_[:, INT4], lambda x: x * 2.5)),
+    Mutant("five digits lost in INT8", ("int8",), change=put("right", np.s_[:, INT8, 0, 2], lambda x: x - 5)),
+    Mutant("five bits fewer", ("four_bits",), change=put("errors", np.s_[:, INT4], lambda x: x * 2.5)),
     Mutant("entropy harmless", ("entropy_fails",), change=spared_by_entropy),
     Mutant("entropy that cuts whatever the bins", ("entropy_fails",),
            change=lambda r: {"kept": np.minimum(r.kept, 0.07)}),

@@ -4,23 +4,12 @@ from typing import Any
 
 import torch
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, plus
 from fplab.experiments import checkpointing
 from fplab.experiments.checkpointing import Params
 
 SMALL = Params(layers=4, hidden=32, vocabulary=64, sequence=32)
 TINY = Params(layers=2, hidden=32, vocabulary=64, sequence=16)
-
-
-def off(name: str, at: tuple[int, ...], by: int) -> Any:
-    """One number of the run another."""
-
-    def change(result: Any) -> Any:
-        array = getattr(result, name).copy()
-        array[at] += by
-        return {name: array}
-
-    return change
 
 
 def another_dropout(good: Any) -> Any:
@@ -38,9 +27,9 @@ MUTANTS = (
     Mutant("segments keep their random numbers", ("new_random",), "segmented",
            lambda good: lambda inner, size, keep_random=True: good(inner, size), params=TINY),
     Mutant("every layer by itself under every name", ("saved", "peak"), "segmented", one_by_one, params=TINY),
-    Mutant("an operation more", ("work",), change=off("work", (3,), 1)),
-    Mutant("one byte of a gradient", ("same_gradients",), change=off("differ", (1, 2), 1)),
-    Mutant("another best segment", ("best",), change=off("peak", (0, 2), 10**9)),
+    Mutant("an operation more", ("work",), change=plus("work", (3,), 1)),
+    Mutant("one byte of a gradient", ("same_gradients",), change=plus("differ", (1, 2), 1)),
+    Mutant("another best segment", ("best",), change=plus("peak", (0, 2), 10**9)),
 )  # fmt: skip
 
 globals().update(frame(checkpointing, SMALL, MUTANTS))

@@ -6,21 +6,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from experiments.frame import Mutant, frame, silent
+from experiments.frame import Mutant, changed, frame, silent
 from fplab.experiments import collectives
 from fplab.experiments.collectives import AT, Params, reduced, shown
 from fplab.experiments.figures import write_figures
 
 TINY = Params(ranks=(2, 16), elements=16, shares=4, images=2, steps=40, scales=-16, every=False, networks=1)
-
-
-def scaled(name: str, factor: float) -> Any:
-    return lambda result: {name: getattr(result, name) * factor}
-
-
-def swapped(name: str) -> Any:
-    """Two policies, or two ways to average, in each other's place."""
-    return lambda result: {name: getattr(result, name)[:, ::-1]}
 
 
 def in_place_of(curve: str, other: str) -> Any:
@@ -41,16 +32,16 @@ MUTANTS = (
            lambda good: lambda n, algorithm="ring": good(n, "tree"), params=TINY),
     Mutant("every rank decides for itself", ("skipping",), "reduced",
            lambda good: lambda halves, scales, policy: good(halves, scales, "alone"), params=TINY),
-    Mutant("replicas' policies swapped", ("skipping",), change=swapped("apart")),
-    Mutant("FP32 errors 32 times as large", ("bounds",), change=scaled("errors", 32)),
-    Mutant("FP32 errors a thousandth", ("bounds",), change=scaled("errors", 1e-3)),
+    Mutant("replicas' policies swapped", ("skipping",), change=changed("apart", lambda x: x[:, ::-1])),
+    Mutant("FP32 errors 32 times as large", ("bounds",), change=changed("errors", lambda x: x * 32)),
+    Mutant("FP32 errors a thousandth", ("bounds",), change=changed("errors", lambda x: x * 1e-3)),
     Mutant("a tree under the name of a BF16 ring", ("depth",), change=in_place_of("BF16, tree", "BF16, ring")),
-    Mutant("errors drawn of other sums", ("depth",), change=scaled("errors", 1.5)),
+    Mutant("errors drawn of other sums", ("depth",), change=changed("errors", lambda x: x * 1.5)),
     Mutant("nearest under the name of stochastic", ("stagnation",),
            change=in_place_of("BF16, ring", "BF16, ring, stochastic")),
     Mutant("formats in another order", ("formats",),
            change=lambda r: {"gradient_errors": r.gradient_errors[:, [0, 2, 1, 3, 4, 5, 6]]}),
-    Mutant("averaged before and after swapped", ("averaging",), change=swapped("fates")),
+    Mutant("averaged before and after swapped", ("averaging",), change=changed("fates", lambda x: x[:, ::-1])),
 )  # fmt: skip
 
 globals().update(frame(collectives, collectives.QUICK, MUTANTS))

@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, changed, frame
 from fplab.experiments import data_parallel
 
 TINY = data_parallel.Params(strategies=("ddp",), ranks=3, steps=1, batch=9)
-
-
-def scaled(name: str, factor: float) -> Any:
-    return lambda result: {name: getattr(result, name) * factor}
 
 
 def drifted(good: Any) -> Any:
@@ -25,9 +21,9 @@ MUTANTS = (
     Mutant("gloo's order reversed", ("same_bits",), "fplab.parallel.gloo._taken",
            lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks), params=TINY),
     Mutant("bytes of another strategy", ("held_bytes",), change=lambda result: {"held": result.held[::-1]}),
-    Mutant("messages counted twice", ("messages",), change=scaled("sent", 2)),
+    Mutant("messages counted twice", ("messages",), change=changed("sent", lambda x: x * 2)),
     Mutant("weights 1e-5 away", ("whole_batch",), "fplab.experiments.data_parallel.of_strategy", drifted, params=TINY),
-    Mutant("losses of another run", ("whole_batch",), change=scaled("losses", 1.001)),
+    Mutant("losses of another run", ("whole_batch",), change=changed("losses", lambda x: x * 1.001)),
 )  # fmt: skip
 
 globals().update(frame(data_parallel, data_parallel.QUICK, MUTANTS))

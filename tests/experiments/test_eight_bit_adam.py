@@ -14,7 +14,7 @@ import torch
 from gpu_cases import compute_with_little_installed
 from torch import nn
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, plus
 from fplab import codebooks
 from fplab.experiments import eight_bit_adam
 from fplab.experiments.eight_bit_adam import BETA2, HOLD, NAMES, QUICK, Result, cases, elsewhere, held_state
@@ -32,13 +32,7 @@ def other_states(name: str, **options: Any) -> Any:
 
 def higher(part: slice) -> Any:
     """A part of the runs with dynamic states in blocks 0.15 nats higher."""
-
-    def change(result: Result) -> dict[str, Any]:
-        losses = result.losses.copy()
-        losses[3, :, :, part] += 0.15
-        return {"losses": losses}
-
-    return change
+    return plus("losses", np.s_[3, :, :, part], 0.15)
 
 
 SEVEN = (codebooks.dynamic(True, 7), codebooks.dynamic(False, 7))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, claim_of, frame, repeats
+from experiments.frame import Mutant, claim_of, frame, put, repeats
 from fplab import exact
 from fplab.experiments import formats
 from fplab.experiments.formats import atlas
@@ -20,21 +20,9 @@ from fplab.hardware import tensors
 QUICK = formats.EXPERIMENT.quick
 
 
-def off(name: str, at: Any, value: Any) -> Callable[[Any], dict[str, Any]]:
-    """One changed element."""
-
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        assert array[at] != value
-        array[at] = value
-        return {name: array}
-
-    return change
-
-
 def property_of(name: str, field: str, value: float) -> Callable[[Any], dict[str, Any]]:
     """A format's property that is another one."""
-    return off("finfo", (NAMES.index(name), atlas.FINFO.index(field)), value)
+    return put("finfo", (NAMES.index(name), atlas.FINFO.index(field)), value)
 
 
 def one_more(by_binade: Any) -> Any:
@@ -60,11 +48,11 @@ def cut(encode: Any) -> Any:
 
 MUTANTS = (
     Mutant("a binade's edge", ("binades",), "atlas.by_binade", one_more),
-    Mutant("one FP16 value misread", ("decode_tables", "golden_tables"), change=off("decoded_fp16", 999, 0)),
-    Mutant("an ulp too small", ("binades",), change=off("log2_ulp_bf16", 100, 0)),
-    Mutant("a code counted twice", ("counts",), change=off("counts", (4, 0), 63489)),
-    Mutant("0.1 exact", ("tenth",), change=off("tenth_error", 13, 0.0)),
-    Mutant("0.1 off by an ulp", ("tenth",), change=off("tenth_error", 4, 2.0**-10)),
+    Mutant("one FP16 value misread", ("decode_tables", "golden_tables"), change=put("decoded_fp16", 999, 0)),
+    Mutant("an ulp too small", ("binades",), change=put("log2_ulp_bf16", 100, 0)),
+    Mutant("a code counted twice", ("counts",), change=put("counts", (4, 0), 63489)),
+    Mutant("0.1 exact", ("tenth",), change=put("tenth_error", 13, 0.0)),
+    Mutant("0.1 off by an ulp", ("tenth",), change=put("tenth_error", 4, 2.0**-10)),
     Mutant("BF16 with FP16's range", ("bf16_and_fp16",), change=property_of("bf16", "max", 65504.0)),
     Mutant("FP16 without subnormals", ("fp16_range",), change=property_of("fp16", "smallest_subnormal", 2.0**-14)),
     Mutant("BF16 with 10 bits", ("bf16_and_fp32", "bf16_and_fp16"), change=property_of("bf16", "nmant", 10)),

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, drawn, frame, silent
+from experiments.frame import Mutant, changed, drawn, frame, silent
 from fplab import numeric
 from fplab.experiments import formats_in_training, statistics
-from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, QUICK, ROWS, Params, Result, Runs
+from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, QUICK, ROWS, Params, Result
 from fplab.experiments.outcomes import Status
 from fplab.training import DIGITS_MLP
 
@@ -53,15 +53,9 @@ def plain_backward(products: Any) -> Any:
     return Mutant
 
 
-def changed(name: str, change: Callable[[np.ndarray], Any], task: str = "digits") -> Callable[[Result], Any]:
+def of_digits(name: str, change: Callable[[np.ndarray], Any], task: str = "digits") -> Callable[[Result], Any]:
     """A change of one array of the digits' runs; those of the transformer are made of them."""
-
-    def fault(result: Result) -> dict[str, Runs]:
-        array = getattr(result.digits, name).copy()
-        new = change(array)
-        return {task: replace(result.digits, **{name: array if new is None else new})}
-
-    return fault
+    return lambda result: {task: replace(result.digits, **changed(name, change)(result.digits))}
 
 
 def by_policy(*shifts: float, policy: int = 2) -> Callable[[np.ndarray], None]:
@@ -82,16 +76,17 @@ MUTANTS = (
            lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
     Mutant("a velocity that does not decay", STEPS, "fplab.training.optimizers.programs.MOMENTUM",
            lambda program: program[1:], params=TINY),
-    Mutant("another policy's top-1", STEPS, change=changed("top1", lambda x: x - 0.25)),
+    Mutant("another policy's top-1", STEPS, change=of_digits("top1", lambda x: x - 0.25)),
     Mutant("an FP32 that is off in a last bit", ("plain_torch",),
-           change=changed("losses", lambda x: x.view(np.uint32).__iadd__(1).view(np.float32))),
-    Mutant("an FP32 that learns nothing", ("fp32_learns",), change=changed("losses", lambda x: x.fill(2.3))),
-    Mutant("a policy that is worse", ("digits_within",), change=changed("top1", by_policy(-0.5, -0.49, -0.5))),
-    Mutant("a policy that nobody can judge", ("digits_within",), change=changed("top1", by_policy(0.06, -0.09, 0.08))),
+           change=of_digits("losses", lambda x: x.view(np.uint32).__iadd__(1).view(np.float32))),
+    Mutant("an FP32 that learns nothing", ("fp32_learns",), change=of_digits("losses", lambda x: x.fill(2.3))),
+    Mutant("a policy that is worse", ("digits_within",), change=of_digits("top1", by_policy(-0.5, -0.49, -0.5))),
+    Mutant("a policy that nobody can judge", ("digits_within",),
+           change=of_digits("top1", by_policy(0.06, -0.09, 0.08))),
     Mutant("a worse transformer", ("characters_within",),
-           change=changed("top1", by_policy(-0.5, -0.49, -0.5), "characters")),
+           change=of_digits("top1", by_policy(-0.5, -0.49, -0.5), "characters")),
     Mutant("a pure FP16 like FP32", ("pure_fp16",),
-           change=changed("top1", by_policy(0, 0, 0, policy=PURE), "characters")),
+           change=of_digits("top1", by_policy(0, 0, 0, policy=PURE), "characters")),
     Mutant("an eps that FP16 holds", ("eps",), "ADAMS_EPS", lambda eps: 1e-4, params=TINY),
 )  # fmt: skip
 
@@ -108,7 +103,7 @@ def test_mixed_policies_pass_where_the_interval_lies_in_the_band(result: Result)
 
 def test_pure_fp16_is_judged_by_the_same_test(result: Result) -> None:
     for shift, status in ((-0.5, Status.PASS), (0.5, Status.FAIL), (0.0, Status.FAIL), (np.nan, Status.PASS)):
-        runs = changed("top1", by_policy(shift, shift, shift, policy=PURE), "characters")(result)
+        runs = of_digits("top1", by_policy(shift, shift, shift, policy=PURE), "characters")(result)
         assert formats_in_training.pure_fp16(replace(result, **runs)).status is status
     for claim in (formats_in_training.pure_fp16, formats_in_training.characters_within):
         outcome = claim(result)

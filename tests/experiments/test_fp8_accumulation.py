@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, put
 from fplab import floats, tensorcore
 from fplab.errors import LabError
 from fplab.experiments import fp8_accumulation
@@ -15,17 +15,6 @@ from fplab.hardware.cases import NotHereError
 fp8 = fp8_accumulation
 PARAMS = fp8.Params(rows=64, longest=12, sides=(64, 512))
 LAST = 7  # the place of K = 4096
-
-
-def off(name: str, place: Any, change: Any) -> Any:
-    """One number, or several, of an array changed."""
-
-    def apply(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        array[place] = change(array[place])
-        return {name: array}
-
-    return apply
 
 
 def ulp_off(x: Any) -> Any:
@@ -71,18 +60,18 @@ MUTANTS = (
     Mutant("Hopper with a long accumulator", ("fourteen_bits", "shrinking", "passes", "nearly", "repairs"),
            "product", long_accumulator),
     Mutant("no promotion", ("fourteen_bits", "promotion", "repairs", "intervals"), "product", unpromoted),
-    Mutant("an exact sum", ("reference",), change=off("exact", (1, 3, 7), half)),
-    Mutant("a fifteenth bit", ("fourteen_bits",), change=off("results", (1, 2, 0, 63, 63), ulp_off)),
-    Mutant("an ulp of a promoted sum", ("promotion",), change=off("results", (0, 1, LAST, 9, 1), ulp_off)),
-    Mutant("a sum that is too large", ("shrinking",), change=off("results", (2, 3, 1, 2, 2), doubled)),
+    Mutant("an exact sum", ("reference",), change=put("exact", (1, 3, 7), half)),
+    Mutant("a fifteenth bit", ("fourteen_bits",), change=put("results", (1, 2, 0, 63, 63), ulp_off)),
+    Mutant("an ulp of a promoted sum", ("promotion",), change=put("results", (0, 1, LAST, 9, 1), ulp_off)),
+    Mutant("a sum that is too large", ("shrinking",), change=put("results", (2, 3, 1, 2, 2), doubled)),
     Mutant("no growth", ("growth",), change=late),
-    Mutant("errors half as large", ("nearly",), change=off("defined", (0, 1, 0, fp8.OF_RMS), half)),
+    Mutant("errors half as large", ("nearly",), change=put("defined", (0, 1, 0, fp8.OF_RMS), half)),
     Mutant("errors of any size of matrix", ("nearly",), change=swapped("defined", 1, 0)),
-    Mutant("another norm", ("others",), change=off("defined", (2, 1, 0, fp8.NORM), half)),
-    Mutant("a promoted sum is far off", ("intervals",), change=off("promoted", (2, 2, 8, 8), doubled)),
-    Mutant("4,096 is not one chain", ("intervals",), change=off("promoted", (0, 7, 1, 1), ulp_off)),
+    Mutant("another norm", ("others",), change=put("defined", (2, 1, 0, fp8.NORM), half)),
+    Mutant("a promoted sum is far off", ("intervals",), change=put("promoted", (2, 2, 8, 8), doubled)),
+    Mutant("4,096 is not one chain", ("intervals",), change=put("promoted", (0, 7, 1, 1), ulp_off)),
     Mutant("Ada promotes", ("ada",), change=swapped("results", 1, 2)),
-    Mutant("Blackwell is far off once", ("blackwell",), change=off("results", (0, 3, LAST, 6, 6), doubled)),
+    Mutant("Blackwell is far off once", ("blackwell",), change=put("results", (0, 3, LAST, 6, 6), doubled)),
 )  # fmt: skip
 
 globals().update(frame(fp8_accumulation, PARAMS, MUTANTS))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, claim_of, failing, frame, repeats
+from experiments.frame import Mutant, claim_of, failing, frame, put, repeats
 from fplab.experiments import generations
 from fplab.experiments.generations import amd, probes
 from fplab.reveal import SumTree
@@ -21,13 +21,7 @@ CELLS = [(i, gpu) for i in range(len(probes.FP16_PROBES)) for gpu in probes.GPUS
 
 def off(name: str, place: Any, value: Any = None) -> Any:
     """One number replaced, or its lowest bit flipped."""
-
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        array[place] = array[place] ^ 1 if value is None else value
-        return {name: array}
-
-    return change
+    return put(name, place, (lambda bits: bits ^ 1) if value is None else value)
 
 
 def record(gpu: str, **other: Any) -> Any:

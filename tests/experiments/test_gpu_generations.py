@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, changed, frame, put
 from fplab.experiments import gpu_generations
 from fplab.nn import emulate
 
@@ -75,22 +75,6 @@ def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], An
     return fault
 
 
-def changed(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[Any], dict[str, Any]]:
-    """A change of one array, in place or by a new one."""
-
-    def fault(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        new = change(array)
-        return {name: array if new is None else new}
-
-    return fault
-
-
-def exchanged(x: np.ndarray) -> np.ndarray:
-    """The shares of the first layer and of the second exchanged."""
-    return x[..., [1, 0, *range(2, x.shape[-1])]]
-
-
 def by_an_ulp_of_fp16(model: Any, count: int) -> None:
     """The first weight moved by 2^13 ulps of FP32."""
     next(model.parameters()).detach().numpy().ravel()[:1].view(np.uint32)[:] += 1 << 13
@@ -101,16 +85,7 @@ def after_one_ulp(x: np.ndarray) -> None:
     x[..., -1] = x[..., 0] * 50
 
 
-def far_off(x: np.ndarray) -> None:
-    """V100's run 100 times as far away."""
-    x[:, gpu_generations.V100] *= 100.0
-
-
-def of_another_seed(x: np.ndarray) -> None:
-    """V100's answers moved to the next seed."""
-    x[:, gpu_generations.V100] = np.roll(x[:, gpu_generations.V100], 1, axis=0)
-
-
+OF_V100 = np.s_[:, gpu_generations.V100]
 MUTANTS = (
     Mutant("a V100 on A100's bits from its second pass", ("steps", "units"), "Machine", on_another_gpu, params=TINY),
     Mutant("gradients scaled back by 2^9", ("steps",), "Machine", gradients_times(2.0), params=TINY),
@@ -123,12 +98,14 @@ MUTANTS = (
     Mutant("distances of another run", ("steps",), change=changed("distance", lambda x: np.roll(x, 1, axis=1))),
     Mutant("shares of the tensors in the wrong order", ("steps",), change=changed("first", lambda x: x[..., ::-1])),
     Mutant("answers of another run", ("steps",), change=changed("answers", lambda x: np.roll(x, 1, axis=1))),
-    Mutant("the layers exchanged", ("parting",), change=changed("first", exchanged)),
+    Mutant("the layers exchanged", ("parting",),
+           change=changed("first", lambda x: x[..., [1, 0, *range(2, x.shape[-1])]])),
     Mutant("runs that hardly part", ("growth",), change=changed("distance", after_one_ulp)),
-    Mutant("a V100 100 times as far off", ("noise",), change=changed("distance", far_off)),
-    Mutant("a GPU that answers as another seed", ("changed_answers",), change=changed("answers", of_another_seed)),
+    Mutant("a V100 100 times as far off", ("noise",), change=put("distance", OF_V100, lambda x: 100 * x)),
+    Mutant("a GPU that answers as another seed", ("changed_answers",),
+           change=put("answers", OF_V100, lambda x: np.roll(x, 1, axis=0))),
     Mutant("a machine that does not learn", ("learning",),
-           change=changed("answers", lambda x: x.__setitem__((slice(None), gpu_generations.V100), 0))),
+           change=put("answers", OF_V100, 0)),
 )  # fmt: skip
 
 globals().update(frame(gpu_generations, SMALL, MUTANTS))

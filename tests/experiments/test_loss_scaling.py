@@ -10,7 +10,7 @@ from gpu_cases import compute_with_little_installed
 from torch import nn
 
 import fplab
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, changed, frame
 from fplab.experiments import loss_scaling
 from fplab.experiments.loss_scaling import data
 from fplab.training.chain import Chain
@@ -20,13 +20,12 @@ SMALL = data.QUICK
 TINY = data.Params(steps=(3, 3), batch=(32, 32), every=8, encoder=(64, 16, 8), hidden=(16,), count=1, seeds=1)
 
 
-def changed(task: str, name: str, change: Callable[[np.ndarray], Any]) -> Any:
+def of_task(task: str, name: str, change: Callable[[np.ndarray], Any]) -> Any:
     """A change of one array of a task, in place or by a new one."""
 
     def fault(result: Any) -> dict[str, Any]:
-        found = getattr(getattr(result, task), name).copy()
-        new = change(found)
-        return {task: dataclasses.replace(getattr(result, task), **{name: found if new is None else new})}
+        runs = getattr(result, task)
+        return {task: dataclasses.replace(runs, **changed(name, change)(runs))}
 
     return fault
 
@@ -50,29 +49,29 @@ def uncorrected(program: Any) -> Any:
 
 MUTANTS = (
     Mutant("zeros counted in the next layer", ("steps",),
-           change=changed("autoencoder", "counted", lambda x: np.roll(x, 1, axis=-1))),
+           change=of_task("autoencoder", "counted", lambda x: np.roll(x, 1, axis=-1))),
     Mutant("gradients that are stored in FP32", ("steps",), "fplab.training.chain._Stored", wide_backward, params=TINY),
     Mutant("gradients unscaled by half", ("steps",), "fplab.training.scalers.scaling.unscaled",
            lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
     Mutant("an Adam without its correction", ("steps",), "fplab.training.optimizers.programs.ADAM", uncorrected,
            params=TINY),
     Mutant("an unscaled run that learns", ("unscaled_fails",),
-           change=changed("autoencoder", "by_seed", lambda x: x[:, [2, 1, 2]])),
+           change=of_task("autoencoder", "by_seed", lambda x: x[:, [2, 1, 2]])),
     Mutant("a scaled run that learns as little as an unscaled one", ("scaled_learns",),
-           change=changed("autoencoder", "by_seed", lambda x: x[:, [0, 0, 2]])),
+           change=of_task("autoencoder", "by_seed", lambda x: x[:, [0, 0, 2]])),
     Mutant("a classifier that suffers", ("classifier_needs_none",),
-           change=changed("classifier", "by_seed", lambda x: x - [0.1, 0, 0])),
+           change=of_task("classifier", "by_seed", lambda x: x - [0.1, 0, 0])),
     Mutant("the layers reversed", ("encoder_first",),
-           change=changed("autoencoder", "unscaled", lambda x: x[:, ::-1])),
+           change=of_task("autoencoder", "unscaled", lambda x: x[:, ::-1])),
     Mutant("a step at 2^24 that is not skipped", ("largest_scale",),
-           change=changed("classifier", "skipped", lambda x: x[::-1])),
+           change=of_task("classifier", "skipped", lambda x: x[::-1])),
     Mutant("a gradient that is zero too soon", ("first_step",),
-           change=changed("autoencoder", "first", lambda x: x[0].__setitem__((0, 0), 0.0))),
+           change=of_task("autoencoder", "first", lambda x: x[0].__setitem__((0, 0), 0.0))),
     Mutant("a gradient that is infinite too soon", ("first_step",),
-           change=changed("classifier", "first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
+           change=of_task("classifier", "first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
     Mutant("a scale of its own", ("machine",),
-           change=changed("autoencoder", "trace", lambda x: x.__setitem__(40, 3.0))),
-    Mutant("an overflow unseen", ("machine",), change=changed("classifier", "skipped", lambda x: ~x)),
+           change=of_task("autoencoder", "trace", lambda x: x.__setitem__(40, 3.0))),
+    Mutant("an overflow unseen", ("machine",), change=of_task("classifier", "skipped", lambda x: ~x)),
 )  # fmt: skip
 
 globals().update(frame(loss_scaling, SMALL, MUTANTS))

@@ -9,7 +9,7 @@ import torch
 from gpu_cases import compute_with_little_installed
 
 import fplab
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, changed, frame
 from fplab import formats
 from fplab.experiments import lost_updates, master_weights
 from fplab.experiments.master_weights import data
@@ -17,10 +17,6 @@ from fplab.experiments.torch_bits import WITH_FMA
 
 TINY = data.Params(rates=(2.0**-4,), distance=1.0, width=8, seeds=1, sample=64, every=4)
 NEAREST, STOCHASTIC = (data.Variant("bf16", update) for update in ("nearest", "stochastic"))
-
-
-def changed(name: str, change: Callable[[np.ndarray], Any]) -> Any:
-    return lambda result: {name: change(getattr(result, name))}
 
 
 def with_pairs(fmt: str, change: Callable[[np.ndarray], None], update: str = "nearest") -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, plus
 from fplab.experiments import memory_measured
 from fplab.memory.gap import explained, predicted
 from fplab.memory.measuring import Trainer, measured_step
@@ -18,29 +18,18 @@ QUICK = memory_measured.QUICK
 TINY = memory_measured.Params(layers=1, hidden=64, vocabulary=320, sequence=64, batches=1)
 
 
-def off(name: str, at: tuple[int, ...], by: int) -> Any:
-    """One number of the run another."""
-
-    def change(result: Any) -> Any:
-        array = getattr(result, name).copy()
-        array[at] += by
-        return {name: array}
-
-    return change
-
-
 MUTANTS = (
     Mutant("the estimate of other states", ("states",), "estimated_step",
            lambda good: lambda params, recipe: good(params, recipe._replace(optimizer="adamw")), params=TINY),
-    Mutant("four bytes more of a master copy", ("states",), change=off("held", (3, 2), 4)),
-    Mutant("a byte less after the forward pass", ("activations",), change=off("activations", (7,), -1)),
-    Mutant("two bytes more of copies", ("terms",), change=off("terms", (6, 5), 2)),
-    Mutant("a byte more traced", ("terms", "activations"), change=off("traced", (0,), 1)),
-    Mutant("a megabyte more at the peak", ("peak",), change=off("peak", (0,), 10**6)),
-    Mutant("mixed activations as wide as FP32's", ("mixed",), change=off("activations", (3,), 10**7)),
-    Mutant("gradients larger than weights", ("shares",), change=off("shares", (0, 1, 1), 8)),
-    Mutant("more states", ("shares",), change=off("shares", (1, 1, 3), 2_300_000)),
-    Mutant("an estimate above what was reserved", ("published",), change=off("published", (0, 4), 2**34)),
+    Mutant("four bytes more of a master copy", ("states",), change=plus("held", (3, 2), 4)),
+    Mutant("a byte less after the forward pass", ("activations",), change=plus("activations", (7,), -1)),
+    Mutant("two bytes more of copies", ("terms",), change=plus("terms", (6, 5), 2)),
+    Mutant("a byte more traced", ("terms", "activations"), change=plus("traced", (0,), 1)),
+    Mutant("a megabyte more at the peak", ("peak",), change=plus("peak", (0,), 10**6)),
+    Mutant("mixed activations as wide as FP32's", ("mixed",), change=plus("activations", (3,), 10**7)),
+    Mutant("gradients larger than weights", ("shares",), change=plus("shares", (0, 1, 1), 8)),
+    Mutant("more states", ("shares",), change=plus("shares", (1, 1, 3), 2_300_000)),
+    Mutant("an estimate above what was reserved", ("published",), change=plus("published", (0, 4), 2**34)),
 )  # fmt: skip
 
 globals().update(frame(memory_measured, QUICK, MUTANTS))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gpu_cases import compute_with_little_installed
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, plus
 from fplab import codebooks
 from fplab.experiments import quantisation_error
 from fplab.experiments.quantisation_error import KINDS, QUICK, SMALLEST, Result, errors, heavy_tails, scaled
@@ -46,18 +46,12 @@ def reordered(name: str, order: list[int]) -> Any:
     return lambda result: {name: getattr(result, name)[order]}
 
 
-def another_digit(result: Result) -> dict[str, Any]:
-    found = result.errors.copy()
-    found[0, 0, 3, 0] += 1e-6
-    return {"errors": found}
-
-
 QUANTISE = "fplab.codebooks.quantize_blockwise"
 MUTANTS = (
     Mutant("the first code is its neighbour", ("half_gaps", "bucketize"), QUANTISE, quantising(next_code), params=TINY),
     Mutant("a scale one ulp too large", ("maximum",), QUANTISE, quantising(larger_scale), params=TINY),
     Mutant("one scale whatever the block", ("confined", "nearest"), QUANTISE, quantising(one_scale), params=TINY),
-    Mutant("a printed digit", ("published",), change=another_digit),
+    Mutant("a printed digit", ("published",), change=plus("errors", (0, 0, 3, 0), 1e-6)),
     Mutant("kinds of data in another order", ("nearest",), change=reordered("errors", [0, 1, 3, 2, 4, 5])),
     Mutant("updates by another pair of states", ("nearest",), change=reordered("update_errors", [1, 0, 2, 3])),
     Mutant("the linear codebook in the dynamic one's place", ("trade", "worse"), "BOOKS",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, plus
 from experiments.products_of import added, copied, off, scaled
 from fplab import exact_products as whole
 from fplab import tensorcore
@@ -20,15 +20,6 @@ UNIT = Fraction(2) ** whole.UNIT
 SMALL = split.Params(rows=4, log2_last=12, values=256)
 BIT = 1 << (40 * 8)
 REAL = split.KINDS[-1]
-
-
-def plus(field: str, place: Any, value: float) -> Any:
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, field).copy()
-        array[place] += value
-        return {field: array}
-
-    return change
 
 
 def instead(source: str, target: str) -> Any:

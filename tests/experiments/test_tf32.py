@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, plus
 from experiments.products_of import added, copied, off, scaled
 from fplab import exact_products as whole
 from fplab import tensorcore
@@ -20,15 +20,6 @@ from fplab.tensorcore.models import GPUS, TABLE, get
 UNIT = Fraction(2) ** whole.UNIT
 SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
 BIT = 1 << (40 * 8 + 30)  # one that is lost or won in a sum, in units
-
-
-def plus(field: str, place: Any, value: int) -> Any:
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, field).copy()
-        array[place] += value
-        return {field: array}
-
-    return change
 
 
 def upward(converted: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fplab
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, put
 from fplab import formats
 from fplab.experiments import torch_bits
 from fplab.experiments.torch_bits import catalogue
@@ -105,15 +105,6 @@ def one_more(output: str, fmt: str, formula: str, place: int, count: int = 1) ->
     return change
 
 
-def off(name: str, place: Any, value: Any) -> Callable[[Any], dict[str, Any]]:
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        array[place] = value
-        return {name: array}
-
-    return change
-
-
 def another_order(result: Any) -> dict[str, Any]:
     return {"paths": np.concatenate([result.paths[2:3], result.paths[1:]])}
 
@@ -122,15 +113,15 @@ WITH_FMA = (
     Mutant("lerp in two steps", ("contraction",), change=one_more("lerp", "fp32", catalogue.LAST, 1)),
     Mutant("addcdiv fused", ("addcdiv",), change=one_more("addcdiv", "fp32", catalogue.FIRST, 0)),
     Mutant("one rsqrt", ("place",), change=one_more("rsqrt", "fp16", catalogue.NARROW, 1)),
-    Mutant("an add in two steps", ("fused_example",), change=off("codes", 0, 0x3F800000)),  # 1 + 0.3 * 1
+    Mutant("an add in two steps", ("fused_example",), change=put("codes", 0, 0x3F800000)),  # 1 + 0.3 * 1
 )
 MUTANTS = (
     Mutant("one product", ("arithmetic",), change=one_more("mul", "bf16", catalogue.ONCE, 1)),
     Mutant("one root", ("square_roots",), change=one_more("sqrt", "fp16", catalogue.ONCE, 0)),
     Mutant("five exponentials", ("functions",), change=one_more("exp", "fp16", catalogue.TWICE, 0, 5)),
     Mutant("one cast", ("casts",), change=one_more("bf16", "bf16", catalogue.TWICE, 0)),
-    Mutant("foreach adds otherwise", ("optimizers",), change=off("ways", (1, 1), 5)),
-    Mutant("an example that tells nothing", ("smallest_examples",), change=off("codes", 0, 0x3F800000)),
+    Mutant("foreach adds otherwise", ("optimizers",), change=put("ways", (1, 1), 5)),
+    Mutant("an example that tells nothing", ("smallest_examples",), change=put("codes", 0, 0x3F800000)),
     Mutant("another order", ("orders",), change=another_order),
     *(WITH_FMA if FMA else ()),
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, put
 from experiments.trajectory_by_fractions import PassByFractions, updates
 from fplab.errors import LabError
 from fplab.experiments import trajectory
@@ -23,17 +23,6 @@ from fplab.hardware.tensors import bits
 TINY = Params(steps=14, batch=32, hidden=32)
 TWELVE = dataclasses.replace(QUICK, steps=12)
 CPU = {"kind": "cpu"}
-
-
-def changed(name: str, at: Any, value: Any) -> Callable[[Any], dict[str, Any]]:
-    """A change of one array."""
-
-    def fault(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        array[at] = value
-        return {name: array}
-
-    return fault
 
 
 def in_lab(**wrong: Any) -> Callable[[Any], Any]:
@@ -101,19 +90,19 @@ MUTANTS = (
            operation(lambda x, y: x + y * (1 + 2.0**-10)), params=TINY),
     Mutant("exact matrix products", ("torch_agrees",), "by_lab", in_lab(product=exact), params=TINY),
     Mutant("a V100 on A100's bits after the first update", ("torch_agrees",), "by_lab", on_another_gpu, params=TINY),
-    Mutant("another digest", ("torch_agrees", "skipped_steps"), change=changed("digests", (-1, slice(100, None)), 7)),
-    Mutant("one weight at the end", ("torch_agrees",), change=changed("final", (0, 9000), 7)),
-    Mutant("a loss of another run", ("torch_agrees",), change=changed("losses", (1, 60), 0.5)),
-    Mutant("an answer of another run", ("torch_agrees",), change=changed("right", (0, 0), 330)),
-    Mutant("a scale of its own", ("loss_scale",), change=changed("scales", (0, 50), 3.0)),
-    Mutant("an overflow that was none", ("skipped_steps",), change=changed("skipped", (1, 60), True)),
+    Mutant("another digest", ("torch_agrees", "skipped_steps"), change=put("digests", (-1, slice(100, None)), 7)),
+    Mutant("one weight at the end", ("torch_agrees",), change=put("final", (0, 9000), 7)),
+    Mutant("a loss of another run", ("torch_agrees",), change=put("losses", (1, 60), 0.5)),
+    Mutant("an answer of another run", ("torch_agrees",), change=put("right", (0, 0), 330)),
+    Mutant("a scale of its own", ("loss_scale",), change=put("scales", (0, 50), 3.0)),
+    Mutant("an overflow that was none", ("skipped_steps",), change=put("skipped", (1, 60), True)),
     Mutant("a wrong backward pass", ("backward",), "steps.forward_and_backward", larger_second, params=TINY),
-    Mutant("families that meet again", ("families_part",), change=changed("apart", (1, 70), 0)),
+    Mutant("families that meet again", ("families_part",), change=put("apart", (1, 70), 0)),
     Mutant("distances one binade too high", ("families_part",),
            change=lambda result: {"spread": np.roll(result.spread, 1, axis=1)}),
     Mutant("a median of another step", ("families_part",),
            change=lambda result: {"ulps": np.roll(result.ulps, 1, axis=1)}),
-    Mutant("a GPU that reads worse", ("they_learn",), change=changed("right", (1, 0), 300)),
+    Mutant("a GPU that reads worse", ("they_learn",), change=put("right", (1, 0), 300)),
     Mutant("a momentum that FP32 rounds", ("constants",), "MOMENTUM", lambda _: 0.9, params=TINY),
 )  # fmt: skip
 

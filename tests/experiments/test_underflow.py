@@ -1,7 +1,6 @@
 """The experiment on gradient underflow: its counts, its claims, mutants that they kill, its GPU cases."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from gpu_cases import compute_with_little_installed
 
 import fplab
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, changed, frame
 from fplab import exact, formats
 from fplab.experiments import lost_updates, underflow
 from fplab.experiments.outcomes import Status
@@ -19,10 +18,6 @@ from fplab.experiments.underflow import data
 
 SMALL = underflow.Params(epochs=8, every=88, sample=512)
 TINY = replace(SMALL, epochs=1, every=10, seeds=1)
-
-
-def changed(name: str, change: Callable[[np.ndarray], Any]) -> Any:
-    return lambda result: {name: change(getattr(result, name))}
 
 
 def one_more_zero(counts: np.ndarray) -> np.ndarray:
