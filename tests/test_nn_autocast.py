@@ -24,8 +24,8 @@ from torch.nn import functional as F  # noqa: N812
 from fplab.errors import LabError
 from fplab.hardware.tensors import release
 from fplab.nn import autocast
-from fplab.nn.autocast_lists import RECURRENT, RULES, SINGLE, Rule
-from fplab.nn.cuda_autocast import DTYPES, active, registered
+from fplab.nn.autocast_lists import RECURRENT, SINGLE, Rule
+from fplab.nn.cuda_autocast import DTYPES, RULES, active, registered
 
 HALF, FULL, DOUBLE, BRAIN = torch.float16, torch.float32, torch.float64, torch.bfloat16
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"

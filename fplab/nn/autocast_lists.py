@@ -13,8 +13,6 @@ interpolations.
 
 import enum
 
-import torch
-
 
 class Rule(enum.Enum):
     """What autocast does with the floating-point operands, of at most 32 bits, of an operation."""
@@ -50,7 +48,7 @@ FP32_DTYPE = """
 """
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 REFUSED = "binary_cross_entropy"
-FP32_FROM_2_15 = "linalg_matrix_sqrth"
+FP32_FROM_2_15 = "linalg_matrix_sqrth"  # beside RULES, as older torches lack it
 
 # norm(x, p) and norm(x, p, dim, keepdim) take no dtype; these overloads of norm do.
 WITH_DTYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
@@ -67,7 +65,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(WITH_DTYPE, Rule.FP32_OVERLOAD),
     **dict.fromkeys(WIDEST.split(), Rule.WIDEST),
     **dict.fromkeys(REFUSED.split(), Rule.REFUSED),
-    **{name: Rule.FP32 for name in FP32_FROM_2_15.split() if hasattr(torch.ops.aten, name)},
 }
 
 # Operations of the first list that are one product (or sum of products), or one formula; the others are made of these.

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from .. import formats
 from ..errors import LabError, fits, quotes_call, summary, unknown, warn
-from .autocast_lists import RULES, SINGLE, WITH_DTYPE, Rule
+from . import autocast_lists
+from .autocast_lists import SINGLE, WITH_DTYPE, Rule
 from .recomputation import Carried, carry
 
 CPU, CUDA = "cpu", "cuda"
@@ -36,6 +37,8 @@ STALE = (
     "outermost block ends. Put autocast around the forward pass and the loss alone, a block a step; or cache=False."
 )
 BELOW = torch._C._dispatch_keyset_full_after(KEY)
+_NEWER = [name for name in autocast_lists.FP32_FROM_2_15.split() if hasattr(torch.ops.aten, name)]
+RULES = autocast_lists.RULES | dict.fromkeys(_NEWER, Rule.FP32)
 
 
 class Settings(NamedTuple):
