@@ -158,21 +158,26 @@ def record(args: Arguments) -> int:
     known_to_record(args.names)  # what is wrong with the request is said before anything begins
     torch_for(args.device)
     demand_writable(args.out)
-    with progress(f"recording on {args.device}") as tick:
+    with progress(str(say("recording on {device}", device=args.device))) as tick:
         done = record_cases(args.out, args.device, args.names or None, not args.full, with_lines(tick), args.resume)
     meta = done[0].record.meta
     print(f"{meta['device']}, driver {meta['driver'] or '-'}, torch {meta['torch']}, CUDA {meta['cuda'] or '-'}")
     wide = max(len(one.record.experiment) for one in done)
     for one in done:
         size = sum(size for _, size in one.files) / 1e6
-        print(f"  {one.record.experiment:<{wide}}  {len(one.record.cases):3} cases recorded, {size:.2f} MB")
+        said = [say("{n:3} cases recorded, {size:.2f} MB", n=len(one.record.cases), size=size)]
         if lacking := one.record.meta.get("not here"):
-            print(f"  {'':<{wide}}  not on this device: {len(lacking)} cases, such as {next(iter(lacking.items()))[1]}")
-        for step, message in one.record.failed.items():
-            print(f"  {'':<{wide}}  failed on this device: {step}: {message}")
-    print("files:", *(f"  {path}" for one in done for path, _ in one.files), sep="\n")
+            first = next(iter(lacking.values()))
+            said.append(say("not on this device: {n} cases, such as {first}", n=len(lacking), first=first))
+        said += [say("failed on this device: {step}: {message}", step=step, message=message)
+                 for step, message in one.record.failed.items()]  # fmt: skip
+        for name, line in zip([one.record.experiment, *[""] * len(said)], said, strict=False):
+            print(f"  {name:<{wide}}  {line}")
+    print(say("files:"), *(f"  {path}" for one in done for path, _ in one.files), sep="\n")
     if not all(one.record.is_evidence for one in done):
-        print("This CPU stands in for a GPU: fplab verify compares its bits, but they are no evidence about a GPU.")
+        print(
+            say("This CPU stands in for a GPU: fplab verify compares its bits, but they are no evidence about a GPU.")
+        )
     return 0 if any(one.record.cases for one in done) else 1
 
 
@@ -185,7 +190,8 @@ def with_lines(tick: Callable[[float, str], None]) -> Callable[[float, str], Non
         if part not in begun and not sys.stderr.isatty():
             begun.add(part)
             at = time.perf_counter() - start
-            print(f"\nrecording {part} (at {at:.0f} s) ... ", end="", file=sys.stderr, flush=True)
+            now = say("recording {part} (at {at:.0f} s) ...", part=part, at=at)
+            print(f"\n{now} ", end="", file=sys.stderr, flush=True)
         tick(fraction, text)
 
     return told
