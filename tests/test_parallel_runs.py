@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 import refusals
 import torch
+from pictures import of_class, text_of
+from zero_traces import settled
 
 from fplab import memory, parallel
 from fplab.errors import LabError
@@ -31,6 +33,7 @@ from fplab.parallel.launching import command, environment, finish, runs_here
 from fplab.parallel.run import backend
 from fplab.parallel.settings import Result, Setting, read
 from fplab.parallel.task import Network
+from fplab.widgets import zero
 
 NAMES = ("ddp", "parameter-server", "zero1", "zero2", "zero3", "zero-redundancy", "fully-shard", "tensor", "gpipe",
          "1f1b")  # fmt: skip
@@ -368,3 +371,46 @@ test_refusals = refusals.saying(
     (lambda: parallel.launch("ddp", 2, backend="mpi"), "unknown backend 'mpi'. Allowed: gloo, nccl."),
     (lambda: parallel.launch("ddp", 2, port=0), "port=0 is not possible; allowed: 1 to 65535."),
 )  # fmt: skip
+
+
+# --- ZeRO, act by act -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Result]:
+    return parallel.launch(("zero1", "zero2", "zero3"), 3, batch=36, steps=2, backend="gloo")
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_widget_shows_what_three_processes_did(traced, stage: int) -> None:
+    """Its recorded acts are those of the code as it is, on every rank; what is held at the update was counted."""
+    ranks, acts = zero.trace(stage)
+    run = traced[f"zero{stage}"]
+    assert ranks == len(run.ranks)
+    for one in run.ranks:
+        assert settled(one.notes["trace"]) == [list(act) for act in acts]
+        at_update = next(row[3] for row in one.notes["trace"] if row[1] == "update")
+        sums = [4 * sum(row[kind] for row in at_update) for kind in range(3)]
+        assert dict(one.held) == dict(zip(("parameters", "gradients", "states"), sums, strict=True))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_messages_of_the_acts_are_those_that_were_sent(traced, stage: int) -> None:
+    _, acts = zero.trace(stage)
+    sizes = [max(act.held[i][0] for act in acts) for i in range(4)]
+    for kind in ("all-gather", "reduce-scatter"):
+        sent = 4 * sum(sizes[act.layer] for act in acts if act.what == kind)
+        assert traced[f"zero{stage}"].ranks[0].sent[kind] == 2 * sent  # of two steps
+
+
+def test_a_moment_of_zero_is_drawn_for_every_rank() -> None:
+    """Stage 3 at the third layer's gradient: all have that layer whole, and one piece of every other."""
+    drawn = zero.render(zero.State(3, 19))
+    assert len(of_class(drawn, "touched")) == 3
+    assert len(of_class(drawn, "held")) == 3 * (3 + 3 * 1) + 3 * (3 + 1)  # parameters; gradients of two layers
+    assert "each rank holds 13,512 bytes: parameters 8,848, gradients 4,664, states 0" in text_of(drawn)
+    assert len(of_class(drawn, "moment")) == len(zero.trace(3)[1])
+    assert zero.render(zero.State(1, 40)) == zero.render(zero.State(1, 20))
+    assert zero.moved(zero.State(1, 40), -1).moment == 19
+    with pytest.raises(LabError, match="stage=4 is not possible; allowed: 1 to 3"):
+        zero.widget(4)

@@ -129,6 +129,14 @@ class RankResult:
     messages: tuple[Sent, ...]
     notes: Mapping[str, Any]
 
+    @property
+    def sent(self) -> dict[str, int]:
+        """Bytes of whole messages in all steps, by collective."""
+        found: dict[str, int] = {}
+        for one in self.messages:
+            found[one.collective] = found.get(one.collective, 0) + one.elements * one.width * one.times
+        return found
+
     def write(self, folder: Path, strategy: str) -> None:
         stem = folder / f"{strategy}.{self.rank}"
         arrays: dict[str, Any] = {"losses": self.losses, **{f"w:{name}": w for name, w in self.weights.items()}}

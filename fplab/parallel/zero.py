@@ -8,10 +8,13 @@ states of that piece (stage 1), its gradient (stage 2), its parameters (stage 3)
 * Stage 2: a layer's gradient is reduce-scattered as soon as the backward pass has it, and only the piece is kept.
 * Stage 3: a layer's parameters are all-gathered before its forward pass and forgotten after it, all-gathered again in
   the backward pass (the layer is recomputed), and its gradient is reduce-scattered: three messages instead of two.
+
+The first step is traced: what a rank does, and what it holds after each act (:class:`Trace`).
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -24,6 +27,26 @@ from .task import Network
 from .wires import Log, adamw, nbytes, state_bytes
 
 
+class Trace:
+    """What a rank does in its first step: rows of the pass, the act, the layer's number, and what is held after it.
+
+    What is held: for each layer the elements of parameters, gradients and states, counted on the tensors that there
+    are. Acts: all-gather, compute, gradient, reduce-scatter, update, free parameters, free gradients. A whole buffer
+    is free a moment sooner or later, as a thread of gloo's lets go of it: its row may change places with the next.
+    """
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.rows: list[tuple[str, str, int, list[list[int]]]] = []
+        self.during: str | None = "forward"
+
+    def did(self, act: str, unit: Unit) -> None:
+        if self.during and self.optimizer is not None:
+            held = [one.held(self.optimizer) for one in self.units]
+            self.rows.append((self.during, act, self.units.index(unit), held))
+
+
 class Unit:
     """One layer's weight and bias in a flat buffer, padded to a multiple of the ranks.
 
@@ -31,8 +54,8 @@ class Unit:
     and 2 a view of the buffer, in stage 3 all that is held.
     """
 
-    def __init__(self, layer: nn.Linear, log: Log, stage: int) -> None:
-        self.log, self.stage = log, stage
+    def __init__(self, layer: nn.Linear, log: Log, stage: int, trace: Trace) -> None:
+        self.log, self.stage, self.trace = log, stage, trace
         self.shapes = [p.shape for p in layer.parameters()]
         self.elements = sum(p.numel() for p in layer.parameters())
         self.size = -(-self.elements // log.ranks)
@@ -41,6 +64,9 @@ class Unit:
         mine = slice(log.rank * self.size, (log.rank + 1) * self.size)
         self.whole = flat.requires_grad_(stage == 1) if stage < 3 else None
         self.piece = nn.Parameter(flat.detach()[mine] if stage < 3 else flat[mine].clone())
+        self.passing: dict[str, weakref.ref[Tensor]] = {}  # whole buffers that come and go, by kind
+        if stage == 1 and self.whole is not None:
+            self.whole.register_post_accumulate_grad_hook(lambda _: trace.did("gradient", self))
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.stage == 1:
@@ -56,7 +82,9 @@ class Unit:
 
     def _linear(self, x: Tensor, flat: Tensor) -> Tensor:
         weight, bias = self.tensors(flat)
-        return linear(x, weight, bias)
+        out = linear(x, weight, bias)
+        self.trace.did("compute", self)
+        return out
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """Weight and bias as views of a flat buffer."""
@@ -67,13 +95,34 @@ class Unit:
         """All ranks' pieces."""
         whole = self.piece.new_empty(self.size * self.log.ranks)
         self.log.all_gather(whole, self.piece.detach())
+        self.comes("parameters", whole, "all-gather")
         return whole
 
     def scatter(self, gradient: Tensor) -> Tensor:
         """This rank's piece of the mean gradient."""
         piece = torch.empty_like(self.piece)
+        if self.stage > 1:
+            self.comes("gradients", gradient, "gradient")
         self.log.reduce_scatter(piece, gradient / self.log.ranks)
+        self.passing["piece"] = weakref.ref(piece)
+        self.trace.did("reduce-scatter", self)
         return piece
+
+    def comes(self, kind: str, whole: Tensor, act: str) -> None:
+        """A whole buffer of a kind is there; that it is gone again is an act of its own."""
+        self.passing[kind] = weakref.ref(whole)
+        self.trace.did(act, self)
+        weakref.finalize(whole, self.trace.did, f"free {kind}", self).atexit = False
+
+    def held(self, optimizer: torch.optim.Optimizer) -> list[int]:
+        """Elements of parameters, gradients and states that this rank has of the layer now."""
+        passing = {kind: found for kind, ref in self.passing.items() if (found := ref()) is not None}
+        flat = self.piece if self.whole is None else self.whole
+        parameters = max(flat.numel(), passing["parameters"].numel() if "parameters" in passing else 0)
+        gradients = [one.numel() for one in (flat.grad, self.piece.grad, passing.get("gradients"), passing.get("piece"))
+                     if one is not None]  # fmt: skip
+        states = [one.numel() for one in optimizer.state[self.piece].values() if isinstance(one, Tensor) and one.ndim]
+        return [parameters, max(gradients, default=0), sum(states)]
 
 
 class _Scattered(torch.autograd.Function):
@@ -106,14 +155,18 @@ class _Gathered(torch.autograd.Function):
 def zero(log: Log, network: Network, stage: int) -> RankResult:
     """Train with one of the three stages."""
     linears = {name: layer for name, layer in network.model().named_children() if isinstance(layer, nn.Linear)}
-    units = [Unit(layer, log, stage) for layer in linears.values()]
+    trace = Trace()
+    units = [Unit(layer, log, stage, trace) for layer in linears.values()]
     optimizer = adamw([unit.piece for unit in units], log.setting.lr)
+    trace.units, trace.optimizer = units, optimizer
     for batch in network.batches():
         x = log.part(batch.inputs)
         for unit in units[:-1]:
             x = relu(unit(x))
         loss = cross_entropy(units[-1](x), log.part(batch.targets))
+        trace.during = trace.during and "backward"
         loss.backward()
+        trace.during = trace.during and "update"
         log.losses.append(float(loss.detach()))
         if stage == 1:
             for unit in units:
@@ -123,11 +176,18 @@ def zero(log: Log, network: Network, stage: int) -> RankResult:
         gradients = [unit.piece.grad if unit.whole is None or stage > 1 else unit.whole.grad for unit in units]
         optimizer.step()
         _hold(log, units, gradients, optimizer)
+        del gradients
         for unit in units:
+            trace.did("update", unit)
             unit.piece.grad = None
             if unit.whole is not None:
                 unit.whole.grad = None
                 unit.log.all_gather(unit.whole.detach(), unit.piece.detach().clone())
+                trace.did("all-gather", unit)
+            else:
+                trace.did("free gradients", unit)
+        trace.during = None
+    log.notes["trace"] = trace.rows
     sent = list(log.messages)
     weights: dict[str, Tensor] = {}
     for name, unit in zip(linears, units, strict=True):

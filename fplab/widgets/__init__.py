@@ -24,11 +24,12 @@ if TYPE_CHECKING:
         pipeline,
         rounding,
         stepper,
+        zero,
     )
 
 __all__ = [
     "accumulation", "bits", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale", "memory",
-    "pipeline", "rounding", "stepper",
+    "pipeline", "rounding", "stepper", "zero",
 ]  # fmt: skip
 
 NAMES = tuple(__all__)
