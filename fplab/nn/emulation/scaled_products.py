@@ -49,7 +49,8 @@ def quantized(
 @lru_cache
 def unit_inputs(a: Scheme, b: Scheme) -> str:
     """The unit's name of inputs of two schemes, as :func:`fplab.tensorcore.matmul` takes it."""
-    return "*".join(_input(scheme, both_four=a.element.bits == b.element.bits == 4) for scheme in (a, b))
+    names = [_input(scheme, both_four=a.element.bits == b.element.bits == 4) for scheme in (a, b)]
+    return "*".join(dict.fromkeys(names))
 
 
 def _input(scheme: Scheme, both_four: bool) -> str:
@@ -70,6 +71,8 @@ def multiply(
 ) -> tuple[Array, float]:
     """``a @ b`` (..., M, K) by (..., K, N), float32, not stored, and the factor that is left; NaN is the unit's."""
     x, y = a.elements(), b.elements()
+    if not (x.size and y.size):
+        return tensorcore.multiply(model, x, y, plan), 1.0
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
         if plan != ONE_CHAIN:

@@ -55,6 +55,10 @@ class Settings:
             formats.get(self.store)
         if self.scaling is not None and not callable(getattr(self.scaling, "scale", None)):
             raise LabError(f"scaling={self.scaling!r} has no method scale(role, tensor) that returns a power of two.")
+        if self.recipe is not None and (self.scaling is not None or self.gradients != self.inputs):
+            raise LabError(
+                f"recipe={self.recipe.name!r} says how to scale operands; leave out scaling= and gradients=."
+            )
         for name in ("inputs", "gradients"):
             self._demand_offered(name, getattr(self, name))
         for pair in ((self.inputs, self.inputs), (self.gradients, self.inputs), (self.inputs, self.gradients)):
@@ -63,10 +67,6 @@ class Settings:
             raise LabError(f"scaling is for FP8 and narrower; inputs={self.inputs!r} needs none.")
         if self.fallback not in (None, "bf16"):
             raise unknown("fallback", self.fallback, ["bf16"])
-        if self.recipe is not None and (self.scaling is not None or self.gradients != self.inputs):
-            raise LabError(
-                f"recipe={self.recipe.name!r} says how operands are scaled; leave out scaling= and gradients=."
-            )
         for recipe in self.recipes:
             self.model(recipe.high, recipe.high)
             for product in recipe.products():
