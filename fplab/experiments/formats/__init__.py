@@ -470,6 +470,6 @@ def draw_tenths(ax: draw.Axes, result: Atlas) -> None:
 EXPERIMENT = Experiment(
     title=say("The atlas of formats"),
     question=say("Which numbers does each format have, how far apart do they lie, and where do they end?"),
-    budget=6.0, full=Params(), quick=Params(sample=1 << 16, stride=31), result=atlas.Result, run=atlas.run, rows=rows,
+    budget=3.0, full=Params(), quick=Params(sample=1 << 16, stride=31), result=atlas.Result, run=atlas.run, rows=rows,
     claims=CLAIMS, figures=(density, ranges), cases=atlas.cases,
 )  # fmt: skip

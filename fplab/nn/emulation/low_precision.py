@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import numeric
 from ...errors import LabError
 from ...floats import quantize
 from ...formats import get
@@ -162,7 +161,8 @@ def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fas
     products.log.product(products.place.layer, products.phase, products.operation, model, shape)
     addend = None if bias is None else bits.values(bias)
     if a.kind == BY_128:
-        return with_bias(in_parts(model, a, b), addend)
+        blocks = tensorcore.multiply_blocks(model, a.values, b.values.T, a.scales, b.scales.T, 128)
+        return with_bias(blocks, addend)
     promoted = not fast and model.kept_bits < model.format_d.fraction_bits
     result: Array = tensorcore.matmul(
         a.values, b.values.T, gpu=model, plan=Plan(promote=PROMOTED) if promoted else None,
@@ -175,18 +175,6 @@ def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fas
     if alpha == 1 and addend is None:
         return result
     return accumulators.of(model).epilogue(result, addend, float(alpha), 1.0, model)
-
-
-def in_parts(model: Model, a: Operand, b: Operand) -> Array:
-    """Blocks of 128 of k, each from zero, added up outside of the unit with their scales."""
-    total = np.zeros((len(a.values), len(b.values)), f32)
-    for i, start in enumerate(range(0, a.values.shape[1], 128)):
-        cut = slice(start, start + 128)
-        part = tensorcore.matmul(a.values[:, cut], b.values[:, cut].T, gpu=model)
-        with np.errstate(all="ignore"):
-            scales = a.scales[:, i : i + 1] * b.scales[:, i]
-        total = np.asarray(numeric.fma(scales, part, total, "fp32"))
-    return clean(total, model)
 
 
 def with_bias(result: Array, bias: Array | None) -> Array:
