@@ -18,6 +18,7 @@ from fplab.nn import (
     Int8Linear,
     LearnedStep,
     Quantization,
+    conversion,
     fake_quantize,
     fake_quantized,
     int4_linears,
@@ -244,3 +245,87 @@ def test_a_hook_is_gone_after_an_error_too() -> None:
 
 def test_a_learned_step_takes_an_empty_batch() -> None:
     assert LearnedStep(integers.symmetric(1.0))(torch.zeros(0, 3)).shape == (0, 3)
+
+
+# --- layers of Hugging Face's --------------------------------------------------------------------------------------
+
+
+class Conv1D(nn.Module):
+    """GPT-2's linear layer, whose weight lies transposed: transformers.pytorch_utils.Conv1D."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.weight, self.bias = nf, nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class Experts(nn.Module):
+    """Mixtral's, as transformers 5 has them: a parameter for all experts, and kernels that a configuration chooses."""
+
+    is_transposed = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = type("Config", (), {"_experts_implementation": "grouped_mm"})()
+        self.up_proj = nn.Parameter(torch.randn(3, 8, 12))
+        self.down_proj = nn.Parameter(torch.randn(3, 12, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.config._experts_implementation == "eager", "the others take the parameters themselves"
+        for expert in torch.arange(3):
+            x = x + nn.functional.linear(nn.functional.linear(x, self.up_proj[expert]).relu(), self.down_proj[expert])
+        return x
+
+
+@pytest.mark.parametrize(("make", "kind"), [(int8_linears, Int8Linear), (int4_linears, Int4Linear)])
+def test_gpt2s_layers_and_mixtrals_experts_are_converted(make: Any, kind: type) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Conv1D(12, 16), Experts(), nn.Linear(12, 4))
+    got = make(model)
+    plain = nn.Linear(16, 12)
+    plain.weight.data, plain.bias.data = model[0].weight.T.data, model[0].bias.data
+    want = kind(plain)(X)
+    assert torch.equal(got[0](X), want)
+    for e in range(3):
+        up, down = nn.Linear(12, 8, bias=False), nn.Linear(8, 12, bias=False)
+        up.weight.data, down.weight.data = model[1].up_proj[e].data, model[1].down_proj[e].data
+        want = want + kind(down)(kind(up)(want).relu())
+    assert torch.equal(got[1](got[0](X)), want)
+    assert model[1].config._experts_implementation == "grouped_mm", "the model itself is left as it is"
+    assert conversion(got).share == 1
+    assert len(conversion(got).converted) == 8
+    assert not conversion(model).converted
+    with pytest.raises(LabError, match=r"skip names .*, but the linear layers are \['0', '1', '2'\]"):
+        make(model, skip=["3"])
+    assert conversion(make(model, skip=["1"])).left == {"1": ("Experts", 576)}
+
+
+def test_what_stays_is_said_where_it_is_much() -> None:
+    class Strange(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(n, 2))
+
+    big, small = (nn.Sequential(nn.Linear(16, 16), nn.Embedding(9, 9), Strange(n)) for n in (20, 1))
+    with pytest.warns(UserWarning, match=r"67.9%.*these stay: 2 \(Strange\). fplab.nn.conversion\(model\) says all"):
+        done = int8_linears(big)
+    assert str(conversion(done)) == (
+        "Layers in integers: 1, with 67.9% of the weights in matrices.\n1 (Embedding) stays, 81 weights.\n"
+        "2 (Strange) stays, 40 weights."
+    )
+    int8_linears(small)  # says nothing
+
+
+def test_batches_may_be_dictionaries() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def forward(self, *, x: torch.Tensor, scale: float) -> torch.Tensor:
+            return self.net(x * scale)
+
+    seen = observe(Named(), [{"x": X, "scale": 2.0}])
+    assert seen["net.0"].most == observe(net(), [X * 2.0])["0"].most

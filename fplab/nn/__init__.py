@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from ..lazily import index
 
 __all__ = [
-    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "autocast", "emulate",
-    "fake_quantize", "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize", "watch",
+    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "autocast", "conversion",
+    "emulate", "fake_quantize", "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize",
+    "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .converting import conversion
     from .cuda_autocast import autocast
     from .emulation import emulate
     from .fake_quantization import FakeQuantize, LearnedStep, fake_quantize

@@ -16,7 +16,8 @@ from ..errors import LabError, door, quoted, quotes_call
 from ..integers import Method, quantize, quantize_groups, scheme, symmetric
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.products import THRESHOLD, demand_choice, demand_int32, demand_threshold, method_of
-from .replacing import Layer, named_modules, replaced
+from .converting import IntegerLinear, convert_experts, experts_of, linear_of, say_what_is_left
+from .replacing import named_modules, replaced
 
 LOW, HIGH = -127, 127
 CUDA_ROWS, CUDA_MULTIPLE = 32, 8  # torch._int_mm on CUDA wants more than 16 rows, and multiples of 8 elsewhere
@@ -67,7 +68,7 @@ def demand_features(x: Tensor, k: int) -> Tensor:
 
 
 @door
-class Int8Linear(Layer):
+class Int8Linear(IntegerLinear):
     """A linear layer in INT8: (..., K) in, (..., N) out in the input's dtype. For inference: it has no gradient.
 
     Computed in INT8, INT32 and float32 whatever the dtype; a 16-bit result is the float32 one rounded once.
@@ -112,6 +113,10 @@ class Int8Linear(Layer):
         keeps = self.method.decompose and outlier_weights == "fp16"
         self._keep("rows16", linear.weight.detach().T.half().contiguous() if keeps else None, linear)
         self._keep("bias", None if linear.bias is None else linear.bias.detach().clone(), linear)
+
+    def weights(self) -> int:
+        """The number of codes."""
+        return self.codes.numel()
 
     def _keep(self, name: str, value: Tensor | None, like: nn.Linear) -> None:
         self.register_buffer(name, None if value is None else value.to(like.weight.device))
@@ -184,7 +189,7 @@ class Int8Linear(Layer):
 
 
 @door
-class Int4Linear(Layer):
+class Int4Linear(IntegerLinear):
     """A linear layer whose weights are INT4 in groups along the inputs; the product itself is in the input's dtype.
 
     ``group``: weights of one output that share a scale (128). ``zero_point``: groups with zero points on 16 codes;
@@ -211,6 +216,10 @@ class Int4Linear(Layer):
             tensor = None if value is None else torch.from_numpy(np.ascontiguousarray(value))
             self.register_buffer(name, tensor if tensor is None else tensor.to(linear.weight.device))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
+
+    def weights(self) -> int:
+        """The number of codes, two in a byte."""
+        return self.k * len(self.packed)
 
     def weight(self) -> Tensor:
         """The weights (N, K) that the codes stand for, float32."""
@@ -240,9 +249,10 @@ def int8_linears(
     model: nn.Module, method: str | Method = "llm_int8", threshold: float = THRESHOLD, outlier_weights: str = "fp16",
     skip: Collection[str] = (),
 ) -> nn.Module:  # fmt: skip
-    """A copy of a model whose ``nn.Linear`` layers are :class:`Int8Linear`, those named in ``skip`` excepted.
+    """A copy of a model whose linear layers are :class:`Int8Linear`, those named in ``skip`` excepted.
 
-    ``method``, ``threshold`` and ``outlier_weights``: as :class:`Int8Linear`'s.
+    They are ``nn.Linear``, and Hugging Face's ``Conv1D`` and experts; :func:`conversion` says what was converted, and a
+    warning if much was not. ``method``, ``threshold`` and ``outlier_weights``: as :class:`Int8Linear`'s.
     What a ``nn.MultiheadAttention`` multiplies by itself stays as it is: its projections are no layers that are called.
 
     >>> int8_linears(nn.Sequential(nn.Linear(4, 2)), "vectorwise")[0]
@@ -253,9 +263,9 @@ def int8_linears(
 
 @quotes_call
 def int4_linears(model: nn.Module, group: int = 128, zero_point: bool = False, skip: Collection[str] = ()) -> nn.Module:
-    """A copy of a model whose ``nn.Linear`` layers are :class:`Int4Linear`, those named in ``skip`` excepted.
+    """A copy of a model whose linear layers are :class:`Int4Linear`, those named in ``skip`` excepted.
 
-    ``group`` and ``zero_point``: as :class:`Int4Linear`'s.
+    Which they are: as :func:`int8_linears`. ``group`` and ``zero_point``: as :class:`Int4Linear`'s.
     """
     return _with_linears(model, lambda linear: Int4Linear(linear, group, zero_point), skip)
 
@@ -263,9 +273,16 @@ def int4_linears(model: nn.Module, group: int = 128, zero_point: bool = False, s
 def _with_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module], skip: Collection[str]) -> nn.Module:
     """A copy of a model with its linear layers made anew."""
     left = (skip,) if isinstance(skip, str) else skip
-    linears = named_modules(model, lambda module: type(module) is nn.Linear)
+    linears = named_modules(model, lambda module: linear_of(module) is not None or bool(experts_of(module)))
     if not linears:
         raise LabError(f"{type(model).__name__} has no nn.Linear; what could be quantised is of other types.")
     if missing := [name for name in left if name not in linears]:
         raise LabError(f"skip names {quoted(missing)}, but the linear layers are {list(linears)}.")
-    return replaced(model, [name for name in linears if name not in left], lambda _, linear: make(linear))
+
+    def made(_: str, module: nn.Module) -> nn.Module:
+        linear = linear_of(module)
+        return convert_experts(module, make) if linear is None else make(linear)
+
+    result = replaced(model, [name for name in linears if name not in left], made)
+    say_what_is_left(result, left)
+    return result

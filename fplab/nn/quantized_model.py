@@ -71,9 +71,10 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @quotes_call
-def observe(model: nn.Module, batches: Iterable[Tensor], bins: int = BINS) -> dict[str, Histogram]:
+def observe(model: nn.Module, batches: Iterable[Tensor | Mapping[str, Any]], bins: int = BINS) -> dict[str, Histogram]:
     """Run a model over batches of its inputs; a :class:`~fplab.integers.Histogram` of each layer's inputs, by name.
 
+    A batch is what the model is called with: a tensor, or a dictionary of named arguments (Hugging Face's models).
     It runs in evaluation mode, so that dropout hides nothing and batch norms learn nothing, and is left as it was.
     ``bins``: of a histogram of magnitudes.
     """
@@ -102,10 +103,13 @@ def observe(model: nn.Module, batches: Iterable[Tensor], bins: int = BINS) -> di
         model.eval()
         with torch.no_grad():
             for place, batch in enumerate(batches):
+                if isinstance(batch, Mapping):
+                    model(**batch)
+                    continue
                 if not isinstance(batch, Tensor):
                     raise LabError(
                         f"batch {place} is a {type(batch).__name__}; batches are the model's inputs, tensors: of a "
-                        "loader of pairs (x for x, _ in loader)."
+                        "loader of pairs (x for x, _ in loader); or dictionaries of named arguments."
                     )
                 model(batch)
     finally:

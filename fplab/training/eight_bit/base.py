@@ -71,6 +71,9 @@ class Options(TypedDict, total=False):
     rounding: str
     seed: int
     bad_gradients: str
+    maximize: bool
+    foreach: bool | None
+    amsgrad: bool
 
 
 class EightBit(LabOptimizer):
@@ -95,13 +98,15 @@ class EightBit(LabOptimizer):
     def __init__(
         self, params: Iterable[Any], numbers: dict[str, Any], *, block: int | None = 2048, code: Code = "dynamic",
         min_8bit_size: int = 4096, state_bits: int = 8, sign: str = "kept", decay: str | None = None,
-        rounding: str = "nearest", seed: int = 0, bad_gradients: str = "skip",
+        rounding: str = "nearest", seed: int = 0, bad_gradients: str = "skip", maximize: bool = False,
+        foreach: bool | None = None, amsgrad: bool = False,
     ) -> None:  # fmt: skip
         self.codes = books_of(code)
         chosen = {
             "block": block, "min_8bit_size": min_8bit_size, "state_bits": state_bits, "sign": sign,
             "decay": self.decay if decay is None else decay, "rounding": rounding, "seed": seed,
-            "bad_gradients": bad_gradients, "update": self.kind.update, "codes": self._digests(),
+            "bad_gradients": bad_gradients, "maximize": maximize, "amsgrad": amsgrad,
+            "update": self.kind.update, "codes": self._digests(),
         }  # fmt: skip
         super().__init__(params, {**numbers, **chosen})
 
@@ -134,6 +139,8 @@ class EightBit(LabOptimizer):
     def _update(self, p: Tensor, gradient: Tensor, number: int, place: int) -> None:
         """Update one parameter by its gradient, in place if it is contiguous float32, else through a copy."""
         weight, slope = (x.detach().to(torch.float32).contiguous() for x in (p, gradient))
+        if self.param_groups[number].get("maximize"):  # states of before this option lack it
+            slope = -slope
         w, g = flat(weight), flat(slope)
         group, state = self.param_groups[number], self.state[p]
         if not state:
