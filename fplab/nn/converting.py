@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import warn
+from ..errors import quotes_call, warn
 from ..words import say
 from .replacing import Layer
 
@@ -109,6 +109,7 @@ class Conversion:
         return "\n".join(map(str, said))
 
 
+@quotes_call
 def conversion(model: nn.Module) -> Conversion:
     """What of a model is in integers, as :func:`int8_linears` and :func:`int4_linears` leave it; its ``str`` says it.
 
