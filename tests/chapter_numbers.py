@@ -105,6 +105,7 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
     8: {
         "0.00006": lambda: fplab.ulp(0.1, "fp16"),
         "0.02": lambda: 1000 * 0.00002,
+        "8,192": lambda: fplab.ulp(0.1, "fp16") / fplab.ulp(0.1, "fp32"),
         "80%": lambda: 0.8,  # the paper's, with its source in the line above
     },
     9: {

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         gradients,
         lossscale,
         memory,
+        mixed,
         pipeline,
         rounding,
         stepper,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "accumulation", "bits", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale", "memory",
+    "accumulation", "bits", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale", "memory", "mixed",
     "pipeline", "rounding", "stepper", "zero",
 ]  # fmt: skip
 
