@@ -10,7 +10,7 @@ from ..lazily import index
 __all__ = [
     "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "autocast", "conversion",
     "emulate", "fake_quantize", "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize",
-    "watch",
+    "shadow", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .int8_layers import Int4Linear, Int8Linear, int4_linears, int8_linears
     from .quantized_model import Quantization, fake_quantized, observe
     from .recipes import Recipe
+    from .shadowing import shadow
     from .storage_formats import formats
     from .straight_through import quantize
     from .watching import watch

@@ -16,6 +16,7 @@ from ..errors import LabError, quotes_call
 from ..formats import Format, FormatLike, Overflow, Rounding
 from ..plans import options, seed_bits
 from .bits import FORMATS
+from .witness import rounded
 
 CARRIERS = {dtype: FORMATS[dtype] for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 _BACKWARD = 0x9E3779B97F4A7C15  # makes the stream of the backward pass another one than the forward pass's
@@ -43,7 +44,7 @@ class Cast:
         demand_carrier(x.dtype, self.fmt)
         rounding = (self.rounding, self.overflow, self.subnormals)
         result = floats.quantize(x.detach(), self.fmt, *rounding, seed=self.seed, nan=self.nan)
-        return torch.as_tensor(result).to(x.dtype)
+        return rounded(x, torch.as_tensor(result).to(x.dtype), self.fmt.name)
 
 
 def holds(carrier: Format, fmt: Format) -> bool:

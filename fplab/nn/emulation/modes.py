@@ -30,7 +30,7 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
 from torch.overrides import _push_mode as _push_calls
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from ...errors import LabError
 from . import operations
@@ -301,18 +301,38 @@ class _Recorded:
         start = self.origin.start
         self.undo = None if start is None else self.run.places.again(start)
         self.mode = Mode(self.run, self.origin, gradients, self.reentrant)
-        _push_mode(self.mode)
+        with _watchers_aside():
+            _push_mode(self.mode)
         _push_calls(Calls(self.mode))
 
     def after(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         if self.mode is None:
             return  # the node was already running when it was hooked, inside the block
         _pop_calls()
-        _pop_mode()
+        with _watchers_aside():
+            _pop_mode()
         self.mode.link()  # what create_graph recorded, for a second derivative
         self.mode = None
         if self.undo is not None:
             self.undo()
+
+
+@contextmanager
+def _watchers_aside() -> Iterator[None]:
+    """Leave on top what watches results, such as a shadow: what computes them goes beneath."""
+    aside: list[Any] = []
+    while getattr(_get_current_dispatch_mode(), "watches", False):
+        aside.append(_pop_mode())
+    try:
+        yield
+    finally:
+        for mode in reversed(aside):
+            _push_mode(mode)
+
+
+def working() -> bool:
+    """Whether an emulation is computing a product, or has one computed."""
+    return bool(getattr(_LOCAL, "busy", False))
 
 
 def demand_eager() -> None:

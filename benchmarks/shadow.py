@@ -1,0 +1,73 @@
+"""What a shadow costs: forward and backward through a GPT-2-shaped transformer, plain in FP32 and FP64, and shadowed.
+
+The processor's time on one thread, in units of the plain FP64 pass; memory as the peak of the process above its start
+against the plain FP32 pass; each in a process of its own. Run it with ``python -m benchmarks shadow``;
+``FPLAB_GPT2=small`` takes the full width.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import resource
+import time
+from typing import Any
+
+import torch
+
+from fplab import set_num_threads
+from fplab.nn import shadow
+from fplab.training.transformer import transformer
+
+from .timing import table
+
+SIZES = {
+    "tiny": {"vocabulary": 8192, "context": 128, "width": 256, "layers": 4, "heads": 4},
+    "small": {"vocabulary": 50257, "context": 128, "width": 768, "layers": 12, "heads": 12},
+}
+MOST_MEMORY, MOST_ADDED = 4.0, 3.0
+
+
+def _step(model: torch.nn.Module, text: torch.Tensor) -> None:
+    model.zero_grad()
+    logits = model(text)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), text.flatten()).backward()
+
+
+def _measure(kind: str, size: str, answer: Any) -> None:
+    """Seconds of the second pass, and bytes that the model and both passes took at their peak."""
+    torch.set_num_threads(1)
+    set_num_threads(1)
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model = transformer(0, **SIZES[size])
+    model = model.double() if kind == "fp64" else model
+    text = torch.randint(SIZES[size]["vocabulary"], (1, 128))
+    taken = math.inf
+    for _ in range(3):
+        began = time.process_time()
+        if kind == "shadow":
+            with shadow() as s:
+                _step(model, text)
+            del s
+        else:
+            _step(model, text)
+        taken = min(taken, time.process_time() - began)
+    answer.put((taken, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) * 1024))
+
+
+def main() -> None:
+    """Print the table."""
+    size = os.environ.get("FPLAB_GPT2", "tiny")
+    context, found = multiprocessing.get_context("spawn"), {}
+    for kind in ("fp32", "fp64", "shadow"):
+        answer = context.Queue()
+        process = context.Process(target=_measure, args=(kind, size, answer))
+        process.start()
+        found[kind] = answer.get()
+        process.join()
+    added = (found["shadow"][0] - found["fp32"][0]) / found["fp64"][0]
+    more = found["shadow"][1] / found["fp32"][1]
+    rows = [(kind, f"{seconds:.2f} s", f"{size / 1e6:,.0f} MB") for kind, (seconds, size) in found.items()]
+    print(table(f"one pass of {size}, 128 tokens", ("pass", "time", "memory"), rows))
+    print(f"added: {added:.2f} FP64 passes (goal: under {MOST_ADDED}); memory {more:.2f} times (goal: {MOST_MEMORY})")

@@ -1,0 +1,138 @@
+"""The exact values that go along beside a run's tensors, one float64 buffer for each storage.
+
+A tensor is a window on a storage, and so are its views, what autograd saved of it and what a later operation changes in
+place. A companion is therefore kept by storage, and seen through the same window. A storage without one holds exact
+values, its own: weights before their first update, a batch, a mask. What torch frees is freed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+Tensor = torch.Tensor
+FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+          torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}  # fmt: skip
+COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
+_SWEEP = 64  # new companions after which those of freed storages are dropped
+
+
+@dataclass
+class Held:
+    """The companion of one storage. ``unit``: bytes of a real number in the storage; ``flat``: float64, as many.
+
+    ``relative``, ``worst``: the relative error of what was last computed there, of the whole and of its worst element.
+    ``origin``: the tally of the operation that most of the error comes from, or that it went through.
+    ``lengths``: the k of the products that it is the sum of; () where it is something else.
+    """
+
+    storage: StorageWeakRef
+    unit: int
+    flat: Tensor
+    relative: float = 0.0
+    worst: float = 0.0
+    lengths: tuple[int, ...] = ()
+    origin: Any = None
+
+
+def floating(x: Any) -> bool:
+    """Whether something is a dense tensor of real or complex floating-point numbers."""
+    return (
+        isinstance(x, Tensor) and (x.dtype in FLOATS or x.dtype in COMPLEX) and x.layout == torch.strided
+        and x.device.type != "meta" and not x.is_nested
+    )  # fmt: skip
+
+
+def wide(x: Tensor) -> Tensor:
+    """A new tensor of a tensor's values in float64 or complex128."""
+    return x.to(torch.complex128 if x.dtype in COMPLEX else torch.float64, copy=True)
+
+
+def key(x: Tensor) -> int:
+    """What tells a storage from all others while it lives, and from later ones while a companion knows it."""
+    return int(x.untyped_storage()._cdata)
+
+
+class Companions:
+    """All companions of one run."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Held] = {}
+        self._new = 0
+
+    def held(self, x: Tensor) -> Held | None:
+        """The companion of a tensor's storage, or None where the tensor is exact itself."""
+        found = self._held.get(key(x))
+        return found if found is not None and found.unit == _unit(x) and _fits(x, found.flat) else None
+
+    def window(self, x: Tensor) -> Tensor | None:
+        """The companion through the tensor's window, float64 or complex128 in its shape: writing to it writes there."""
+        held = self.held(x)
+        return None if held is None else _window(x, held.flat)
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The exact values of a tensor; not to be written to."""
+        found = self.window(x)
+        return found if found is not None else x if x.dtype in (torch.float64, torch.complex128) else wide(x)
+
+    def put(self, x: Tensor, value: Tensor, relative: float = 0.0, worst: float = 0.0, origin: Any = None) -> None:
+        """Make ``value``, float64 or complex128 in its shape, the companion of a tensor."""
+        held = self.held(x)
+        if held is None:
+            size = x.untyped_storage().nbytes() // _unit(x)
+            held = Held(StorageWeakRef(x.untyped_storage()), _unit(x), torch.empty(0, dtype=torch.float64))
+            parts = 2 if x.dtype in COMPLEX else 1
+            adopted = value.untyped_storage().nbytes() == 8 * size and value.stride() == x.stride()
+            if adopted and value.storage_offset() == x.storage_offset() == 0:
+                held.flat = torch.empty(0, dtype=torch.float64).set_(value.untyped_storage(), 0, (size,), (1,))
+            else:
+                held.flat = torch.empty(size, dtype=torch.float64, device=x.device)
+                if x.numel() * parts != size:  # the rest of the storage stays as exact as it is
+                    whole = torch.empty(0, dtype=x.dtype, device=x.device)
+                    whole.set_(x.untyped_storage(), 0, (size // parts,), (1,))
+                    _window(whole, held.flat).copy_(whole)
+                _window(x, held.flat).copy_(value)
+            self._held[key(x)] = held
+            self._new += 1
+            if self._new >= _SWEEP:
+                self.sweep()
+        elif (window := _window(x, held.flat)).data_ptr() != value.data_ptr():
+            window.copy_(value)
+        held.relative, held.worst, held.lengths, held.origin = relative, worst, (), origin
+
+    def open(self, x: Tensor) -> Tensor:
+        """The companion of a tensor, to be written to; made of its own values where it had none."""
+        if self.held(x) is None:
+            self.put(x, wide(x))
+        found = self.window(x)
+        assert found is not None
+        return found
+
+    def sweep(self) -> None:
+        """Drop the companions of storages that are gone."""
+        self._new = 0
+        self._held = {k: held for k, held in self._held.items() if not held.storage.expired()}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that companions take."""
+        return sum(held.flat.nbytes for held in self._held.values())
+
+
+def _unit(x: Tensor) -> int:
+    return x.element_size() // (2 if x.dtype in COMPLEX else 1)
+
+
+def _fits(x: Tensor, flat: Tensor) -> bool:
+    parts = 2 if x.dtype in COMPLEX else 1
+    return x.untyped_storage().nbytes() // _unit(x) <= flat.numel() and flat.numel() % parts == 0
+
+
+def _window(x: Tensor, flat: Tensor) -> Tensor:
+    whole = flat.view(torch.complex128) if x.dtype in COMPLEX else flat
+    found = whole.as_strided(x.shape, x.stride(), x.storage_offset())
+    found = found.conj() if x.is_conj() else found
+    return torch._neg_view(found) if x.is_neg() else found

@@ -1,0 +1,117 @@
+"""The block: ``with shadow() as s: ...``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ...errors import LabError, quotes_call, unknown
+from ..emulation.modes import demand_eager
+from ..witness import WITNESSES
+from .companions import floating, wide
+from .mode import Following
+from .report import Report, make
+from .tallies import Run
+
+PRECISIONS = ("fp64",)
+
+
+class Shadow:
+    """What :func:`shadow` returns: a context manager; its questions may be asked in the block and after it."""
+
+    def __init__(self) -> None:
+        self._run = Run()
+        self._undo: ExitStack | None = None
+
+    def __enter__(self) -> Shadow:
+        if self._undo is not None:
+            raise LabError("this shadow is already entered; a second block needs a shadow of its own.")
+        demand_eager()
+        with ExitStack() as undo:
+            self._run.followed(undo)
+            undo.enter_context(_roots_seen(self._run))
+            WITNESSES.append(self._run.rounded)
+            undo.callback(WITNESSES.remove, self._run.rounded)
+            undo.enter_context(Following(self._run))
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._undo is not None
+        undo, self._undo = self._undo, None
+        undo.close()
+        self._run.link()
+
+    def exact(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor's exact companion: float64 (complex128) in its shape, its own values where nothing was rounded."""
+        if not floating(tensor):
+            raise LabError(f"exact: {_named(tensor)} has no companion; pass a dense floating-point tensor of the run.")
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            x = tensor.detach()
+            found = self._run.companions.window(x)
+            return wide(x) if found is None else found.clone()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that companions take now."""
+        self._run.companions.sweep()
+        return self._run.companions.bytes
+
+    def report(self) -> Report:
+        """Where error was born and where it grew, so far; ``str`` of it is the waterfall over the layers."""
+        return make(self._run)
+
+
+@quotes_call
+def shadow(precision: str = "fp64") -> Shadow:
+    """Take every tensor's exact companion along beside a run, forward and backward, within a ``with`` block.
+
+    The run itself keeps its bits. Each operation that torch records below autograd is done twice more in ``precision``
+    ("fp64"): on the companions of its operands, and on the operands as they were computed; so what it adds itself is
+    told from what it was given. Weights and data are exact as they are. Integers, masks, indices, random numbers and
+    Python's numbers are the run's own; views, operations in place and optimizers' steps are followed. What leaves torch
+    (numpy) begins anew, exact, except :func:`fplab.nn.quantize` and :func:`fplab.nn.formats`; so do operations that
+    float64 lacks, which the report names. ``backward()`` belongs inside the block. Beside an emulation the shadow is
+    entered last: ``with emulate("H100"), shadow() as s:``.
+
+    >>> import torch
+    >>> with shadow() as s:
+    ...     x = torch.tensor([1.0, 1e8, -1e8]).cumsum(0)
+    >>> s.exact(x).tolist(), x.tolist()
+    ([1.0, 100000001.0, 1.0], [1.0, 100000000.0, 0.0])
+    """
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    return Shadow()
+
+
+@contextmanager
+def _roots_seen(run: Run) -> Iterator[None]:
+    """While the block is open, the run is told what every backward pass starts from."""
+    engine: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+    @functools.wraps(engine)
+    def begin(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        run.link()
+        if torch._C._current_autograd_node() is None:  # a checkpoint's own pass is part of the one around it
+            given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(outputs)
+            for x, gradient in zip(outputs, given, strict=True):
+                if floating(x):
+                    run.root(x, gradient)
+            run.follow_leaves()
+        return engine(outputs, gradients, *args, **kwargs)
+
+    torch.autograd._engine_run_backward = begin  # type: ignore[attr-defined, assignment]
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
+
+
+def _named(x: Any) -> str:
+    return f"a {type(x).__name__}" + (f" of {x.dtype}" if isinstance(x, torch.Tensor) else "")
