@@ -11,14 +11,43 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 
+class Names:
+    """Modules by name: the parts of a model by their path in it, the model itself by its class."""
+
+    def __init__(self) -> None:
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._classes: Counter[str] = Counter()
+        self._paths: set[str] = set()
+
+    def __contains__(self, layer: nn.Module) -> bool:
+        return layer in self._names
+
+    def __getitem__(self, layer: nn.Module) -> str:
+        return self._names[layer]
+
+    def add(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Name what was not called before; the new ones."""
+        found = []
+        for path, layer in root.named_modules():
+            if layer in self._names:
+                continue
+            if path and path in self._paths:  # of another model's part
+                path = f"{self._names[root]}.{path}"
+            elif not path:
+                self._classes[type(layer).__name__] += 1
+                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
+            self._paths.add(path)
+            self._names[layer] = path
+            found.append((path, layer))
+        return found
+
+
 class Layers:
     """The modules that are running, innermost last; ``leaving`` is told of every module's output, with its name."""
 
     def __init__(self) -> None:
-        self.names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self.names = Names()
         self._running: list[str] = []
-        self._classes: Counter[str] = Counter()
-        self._paths: set[str] = set()
 
     @property
     def here(self) -> str:
@@ -35,22 +64,9 @@ class Layers:
 
     def _enter(self, layer: nn.Module, args: Any) -> None:
         if not self._running or layer not in self.names:
-            self._name(layer)
+            self.names.add(layer)
         self._running.append(self.names[layer])
 
     def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
         if self._running:
             self.leaving(self._running.pop(), output)
-
-    def _name(self, root: nn.Module) -> None:
-        """Name what was not called before."""
-        for path, layer in root.named_modules():
-            if layer in self.names:
-                continue
-            if path and path in self._paths:  # of another model's part
-                path = f"{self.names[root]}.{path}"
-            elif not path:
-                self._classes[type(layer).__name__] += 1
-                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
-            self._paths.add(path)
-            self.names[layer] = path

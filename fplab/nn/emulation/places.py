@@ -7,7 +7,6 @@ had: so a product has a place, the same when it runs again, and scales that it w
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -16,6 +15,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as modules
+
+from ..layers import Names
 
 Scales = dict[tuple[int, str], float]  # by the number of the product in its step, and the operand
 
@@ -84,9 +85,7 @@ class Places:
         self._named, self.weights = named, Weights()
         self._stack: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
         self.step = Step(0)
-        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._classes: Counter[str] = Counter()
-        self._paths: set[str] = set()
+        self._names = Names()
         self._starts: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
         self._watched = False
 
@@ -151,7 +150,7 @@ class Places:
 
     def _enter(self, layer: nn.Module, args: Any) -> None:
         if len(self._stack) == 1 or layer not in self._names:
-            self._name(layer)
+            self._named(self._names.add(layer))
         for parameter in layer._parameters.values():
             if parameter is not None:
                 self.weights.add(parameter)
@@ -161,19 +160,3 @@ class Places:
     def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
         if len(self._stack) > 1:
             self._stack.pop()
-
-    def _name(self, root: nn.Module) -> None:
-        """Name what was not called before: the parts of a model by their path in it, the model itself by its class."""
-        found = []
-        for path, layer in root.named_modules():
-            if layer in self._names:
-                continue
-            if path and path in self._paths:  # of another model's part
-                path = f"{self._names[root]}.{path}"
-            elif not path:
-                self._classes[type(layer).__name__] += 1
-                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
-            self._paths.add(path)
-            self._names[layer] = path
-            found.append((path, layer))
-        self._named(found)

@@ -81,9 +81,9 @@ def shadow(precision: str = "fp64") -> Shadow:
 
     >>> import torch
     >>> with shadow() as s:
-    ...     x = torch.tensor([1.0, 1e8, -1e8]).cumsum(0)
+    ...     x = torch.tensor([1e8, 1.0]) + 1 - 1e8
     >>> s.exact(x).tolist(), x.tolist()
-    ([1.0, 100000001.0, 1.0], [1.0, 100000000.0, 0.0])
+    ([1.0, -99999998.0], [0.0, -100000000.0])
     """
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
