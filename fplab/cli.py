@@ -407,6 +407,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
         ("micro-batches", int, "N", "of them in one step (default: 1)"),
         ("sequence", int, "N", "tokens of a sequence (default: the model's context)"),
         ("precision", str, "NAME", "fp32, mixed (default), mixed+fp32grads, amp, bf16 or fp8"),
+        ("recipe", str, "NAME", "how operands of products are held: mxfp8, nvfp4, fp8_block, fp8_current, ..."),
         ("optimizer", str, "NAME", "sgd, momentum, adam, adamw (default), momentum8bit or adamw8bit"),
         ("block", int, "N", "elements that share a scale in 8-bit states (default: 256)"),
         ("recompute", str, "HOW", "activations that are computed again: none (default), selective or full"),

@@ -12,7 +12,7 @@ from .calculator import Estimate, estimate, smallest
 from .models import PRESETS, Model, Tensor, Transformer, preset
 from .options import Options
 from .ranks import Rank
-from .recipes import OPTIMIZERS, PRECISIONS
+from .recipes import OPTIMIZERS, PRECISIONS, RECIPES
 from .units import gb, gib
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .tracing import Saved, saved_by, trace
 
 __all__ = [
-    "OPTIMIZERS", "PRECISIONS", "PRESETS", "Estimate", "Model", "Options", "Rank", "Saved", "Tensor", "Tracker",
-    "Transformer", "build", "estimate", "gb", "gib", "preset", "saved_by", "smallest", "trace",
+    "OPTIMIZERS", "PRECISIONS", "PRESETS", "RECIPES", "Estimate", "Model", "Options", "Rank", "Saved", "Tensor",
+    "Tracker", "Transformer", "build", "estimate", "gb", "gib", "preset", "saved_by", "smallest", "trace",
 ]  # fmt: skip
 
 index(__name__)

@@ -9,6 +9,7 @@ Not counted, as in the paper: statistics of the norms, token indices, and what a
 (copies in another layout, FP32 casts); :mod:`fplab.memory.tracing` counts those.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,20 +30,23 @@ class Term:
 
     name: str
     elements: int
-    width: int  # bytes of one element
+    width: int | Fraction  # bytes of one element
     tensor: bool = False
     core: bool = False
 
     def bytes(self, tensor: int = 1, sequence_parallel: bool = False) -> int:
         """Bytes on one of ``tensor`` tensor-parallel ranks."""
         parts = tensor if self.tensor or sequence_parallel else 1
-        return divided_up(self.elements, parts) * self.width
+        return math.ceil(divided_up(self.elements, parts) * self.width)
 
 
-def layer_terms(c: Transformer, batch: int, sequence: int, width: int = 2, operands: int = 0) -> tuple[Term, ...]:
+def layer_terms(
+    c: Transformer, batch: int, sequence: int, width: int = 2, operands: int | Fraction = 0
+) -> tuple[Term, ...]:
     """The terms of one layer; ``batch`` sequences, ``width`` bytes an activation. The first is the layer's input.
 
-    ``operands``: bytes of an input of a linear layer, where that is saved in a narrower format (0: it is not).
+    ``operands``: bytes of an input of a linear layer, where that is saved in a narrower format (0: it is not). What
+    FlashAttention gave is then saved twice: its backward pass takes it as it was.
     """
     tokens, product = batch * sequence, operands or width
     h, kv, f = tokens * c.hidden, tokens * c.kv_width, tokens * c.width
@@ -53,6 +57,7 @@ def layer_terms(c: Transformer, batch: int, sequence: int, width: int = 2, opera
         Term("keys", kv, width, tensor=True),
         Term("values", kv, width, tensor=True),
         *_attention_core(c, batch, sequence, width),
+        *((Term("attention output", h, width, tensor=True, core=True),) if c.flash and product < width else ()),
         Term("projection input", h, product, tensor=True),
         *((Term("dropout mask 1", h, 1),) if c.dropout else ()),
         Term("norm 2 input", h, width),

@@ -44,7 +44,7 @@ def explained(
     ``saved``: what :func:`fplab.memory.tracing.trace` gives; ``formula`` and the extras, less ``missing``, add up to
     it. A weight is told from an activation by its shape, so tokens (batch times sequence) must not equal a width.
     """
-    wanted = Counter((t.elements, t.width == 1, t.width) for t in terms_of(c, batch, sequence, width, recompute))
+    wanted = Counter((t.elements, t.width == 1, int(t.width)) for t in terms_of(c, batch, sequence, width, recompute))
     found = dict.fromkeys(("formula", *EXTRAS, "missing"), 0)
     found["formula"] = sum(n * w * many for (n, _, w), many in wanted.items())
     weights: set[tuple[int, ...]] = {t.shape for t in tensors_of(c).tensors if len(t.shape) == 2}

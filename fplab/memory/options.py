@@ -11,7 +11,7 @@ from ..formats import FormatName, spelt
 from .activations import RECOMPUTE
 from .models import LARGEST, Transformer, flag
 from .pipeline import check_schedule
-from .recipes import Optimizer, Precision, optimizer, precision
+from .recipes import Optimizer, Precision, Recipe, optimizer, precision, recipe
 from .sharding import PARTITIONS
 from .units import MIB
 
@@ -20,7 +20,7 @@ INFERENCE = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int4": 0.5}
 FLAGS = ("sequence_parallel", "step_counts", "bucket_views")
 TRAINING = (
     "zero", "partition", "sequence_parallel", "micro_batches", "precision", "optimizer", "block", "step_counts",
-    "recompute", "offload", "chunk_elements", "chunk_budget", "bucket", "bucket_views",
+    "recompute", "recipe", "offload", "chunk_elements", "chunk_budget", "bucket", "bucket_views",
 )  # fmt: skip
 EFFECTS: dict[str, tuple[Callable[[Options], bool], str]] = {  # an option, where it has an effect, and in words
     "partition": (lambda o: o.zero > 0, "how ZeRO divides tensors; with zero=0 nothing is divided"),
@@ -32,7 +32,13 @@ EFFECTS: dict[str, tuple[Callable[[Options], bool], str]] = {  # an option, wher
     "bucket": (lambda o: o.zero in (1, 2) or o.offload == "optimizer", "of zero=1, zero=2 and offload='optimizer'"),
     "bucket_views": (lambda o: o.zero == 0, "of DDP, zero=0"),
 }
-OF_LAYERS = ("micro_batch", "sequence", "flash", "recompute")  # what no number of parameters and no tensors can use
+OF_LAYERS = (
+    "micro_batch",
+    "sequence",
+    "flash",
+    "recompute",
+    "recipe",
+)  # what no number of parameters and no tensors can use
 POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
 
 
@@ -49,6 +55,7 @@ class Options:
     ``sequence``: tokens (None: the model's). ``flash``: attention without s-by-s matrices (None: as the model says).
     ``precision``, ``optimizer``: names or records of :mod:`fplab.memory.recipes`; ``block``: of 8-bit states;
     ``step_counts``: count the 4 bytes a tensor that torch's Adam keeps. ``recompute``: "none", "selective", "full".
+    ``recipe``: the name or record of a low-precision recipe, which holds the operands of the layers' products.
     ``offload``: "optimizer" (states, master weights and gradients live in CPU memory, as in ZeRO-Offload), "parameters"
     (weights too), "chunks" (PatrickStar: model states in chunks of ``chunk_elements``, as many of them on the GPU as
     ``chunk_budget`` bytes hold). ``bucket``: bytes of a communication bucket; ``bucket_views``: gradients are views of
@@ -73,6 +80,7 @@ class Options:
     block: int = 256
     step_counts: bool = False
     recompute: str = "none"
+    recipe: str | Recipe | None = None
     offload: str = "none"
     chunk_elements: int = 64 * MIB
     chunk_budget: int = 0
@@ -90,6 +98,7 @@ class Options:
             flag(name, getattr(self, name))
         precision(self.precision)
         optimizer(self.optimizer)
+        recipe(self.recipe, self.precision)
         for kind, name, allowed in (
             ("partition", self.partition, PARTITIONS),
             ("recomputation", self.recompute, RECOMPUTE),

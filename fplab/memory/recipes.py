@@ -6,8 +6,9 @@ A recipe is a row of numbers. The ZeRO paper's 16 bytes a parameter (arXiv 1910.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
-from ..errors import chosen
+from ..errors import LabError, chosen
 from .units import divided_up
 
 SMALL = 4096  # elements below which an 8-bit optimizer keeps a tensor's states in FP32 (bitsandbytes: min_8bit_size)
@@ -48,6 +49,54 @@ PRECISIONS: dict[str, Precision] = {
     )
 }
 """How weights, gradients and master weights are held, by name."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a low-precision recipe keeps of the operands of the layers' products, in bytes of an element.
+
+    ``input``: what a layer saves for the gradient of its weights, codes and scales, quantised along the tokens in the
+    forward pass. ``weights``: quantised copies of its weights, one along the K of each of their two products; 0: made
+    anew for each product. ``last``: the share of the layers that stay in 16 bits, the last ones, in whole layers of the
+    transformer. Scales of whole tensors and rows and their histories, some kB a layer, are left out.
+    """
+
+    name: str
+    does: str
+    input: Fraction
+    weights: Fraction
+    last: Fraction = Fraction(0)
+
+    def high(self, layers: int) -> int:
+        """How many of so many layers stay in 16 bits."""
+        return round(self.last * layers)
+
+
+_MXFP8, _BY_128, _SQUARE = 1 + Fraction(1, 32), 1 + Fraction(4, 128), 1 + Fraction(4, 128**2)
+_NVFP4 = Fraction(1, 2) + Fraction(1, 16)
+RECIPES: dict[str, Recipe] = {
+    r.name: r
+    for r in (
+        Recipe("fp8_delayed", "FP8, a scale each tensor, of earlier steps", Fraction(1), Fraction(2)),
+        Recipe("fp8_current", "FP8, a scale each tensor", Fraction(1), Fraction(2)),
+        Recipe("fp8_rowwise", "FP8, a scale each row, from BF16 for each product (torchao)", Fraction(2), Fraction(0)),
+        Recipe("fp8_block", "FP8, scales of 1 x 128, weights' of 128 x 128", _BY_128, 2 * _SQUARE),
+        Recipe("mxfp8", "MXFP8, blocks of 32", _MXFP8, 2 * _MXFP8),
+        Recipe("nvfp4", "NVFP4, blocks of 16; the last layers in BF16", _NVFP4, 2 * _NVFP4, Fraction(15, 100)),
+    )
+}
+"""What Transformer Engine (rowwise: torchao) keeps under each recipe of :mod:`fplab.nn.recipes`, by name."""
+
+
+def recipe(name: str | Recipe | None, how: str | Precision = "mixed") -> Recipe | None:
+    """The recipe of a name; None without. Raises LabError for a precision whose layers do not multiply in 16 bits."""
+    if name is None:
+        return None
+    found, p = chosen("recipe", name, RECIPES, Recipe), precision(how)
+    if p.compute != 2 or p.operands:
+        fits = ", ".join(p.name for p in PRECISIONS.values() if p.compute == 2 and not p.operands)
+        raise LabError(f"recipe={found.name!r} quantises what else is 16 bits; precision={p.name!r}, allowed: {fits}.")
+    return found
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def _title(e: Counted) -> Text:
         parts.append(words.INFERENCE.fill(format=o.inference))
     else:
         parts += [str(getattr(getattr(o, name), "name", getattr(o, name))) for name in ("precision", "optimizer")]
+        parts += [getattr(o.recipe, "name", str(o.recipe))] * (o.recipe is not None)
         parts += [f"ZeRO-{o.zero}"] * bool(o.zero)
         parts += [words.OFFLOAD.fill(what=o.offload)] * (o.offload != "none")
         parts += [words.RECOMPUTE.fill(how=o.recompute)] * (o.recompute != "none")
@@ -206,7 +207,7 @@ def times(total: int, capacity: int) -> str:
 def as_dict(e: Counted) -> dict[str, Any]:
     """The estimate as plain values; bytes are integers."""
     options = {f.name: getattr(e.options, f.name) for f in dataclasses.fields(e.options)}
-    options |= {name: getattr(options[name], "name", options[name]) for name in ("precision", "optimizer")}
+    options |= {name: getattr(options[name], "name", options[name]) for name in ("precision", "optimizer", "recipe")}
     return {
         "model": e.model.name,
         "parameters": e.parameters,

@@ -1,9 +1,12 @@
 """Bytes of one rank, kind by kind: the arithmetic behind :func:`fplab.memory.estimate`."""
 
 import functools
+import itertools
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from . import activations, pipeline, recipes, sharding
 from .activations import Term
@@ -14,6 +17,7 @@ from .sharding import Shapes
 from .units import divided_up
 
 CASTS, CASTS8 = "16-bit casts of the weights", "8-bit casts of the layers' weights"
+QUANTISED = "quantised weights of the layers"
 KINDS = ("parameters", "gradients", "master", "states", "activations", "temporary", "buffers", "kv cache")
 
 
@@ -137,8 +141,12 @@ def saved(c: Transformer, stage: Stage, o: Options) -> int:
     """Bytes of saved activations when a stage holds the most micro-batches."""
     layer, ends = _terms(c, o)
     held = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
-    per_layer = _total(activations.kept(layer, o.recompute), o)
-    total = sum(many * (stage.layers // o.chunks) * per_layer for many in held)
+    plain = _total(activations.kept(layer, o.recompute), o)
+    narrow = _total(activations.kept(_terms(c, o, narrow=True)[0], o.recompute), o)
+    total = 0
+    for many, run in zip(held, _runs(c, stage, o), strict=True):
+        low = sum(map(_low(c.layers, o), run))
+        total += many * (low * narrow + (len(run) - low) * plain)
     if stage.index == 0:
         total += held[0] * _total(ends[0], o)
     if stage.index == o.pipeline - 1:
@@ -146,14 +154,31 @@ def saved(c: Transformer, stage: Stage, o: Options) -> int:
     return total
 
 
-def _terms(c: Transformer, o: Options) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
-    p = recipes.precision(o.precision)
-    return _all_terms(c, o.micro_batch, o.sequence or c.sequence, p.activations, p.operands)
+def _runs(c: Transformer, stage: Stage, o: Options) -> list[tuple[int, ...]]:
+    """The layers of each model chunk of a stage, by their places in the model."""
+    layers, size = pipeline.layers_of(c.layers, o.pipeline, o.chunks)[stage.index], stage.layers // o.chunks
+    return [layers[size * chunk : size * (chunk + 1)] for chunk in range(o.chunks)]
+
+
+def _low(layers: int, o: Options) -> Callable[[int], bool]:
+    """Whether the operands of a layer's products are narrower than 16 bits, by its place in the model."""
+    recipe, always = recipes.recipe(o.recipe, o.precision), bool(recipes.precision(o.precision).operands)
+    high = layers - recipe.high(layers) if recipe is not None else 0
+    return lambda layer: always or layer < high
+
+
+def _terms(
+    c: Transformer, o: Options, narrow: bool = False
+) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
+    """The terms of a layer, and of both ends; ``narrow``: of a layer whose operands are."""
+    p, recipe = recipes.precision(o.precision), recipes.recipe(o.recipe, o.precision)
+    operands = (p.operands if recipe is None else recipe.input) if narrow else 0
+    return _all_terms(c, o.micro_batch, o.sequence or c.sequence, p.activations, operands)
 
 
 @functools.lru_cache(maxsize=64)
 def _all_terms(
-    c: Transformer, batch: int, sequence: int, width: int, operands: int
+    c: Transformer, batch: int, sequence: int, width: int, operands: int | Fraction
 ) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
     shape = (c, batch, sequence, width)
     ends = activations.embedding_terms(*shape), activations.head_terms(*shape)
@@ -171,7 +196,9 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
     Communication buckets, casts of the weights and gathered layers are there throughout; of the gradients of the logits
     and of a layer that is computed again only the larger counts, since one is gone before the other comes.
     """
-    p, n = recipes.precision(o.precision), stage.elements
+    p, n, recipe = recipes.precision(o.precision), stage.elements, recipes.recipe(o.recipe, o.precision)
+    copies = Fraction(p.operands) if recipe is None else recipe.weights
+    casts8 = CASTS8 if recipe is None else QUANTISED
     out: dict[str, int] = {}
     if o.offload == "chunks":
         out["gathered chunks"] = o.data * o.chunk_elements * p.weights
@@ -179,11 +206,16 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
         largest = max(stage.units)
         out["gathered layer, next layer"] = 2 * largest * p.compute
         out["gradients of a layer"] = largest * p.gradients
-        out[CASTS8] = 2 * largest * p.operands
-    elif p.compute != p.weights:
-        first = int(stage.index == 0)
-        narrow = sum(stage.units[first : first + stage.layers]) if p.operands else 0
-        out[CASTS], out[CASTS8] = (n - narrow) * p.compute, narrow * p.operands
+        out[casts8] = math.ceil(2 * max(_of_layers(stage)) * copies)
+    else:
+        narrow = 0
+        if c is not None and copies:
+            runs = itertools.chain.from_iterable(_runs(c, stage, o))
+            narrow = sum(n for n, low in zip(_of_layers(stage), map(_low(c.layers, o), runs), strict=True) if low)
+        elif copies:
+            narrow = sum(_of_layers(stage))
+        out[CASTS] = (n - narrow) * p.compute if p.compute != p.weights else 0
+        out[casts8] = math.ceil(narrow * copies)
     if o.data > 1 and o.zero == 0 and not o.bucket_views:
         out["DDP buckets"] = n * p.gradients
     if (o.data > 1 and o.zero in (1, 2)) or o.offload == "optimizer":
@@ -195,9 +227,17 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
     return {name: size for name, size in out.items() if size}
 
 
+def _of_layers(stage: Stage) -> tuple[int, ...]:
+    """Elements of each layer, without the ends."""
+    first = int(stage.index == 0)
+    return stage.units[first : first + stage.layers]
+
+
 def _moments(c: Transformer, stage: Stage, o: Options) -> dict[str, int]:
-    layer, ends = _terms(c, o)
-    again = _total(layer, o) - _total(activations.kept(layer, o.recompute), o)
+    ends = _terms(c, o)[1]
+    runs = itertools.chain.from_iterable(_runs(c, stage, o))
+    of = [_terms(c, o, narrow=low)[0] for low in set(map(_low(c.layers, o), runs))]
+    again = max(_total(layer, o) - _total(activations.kept(layer, o.recompute), o) for layer in of)
     moments = {"a layer computed again": again}
     if stage.index == o.pipeline - 1:
         # torch's cross-entropy: the loss's gradient of the log-probabilities, and the logits' made from it

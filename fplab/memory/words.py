@@ -22,6 +22,7 @@ TERMS = (  # temporaries, what is sent, and how
     mark("gradients of a layer"),
     mark("16-bit casts of the weights"),
     mark("8-bit casts of the layers' weights"),
+    mark("quantised weights of the layers"),
     mark("DDP buckets"),
     mark("buckets"),
     mark("a layer computed again"),
