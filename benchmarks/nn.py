@@ -1,13 +1,16 @@
-"""How long an emulated training step takes, beside the same step in torch FP32: an MLP and a transformer.
+"""How long an emulated training step takes, beside the same step in torch FP32: an MLP, and a transformer by recipe.
 
 Forward, backward and update of plain SGD, each model in a ``with`` block of its own a step, the backward pass after
-it; the least of many interleaved rounds. The prediction is the multiply-accumulates of the step over the rate of one
-thread times the threads. Run it with ``python -m benchmarks nn``.
+it; the least of many interleaved rounds. The prediction is the plain step and the step's multiply-accumulates over the
+rate of the unit that takes most of them. Then one linear layer of 1024 x 1024 on 1024 rows, forward, beside numpy's
+float32 product in the same run; its prediction is the unit's product and one look at both operands for quantising
+them. Run it with ``python -m benchmarks nn``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +24,15 @@ from fplab.tensorcore import matmul
 
 from .timing import seconds, table
 
-LIMITS = {"MLP 64-256-256-10, batch 128": 10.0, "transformer 128 x 4, sequence 128, batch 16": 18.0}
+MLP, TRANSFORMER = "MLP 64-256-256-10, batch 128", "transformer 128 x 4, sequence 128, batch 16"
+UNITS = {
+    None: ("H100", "fp16"),
+    "mxfp8": ("B200", "mxfp8_e4m3"),
+    "nvfp4": ("B200", "nvfp4"),
+    "fp8_block": ("H100", "e4m3"),
+}
+LIMITS = {(MLP, None): 10.0, (TRANSFORMER, None): 18.0} | {(TRANSFORMER, r): 12.0 for r in UNITS if r}
+LAYER_LIMIT = 15.0
 
 
 def mlp() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -67,37 +78,59 @@ def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor, context: Callable[[
     return run
 
 
-def rate() -> float:
-    """Multiply-accumulates a second of one product of a layer's size."""
-    a, b = (np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32) for _ in range(2))
-    matmul(a, b)
-    return 512**3 / min(seconds(lambda: matmul(a, b)) for _ in range(5))
+def rate(recipe: str | None, size: int = 512) -> float:
+    """Multiply-accumulates a second of one product in the unit of a recipe."""
+    gpu, inputs = UNITS[recipe]
+    a, b = (np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) for _ in range(2))
+    matmul(a, b, gpu=gpu, inputs=inputs)
+    return size**3 / min(seconds(lambda: matmul(a, b, gpu=gpu, inputs=inputs)) for _ in range(5))
 
 
-def times(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rounds: int) -> tuple[float, float]:
-    """The least time of a plain step and of an emulated one, taken in turn."""
-    pairs = []
-    for _ in range(rounds):
-        plain = seconds(lambda: step(model, x, y, contextlib.nullcontext))
-        pairs.append((plain, seconds(lambda: step(model, x, y, lambda: emulate("H100")))))
-    plain, emulated = (min(found) for found in zip(*pairs, strict=True))
-    return plain, emulated
+def in_turn(rounds: int, *work: Callable[[], object]) -> list[float]:
+    """The least time of each piece of work, taken in turn."""
+    return [min(found) for found in zip(*([seconds(one) for one in work] for _ in range(rounds)), strict=True)]
+
+
+def layers(rounds: int) -> list[tuple[str, ...]]:
+    """One linear layer, forward, by recipe."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(1024, 1024, bias=False), torch.randn(1024, 1024)
+    a, b = x.numpy(), layer.weight.detach().numpy().T.copy()
+
+    def forward(recipe: str | None) -> None:
+        with emulate(UNITS[recipe][0], recipe=recipe), torch.no_grad():
+            layer(x)
+
+    rows = []
+    for recipe in UNITS:
+        forward(recipe)
+        plain, emulated = in_turn(rounds, lambda: a @ b, functools.partial(forward, recipe))
+        predicted = 1024**3 / rate(recipe, 1024) + 2 * seconds(lambda: np.abs(a).max())
+        verdict = "" if emulated <= LAYER_LIMIT * plain else "  TOO SLOW"
+        rows.append((
+            f"linear 1024, {recipe or 'H100 FP16'}", f"{1024**3 / 1e6:,.0f}", f"{1e3 * plain:.2f}",
+            f"{1e3 * predicted:.1f}", f"{1e3 * emulated:.1f}", f"{emulated / plain:.1f}", f"{LAYER_LIMIT:.0f}{verdict}",
+        ))  # fmt: skip
+    return rows
 
 
 def main(rounds: int = 10) -> None:
     """Print the table."""
-    speed, rows = rate(), []
-    for (name, limit), make, times_more in zip(LIMITS.items(), (mlp, transformer), (6, 1), strict=True):
-        batch = make()
-        macs = sum(row.macs for row in step(*batch, lambda: emulate("H100")).report().rows)
-        plain, emulated = times(*batch, rounds * times_more)  # the short one needs more to find a quiet moment
+    rows = []
+    for (name, recipe), limit in LIMITS.items():
+        batch, more = (mlp(), 6) if name == MLP else (transformer(), 1)
+        context = functools.partial(emulate, UNITS[recipe][0], recipe=recipe)
+        macs = sum(row.macs for row in step(*batch, context).report().rows)
+        work = (functools.partial(step, *batch, one) for one in (contextlib.nullcontext, context))
+        plain, emulated = in_turn(rounds * more, *work)  # the short one needs more rounds to find a quiet moment
         verdict = "" if emulated <= limit * plain else "  TOO SLOW"
         rows.append((
-            name, f"{macs / 1e6:,.0f}", f"{1e3 * plain:.2f}", f"{1e3 * (plain + macs / speed):.1f}",
-            f"{1e3 * emulated:.1f}", f"{emulated / plain:.1f}", f"{limit:.0f}{verdict}",
+            f"{name}, {recipe or 'H100 FP16'}", f"{macs / 1e6:,.0f}", f"{1e3 * plain:.2f}",
+            f"{1e3 * (plain + macs / rate(recipe)):.1f}", f"{1e3 * emulated:.1f}", f"{emulated / plain:.1f}",
+            f"{limit:.0f}{verdict}",
         ))  # fmt: skip
     head = ("step", "M MACs", "FP32 ms", "predicted ms", "emulated ms", "ratio", "limit")
-    print(table(f"emulated training steps, H100 FP16, {num_threads()} threads, {speed / 1e9:.1f} GMAC/s", head, rows))
+    print(table(f"emulated training steps and layers, {num_threads()} threads", head, rows + layers(rounds)))
 
 
 if __name__ == "__main__":
