@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
+import importlib.util
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .draw.page import note, panel, table
-from .errors import LabError, door
+from .errors import LabError, door, unknown
 from .language import LANGUAGES, follow, in_each, lang, prefer
 from .lazily import index
 from .storage import write_text
@@ -25,7 +28,19 @@ if TYPE_CHECKING:
     from .experiments.table import Row
     from .tensorcore.models import Model
 
-__all__ = ["Claims", "Picture", "Recorded", "Selector", "choose", "evidence", "figure", "hardware", "start", "style"]
+__all__ = [
+    "Claims",
+    "Picture",
+    "Recorded",
+    "Selector",
+    "choose",
+    "evidence",
+    "figure",
+    "hardware",
+    "snippet",
+    "start",
+    "style",
+]
 
 index(__name__)
 
@@ -176,6 +191,54 @@ def evidence(name: str) -> Claims:
     experiment, silent = experiments.load(name), lambda fraction, text: None
     rows = check_claims(name, experiment, experiment.run(experiment.quick, silent), silent)
     return Claims((*rows, *gpu_rows(name, "quick", gpu_records()[0], silent)))
+
+
+# --- code to copy -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Code to copy. ``needs``: the modules that it imports; ``torchrun``: whether torchrun starts its processes."""
+
+    name: str
+    code: str
+    needs: tuple[str, ...]
+    torchrun: bool
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+    def __str__(self) -> str:
+        return self.code + "\n" + str(self._fate())
+
+    def _repr_html_(self) -> str:
+        return in_each(lambda: panel(f"<pre>{html.escape(self.code)}</pre>", note(self._fate())))
+
+    def _fate(self) -> Text:
+        if self.missing:
+            return say("{name} is not installed here: this code is shown, and was not run here.", name=self.missing[0])
+        if self.torchrun:
+            return say("The tests run this code, on two processes: torchrun --nproc-per-node 2 FILE.")
+        return say("The tests run this code as it stands.")
+
+
+@functools.cache
+def snippets() -> dict[str, Snippet]:
+    """All code to copy, by name."""
+    table = tomllib.loads((Path(__file__).parent / "snippets.toml").read_text(encoding="utf-8"))
+    return {one["name"]: Snippet(one["name"], one["code"].strip(), tuple(one["needs"]), one.get("torchrun", False))
+            for one in table["snippet"]}  # fmt: skip
+
+
+@door
+def snippet(name: str) -> Snippet:
+    """A training step in mixed precision to copy: "amp_scaler", "amp_bf16", "accumulation", "tensorflow", "apex",
+    "fsdp", "deepspeed" or "bitsandbytes"."""
+    if name not in snippets():
+        raise unknown("snippet", name, snippets())
+    return snippets()[name]
 
 
 # --- hardware ---------------------------------------------------------------------------------------------------

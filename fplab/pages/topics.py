@@ -1,6 +1,6 @@
 """The index of the course: from each topic of the source documents to the cell, experiment and claim that treat it.
 
-``topics.toml`` is the table; a topic that nothing treats yet has no cell.
+``topics.toml`` is the table.
 """
 
 from __future__ import annotations
