@@ -208,6 +208,41 @@ def test_an_expert_keeps_its_role_whoever_else_has_rows() -> None:
     assert numbers == ["0 a", "0 b", "0.2 a", "0.2 b", "0.1 a", "0.1 b", "0.2 a", "0.2 b"]
 
 
+class Experts(nn.Module):
+    """A mixture of experts' weights in one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(W.mT.contiguous())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.grouped_mm(x, self.weight.mT, offs=OFFS)
+
+
+def test_experts_train_by_a_recipe() -> None:
+    """Each expert's three products in MXFP8, every operand quantised along the K of its product."""
+    experts, x, g = Experts(), X.clone().requires_grad_(), random(70, 24, seed=4)
+    with emulate("B200", recipe="mxfp8"):
+        y = experts(x)
+    y.backward(g)
+    want, grad_x, grad_w = torch.zeros(70, 24), torch.zeros(70, 72), torch.zeros(3, 24, 72)
+    scheme = scaled.get_scheme("mxfp8_e4m3", rule="rceil", variant="te")
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        p, q = scaled.quantize(a.numpy(), scheme), scaled.quantize(b.numpy(), scheme, 0)
+        sides = {"scale_a": p.scale_values(), "scale_b": q.scale_values()}
+        return torch.from_numpy(matmul(p.elements(), q.elements(), gpu="B200", inputs="mxfp8_e4m3", **sides))
+
+    for i, cut in enumerate(PARTS):
+        if cut.start < cut.stop:
+            want[cut] = multiply(X[cut], W[i])
+            grad_x[cut] = multiply(g[cut], W[i].mT)
+            grad_w[i] = multiply(g[cut].mT, X[cut])
+    assert same(y, want)
+    assert same(x.grad, grad_x)
+    assert same(experts.weight.grad, grad_w)
+
+
 @pytest.mark.parametrize("name", ["fp8_row", "mxfp8_e4m3", "nvfp4"])
 @pytest.mark.parametrize("by_k", [False, True])
 @pytest.mark.parametrize("listed", [False, True])
