@@ -12,14 +12,15 @@ from .version import __version__ as __version__
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "claims", "codebooks", "course", "draw", "exact", "exercises", "experiments", "formats", "hardware", "inspect",
-    "inspection", "integers", "lang", "memory", "nn", "num_threads", "pages", "parallel", "reveal_order",
+    "bounds", "claims", "codebooks", "course", "draw", "exact", "exercises", "experiments", "formats", "hardware",
+    "inspect", "inspection", "integers", "lang", "memory", "nn", "num_threads", "pages", "parallel", "reveal_order",
     "scaled", "set_num_threads", "sums", "tensorcore", "training", "widgets",
 ]  # fmt: skip
 __all__ += numeric.__all__
 
 if TYPE_CHECKING:
     from . import (
+        bounds,
         claims,
         codebooks,
         course,

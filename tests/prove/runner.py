@@ -26,7 +26,7 @@ from .shares import Difference, Part, Share
 INTERRUPTED = 130
 LIBRARIES = ("numpy", "ml_dtypes", "torch", "gmpy2")
 KERNELS = ("arith", "convert", "fast32", "fast_arith", "kulisch", "rounding")
-SOURCES = ("arithmetic", "arrays", "exact", "floats", "formats", "plans", "roundings", "threads")
+SOURCES = ("arithmetic", "arrays", "bounds", "exact", "floats", "formats", "plans", "roundings", "threads")
 LINES_EVERY = 15.0  # seconds between lines of progress where there is no terminal
 
 

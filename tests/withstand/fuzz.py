@@ -32,8 +32,8 @@ SEVERAL = 0.3  # the share of calls in which two arguments are nonsense
 
 # --- doors -------------------------------------------------------------------------------------------------------
 MODULES = (
-    "", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection", "integers",
-    "memory", "nn", "pages", "parallel", "sums", "tensorcore", "training",
+    "", "bounds", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection",
+    "integers", "memory", "nn", "pages", "parallel", "sums", "tensorcore", "training",
 )  # fmt: skip
 # Doors that are opened rarely: they train, draw or start threads.
 RARE = {
@@ -79,6 +79,7 @@ RESULTS = {
     "Part", "Claim", "Picture", "Claims", "Recorded", "Exercise", "Mutant", "Report", "Solution", "Given", "Inspection",
     "Row", "Estimate", "Rank", "Saved", "Chapter", "RankResult", "Result", "Sent", "Timeline", "Collective", "Job",
     "Digits", "Dtype", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
+    "Bounds", "Gamma",
 }  # fmt: skip
 
 # --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------
@@ -125,6 +126,12 @@ VALID: dict[str, tuple[Made, ...]] = {
     "rounding": (lambda: "rne", lambda: "rtz"),
     "value": (lambda: "0.1",),
     "name": (lambda: "rne",),
+    "bounds.dot.b": (lambda: _array(3, 4),),
+    "bounds.dot.c": (lambda: None,),
+    "bounds.sums.y": (lambda: None, lambda: _array(6)),
+    "bounds.sums.x": (lambda: _array(6),),
+    "bounds.gamma.k": (lambda: 64,),
+    "bounds.gpu": (lambda: "V100", lambda: "H100"),
     "claims.chapter": (lambda: 3,),
     "claims.statement": (lambda: fplab.words.verbatim("Half of FP32."),),
     "claims.why": (lambda: fplab.words.verbatim("Sixteen bits."),),

@@ -7,12 +7,13 @@ a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` 
 import importlib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import LabError
 from ...exact import Exact
+from ...formats import Format
 from .. import engine
 from ..blocks import Block, in_format
 from ..models import Model
@@ -25,6 +26,30 @@ Factors = list[tuple[int, float, float]]  # k of a term and its two factors
 OF_SUM = (-2, 0.0, 1.0)  # in the place of a term's: it is the sum of a step before
 Blocks = tuple[tuple[int, ...], ...]  # the k of each block
 Rows = dict[str, Array]  # rows for a black box: a, b (N, K), c (N,), and scale_a, scale_b where there are any
+
+
+class Known(NamedTuple):
+    """What is known of a step's terms beforehand, float64 (N,): from it follows how far the step can err.
+
+    ``top``: 2**e, e the largest exponent by which a product is aligned; ``terms``: how many are cut; ``products``: the
+    sum of their magnitudes, ``lost``: of those that do not even enter; ``held``: the most that |c| is, which
+    those of a step do not say.
+    """
+
+    top: Array
+    terms: Array
+    products: Array
+    held: Array
+    lost: Array | float = 0.0
+
+
+class Rounded(NamedTuple):
+    """``times`` roundings, none of which errs by more than ``most``; ``directed``: all to a side that is known, so that
+    half of it is expected; else to nearest."""
+
+    most: Array
+    times: Array | int
+    directed: bool
 
 
 class Unit:
@@ -92,6 +117,26 @@ class Unit:
             own = scales and (Scales(*(np.tile(part[i], (b.shape[1], 1)) for part in scales[0])), scales[1])
             self.rows(model, np.tile(a[i], (b.shape[1], 1)), columns, c[i], own)
 
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:
+        """What is known of one step of magnitudes a, b (N, width), float64, with each element's scales where any."""
+        products = a * b
+        top = power(a, self.emins(model)[0], model.zero_exponent) * power(b, self.emins(model)[1], model.zero_exponent)
+        if scales:
+            products, top = products * scales[0] * scales[1], top * scales[0] * scales[1]
+        return Known(
+            top.max(axis=1), (products > 0).sum(axis=1).astype(np.float64), products.sum(axis=1), np.zeros(len(a))
+        )
+
+    def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
+        """The roundings of one step, what they err by being proved from the step's definition; overflow aside."""
+        raise NotImplementedError
+
+    def emins(self, model: Model) -> tuple[int, int]:
+        """The least exponents of A and B as the multiplier sees them."""
+        return model.format_a.emin, model.format_b.emin
+
     # --- probing ----------------------------------------------------------------------------------------------------
 
     def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
@@ -109,6 +154,18 @@ class Unit:
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
         """Rows on which the variants part: a, b (count, k), c (count,), and scales where there are any."""
         raise NotImplementedError
+
+
+def power(x: Array, emin: int, of_zero: int | None) -> Array:
+    """2**e of magnitudes, e their exponents, ``emin`` at least; of zeros as asked for, and else 0."""
+    found = np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, emin))
+    return np.where(x > 0, found, 0.0 if of_zero is None else 2.0**of_zero)
+
+
+def nearest(most: Array, fmt: Format) -> Rounded:
+    """One rounding to nearest of a number of at most such a magnitude, to a format."""
+    p = fmt.significand_bits
+    return Rounded(np.maximum(2.0**-p * most, 2.0 ** (fmt.emin - p)), 1, False)
 
 
 def factors_at(places: Sequence[int], a: Sequence[float], b: Sequence[float]) -> Factors:

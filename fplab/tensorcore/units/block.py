@@ -20,7 +20,7 @@ from .. import engine
 from ..blocks import Block, decided, fuse, product, special
 from ..models import OPTIONS, Model
 from ..operands import Scales, nan_bits
-from . import Array, Blocks, Pairs, Rows, ScalePair, Unit
+from . import Array, Blocks, Known, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 
 NO_SHIFTS = np.zeros(0, np.int32)
 LENGTHS = (4, 8, 16, 32, 64)  # that elimination tries
@@ -34,10 +34,6 @@ class FusedBlocks(Unit):
     measured = True
     unseen = ("floor", "overflow", "negative_zeros", "zero_from_below", "c_exponent")
     halves = False  # whether an instruction is two blocks from zero, to which c is added at last
-
-    def emins(self, model: Model) -> tuple[int, int]:
-        """The least exponents of A and B as the multiplier sees them."""
-        return model.format_a.emin, model.format_b.emin
 
     # --- the oracle -------------------------------------------------------------------------------------------------
 
@@ -188,6 +184,17 @@ class FusedBlocks(Unit):
             general.matmul(x[s], y, before[s], shifts_a[s], shifts_b, c[s], rule)
 
         engine.share(run, a.shape[0], a.shape[0] * x.shape[1] * b.shape[1])
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
+        """Each term is cut below one quantum; then the sum is rounded."""
+        floor = max(emin_c(model), *([] if model.floor is None else [model.floor]), -1000)
+        quantum = 2.0**-model.alignment_bits * np.maximum(np.maximum(of.top, of.held), 2.0**floor)
+        yield Rounded(quantum, of.terms + (of.held > 0), True)
+        cut, fmt = model.rounding == "rtz", model.result
+        one = nearest(of.held + of.products + (of.terms + 1) * quantum, fmt)
+        yield Rounded(2 * one.most, 1, True) if cut else one
 
     # --- probing ----------------------------------------------------------------------------------------------------
 

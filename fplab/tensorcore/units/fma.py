@@ -1,6 +1,6 @@
 """A chain of IEEE fused multiply-adds in the format of the result, FP64 or FP32, one product after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
-from . import Array, Pairs, Rows, ScalePair, Unit
+from . import Array, Known, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 
 
 class MultiplyAdds(Unit):
@@ -35,6 +35,9 @@ class MultiplyAdds(Unit):
         total = _numbers(c)
         engine.share(lambda p, q: kernels.fma_matmul(x, y, total, p, q), a.shape[0], a.size * b.shape[1])
         _settle(c, model)
+
+    def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
+        yield nearest(of.held + of.products, model.format_d)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
         a, b = rng.standard_normal((2, count, k)) * np.exp2(rng.integers(-20, 20, (2, count, k)))

@@ -14,7 +14,7 @@ from .. import engine
 from ..blocks import Block, Term, decided, fuse, split
 from ..models import OPTIONS, ZERO_EXPONENT, Model
 from ..operands import Scales
-from . import Array, Blocks, Factors, Pairs, Rows, ScalePair
+from . import Array, Blocks, Factors, Known, Pairs, Rows, ScalePair, power
 from .block import FusedBlocks, is_usual
 
 GROUP = 16  # products of a term
@@ -83,6 +83,15 @@ class Grouped(FusedBlocks):
         rule = self.fast_rule(model, np.int8, 0)
         engine.share(lambda p, q: kernels.grouped_matmul(x, y, ma, ea, mb, eb, size, c, p, q, model.length, rule),
                      a.shape[0], a.size * b.shape[1])  # fmt: skip
+
+    def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:
+        """A term is a group of products, aligned by its scales alone."""
+        assert model.scale
+        assert scales
+        emin = get(model.scale[0]).emin
+        top = power(scales[0], emin, ZERO_EXPONENT) * power(scales[1], emin, ZERO_EXPONENT)
+        products = (a * b * scales[0] * scales[1]).sum(axis=1)
+        return Known(top.max(axis=1), np.full(len(a), a.shape[1] / GROUP), products, np.zeros(len(a)))
 
     def recognise(self, blocks: Blocks, c_inside: bool) -> None:
         return None

@@ -18,7 +18,7 @@ from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
-from . import OF_SUM, Array, Factors, Pairs, Rows, ScalePair, Unit, factors_at
+from . import OF_SUM, Array, Factors, Known, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest
 from .block import _elements
 
 ZERO = Exact(False)
@@ -85,6 +85,29 @@ class Pairwise(Unit):
                     ((x, model.format_a), (y, model.format_b)))  # fmt: skip
             total[np.abs(total) < 2.0**model.format_d.emin] = 0
         return x, np.ascontiguousarray(y), total
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:
+        found = super().known(model, a, b, scales)
+        if model.subnormals == "kept":
+            return found
+        gone = (a < 2.0**model.format_a.emin) | (b < 2.0**model.format_b.emin)
+        return found._replace(lost=np.where(gone, a * b, 0).sum(axis=1))
+
+    def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
+        """Products, which only underflow rounds; levels of the tree; c onto its root. What is flushed is below emin."""
+        fmt, most = model.format_d, of.products
+        tiny = np.full_like(
+            most, 2.0**fmt.emin * (1.0 if model.subnormals == "flushed" else 2.0**-fmt.significand_bits)
+        )
+        yield Rounded(tiny, model.length, False)
+        for _ in range(model.length.bit_length() - 1):
+            most = most + model.length * tiny
+            one = nearest(most, fmt)
+            yield Rounded(one.most + model.length * tiny, 1, False)
+            most = most + one.most
+        yield Rounded(nearest(of.held + most, fmt).most + 2 * tiny, 1, False)
 
     # --- probing ----------------------------------------------------------------------------------------------------
 

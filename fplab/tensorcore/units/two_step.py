@@ -24,7 +24,7 @@ from .. import engine
 from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
-from . import OF_SUM, Array, Factors, Pairs, Rows, ScalePair, Unit, factors_at
+from . import OF_SUM, Array, Factors, Known, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest, power
 from .block import _accumulators, _elements, _pack_panels
 
 SUM_BITS = 31  # places below m to which the sum of products is rounded down
@@ -131,6 +131,23 @@ class TwoStep(Unit):
             engine.share(lambda p, q: run(p, q, 0, panels), rows, x.size * columns)
         else:
             engine.share(lambda p, q: run(0, rows, p, q), panels, x.size * columns)
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:
+        """Zero operands have an exponent, too."""
+        top = power(a, self.emins(model)[0], ZERO_EXPONENT) * power(b, self.emins(model)[1], ZERO_EXPONENT)
+        return super().known(model, a, b, scales)._replace(top=top.max(axis=1))
+
+    def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
+        """Products cut; of two parts both sums; then the sum and c, each rounded down, and their sum to nearest."""
+        m = np.maximum(np.maximum(of.top, of.held), 2.0**ZERO_EXPONENT)
+        cut, down, coarse = (2.0**-bits * x for bits, x in (
+            (model.alignment_bits, of.top), (SUM_BITS, m), (model.alignment_bits, m)))  # fmt: skip
+        yield Rounded(cut, of.terms + (self.parts if self.parts > 1 else 0), True)
+        yield Rounded(down, 1, True)
+        yield Rounded(coarse, 1, True)
+        yield nearest(of.held + of.products + (of.terms + self.parts) * cut + down + coarse, model.format_d)
 
     # --- probing ----------------------------------------------------------------------------------------------------
 

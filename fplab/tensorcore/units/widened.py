@@ -9,7 +9,7 @@ from ... import exact
 from ...exact import Exact
 from ..blocks import Block, decided, in_format
 from ..models import Model
-from . import Array, Blocks, Factors, Pairs, factors_at
+from . import Array, Blocks, Factors, Known, Pairs, Rounded, factors_at, nearest
 from .block import ALIGNMENTS, FusedBlocks
 
 K = 32  # products of an instruction
@@ -43,6 +43,16 @@ class Widened(FusedBlocks):
             yield factors_at([start + k for k in first], a, b), False
             yield factors_at([start + k for k in second], a, b), True
             yield [], False
+
+    def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
+        held = np.zeros_like(of.held)
+        for _ in range(2):
+            halves = of._replace(held=held, terms=np.minimum(of.terms, K // 2))
+            for one in super().roundings(model, halves):
+                yield one
+                held = held + one.times * one.most
+            held = held + of.products
+        yield nearest(of.held + held, model.format_d)
 
     def arranged(self, x: Array) -> Array:
         padded = np.zeros((x.shape[0], -(-x.shape[1] // K) * K), np.float32)
