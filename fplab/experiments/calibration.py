@@ -100,7 +100,7 @@ def grid_names(bits: int, zero_point: bool) -> tuple[str, str]:
 @dataclass(frozen=True)
 class Result:
     """By seed: ``fp32_right``, ``fp32_loss`` of the networks; ``right``, ``losses``, ``errors`` of :func:`quantised`;
-    ``qat_right``, ``qat_losses`` of :func:`trained_through` at ``steps``.
+    ``qat_right`` of :func:`trained_through` at ``steps``.
 
     Of the first network: ``amax`` of :func:`ranges`; ``kept``, the share of the images' range that entropy keeps in
     INT4 by the bins of FEWER and MORE; ``counts`` and ``widths`` of the layers' histograms, ``divergences`` of the
@@ -116,7 +116,6 @@ class Result:
     losses: np.ndarray
     errors: np.ndarray
     qat_right: np.ndarray
-    qat_losses: np.ndarray
     steps: np.ndarray
     amax: np.ndarray
     kept: np.ndarray
@@ -254,7 +253,7 @@ def quantised(model: nn.Module, seen: dict[str, Histogram], logits: np.ndarray, 
 def trained_through(
     model: nn.Module, seen: dict[str, Histogram], params: Params, seed: int, tick: Progress
 ) -> tuple[Arrays, np.ndarray]:
-    """One epoch through the quantisers for each of :data:`THROUGH`: right answers, loss by step; and the steps."""
+    """One epoch through the quantisers for each of :data:`THROUGH`: right answers by step; and the steps."""
     from .. import training
     from ..nn import Quantization, fake_quantized
 
@@ -262,20 +261,20 @@ def trained_through(
     recipe = training.Recipe(1, params.batch, params.qat_lr, params.momentum, seed + 100)
     total = recipe.steps(len(data.labels))
     steps = sorted({*range(0, total, params.every), total})
-    right, losses = np.zeros((len(THROUGH), len(steps)), np.int64), np.zeros((len(THROUGH), len(steps)))
+    right = np.zeros((len(THROUGH), len(steps)), np.int64)
     for i, (bits, rule, learned) in enumerate(THROUGH):
         tick(i / len(THROUGH))
         how = Quantization(f"int{bits}", f"int{bits}", "tensor", rule, learned=learned)
         through = fake_quantized(model, seen, how)
-        reached = {0: evaluate(through)[1:]}
+        reached = {0: evaluate(through)[1]}
 
-        def look(done: int, of: int, reached: dict[int, Any] = reached, through: nn.Module = through) -> None:
+        def look(done: int, of: int, reached: dict[int, int] = reached, through: nn.Module = through) -> None:
             if done in steps:
-                reached[done] = evaluate(through)[1:]
+                reached[done] = evaluate(through)[1]
 
         training.train(through, data, recipe, progress=look)
-        right[i], losses[i] = zip(*(reached[step] for step in steps), strict=True)
-    return {"qat_right": right, "qat_losses": losses}, np.array(steps)
+        right[i] = [reached[step] for step in steps]
+    return {"qat_right": right}, np.array(steps)
 
 
 def rows(result: Result) -> Columns:

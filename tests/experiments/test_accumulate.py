@@ -32,11 +32,6 @@ def eight_times(bound: Any) -> Any:
     return {order: lambda *of, one=one: None if one(*of) is None else 8 * one(*of) for order, one in bound.items()}
 
 
-def half_units(bound: Any) -> Any:
-    """Bounds that take the place to which a sum is rounded for twice as fine."""
-    return {order: lambda n, p, block, one=one: one(n, p + 1, block) for order, one in bound.items()}
-
-
 def downwards(sums: Any) -> Any:
     """Stochastic sums that always round toward zero."""
     return lambda x, form, *order, rounding="rne", seed=None, **named: sums(
@@ -48,7 +43,8 @@ MUTANTS = (
     Mutant("a stall one term early", ("stalls_of_libraries", "folklore"), "series.stall", early),
     Mutant("a sum on the way", ("stalls_of_libraries",), change=put("partial", (0, 1, 20), lambda x: 2 * x + 1)),
     Mutant("bounds eight times too large", ("bounds_hold",), "series.BOUNDS", eight_times),
-    Mutant("bounds of half a unit", ("bounds_hold",), "series.BOUNDS", half_units),
+    Mutant("bounds of half a unit", ("bounds_hold",), "series.BOUNDS",
+           lambda bound: {order: lambda n, p, block, one=one: one(n, p + 1, block) for order, one in bound.items()}),
     Mutant("an exact sum", ("exact_sums",), change=put("exact", (0, 1, -3), lambda x: 2 * x + 1)),
     Mutant("stochastic sums truncate", ("stochastic_law",), "fplab.numeric.sum", downwards),
     Mutant("stochastic sums without error", ("stochastic_law",),

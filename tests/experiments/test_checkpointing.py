@@ -12,21 +12,13 @@ SMALL = Params(layers=4, hidden=32, vocabulary=64, sequence=32)
 TINY = Params(layers=2, hidden=32, vocabulary=64, sequence=16)
 
 
-def another_dropout(good: Any) -> Any:
-    """Segments that draw new random numbers when they run again."""
-    return lambda inner, size, keep_random=True: good(inner, size, keep_random=False)
-
-
-def one_by_one(good: Any) -> Any:
-    """Segments of one layer, whatever their name."""
-    return lambda inner, size, keep_random=True: good(inner, 1, keep_random)
-
-
 MUTANTS = (
-    Mutant("segments draw dropout anew", ("same_gradients",), "segmented", another_dropout, params=TINY),
+    Mutant("segments draw dropout anew", ("same_gradients",), "segmented",
+           lambda good: lambda inner, size, keep_random=True: good(inner, size, keep_random=False), params=TINY),
     Mutant("segments keep their random numbers", ("new_random",), "segmented",
            lambda good: lambda inner, size, keep_random=True: good(inner, size), params=TINY),
-    Mutant("every layer by itself under every name", ("saved", "peak"), "segmented", one_by_one, params=TINY),
+    Mutant("every layer by itself under every name", ("saved", "peak"), "segmented",
+           lambda good: lambda inner, size, keep_random=True: good(inner, 1, keep_random), params=TINY),
     Mutant("an operation more", ("work",), change=plus("work", (3,), 1)),
     Mutant("one byte of a gradient", ("same_gradients",), change=plus("differ", (1, 2), 1)),
     Mutant("another best segment", ("best",), change=plus("peak", (0, 2), 10**9)),

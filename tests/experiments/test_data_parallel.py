@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from experiments.frame import Mutant, changed, frame
@@ -12,17 +10,13 @@ from fplab.experiments import data_parallel
 TINY = data_parallel.Params(strategies=("ddp",), ranks=3, steps=1, batch=9)
 
 
-def drifted(good: Any) -> Any:
-    """The bytes and bits of a run whose weights are 1e-5 away."""
-    return lambda one, plain: good(one, plain + np.float32(1e-5))
-
-
 MUTANTS = (
     Mutant("gloo's order reversed", ("same_bits",), "fplab.parallel.gloo._taken",
            lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks), params=TINY),
     Mutant("bytes of another strategy", ("held_bytes",), change=lambda result: {"held": result.held[::-1]}),
     Mutant("messages counted twice", ("messages",), change=changed("sent", lambda x: x * 2)),
-    Mutant("weights 1e-5 away", ("whole_batch",), "fplab.experiments.data_parallel.of_strategy", drifted, params=TINY),
+    Mutant("weights 1e-5 away", ("whole_batch",), "fplab.experiments.data_parallel.of_strategy",
+           lambda good: lambda one, plain: good(one, plain + np.float32(1e-5)), params=TINY),
     Mutant("losses of another run", ("whole_batch",), change=changed("losses", lambda x: x * 1.001)),
 )  # fmt: skip
 

@@ -36,16 +36,6 @@ def one_more(by_binade: Any) -> Any:
     return faulty
 
 
-def as_other(get: Any) -> Any:
-    """E5M2 in the place of the 16-bit formats."""
-    return lambda name: get({"fp16": "e5m2", "bf16": "e5m2"}.get(name, name))
-
-
-def cut(encode: Any) -> Any:
-    """Casts that truncate."""
-    return lambda x, fmt, *options, **named: encode(x, fmt, "rtz", **named)
-
-
 MUTANTS = (
     Mutant("a binade's edge", ("binades",), "atlas.by_binade", one_more),
     Mutant("one FP16 value misread", ("decode_tables", "golden_tables"), change=put("decoded_fp16", 999, 0)),
@@ -58,8 +48,10 @@ MUTANTS = (
     Mutant("BF16 with 10 bits", ("bf16_and_fp32", "bf16_and_fp16"), change=property_of("bf16", "nmant", 10)),
     Mutant("TF32 in 18 bits", ("one_tf32",), change=property_of("tf32", "bits", 18)),
     Mutant("TF32 without FP16's last bit", ("one_tf32",), change=property_of("tf32", "nmant", 9)),
-    Mutant("E5M2 for FP16 and BF16", ("numpy_finfo", "ml_dtypes_finfo", "torch_finfo"), "get", as_other),
-    Mutant("casts truncate", ("library_casts", "torch_casts", "e8m0_edges"), "fplab.numeric.encode", cut),
+    Mutant("E5M2 for FP16 and BF16", ("numpy_finfo", "ml_dtypes_finfo", "torch_finfo"), "get",
+           lambda get: lambda name: get({"fp16": "e5m2", "bf16": "e5m2"}.get(name, name))),
+    Mutant("casts truncate", ("library_casts", "torch_casts", "e8m0_edges"), "fplab.numeric.encode",
+           lambda encode: lambda x, fmt, *options, **named: encode(x, fmt, "rtz", **named)),
     Mutant("the other overflow", ("e4m3_overflow",), "overflow_of",
            lambda rule: lambda fmt, version: None if rule(fmt, version) else "saturate"),
     Mutant("E8M0 one up", ("e8m0_edges",), "atlas.torch_e8m0", lambda cast: lambda bits: cast(bits) + np.uint8(1)),

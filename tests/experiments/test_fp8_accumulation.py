@@ -29,15 +29,6 @@ def half(x: Any) -> Any:
     return x / 2
 
 
-def unpromoted(product: Any) -> Any:
-    return lambda a, b, gpu, promote=None: product(a, b, gpu)
-
-
-def long_accumulator(product: Any) -> Any:
-    """Hopper with Blackwell's accumulator."""
-    return lambda a, b, gpu, promote=None: product(a, b, "B200" if gpu == "H100" else gpu, promote)
-
-
 def late(result: Any) -> dict[str, Any]:
     """Positive sums that lose twice as much at K = 512 and nothing more until 4,096."""
     results = result.results.copy()
@@ -58,8 +49,10 @@ def swapped(name: str, source: Any, target: Any) -> Any:
 
 MUTANTS = (
     Mutant("Hopper with a long accumulator", ("fourteen_bits", "shrinking", "passes", "nearly", "repairs"),
-           "product", long_accumulator),
-    Mutant("no promotion", ("fourteen_bits", "promotion", "repairs", "intervals"), "product", unpromoted),
+           "product",
+           lambda product: lambda a, b, gpu, promote=None: product(a, b, "B200" if gpu == "H100" else gpu, promote)),
+    Mutant("no promotion", ("fourteen_bits", "promotion", "repairs", "intervals"), "product",
+           lambda product: lambda a, b, gpu, promote=None: product(a, b, gpu)),
     Mutant("an exact sum", ("reference",), change=put("exact", (1, 3, 7), half)),
     Mutant("a fifteenth bit", ("fourteen_bits",), change=put("results", (1, 2, 0, 63, 63), ulp_off)),
     Mutant("an ulp of a promoted sum", ("promotion",), change=put("results", (0, 1, LAST, 9, 1), ulp_off)),

@@ -42,18 +42,14 @@ def wide_backward(stored: Any) -> Any:
     return Faulty
 
 
-def uncorrected(program: Any) -> Any:
-    """Adam without the correction of its second state."""
-    return tuple(step for step in program if step.right != "root_correction2")
-
-
 MUTANTS = (
     Mutant("zeros counted in the next layer", ("steps",),
            change=of_task("autoencoder", "counted", lambda x: np.roll(x, 1, axis=-1))),
     Mutant("gradients that are stored in FP32", ("steps",), "fplab.training.chain._Stored", wide_backward, params=TINY),
     Mutant("gradients unscaled by half", ("steps",), "fplab.training.scalers.scaling.unscaled",
            lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
-    Mutant("an Adam without its correction", ("steps",), "fplab.training.optimizers.programs.ADAM", uncorrected,
+    Mutant("an Adam without its correction", ("steps",), "fplab.training.optimizers.programs.ADAM",
+           lambda program: tuple(step for step in program if step.right != "root_correction2"),
            params=TINY),
     Mutant("an unscaled run that learns", ("unscaled_fails",),
            change=of_task("autoencoder", "by_seed", lambda x: x[:, [2, 1, 2]])),

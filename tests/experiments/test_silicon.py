@@ -17,10 +17,6 @@ SMALL = silicon.Params(n=256, wide=32, k=33, seeds=1)
 UNITS = "fplab.hardware.cpu_cases"
 
 
-def even_first(good: Any) -> Any:
-    return lambda a, b, c: good(a, b, c, order=(0, 1))
-
-
 def without_underflow(good: Any) -> Any:
     """The flags of an operation without that of underflow."""
 
@@ -69,7 +65,8 @@ MUTANTS = (
     Mutant("one bit of a conversion", ("conversions",), f"{UNITS}.singles", turned),
     Mutant("no flag of underflow", ("arithmetic", "fused", "double"), f"{UNITS}.operate", without_underflow),
     Mutant("a multiply-add that rounds twice", ("fused", "bfloat16"), "fplab.numeric.fma", twice),
-    Mutant("the even element first", ("bfloat16",), f"{UNITS}.chain", even_first),
+    Mutant("the even element first", ("bfloat16",), f"{UNITS}.chain",
+           lambda good: lambda a, b, c: good(a, b, c, order=(0, 1))),
     Mutant("every sum saturates", ("integers",), f"{UNITS}.into_int32", lambda good: lambda x, wraps: good(x, False)),
     Mutant("the last product first", ("products",), "fplab.hardware.cpu_products.order", reversed_order),
 )  # fmt: skip

@@ -27,10 +27,6 @@ def instead(source: str, target: str) -> Any:
     return copied(split.index(source), split.index(target))
 
 
-def eight_times(bound: Any) -> Any:
-    return lambda self, i: None if bound(self, i) is None else 8 * bound(self, i)
-
-
 MUTANTS = (
     Mutant("a bit less to nearest", ("lost_bits",), change=plus("lost", (0, 1), 1)),
     Mutant("a bit more truncated", ("lost_bits",), change=plus("lost", (1, 3), -1)),
@@ -45,7 +41,8 @@ MUTANTS = (
     Mutant("outside too large", ("bounds_hold",),
            change=off("positive", "results", scaled(split.index("outside H100"), 1.0001))),
     Mutant("FP32 too large", ("bounds_hold",), change=off("positive", "results", scaled(split.index("plain"), 1.001))),
-    Mutant("bounds eight times too large", ("bounds_hold",), "Products.bound_of", eight_times,
+    Mutant("bounds eight times too large", ("bounds_hold",), "Products.bound_of",
+           lambda bound: lambda self, i: None if bound(self, i) is None else 8 * bound(self, i),
            params=split.Params(rows=4, log2_last=9, values=4)),
     *(Mutant(f"outside is inside, {gpu}", ("inside_drifts",),
              change=off("positive", "results", instead(f"inside {gpu}", f"outside {gpu}"))) for gpu in split.GPUS),

@@ -22,15 +22,13 @@ SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
 BIT = 1 << (40 * 8 + 30)  # one that is lost or won in a sum, in units
 
 
-def upward(converted: Any) -> Any:
-    return lambda x, conversion: converted(np.nextafter(x, np.float32(np.inf)), conversion)
-
-
 MUTANTS = (
     Mutant("an error of truncation", ("means",), change=plus("low_bits", (0, 0, 5), 1)),
     Mutant("an error of rne", ("means",), change=plus("low_bits", (2, 1, 5), 1)),
     Mutant("another tie", ("ties",), change=plus("low_bits", (1, 1, 4096), 1)),
-    Mutant("rne rounds up", ("half_precision",), "converted", upward, params=replace(SMALL, log2_last=8, sample=8)),
+    Mutant("rne rounds up", ("half_precision",), "converted",
+           lambda converted: lambda x, conversion: converted(np.nextafter(x, np.float32(np.inf)), conversion),
+           params=replace(SMALL, log2_last=8, sample=8)),
     Mutant("H100 a hundredth too large", ("bounds_hold",),
            change=off("positive", "results", scaled(tf32.index("H100", "rne"), 1.01))),
     Mutant("FP32 a hundredth too large", ("bounds_hold",), change=off("positive", "results", scaled(0, 1.01))),

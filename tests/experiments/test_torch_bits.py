@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fplab
-from experiments.frame import Mutant, frame, put
+from experiments.frame import Mutant, changed, frame, put
 from fplab import formats
 from fplab.experiments import torch_bits
 from fplab.experiments.torch_bits import catalogue
@@ -105,10 +105,6 @@ def one_more(output: str, fmt: str, formula: str, place: int, count: int = 1) ->
     return change
 
 
-def another_order(result: Any) -> dict[str, Any]:
-    return {"paths": np.concatenate([result.paths[2:3], result.paths[1:]])}
-
-
 WITH_FMA = (
     Mutant("lerp in two steps", ("contraction",), change=one_more("lerp", "fp32", catalogue.LAST, 1)),
     Mutant("addcdiv fused", ("addcdiv",), change=one_more("addcdiv", "fp32", catalogue.FIRST, 0)),
@@ -122,7 +118,7 @@ MUTANTS = (
     Mutant("one cast", ("casts",), change=one_more("bf16", "bf16", catalogue.TWICE, 0)),
     Mutant("foreach adds otherwise", ("optimizers",), change=put("ways", (1, 1), 5)),
     Mutant("an example that tells nothing", ("smallest_examples",), change=put("codes", 0, 0x3F800000)),
-    Mutant("another order", ("orders",), change=another_order),
+    Mutant("another order", ("orders",), change=changed("paths", lambda x: x[[2, *range(1, len(x))]])),
     *(WITH_FMA if FMA else ()),
 )
 SPARED = () if FMA else tuple(claim for mutant in WITH_FMA for claim in mutant.kills)

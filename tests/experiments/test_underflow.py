@@ -20,11 +20,6 @@ SMALL = underflow.Params(epochs=8, every=88, sample=512)
 TINY = replace(SMALL, epochs=1, every=10, seeds=1)
 
 
-def one_more_zero(counts: np.ndarray) -> np.ndarray:
-    """One gradient counted as zero that is subnormal, in every format and at every scale."""
-    return counts + np.array([1, -1, 0, 0])
-
-
 def flushed(result: Any) -> dict[str, np.ndarray]:
     """FP16 counts as of a cast that makes everything below 2^-24 zero."""
     counts = result.counts.copy()
@@ -51,7 +46,7 @@ MUTANTS = (
     Mutant("the layers reversed", ("layers",), change=changed("layer_underflows", lambda x: x[:, ::-1])),
     Mutant("the names of the layers reversed", ("layers",), "data.LAYERS", lambda names: names[::-1], params=TINY),
     Mutant("one zero too many", ("numpy_casts", "torch_casts", "ml_dtypes_casts", "three_edges", "window"),
-           change=changed("counts", one_more_zero)),
+           change=changed("counts", lambda counts: counts + np.array([1, -1, 0, 0]))),
     Mutant("scales that are no powers of two", ("shift",), "scaled",
            lambda scaled: lambda values, s: scaled(values, s) * np.float32(1 + 2**-10), params=TINY),
     Mutant("all below 2^-24 flushed", ("edge_of_zero", "three_edges", "scaling_helps"), change=flushed),

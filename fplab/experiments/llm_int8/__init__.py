@@ -66,9 +66,9 @@ class Result:
     the loss of FP32; errors of products, losses and divergences from FP32's predictions by method and number of outlier
     dimensions, by decomposed method and threshold, by size of an INT4 group.
 
-    ``threshold_losses_int8_rows``: LLM.int8()'s where the weights of outliers are kept in INT8; ``int8_shares``: of the
-    dimensions, by threshold. ``unchanged``: whether planting leaves every bit of the FP32 logits, of all networks;
-    those that begin with "each" hold of every network what :attr:`Params.ends` names. ``published``: Table 1.
+    ``int8_shares``: of the dimensions, by threshold. ``unchanged``: whether planting leaves every bit of the FP32
+    logits, of all networks; those that begin with "each" hold of every network what :attr:`Params.ends` names.
+    ``published``: Table 1.
     """
 
     params: Params
@@ -78,7 +78,6 @@ class Result:
     losses: np.ndarray
     divergences: np.ndarray
     threshold_losses: np.ndarray
-    threshold_losses_int8_rows: np.ndarray
     threshold_errors: np.ndarray
     int8_shares: np.ndarray
     int4_errors: np.ndarray

@@ -177,13 +177,12 @@ def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, t
     outlying = planted(model, params.planted)
     reading = readers(outlying, tokens)
     by_threshold = np.zeros((2, len(DECOMPOSED), len(params.thresholds)))
-    int8_rows, shares = np.zeros((2, len(params.thresholds)))
+    shares = np.zeros(len(params.thresholds))
     for k, threshold in enumerate(params.thresholds):
         tick(0.8 + 0.15 * k / len(shares), f"threshold {threshold}")
         for i, name in enumerate(DECOMPOSED):
             loss = predicted(int8_linears(outlying, name, threshold, skip=SKIP))[0]
             by_threshold[:, i, k] = product_error(reading, exact, name, threshold), loss
-        int8_rows[k] = predicted(int8_linears(outlying, "llm_int8", threshold, "int8", SKIP))[0]
         shares[k] = 1 - np.mean([integers.outliers(x.numpy(), threshold) for _, x in reading])
     tick(0.95, "INT4 weights")
     by_group = np.zeros((3, len(params.groups)))
@@ -194,8 +193,7 @@ def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, t
         **dict(zip(("errors", "losses", "divergences"), by_dimensions, strict=True)),
         **dict(zip(("threshold_errors", "threshold_losses"), by_threshold, strict=True)),
         **dict(zip(("int4_errors", "int4_losses", "int4_divergences"), by_group, strict=True)),
-        "fp32_loss": np.array([base]), "unchanged": unchanged, "threshold_losses_int8_rows": int8_rows,
-        "int8_shares": shares,
+        "fp32_loss": np.array([base]), "unchanged": unchanged, "int8_shares": shares,
         "inputs": np.stack([x.numpy() for _, x in reading]),
         "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
         "parameters": np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]),
