@@ -59,8 +59,8 @@ def tree_reduce(xs):  # type: ignore[no-untyped-def]
 
 
 def _loop(xs: list[float]) -> float:
-    total = np.float16(0)
-    for x in xs:
+    total = np.float16(xs[0])
+    for x in xs[1:]:
         total += np.float16(x)
     return float(total)
 
