@@ -343,19 +343,27 @@ STOCHASTIC = {32: _quantize(stochastic, 32), 8: _quantize(stochastic_8, 8)}  # b
 
 
 @jit
-def butterflies(x, signs, factor):
-    """Sylvester's Hadamard transform of each ``signs.size`` values of ``x``, float64, in place."""
-    size = signs.size
-    for start in range(0, x.size, size):
-        block = x[start : start + size]
-        for i in range(size):
-            block[i] *= signs[i]
+def butterflies(x, out, signs, factor):
+    """Sylvester's Hadamard transform of each ``signs.size`` values of ``x``, float32 or float64, in FP64.
+
+    ``out``: float64, or float32, to which each result is rounded. Blocks are worked on side by side.
+    """
+    size, width = signs.size, 64
+    part = np.empty((size, width), np.float64)
+    for start in range(0, x.size, size * width):
+        count = min(width, (x.size - start) // size)
+        for j in range(count):
+            for i in range(size):
+                part[i, j] = x[start + j * size + i] * signs[i]
         step = 1
         while step < size:
             for low in range(0, size, 2 * step):
                 for i in range(low, low + step):
-                    a, b = block[i], block[i + step]
-                    block[i], block[i + step] = a + b, a - b
+                    one, other = part[i], part[i + step]
+                    for j in range(count):
+                        a, b = one[j], other[j]
+                        one[j], other[j] = a + b, a - b
             step *= 2
-        for i in range(size):
-            block[i] *= factor
+        for j in range(count):
+            for i in range(size):
+                out[start + j * size + i] = part[i, j] * factor

@@ -10,7 +10,7 @@ import numpy as np
 from .. import floats
 from ..arrays import values
 from ..errors import LabError, integer, quotes_call
-from ..formats import FormatName
+from ..formats import FormatName, get
 from ..kernels.scaled import butterflies
 from ..threads import split
 
@@ -50,9 +50,10 @@ def hadamard(
     moved = np.moveaxis(v.flat.reshape(v.shape or (1,)), axis, -1)
     if moved.shape[-1] % size:
         raise LabError(f"x has {moved.shape[-1]} values along axis {axis}; size={size} allows multiples of it.")
-    with np.errstate(invalid="ignore"):  # a signalling NaN becomes quiet
-        work = np.array(moved, np.float64, order="C")
-    blocks, factors = work.reshape(-1), np.resize(ones, size).astype(np.float64)
-    split(lambda a, b: butterflies(blocks[a:b], factors, 1 / np.sqrt(size)), blocks.size, unit=size)
-    found = floats.quantize(work, dtype).astype(np.float32, copy=False)
+    given = np.ascontiguousarray(moved)
+    found: Array = np.empty(given.shape, np.float32 if get(dtype).name == "fp32" else np.float64)
+    flat, blocks, factors = given.reshape(-1), found.reshape(-1), np.resize(ones, size).astype(np.float64)
+    split(lambda a, b: butterflies(flat[a:b], blocks[a:b], factors, 1 / np.sqrt(size)), blocks.size, unit=size)
+    if found.dtype == np.float64:
+        found = floats.quantize(found, dtype).astype(np.float32, copy=False)
     return np.ascontiguousarray(np.moveaxis(found, -1, axis)).reshape(v.shape)
