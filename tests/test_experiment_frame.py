@@ -10,7 +10,7 @@ from experiments.frame import Mutant, frame
 from gpu_cases import computed_on_cpu
 
 from fplab.experiments.outcomes import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
-from fplab.experiments.statistics import equivalent, superior
+from fplab.experiments.statistics import both, equivalent, superior
 
 
 def holds(outcome: Outcome, evidence: Evidence = Evidence.PROVED, absent: str | None = None) -> None:
@@ -71,6 +71,9 @@ def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:
     assert superior(one, other, 0.31, "scores").status is Status.PASS
     assert superior(one, other, 0.32, "scores").status is Status.FAIL
     assert superior(other, one, 0.0, "scores").status is Status.FAIL
+    alone = [test(one[:1], other[:1], 9.0, "scores") for test in (superior, equivalent)]
+    assert {(o.status, str(o.detail)) for o in alone} == {(Status.ABSENT, "one seed says nothing about others")}
+    assert both(alone[0], alone[1]) == alone[0]
     for test in (equivalent, superior):
         assert test(np.array([1.0, np.nan]), np.zeros(2), 1e9, "scores").status is Status.FAIL
     said = str(superior(one, other, 0.0, "scores").detail)

@@ -25,7 +25,7 @@ from ..integers import CALIBRATORS, Affine, Histogram, grids
 from ..integers.calibration import START, positive_levels
 from ..words import COMMA, joined, say
 from .base import Claims, Columns, Digested, Experiment, Tick
-from .outcomes import Outcome, Status, absent, failed, passed, same_bits, verdict
+from .outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from .statistics import equivalent, superior
 
 if TYPE_CHECKING:
@@ -344,16 +344,9 @@ def integer_codes(result: Result) -> Outcome:
     return verdict(ratio <= 1, say("{n:,} sums, at most {ratio:.2g} of the bound", n=found.size, ratio=ratio))
 
 
-def too_few(result: Result) -> Outcome | None:
-    """Where there is one network only."""
-    return absent(say("one seed says nothing about others")) if len(result.fp32_right) < 2 else None
-
-
 @CLAIMS.measured("in INT8 every rule and scheme stays within 1% of FP32's accuracy")
 def int8(result: Result) -> Outcome:
     """INT8 after training: of every network, the worst of the rules and schemes; the margin is the claim's."""
-    if absence := too_few(result):
-        return absence
     change = result.change(INT8)
     worst = np.nanmin(change, axis=(1, 2))
     detail = say("{n} combinations, {low:+.2%} to {high:+.2%} of the digits", n=np.isfinite(change).sum())
@@ -366,8 +359,6 @@ def four_bits(result: Result) -> Outcome:
     """The error of the logits at 4 bits over that at 8 bits, where the whole range is kept: four octaves, give or take
     one, of every scheme of the first network, and of the first scheme over networks.
     """
-    if absence := too_few(result):
-        return absence
     octaves = np.log2(result.errors[:, INT4, :, MAX] / result.errors[:, INT8, :, MAX])
     shown = {f"{s.along}_{s.inputs}": 2**x for s, x in zip(SCHEMES, octaves[0], strict=True)}
     detail = say("tensor symmetric {tensor_symmetric:.0f}×, tensor affine {tensor_affine:.0f}×, channel symmetric "
@@ -385,8 +376,6 @@ def entropy_fails(result: Result) -> Outcome:
 
     The margin: three digits in ten.
     """
-    if absence := too_few(result):
-        return absence
     shares = dict(zip(FEWER + MORE, result.kept.tolist(), strict=True))
     cut = float(result.amax[0, INT4, 0, ENTROPY, 0] / result.amax[0, INT4, 0, MAX, 0])
     listed = joined([say("{share:.0%} with {bins} bins", share=x, bins=bins) for bins, x in shares.items()], COMMA)
@@ -413,8 +402,6 @@ def trained_back(result: Result) -> Outcome:
     The margin: one digit in twenty; where no gradient passes straight through, next to nothing comes back. Of a range
     that stays fixed nothing is claimed: with other seeds the epoch won back 1% to 40% of the digits.
     """
-    if absence := too_few(result):
-        return absence
     before, after = through(result, 4, "entropy", True)
     lost, gain = result.fp32_right - before, (after - before) / result.tested[0]
     detail = say("{lost:.0%} of the digits lost, then {gain:.0%} of all won back")
@@ -428,8 +415,6 @@ def learned(result: Result) -> Outcome:
 
     How near to FP32 a learned range comes is said and not claimed: now and then a network stays far below.
     """
-    if absence := too_few(result):
-        return absence
     tested = result.tested[0]
     (before, fixed), (_, learned) = (through(result, 4, "entropy", x) for x in (False, True))
     change = [(x - result.fp32_right) / tested for x in (before, fixed, learned)]

@@ -2,7 +2,7 @@
 
 :func:`equivalent` passes where the 90% confidence interval (Student's t) of the mean difference lies inside the margin
 on both sides: two one-sided tests at 5% each. :func:`superior` passes where its lower end lies above the margin. Few or
-scattered seeds fail either: little data can never show equality, nor a gain.
+scattered seeds fail either: little data can never show equality, nor a gain. One seed alone is no test at all.
 
 What "within the normal variation" means: the same with a margin that the data give.
 
@@ -25,26 +25,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..words import CLAUSE, Text, joined, say
-from .outcomes import Outcome, Sample, Status, measured
+from .outcomes import Outcome, Sample, Status, absent, measured
 
 BAND = 2.0
 CONFIDENCE = 0.95
+ALONE = say("one seed says nothing about others")
 
 
 def equivalent(one: np.ndarray, other: np.ndarray, margin: float, detail: str | Text) -> Outcome:
-    """Whether two ways of training end alike: ``one``, ``other`` their scores by seed (n,), n at least 2."""
+    """Whether two ways of training end alike: ``one``, ``other`` their scores by seed (n,); absent of one seed."""
+    if len(one) < 2:
+        return absent(ALONE)
     mean, reach, sample = _paired(one, other, margin)
     return measured(abs(mean) + reach <= margin, _differing(detail, mean, reach), sample)
 
 
 def superior(one: np.ndarray, other: np.ndarray, margin: float, detail: str | Text) -> Outcome:
-    """Whether ``one`` is above ``other`` by more than ``margin``: scores by seed (n,), n at least 2."""
+    """Whether ``one`` is above ``other`` by more than ``margin``: scores by seed (n,); absent of one seed."""
+    if len(one) < 2:
+        return absent(ALONE)
     mean, reach, sample = _paired(one, other, margin)
     return measured(mean - reach > margin, _differing(detail, mean, reach), sample)
 
 
 def both(one: Outcome, other: Outcome) -> Outcome:
-    """Of two measured outcomes the one that fails, or the second, with what both say."""
+    """Of two measured outcomes the one that fails, or the second, with what both say; nothing where one is absent."""
+    if one.status is Status.ABSENT:
+        return one
     worse = one if one.status is Status.FAIL else other
     return Outcome(worse.status, joined((one.detail, other.detail), CLAUSE), worse.sample)
 

@@ -243,7 +243,6 @@ def rows(result: Result) -> Columns:
 # --- claims -----------------------------------------------------------------------------------------------------
 CLAIMS = Claims()
 FEW = 0.01  # of the weights
-ALONE = "one seed says nothing about others"
 PAIRS = (
     ("dynamic + blocks", "32-bit"),
     ("dynamic + blocks, stochastic", "32-bit"),
@@ -305,8 +304,6 @@ def followed(result: Result) -> Outcome:
     The margin is the claim's; codes of 7 bits miss it.
     """
     off = result.misled.mean(axis=2)
-    if off.shape[1] < 2:
-        return absent(say(ALONE))
     shares = [say("{name} {share:.2%}", name=say(name), share=share.mean())
               for name, share in zip(FOLLOWING, off, strict=True)]  # fmt: skip
     said = say("{steps} steps, weights off by more than {far:g} of the rate: {shares}")
@@ -320,8 +317,6 @@ def as_good(result: Result) -> Outcome:
 
     Over the rates where 32 bits are stable, seed by seed. The margin is a fifth of what counts as unstable.
     """
-    if len(result.params.seeds) < 2:
-        return absent(say(ALONE))
     outcomes = []
     for name, wide in PAIRS:
         v, w = NAMES.index(name), NAMES.index(wide)

@@ -254,19 +254,12 @@ def recounted(result: Result) -> Outcome:
     return passed(say("{n:,} errors, losses and divergences", n=sum(len(names) for names, *_ in again)))
 
 
-def too_few(result: Result) -> Outcome | None:
-    """Where there is one network only."""
-    return absent(say("one seed says nothing about others")) if len(result.each_errors) < 2 else None
-
-
 @CLAIMS.measured("with outliers every method's error grows at least threefold, a decomposed one's by less than a fifth")
 def decomposition(result: Result) -> Outcome:
     """Errors with the most outliers over those with none, by method, in octaves: the one that grows least, and most.
 
     The margins are those that the claim names.
     """
-    if absence := too_few(result):
-        return absence
     octaves = np.log2(result.each_errors[..., -1] / result.each_errors[..., 0])
     growth = dict(zip(NAMES, 2 ** octaves.mean(axis=0), strict=True))
     said = say("absmax {absmax:.1f}×, zeropoint {zeropoint:.1f}×, vectorwise {vectorwise:.1f}×, llm_int8 "
@@ -281,8 +274,6 @@ def decomposition(result: Result) -> Outcome:
 @CLAIMS.measured("LLM.int8() predicts three times nearer to FP32 than vector-wise INT8")
 def prediction(result: Result) -> Outcome:
     """How far the predicted distributions move with the most outliers; the margin is the claim's factor of three."""
-    if absence := too_few(result):
-        return absence
     plain, apart = (result.each_divergences[:, AT[name], -1] for name in ("vectorwise", "llm_int8"))
     said = say("divergence {plain:.2f} against {apart:.3f} millinats, octaves")
     said = said.fill(plain=1e3 * plain.mean(), apart=1e3 * apart.mean())
@@ -294,8 +285,6 @@ def threshold_6(result: Result) -> Outcome:
     """A threshold between the ordinary features and the outliers: of the dimensions that leave INT8 each was planted,
     and of those planted nineteen in twenty leave. The margin: the error of a threshold that nothing reaches is thrice.
     """
-    if absence := too_few(result):
-        return absence
     shares, errors, want = result.each_int8_shares, result.each_threshold_errors, result.params.was_planted
     leaves = np.abs(result.each_inputs).max(axis=2) >= LEAST_MAGNITUDE  # (networks, layers, width)
     mean, own = shares.mean(axis=0), errors[:, DECOMPOSED.index("llm_int8")].mean(axis=0)
@@ -317,8 +306,6 @@ def threshold_6(result: Result) -> Outcome:
 @CLAIMS.measured("INT4 weights err less in small groups than in large ones")
 def int4_groups(result: Result) -> Outcome:
     """Products of INT4 weights with the smallest and the largest groups; the margin is a quarter of an octave, 19%."""
-    if absence := too_few(result):
-        return absence
     (small, large), groups = result.each_int4_errors.T, result.params.groups
     said = say("error in groups of {least}: {small:.2%}, of {most}: {large:.2%}, octaves")
     said = said.fill(least=groups[0], small=small.mean(), most=groups[-1], large=large.mean())
