@@ -189,7 +189,7 @@ class Delayed(Fp8):
 
 class Rowwise(Route):
     def product(self, a: Array, b: Array, plan: Plan | None = None) -> Array:
-        q, r = (scaled.quantize(v, "fp8_row", k, rule="pow2", variant="torchao") for v, k in ((a, -1), (b, -2)))
+        q, r = (scaled.quantize(v, "fp8_row", k, rule="divide", variant="torchao") for v, k in ((a, -1), (b, -2)))
         return matmul(q.elements(), r.elements(), inputs="e4m3", plan=plan) * q.scales * r.scales
 
     def forward(self, x: Array, w: Array, bias: Array) -> Array:
@@ -246,7 +246,7 @@ ROUTES: dict[str, tuple[Callable[[], Route], Any]] = {
     "nvfp4": (Nvfp4, recipes.nvfp4(keep_last=0, seed=7)),
     "fp8_delayed": (Delayed, recipes.fp8_delayed(amax_history_len=2, margin=1)),
     "fp8_current": (Fp8, "fp8_current"),
-    "fp8_rowwise": (Rowwise, "fp8_rowwise"),
+    "fp8_rowwise": (Rowwise, recipes.fp8_rowwise(power_2_scale=False)),
     "fp8_block": (Block, "fp8_block"),
     "bf16": (Bf16, "bf16"),
 }

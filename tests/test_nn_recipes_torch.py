@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from fplab import scaled
+from fplab import scaled, seeds
 from fplab.errors import LabError
 from fplab.nn import emulate, recipes
 from fplab.tensorcore import Plan, matmul
@@ -119,6 +119,41 @@ def test_products_of_activations_are_left_high_unless_they_are_asked_for(attenti
     assert same(got, mxfp8(X, X.t()) if attention else want)
 
 
+def test_what_a_weight_scales_is_no_weight() -> None:
+    """As in a norm: it is an input of the next layer, whose weight gradient this recipe leaves high."""
+    one = recipes.Product(*[recipes.Operand("mxfp8")] * 2)
+    layer, norm = linear(), nn.Parameter(torch.rand(48))
+    with emulate("B200", recipe=recipes.Recipe("mine", one, one, None)) as run:
+        y = layer(X * norm)
+    y.backward(G)
+    assert sorted(units(run)) == ["bf16"] + ["e4m3/e8m0x32"] * 2
+
+
+def test_a_gradient_on_the_right_has_its_own_format() -> None:
+    net = Experts()
+    with emulate("B200", recipe=recipes.mxfp8(fp8_format="hybrid")) as run:
+        net(X).backward(G.expand(3, -1, -1))
+    assert units(run) == ["e4m3/e8m0x32"] * 2 + ["e4m3*e5m2/e8m0x32"] * 2
+
+
+def test_every_operand_draws_words_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every step, layer and product, first and second derivatives."""
+    drawn: list[tuple[int, ...]] = []
+
+    def word(*keys: int) -> int:
+        drawn.append(keys)
+        return seeds.word(*keys)
+
+    monkeypatch.setattr("fplab.nn.emulation.multiply.word", word)
+    net, run = nn.Sequential(linear(), nn.Tanh(), nn.Linear(40, 48), nn.Tanh(), linear()), emulate("B200", recipe=NOISY)
+    for _ in range(2):
+        with run:
+            x = X.clone().requires_grad_()
+            (dx,) = torch.autograd.grad(net(x).square().sum(), x, create_graph=True)
+            dx.square().sum().backward()
+    assert len(drawn) == len(set(drawn)) > 2 * (3 + 3 + 3)
+
+
 def test_experts_in_batches_and_by_einsum() -> None:
     net, x = Experts(), X.clone().requires_grad_()
     with emulate("B200", recipe="mxfp8") as run:
@@ -160,7 +195,7 @@ def train(
     found = []
     for step in steps:
         with run:
-            losses = [through(relu_between(net), random(32, 48, seed=10 * step + n) * 2.0**step) for n in range(2)]
+            losses = [through(relu_between(net), random(32, 48, seed=10 * step + n) * 2.0**-step) for n in range(2)]
             if inside:
                 for loss in reversed(losses):
                     loss.square().sum().backward()
@@ -182,7 +217,10 @@ def relu_between(net: nn.Sequential) -> Callable[[torch.Tensor], torch.Tensor]:
 
 @CASES
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_draws_and_scales_as_before(gpu: str, recipe: recipes.Recipe, reentrant: bool) -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_checkpoint_draws_and_scales_as_before(
+    gpu: str, recipe: recipes.Recipe, reentrant: bool, inside: bool
+) -> None:
     """It ends in a function; the words of stochastic rounding and the scales of its layers are the same again."""
 
     def again(forward: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -194,8 +232,8 @@ def test_a_checkpoint_draws_and_scales_as_before(gpu: str, recipe: recipes.Recip
     if not recipe.amax_history_len:  # forward passes that draw, too
         every = recipes.Product(*[recipes.Operand("nvfp4", "stochastic")] * 2)
         recipe = recipes.Recipe("mine", every, every, every, seed=4)
-    want = train(network(), emulate(gpu, recipe=recipe), range(3), plain)
-    got = train(network(), emulate(gpu, recipe=recipe), range(3), again)
+    want = train(network(), emulate(gpu, recipe=recipe), range(3), plain, inside)
+    got = train(network(), emulate(gpu, recipe=recipe), range(3), again, inside)
     assert len(want) == len(got) == 24
     assert all(map(same, got, want))
 
@@ -219,12 +257,21 @@ def test_a_run_that_is_resumed_has_the_same_bits(gpu: str, recipe: recipes.Recip
             run.load_state_dict(wrong)
 
 
-def test_a_step_may_be_in_the_block_or_after_it() -> None:
+@CASES
+def test_a_step_may_be_in_the_block_or_after_it(gpu: str, recipe: recipes.Recipe) -> None:
+    """There a backward pass ends it, and the other micro-batch's, which comes after, has the scales of its forward."""
+
     def plain(forward: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         return forward(x)
 
-    late, early = (train(network(), emulate("B200", recipe=NOISY), range(1), plain, inside) for inside in (False, True))
+    runs = [emulate(gpu, recipe=recipe) for _ in range(2)]
+    late, early = (
+        train(network(), run, range(1), plain, inside) for run, inside in zip(runs, (False, True), strict=True)
+    )
     assert all(map(same, late, early))
+    history = runs[1].state_dict()["amaxes"]["history"]
+    noted = {name: len(history[f"Linear 1 0 {name}"]) for name in ("input", "weight", "gradient")} if history else {}
+    assert noted in ({}, {"input": 1, "weight": 1, "gradient": 2}), "an operand is noted where it first appears"
 
 
 def test_delayed_scaling_keeps_a_scale_that_no_amax_can_give() -> None:

@@ -295,12 +295,15 @@ class _Recorded:
         if reentrant:
             self.origin = origin._replace(start=origin)
         self.mode: Mode | None = None
+        self.times = 0  # a node runs again where a graph was kept, or for a second derivative
         self.undo: Callable[[], None] | None = None
 
     def before(self, gradients: Sequence[Any]) -> None:
         start = self.origin.start
         self.undo = None if start is None else self.run.places.again(start)
-        self.mode = Mode(self.run, self.origin, gradients, self.reentrant)
+        place = self.origin._replace(order=self.origin.order + (self.times << 8))
+        self.mode = Mode(self.run, place, gradients, self.reentrant)
+        self.times += 1
         with _watchers_aside():
             _push_mode(self.mode)
         _push_calls(Calls(self.mode))

@@ -38,8 +38,9 @@ class Step:
 class Place(NamedTuple):
     """Of a product: its layer, its number there, its step and its number in that.
 
-    ``start``: of the first operation in the checkpoint around it; None outside of all. ``order``: of derivatives, 1 for
-    what a first backward pass records. ``weighted``: whether it multiplied by a weight; None is not known.
+    ``start``: of the first operation in the checkpoint around it; None outside of all. ``order``: of the derivative, 1
+    for what a first backward pass records, and 256 more for each time that the node ran before. ``weighted``: whether
+    it multiplied by a weight; None is not known.
     """
 
     layer: str
