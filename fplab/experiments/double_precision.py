@@ -464,6 +464,6 @@ def draw_steps(ax: draw.Axes, result: Result, method: str) -> None:
 EXPERIMENT = Experiment(
     title=say("Double precision from INT8 and FP16"),
     question=say("Can units that know no FP64 give FP64's answers, and at what price?"),
-    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run,
+    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run,
     rows=rows, claims=CLAIMS, figures=(answers,), cases=cases,
 )  # fmt: skip
