@@ -231,49 +231,59 @@ def maximum(x, skips):
 
 
 @jit
-def choose_fours(
-    x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up, down, amax, top, squared
-):  # fmt: skip
+def choose_fours(x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up, down, amax, top, squared):
     """Fill ``fours``, uint8 as the scales of :func:`_quantize`: which blocks lose less where their largest is a 4.
 
     What is lost is summed in FP32, of a row from the left, and the rows by halves. ``amax``, ``top``: an element times
     its block's scale is dequantised as their product with ``amax``, divided by ``top``; ``squared``: each difference.
     """
-    across, height = -(-k // block), 1
+    across, width, height = -(-k // block), min(max(block, TILE // high // block * block), c1 - c0), 1
     while height < high:
         height *= 2
-    differences, sums = np.empty(block, np.float32), np.empty(height, np.float32)
+    factors, scales, lost = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
+    most, sums = np.empty(-(-width // block), np.uint32), np.empty((height, -(-width // block)), np.float32)
+    by_six = np.empty(sums.shape[1], np.float32)
     for first in range(r0, r1, high):
         last = min(first + high, r1)
         own = first if up.size > 1 else 0
-        for left in range(c0, c1, block):
-            right = min(left + block, c1)
-            most, lost_by_six = np.uint32(0), np.float32(0)
+        for left in range(c0, c1, width):
+            count = min(width, c1 - left)
+            blocks = -(-count // block)
+            most[:blocks] = 0
             for row in range(first, last):
-                most = max(most, largest(x[row * k + left : row * k + right]))
+                for j in range(blocks):
+                    start = row * k + left + j * block
+                    most[j] = max(most[j], largest(x[start : min(start + block, row * k + left + count)]))
             for four in range(2):
-                _, value, factor = encoded(stretched(most, rule, up[own], four), scale, down[own])
+                for j in range(blocks):
+                    _, value, factor = encoded(stretched(most[j], rule, up[own], four), scale, down[own])
+                    factors[j * block : (j + 1) * block], scales[j * block : (j + 1) * block] = factor, value
                 sums[:] = 0
                 for row in range(first, last):
-                    source = x[row * k + left : row * k + right]
-                    for i in range(source.size):
-                        v = as_float(source[i])
-                        b = as_bits(np.float32(v * factor))
-                        _, _, c, shifted = _count(b, grid)
-                        y = np.float32(shifted - as_float(c))
-                        y = np.float32(np.float32(-y if b > ABS else y) * value)
-                        d = np.float32(np.float32(np.float32(y * amax[own]) / top) - v)
-                        differences[i] = np.float32(d * d) if squared else np.float32(abs(d))
-                    for i in range(source.size):
-                        sums[row - first] += differences[i]
-                count = height
-                while count > 1:
-                    count //= 2
+                    source = x[row * k + left : row * k + left + count]
                     for i in range(count):
-                        sums[i] += sums[count + i]
-                if four:
-                    fours[first // high * across + left // block] = sums[0] < lost_by_six
-                lost_by_six = sums[0]
+                        v = as_float(source[i])
+                        b = as_bits(np.float32(v * factors[i]))
+                        _, _, c, shifted = _count(b, grid)
+                        y = as_bits(np.float32(shifted - as_float(c))) | np.uint32(b & SIGN)
+                        y = np.float32(np.float32(as_float(y) * scales[i]) * amax[own])
+                        d = np.float32(np.float32(y / top) - v)
+                        lost[i] = np.float32(d * d) if squared else as_float(np.uint32(as_bits(d) & ABS))
+                    for i in range(block):  # of all blocks the first, then the second, ...
+                        for j in range(blocks):
+                            if j * block + i < count:
+                                sums[row - first, j] += lost[j * block + i]
+                rows = height
+                while rows > 1:
+                    rows //= 2
+                    for i in range(rows):
+                        for j in range(blocks):
+                            sums[i, j] += sums[rows + i, j]
+                place = first // high * across + left // block
+                for j in range(blocks):
+                    if four:
+                        fours[place + j] = sums[0, j] < by_six[j]
+                    by_six[j] = sums[0, j]
 
 
 def _quantize(rounder, bits):
