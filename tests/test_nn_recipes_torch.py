@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from fplab import scaled, seeds
 from fplab.errors import LabError
 from fplab.nn import emulate, recipes
+from fplab.parallel.launching import environment
 from fplab.tensorcore import Plan, matmul
 
 X, G = random(32, 48), random(32, 40, seed=1)
@@ -398,6 +402,73 @@ def test_a_gpu_without_the_unit_says_what_it_would_do_and_does_so_when_asked(gpu
     want = torch.from_numpy(matmul(q.dequantize(), r.dequantize(), gpu=gpu, inputs="bf16"))
     check(y, want, torch.from_numpy(matmul(X.numpy(), layer.weight.detach().numpy().T, gpu=gpu, inputs="bf16")))
     assert units(run) == ["bf16"]
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "nvfp4": [
+        {"disable_rht": True}, {"disable_stochastic_rounding": True}, {"disable_2d_quantization": True},
+        *({"four_over_six": side} for side in ("weights", "activations", "all")), {"variant": "torchao"}, {"seed": 1},
+    ],
+    "mxfp8": [{"fp8_format": "hybrid"}, {"rule": "floor"}, {"output": "bf16"}],
+    "fp8_delayed": [{"fp8_format": "e4m3"}, {"power_2_scale": True}, {"margin": 2}],
+    "fp8_current": [{"fp8_format": "e4m3"}, {"power_2_scale": True}],
+    "fp8_rowwise": [{"power_2_scale": False}, {"gw_hp": True}],
+    "fp8_block": [
+        {"fp8_format": "hybrid"}, {"power_2_scale": False}, {"power_2_scale": False, "variant": "deepgemm"},
+        *({f"{side}_block_scaling_dim": dim} for side, dim in (("x", 2), ("w", 1), ("grad", 2))),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_of_a_recipe_changes_bits(name: str) -> None:
+    """Of the second step's gradients; the batch has outliers, and more of K than a block of 128."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(160, 150), nn.Linear(150, 20)), random(140, 160)
+    x[::7, ::5] *= 30
+    with torch.no_grad():
+        net[0].weight[::5] *= 8
+
+    def step(**given: Any) -> bytes:
+        run = emulate("B200" if name in ("nvfp4", "mxfp8") else "H100", recipe=recipes.RECIPES[name](**given))
+        for _ in range(2):
+            net.zero_grad()
+            with run:
+                y = net(x)
+            y.backward(y.detach())
+        return b"".join(p.grad.numpy().tobytes() for p in net.parameters() if p.grad is not None)
+
+    shared: dict[str, Any] = {"keep_last": 0} if name == "nvfp4" else {}
+    found = [step(**shared, **given) for given in ({}, *OPTIONS[name])]
+    assert found[0] == step(**shared)
+    same_as_default = [given for given, bits in zip(OPTIONS[name], found[1:], strict=True) if bits == found[0]]
+    assert len(set(found)) == len(found), same_as_default
+
+
+SHARED = """
+import sys
+import torch
+from fplab.nn import emulate, recipes
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+torch.manual_seed(0)
+layer, used = torch.nn.Linear(8, 8), []
+for reduced in (True, False):
+    run = emulate("H100", recipe=recipes.fp8_delayed(reduce_amax=reduced))
+    with run:
+        layer(torch.full((1, 8), 3.0 + rank)).sum().backward()
+    used.append(run.state_dict()["amaxes"]["used"]["Linear 1 0 input"])
+open(sys.argv[1] + str(rank), "w").write(repr(used))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_amaxes_are_those_of_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(SHARED)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    arguments = ["--nproc-per-node=2", str(tmp_path / "probe.py"), str(tmp_path / "used")]
+    subprocess.run([*start, *arguments], env=environment(), check=True, capture_output=True)
+    assert [(tmp_path / f"used{rank}").read_text() for rank in range(2)] == ["[4.0, 3.0]", "[4.0, 4.0]"]
 
 
 def test_results_in_a_format_of_the_recipe() -> None:
