@@ -21,7 +21,7 @@ def test_it_runs(name, tmp_path):
     start = [sys.executable, "-W", "error::UserWarning:__main__"]
     if one.torchrun:
         start += ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
-    done = subprocess.run([*start, str(file)], capture_output=True, text=True, timeout=180,
+    done = subprocess.run([*start, str(file)], capture_output=True, text=True, timeout=600,
                           env=environment() | {"MASTER_ADDR": "127.0.0.1"} | dict(os.environ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 

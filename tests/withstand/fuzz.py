@@ -196,6 +196,7 @@ VALID: dict[str, tuple[Made, ...]] = {
     "codebooks.quantized": (lambda: fplab.codebooks.quantize_blockwise(_array(8), "nf4", 64),),
     "course.gpus": (lambda: "H100",),
     "course.name": (lambda: "underflow",),
+    "course.snippet.name": (lambda: "fsdp",),
     "exercises.name": (lambda: "largest_e4m3",),
     "exercises.answer": (lambda: 448,),
     "experiments.name": (lambda: "underflow",),
