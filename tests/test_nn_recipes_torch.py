@@ -427,7 +427,7 @@ def test_every_option_of_a_recipe_changes_bits(name: str) -> None:
     net, x = nn.Sequential(nn.Linear(160, 150), nn.Linear(150, 20)), random(140, 160)
     x[::7, ::5] *= 30
     with torch.no_grad():
-        net[0].weight[::5] *= 8
+        net[0].weight[::5] *= 2.0**-10  # below the smallest that a block of 128 x 128 keeps
 
     def step(**given: Any) -> bytes:
         run = emulate("B200" if name in ("nvfp4", "mxfp8") else "H100", recipe=recipes.RECIPES[name](**given))
