@@ -17,10 +17,11 @@ from .questions import QUESTIONS
 
 __all__ = [
     "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Model", "Plan",
-    "classes", "dot", "get", "matmul", "probe", "separate", "trace",
+    "attention", "classes", "dot", "get", "matmul", "probe", "separate", "trace",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .online_softmax import attention
     from .probing import probe
     from .products import dot, matmul
     from .separation import separate
