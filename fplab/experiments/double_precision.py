@@ -69,7 +69,7 @@ class Result:
     chain: Digested
     correct: Digested
     bound: Digested
-    magnitude: Digested
+    magnitude: np.ndarray
     inexact: Digested
     backward: np.ndarray
     history: np.ndarray
@@ -127,7 +127,7 @@ def added(parts: np.ndarray, scales: np.ndarray, bits: int, count: int) -> np.nd
             total = total + (parts[s, t].astype(object) << (bits * (deep - s - t - 2)))
     ones, shift = np.array(1, object), bits * deep - scales
     found = whole.ratio(total, ones << np.maximum(shift, 0).astype(object))
-    return np.asarray(found * np.exp2(np.maximum(-shift, 0)))
+    return np.asarray(np.ldexp(found, np.maximum(-shift, 0)))
 
 
 def ozaki(seed: int, spread: int, params: Params) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def ozaki(seed: int, spread: int, params: Params) -> dict[str, Any]:
         if inputs == "int8":
             found["products"] = np.stack([added(parts, scales, bits, count) for count in (*SLICES, len(x) + len(y))])
             dropped = [(n + 1) * 2.0 ** (-bits * n) / (1 - 2.0**-bits) ** 2 for n in SLICES]
-            found["bound"] = np.multiply.outer(np.array(dropped) * params.k, np.exp2(scales))
+            found["bound"] = np.ldexp((np.array(dropped) * params.k)[:, None, None], scales)
         else:
             found["halves"] = added(parts, scales, bits, len(x) + len(y))
     found["chain"] = matmul(a, b.T, gpu=GPU, inputs="fp64")
