@@ -10,7 +10,7 @@ from ..lazily import index
 __all__ = [
     "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "autocast", "conversion",
     "emulate", "fake_quantize", "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize",
-    "shadow", "watch",
+    "shadow", "survey", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .shadowing import shadow
     from .storage_formats import formats
     from .straight_through import quantize
+    from .surveying import survey
     from .watching import watch
 
 index(__name__)

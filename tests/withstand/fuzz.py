@@ -41,7 +41,7 @@ RARE = {
     "training.StableEmbedding", "memory.build", "memory.trace", "memory.saved_by", "memory.smallest", "exercises.check",
     "tensorcore.separate", "tensorcore.probe", "tensorcore.classes", "course.evidence", "course.figure", "claims.tried",
     "claims.overview", "nn.observe", "nn.fake_quantized", "nn.int8_linears", "nn.int4_linears", "nn.emulate",
-    "nn.shadow",
+    "nn.shadow", "nn.survey",
     "nn.conversion", "reveal_order", "training.tensors", "parallel.execute", "parallel.reduce_fast", "experiments.load",
     "codebooks.quantile", "exercises.registry", "exercises.names", "course.hardware", "training.digits",
 }  # fmt: skip

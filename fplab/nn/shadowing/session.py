@@ -24,8 +24,8 @@ PRECISIONS = ("fp64",)
 class Shadow:
     """What :func:`shadow` returns: a context manager; its questions may be asked in the block and after it."""
 
-    def __init__(self) -> None:
-        self._run = Run()
+    def __init__(self, run: Run | None = None) -> None:
+        self._run = Run() if run is None else run
         self._undo: ExitStack | None = None
 
     def __enter__(self) -> Shadow:

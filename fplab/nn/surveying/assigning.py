@@ -1,0 +1,70 @@
+"""The cheapest choice for each layer within a budget of loss: greedy by the measured table, then run as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+MOST_TRIES = 4
+Assignment = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An assignment that was run. ``predicted``: the sum of its layers' measured effects, each as if it added up.
+
+    ``loss``: the largest change of the loss over the batches, as run. ``cost``: mean bits of an operand over all
+    multiply-accumulates. ``within``: whether the loss kept to the budget.
+    """
+
+    assignment: Assignment
+    predicted: float
+    loss: float
+    cost: float
+    within: bool
+
+
+def greedy(
+    effects: Mapping[str, Mapping[str, float]], costs: Mapping[str, Mapping[str, float]], budget: float
+) -> Assignment:
+    """Every layer's choice: from the dearest on, the step that saves most for its effect, while the sum is in budget.
+
+    ``effects``, ``costs``: layer -> choice -> what it adds to the loss at most, and what it costs.
+    """
+    now = {layer: max(of, key=lambda c: (costs[layer][c], -of[c])) for layer, of in effects.items()}
+    while True:
+        spent = math.fsum(effects[layer][c] for layer, c in now.items())
+        best: tuple[float, str, str] | None = None
+        for layer, held in now.items():
+            for choice, effect in effects[layer].items():
+                saved, more = costs[layer][held] - costs[layer][choice], effect - effects[layer][held]
+                if saved > 0 and spent + more <= budget:
+                    rate = math.inf if more <= 0 else saved / more
+                    if best is None or rate > best[0]:
+                        best = rate, layer, choice
+        if best is None:
+            return now
+        now[best[1]] = best[2]
+
+
+def tried(
+    effects: Mapping[str, Mapping[str, float]], costs: Mapping[str, Mapping[str, float]], budget: float, macs: float,
+    run: Callable[[Assignment], float],
+) -> Sequence[Tried]:  # fmt: skip
+    """Greedy assignments as run, each with a smaller allowance than the last, until one keeps to the budget."""
+    found: list[Tried] = []
+    allowance = budget
+    while len(found) < MOST_TRIES:
+        assignment = greedy(effects, costs, allowance if len(found) < MOST_TRIES - 1 else 0.0)
+        if not found or assignment != found[-1].assignment:
+            predicted = math.fsum(effects[layer][c] for layer, c in assignment.items())
+            cost = math.fsum(costs[layer][c] for layer, c in assignment.items()) / macs
+            loss = run(assignment)
+            found.append(Tried(assignment, predicted, loss, cost, loss <= budget))
+            if found[-1].within:
+                break
+        elif allowance <= budget * 2**-30:
+            break
+        allowance /= 4
+    return found

@@ -1,0 +1,191 @@
+"""What a survey found: rows by layer, choice and pass; the whole by choice; the recommendation; CSV, JSON, a figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...columns import REPORT, folded, grid
+from ...storage import write_text
+from ...words import Text, say
+from ..emulation.report import PHASES
+from .assigning import Tried
+from .measuring import Local, Measured, Whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPREAD = ("local", "bits", "effect")
+RECOMMENDED = say(
+    "Recommended: {cost:.1f} bits an operand on average, {mixture}; the loss changes by {loss:.2e} as run, "
+    "{predicted:.2e} at most by the table (budget {budget:g})."
+)
+MISSED = say(
+    "No assignment that was tried keeps to the budget of {budget:g}; the nearest changes the loss by {loss:.2e}."
+)
+MIXED = say("{choice} for {n} layers")
+WHOLE = (
+    say("all layers in"), say("loss"), say("KL"), say("top-1 flips"), say("gradients' cosine"),
+    say("gradients' error"), say("unexplained"),
+)  # fmt: skip
+HEADS = (
+    say("layer"), say("pass"), say("in"), say("own error"), say("inherited"), say("amplified"), say("to zero"),
+    say("subnormal"), say("overflow"), say("bits"), say("effect on the loss"), say("recommended"),
+)  # fmt: skip
+SHOWN = 48
+
+
+@dataclass(frozen=True)
+class Row(Local):
+    """One layer, pass and choice: the mean over the batches, and of three columns the standard deviation."""
+
+    choice: str
+    local_spread: float
+    bits_spread: float
+    effect_spread: float
+
+
+@dataclass(frozen=True)
+class Survey:
+    """``rows``: by layer, pass and choice. ``wholes``: by choice, (mean, standard deviation) over the batches.
+
+    ``trials``: the assignments that were run; ``seconds``: what all of it took.
+    """
+
+    gpu: str
+    budget: float
+    rows: tuple[Row, ...]
+    wholes: dict[str, tuple[Whole, Whole]]
+    trials: tuple[Tried, ...]
+    seconds: float
+
+    @property
+    def recommended(self) -> Tried:
+        """The assignment that keeps to the budget as run, or the one that came nearest."""
+        return min(self.trials, key=lambda t: (not t.within, t.loss if not t.within else t.cost))
+
+    @property
+    def text(self) -> Text:
+        """The recommendation in words."""
+        best = self.recommended
+        if not best.within:
+            return MISSED.fill(budget=self.budget, loss=best.loss)
+        names = list(best.assignment.values())
+        mixture = ", ".join(str(MIXED.fill(choice=c, n=names.count(c))) for c in dict.fromkeys(names))
+        given = {"cost": best.cost, "loss": best.loss, "predicted": best.predicted, "budget": self.budget}
+        return RECOMMENDED.fill(mixture=mixture, **given)
+
+    def __str__(self) -> str:
+        whole = [[*map(str, WHOLE)]]
+        for choice, (mean, spread) in self.wholes.items():
+            whole.append([choice, *(_pair(m, s) for m, s in zip(mean, spread, strict=True))])
+        shown = sorted(sorted(self.rows, key=lambda r: -abs(r.weight))[:SHOWN], key=self.rows.index)
+        cells = [[*map(str, HEADS)], *(self._cells(row) for row in shown)]
+        return "\n".join([*folded([str(self.text)]), "", *grid(whole, REPORT), "", *grid(cells, REPORT)])
+
+    __repr__ = __str__
+
+    def _cells(self, row: Row) -> list[str]:
+        mine = self.recommended.assignment.get(row.layer) == row.choice
+        shares = [_share(x) for x in (row.zero, row.subnormal, row.overflow)]
+        growth = "" if math.isnan(row.amplification) else f"{row.amplification:.2f}"
+        return [
+            row.layer, str(PHASES[row.phase]), row.choice, f"{row.local:.1e}", f"{row.inherited:.1e}", growth, *shares,
+            f"{row.bits:.1f}", f"{row.effect:+.1e}" if row.weight else "", "*" if mine else "",
+        ]  # fmt: skip
+
+    def csv(self) -> str:
+        """The rows as CSV, numbers in full."""
+        out = io.StringIO()
+        names = [f.name for f in fields(Row)]
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(names)
+        table.writerows([getattr(row, name) for name in names] for row in self.rows)
+        return out.getvalue()
+
+    def json(self) -> str:
+        """All of it as JSON; what is not finite is null."""
+        wholes = {c: {"mean": m._asdict(), "spread": s._asdict()} for c, (m, s) in self.wholes.items()}
+        found = {
+            "gpu": self.gpu, "budget": self.budget, "seconds": self.seconds, "rows": [asdict(r) for r in self.rows],
+            "wholes": wholes, "trials": [asdict(t) for t in self.trials],
+        }  # fmt: skip
+        return json.dumps(_finite(found), indent=1) + "\n"
+
+    def figure(self, theme: str = "light") -> Figure:
+        """Right bits by layer and choice, forward and backward, and the effects on the loss. "light" or "dark"."""
+        from ...draw.style import themed
+        from ...draw.survey import draw
+
+        with themed(theme):
+            return draw(self.rows, self.recommended.assignment, str(self.text))
+
+    def save(self, folder: str | Path) -> None:
+        """Write survey.csv, survey.json, survey.txt and survey.png into a folder."""
+        from ...draw.style import save
+
+        there = Path(folder)
+        there.mkdir(parents=True, exist_ok=True)
+        for name, text in (("csv", self.csv()), ("json", self.json()), ("txt", f"{self}\n")):
+            write_text(there / f"survey.{name}", text)
+        save(self.figure(), there / "survey.png", "light")
+
+
+def collected(
+    choices: Iterable[str], found: Mapping[tuple[str, int], Measured]
+) -> tuple[tuple[Row, ...], dict[str, tuple[Whole, Whole]], dict[str, dict[str, float]], dict[str, int]]:
+    """Rows and wholes over the batches; for each layer and choice what it adds to the loss at most; and its work."""
+    rows, wholes, macs = [], {}, dict[str, int]()
+    effects: dict[str, dict[str, float]] = {}
+    for choice in choices:
+        mine = [measured for (name, _), measured in found.items() if name == choice]
+        means, spreads = zip(*(_over([float(w[i]) for w in (m.whole for m in mine)]) for i in range(6)), strict=True)
+        wholes[choice] = Whole(*means), Whole(*spreads)
+        by: dict[tuple[str, str], list[Local]] = {}
+        for measured in mine:
+            macs |= measured.macs
+            for local in measured.locals:
+                by.setdefault((local.layer, local.phase), []).append(local)
+        broken = any(not math.isfinite(m.whole.loss) for m in mine)
+        for (layer, phase), of in by.items():
+            columns = {f.name: _over([getattr(one, f.name) for one in of]) for f in fields(Local)[2:]}
+            spread = {f"{name}_spread": columns[name][1] for name in SPREAD}
+            rows.append(Row(layer, phase, **{n: mean for n, (mean, _) in columns.items()}, choice=choice, **spread))
+            if phase == "forward":
+                most = max(max(abs(one.effect), one.weight) for one in of)
+                effects.setdefault(layer, {})[choice] = math.inf if broken or math.isnan(most) else most
+    order = {layer: i for i, layer in enumerate(effects)}
+    rows.sort(key=lambda r: (r.phase != "forward", order.get(r.layer, len(order))))
+    return tuple(rows), wholes, effects, {layer: macs.get(layer, 0) for layer in effects}
+
+
+def _over(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation; of one value the latter is NaN."""
+    if not all(map(math.isfinite, values)):
+        return values[0] if len(set(map(str, values))) == 1 else math.nan, math.nan
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def _pair(mean: float, spread: float) -> str:
+    if math.isnan(mean):
+        return ""
+    return f"{mean:.3g}" if math.isnan(spread) else f"{mean:.3g} ± {spread:.1g}"
+
+
+def _share(x: float) -> str:
+    return "" if math.isnan(x) else f"{x:.1%}" if x else "0"
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _finite(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_finite(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

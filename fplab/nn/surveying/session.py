@@ -1,0 +1,124 @@
+"""The call: ``survey(model, batches, loss, formats=[...])``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...errors import LabError, quotes_call
+from ...formats import FormatLike
+from ...tensorcore import matmul
+from ...words import Text, say
+from ..emulation import emulate
+from ..recipes import Recipe
+from .assigning import tried
+from .measuring import Loss, choice_of, computed, measure, undisturbed, width
+from .report import Survey, collected
+
+Told = Callable[[Text], object]
+ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about {minutes:.1f} minutes.")
+MEASURED = say("{choice}, batch {batch} of {batches}: loss {loss:+.3e} ({seconds:.0f} s)")
+TRIED = say("An assignment of {choices} choices to {layers} layers: loss {loss:+.3e}")
+PASSES = 5  # of torch, in FP32, that a shadow takes about
+
+
+def _print(text: Text) -> None:
+    print(text, file=sys.stderr)
+
+
+@quotes_call
+def survey(
+    model: nn.Module,
+    batch: Any,
+    loss: Loss,
+    formats: Sequence[FormatLike] = ("bf16", "fp16", "e4m3"),
+    recipes: Sequence[str | Recipe] = (),
+    *,
+    gpu: str = "H100",
+    budget: float = 0.01,
+    progress: Told | None = None,
+) -> Survey:
+    """What every layer of a model loses in formats and recipes, what the whole does, and the cheapest mixture of them.
+
+    ``batch``: a list of batches (each whatever ``loss`` takes), or one batch. ``loss(model, batch)``: gives the loss, a
+    tensor of one number, or (that, logits (..., classes)). ``formats``: of the operands of all products, without a
+    scale. ``recipes``: names or records of :mod:`fplab.nn.recipes`. ``gpu``: whose units multiply. ``budget``: by how
+    much the loss may change, at most. ``progress``: is told the estimated time and each measurement; None prints them.
+
+    Every choice runs forward and backward for all layers in the unit's bits, beside a shadow. Parameters, gradients,
+    buffers and the random state are left as they were. The recommendation is greedy: from the widest choice for every
+    layer the step that saves the most bits for its effect, until the sum of the layers' effects reaches the budget; it
+    is then run, and taken back in part while the loss changes by more.
+
+    >>> model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    >>> batches = [(torch.ones(4, 8), torch.arange(4) % 3)]
+    >>> def loss(model, batch):
+    ...     logits = model(batch[0])
+    ...     return nn.functional.cross_entropy(logits, batch[1]), logits
+    >>> found = survey(model, batches, loss, ["bf16", "e5m2"], progress=str)
+    >>> found.recommended.within, sorted(found.recommended.assignment)
+    (True, ['0', '2'])
+    """
+    if not isinstance(model, nn.Module):
+        raise LabError(f"model is a {type(model).__name__}; pass a torch.nn.Module.")
+    if not callable(loss):
+        raise LabError(f"loss is a {type(loss).__name__}; pass a function loss(model, batch).")
+    if not budget >= 0:
+        raise LabError(f"budget={budget!r} is not possible; allowed: 0 and more, in units of the loss.")
+    batches = batch if isinstance(batch, list) else [batch]
+    choices = {one.name: one for one in map(choice_of, (*formats, *recipes))}
+    if not batches or not choices:
+        raise LabError("there is nothing to survey: pass a batch, and at least one format or recipe.")
+    for one in choices.values():
+        emulate(gpu, layers={"*": one}, inputs=one.high)  # refuses what the GPU has no unit for
+    told = progress or _print
+    began = time.perf_counter()
+    told(_estimate(model, batches[0], loss, len(choices) * len(batches)))
+    found = {}
+    for name, one in choices.items():
+        for i, each in enumerate(batches):
+            started = time.perf_counter()
+            found[name, i] = measured = measure(model, each, loss, one, gpu)
+            seconds = time.perf_counter() - started
+            text = MEASURED.fill(choice=name, batch=i + 1, batches=len(batches), loss=measured.whole.loss)
+            told(text.fill(seconds=seconds))
+    rows, wholes, effects, macs = collected(choices, found)
+    costs = {layer: {name: width(one) * n for name, one in choices.items()} for layer, n in macs.items()}
+    base = max(choices, key=lambda name: width(choices[name]))
+
+    def run(assignment: dict[str, str]) -> float:
+        worst = 0.0
+        for i, each in enumerate(batches):
+            layers = {layer: choices[name] for layer, name in assignment.items()}
+            with undisturbed(model), torch.no_grad(), emulate(gpu, layers=layers, inputs=choices[base].high):
+                value, _ = computed(model, each, loss)
+            change = abs(float(value) - found[base, i].exact)
+            worst = max(worst, change) if change == change else float("inf")
+        told(TRIED.fill(choices=len(set(assignment.values())), layers=len(assignment), loss=worst))
+        return worst
+
+    trials = tried(effects, costs, budget, sum(macs.values()), run)
+    return Survey(gpu, budget, rows, wholes, tuple(trials), time.perf_counter() - began)
+
+
+def _estimate(model: nn.Module, batch: Any, loss: Loss, n: int) -> Text:
+    """How long the measurements will take, from a pass in torch and the rate of one product."""
+    with undisturbed(model):
+        with FlopCounterMode(display=False) as counter:
+            computed(model, batch, loss)[0].backward()
+        began = time.perf_counter()
+        computed(model, batch, loss)[0].backward()
+        plain = time.perf_counter() - began
+    macs = counter.get_total_flops() / 2
+    a = torch.ones(256, 256).numpy()
+    matmul(a, a)
+    began = time.perf_counter()
+    matmul(a, a)
+    rate = 256**3 / (time.perf_counter() - began)
+    return ESTIMATE.fill(n=n, macs=macs, minutes=n * (macs / rate + PASSES * plain) / 60)
