@@ -27,6 +27,7 @@ __all__ = ["State", "render", "widget"]
 index(__name__)
 
 MOST_RANKS = 8
+WIDTHS = (3, 2.5, 4.5, 4.5, 4.5)  # of the table's columns, in em
 FORMATS = ("fp32", "fp16", "bf16", "e5m2", "e4m3")
 KINDS = {
     "broadcast": collectives.broadcast,
@@ -111,11 +112,11 @@ def render(state: State) -> str:
     spoken = after_colon(found.collective.name, heads[1])
     head = title(after_colon(bracketed(state.collective, state.algorithm), MEANING[state.collective]))
     rows = [_row(state, one) for one in arrivals]
-    columns = (say("from → to"), say_of("collectives", "chunk"), say("arrives"), say("its bits"), say("is there"),
-               say_of("collectives", "sum"), say("its bits"))  # fmt: skip
+    columns = (say("from → to"), say_of("collectives", "chunk"), say("arrives"), say("is there"),
+               say_of("collectives", "sum"))  # fmt: skip
     told = note(say("Full line: added to what is there. Dashed: takes its place. The tint says how many ranks' values "
                     "are in a chunk."))  # fmt: skip
-    return panel(head, drawing.svg(spoken), facts(_costs(state, found, number)), table(columns, rows), told)
+    return panel(head, drawing.svg(spoken), facts(_costs(state, found, number)), table(columns, rows, WIDTHS), told)
 
 
 def _texts(found: Run, moment: int) -> list[list[str]]:
@@ -125,16 +126,16 @@ def _texts(found: Run, moment: int) -> list[list[str]]:
 
 
 def _row(state: State, one: Arrival) -> list[object]:
-    m, own = one.message, float(one.own[0])
-    added = formats.get(state.format).name if state.add == "wire" else "fp32"
-    total = [f"{own:.7g}", f"{float(one.result[0]):.7g}", _bits(one.result[0], added)] if m.adds else ["", "", ""]
-    arrived = float(one.arrived[0])
-    return [f"{m.source} → {m.target}", m.chunk, f"{arrived:.7g}", _bits(one.arrived[0], state.format), *total]
+    m, arrived = one.message, _with_bits(one.arrived[0], state.format)
+    added = state.format if state.add == "wire" else "fp32"
+    rest = [f"{float(one.own[0]):.7g}", _with_bits(one.result[0], added)] if m.adds else ["", ""]
+    return [f"{m.source} → {m.target}", m.chunk, arrived, *rest]
 
 
-def _bits(x: np.floating[Any], fmt: str) -> Html:
+def _with_bits(x: np.floating[Any], fmt: str) -> Html:
+    """A number, and its bits by field below it."""
     fields = encodings.get(fmt).fields(int(encode(x, fmt)))
-    return code(" ".join(digits for _, digits in fields))
+    return Html(f"{float(x):.7g}<br/>" + code(" ".join(digits for _, digits in fields)))
 
 
 def _costs(state: State, found: Run, number: int) -> list[tuple[Any, Any]]:
