@@ -240,6 +240,10 @@ VALID: dict[str, tuple[Made, ...]] = {
     "nn.how": (lambda: fplab.integers.symmetric(2.0),),
     "nn.fake_quantized.how": (fplab.nn.Quantization,),
     "nn.optimizer": (lambda: None,),
+    "nn.survey.batch": (lambda: torch.ones(2, 4),),
+    "nn.survey.loss": (lambda: lambda model, batch: model(batch).sum(),),
+    "nn.survey.formats": (lambda: ["bf16"],),
+    "nn.survey.progress": (lambda: str,),
     "nn.watch.optimizer": (lambda: torch.optim.SGD(_model().parameters(), 0.1),),
     "pages.folder": (lambda: Path("nowhere"),),
     "parallel.collective": (lambda: fplab.parallel.all_reduce(4),),
@@ -388,8 +392,8 @@ def use(result: Any) -> None:
 def users_own(call: Callable[..., Any], given: dict[str, Any], wrong: list[str]) -> bool:
     """Whether a function or module was given where one is asked for: what it raises is its own."""
     _, kinds = _annotated(inspect.unwrap(call.__init__ if isinstance(call, type) else call))
-    return any(callable(given[name]) and re.search(r"Callable|Module", str(kinds.get(name))) for name in wrong) or (
-        "batches" in wrong and "model" in given  # what a module says of another shape
+    return any(callable(given[name]) and re.search(r"Callable|Module", str(kinds.get(name))) for name in wrong) or bool(
+        {"batches", "batch"} & {*wrong} and "model" in given  # what a module says of another shape
     )
 
 
