@@ -7,8 +7,8 @@ which truncates all its terms to the largest one's grid and adds them at once) l
 a node with more than two children.
 
 Source: FPRev, Revealing the order of floating-point summation (arXiv 2411.00442). Here every leaf's path to the top is
-measured once, which takes n - 1 probes for a loop and n (n - 1) / 2 at most; then n more pairs, with the signs
-exchanged, must agree with the tree.
+measured once, which takes n - 1 probes for a loop and n (n - 1) / 2 at most, a call for each level of the tree; then n
+more pairs, with the signs exchanged, must agree with the tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from .formats import Format, FormatLike, get
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
-Sizes = Callable[[int, Array], Array]
+Sizes = Callable[[Array], Array]
+Factors = Sequence[tuple[float, float]]  # M and 1, as factors
 MOST = 1 << 16  # terms
 ROWS = 1 << 22  # numbers handed to a function of rows at a time
 NARROW = (15, -24)  # exponents of M and of the ones: within FP16, which may be the format of the result
@@ -78,7 +79,7 @@ class SumTree:
 
         Raises LabError where no tree has these sizes.
         """
-        tree = _build(len(sizes), lambda i, others: np.asarray(sizes)[i, others])
+        tree = _build(len(sizes), lambda pairs: np.asarray(sizes)[tuple(pairs.T)])
         wrong = np.argwhere(tree.sizes != sizes)
         if wrong.size:
             i, j = wrong[0].tolist()
@@ -197,9 +198,25 @@ def reveal_order(
     n = integer("n", n, 1, MOST)
     if not callable(f):
         raise LabError(f"f={f!r} is not callable; it must take an array of n terms and return their sum.")
-    probes = _Probes(f, n, get(fmt), integer("operands", operands, 1, 2), bool(rows))
+    form = get(fmt)
+    factors = _factors(form, integer("operands", operands, 1, 2))
+    return revealed(f, n, factors, DTYPES.get(form.name, np.float32), bool(rows))
+
+
+def revealed(
+    f: Callable[..., Any], n: int, factors: Factors, dtype: Any, rows: bool = True, single: bool = False
+) -> SumTree:
+    """The order, from masks whose M and 1 are products of these factors; a 1 may be negative.
+
+    ``single``: a mask for each 1, which is lost where it does not come out as it is. That takes n times as many, and
+    shows the order whatever additions round to.
+    """
+    probes = _Probes(f, n, factors, dtype, rows)
+    if single:
+        probes.count_ones(np.eye(n, dtype=bool))
+        return _build(n, probes.lost_singly)
     probes.count_ones()
-    tree = _build(n, probes.sizes)
+    tree = _build(n, probes.lost)
     probes.confirm(tree)
     return tree
 
@@ -210,12 +227,16 @@ def masks(n: int, pairs: Array, fmt: FormatLike, operands: int = 1) -> list[Arra
     ``pairs``: integers (R, 2). Gives one or two arrays (R, n), whose products are the masked ones. A sum of such a row
     is n - size times what a 1 stands for (:func:`one_of`), with size as in :attr:`SumTree.sizes`.
     """
+    return _masks(n, pairs, _factors(get(fmt), operands), DTYPES.get(get(fmt).name, np.float32))
+
+
+def _masks(n: int, pairs: Array, factors: Factors, dtype: Any) -> list[Array]:
     arrays = []
-    for number, (big, unit) in enumerate(_factors(get(fmt), operands)):
+    for number, (big, unit) in enumerate(factors):
         x = np.full((len(pairs), n), unit)
         np.put_along_axis(x, pairs[:, :1], big, 1)
         np.put_along_axis(x, pairs[:, 1:], big if number else -big, 1)
-        arrays.append(x.astype(DTYPES.get(get(fmt).name, np.float32)))
+        arrays.append(x.astype(dtype))
     return arrays
 
 
@@ -240,23 +261,24 @@ def _factors(form: Format, operands: int) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class _Probes:
-    """A black box and the format of its terms."""
+    """A black box, and what its masks are made of."""
 
     f: Callable[..., Any]
     n: int
-    fmt: Format
-    operands: int
+    factors: Factors
+    dtype: Any
     rows: bool
 
-    def sizes(self, i: int, others: Array) -> Array:
-        """How many terms are lost with M at i and -M at each of ``others``: (len(others),) integers."""
-        return self.lost(np.stack([np.full_like(others, i), others], axis=1))
+    @property
+    def one(self) -> float:
+        """What a 1 of the masks stands for."""
+        return float(np.prod([unit for _, unit in self.factors]))
 
     def lost(self, pairs: Array) -> Array:
         """How many terms are lost with M at the first and -M at the second of each pair."""
         step = max(1, ROWS // self.n)
         parts = [pairs[k : k + step] for k in range(0, len(pairs), step)]
-        ones = np.concatenate([self._call(masks(self.n, part, self.fmt, self.operands)) for part in parts])
+        ones = np.concatenate([self._call(_masks(self.n, part, self.factors, self.dtype)) for part in parts])
         wrong = np.flatnonzero(~((ones >= 0) & (ones <= self.n - 2) & (ones == np.round(ones))))
         if wrong.size:
             plus, minus = pairs[wrong[0]].tolist()
@@ -267,15 +289,25 @@ class _Probes:
             )
         return self.n - ones.astype(np.int64)
 
-    def count_ones(self) -> None:
-        """Without masks, the result must be n ones."""
-        dtype = DTYPES.get(self.fmt.name, np.float32)
-        factors = _factors(self.fmt, self.operands)
-        found = float(self._call([np.full((1, self.n), unit, dtype) for _, unit in factors])[0])
-        if found != self.n:
+    def lost_singly(self, pairs: Array) -> Array:
+        """The same, counted by one mask for each of the other terms."""
+        found = []
+        for part in np.array_split(pairs, -(-len(pairs) * self.n * self.n // ROWS)):
+            arrays = [np.repeat(x, self.n, axis=0) for x in _masks(self.n, part, self.factors, self.dtype)]
+            kept = np.tile(np.eye(self.n, dtype=bool), (len(part), 1))
+            np.put_along_axis(kept, np.repeat(part, self.n, axis=0), True, 1)
+            ones = self._call([np.where(kept, x, x.dtype.type(0)) for x in arrays]).reshape(-1, self.n)
+            found.append((ones != 1).sum(axis=1))  # at M and -M themselves 0 comes out
+        return np.concatenate(found)
+
+    def count_ones(self, kept: Array | None = None) -> None:
+        """Without masks, the result must be n ones; or, of each row of ``kept``, those that are."""
+        kept = np.ones((1, self.n), bool) if kept is None else kept
+        found = self._call([np.where(kept, self.dtype(unit), self.dtype(0)) for _, unit in self.factors])
+        for at in np.flatnonzero(found != kept.sum(axis=1))[:1]:
             raise LabError(
-                f"f gives {found:.9g} for a sum of {self.n} ones (each {one_of(self.fmt, self.operands):.3g}): it is "
-                f"no sum of them, or the format of its result cannot count so far."
+                f"f gives {found[at]:.9g} for a sum of {kept[at].sum()} ones (each {self.one:.3g}): it is no sum of "
+                f"them, or the format of its result cannot count so far."
             )
 
     def confirm(self, tree: SumTree) -> None:
@@ -310,14 +342,14 @@ class _Probes:
         if found.shape != shape:
             wanted = f"shape {shape}, one sum a row" if shape else "one number"
             raise LabError(f"f returned shape {found.shape}; it must return {wanted}.")
-        return found / one_of(self.fmt, self.operands)
+        return found / self.one
 
 
 # --- from sizes to a tree -------------------------------------------------------------------------------------------
 
 
 def _build(n: int, sizes: Sizes) -> SumTree:
-    """The tree of n terms, from ``sizes(i, others)``, the sizes of the smallest parts with i and each of the others.
+    """The tree of n terms, from ``sizes(pairs)``, the sizes of the smallest parts with both terms of each pair.
 
     For one term of a group, the sizes are those of the nodes on its path upwards, and the others that share a size hang
     from one node, in one part or several. A group whose root has only its own terms is a part of its own; else its root
@@ -326,28 +358,31 @@ def _build(n: int, sizes: Sizes) -> SumTree:
     leaf_parent = [-1] * n
     parent, count = [-1], [n]  # by node, the root first; how many terms it has
     groups = [(np.arange(n), 0, True)]  # terms, the node that they hang from, and whether that is theirs alone
-    while groups:
-        group, above, alone = groups.pop()
-        if group.size == 1:
-            leaf_parent[int(group[0])] = above
-            continue
-        i, others = int(group[0]), group[1:]
-        found = sizes(i, others)
-        levels = np.unique(found).tolist()
-        _check_levels(i, found, levels, group.size, count[above], alone)
-        below = -1
-        for level in levels:
-            node = above
-            if level != count[above]:
-                parent.append(above)
-                count.append(level)
-                node = len(parent) - 1
-            if below < 0:
-                leaf_parent[i] = node
-            else:
-                parent[below] = node
-            groups.append((others[found == level], node, False))
-            below = node
+    while groups:  # those of one depth, with one question
+        for group, above, _ in groups:
+            leaf_parent[int(group[0])] = above  # right for a term alone
+        groups = [one for one in groups if one[0].size > 1]
+        pairs = [np.stack([np.full_like(group[1:], group[0]), group[1:]], axis=1) for group, _, _ in groups]
+        met = sizes(np.concatenate(pairs)) if pairs else np.zeros(0, np.int64)
+        deeper = []
+        for group, above, alone in groups:
+            i, others, found, met = int(group[0]), group[1:], met[: group.size - 1], met[group.size - 1 :]
+            levels = np.unique(found).tolist()
+            _check_levels(i, found, levels, group.size, count[above], alone)
+            below = -1
+            for level in levels:
+                node = above
+                if level != count[above]:
+                    parent.append(above)
+                    count.append(level)
+                    node = len(parent) - 1
+                if below < 0:
+                    leaf_parent[i] = node
+                else:
+                    parent[below] = node
+                deeper.append((others[found == level], node, False))
+                below = node
+        groups = deeper
     return _canonical(leaf_parent, parent)
 
 

@@ -48,7 +48,7 @@ class Finding:
     equals: tuple[str, ...]
 
 
-class _Bench:
+class Bench:
     """The black box with its formats, and rows made of powers of two."""
 
     def __init__(self, black_box: BlackBox, a: Format, b: Format, d: Format, k: int) -> None:
@@ -101,14 +101,14 @@ def probe(black_box: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp
     if scale or not {a, b} <= MEASURED:
         return _eliminated(black_box, inputs, output, k)
     try:
-        return _measured(_Bench(black_box, get(a), get(b), get(output), k))
+        return _measured(Bench(black_box, get(a), get(b), get(output), k))
     except NoBlockError:  # the table may have an algorithm for these inputs that is none of fused blocks
         if all(units.of(m).measured for m in models.TABLE if models.key(m) == models.input_key(inputs)):
             raise
         return _eliminated(black_box, inputs, output, k)
 
 
-def _measured(bench: _Bench) -> Finding:
+def _measured(bench: Bench) -> Finding:
     """Every field of a record of fused blocks, from rows made to show it."""
     a, b, k = bench.a.name, bench.b.name, bench.k
     first, alignment = _alignment(bench)
@@ -119,14 +119,7 @@ def _measured(bench: _Bench) -> Finding:
     kept = _kept(bench)
     rounding = _rounding(bench, kept, first)
     kind, length, of_kind = _shape(blocks, inside)
-    undecided: list[str] = []
-    fields: dict[str, Any] = {
-        "floor": _floor(bench, alignment, rounding, undecided),
-        "overflow": _overflow(bench, undecided),
-        "negative_zeros": "minus" if np.signbit(_zeros(bench)) else "plus",
-        "zero_from_below": _from_below(bench, of_kind or 64, undecided),  # whole instructions
-        "c_exponent": _c_exponent(bench, alignment, rounding, undecided),
-    }
+    fields, undecided = options(bench, alignment, rounding, of_kind or 64)
     model = Model(
         gpu="probed", instruction="mma", a=a, b=b, output=bench.d.name, kind=kind, length=length,
         alignment_bits=alignment, kept_bits=kept, rounding=rounding,
@@ -138,6 +131,19 @@ def _measured(bench: _Bench) -> Finding:
         raise NoBlockError("these outputs are not those of the fused block that its alignment and roundings suggest.")
     equals = tuple(m.name for m in models.TABLE if _same(m, model, undecided))
     return Finding(model, blocks, inside, tuple(undecided), equals)
+
+
+def options(bench: Bench, alignment: int, rounding: str, k: int) -> tuple[dict[str, Any], list[str]]:
+    """A fused block's floor and answers to open questions, and which of them its outputs cannot show; k: of zeros."""
+    undecided: list[str] = []
+    fields: dict[str, Any] = {
+        "floor": _floor(bench, alignment, rounding, undecided),
+        "overflow": _overflow(bench, undecided),
+        "negative_zeros": "minus" if np.signbit(_zeros(bench)) else "plus",
+        "zero_from_below": _from_below(bench, k, undecided),
+        "c_exponent": _c_exponent(bench, alignment, rounding, undecided),
+    }
+    return fields, undecided
 
 
 def _eliminated(black_box: BlackBox, inputs: models.Inputs, output: str, k: int) -> Finding:
@@ -160,7 +166,7 @@ def _same(m: Model, found: Model, undecided: list[str]) -> bool:
     return m.scale is None and all(getattr(m, n) == getattr(found, n) for n in names)
 
 
-def _alignment(bench: _Bench) -> tuple[tuple[int, ...], int]:
+def _alignment(bench: Bench) -> tuple[tuple[int, ...], int]:
     """The first block, and F: how far below X a term survives X - X there."""
     s = max(bench.least, bench.smallest)
     if not bench.run([({2: (1.0, s)}, 0.0)])[0]:
@@ -184,7 +190,7 @@ def _alignment(bench: _Bench) -> tuple[tuple[int, ...], int]:
     return (0, 1, *inside), survived.pop()
 
 
-def _partition(bench: _Bench, alignment: int, first: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def _partition(bench: Bench, alignment: int, first: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """All blocks. Two neighbours among the k not yet placed share one; what is lost beside them does, too."""
     s = max(bench.least, bench.smallest, bench.normal - alignment - 1)
     blocks, left = [first], [j for j in range(bench.k) if j not in first]
@@ -197,7 +203,7 @@ def _partition(bench: _Bench, alignment: int, first: tuple[int, ...]) -> tuple[t
     return (*blocks, *((j,) for j in left))
 
 
-def _c_inside(bench: _Bench, alignment: int) -> bool:
+def _c_inside(bench: Bench, alignment: int) -> bool:
     """Whether c, too, is lost beside X - X."""
     s = max(bench.smallest, bench.normal - alignment - 1, bench.d.emin if bench.d.name == "fp32" else bench.smallest)
     x = s + alignment + 1
@@ -214,7 +220,7 @@ def _shape(blocks: units.Blocks, inside: bool) -> tuple[str, int, int | None]:
     raise NoBlockError(f"blocks {blocks} with c {c} are no arithmetic that is known here.")
 
 
-def _kept(bench: _Bench) -> int:
+def _kept(bench: Bench) -> int:
     """Fraction bits of a result: the least term that 1 + 2**-d still shows."""
     unit = max(0, bench.least + 30) if bench.least > -40 else 0
     places = [d for d in range(1, 30) if unit - d >= bench.least]
@@ -222,7 +228,7 @@ def _kept(bench: _Bench) -> int:
     return max(d for d, r in zip(places, results, strict=True) if r != np.ldexp(1.0, unit))
 
 
-def _rounding(bench: _Bench, kept: int, block: tuple[int, ...]) -> Any:
+def _rounding(bench: Bench, kept: int, block: tuple[int, ...]) -> Any:
     """How 3/4 and 1/2 of the last place above 6.125 are rounded, on both sides of zero."""
     unit = max(0, bench.least + kept + 2)
     third = block[2]
@@ -241,7 +247,7 @@ def _rounding(bench: _Bench, kept: int, block: tuple[int, ...]) -> Any:
     raise NoBlockError(f"results above 6.125 are rounded by {steps} units: neither toward zero nor to nearest even.")
 
 
-def _floor(bench: _Bench, alignment: int, rounding: str, undecided: list[str]) -> int | None:
+def _floor(bench: Bench, alignment: int, rounding: str, undecided: list[str]) -> int | None:
     """The least emax: how far below a tiny sum, alone in its block, a crumb still counts."""
     nearest = rounding == "rne"
     main = bench.smallest - 1 if nearest else max(bench.smallest, bench.normal)
@@ -259,7 +265,7 @@ def _floor(bench: _Bench, alignment: int, rounding: str, undecided: list[str]) -
     return None if lowest + alignment <= main else lowest + alignment
 
 
-def _overflow(bench: _Bench, undecided: list[str]) -> Any:
+def _overflow(bench: Bench, undecided: list[str]) -> Any:
     """What twice the largest power of two becomes."""
     if bench.most < bench.d.emax + 1:
         undecided.append("overflow")
@@ -267,14 +273,14 @@ def _overflow(bench: _Bench, undecided: list[str]) -> Any:
     return "inf" if np.isinf(bench.run([({0: (1.0, bench.d.emax + 1)}, 0.0)])[0]) else "max"
 
 
-def _zeros(bench: _Bench) -> float:
+def _zeros(bench: Bench) -> float:
     """(-0) + (-0) + ... + (-0)."""
     shape = (1, 64)  # whole instructions, to which a row would be filled up with +0
     zero, one = np.full(shape, -0.0, np.float32), np.ones(shape, np.float32)
     return float(np.asarray(bench.black_box(zero, one, np.full(1, -0.0, np.float32)))[0])
 
 
-def _instruction(bench: _Bench, length: int) -> int:
+def _instruction(bench: Bench, length: int) -> int:
     """The products of an instruction, to which a row is filled up with +0: only a row of whole ones can end in -0.
 
     That of a block, ``length``, where the black box never gives -0.
@@ -288,7 +294,7 @@ def _instruction(bench: _Bench, length: int) -> int:
     return length
 
 
-def _from_below(bench: _Bench, k: int, undecided: list[str]) -> Any:
+def _from_below(bench: Bench, k: int, undecided: list[str]) -> Any:
     """The sign of -(a quarter of the smallest result) at the end of ``k`` products: later ones would add +0 to it."""
     if bench.least > bench.smallest - 2:
         undecided.append("zero_from_below")
@@ -296,7 +302,7 @@ def _from_below(bench: _Bench, k: int, undecided: list[str]) -> Any:
     return "minus" if np.signbit(bench.run([({k - 1: (-1.0, bench.smallest - 2)}, -0.0)], k)[0]) else "plus"
 
 
-def _c_exponent(bench: _Bench, alignment: int, rounding: str, undecided: list[str]) -> Any:
+def _c_exponent(bench: Bench, alignment: int, rounding: str, undecided: list[str]) -> Any:
     """Whether a crumb beside a subnormal c and a tie is cut at c's clamped exponent."""
     crumb = bench.d.emin - alignment - 1
     if rounding != "rne" or bench.least > crumb:

@@ -8,10 +8,10 @@ from fplab.errors import LabError
 from fplab.storage import demand_writable
 from fplab.threads import num_threads
 
-from . import casts, fma, fp8, limits, matrix, pairs, scaled, silicon
+from . import casts, fma, fp8, inferred, limits, matrix, pairs, scaled, silicon
 from .runner import prove
 
-PARTS = (casts.PART, pairs.PART, fp8.PART, fma.PART, matrix.PART, scaled.PART, silicon.PART, limits.PART)
+PARTS = (casts.PART, pairs.PART, fp8.PART, fma.PART, matrix.PART, scaled.PART, silicon.PART, limits.PART, inferred.PART)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -39,7 +39,8 @@ MODULES = (
 RARE = {
     "training.fit", "training.train", "training.accuracy", "training.digits_net", "training.characters",
     "training.StableEmbedding", "memory.build", "memory.trace", "memory.saved_by", "memory.smallest", "exercises.check",
-    "tensorcore.separate", "tensorcore.probe", "tensorcore.classes", "course.evidence", "course.figure", "claims.tried",
+    "tensorcore.separate", "tensorcore.probe", "tensorcore.infer", "tensorcore.classes", "course.evidence",
+    "course.figure", "claims.tried",
     "claims.overview", "nn.observe", "nn.fake_quantized", "nn.int8_linears", "nn.int4_linears", "nn.emulate",
     "nn.shadow", "nn.survey",
     "nn.conversion", "reveal_order", "training.tensors", "parallel.execute", "parallel.reduce_fast", "experiments.load",
@@ -79,7 +80,7 @@ RESULTS = {
     "Part", "Claim", "Picture", "Claims", "Recorded", "Exercise", "Mutant", "Report", "Solution", "Given", "Inspection",
     "Row", "Estimate", "Rank", "Saved", "Chapter", "RankResult", "Result", "Sent", "Timeline", "Collective", "Job",
     "Digits", "Dtype", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
-    "Bounds", "Gamma",
+    "Bounds", "Gamma", "Inference",
 }  # fmt: skip
 
 # --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------

@@ -1,0 +1,634 @@
+"""Any matrix unit inferred from its outputs: its order, alignment, widths, roundings and flushing, with the questions.
+
+The order of additions is revealed first, with masked ones (:mod:`fplab.reveal`). Then every other parameter of a
+:class:`~.schemes.Scheme` is held against its alternatives: rows are drawn until one tells each of them from what was
+found, and the unit answers those rows alone. An alternative that no row tells apart is reported, as a second unit that
+agrees on everything asked. What is no such scheme is looked for in the table (:mod:`.elimination`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import seeds
+from ..errors import LabError, integer, quotes_call
+from ..floats import quantize
+from ..formats import Format, get
+from ..reveal import SumTree, revealed
+from ..words import Text, joined, say, verbatim
+from . import elimination, models
+from .box import BlackBox, Box, shown
+from .models import Model
+from .probing import Bench, options
+from .products import dot
+from .schemes import ORDERS, ROUNDERS, Scheme
+
+Array = np.ndarray[Any, Any]
+Rows = tuple[Array, Array, Array]
+TABLE_ONLY = {"e3m2", "e2m3", "e2m1", "int8", "fp64"}  # no alignment, or too few exponents to show one
+APART = 33  # places from M to the ones that are counted together
+DRAWN = 256  # rows of the first question
+SEARCHED = 400  # rows drawn at a time to tell two units apart
+PATIENCE = 4  # such draws without a row, after which two are called the same
+EXPANDED = 80  # schemes whose neighbours are tried
+ROUNDS = 3  # of rows of every term
+CHECKED = 48  # rows of every term, of two lengths, on which the record must give the unit's bits
+FLUSHES = ("flush_inputs", "flush_products", "flush_results")
+ALIGNMENTS = (None, *range(4, 46))
+PLAIN = {"alignment_bits": None, "normalised": False, "alignment": "rtz", "products": "exact"} | dict.fromkeys(
+    FLUSHES, False
+)
+ALIGNING = ("rtz", "rtn", "rne")
+PRODUCTS = ("exact", "rounded")
+FLAGS = (False, True)
+COUPLED = (
+    ("alignment_bits", "alignment"),
+    ("products", "normalised"),
+    ("accumulator", "store", "flush_products"),
+    FLUSHES,
+)
+SCHEMES = {"block", "widened", "fma", "pairwise"}  # the table's algorithms that are schemes
+WIDTHS = {"groups": 1, "halves": 16}  # of the orders that have but one
+
+
+class UnknownArithmeticError(LabError):
+    """A product that no scheme and no record of the table explains."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A question whose answer proves a field: ``a``, ``b`` (K,) and ``c`` gave ``d``, and ``refuted`` would not."""
+
+    field: str
+    refuted: tuple[Any, ...]
+    a: Array
+    b: Array
+    c: float
+    d: float
+
+    def __str__(self) -> str:
+        return f"{shown(self.a, self.b, self.c)} = {self.d!r}"
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A field that the outputs leave open: ``others``, with ``values`` there, agree on everything asked."""
+
+    field: str
+    values: tuple[Any, ...]
+    others: tuple[Scheme | Model, ...]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a unit computes, so far as its outputs tell.
+
+    ``unit``: the record, of the table's kind (:class:`Model`) where it is one, else a :class:`Scheme`. ``scheme``: the
+    parameters, None where a record of the table has another algorithm. ``equals``: the table's models that agree.
+    ``evidence``, ``open``: what proves each field, and what nothing does. ``calls``, ``rows``: what was asked of f.
+    """
+
+    unit: Scheme | Model
+    scheme: Scheme | None
+    equals: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    open: tuple[Undecided, ...]
+    calls: int
+    rows: int
+
+    def dot(self, a: Any, b: Any, c: Any = None) -> Any:
+        """What the unit gives for rows ``a``, ``b`` (N, K) and ``c`` (N,)."""
+        return self.unit.dot(a, b, c) if isinstance(self.unit, Scheme) else dot(a, b, c, gpu=self.unit)
+
+    @property
+    def report(self) -> Text:
+        """What was found in words, with the question that proves each field."""
+        lines: list[Text] = [say("{calls:,} calls of f, {rows:,} sums.", calls=self.calls, rows=self.rows)]
+        if self.equals:
+            lines.append(say("It computes as {models} of the table.", models=", ".join(self.equals)))
+        if isinstance(self.unit, Model):
+            lines.append(
+                say("Algorithm: {kind}, {length} products at once.", kind=self.unit.kind, length=self.unit.length)
+            )
+        for name in MEANING if self.scheme else ():
+            proofs = [e for e in self.evidence if e.field == name]
+            if not proofs and name != "order":
+                continue
+            lines.append(joined([MEANING[name], verbatim(": "), verbatim(_value(self.scheme, name))]))
+            lines += [say("  {question}; with {values} it would differ", question=str(e),
+                          values=_several(e.refuted)) for e in proofs[:2]]  # fmt: skip
+        for one in self.open:
+            lines.append(say("Open: {field}; {values} would give the same for everything asked.",
+                             field=MEANING.get(one.field, one.field), values=_several(one.values)))  # fmt: skip
+        return joined(lines, verbatim("\n"))
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+MEANING: dict[str, Text] = {
+    "order": say("order of the additions"),
+    "alignment_bits": say("bits after alignment to the largest term"),
+    "alignment": say("rounding of terms in alignment"),
+    "normalised": say("products normalised before alignment"),
+    "products": say("products"),
+    "accumulator": say("format whose range the sums have"),
+    "kept_bits": say("fraction bits of a sum"),
+    "rounding": say("rounding of a step's sum"),
+    "joins": say("rounding where two sums meet"),
+    "store": say("rounding of the result"),
+    "flush_inputs": say("subnormal operands taken for zeros"),
+    "flush_products": say("subnormal products taken for zeros"),
+    "flush_results": say("subnormal sums taken for zeros"),
+}
+
+
+def _several(values: Sequence[Any]) -> str:
+    """Values in a line, numbers that follow one another as a range."""
+    numbers = sorted(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+    runs = [list(run) for _, run in itertools.groupby(numbers, key=lambda v: v - numbers.index(v))]
+    texts = [f"{run[0]}..{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join([*texts, *(str(v) for v in values if v not in numbers)])
+
+
+def _value(scheme: Scheme | None, name: str) -> str:
+    assert scheme is not None
+    if name != "order":
+        return str(getattr(scheme, name))
+    if isinstance(scheme.order, SumTree):
+        return str(scheme.order)
+    parts = f" {scheme.parts}" if scheme.parts else ""
+    backwards = ", k descending" if scheme.reverse else ""
+    return f"{scheme.order}{parts}, {scheme.length} products a step{backwards}, c {scheme.c}"
+
+
+@quotes_call
+def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: int = 64) -> Inference:
+    """What any product computes, from its outputs: ``f(a, b, c) -> d`` or ``f(a, b) -> d``.
+
+    ``f`` takes rows a, b (N, K) and c (N,), or matrices (M, K), (K, N) and (M, N), or vectors and a number: float32
+    arrays whose values are of the formats ``inputs`` and, for c and d, ``output``. ``k``: products of most questions;
+    others have half as many again. The answer computes, too (:meth:`Inference.dot`), and prints what was found, with
+    questions that prove it; what no question shows is in ``open``. Order and widths are those of the sizes asked:
+    libraries may take others elsewhere.
+
+    Raises LabError for what is no product, gives NaN, changes from call to call, or computes as nothing known here.
+
+    >>> from fplab.tensorcore import dot
+    >>> found = infer(lambda a, b, c: dot(a, b, c, gpu="V100"))
+    >>> found.scheme.length, found.scheme.alignment_bits, found.scheme.rounding, found.equals
+    (4, 23, 'rtz', ('V100 mma.k4 fp16->fp32',))
+    """
+    k = integer("k", k, 8, 4096)
+    a, b, scale, _ = models.input_key(inputs)
+    if scale or {a, b} & TABLE_ONLY:
+        return of_table(f, inputs, output, k)
+    search = Search(f, a, b, output, k)
+    try:
+        scheme = search.found()
+    except UnknownArithmeticError as error:
+        try:
+            return of_table(search.box.f, inputs, output, k, search.box)
+        except LabError:
+            raise error from None
+    return search.answer(scheme)
+
+
+class Search:
+    """Finding the scheme of a black box."""
+
+    def __init__(self, f: BlackBox, a: str, b: str, output: str, k: int) -> None:
+        self.a, self.b, self.d, self.k = get(a), get(b), get(output), k
+        self.box = Box(f, k)
+        self.rng = np.random.Generator(seeds.stream(0))
+        self.low = self.a.emin + self.b.emin  # exponents of products of normal factors
+        self.least = self.low - self.a.fraction_bits - self.b.fraction_bits
+        self.high = min(self.a.emax + self.b.emax, self.d.emax - 3, 60)
+        self.data: Rows = (np.zeros((0, k)), np.zeros((0, k)), np.zeros(0))
+        self.answers = np.zeros(0)
+
+    def found(self) -> Scheme:
+        """The scheme whose results are those of everything asked; LabError where there is none."""
+        self.ask(self.factored([0.0]))  # a first question, twice
+        self.trees = [self.tree(k) for k in (self.k, self.k + self.k // 2)]
+        self.live = _live(self.trees[0], self.k)
+        self.ask(self.draw(DRAWN))
+        self.box.ask_again()
+        for m in self.table():
+            if m.kind not in SCHEMES and self.agrees(m):
+                raise UnknownArithmeticError(f"its outputs are those of {m.name}, which is no sum of such steps.")
+        try:
+            scheme = self.separated(self.fit(*self.starts()))
+        except UnknownArithmeticError:
+            self.ask(self.draw(DRAWN))  # other rows lead elsewhere
+            scheme = self.separated(self.fit(*self.starts()))
+        for _ in range(ROUNDS):
+            if not self.surprising(scheme):
+                return scheme
+            scheme = self.separated(self.fit(scheme, *self.starts()))
+        raise UnknownArithmeticError(f"rows of few terms are those of {scheme}, and rows of many are not.")
+
+    # --- the order --------------------------------------------------------------------------------------------------
+
+    def tree(self, k: int) -> SumTree:
+        """The order of k products and c, its last term where f takes one."""
+        n = k + self.box.with_c
+
+        def sums(x: Array, y: Array) -> Array:
+            return self.box.ask(x[:, :k], y[:, :k], (x * y)[:, k] if self.box.with_c else np.zeros(len(x)))
+
+        refused = None
+        top = min(self.a.emax + self.b.emax, self.d.emax if self.d.emax < 100 else 100)
+        for single, low, sign in itertools.product((False, True), self.units(top), (1, -1)):
+            if top - low < APART and not single:
+                continue  # sums of ones would not be lost beside M, though each one is
+            big, unit = (_halved(e, self.a, self.b) for e in (top, low))
+            try:
+                factors = [(big[0], sign * unit[0]), (big[1], unit[1])]
+                return revealed(sums, n, factors, np.float32, single=single)
+            except LabError as error:
+                refused = refused or error
+        raise UnknownArithmeticError(f"no order of its additions can be seen: {refused}")
+
+    def units(self, top: int) -> Iterator[int]:
+        """Exponents for what is lost beside 2**top: as small as can be, and the least that needs no subnormal."""
+        least = max(self.least, self.d.emin - self.d.fraction_bits, top - 100)
+        yield from dict.fromkeys((least, max(self.low, self.d.emin, top - 100)))
+
+    def orders(self) -> Iterator[dict[str, Any]]:
+        """The orders of the list that have these trees; if none has, the tree of the first k alone."""
+        nodes = self.trees[0].nodes
+        wide = max((sum(i < self.k for i in node) for node in nodes), default=1)
+        places = ("first", "last") if self.box.with_c else ("none",)
+        counts: dict[str, Sequence[int]] = dict.fromkeys(("split", "interleaved"), range(2, 17))
+        counts |= {"promoted": range(2, self.k + self.k // 2), "groups": (2, 4, 8, 16, 32)}
+        seen = set()
+        for name, length, reverse, c in itertools.product(ORDERS, sorted({1, wide}), (False, True), places):
+            for parts in counts.get(name, (0,)):
+                if (name == "promoted" and parts % length) or (name in WIDTHS and length != min(WIDTHS[name], wide)):
+                    continue
+                order: dict[str, Any] = {"order": name, "length": length, "parts": parts, "reverse": reverse, "c": c}
+                scheme = Scheme(self.a.name, self.b.name, self.d.name, **order)
+                same = name in ("pairwise", "groups"), reverse
+                if same not in seen and all(scheme.tree(k) == tree for k, tree in self._sizes()):
+                    seen.add(same)
+                    yield order
+        if not seen:
+            yield {"order": self.trees[0], "length": wide, "c": "first" if self.box.with_c else "none"}
+
+    def _sizes(self) -> Iterator[tuple[int, SumTree]]:
+        yield from zip((self.k, self.k + self.k // 2), self.trees, strict=True)
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def factored(self, exponents: Sequence[float]) -> Rows:
+        """Rows with one product each, the first, of these exponents."""
+        a, b = np.zeros((2, len(exponents), self.k))
+        for n, e in enumerate(exponents):
+            a[n, 0], b[n, 0] = _halved(int(e), self.a, self.b)
+        return a, b, np.zeros(len(exponents))
+
+    def draw(self, count: int) -> Rows:
+        """Rows with few terms, of the kinds on which units differ: cancelling, next to a last place, tiny."""
+        rng, m = self.rng, len(self.live)
+        kind = rng.integers(0, 4, (count, 1))
+        small = np.where(rng.random((count, 1)) < 0.5, self.low, max(self.least, self.d.emin))
+        top = np.where(kind == 3, small + rng.integers(-12, 26, (count, 1)),
+                       rng.integers(max(self.low, -60), self.high + 1, (count, 1)))  # fmt: skip
+        wide = rng.integers(0, 52, (count, 1))
+        near = rng.integers(-1, 2, (count, m))
+        gaps = np.stack([np.zeros((count, m), int), wide + near, rng.integers(0, 4, (count, m)),
+                         rng.integers(8, 30, (count, m))])  # fmt: skip
+        gap = np.take_along_axis(gaps, rng.integers(0, 4, (1, count, m)), 0)[0]
+        pair = np.argsort(rng.random((count, m)), axis=1)[:, :2]
+        gap = np.where(kind == 0, gaps[1], gap)
+        np.put_along_axis(gap, pair, np.where(kind == 0, 0, np.take_along_axis(gap, pair, 1)), 1)
+        e = np.clip(top - gap, self.least, self.high)
+        tiny = rng.integers(self.a.emin - self.a.fraction_bits, self.a.emin + 2, (count, m))
+        tiny = np.where(rng.random((count, m)) < 0.5, tiny, e - tiny)  # a subnormal factor, in A or in B
+        first = np.where((kind == 3) & (rng.random((count, 1)) < 0.5), tiny, e // 2 + rng.integers(-3, 4, (count, m)))
+        x, first = self._factors(self.a, first)
+        y, _ = self._factors(self.b, e - first)
+        x *= rng.choice([-1, 1], (count, m)) * (rng.random((count, m)) < rng.choice([0.15, 0.3, 0.6, 1.0], (count, 1)))
+        rows = np.flatnonzero(kind[:, 0] < 2)
+        one, other = pair[rows].T
+        x[rows, other], y[rows, other] = -x[rows, one], y[rows, one]
+        x, y = (np.asarray(quantize(v, f), np.float64) for v, f in ((x, self.a), (y, self.b)))
+        a, b = np.zeros((2, count, self.k))
+        columns = np.array([i for i in self.live if i < self.k])
+        a[:, columns], b[:, columns] = x[:, : len(columns)], y[:, : len(columns)]
+        c = np.zeros(count)
+        if self.box.with_c:
+            with np.errstate(all="ignore"):
+                c = np.asarray(quantize(x[:, -1] * y[:, -1], self.d), np.float64)
+            c[~np.isfinite(c)] = 0
+        return a, b, c
+
+    def _factors(self, form: Format, exponents: Array) -> tuple[Array, Array]:
+        """Numbers of a format of about these exponents, and theirs: mostly short ones, some with a last place."""
+        rng, last, shape = self.rng, 2.0**-form.fraction_bits, exponents.shape
+        short = rng.choice([1, 1, 1, 1.5, 1.25, 1.75, 1 + last, 2 - last], shape)
+        long = 1 + rng.integers(0, 1 << form.fraction_bits, shape) * last
+        digits = np.where(rng.random(shape) < rng.choice([0.3, 1.0], (shape[0], 1)), short, long)
+        exponents = np.clip(exponents, form.emin - form.fraction_bits, form.emax - 1)
+        return np.ldexp(digits, exponents), exponents
+
+    def ask(self, rows: Rows) -> None:
+        """Put rows to the box and keep the answers."""
+        d = self.box.ask(*rows)
+        a, b, c = (np.concatenate([x, y]) for x, y in zip(self.data, rows, strict=True))
+        self.data = a, b, c
+        self.answers = np.concatenate([self.answers, d])
+
+    # --- the parameters ---------------------------------------------------------------------------------------------
+
+    def score(self, scheme: Scheme) -> float:
+        """How far a scheme's results are from the answers; 0 where none is wrong."""
+        return float(_distance(scheme.compute(*self.data), self.answers))
+
+    def wrong(self, scheme: Scheme) -> Array:
+        """Which of the rows asked a scheme computes otherwise."""
+        return np.asarray(scheme.compute(*self.data) != self.answers)
+
+    def scores(self, scheme: Scheme, name: str, values: Sequence[Any]) -> dict[Scheme, float]:
+        """How far the rows are from the answers with each of some values of a field."""
+        changed = {value: self.changed(scheme, name, value) for value in values}
+        numbers = [value for value in values if value is not None and name in ("alignment_bits", "kept_bits")]
+        found = {other: _distance(other.compute(*self.data), self.answers).item()
+                 for value, other in changed.items() if value not in numbers}  # fmt: skip
+        if numbers:
+            results = changed[numbers[0]].compute(*self.data, **{name: np.array(numbers)[:, None]})
+            distances = _distance(results, self.answers).tolist()
+            found |= {changed[value]: far for value, far in zip(numbers, distances, strict=True)}
+        return found
+
+    def changed(self, scheme: Scheme, name: str, value: Any) -> Scheme:
+        """A scheme with another value of a field; a narrower accumulator keeps fewer bits."""
+        more = {"kept_bits": min(scheme.kept_bits, get(value).fraction_bits)} if name == "accumulator" else {}
+        return scheme.changed(**{name: value, **more})
+
+    def starts(self) -> list[Scheme]:
+        """Schemes to begin with: for each order and range the best alignments and roundings."""
+        ranges = [("fp16", 10), ("fp32", 23)] if self.d.name == "fp16" else [("fp32", 23)]
+        found = []
+        scores: dict[Scheme, float]
+        for order, (accumulator, kept) in itertools.product(self.orders(), ranges):
+            stores = ("rne", "rtz") if self.d.name not in ("fp32", accumulator) else ("rne",)
+            for products, normalised in (("exact", False), ("exact", True), ("rounded", False)):
+                scores = {}
+                for rounding, store in itertools.product(ROUNDERS, stores):
+                    scheme = Scheme(self.a.name, self.b.name, self.d.name, accumulator=accumulator, kept_bits=kept,
+                                    rounding=rounding, alignment_bits=24, products=products, normalised=normalised,
+                                    store=store, **order)  # fmt: skip
+                    scores |= self.scores(scheme, "alignment_bits", ALIGNMENTS)
+                found.append(min(scores, key=scores.__getitem__))
+        return found
+
+    def domain(self, scheme: Scheme) -> dict[str, Sequence[Any]]:
+        """The values that the fields of a scheme may take, of those that mean anything in it."""
+        tree = self.trees[0]
+        steps = [any(i < self.k for i in node) for node in tree.nodes]
+        names = tuple(ROUNDERS)
+        domain: dict[str, Sequence[Any]] = {"alignment_bits": ALIGNMENTS}
+        if scheme.alignment_bits is not None:
+            domain["alignment"] = ALIGNING
+            if scheme.products == "exact":
+                domain["normalised"] = FLAGS
+        domain |= {"kept_bits": range(2, get(scheme.accumulator).fraction_bits + 1), "rounding": names}
+        if not all(steps):
+            domain["joins"] = names
+        if self.d.name not in ("fp32", scheme.accumulator):
+            domain["store"] = names
+        if self.d.name == "fp16":
+            domain["accumulator"] = ("fp16", "fp32")
+        return domain | {"products": PRODUCTS} | dict.fromkeys(FLUSHES, FLAGS)
+
+    def near(self, scheme: Scheme, names: Sequence[str] = ()) -> Iterator[tuple[str, Any, Scheme]]:
+        """Schemes with another value of one field."""
+        for name, values in self.domain(scheme).items():
+            for value in values:
+                if value != getattr(scheme, name) and (not names or name in names):
+                    yield name, value, self.changed(scheme, name, value)
+
+    def fit(self, *starts: Scheme) -> list[Scheme]:
+        """Schemes that explain every row asked; at least one."""
+        groups: dict[Any, list[Scheme]] = {}
+        for start in starts:
+            groups.setdefault((start.order, start.reverse, start.accumulator), []).append(start)
+        found: dict[Scheme, float] = {}
+        for group in groups.values():
+            found |= self.searched(group, EXPANDED if not found or min(found.values()) else EXPANDED // 8)
+        if right := [scheme for scheme, score in found.items() if not score]:
+            return right
+        scheme = min(found, key=lambda s: found[s])
+        at = int(np.flatnonzero(self.wrong(scheme))[0])
+        a, b, c = (x[at] for x in self.data)
+        raise UnknownArithmeticError(
+            f"no arithmetic that is known here gives these outputs: the nearest, {scheme}, is wrong in "
+            f"{int(self.wrong(scheme).sum())} of {len(self.answers)} rows; f gives {shown(a, b, c)} = "
+            f"{float(self.answers[at])!r}."
+        )
+
+    def searched(self, starts: Sequence[Scheme], most: int) -> dict[Scheme, float]:
+        """Best-first search over the values of one field at a time: what was tried, and how far off it is."""
+        found = {start: self.score(start) for start in starts}
+        waiting = [(score, n, start) for n, (start, score) in enumerate(found.items())]
+        heapq.heapify(waiting)
+        for _ in range(most):
+            if not waiting or not min(found.values()):
+                break
+            scheme = heapq.heappop(waiting)[2]
+            for name, values in self.domain(scheme).items():
+                others = [v for v in values if v != getattr(scheme, name)] if name != "accumulator" else ()
+                for other, score in self.scores(scheme, name, others).items():
+                    if other not in found:
+                        found[other] = score
+                        heapq.heappush(waiting, (score, len(found), other))
+        return found
+
+    def right_near(self, scheme: Scheme) -> list[Scheme]:
+        """Schemes with another value of one field, or of some that stand in for one another, that are right, too."""
+        domain = self.domain(scheme)
+        found: dict[Scheme, float] = {}
+        for name, values in domain.items():
+            found |= self.scores(scheme, name, [v for v in values if v != getattr(scheme, name)])
+        for names in COUPLED:
+            if scheme.alignment_bits is None or not set(names) <= {*domain, "normalised"}:
+                continue
+            first, *rest = names
+            for values in itertools.product(*(domain.get(name, FLAGS) for name in rest)):
+                other = scheme.changed(**dict(zip(rest, values, strict=True)))
+                found |= self.scores(other, first, domain[first])
+        return [other for other, score in found.items() if not score and other != scheme]
+
+    def alike_to(self, scheme: Scheme) -> list[Scheme]:
+        """Schemes that explain every row asked, too: with another value of a field, and from there of one more."""
+        def kind(other: Scheme) -> tuple[str, ...]:
+            return tuple(name for name in vars(scheme) if getattr(other, name) != getattr(scheme, name))
+
+        near = self.right_near(scheme)
+        by_kind = {kind(other): other for other in near}
+        for other in [*by_kind.values()]:
+            for third in self.right_near(other):
+                by_kind.setdefault(kind(third), third)
+        by_kind.pop((), None)
+        return [*dict.fromkeys([*near, *by_kind.values()])]
+
+    def separated(self, starts: Sequence[Scheme]) -> Scheme:
+        """The scheme after every question that tells it from another one, or from one with another value of a field."""
+        (scheme, *rivals), misses = starts, 0
+        others = [*rivals, *self.alike_to(scheme)]
+        while misses < PATIENCE:
+            rows = self.draw(SEARCHED)
+            want = scheme.compute(*rows)
+            terms = (rows[0] != 0).sum(axis=1) + (rows[2] != 0)
+            told = []
+            for other in others:
+                differ = np.flatnonzero(other.compute(*rows) != want)
+                told += [differ[np.argmin(terms[differ])]] if differ.size else []
+            misses += not told
+            if not told:
+                continue
+            chosen = np.unique(told)
+            self.ask((rows[0][chosen], rows[1][chosen], rows[2][chosen]))
+            if self.wrong(scheme).any():
+                (scheme, *rivals), misses = self.fit(*others, scheme), 0
+                others = [*rivals, *self.alike_to(scheme)]
+            else:
+                others = [other for other in others if not self.wrong(other).any()]
+        self.alike = others
+        for name, value in PLAIN.items():
+            if (plain := self.changed(scheme, name, value)) in others:
+                return self.separated([plain])
+        return scheme
+
+    def surprising(self, scheme: Scheme) -> bool:
+        """Whether rows of nothing but terms have other results than the record's; such rows join the others."""
+        for k in [self.k] if isinstance(scheme.order, SumTree) else [self.k, self.k + self.k // 2]:
+            a, b = (np.asarray(quantize(self.rng.standard_normal((CHECKED, k)), f)) for f in (self.a, self.b))
+            c = np.asarray(quantize(self.rng.standard_normal(CHECKED) * self.rng.choice([0, 1, 30], CHECKED), self.d))
+            if k == self.k:
+                self.ask((a.astype(np.float64), b.astype(np.float64), c * self.box.with_c))
+                wrong = self.wrong(scheme)
+            else:
+                wrong = self.box.ask(a, b, c) != scheme.dot(a, b, c)
+            if wrong.any():
+                return True
+        return False
+
+    # --- the answer -------------------------------------------------------------------------------------------------
+
+    def evidence(self, scheme: Scheme) -> Iterator[Evidence]:
+        """For every field the row of the fewest terms that refutes its nearest values."""
+        a, b, c = self.data
+        terms = (a != 0).sum(axis=1) + (c != 0)
+        for name, values in self.domain(scheme).items():
+            value = getattr(scheme, name)
+            found: dict[int, list[Any]] = {}
+            listed = list(values)
+            near = listed if len(listed) < 6 else listed[max(0, listed.index(value) - 1) : listed.index(value) + 2]
+            for _, other, changed in self.near(scheme, [name]):
+                if other in near and (wrong := np.flatnonzero(self.wrong(changed))).size:
+                    at = int(wrong[np.argmin(terms[wrong])])
+                    found.setdefault(at, []).append(other)
+            for at, refuted in found.items():
+                yield Evidence(name, tuple(refuted), a[at], b[at], float(c[at]), float(self.answers[at]))
+
+    def table(self) -> list[Model]:
+        """The table's models of these formats."""
+        return [
+            m for m in models.TABLE if (m.a, m.b, m.output, m.scale) == (self.a.name, self.b.name, self.d.name, None)
+        ]
+
+    def answer(self, scheme: Scheme) -> Inference:
+        """The record, with a model of the table where one agrees on everything asked."""
+        alike = [other for other in self.alike if self.agrees(other)]
+        opened = []
+        for name in [f.name for f in dataclasses.fields(Scheme)]:
+            others = {getattr(s, name): s for s in reversed(alike) if getattr(s, name) != getattr(scheme, name)}
+            if others:
+                opened.append(Undecided(name, tuple(others), tuple(others.values())))
+        unit: Scheme | Model = scheme
+        named: list[Model] = []
+        blocks = [m for m in self.table() if m.kind in ("block", "widened") and self.agrees(m)]
+        if blocks and self.box.with_c:
+            bench = Bench(self.box.ask_any, self.a, self.b, self.d, self.k)
+            m = blocks[0]
+            fields, undecided = options(bench, m.alignment_bits, m.rounding, m.k if m.kind == "widened" else 64)
+            model = unit = dataclasses.replace(m, gpu="inferred", status=models.Status.OPEN, **fields)
+            for name in undecided:
+                values = [v for v in models.OPTIONS.get(name, (-200, -190)) if v != getattr(model, name)]
+                units = {v: other for v in values if self.agrees(other := dataclasses.replace(model, **{name: v}))}
+                if units:
+                    opened.append(Undecided(name, tuple(units), tuple(units.values())))
+            named = [m for m in blocks if all(getattr(m, n) == v for n, v in fields.items() if n not in undecided)]
+        elif same := blocks or [m for m in self.table() if self.agrees(m)]:
+            unit, named = same[0], same
+        return Inference(
+            unit=named[0] if named else unit, scheme=scheme, equals=tuple(m.name for m in named),
+            evidence=tuple(self.evidence(scheme)), open=tuple(opened), calls=self.box.calls, rows=self.box.rows,
+        )  # fmt: skip
+
+    def agrees(self, unit: Scheme | Model) -> bool:
+        """Whether a unit gives the answers to everything asked."""
+        for a, b, c, d in self.box.asked:
+            z = c if self.box.with_c else None
+            if isinstance(unit, Scheme) and isinstance(unit.order, SumTree) and a.shape[1] != self.k:
+                continue  # an order of one k alone
+            with np.errstate(all="ignore"):
+                result = unit.dot(a, b, z) if isinstance(unit, Scheme) else dot(a, b, z, gpu=unit)
+            if not np.array_equal(result, d, equal_nan=True):
+                return False
+        return True
+
+
+def _distance(results: Array, answers: Array) -> Array:
+    """The sum over rows of the bits that an error is above the last places."""
+    with np.errstate(all="ignore"):
+        far = np.abs(results - answers) / (np.abs(answers) * 2.0**-30 + 2.0**-170)
+        far = np.where(results == answers, 0, np.minimum(np.log2(1 + far), 64))
+    return np.asarray(np.where(np.isnan(far), 64, far).sum(axis=-1))
+
+
+def _live(tree: SumTree, k: int) -> list[int]:
+    """Terms through which every kind of node is seen: some of the first step, of the next, and of the end; c."""
+    steps = [[i for i in node if i < k] for node in tree.nodes]
+    steps = [step for step in steps if step]
+    widest = max(steps, key=len)
+    found = dict.fromkeys([*steps[0][:4], *widest[:4], *steps[1 % len(steps)][:2], *steps[-1][-1:]])
+    return [*sorted(found), *([k] if tree.size > k else [])]
+
+
+def _halved(e: int, a: Any, b: Any) -> tuple[float, float]:
+    """2**e as two factors, normal numbers where there are such."""
+    first = min(max(e // 2, a.emin, e - b.emax), a.emax)
+    first = max(min(first, e - b.emin), a.emin - a.fraction_bits)
+    return 2.0**first, 2.0 ** (e - first)
+
+
+def of_table(f: BlackBox, inputs: models.Inputs, output: str, k: int, box: Box | None = None) -> Inference:
+    """What is left of the table's records and those like them."""
+    asked: list[tuple[Any, ...]] = []
+
+    def black_box(*rows: Array) -> Any:
+        asked.append((*rows, d := box.ask_any(*rows).astype(np.float32) if box else f(*rows)))
+        return d
+
+    left = elimination.eliminate(black_box, inputs, output, k)
+    model = left[0]
+    opened = []
+    for name in elimination.SEEN:
+        others = tuple(m for m in left if getattr(m, name) != getattr(model, name))
+        if others:
+            opened.append(Undecided(name, tuple(dict.fromkeys(getattr(m, name) for m in others)), others))
+    one = (*elimination.SEEN, "a", "b", "output", "scale")
+    equals = tuple(m.name for m in models.TABLE if any(all(getattr(m, n) == getattr(x, n) for n in one) for x in left))
+    calls, rows = (box.calls, box.rows) if box else (len(asked), sum(len(x[0]) for x in asked))
+    return Inference(model, None, equals, (), tuple(opened), calls, rows)

@@ -1,0 +1,295 @@
+"""Units inferred from outputs alone: the table's, random ones, libraries', a user's, and what is no product."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from prove.inferred import Array, box, check_named, check_recovered, rows, synthetic
+
+import fplab
+from fplab.errors import LabError
+from fplab.formats import get
+from fplab.reveal import SumTree
+from fplab.tensorcore import Inference, Model, Scheme, classes, dot, infer
+from fplab.tensorcore.schemes import exact_sum
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_units_are_recovered(seed: int) -> None:
+    check_recovered(seed)
+
+
+ALGORITHMS = {
+    (m[0].kind, m[0].length, m[0].alignment_bits, m[0].output, m[0].subnormals, m[0].k): m[0] for m in classes()
+}
+
+
+@pytest.mark.parametrize("model", ALGORITHMS.values(), ids=lambda m: m.name)
+def test_every_algorithm_of_the_table_is_named(model: Model) -> None:
+    check_named(model)
+
+
+UNIT = Scheme("bf16", "bf16", "fp32", 4, "split", 2, alignment_bits=21, kept_bits=20, rounding="rtz")
+
+
+@functools.cache
+def of_unit() -> Inference:
+    found = infer(box(UNIT), "bf16")
+    assert found.scheme == UNIT
+    return found
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["alignment_bits", "alignment", "normalised", "kept_bits", "rounding", "joins", "products", "flush_inputs",
+     "flush_products", "flush_results", "length", "parts", "reverse"],
+)  # fmt: skip
+def test_a_unit_with_one_parameter_off_is_told_apart(field: str) -> None:
+    """And the evidence holds: a question that the one answers so and the other does not."""
+    unit, one = UNIT, of_unit()
+    other: Any = {"alignment": "rtn", "rounding": "rne", "joins": "rtz", "products": "rounded"}.get(field)
+    if other is None:
+        value = getattr(unit, field)
+        other = not value if isinstance(value, bool) else value + 1
+    changed = dataclasses.replace(unit, **{field: other})
+    assert infer(box(changed), "bf16").scheme == changed
+    if field in {e.field for e in one.evidence}:
+        proofs = [e for e in one.evidence if e.field == field and other in e.refuted]
+        for e in proofs:
+            assert (
+                float(unit.dot(e.a[None], e.b[None], [e.c])[0])
+                == e.d
+                != float(changed.dot(e.a[None], e.b[None], [e.c])[0])
+            )
+
+
+# --- units that nobody here wrote ----------------------------------------------------------------------------------
+
+
+def backwards(a: Array, b: Array, c: Array) -> Array:
+    """A user's accelerator: FP32 sums of three products each, from the right, onto c."""
+    products, total = a * b, c.copy()
+    for end in range(a.shape[1], 0, -3):
+        part = np.zeros(len(a), np.float32)
+        for k in range(end - 1, max(end - 4, -1), -1):
+            part = part + products[:, k]
+        total = total + part
+    return total
+
+
+def test_a_users_accelerator() -> None:
+    found = infer(backwards, "fp32")
+    scheme = found.scheme
+    assert scheme is not None
+    assert (scheme.order, scheme.parts, scheme.length, scheme.reverse, scheme.c) == ("promoted", 3, 1, True, "first")
+    assert (scheme.products, scheme.rounding, scheme.joins, scheme.kept_bits) == ("rounded", "rne", "rne", 23)
+    assert not found.equals
+    a, b, c = np.random.default_rng(0).standard_normal((3, 50, 50)).astype(np.float32)
+    assert np.array_equal(found.dot(a, b, c[:, 0]), backwards(a, b, c[:, 0]))
+    assert "promoted 3, 1 products a step, k descending, c first" in str(found)
+
+
+def test_numpys_matrix_product() -> None:
+    """Whatever order BLAS takes for this size, the record computes it, or says that it does not know it."""
+    found = infer(np.matmul, "fp32")
+    assert found.scheme is not None
+    assert found.scheme.c == "none"
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((16, 64), np.float32), rng.standard_normal((64, 16), np.float32)
+    want = np.matmul(a, b)
+    assert np.array_equal(found.dot(np.repeat(a, 16, axis=0), np.tile(b.T, (16, 1))).reshape(16, 16), want)
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "bf16"])
+def test_torchs_matrix_product(fmt: str) -> None:
+    torch = pytest.importorskip("torch")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[fmt]
+
+    def product(a: Array, b: Array) -> Any:
+        return (torch.from_numpy(a).to(dtype) @ torch.from_numpy(b).to(dtype)).float()
+
+    try:
+        found = infer(product, fmt, fmt)
+    except LabError as error:
+        pytest.skip(f"what torch calls on this CPU is no sum of steps: {error}")
+    a, b = (np.asarray(fplab.quantize(x, fmt)) for x in np.random.default_rng(2).standard_normal((2, 16, 64)))
+    want = product(a, np.ascontiguousarray(b.T)).numpy()
+    assert np.array_equal(found.dot(np.repeat(a, 16, axis=0), np.tile(b, (16, 1))).reshape(16, 16), want)
+    assert found.evidence
+
+
+def test_forms_of_a_product() -> None:
+    """Rows, matrices and vectors, with c and without, of one unit."""
+    unit = Scheme("fp16", "fp16", "fp32", 4, alignment_bits=22, rounding="rtz")
+    rowed = lambda a, b, c: unit.dot(a, b, c)  # noqa: E731
+
+    def matrices(a: Array, b: Array, c: Array) -> Array:
+        return np.stack([unit.dot(np.tile(row, (len(z), 1)), b.T, z) for row, z in zip(a, c, strict=True)])
+
+    forms: list[Any] = [rowed, matrices, lambda a, b, c: unit.dot(a[None], b[None], [c])[0]]
+    for f in forms:
+        assert infer(f, k=16).scheme == unit
+    assert infer(lambda a, b: unit.dot(a, b), k=16).scheme == dataclasses.replace(unit, c="none")
+
+
+# --- what is no product --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("f", "text"),
+    [
+        ("dot", "f='dot' is not callable; it must take a, b and c, or a and b, and return their product"),
+        (
+            lambda a, b, c: a,
+            r"f takes no form of a product. Allowed.*rows: a and b \(N, K\).*f returned shape \(3, 64\)",
+        ),
+        (lambda a, b, c: None, "f returned None; it must return its result"),
+        (lambda a, b, c: np.full(len(a), np.nan), "f gives NaN for finite operands: 0.0"),
+        (lambda a, b, c: (a * b).sum(1) + c + 1, "f gives 65 for 64 products of 1 and 1 and c = 0; a product gives 64"),
+        (lambda a, b, c: (a * b).max(1) * 64 + c, "no order of its additions can be seen"),
+        (lambda a, b, c: np.sort((a * b) ** 2, 1).sum(1) + c, "no order of its additions|no arithmetic that is known"),
+    ],
+)
+def test_what_is_no_product_is_refused(f: Any, text: str) -> None:
+    with pytest.raises(LabError, match=text) as caught:
+        infer(f)
+    assert str(caught.value).startswith("fplab.tensorcore.infer(")
+
+
+def test_what_changes_from_call_to_call_is_refused() -> None:
+    calls = itertools.count()
+
+    def restless(a: Array, b: Array, c: Array) -> Array:
+        return np.asarray(
+            (a * b).sum(1) + c + (1 + next(calls) % 2) * np.float32(2**-20) * (np.count_nonzero(a) < len(a) * 20)
+        )
+
+    with pytest.raises(
+        LabError, match=r"asked again|no fixed order|does not add in one order|gives .* for 64 products"
+    ):
+        infer(restless)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(LabError, match="k=3 is not possible; allowed: 8 to 4096"):
+        infer(backwards, k=3)
+    with pytest.raises(LabError, match="order='zigzag' is not possible; allowed: chain, pairwise"):
+        Scheme("fp16", "fp16", "fp32", order="zigzag")
+    with pytest.raises(LabError, match="this order is known for 3 products, and k=4"):
+        Scheme("fp16", "fp16", "fp32", order=SumTree.of((0, (1, 2))), c="none").dot(np.ones((1, 4)), np.ones((1, 4)))
+    with pytest.raises(LabError, match=r"a has shape \(2, 3\) and b \(2, 4\)"):
+        Scheme("fp16", "fp16", "fp32").dot(np.ones((2, 3)), np.ones((2, 4)))
+
+
+# --- the record computes what its words say ------------------------------------------------------------------------
+
+
+def slowly(scheme: Scheme, a: Array, b: Array, c: float) -> float:
+    """The definition on Fractions: every node of the tree, in turn."""
+    fa, fb, fd, sums = get(scheme.a), get(scheme.b), get(scheme.output), scheme.sums
+    k, tree = len(a), scheme.tree(len(a))
+
+    def exponent(x: Fraction, emin: int) -> int:
+        e = emin
+        while abs(x) >= Fraction(2) ** (e + 1):
+            e += 1
+        return e
+
+    def to_grid(x: Fraction, quantum: Fraction, rounding: str) -> Fraction:
+        down, rest = divmod(x / quantum, 1)
+        tie, above = rest * 2 == 1, rest * 2 > 1
+        up = {"rtn": False, "rtp": rest > 0, "rtz": x < 0 and rest > 0, "rna": above or (tie and x > 0),
+              "rne": above or (tie and down % 2 == 1)}[rounding]  # fmt: skip
+        return (down + up) * quantum
+
+    def fitted(x: Fraction, form: Any, rounding: str) -> Fraction:
+        return to_grid(x, Fraction(2) ** (exponent(x, form.emin) - form.fraction_bits), rounding)
+
+    def settled(x: Fraction, rounding: str) -> Fraction:
+        x = fitted(x, sums, rounding)
+        return Fraction(0) if scheme.flush_results and abs(x) < Fraction(2) ** sums.emin else x
+
+    def operand(x: float, form: Any) -> Fraction:
+        value = Fraction(float(x))
+        return Fraction(0) if scheme.flush_inputs and abs(value) < Fraction(2) ** form.emin else value
+
+    terms: list[tuple[Fraction, int]] = []
+    alone = scheme.products == "rounded" or (scheme.length == 1 and scheme.order in ("pairwise", "groups"))
+    for x, y in ((operand(p, fa), operand(q, fb)) for p, q in zip(a, b, strict=True)):
+        product = x * y
+        if scheme.flush_products and abs(product) < Fraction(2) ** sums.emin:
+            product = Fraction(0)
+        if alone:
+            product = settled(product, scheme.rounding)
+            terms.append((product, exponent(product, sums.emin)))
+        else:
+            e = exponent(product, -400) if scheme.normalised else exponent(x, fa.emin) + exponent(y, fb.emin)
+            terms.append((product, e))
+    if scheme.c != "none":
+        z = operand(c, fd)
+        terms.append((z, exponent(z, sums.emin)))
+    for children in tree.nodes:
+        step = any(i < k for i in children)
+        if scheme.length == 1 and not alone and len(children) == 2 and max(children) < k:
+            first = children[-1 if scheme.reverse else 0]
+            value = settled(terms[first][0], scheme.rounding)
+            terms[first] = value, exponent(value, sums.emin)
+        parts = [terms[i] for i in children]
+        if step and scheme.alignment_bits is not None and any(v for v, _ in parts):
+            quantum = Fraction(2) ** (max(e for v, e in parts if v) - scheme.alignment_bits)
+            parts = [(to_grid(v, quantum, scheme.alignment), e) for v, e in parts]
+        total = settled(sum((v for v, _ in parts), Fraction(0)), scheme.rounding if step else scheme.joins)
+        terms.append((total, exponent(total, sums.emin)))
+    return float(fitted(settled(terms[-1][0], scheme.rounding), fd, scheme.store))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_fast_record_is_the_slow_one(seed: int) -> None:
+    scheme = synthetic(seed)
+    for k, spread in ((7, 0), (16, 12), (33, 30)):
+        a, b, c = rows(scheme, 4, k, seed)
+        rng = np.random.default_rng(seed)
+        a, b = (
+            np.asarray(fplab.quantize(np.ldexp(x, -rng.integers(0, spread + 1, x.shape)), scheme.a)) for x in (a, b)
+        )
+        c = c if scheme.c != "none" else np.zeros(4)
+        want = [slowly(scheme, *row) for row in zip(a, b, c, strict=True)]
+        assert scheme.dot(a, b, c).tolist() == want
+
+
+def test_special_operands() -> None:
+    scheme = Scheme("fp16", "fp16", "fp32")
+    a = [[np.inf, 1], [np.inf, -np.inf], [np.nan, 1], [0, 1]]
+    got = scheme.dot(a, np.ones((4, 2)), [0, 0, 0, np.inf])
+    assert np.array_equal(got, [np.inf, np.nan, np.nan, np.inf], equal_nan=True)
+    assert np.isinf(Scheme("bf16", "bf16", "fp32").dot([[2.0**100]], [[2.0**100]])).all()
+
+
+def test_sums_rounded_to_odd_round_as_once() -> None:
+    rng = np.random.default_rng(5)
+    terms = [np.ldexp(rng.integers(-(2**30), 2**30, 400).astype(float), rng.integers(-60, 60, 400)) for _ in range(5)]
+    odd = exact_sum(terms)
+    for n in range(400):
+        total = sum((Fraction(float(t[n])) for t in terms), Fraction(0))
+        nearest = float(total)  # Python rounds a Fraction once
+        if Fraction(nearest) == total:
+            assert odd[n] == nearest
+        else:
+            assert int(odd[n : n + 1].view(np.int64)[0]) & 1
+            assert abs(Fraction(float(odd[n])) - total) < abs(Fraction(float(np.spacing(odd[n]))))
+
+
+def test_an_answer_in_words() -> None:
+    found = infer(lambda a, b, c: dot(a, b, c, gpu="V100"))
+    text = str(found)
+    assert text.startswith(
+        f"{found.calls:,} calls of f, {found.rows:,} sums.\nIt computes as V100 mma.k4 fp16->fp32 of the table."
+    )
+    assert "bits after alignment to the largest term: 23" in text
+    assert "Open: subnormal products taken for zeros; True would give the same for everything asked." in text
