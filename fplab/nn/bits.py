@@ -27,6 +27,11 @@ FORMATS: dict[torch.dtype, str] = {
     torch.float8_e5m2fnuz: "e5m2fnuz",
 }
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in FORMATS.items()}
+_PLAIN = {
+    torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4",
+    torch.int16: "<i2", torch.int8: "|i1", torch.uint8: "|u1", torch.bool: "|b1",
+}  # fmt: skip
+_TENSOR = torch.Tensor.__torch_dispatch__  # of tensors that are memory, and no class of someone's own
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -38,6 +43,40 @@ def format_of(dtype: torch.dtype) -> str:
     return FORMATS[dtype]
 
 
+class _Memory:
+    """A tensor's memory as numpy asks for it; the array that is made of it keeps the tensor alive."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, size = tensor, tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3, "data": (tensor.data_ptr(), False), "typestr": _PLAIN[tensor.dtype],
+            "shape": tuple(tensor.shape), "strides": tuple(size * step for step in tensor.stride()),
+        }  # fmt: skip
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor that is spread over several (a DTensor), on its own memory; others as is."""
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    with torch.no_grad():
+        held: torch.Tensor = tensor.to_local()
+    return held
+
+
+def array(tensor: torch.Tensor) -> Array:
+    """A tensor of a dtype of numpy's as an array on the same memory, copied first if it is not on the CPU.
+
+    ``Tensor.numpy`` marks the memory for good as not to be resized, and FSDP2 frees parameters by resizing them.
+    Of a DTensor it is the part that this process holds.
+    """
+    plain = local(tensor).detach().cpu()
+    memory = type(plain).__torch_dispatch__ is _TENSOR and plain.layout == torch.strided and plain.numel()
+    if not memory or plain.is_neg() or plain.dtype not in _PLAIN:
+        found: Array = plain.resolve_neg().numpy()
+        return found
+    return np.asarray(_Memory(plain))
+
+
 def values(tensor: torch.Tensor) -> Array:
     """A tensor's values, float64 for float64 and float32 for all narrower formats, in the tensor's shape and strides.
 
@@ -47,8 +86,7 @@ def values(tensor: torch.Tensor) -> Array:
     if plain.dtype not in (torch.float32, torch.float64):
         format_of(plain.dtype)
         plain = plain.to(torch.float32)
-    found: Array = plain.cpu().numpy()
-    return found
+    return array(plain)
 
 
 def tensor(array: Array, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -65,8 +103,7 @@ def tensor(array: Array, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def codes(tensor: torch.Tensor) -> Array:
     """The bits of a tensor of any dtype as unsigned integers of its width and shape."""
     size = tensor.element_size()
-    signed: Array = tensor.detach().contiguous().view(_SIGNED[size]).cpu().numpy()
-    return signed.view(f"u{size}")
+    return array(tensor.detach().contiguous().view(_SIGNED[size])).view(f"u{size}")
 
 
 def from_codes(array: Array, fmt: str) -> torch.Tensor:

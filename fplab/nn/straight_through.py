@@ -15,7 +15,7 @@ from .. import floats, formats
 from ..errors import LabError, quotes_call
 from ..formats import Format, FormatLike, Overflow, Rounding
 from ..plans import options, seed_bits
-from .bits import FORMATS
+from .bits import FORMATS, array, local
 from .witness import rounded
 
 CARRIERS = {dtype: FORMATS[dtype] for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
@@ -42,9 +42,15 @@ class Cast:
         if self.fmt is None:
             return x
         demand_carrier(x.dtype, self.fmt)
-        rounding = (self.rounding, self.overflow, self.subnormals)
-        result = floats.quantize(x.detach(), self.fmt, *rounding, seed=self.seed, nan=self.nan)
-        return rounded(x, torch.as_tensor(result).to(x.dtype), self.fmt.name)
+        rounding, held = (self.rounding, self.overflow, self.subnormals), local(x).detach()
+        given = array(held) if held.dtype in (torch.float32, torch.float64) and held.device.type == "cpu" else held
+        found = floats.quantize(given, self.fmt, *rounding, seed=self.seed, nan=self.nan)
+        result = torch.as_tensor(found).to(x.dtype)
+        if hasattr(x, "to_local"):
+            from torch.distributed.tensor import DTensor  # loaded already, as x is one
+
+            return DTensor.from_local(result, x.device_mesh, x.placements, shape=x.shape, stride=x.stride())
+        return rounded(x, result, self.fmt.name)
 
 
 def holds(carrier: Format, fmt: Format) -> bool:

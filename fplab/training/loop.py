@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import LabError, door, own_integer
+from ..nn import bits
 from .data import Digits
 from .network import layers, tensors
 from .tasks import epochs
@@ -186,4 +187,4 @@ def train(
 
 def copied(tensor: torch.Tensor) -> np.ndarray:
     """A tensor's values as a numpy array of its own."""
-    return np.array(tensor.detach().numpy())
+    return np.array(bits.array(tensor))

@@ -71,7 +71,7 @@ def elements(name: str, tensor: Tensor) -> tuple[Array, str]:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
         raise LabError(f"{name} of {tensor.dtype} does not exist; allowed: {allowed}.")
     fmt = FORMATS[tensor.dtype]
-    codes: Array = tensor.detach().view(torch.uint8).contiguous().numpy()
+    codes = bits.array(tensor.detach().view(torch.uint8).contiguous())
     if fmt == "e2m1":
         codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 2 * codes.shape[-1])
     return values_of(codes, get(fmt)), fmt
@@ -86,7 +86,7 @@ def blocked(name: str, scale: Tensor, rows: int, k: int, kind: int) -> Array:
             f"{name}: scales of {rows} rows of {k} in blocks of {block} are {tiles[0]} x {tiles[1]} of {dtype}, in "
             f"tiles of 128 x 4; given: {scale.numel()} of {scale.dtype}."
         )
-    codes = scale.detach().contiguous().view(torch.uint8).numpy().reshape(-1)
+    codes = bits.array(scale.detach().contiguous().view(torch.uint8)).reshape(-1)
     return values_of(unswizzled(codes, rows, -(-k // block)), get(fmt))
 
 
@@ -104,7 +104,7 @@ def operand(name: str, tensor: Tensor, kind: int, scale: Tensor, whole: Tensor |
     fits = scale.numel() == shape[0] * shape[1] and (kind in (TENSOR, ROW) or tuple(scale.shape) == shape)
     if scale.dtype != torch.float32 or not fits:
         raise LabError(f"{name}: scales of {shape} of torch.float32 are needed; given: {_said(scale)}.")
-    scales: Array = scale.detach().reshape(shape).numpy()
+    scales = bits.array(scale.detach().reshape(shape))
     if kind == SQUARE:
         kind, scales = BY_128, np.repeat(scales, 128, 0)[:rows]
     return Operand(values, fmt, kind, scales)

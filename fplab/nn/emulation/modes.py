@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
@@ -33,6 +34,7 @@ from torch.overrides import _push_mode as _push_calls
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from ...errors import LabError
+from ..bits import local
 from . import operations
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
 from .places import Place, saved_through
@@ -106,6 +108,8 @@ class Mode(TorchDispatchMode):
     def _operation(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if getattr(_LOCAL, "busy", False):
             return func(*args, **kwargs)
+        if any(issubclass(t, FakeTensor) for t in types):
+            return func(*args, **kwargs)  # shapes without values, as DTensor asks what an operation will give
         if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first, into operations that come back
         self.link()
@@ -204,7 +208,8 @@ class Mode(TorchDispatchMode):
             if not isinstance(tensor, torch.Tensor):
                 continue
             try:
-                self._gradients[tensor.untyped_storage().data_ptr()] = tensor
+                held = local(tensor)
+                self._gradients[held.untyped_storage().data_ptr()] = held
             except (NotImplementedError, RuntimeError):
                 self._opaque = True
 
@@ -348,7 +353,7 @@ def _saved(node: Any) -> set[int]:
     """The addresses of what a node saved in the forward pass."""
     names = [name for name in dir(node) if name.startswith("_saved_")]
     tensors = [getattr(node, name) for name in names]
-    return {t.untyped_storage().data_ptr() for t in tensors if isinstance(t, torch.Tensor)}
+    return {local(t).untyped_storage().data_ptr() for t in tensors if isinstance(t, torch.Tensor)}
 
 
 def _nested(args: Any) -> bool:

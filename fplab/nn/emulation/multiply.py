@@ -124,7 +124,7 @@ class Products:
         dtype: str,
     ) -> Scaled:  # fmt: skip
         """An operand quantised along K."""
-        array: Array = _on_cpu(tensor).to(torch.float32).numpy()
+        array: Array = bits.array(_on_cpu(tensor).to(torch.float32))
         side, back = int(axis == -2), self.turn is not None
         amax: float | None = None
         if recipe.amax_history_len and operand.record.block == "tensor":
@@ -148,7 +148,7 @@ class Products:
             plain = plain.to(HALVES[fmt])
         own = OWN.get(plain.dtype) == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
-        array: Array = plain.contiguous().to(wide).numpy()
+        array: Array = bits.array(plain.contiguous().to(wide))
         if own:
             return array, 1.0
         form = get(fmt)

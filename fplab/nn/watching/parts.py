@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..bits import array, local
 from .origins import ROOT
 from .tensors import bits
 
@@ -26,7 +27,8 @@ class Parts:
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters = tuple(parameters)
-        sizes = [2 * p.tensor.numel() if p.tensor.is_complex() else p.tensor.numel() for p in self.parameters]
+        held = [local(p.tensor) for p in self.parameters]
+        sizes = [2 * t.numel() if t.is_complex() else t.numel() for t in held]
         self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.layers = tuple(dict.fromkeys(p.layer for p in self.parameters))
         first = [next(i for i, p in enumerate(self.parameters) if p.layer == layer) for layer in self.layers]
@@ -39,8 +41,8 @@ class Parts:
         buffer = self._buffers.get(use)
         if buffer is None:  # fresh memory for each copy would cost more than the copying
             buffer = self._buffers[use] = torch.empty(int(self.offsets[-1]), dtype=torch.float32)
-        joined: Array = buffer.numpy()
-        tensors = [take(p) for p in self.parameters]
+        joined = array(buffer)
+        tensors = [local(take(p)) for p in self.parameters]
         if all(t.dtype is torch.float32 and t.device.type == "cpu" and t.layout is torch.strided for t in tensors):
             if tensors:
                 torch.cat([t.detach().reshape(-1) for t in tensors], out=buffer)
@@ -54,7 +56,7 @@ class Parts:
         buffer = self._buffers.get(use)
         if buffer is None:
             buffer = self._buffers[use] = torch.empty(after.size, dtype=torch.float32)
-        found: Array = buffer.numpy()
+        found = array(buffer)
         with np.errstate(all="ignore"):
             np.subtract(after, before, out=found)
         return found

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..bits import array, local
+
 Array = np.ndarray[Any, Any]
 _wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
 
@@ -31,7 +33,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor | None:
     """A tensor's values as a flat dense tensor without history; None where it has none that can be read."""
     if tensor.device.type == "meta" or tensor.is_nested or _wrapped(tensor):
         return None
-    plain = tensor.detach()
+    plain = local(tensor).detach()
     if plain.layout is not torch.strided:
         plain = plain.to_dense()
     if plain.is_complex():
@@ -51,10 +53,10 @@ def bits(tensor: torch.Tensor) -> Array | None:
     if values.device.type != "cpu":
         values = values.cpu()
     if values.dtype is torch.float32:
-        found: Array = values.resolve_neg().numpy().view(np.uint32)
+        found: Array = array(values).view(np.uint32)
         return found
     if values.dtype is torch.float64:
         from ...floats import quantize
 
-        return np.asarray(quantize(values.resolve_neg().numpy(), "fp32", "odd"), np.float32).view(np.uint32)
-    return values.float().numpy().view(np.uint32)
+        return np.asarray(quantize(array(values), "fp32", "odd"), np.float32).view(np.uint32)
+    return array(values.float()).view(np.uint32)

@@ -14,6 +14,7 @@ from ...codebooks.blockwise import block_count
 from ...codebooks.thresholds import floors, padded, plan, thresholds
 from ...errors import LabError
 from ...kernels.optim8 import BLOCKWISE, WHOLE, Coding, Numbers, first_bad
+from ...nn import bits
 from ...threads import split
 from ..optimizers.base import LabOptimizer
 from .options import CHECKS, SIGNS, books_of
@@ -55,8 +56,7 @@ def keyed(book: Codebook, sign: str) -> bool:
 
 
 def flat(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().reshape(-1).numpy()
-    return array
+    return bits.array(tensor.detach().reshape(-1))
 
 
 class Options(TypedDict, total=False):
@@ -82,6 +82,8 @@ class EightBit(LabOptimizer):
     Takes float32, float16 and bfloat16 parameters on the CPU; a 16-bit one is updated in float32 and rounded once to
     nearest. A tensor of fewer than ``min_8bit_size`` elements, or whose ``fplab_state_bits`` is 32 (as
     :class:`StableEmbedding` says of its weight), or in a group with ``state_bits=32``, keeps float32 states.
+    Of a DTensor (FSDP2, tensor parallel) each process updates its part, whose blocks begin where the part begins: the
+    bits are those of one process where parts are whole blocks.
 
     Of ``state[p]``: ``step``; ``state1`` and ``state2``, uint8 of p's shape (float32 where they are 32-bit); and
     ``absmax1`` and ``absmax2``, float32 (blocks,).
@@ -138,13 +140,14 @@ class EightBit(LabOptimizer):
 
     def _update(self, p: Tensor, gradient: Tensor, number: int, place: int) -> None:
         """Update one parameter by its gradient, in place if it is contiguous float32, else through a copy."""
+        whole, p, gradient = p, bits.local(p), bits.local(gradient)  # one object where nothing is spread over processes
         weight, slope = (x.detach().to(torch.float32).contiguous() for x in (p, gradient))
         if self.param_groups[number].get("maximize"):  # states of before this option lack it
             slope = -slope
         w, g = flat(weight), flat(slope)
-        group, state = self.param_groups[number], self.state[p]
+        group, state = self.param_groups[number], self.state[whole]
         if not state:
-            self._start(p, state, group)
+            self._start(whole, state, group)
         self._demand_fitting(p, state, group, place)
         state["step"] += 1
         numbers = self.numbers({**group, "lr": float(group["lr"])}, state["step"])
@@ -171,11 +174,11 @@ class EightBit(LabOptimizer):
 
     def _start(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """States of zero: code and scale 0, which read as 0 whatever the codebook."""
-        n = p.numel()
-        whole = group["state_bits"] == 32 or getattr(p, STATE_BITS, 8) == 32 or n < group["min_8bit_size"]
+        whole = group["state_bits"] == 32 or getattr(p, STATE_BITS, 8) == 32 or p.numel() < group["min_8bit_size"]
+        shape, n = bits.local(p).shape, bits.local(p).numel()
         state["step"] = 0
         for name in self.kind.names:
-            state[f"state{name}"] = torch.zeros(p.shape, dtype=torch.float32 if whole else torch.uint8)
+            state[f"state{name}"] = torch.zeros(shape, dtype=torch.float32 if whole else torch.uint8)
             if not whole:
                 state[f"absmax{name}"] = torch.zeros(block_count(n, group["block"] or max(n, 1)), dtype=torch.float32)
 

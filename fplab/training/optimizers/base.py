@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...errors import LabError, quotes_class
+from ...nn import bits
 from .options import CHECKS, Check, checked, parameters
 
 
@@ -118,7 +119,7 @@ class LabOptimizer(torch.optim.Optimizer):
             for index, p in zip(saved["params"], group["params"], strict=False):
                 for name in self._shaped(group):
                     held = state_dict["state"].get(index, {}).get(name)
-                    if held is not None and held.shape != p.shape:
+                    if held is not None and held.shape not in (p.shape, bits.local(p).shape):
                         raise LabError(
                             f"{name!r} of parameter {index} of the state_dict has shape {tuple(held.shape)}, the "
                             f"parameter {tuple(p.shape)}; it is of another model."

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import LabError
 from ...formats import FormatLike
+from ...nn import bits
 from . import programs
 from .arithmetic import rounded
 from .base import LabOptimizer
@@ -106,7 +107,7 @@ class FormatOptimizer(LabOptimizer):
         execute(self._whole_program(group, chosen), values, chosen.of, seeds, scratch)
         _store(p, rounded("hold", weight, fmt=chosen.weights) if chosen.update == "master" else weight)
         if self.observer and before is not None:
-            shown = (x.reshape(p.shape).copy() for x in (before, values["update"], weight))
+            shown = (x.reshape(bits.local(p).shape).copy() for x in (before, values["update"], weight))
             self.observer(p, *shown)
 
     def _whole_program(self, group: dict[str, Any], chosen: Precision) -> Program:
@@ -121,11 +122,12 @@ class FormatOptimizer(LabOptimizer):
 
 def _flat(tensor: torch.Tensor) -> np.ndarray:
     """A tensor's values as a float32 array (n,), shared where they lie in order on the CPU."""
-    return np.asarray(tensor.detach().float().contiguous().view(-1).cpu().numpy())
+    return bits.array(bits.local(tensor).detach().float().contiguous().view(-1))
 
 
 def _store(parameter: torch.Tensor, values: np.ndarray) -> None:
     """Write values back into a tensor; where they already are its own memory, only tell autograd that it changed."""
+    parameter = bits.local(parameter)
     if parameter.data_ptr() == values.ctypes.data:
         torch.autograd.graph.increment_version(parameter)
         return

@@ -72,6 +72,20 @@ class AmaxScaling:
             seen.append(amax)
         return power_of_two_scale(largest, self.format_of(role).max, self.margin) if largest > 0 else 1.0
 
+    def synchronize(self) -> None:
+        """Between two steps: let the last amax of every role be the largest over the ranks of torch.distributed.
+
+        All ranks must have met the same roles, which they have if they run the same model; without it each scales
+        by what it saw itself. In one process it does nothing.
+        """
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return
+        roles = sorted(role for role, seen in self._seen.items() if seen)
+        last = torch.tensor([self._seen[role][-1] for role in roles], dtype=torch.float64)
+        torch.distributed.all_reduce(last, torch.distributed.ReduceOp.MAX)
+        for role, amax in zip(roles, last.tolist(), strict=True):
+            self._seen[role][-1] = amax
+
     def state_dict(self) -> dict[str, Any]:
         """The history of every role, and what it was made with."""
         return {**self._settings(), "seen": {role: list(amaxes) for role, amaxes in self._seen.items()}}

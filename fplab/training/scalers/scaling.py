@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ...errors import LabError, quotes_class
 from ...formats import FormatLike, get
+from ...nn import bits
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, checked_scale, unscaled
 
 
@@ -182,7 +183,7 @@ class Scaler:
                 'compute in FP16, or pass gradients="fp16" and hold FP16 values in float32 tensors.'
             )
         wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        result = torch.from_numpy(unscaled(wide.cpu().numpy(), self._now.scale, self.machine.divides))
+        result = torch.from_numpy(unscaled(bits.array(wide), self._now.scale, self.machine.divides))
         gradient.copy_(self._held(result))
 
     def _held(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -191,7 +192,7 @@ class Scaler:
             return gradient
         from ...floats import quantize
 
-        return torch.from_numpy(np.asarray(quantize(gradient.float().numpy(), self.gradients)))
+        return torch.from_numpy(np.asarray(quantize(bits.array(gradient.float()), self.gradients)))
 
 
 def _gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:

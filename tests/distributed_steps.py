@@ -1,0 +1,216 @@
+"""Three steps of a small network under a strategy of torch.distributed: ``python FILE STRATEGY OUT`` under torchrun.
+
+Each rank takes its part of every batch, and for each of :data:`WHATS` trains a network anew; rank 0 writes what it
+has. :func:`alone` is the same in one process, which takes the ranks' parts one after the other and adds their gradients
+in the order in which gloo adds them.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from fplab.nn import emulate, formats, watch
+from fplab.parallel import gloo
+from fplab.training import Adam8bit, AdamW, AmaxScaling
+
+STEPS, BATCH, WIDTH = 3, 16, 32
+WHATS = ("plain", "emulate", "scaled", "watch", "formats", "optimizer", "8-bit")
+Found = dict[str, Any]
+
+
+def network() -> nn.Sequential:
+    """Two layers, of whose widths 2 and 4 ranks have equal parts."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+
+
+def batches() -> torch.Tensor:
+    return torch.randn(STEPS, BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def part(batch: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    return batch[rank * BATCH // ranks : (rank + 1) * BATCH // ranks]
+
+
+def optimizer_of(what: str, net: nn.Module) -> Any:
+    if what == "optimizer":
+        return AdamW(net.parameters(), 1e-2)
+    if what == "8-bit":
+        return Adam8bit(net.parameters(), 1e-2, min_8bit_size=0, block=8)
+    return torch.optim.SGD(net.parameters(), 0.125)
+
+
+def block(what: str, net: nn.Module, scaling: AmaxScaling) -> Any:
+    """The lab's part of a step; without "plain" and "watch" every step is in a GPU's bits too."""
+    if what == "formats":
+        return formats(net, weights="e4m3", activations="bf16")
+    if what == "scaled":
+        return emulate("H100", "e4m3", gradients="e5m2", scaling=scaling)
+    return nullcontext() if what in ("plain", "watch") else emulate("H100")
+
+
+def step(net: nn.Module, what: str, scaling: AmaxScaling, x: torch.Tensor) -> torch.Tensor:
+    with block(what, net, scaling):
+        loss = net(x).square().mean()
+        loss.backward()
+    return loss.detach()
+
+
+def train(net: nn.Module, what: str, own: Callable[[torch.Tensor], torch.Tensor]) -> Found:
+    optimizer, scaling, losses, said = optimizer_of(what, net), AmaxScaling(), [], ""
+    with watch(net, optimizer) if what == "watch" else nullcontext() as session:
+        for batch in batches():
+            losses.append(step(net, what, scaling, own(batch)))
+            if what == "scaled":
+                scaling.synchronize()
+            optimizer.step()
+            optimizer.zero_grad()
+    if session is not None:
+        said = str(session.report())
+    held = [p.to_local() if isinstance(p, DTensor) else p for p in net.parameters()]
+    return {
+        "losses": torch.stack(losses), "said": said, "resizable": [t.untyped_storage().resizable() for t in held],
+        "weights": [(p.full_tensor() if isinstance(p, DTensor) else p).detach().clone() for p in net.parameters()],
+    }  # fmt: skip
+
+
+# --- one process ----------------------------------------------------------------------------------------------------
+
+
+def alone(strategy: str, what: str, ranks: int) -> Found:
+    """What rank 0 has after the steps, computed in one process."""
+    net = network()
+    optimizer, losses = optimizer_of(what, net), []
+    scalings = [AmaxScaling() for _ in range(ranks)]
+    for batch in batches():
+        each = []
+        for rank in range(ranks):
+            losses.append(step(net, what, scalings[rank], part(batch, rank, ranks)))
+            each.append([p.grad.clone() / ranks for p in net.parameters()])
+            net.zero_grad()
+        together(scalings)
+        total = in_shards(each) if strategy == "fsdp2" else in_one_buffer(each, len(losses) > ranks)
+        for p, gradient in zip(net.parameters(), total, strict=True):
+            p.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"losses": torch.stack(losses[::ranks]), "weights": [p.detach() for p in net.parameters()]}
+
+
+def together(scalings: list[AmaxScaling]) -> None:
+    """As ``synchronize`` does it."""
+    for role in scalings[0]._seen:
+        largest = max(scaling._seen[role][-1] for scaling in scalings)
+        for scaling in scalings:
+            scaling._seen[role][-1] = largest
+
+
+def in_one_buffer(each: list[list[torch.Tensor]], rebuilt: bool) -> list[torch.Tensor]:
+    """DDP's bucket, the gradients one after the other, in gloo's order for each chunk of it.
+
+    In the first step they lie in the order of the parameters, later in that in which they were ready, from the last.
+    """
+    way = -1 if rebuilt else 1
+    flat = np.stack([torch.cat([g.reshape(-1) for g in grads[::way]]).numpy() for grads in each])
+    parts = torch.from_numpy(gloo.all_reduce(flat)).split([g.numel() for g in each[0][::way]])
+    return [t.reshape(g.shape) for t, g in zip(parts[::way], each[0], strict=True)]
+
+
+def in_shards(each: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    """FSDP2's reduce-scatter: the rows that a rank keeps are added in gloo's order for its chunk."""
+    ranks, result = len(each), []
+    for grads in zip(*each, strict=True):
+        shards = []
+        for rank in range(ranks):
+            rows = [g.chunk(ranks)[rank] for g in grads]
+            first, *others = gloo.order(rank, ranks)
+            total = rows[first].clone()
+            for other in others:
+                total += rows[other]
+            shards.append(total)
+        result.append(torch.cat(shards))
+    return result
+
+
+class _Summed(torch.autograd.Function):
+    """The ranks' parts of a layer's output, added as gloo adds them."""
+
+    @staticmethod
+    def forward(ctx: Any, *parts: torch.Tensor) -> torch.Tensor:
+        ctx.n, flat = len(parts), np.stack([p.detach().numpy().ravel() for p in parts])
+        return torch.from_numpy(gloo.all_reduce(flat)).view(parts[0].shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return gradients * ctx.n
+
+
+def in_slices(what: str, ranks: int) -> Found:
+    """Tensor parallel in one process: each rank's columns, then rows; k of the second layer is cut into the ranks'."""
+    net = network()
+    first, bias, second, last = (p.detach() for p in net.parameters())
+    slices = [[t.clone().requires_grad_() for t in (first.chunk(ranks)[r], bias.chunk(ranks)[r],
+               second.chunk(ranks, 1)[r].contiguous())] for r in range(ranks)]  # fmt: skip
+    end = last.clone().requires_grad_()
+    holder = nn.ParameterList([nn.Parameter(t) for part in slices for t in part] + [nn.Parameter(end)])
+    optimizer, losses = optimizer_of(what, holder), []
+    for x in batches():
+        with block(what, net, AmaxScaling()):
+            parts = []
+            for r in range(ranks):
+                a, b, c = (holder[3 * r + i] for i in range(3))
+                hidden = nn.functional.gelu(nn.functional.linear(x, a, b))
+                parts.append(torch.addmm(holder[3 * ranks] / ranks, hidden, c.T))  # DTensor gives each rank its share
+            loss = _Summed.apply(*parts).square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    each = [torch.cat([holder[3 * r + i] for r in range(ranks)], int(i == 2)).detach() for i in range(3)]
+    return {"losses": torch.stack(losses), "weights": [*each, holder[3 * ranks].detach()]}
+
+
+# --- a process of several -------------------------------------------------------------------------------------------
+
+
+def spread(strategy: str, ranks: int) -> nn.Module:
+    net = network()
+    mesh = init_device_mesh("cpu", (ranks,))
+    if strategy == "ddp":
+        return DistributedDataParallel(net)
+    if strategy == "tensor":
+        return parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    for layer in (net[0], net[2]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)  # type: ignore[return-value]
+
+
+def main(strategy: str, out: str) -> None:
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def own(batch: torch.Tensor) -> torch.Tensor:
+        return batch if strategy == "tensor" else part(batch, rank, ranks)
+
+    found = {what: train(spread(strategy, ranks), what, own) for what in WHATS}
+    if rank == 0:
+        torch.save(found, out)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch's threads of gloo may outlive what they wait for
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Emulation, formats, watch and optimizers inside DDP, FSDP2 and tensor parallel, 2 and 4 real processes of gloo.
+
+Every weight after three steps has the bits that one process computes: gloo adds the ranks' gradients in an order of its
+own, which one process takes as well (:mod:`fplab.parallel.gloo`); tensor parallel also cuts the second layer's k into
+the ranks' parts, and gives each rank its share of the bias.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import distributed_steps
+import numpy as np
+import pytest
+import torch
+from distributed_steps import WHATS, alone, batches, block, in_slices, network
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fplab.nn import bits, emulate
+from fplab.parallel.launching import environment
+from fplab.training import AmaxScaling
+
+ALONE = {"tensor": ("plain", "emulate", "optimizer", "8-bit")}  # of which one process computes the bits; else all
+
+
+@pytest.fixture(scope="module", params=[(s, n) for s in ("ddp", "fsdp2", "tensor") for n in (2, 4)],
+                ids=lambda p: f"{p[0]}-{p[1]}")  # fmt: skip
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int, dict[str, Any]]:
+    """A strategy, the number of its processes, and what rank 0 of them has: one launch for all that is tried in it."""
+    strategy, ranks = request.param
+    out = tmp_path_factory.mktemp("distributed") / "found.pt"
+    start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
+             f"--nproc-per-node={ranks}", str(Path(distributed_steps.__file__)), strategy, str(out)]  # fmt: skip
+    done = subprocess.run(start, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return strategy, ranks, torch.load(out)
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_every_strategy_has_the_bits_of_one_process(ran: tuple[str, int, dict[str, Any]], what: str) -> None:
+    strategy, ranks, found = ran
+    got = found[what]
+    assert all(got["resizable"]), "numpy left its mark on the parameters"
+    assert torch.isfinite(got["losses"]).all()
+    if what == "watch":
+        assert "weights" in got["said"]
+        assert all(map(torch.equal, got["weights"], found["plain"]["weights"])), "watching changes nothing"
+    if what in ALONE.get(strategy, WHATS):
+        want = in_slices(what, ranks) if strategy == "tensor" else alone(strategy, what, ranks)
+        assert torch.equal(got["losses"], want["losses"])
+        assert [torch.equal(a, b) for a, b in zip(got["weights"], want["weights"], strict=True)] == [True] * 4
+    if what not in ("plain", "watch"):
+        assert not torch.equal(got["weights"][0], found["plain"]["weights"][0])
+
+
+@pytest.mark.parametrize("what", ["emulate", "scaled", "formats"])
+def test_parameters_stay_resizable(what: str) -> None:
+    """FSDP2 frees a parameter by making its memory empty, and a view of numpy's forbids that for good."""
+    net, x = network(), batches()[0]
+    with block(what, net, AmaxScaling()):
+        net(x).square().mean().backward()
+    tensors = [x, *net.parameters()]
+    assert all(t.untyped_storage().resizable() for t in tensors)
+    for t in tensors:
+        array = bits.array(t)
+        assert array.shape == t.shape
+        array.reshape(-1)[0] = 7.0
+        assert t.reshape(-1)[0] == 7.0
+    assert all(t.untyped_storage().resizable() for t in tensors)
+
+
+def test_an_array_keeps_its_tensor_alive_and_has_its_strides() -> None:
+    for t in (torch.arange(24.0).reshape(4, 6).T[1:, ::2], torch.tensor(3, dtype=torch.int32), torch.zeros(0, 3)):
+        want = t.clone().numpy()
+        got = bits.array(t)
+        del t
+        assert got.dtype == want.dtype
+        assert np.array_equal(got, want)
+
+
+def test_shapes_without_values_pass_as_dtensor_asks_for_them() -> None:
+    with FakeTensorMode() as fake:
+        x = fake.from_tensor(torch.ones(3, 4))
+    with emulate("H100") as run:
+        assert (x @ x.mT).shape == (3, 3)
+    assert not run.report().rows
+
+
+def test_without_processes_there_is_nothing_to_synchronize() -> None:
+    scaling = AmaxScaling()
+    scaling.scale("a", torch.ones(3))
+    before = scaling.state_dict()
+    scaling.synchronize()
+    assert scaling.state_dict() == before
