@@ -49,7 +49,8 @@ class Cast:
         if hasattr(x, "to_local"):
             from torch.distributed.tensor import DTensor  # loaded already, as x is one
 
-            return DTensor.from_local(result, x.device_mesh, x.placements, shape=x.shape, stride=x.stride())
+            spread: Any = x
+            return DTensor.from_local(result, spread.device_mesh, spread.placements, shape=x.shape, stride=x.stride())
         return rounded(x, result, self.fmt.name)
 
 
