@@ -136,3 +136,26 @@ def test_torch_compile_is_refused_cached_or_not() -> None:
     assert done.returncode == 0, done.stderr
     refused = "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its ow"
     assert done.stdout.splitlines() == ["False", *[refused] * 5, "True"]
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [(lambda: functional.bilinear(X, X, random(2, 72, 72)), "einsum('bi,oij,bj->bo', x, weight, y)"),
+     (lambda: torch.cdist(X, X), "(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1) has no products."),
+     (lambda: torch.linalg.solve_triangular(torch.eye(40), X, upper=True), "Solve before the block"),
+     (lambda: X.to(torch.complex64) @ W.to(torch.complex64), "real and imaginary parts apart"),
+     (lambda: X.to_sparse() @ W, "to_dense() makes a tensor whose products are emulated.")],
+)  # fmt: skip
+def test_a_refusal_says_what_to_write_instead(run: Any, text: str) -> None:
+    with emulate("H100"), pytest.raises(LabError, match=rf"report\(\) then lists it\. .*{re.escape(text)}"):
+        run()
+
+
+def test_what_is_said_instead_runs_and_is_nearly_the_same() -> None:
+    weight = random(2, 72, 72)
+    with emulate("H100") as run:
+        got = torch.einsum("bi,oij,bj->bo", X, weight, X)
+        (X.unsqueeze(-2) - X.unsqueeze(-3)).norm(dim=-1)
+    want = functional.bilinear(X, X, weight)
+    assert (got - want).abs().max() < 2**-8 * want.abs().max()
+    assert {row.operation for row in run.report().rows} == {"bmm"}

@@ -470,6 +470,7 @@ class Search:
 
     def alike_to(self, scheme: Scheme) -> list[Scheme]:
         """Schemes that explain every row asked, too: with another value of a field, and from there of one more."""
+
         def kind(other: Scheme) -> tuple[str, ...]:
             return tuple(name for name in vars(scheme) if getattr(other, name) != getattr(scheme, name))
 

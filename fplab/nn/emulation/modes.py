@@ -196,6 +196,7 @@ class Mode(TorchDispatchMode):
             raise LabError(
                 f"{name} is not emulated ({why}). Its result would have torch's bits, not the {self.run.gpu}'s; "
                 f"allow=[{base!r}] lets it run all the same, and report() then lists it."
+                f"{operations.instead(base)}"
             )
         phase = "forward" if torch._C._current_autograd_node() is None else "backward"
         self.run.log.allowed(self.run.places.here().layer, phase, base)

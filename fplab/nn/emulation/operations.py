@@ -104,6 +104,23 @@ _STRANGER = "an operation that is not torch's own may multiply matrices"
 _UNKNOWN = "it is not among the operations that are known to multiply no matrices"
 
 
+_DISTANCE = "(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1) has no products."
+_SOLVE = "Solve before the block, or multiply by an inverse that was computed before it."
+INSTEAD = {  # what to write, by operation or by the beginning of a kind of tensors
+    "_trilinear": "torch.einsum('bi,oij,bj->bo', x, weight, y) is taken apart into products that are emulated.",
+    "_cdist_forward": _DISTANCE, "_euclidean_dist": _DISTANCE, "linalg_solve_triangular": _SOLVE,
+    "triangular_solve": _SOLVE, "complex": "Multiply real and imaginary parts apart, as torch.view_as_real gives them.",
+    "sparse": "to_dense() makes a tensor whose products are emulated.",
+}  # fmt: skip
+
+
+def instead(name: str) -> str:
+    """What to write instead of an operation that is refused, " ..."; "" where nothing is known."""
+    operation, _, kind = name.partition(" of ")
+    found = (text for key, text in INSTEAD.items() if (kind.startswith(key) if kind else operation == key))
+    return "".join(f" {text}" for text in found)
+
+
 def allowed_names(names: Iterable[str]) -> frozenset[str]:
     """The names of ``allow``, checked: an operation of torch that is refused here, or "library::operation".
 
