@@ -144,18 +144,20 @@ def test_what_just_does_not_fit_says_so(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_fp8_training_takes_less_than_16_bits_and_its_terms_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    """8 bits for the inputs and the casts of the linear layers; all else as under autocast to 16 bits."""
+    """8 bits for the inputs and the casts of the linear layers; all else as under autocast to 16 bits.
+
+    What FlashAttention gave is kept twice, in 8 bits for the projection and in 16 for the backward pass.
+    """
     amp, fp8 = (estimate("llama3-8b", precision=p).fullest for p in ("amp", "fp8"))
     assert fp8.total < amp.total
     assert fp8.states == amp.states
     tokens, h, f, layers = 8192, 4096, 14336, 32
-    assert amp.device["activations"] - fp8.device["activations"] == layers * tokens * (3 * h + f)
+    assert amp.device["activations"] - fp8.device["activations"] == layers * tokens * (3 * h + f - 2 * h)
     inside = layers * (2 * h * h + 2 * h * 1024 + 3 * h * f + 2 * h)
     assert fp8.temporary["8-bit casts of the layers' weights"] == inside
     assert fp8.temporary["16-bit casts of the weights"] == 2 * (fp8.elements - inside)
     sharded = [estimate("llama3-8b", gpus=8, zero=3, precision=p).fullest.temporary for p in ("amp", "fp8")]
-    largest = sharded[0]["gathered layer, next layer"] // 4
-    assert sharded[1] == sharded[0] | {"8-bit casts of the layers' weights": 2 * largest}
+    assert sharded[1] == sharded[0] | {"8-bit casts of the layers' weights": 2 * inside // layers}
     assert "8-bit casts" in said("--preset gpt2 --precision fp8", capsys)
 
 

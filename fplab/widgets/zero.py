@@ -58,7 +58,7 @@ class Act(NamedTuple):
 @functools.cache
 def trace(stage: int) -> tuple[int, list[Act]]:
     """How many ranks there were, and the acts of rank 0; those of the others are the same."""
-    integer("stage", stage, 1, 3)
+    stage = integer("stage", stage, 1, 3)
     found = json.loads((Path(__file__).parent / "data" / "zero.json").read_text(encoding="utf-8"))
     return found["ranks"], [Act(*row) for row in found["stages"][str(stage)]]
 
