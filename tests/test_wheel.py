@@ -92,7 +92,7 @@ def test_commands_work_in_either_language(clean: Path) -> None:
     for words in (["memory", "--preset", "gpt2"], ["exercise", "list"], ["list"]):
         ran = done([clean / "fplab", *words])
         assert (ran.returncode, ran.stderr) == (0, ""), words
-    assert "向最近舍入" in done([clean / "fplab", "inspect", "0.1"], FPLAB_LANG="zh").stdout
+    assert "就近舍入" in done([clean / "fplab", "inspect", "0.1"], FPLAB_LANG="zh").stdout
 
 
 LACKS = '{0} is not installed, which this needs: pip install "fplab[{1}]", or pip install {0} alone.'
