@@ -21,9 +21,9 @@ from fplab.training.loop import one_thread
 from fplab.words import Text
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
-# Names of formats, layers, parameters, optimizers and calls, NaN and infinity, units.
+# Names of formats, layers, parameters, optimizers and calls, NaN and infinity, units; the English beside a term.
 NAMES = (
-    r"report\.table\(\)|Sequential|momentum_buffer|exp_avg|SGD|NaN|FP32|BF16|fp16|bf16|e4m3|e5m2|fp32|"
+    r"report\.table\(\)|Sequential|momentum_buffer|exp_avg|SGD|NaN|FP32|BF16|fp16|bf16|e4m3|e5m2|fp32|binade|"
     r"conv|linear|relu|pool|flatten|weight|inf|nan|ulp|x2\^"
 )
 
