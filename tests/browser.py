@@ -17,7 +17,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync", "--font-render-hinting=none"]  # fmt: skip
 # Milliseconds: a bound for what never comes, not for what is slow. All that is waited for is an event, and what ends in
 # an error ends the waiting.
-PATIENCE = 1_800_000
+PATIENCE = 900_000
+# A kernel that is still not idle by then will not be: a fresh one is started, at most so many.
+KERNEL_PATIENCE, KERNELS = 200_000, 4
 # A cell that has run is numbered. Until the kernel hears of a run, it is idle and no cell waits.
 RUN = """() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle' && (
     document.querySelector('.jp-RenderedText[data-mime-type*=stderr]') ||
@@ -27,11 +29,12 @@ RUN_AGAIN = "([prompt, before]) => /\\[\\d+\\]/.test(prompt.textContent) && prom
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """A lab on its copy of the notebooks, with settings and progress of its own; gives its address."""
+    """A lab on its copy of the notebooks, with settings, history and progress of its own; gives its address."""
     (folder / "figures").symlink_to(SOURCE / "figures")
     own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME")}
     own |= {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
-    environment = {**os.environ, **own, "FPLAB_PROGRESS_DIR": str(folder / "progress"), "FPLAB_LANG": "en"}
+    own |= {"IPYTHONDIR": str(folder / "ipython"), "FPLAB_PROGRESS_DIR": str(folder / "progress"), "FPLAB_LANG": "en"}
+    environment = {**os.environ, **own}
     words = [sys.executable, "-m", "fplab", "lab", str(folder / "notebooks"), "--no-browser", "--port", "18880"]
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -71,10 +74,27 @@ class Person:
             self.complaints.append(text)
 
     def open(self, address: str) -> None:
-        """Open a notebook and wait for its kernel."""
-        self.page.goto(address)
-        self.page.get_by_text("| Idle", exact=False).wait_for()
+        """Open a notebook and wait for its kernel; for another where that one does not come up."""
+        from playwright.sync_api import TimeoutError as TooLate
+
+        for left in reversed(range(KERNELS)):
+            self.page.goto(address)
+            try:
+                self.page.get_by_text("| Idle", exact=False).wait_for(timeout=KERNEL_PATIENCE)
+                break
+            except TooLate:
+                seen = self.page.locator("#jp-main-statusbar, .jp-Dialog").all_inner_texts()
+                assert left, f"no kernel came up in {address}: {seen}, {self.complaints}"
+                self._shut_down(address)
+                self.complaints.clear()
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+
+    def _shut_down(self, address: str) -> None:
+        """End every session of the server, and with it its kernel."""
+        where, token = address.split("/lab/")[0] + "/api/sessions", address.rpartition("token=")[2]
+        headers = {"Authorization": f"token {token}"}
+        for session in self.page.request.get(where, headers=headers).json():
+            self.page.request.delete(f"{where}/{session['id']}", headers=headers)
 
     def menu(self, name: str, *entries: str) -> None:
         """Choose from a menu."""

@@ -208,12 +208,13 @@ def test_nothing_is_cut_off_on_a_narrow_screen(person, shot, theme):
 
 
 def test_no_widget_and_no_figure_hides_a_part_on_a_narrow_screen(chromium, address, folder, shot):
-    """With the list of files beside them, 800 pixels leave 364; in the dark theme, which the person before chose."""
+    """With the list of files beside them, 800 pixels leave 364; in the dark theme."""
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     everything = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in SHOWN], metadata=kernel)
     nbformat.write(everything, folder / "notebooks" / "all.ipynb")
     person = browser.Person(chromium, 800)
     person.open(address.replace("/tree/00_start", "/workspaces/alone/tree/all"))
+    person.menu("Settings", "Theme", "JupyterLab Dark")
     person.run_all()
     assert person.page.locator(".jp-RenderedText[data-mime-type*=stderr]").all_inner_texts() == []
     for code in SHOWN[1:]:
