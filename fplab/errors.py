@@ -111,12 +111,15 @@ def unknown(
 
 def chosen(kind: str, given: object, table: Mapping[str, T], record: type[T]) -> T:
     """The record of a name in a table, without regard to case; a record is given back."""
-    if isinstance(given, record):
-        return given
-    names = {name.lower(): name for name in table}
+    return given if isinstance(given, record) else table[name_of(kind, given, table)]
+
+
+def name_of(kind: str, given: object, allowed: Iterable[str]) -> str:
+    """One of the names that are allowed, as it is spelt there, from what was given without regard to case."""
+    names = {name.lower(): name for name in allowed}
     if not isinstance(given, str) or given.lower() not in names:
-        raise unknown(kind, given, table)
-    return table[names[given.lower()]]
+        raise unknown(kind, given, names.values())
+    return names[given.lower()]
 
 
 def _nearest(given: str, known: list[str]) -> list[str]:

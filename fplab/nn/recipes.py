@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import formats
-from ..errors import LabError, chosen, own_integer, quotes_call, quotes_class, unknown
+from ..errors import LabError, name_of, own_integer, quotes_call, quotes_class, unknown
 from ..formats import rounding
 from ..scaled import SIGNS, Scheme, get_scheme
 
@@ -277,6 +277,4 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 
 def get_recipe(recipe: str | Recipe) -> Recipe:
     """The recipe of a name, as its constructor makes it; a record is given back."""
-    if isinstance(recipe, Recipe):
-        return recipe
-    return chosen("recipe", recipe, {name: make() for name, make in RECIPES.items()}, Recipe)
+    return recipe if isinstance(recipe, Recipe) else RECIPES[name_of("recipe", recipe, RECIPES)]()

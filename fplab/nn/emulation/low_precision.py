@@ -26,11 +26,12 @@ from ...scaled.result import unswizzled, values_of
 from ...tensorcore import accumulators, models
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
-from ...tensorcore.operands import nan_bits
-from ...tensorcore.plan import Plan
+from ...tensorcore.plan import ONE_CHAIN
 from .. import bits
+from ..recipes import PROMOTED
 from .multiply import Products
 from .report import Shape
+from .scaled_products import promoted, scaled_input, times
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
@@ -41,11 +42,7 @@ ONE = f32(1)
 FORMATS = {dtype: name for dtype, name in bits.FORMATS.items() if dtype.itemsize == 1}
 FORMATS[torch.float4_e2m1fn_x2] = "e2m1"
 TENSOR, ROW, BY_16, BY_32, BY_128, SQUARE = range(6)  # torch.nn.functional.ScalingType
-IN_UNIT = {  # by scales and elements: what the unit's inputs are called
-    (BY_32, "e4m3"): "mxfp8_e4m3", (BY_32, "e5m2"): "mxfp8_e5m2", (BY_32, "e2m1"): "mxfp4", (BY_16, "e2m1"): "nvfp4",
-}  # fmt: skip
 SCALES = {BY_32: (32, torch.float8_e8m0fnu, "e8m0"), BY_16: (16, torch.float8_e4m3fn, "e4m3")}
-PROMOTED = 128  # elements of k
 
 
 @dataclass(frozen=True)
@@ -98,9 +95,8 @@ def operand(name: str, tensor: Tensor, kind: int, scale: Tensor, whole: Tensor |
         second = ONE if whole is None else f32(_number(name, whole))
         return Operand(values, fmt, kind, blocked(name, scale, rows, k, kind), second)
     parts = -(-k // 128)
-    shape: tuple[int, int] = {TENSOR: (1, 1), ROW: (rows, 1), BY_128: (rows, parts), SQUARE: (-(-rows // 128), parts)}[
-        kind
-    ]
+    shapes = {TENSOR: (1, 1), ROW: (rows, 1), BY_128: (rows, parts), SQUARE: (-(-rows // 128), parts)}
+    shape = shapes[kind]
     fits = scale.numel() == shape[0] * shape[1] and (kind in (TENSOR, ROW) or tuple(scale.shape) == shape)
     if scale.dtype != torch.float32 or not fits:
         raise LabError(f"{name}: scales of {shape} of torch.float32 are needed; given: {_said(scale)}.")
@@ -152,7 +148,7 @@ def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fas
         raise LabError(f"{products.operation} with scales of different kinds does not exist; A and B share theirs.")
     settings = products.settings
     if a.kind in SCALES:
-        names = tuple(IN_UNIT.get((x.kind, x.fmt), f"{x.fmt} with scales of 16") for x in (a, b))
+        names = tuple(_input(x, both_four=a.fmt == b.fmt == "e2m1") for x in (a, b))
         gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
         model = models.get(gpu, names)
     else:
@@ -163,30 +159,29 @@ def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fas
     if a.kind == BY_128:
         blocks = tensorcore.multiply_blocks(model, a.values, b.values.T, a.scales, b.scales.T, 128)
         return with_bias(blocks, addend)
-    promoted = not fast and model.kept_bits < model.format_d.fraction_bits
     result: Array = tensorcore.matmul(
-        a.values, b.values.T, gpu=model, plan=Plan(promote=PROMOTED) if promoted else None,
+        a.values, b.values.T, gpu=model, plan=promoted(ONE_CHAIN, None if fast else PROMOTED, model),
         scale_a=a.scales if model.scale else None, scale_b=b.scales.T if model.scale else None,
     )  # fmt: skip
+    if a.kind == ROW:
+        return with_bias(times(result, [a.scales, b.scales.T], model), addend)
     with np.errstate(all="ignore"):
-        if a.kind == ROW:
-            return with_bias(clean(result * a.scales * b.scales.T, model), addend)
         alpha = a.whole * b.whole if model.scale else a.scales[0, 0] * b.scales[0, 0]
     if alpha == 1 and addend is None:
         return result
     return accumulators.of(model).epilogue(result, addend, float(alpha), 1.0, model)
 
 
+def _input(operand: Operand, both_four: bool) -> str:
+    """What the unit calls an operand whose scales it takes."""
+    block, _, scale = SCALES[operand.kind]
+    return scaled_input(operand.fmt, scale, block, both_four) or f"{operand.fmt} with scales of {block}"
+
+
 def with_bias(result: Array, bias: Array | None) -> Array:
     """The sum with a bias, an FP32 addition."""
     with np.errstate(all="ignore"):
         return result if bias is None else np.asarray(result + bias)
-
-
-def clean(result: Array, model: Model) -> Array:
-    """A result whose NaNs have the bits of the unit's."""
-    result.view(np.uint32)[np.isnan(result)] = nan_bits(model)
-    return result
 
 
 def stored(products: Products, result: Array, dtype: torch.dtype) -> Tensor:

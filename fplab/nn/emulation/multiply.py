@@ -22,7 +22,7 @@ from ..recipes import Operand, Product, Recipe
 from .places import Place
 from .report import Shape
 from .run import Run
-from .scaled_products import dequantized, format_of, quantized
+from .scaled_products import dequantized, quantized, transform_format
 from .scaled_products import multiply as scaled_multiply
 from .settings import OWN
 
@@ -109,7 +109,7 @@ class Products:
         if product is recipe.activations and recipe.data_gradient is not None:
             sides = [recipe.data_gradient.left if k == GRADIENT else s for k, s in zip(kinds, sides, strict=True)]
         x, y = (
-            self._codes(recipe, operand, tensor, axis, kind, product is recipe.activations, format_of(dtype))
+            self._codes(recipe, operand, tensor, axis, kind, product is recipe.activations, transform_format(dtype))
             for operand, tensor, axis, kind in zip(sides, (a, b), (-1, -2), kinds, strict=True)
         )
         model = self.settings.scaled_model(x.scheme, y.scheme, recipe)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -49,21 +50,29 @@ def quantized(
 @lru_cache
 def unit_inputs(a: Scheme, b: Scheme) -> str:
     """The unit's name of inputs of two schemes, as :func:`fplab.tensorcore.matmul` takes it."""
-    names = [_input(scheme, both_four=a.element.bits == b.element.bits == 4) for scheme in (a, b)]
-    return "*".join(dict.fromkeys(names))
+    both_four = a.element.bits == b.element.bits == 4
+    return "*".join(dict.fromkeys(_input(scheme, both_four) for scheme in (a, b)))
 
 
 def _input(scheme: Scheme, both_four: bool) -> str:
     if scheme.kind == "fp32":
         return scheme.element.name
-    for name, (element, scale, kind) in SCALED.items():
-        fits = (element, *scale) == (scheme.element.name, scheme.scale.name, scheme.block[1])
+    name = scaled_input(scheme.element.name, scheme.scale.name, int(scheme.block[1]), both_four)
+    if name is None:
+        raise LabError(
+            f"no unit takes {scheme.name}, {scheme.element.name} with a scale of {scheme.scale.name} for each "
+            f"{scheme.block}; allowed: {', '.join(SCALED)}."
+        )
+    return name
+
+
+def scaled_input(element: str, scale: str, block: int, both_four: bool) -> str | None:
+    """The unit's name of inputs of elements with a scale for each block; None where no unit takes them."""
+    for name, (own, own_scale, kind) in SCALED.items():
+        fits = (own, *own_scale) == (element, scale, block)
         if fits and (element != "e2m1" or both_four == (kind == "grouped")):
             return name
-    raise LabError(
-        f"no unit takes {scheme.name}, {scheme.element.name} with a scale of {scheme.scale.name} for each "
-        f"{scheme.block}; allowed: {', '.join(SCALED)}."
-    )
+    return None
 
 
 def multiply(
@@ -80,18 +89,28 @@ def multiply(
                 f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
             )
         return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
-    if promote and model.kept_bits < model.format_d.fraction_bits and plan.promote is None:
-        plan = dataclasses.replace(plan, promote=promote)
     scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
-    result = tensorcore.multiply(model, x, y, plan, scales)
+    result = tensorcore.multiply(model, x, y, promoted(plan, promote, model), scales)
     left = factors(a, b)
     if len(left) == 1 and left[0].size == 1:
         return result, float(left[0].item())
+    return times(result, left, model), 1.0
+
+
+def promoted(plan: Plan, every: int | None, model: Model) -> Plan:
+    """A plan whose sums start again after ``every`` elements of k, if it has no such rule and the unit cuts sums."""
+    if every and model.kept_bits < model.format_d.fraction_bits and plan.promote is None:
+        return dataclasses.replace(plan, promote=every)
+    return plan
+
+
+def times(result: Array, left: Sequence[Array], model: Model) -> Array:
+    """A finished product times factors, one after the other, each product rounded to FP32; NaN is the unit's."""
     with np.errstate(all="ignore"):
         for factor in left:
             result = result * factor
     result.view(np.uint32)[np.isnan(result)] = nan_bits(model)
-    return result, 1.0
+    return result
 
 
 def factors(a: Scaled, b: Scaled) -> list[Array]:
@@ -117,6 +136,6 @@ def dequantized(model: Model, a: Scaled, b: Scaled, plan: Plan = ONE_CHAIN) -> A
     return tensorcore.multiply(model, x, y, plan)
 
 
-def format_of(dtype: torch.dtype) -> str:
-    """The format of a dtype of operands."""
+def transform_format(dtype: torch.dtype) -> str:
+    """The format in which a Hadamard transform of a tensor of a dtype is computed."""
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
