@@ -400,12 +400,8 @@ def _compare(
     store: FormatLike | None, plan: Plan, rate: float, tile: int = 0, tiles: int = 1,
 ) -> Bounds:  # fmt: skip
     """Rows (N, K) with their bounds and errors."""
-    for name, part in (
-        ("a", rows[0]),
-        ("b", rows[1]),
-        ("c", c),
-        *((f"scale_{x}", s) for x, s in zip("ab", scales or (), strict=False)),
-    ):
+    parts = {"a": rows[0], "b": rows[1], "c": c} | dict(zip(("scale_a", "scale_b"), scales or (), strict=False))
+    for name, part in parts.items():
         if not np.isfinite(part).all():
             raise LabError(f"{name} holds {part[~np.isfinite(part)][0]}; a bound needs finite operands.")
     k = rows[0].shape[1]

@@ -446,7 +446,7 @@ def draw_conditions(ax: draw.Axes, result: Result) -> None:
     """Backward errors at the end."""
     for j, method in enumerate(METHODS):
         ax.plot(CONDITIONS, np.median(result.backward[..., j], axis=0), **draw.look(j).marked, label=method)
-    ax.axhline(REACHED, color=draw.current().ink, linewidth=1, linestyle="--")
+    ax.axhline(REACHED, color=draw.current().ink, linewidth=1, linestyle="--", label="counts as FP64's, $2^{-50}$")
     ax.set(xscale="log", yscale="log", xlabel="condition number", ylabel="backward error, median",
            title="FP16 factors")  # fmt: skip
     ax.legend(fontsize=9)

@@ -98,13 +98,8 @@ def check_traced(model: Any, o: Options) -> None:
         raise LabError(f"torch saves no 8-bit operands that could be traced; precision={o.precision!r} has a formula.")
     if o.gpus != o.data:
         raise LabError("inputs= traces a whole forward pass; with it, tensor and pipeline must be 1.")
-    for name, nothing in (
-        ("recompute", "none"),
-        ("recipe", None),
-        ("flash", None),
-        ("sequence", None),
-        ("micro_batch", 1),
-    ):
+    unused = {"recompute": "none", "recipe": None, "flash": None, "sequence": None, "micro_batch": 1}
+    for name, nothing in unused.items():
         if (value := getattr(o, name)) != nothing:
             raise LabError(f"{name}={value!r} does not change a pass that is traced; the module and inputs= say it.")
 

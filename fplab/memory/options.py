@@ -32,13 +32,8 @@ EFFECTS: dict[str, tuple[Callable[[Options], bool], str]] = {  # an option, wher
     "bucket": (lambda o: o.zero in (1, 2) or o.offload == "optimizer", "of zero=1, zero=2 and offload='optimizer'"),
     "bucket_views": (lambda o: o.zero == 0, "of DDP, zero=0"),
 }
-OF_LAYERS = (
-    "micro_batch",
-    "sequence",
-    "flash",
-    "recompute",
-    "recipe",
-)  # what no number of parameters and no tensors can use
+# What no number of parameters and no tensors can use.
+OF_LAYERS = ("micro_batch", "sequence", "flash", "recompute", "recipe")
 POSITIVE = ("gpus", "tensor", "pipeline", "chunks", "micro_batch", "micro_batches", "block", "chunk_elements")
 
 

@@ -168,23 +168,11 @@ def make(run: Run) -> Report:
         layers.setdefault((where.layer, where.phase), []).append((where, tally))
     rows = tuple(_row(of, better) for of in layers.values())
     diagnosis, layer, cause = _diagnosed(run, layers)
-    loss = (run.real, run.exact) if run.roots else None
-    anew = tuple(sorted(run.anew))
-    how = HOW if better else NOTHING
     return Report(
-        diagnosis,
-        layer,
-        cause,
-        rows,
-        tallies,
-        tuple(run.elements),
-        anew,
-        loss,
-        run.whole,
-        sums[better],
-        how,
-        dict(run.splits),
-    )
+        diagnosis, layer, cause, rows, tallies, elements=tuple(run.elements), anew=tuple(sorted(run.anew)),
+        loss=(run.real, run.exact) if run.roots else None, whole=run.whole, explained=sums[better],
+        _how=HOW if better else NOTHING, splits=dict(run.splits),
+    )  # fmt: skip
 
 
 def _row(of: Sequence[tuple[Where, Tally]], better: int) -> Row:

@@ -28,9 +28,8 @@ Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
 _LAYER = "fplab shadow"  # key of a node's metadata
 KEPT = 8  # worst elements
-FLOOR = (
-    2.0**-30
-)  # of the root of the mean square: elements below it are zero to their tensor, and not judged by themselves
+# Of the root of the mean square: elements below it are zero to their tensor, and not judged by themselves.
+FLOOR = 2.0**-30
 GREW = 4.0  # an element's error is an operation's own if it is that many times the worst of the operands
 _ADDITIONS = frozenset({"add", "sub", "rsub", "clamp", "clamp_min", "maximum"})
 
