@@ -16,8 +16,8 @@ import fplab
 from fplab.errors import LabError
 from fplab.formats import get
 from fplab.reveal import SumTree
-from fplab.tensorcore import Inference, Model, Scheme, classes, dot, infer
-from fplab.tensorcore.schemes import exact_sum
+from fplab.tensorcore import Inference, Model, ParametricUnit, classes, dot, infer
+from fplab.tensorcore.parametric import exact_sum
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -35,7 +35,7 @@ def test_every_algorithm_of_the_table_is_named(model: Model) -> None:
     check_named(model)
 
 
-UNIT = Scheme("bf16", "bf16", "fp32", 4, "split", 2, alignment_bits=21, kept_bits=20, rounding="rtz")
+UNIT = ParametricUnit("bf16", "bf16", "fp32", 4, "split", 2, alignment_bits=21, kept_bits=20, rounding="rtz")
 
 
 @functools.cache
@@ -126,7 +126,7 @@ def test_torchs_matrix_product(fmt: str) -> None:
 
 def test_forms_of_a_product() -> None:
     """Rows, matrices and vectors, with c and without, of one unit."""
-    unit = Scheme("fp16", "fp16", "fp32", 4, alignment_bits=22, rounding="rtz")
+    unit = ParametricUnit("fp16", "fp16", "fp32", 4, alignment_bits=22, rounding="rtz")
     rowed = lambda a, b, c: unit.dot(a, b, c)  # noqa: E731
 
     def matrices(a: Array, b: Array, c: Array) -> Array:
@@ -180,17 +180,19 @@ def test_bad_arguments() -> None:
     with pytest.raises(LabError, match="k=3 is not possible; allowed: 8 to 4096"):
         infer(backwards, k=3)
     with pytest.raises(LabError, match="order='zigzag' is not possible; allowed: chain, pairwise"):
-        Scheme("fp16", "fp16", "fp32", order="zigzag")
+        ParametricUnit("fp16", "fp16", "fp32", order="zigzag")
     with pytest.raises(LabError, match="this order is known for 3 products, and k=4"):
-        Scheme("fp16", "fp16", "fp32", order=SumTree.of((0, (1, 2))), c="none").dot(np.ones((1, 4)), np.ones((1, 4)))
+        ParametricUnit("fp16", "fp16", "fp32", order=SumTree.of((0, (1, 2))), c="none").dot(
+            np.ones((1, 4)), np.ones((1, 4))
+        )
     with pytest.raises(LabError, match=r"a has shape \(2, 3\) and b \(2, 4\)"):
-        Scheme("fp16", "fp16", "fp32").dot(np.ones((2, 3)), np.ones((2, 4)))
+        ParametricUnit("fp16", "fp16", "fp32").dot(np.ones((2, 3)), np.ones((2, 4)))
 
 
 # --- the record computes what its words say ------------------------------------------------------------------------
 
 
-def slowly(scheme: Scheme, a: Array, b: Array, c: float) -> float:
+def slowly(scheme: ParametricUnit, a: Array, b: Array, c: float) -> float:
     """The definition on Fractions: every node of the tree, in turn."""
     fa, fb, fd, sums = get(scheme.a), get(scheme.b), get(scheme.output), scheme.sums
     k, tree = len(a), scheme.tree(len(a))
@@ -264,11 +266,11 @@ def test_the_fast_record_is_the_slow_one(seed: int) -> None:
 
 
 def test_special_operands() -> None:
-    scheme = Scheme("fp16", "fp16", "fp32")
+    scheme = ParametricUnit("fp16", "fp16", "fp32")
     a = [[np.inf, 1], [np.inf, -np.inf], [np.nan, 1], [0, 1]]
     got = scheme.dot(a, np.ones((4, 2)), [0, 0, 0, np.inf])
     assert np.array_equal(got, [np.inf, np.nan, np.nan, np.inf], equal_nan=True)
-    assert np.isinf(Scheme("bf16", "bf16", "fp32").dot([[2.0**100]], [[2.0**100]])).all()
+    assert np.isinf(ParametricUnit("bf16", "bf16", "fp32").dot([[2.0**100]], [[2.0**100]])).all()
 
 
 def test_sums_rounded_to_odd_round_as_once() -> None:

@@ -16,16 +16,16 @@ from .plan import Plan
 from .questions import QUESTIONS
 
 __all__ = [
-    "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "Plan", "Scheme",
+    "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan",
     "attention", "classes", "dot", "get", "infer", "matmul", "probe", "separate", "trace",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .inference import Inference, infer
     from .online_softmax import attention
+    from .parametric import ParametricUnit
     from .probing import probe
     from .products import dot, matmul
-    from .schemes import Scheme
     from .separation import separate
     from .tracing import trace
 

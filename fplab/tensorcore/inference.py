@@ -1,9 +1,9 @@
 """Any matrix unit inferred from its outputs: its order, alignment, widths, roundings and flushing, with the questions.
 
 The order of additions is revealed first, with masked ones (:mod:`fplab.reveal`). Then every other parameter of a
-:class:`~.schemes.Scheme` is held against its alternatives: rows are drawn until one tells each of them from what was
-found, and the unit answers those rows alone. An alternative that no row tells apart is reported, as a second unit that
-agrees on everything asked. What is no such scheme is looked for in the table (:mod:`.elimination`).
+:class:`~.parametric.ParametricUnit` is held against its alternatives: rows are drawn until one tells each of them from
+what was found, and the unit answers those rows alone. An alternative that no row tells apart is reported, as a second
+unit that agrees on everything asked. What is no such scheme is looked for in the table (:mod:`.elimination`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..words import Text, joined, say, verbatim
 from . import elimination, models
 from .box import BlackBox, Box, shown
 from .models import Model
+from .parametric import ORDERS, ROUNDERS, ParametricUnit
 from .probing import Bench, options
 from .products import dot
-from .schemes import ORDERS, ROUNDERS, Scheme
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[Array, Array, Array]
@@ -83,20 +83,21 @@ class Undecided:
 
     field: str
     values: tuple[Any, ...]
-    others: tuple[Scheme | Model, ...]
+    others: tuple[ParametricUnit | Model, ...]
 
 
 @dataclass(frozen=True)
 class Inference:
     """What a unit computes, so far as its outputs tell.
 
-    ``unit``: the record, of the table's kind (:class:`Model`) where it is one, else a :class:`Scheme`. ``scheme``: the
-    parameters, None where a record of the table has another algorithm. ``equals``: the table's models that agree.
-    ``evidence``, ``open``: what proves each field, and what nothing does. ``calls``, ``rows``: what was asked of f.
+    ``unit``: the record, of the table's kind (:class:`Model`) where it is one, else a :class:`ParametricUnit`.
+    ``scheme``: the parameters, None where a record of the table has another algorithm. ``equals``: the table's models
+    that agree. ``evidence``, ``open``: what proves each field, and what nothing does. ``calls``, ``rows``: what was
+    asked of f.
     """
 
-    unit: Scheme | Model
-    scheme: Scheme | None
+    unit: ParametricUnit | Model
+    scheme: ParametricUnit | None
     equals: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     open: tuple[Undecided, ...]
@@ -105,7 +106,7 @@ class Inference:
 
     def dot(self, a: Any, b: Any, c: Any = None) -> Any:
         """What the unit gives for rows ``a``, ``b`` (N, K) and ``c`` (N,)."""
-        return self.unit.dot(a, b, c) if isinstance(self.unit, Scheme) else dot(a, b, c, gpu=self.unit)
+        return self.unit.dot(a, b, c) if isinstance(self.unit, ParametricUnit) else dot(a, b, c, gpu=self.unit)
 
     @property
     def report(self) -> Text:
@@ -158,7 +159,7 @@ def _several(values: Sequence[Any]) -> str:
     return ", ".join([*texts, *(str(v) for v in values if v not in numbers)])
 
 
-def _value(scheme: Scheme | None, name: str) -> str:
+def _value(scheme: ParametricUnit | None, name: str) -> str:
     assert scheme is not None
     if name != "order":
         return str(getattr(scheme, name))
@@ -217,7 +218,7 @@ class Search:
         self.data: Rows = (np.zeros((0, k)), np.zeros((0, k)), np.zeros(0))
         self.answers = np.zeros(0)
 
-    def found(self) -> Scheme:
+    def found(self) -> ParametricUnit:
         """The scheme whose results are those of everything asked; LabError where there is none."""
         self.ask(self.factored([0.0]))  # a first question, twice
         self.trees = [self.tree(k) for k in (self.k, self.k + self.k // 2)]
@@ -278,7 +279,7 @@ class Search:
                 if (name == "promoted" and parts % length) or (name in WIDTHS and length != min(WIDTHS[name], wide)):
                     continue
                 order: dict[str, Any] = {"order": name, "length": length, "parts": parts, "reverse": reverse, "c": c}
-                scheme = Scheme(self.a.name, self.b.name, self.d.name, **order)
+                scheme = ParametricUnit(self.a.name, self.b.name, self.d.name, **order)
                 same = name in ("pairwise", "groups"), reverse
                 if same not in seen and all(scheme.tree(k) == tree for k, tree in self._sizes()):
                     seen.add(same)
@@ -352,15 +353,15 @@ class Search:
 
     # --- the parameters ---------------------------------------------------------------------------------------------
 
-    def score(self, scheme: Scheme) -> float:
+    def score(self, scheme: ParametricUnit) -> float:
         """How far a scheme's results are from the answers; 0 where none is wrong."""
         return float(_distance(scheme.compute(*self.data), self.answers))
 
-    def wrong(self, scheme: Scheme) -> Array:
+    def wrong(self, scheme: ParametricUnit) -> Array:
         """Which of the rows asked a scheme computes otherwise."""
         return np.asarray(scheme.compute(*self.data) != self.answers)
 
-    def scores(self, scheme: Scheme, name: str, values: Sequence[Any]) -> dict[Scheme, float]:
+    def scores(self, scheme: ParametricUnit, name: str, values: Sequence[Any]) -> dict[ParametricUnit, float]:
         """How far the rows are from the answers with each of some values of a field."""
         changed = {value: self.changed(scheme, name, value) for value in values}
         numbers = [value for value in values if value is not None and name in ("alignment_bits", "kept_bits")]
@@ -372,29 +373,31 @@ class Search:
             found |= {changed[value]: far for value, far in zip(numbers, distances, strict=True)}
         return found
 
-    def changed(self, scheme: Scheme, name: str, value: Any) -> Scheme:
+    def changed(self, scheme: ParametricUnit, name: str, value: Any) -> ParametricUnit:
         """A scheme with another value of a field; a narrower accumulator keeps fewer bits."""
         more = {"kept_bits": min(scheme.kept_bits, get(value).fraction_bits)} if name == "accumulator" else {}
         return scheme.changed(**{name: value, **more})
 
-    def starts(self) -> list[Scheme]:
+    def starts(self) -> list[ParametricUnit]:
         """Schemes to begin with: for each order and range the best alignments and roundings."""
         ranges = [("fp16", 10), ("fp32", 23)] if self.d.name == "fp16" else [("fp32", 23)]
         found = []
-        scores: dict[Scheme, float]
+        scores: dict[ParametricUnit, float]
         for order, (accumulator, kept) in itertools.product(self.orders(), ranges):
             stores = ("rne", "rtz") if self.d.name not in ("fp32", accumulator) else ("rne",)
             for products, normalised in (("exact", False), ("exact", True), ("rounded", False)):
                 scores = {}
                 for rounding, store in itertools.product(ROUNDERS, stores):
-                    scheme = Scheme(self.a.name, self.b.name, self.d.name, accumulator=accumulator, kept_bits=kept,
-                                    rounding=rounding, alignment_bits=24, products=products, normalised=normalised,
-                                    store=store, **order)  # fmt: skip
+                    scheme = ParametricUnit(
+                        self.a.name, self.b.name, self.d.name, accumulator=accumulator, kept_bits=kept,
+                        rounding=rounding, alignment_bits=24, products=products, normalised=normalised,
+                        store=store, **order,
+                    )  # fmt: skip
                     scores |= self.scores(scheme, "alignment_bits", ALIGNMENTS)
                 found.append(min(scores, key=scores.__getitem__))
         return found
 
-    def domain(self, scheme: Scheme) -> dict[str, Sequence[Any]]:
+    def domain(self, scheme: ParametricUnit) -> dict[str, Sequence[Any]]:
         """The values that the fields of a scheme may take, of those that mean anything in it."""
         tree = self.trees[0]
         steps = [any(i < self.k for i in node) for node in tree.nodes]
@@ -413,19 +416,19 @@ class Search:
             domain["accumulator"] = ("fp16", "fp32")
         return domain | {"products": PRODUCTS} | dict.fromkeys(FLUSHES, FLAGS)
 
-    def near(self, scheme: Scheme, names: Sequence[str] = ()) -> Iterator[tuple[str, Any, Scheme]]:
+    def near(self, scheme: ParametricUnit, names: Sequence[str] = ()) -> Iterator[tuple[str, Any, ParametricUnit]]:
         """Schemes with another value of one field."""
         for name, values in self.domain(scheme).items():
             for value in values:
                 if value != getattr(scheme, name) and (not names or name in names):
                     yield name, value, self.changed(scheme, name, value)
 
-    def fit(self, *starts: Scheme) -> list[Scheme]:
+    def fit(self, *starts: ParametricUnit) -> list[ParametricUnit]:
         """Schemes that explain every row asked; at least one."""
-        groups: dict[Any, list[Scheme]] = {}
+        groups: dict[Any, list[ParametricUnit]] = {}
         for start in starts:
             groups.setdefault((start.order, start.reverse, start.accumulator), []).append(start)
-        found: dict[Scheme, float] = {}
+        found: dict[ParametricUnit, float] = {}
         for group in groups.values():
             found |= self.searched(group, EXPANDED if not found or min(found.values()) else EXPANDED // 8)
         if right := [scheme for scheme, score in found.items() if not score]:
@@ -439,7 +442,7 @@ class Search:
             f"{float(self.answers[at])!r}."
         )
 
-    def searched(self, starts: Sequence[Scheme], most: int) -> dict[Scheme, float]:
+    def searched(self, starts: Sequence[ParametricUnit], most: int) -> dict[ParametricUnit, float]:
         """Best-first search over the values of one field at a time: what was tried, and how far off it is."""
         found = {start: self.score(start) for start in starts}
         waiting = [(score, n, start) for n, (start, score) in enumerate(found.items())]
@@ -456,10 +459,10 @@ class Search:
                         heapq.heappush(waiting, (score, len(found), other))
         return found
 
-    def right_near(self, scheme: Scheme) -> list[Scheme]:
+    def right_near(self, scheme: ParametricUnit) -> list[ParametricUnit]:
         """Schemes with another value of one field, or of some that stand in for one another, that are right, too."""
         domain = self.domain(scheme)
-        found: dict[Scheme, float] = {}
+        found: dict[ParametricUnit, float] = {}
         for name, values in domain.items():
             found |= self.scores(scheme, name, [v for v in values if v != getattr(scheme, name)])
         for names in COUPLED:
@@ -471,10 +474,10 @@ class Search:
                 found |= self.scores(other, first, domain[first])
         return [other for other, score in found.items() if not score and other != scheme]
 
-    def alike_to(self, scheme: Scheme) -> list[Scheme]:
+    def alike_to(self, scheme: ParametricUnit) -> list[ParametricUnit]:
         """Schemes that explain every row asked, too: with another value of a field, and from there of one more."""
 
-        def kind(other: Scheme) -> tuple[str, ...]:
+        def kind(other: ParametricUnit) -> tuple[str, ...]:
             return tuple(name for name in vars(scheme) if getattr(other, name) != getattr(scheme, name))
 
         near = self.right_near(scheme)
@@ -485,7 +488,7 @@ class Search:
         by_kind.pop((), None)
         return [*dict.fromkeys([*near, *by_kind.values()])]
 
-    def separated(self, starts: Sequence[Scheme]) -> Scheme:
+    def separated(self, starts: Sequence[ParametricUnit]) -> ParametricUnit:
         """The scheme after every question that tells it from another one, or from one with another value of a field."""
         (scheme, *rivals), misses = starts, 0
         others = [*rivals, *self.alike_to(scheme)]
@@ -513,7 +516,7 @@ class Search:
                 return self.separated([plain])
         return scheme
 
-    def surprising(self, scheme: Scheme) -> bool:
+    def surprising(self, scheme: ParametricUnit) -> bool:
         """Whether rows of nothing but terms have other results than the record's; such rows join the others."""
         for k in [self.k] if isinstance(scheme.order, SumTree) else [self.k, self.k + self.k // 2]:
             a, b = (np.asarray(quantize(self.rng.standard_normal((CHECKED, k)), f)) for f in (self.a, self.b))
@@ -529,7 +532,7 @@ class Search:
 
     # --- the answer -------------------------------------------------------------------------------------------------
 
-    def evidence(self, scheme: Scheme) -> Iterator[Evidence]:
+    def evidence(self, scheme: ParametricUnit) -> Iterator[Evidence]:
         """For every field the row of the fewest terms that refutes its nearest values."""
         a, b, c = self.data
         terms = (a != 0).sum(axis=1) + (c != 0)
@@ -551,15 +554,15 @@ class Search:
             m for m in models.TABLE if (m.a, m.b, m.output, m.scale) == (self.a.name, self.b.name, self.d.name, None)
         ]
 
-    def answer(self, scheme: Scheme) -> Inference:
+    def answer(self, scheme: ParametricUnit) -> Inference:
         """The record, with a model of the table where one agrees on everything asked."""
         alike = [other for other in self.alike if self.agrees(other)]
         opened = []
-        for name in [f.name for f in dataclasses.fields(Scheme)]:
+        for name in [f.name for f in dataclasses.fields(ParametricUnit)]:
             others = {getattr(s, name): s for s in reversed(alike) if getattr(s, name) != getattr(scheme, name)}
             if others:
                 opened.append(Undecided(name, tuple(others), tuple(others.values())))
-        unit: Scheme | Model = scheme
+        unit: ParametricUnit | Model = scheme
         named: list[Model] = []
         blocks = [m for m in self.table() if m.kind in ("block", "widened") and self.agrees(m)]
         if blocks and self.box.with_c:
@@ -580,14 +583,14 @@ class Search:
             evidence=tuple(self.evidence(scheme)), open=tuple(opened), calls=self.box.calls, rows=self.box.rows,
         )  # fmt: skip
 
-    def agrees(self, unit: Scheme | Model) -> bool:
+    def agrees(self, unit: ParametricUnit | Model) -> bool:
         """Whether a unit gives the answers to everything asked."""
         for a, b, c, d in self.box.asked:
             z = c if self.box.with_c else None
-            if isinstance(unit, Scheme) and isinstance(unit.order, SumTree) and a.shape[1] != self.k:
+            if isinstance(unit, ParametricUnit) and isinstance(unit.order, SumTree) and a.shape[1] != self.k:
                 continue  # an order of one k alone
             with np.errstate(all="ignore"):
-                result = unit.dot(a, b, z) if isinstance(unit, Scheme) else dot(a, b, z, gpu=unit)
+                result = unit.dot(a, b, z) if isinstance(unit, ParametricUnit) else dot(a, b, z, gpu=unit)
             if not np.array_equal(result, d, equal_nan=True):
                 return False
         return True

@@ -9,9 +9,9 @@ import numpy as np
 
 import fplab
 from fplab.formats import get
-from fplab.tensorcore import Model, Scheme, classes, dot, infer
+from fplab.tensorcore import Model, ParametricUnit, classes, dot, infer
 from fplab.tensorcore.models import input_name
-from fplab.tensorcore.schemes import ROUNDERS
+from fplab.tensorcore.parametric import ROUNDERS
 
 from .shares import Difference, Part, Share
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 UNITS = 200
 
 
-def synthetic(seed: int) -> Scheme:
+def synthetic(seed: int) -> ParametricUnit:
     """A unit whose every parameter is drawn."""
     rng = np.random.default_rng(seed)
 
@@ -38,7 +38,7 @@ def synthetic(seed: int) -> Scheme:
     kept = get(accumulator).fraction_bits
     if output == accumulator and pick(True, False):  # the bits of a sum are hidden by a result that has fewer
         kept = pick(8, 9, 10) + pick(0, 3, 6, 12) * (accumulator == "fp32")
-    return Scheme(
+    return ParametricUnit(
         a, a, output, length, order, parts, pick(False, False, True), pick("first", "last", "none"), bits,
         alignment="rtz" if bits is None else pick("rtz", "rtn", "rne"),
         normalised=bits is not None and pick(False, True),
@@ -48,13 +48,13 @@ def synthetic(seed: int) -> Scheme:
     )  # fmt: skip
 
 
-def box(scheme: Scheme) -> Any:
+def box(scheme: ParametricUnit) -> Any:
     if scheme.c == "none":
         return lambda a, b: scheme.dot(a, b)
     return lambda a, b, c: scheme.dot(a, b, c)
 
 
-def rows(scheme: Scheme, count: int, k: int, seed: int) -> tuple[Array, Array, Array]:
+def rows(scheme: ParametricUnit, count: int, k: int, seed: int) -> tuple[Array, Array, Array]:
     """Rows of the formats whose exponents lie together."""
     rng = np.random.default_rng(seed)
     low = max(get(scheme.a).emin, -8) // 2
@@ -64,7 +64,7 @@ def rows(scheme: Scheme, count: int, k: int, seed: int) -> tuple[Array, Array, A
     return a, b, np.asarray(fplab.quantize(rng.standard_normal(count), scheme.output))
 
 
-def meaningless(scheme: Scheme) -> set[str]:
+def meaningless(scheme: ParametricUnit) -> set[str]:
     """Fields that say nothing in a unit: of an alignment where nothing is cut, of joins where no sums meet."""
     found = {"order", "parts", "length", "reverse", "c"}  # which the tree says
     tree = scheme.tree(64)
@@ -101,12 +101,12 @@ def check_recovered(seed: int) -> bool:
         z = None if scheme.c == "none" else c
         assert np.array_equal(found.dot(a, b, z), scheme.dot(a, b, z))
     opened = {one.field: one for one in found.open}
-    names = {f.name for f in dataclasses.fields(Scheme)} - meaningless(scheme)
+    names = {f.name for f in dataclasses.fields(ParametricUnit)} - meaningless(scheme)
     assert {n for n in names if getattr(inferred, n) != getattr(scheme, n)} <= set(opened), (seed, scheme)
     for one in found.open:
         for other in one.others:
             assert getattr(other, one.field) != getattr(inferred, one.field, None)
-            for *operands, d in asked[:: max(1, len(asked) // 12)] if isinstance(other, Scheme) else ():
+            for *operands, d in asked[:: max(1, len(asked) // 12)] if isinstance(other, ParametricUnit) else ():
                 assert np.array_equal(other.dot(*operands), d)
     return not opened
 

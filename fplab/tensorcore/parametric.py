@@ -33,7 +33,7 @@ DEEP = -(10**4)  # the exponent of a zero, below that of any number
 
 @door
 @dataclass(frozen=True)
-class Scheme:
+class ParametricUnit:
     """The arithmetic of a product, as a frozen record that computes.
 
     ``a``, ``b``, ``output``: formats. ``length``: products of a step. ``order``: "chain", steps one after the other;
@@ -83,7 +83,7 @@ class Scheme:
         """The format of the sums."""
         return _format(self.accumulator, self.kept_bits)
 
-    def changed(self, **fields: Any) -> Scheme:
+    def changed(self, **fields: Any) -> ParametricUnit:
         """A copy with other values, taken as they are: checking them takes longer than computing with them."""
         other = copy.copy(self)
         vars(other).update(fields)
