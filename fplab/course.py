@@ -36,6 +36,7 @@ __all__ = [
     "choose",
     "evidence",
     "figure",
+    "glossary",
     "hardware",
     "snippet",
     "start",
@@ -239,6 +240,30 @@ def snippet(name: str) -> Snippet:
     if name not in snippets():
         raise unknown("snippet", name, snippets())
     return snippets()[name]
+
+
+# --- terms ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Glossary:
+    """The terms of the course: (Chinese, English, what textbooks say, too, the chapter that introduces it)."""
+
+    rows: tuple[tuple[str, str, str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(" | ".join(row) for row in self.rows)
+
+    def _repr_html_(self) -> str:
+        from .pages.glossary import HEADS
+
+        return in_each(lambda: table([str(name) for name in HEADS], self.rows, (6, 12, 10, 4)))
+
+
+@door
+def glossary() -> Glossary:
+    """The terms of the course in Chinese and English."""
+    from .pages.glossary import terms
+
+    return Glossary(tuple((one.zh, one.en, one.also, one.chapter.lstrip("0")) for one in terms()))
 
 
 # --- hardware ---------------------------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def chromium() -> Iterator[Any]:
 class Person:
     """Somebody with a page open. ``complaints``: what the page's console said in anger, and what it could not load."""
 
-    def __init__(self, browser: Any, width: int = 1280, height: int = 900) -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": height})
+    def __init__(self, browser: Any, width: int = 1280, height: int = 900, locale: str = "en-US") -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": height}, locale=locale)
         self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.page.on("console", lambda m: self._noted(m.text) if m.type == "error" else None)

@@ -252,3 +252,11 @@ def test_a_page_is_read_offline_in_either_language(chromium, shot, tmp_path):
     assert "正规数" in page.locator(".fplab-picture:visible").inner_text()
     person.picture(shot / "page.png")
     assert person.complaints == []
+    reader = browser.Person(
+        chromium, 800, locale="zh-CN"
+    ).page  # the browser's language comes first, the chosen one stays
+    reader.goto((tmp_path / "pages" / "01_bits.html").as_uri())
+    assert reader.locator("h1:visible").inner_text() == "位"
+    reader.get_by_label("English").check(force=True)
+    reader.reload()
+    assert reader.locator("h1:visible").inner_text() == "Bits"

@@ -10,32 +10,12 @@ from typing import Any
 
 import pytest
 
+from fplab.pages import glossary
 from fplab.words import catalogues
 
 ROOT = Path(__file__).parent.parent
 HAN = "[\u4e00-\u9fff]"
-TERMS = {  # what is not said, and what is said instead
-    "冲刷": "刷新为零 (flush to zero)",
-    "举起": "置位 (to raise a flag)",
-    "比例因子": "缩放因子 (the scale of codes)",
-    "损失比例": "损失缩放 (loss scale)",
-    "指数段|二进段|二进制段|二进区间": "指数区间 (binade)",
-    "十进段|十倍程": "十倍区间 (decade)",
-    "最近舍入|最近偶数|最近的偶数": "就近舍入, 就近舍入到偶数 (to nearest)",
-    "(?<!一)主副本": "主权重 (master weights)",
-    "(?<![上下])溢出": "上溢 (overflow)",
-    "量子": "最小单位 (quantum)",
-    "有效数(?!字)": "有效数字 (significand)",
-    "正常数": "正规数 (normal number)",
-    "张量核": "Tensor Core",
-    "比特": "位 (bit)",
-    "流水线级|流水级": "流水线阶段 (pipeline stage)",
-    "批尺寸|批量大小": "批大小 (batch size)",
-    "异常值": "离群值 (outlier)",
-    "集体通信": "集合通信 (collectives)",
-    "缺席|在场": "暂缺, 本机 (absent, present)",
-    "[Nn]otebook": "笔记本",
-}
+TERMS = {one.never: f"{one.zh} ({one.en})" for one in glossary.terms() if one.never}  # what is not said, and what is
 MARKS = {
     "a half-width mark": rf"{HAN}[,;:!?]|[,;!] ?{HAN}|{HAN}\.(?=\s|$)",
     "half-width parentheses": rf"(?<![\w\]^])\([^()]*{HAN}[^()]*\)",
@@ -72,7 +52,7 @@ def texts() -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
                 yield path.name, node.value
-    for path in sorted((ROOT / "fplab").rglob("*.toml")):
+    for path in sorted(set((ROOT / "fplab").rglob("*.toml")) - {ROOT / "fplab" / "pages" / "glossary.toml"}):
         yield from ((path.name, text) for text in leaves(tomllib.loads(path.read_text(encoding="utf-8"))))
     for path in sorted((ROOT / "fplab").rglob("zh.po")):
         for entry in catalogues.read(path):
@@ -85,9 +65,12 @@ def texts() -> Iterator[tuple[str, str]]:
     yield "README.md", re.sub(r"```.*?```", "", readme[readme.index("# fplab（中文）") :], flags=re.DOTALL)
 
 
+TEXTS = tuple(texts())
+
+
 def chinese() -> list[tuple[str, str]]:
     """Lines that hold Chinese, without code, links and emphasis."""
-    lines = [(where, line) for where, text in texts() for line in text.splitlines() if re.search(HAN, line)]
+    lines = [(where, line) for where, text in TEXTS for line in text.splitlines() if re.search(HAN, line)]
     plain = r"`[^`]*`|(?<=\])\([^()]*\)|(?<=[。：？！])\*\* |\*\*|<[^>]*>"  # Markdown needs that space
     return [(where, re.sub(plain, lambda found: "`" if "`" in found[0] else "", line)) for where, line in lines]
 
@@ -105,6 +88,14 @@ def test_there_is_chinese_everywhere() -> None:
 def test_one_thing_has_one_name(wrong: str, right: str) -> None:
     found = [f"{where}: {line}" for where, line in LINES if re.search(wrong, line)]
     assert not found, f"say {right}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("term", [one for one in glossary.terms() if one.at], ids=lambda one: one.en)
+def test_a_term_has_its_english_beside_it_where_the_course_introduces_it(term: glossary.Term) -> None:
+    (prose,) = (
+        text for where, text in TEXTS if re.fullmatch(rf"{term.chapter}_\w+\.ipynb {term.at.split()[1]}", where)
+    )
+    assert re.search(rf"{term.zh}[^，。（）：；]{{0,4}}（[^）]*{term.en.removesuffix(' number')}", prose), prose
 
 
 @pytest.mark.parametrize("rule", MARKS)

@@ -345,13 +345,22 @@ def test_the_first_cell_of_a_page_prepares_figures():
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: no page is opened in a browser")
-def test_a_browser_shows_the_language_that_the_address_asks_for(book, tmp_path):
-    for language, title in (("en", "1. One"), ("zh", "1. 一")):
-        address = f"file://{book[1] / '01_one.html'}#{language}"
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / language}", address]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert f'<html lang="{language}">' in done.stdout, done.stderr[-500:]
-        assert f"<title>{title}</title>" in done.stdout
+@pytest.mark.parametrize(
+    ("own", "asked", "title"),
+    [
+        ("en-US", "", "1. One"),
+        ("zh-CN", "", "1. 一"),
+        ("zh-TW", "#en", "1. One"),
+        ("de", "#zh", "1. 一"),
+        ("de", "", "1. One"),
+    ],
+)
+def test_a_page_is_first_in_the_language_of_its_address_or_of_the_browser(book, tmp_path, own, asked, title):
+    address = f"file://{book[1] / '01_one.html'}{asked}"
+    command = [CHROMIUM, *FLAGS, f"--accept-lang={own}", f"--user-data-dir={tmp_path}", address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f'<html lang="{"zh" if title == "1. 一" else "en"}">' in done.stdout, done.stderr[-500:]
+    assert f"<title>{title}</title>" in done.stdout
 
 
 def test_a_question_in_bold_is_told_with_what_leads_to_it(tmp_path):

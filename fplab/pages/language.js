@@ -1,4 +1,5 @@
-// The chosen language: the style sheet shows it; this remembers it from page to page. A page's address may end in #zh.
+// The chosen language: the style sheet shows it; this remembers it from page to page. Where none was chosen it is the
+// browser's. A page's address may end in #zh.
 (() => {
   const inputs = document.querySelectorAll('input[name="language"]');
   const choose = (language, keep) => {
@@ -9,7 +10,7 @@
   };
   let before = null;
   try { before = localStorage.getItem("fplab-language"); } catch { /* the page works without */ }
-  const asked = location.hash.slice(1);
-  choose(["en", "zh"].includes(asked) ? asked : before === "zh" ? "zh" : "en", false);
+  const wanted = [location.hash.slice(1), before, navigator.language.slice(0, 2).toLowerCase()];
+  choose(wanted.find((language) => ["en", "zh"].includes(language)) ?? "en", false);
   for (const input of inputs) input.addEventListener("change", () => choose(input.value, true));
 })();

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import LabError, door, unknown
 from ..storage import demand_writable, write_text
 from ..words import Text, given, say, verbatim
-from . import reference, search, topics
+from . import glossary, reference, search, topics
 from .cookbook import recipes
 from .executed import Chapter, cells, needed
 from .offline import fetched
@@ -110,7 +110,8 @@ def index_page(course: Sequence[Chapter], written: set[str], whole: bool = False
     """The list of chapters; those without a page are named only. ``whole``: the cookbook and the reference too."""
     rows = "".join(f"<li>{link(c) if c.name in written else both(c.title)}{both(c.question, 'p')}</li>" for c in course)
     if whole:
-        rows += f'<li><a href="{topics.FILE}">{both(topics.TITLE)}</a>{both(topics.ABOUT, "p")}</li>'
+        for one in (topics, glossary):
+            rows += f'<li><a href="{one.FILE}">{both(one.TITLE)}</a>{both(one.ABOUT, "p")}</li>'
     course_list = f'<h1>{both(COURSE)}</h1>{both(ABOUT, "p")}<ul class="contents">{rows}</ul>'
     return page(COURSE, f"<article>{course_list}{_further() if whole else ''}</article>")
 
@@ -136,7 +137,7 @@ def write(
 ) -> list[Path]:  # fmt: skip
     """Write the pages of chapters (default: all) and the index, and return their paths.
 
-    ``whole``: the index of topics, the cookbook, the reference and the search, too, which a site that has them keeps.
+    ``whole``: topics, glossary, cookbook, reference and search, too, which a site that has them keeps.
 
     ``names``: of notebooks in ``folder``, or their beginnings, such as "04". ``tick`` is told each chapter's name
     before it runs; ``run=False`` leaves out the outputs. Raises LabError for a name that is unknown, a notebook that
@@ -154,7 +155,8 @@ def write(
     if whole:
         tick("cookbook")
         made = {r.file: page(given(r.title), _article(prose(r.source, HERE))) for r in recipes()}
-        made[topics.FILE] = page(topics.TITLE, _article(topics.body([c for c in course if c.name in written])))
+        there = [c for c in course if c.name in written]
+        made |= {one.FILE: page(one.TITLE, _article(one.body(there))) for one in (topics, glossary)}
         tick("reference")
         for name, body in reference.bodies().items():
             made[f"{name}.html"] = page(verbatim(name), _article(body, " reference"))

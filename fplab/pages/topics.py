@@ -10,7 +10,7 @@ import html
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,19 +62,28 @@ def claim_cells(notebook: Path) -> dict[str, str]:
     return {name: one for one, source in cells(notebook).items() for name in TRIED.findall(source)}
 
 
+def by_number(course: Sequence[Chapter]) -> dict[str, tuple[Chapter, dict[str, str]]]:
+    """The chapters with their cells, by the numbers in their names."""
+    return {chapter.name.split("_")[0]: (chapter, cells(chapter.path)) for chapter in course}
+
+
+def linked(there: Mapping[str, tuple[Chapter, dict[str, str]]], number: str, cell: str) -> str:
+    """A chapter's title, which leads to its cell; without a link where it has none, its number where it is not."""
+    chapter, own = there.get(number, (None, {}))
+    title = both(chapter.title) if chapter else number
+    return f'<a href="{chapter.file}#{cell}">{title}</a>' if chapter and cell in own else title
+
+
 def body(course: Sequence[Chapter]) -> str:
     """The table of a page; a chapter or a cell that ``course`` does not have is named without a link."""
-    by_number = {chapter.name.split("_")[0]: (chapter, cells(chapter.path)) for chapter in course}
+    there = by_number(course)
     claims = next((claim_cells(c.path) for c in course if c.name == "claims"), {})
     rows, document = [], None
     for one in topics():
         if one.document != document:
             document = one.document
             rows.append(f'<tr><th colspan="4" scope="rowgroup">{both(document)}</th></tr>')
-        chapter, there = by_number.get(one.chapter, (None, {}))
-        place = both(chapter.title) if chapter else one.chapter
-        if chapter and one.cell in there:
-            place = f'<a href="{chapter.file}#{one.cell}">{place}</a>'
+        place = linked(there, one.chapter, one.cell)
         claim = html.escape(one.claim)
         if one.claim in claims:
             claim = f'<a href="claims.html#{claims[one.claim]}">{claim}</a>'

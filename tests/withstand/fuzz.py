@@ -40,7 +40,7 @@ RARE = {
     "training.fit", "training.train", "training.accuracy", "training.digits_net", "training.characters",
     "training.StableEmbedding", "memory.build", "memory.trace", "memory.saved_by", "memory.smallest", "exercises.check",
     "tensorcore.separate", "tensorcore.probe", "tensorcore.infer", "tensorcore.classes", "course.evidence",
-    "course.figure", "claims.tried",
+    "course.figure", "course.glossary", "claims.tried",
     "claims.overview", "nn.observe", "nn.fake_quantized", "nn.int8_linears", "nn.int4_linears", "nn.emulate",
     "nn.shadow", "nn.survey",
     "nn.conversion", "reveal_order", "training.tensors", "parallel.execute", "parallel.reduce_fast", "experiments.load",

@@ -40,6 +40,8 @@ def tensor(name: str) -> Text:
     """A tensor by its name in the model, or what is said in place of one."""
     if (layer := name.removeprefix("the input of ")) != name:
         return say("the input of {layer}", layer=layer)
+    if name.isdigit():  # of a Sequential
+        return say_of("a layer by its number", "{name}", name=name)
     return say(name) if name in NAMES else verbatim(name)
 
 
@@ -50,7 +52,7 @@ def listed(texts: Iterable[Text | str]) -> Text:
 
 def named(names: Sequence[str], most: int, more: Text) -> Text:
     """The first names; ``more`` says how many others there are."""
-    shown = listed(names[:most])
+    shown = listed(map(tensor, names[:most]))
     return joined((shown, more.fill(n=len(names) - most)), NEXT) if len(names) > most else shown
 
 
