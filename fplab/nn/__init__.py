@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from ..lazily import index
 
 __all__ = [
-    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "autocast", "conversion",
-    "emulate", "fake_quantize", "fake_quantized", "formats", "int4_linears", "int8_linears", "observe", "quantize",
-    "shadow", "survey", "watch",
+    "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "Way", "autocast",
+    "conversion", "emulate", "explain", "fake_quantize", "fake_quantized", "formats", "int4_linears",
+    "int8_linears", "observe", "quantize", "shadow", "survey", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .converting import conversion
     from .cuda_autocast import autocast
     from .emulation import emulate
+    from .explaining import Way, explain
     from .fake_quantization import FakeQuantize, LearnedStep, fake_quantize
     from .int8_layers import Int4Linear, Int8Linear, int4_linears, int8_linears
     from .quantized_model import Quantization, fake_quantized, observe

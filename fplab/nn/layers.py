@@ -25,6 +25,10 @@ class Names:
     def __getitem__(self, layer: nn.Module) -> str:
         return self._names[layer]
 
+    def alike(self, layer: nn.Module, other: nn.Module) -> None:
+        """Give a layer the name of another."""
+        self._names[layer] = self._names[other]
+
     def add(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
         """Name what was not called before; the new ones."""
         found = []

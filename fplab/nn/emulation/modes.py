@@ -106,7 +106,7 @@ class Mode(TorchDispatchMode):
             return self._operation(func, types, args, kwargs or {})
 
     def _operation(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if getattr(_LOCAL, "busy", False):
+        if getattr(_LOCAL, "busy", False) or self.run.aside:
             return func(*args, **kwargs)
         if any(issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)  # shapes without values, as DTensor asks what an operation will give

@@ -17,12 +17,13 @@ from ...tensorcore import accumulators
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS, rounded
+from ...tensorcore.plan import Plan
 from .. import bits
 from ..recipes import Operand, Product, Recipe
 from .places import Place
 from .report import Shape
 from .run import Run
-from .scaled_products import dequantized, quantized, transform_format
+from .scaled_products import dequantized, promoted, quantized, transform_format
 from .scaled_products import multiply as scaled_multiply
 from .settings import OWN
 
@@ -48,6 +49,7 @@ class Products:
         self.weighted = False
         self.model: Model | None = None
         self._last: tuple[torch.Tensor, Array, float] | None = None  # a result, and what it was before a factor
+        self._used: tuple[Array | Scaled, Array | Scaled, Plan] | None = None  # operands in the unit's formats
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str] = (INPUT, INPUT)
@@ -68,6 +70,8 @@ class Products:
         whole = result if factor == 1 else accumulators.of(model).epilogue(result, None, factor, 1.0, model)
         shape = Shape(math.prod(result.shape[:-2]), a.shape[-2], a.shape[-1], b.shape[-1])
         self.log.product(self.place.layer, self.phase, self.operation, model, shape)
+        if self.run.seen is not None and self._used is not None:
+            self.run.seen.append((model, *self._used, result))
         self.done += 1
         found = torch.from_numpy(whole)
         self._last = found, result, factor
@@ -89,6 +93,7 @@ class Products:
         roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
         x, scale_x = self._operand(a, formats[0], roles[0])
         y, scale_y = self._operand(b, formats[1], roles[1])
+        self._used = x, y, self.choice.plan
         return _unscaled(tensorcore.multiply(model, x, y, self.choice.plan), scale_x, scale_y), model
 
     def _of(self, recipe: Recipe, kinds: tuple[str, str]) -> Product | None:
@@ -115,7 +120,9 @@ class Products:
         model = self.settings.scaled_model(x.scheme, y.scheme, recipe)
         if model is None:
             model = self.settings.model("bf16", "bf16")
+            self._used = None
             return dequantized(model, x, y, self.choice.plan), model, 1.0
+        self._used = x, y, promoted(self.choice.plan, product.promote, model)
         result, factor = scaled_multiply(model, x, y, product.promote, self.choice.plan)
         return result, model, factor
 

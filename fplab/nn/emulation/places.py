@@ -117,6 +117,10 @@ class Places:
         """How many calls of modules are running, plus one."""
         return len(self._stack)
 
+    def alike(self, layer: nn.Module, other: nn.Module) -> None:
+        """Call a layer by the name of another, which stands where it does."""
+        self._names.alike(layer, other)
+
     def again(self, start: Place) -> Callable[[], None]:
         """Go back to where a checkpoint began, to run it again; what is returned undoes that."""
         depth, step, products = len(self._stack), self.step, start.step.products

@@ -15,10 +15,16 @@ from .settings import Settings
 
 
 class Run:
-    """An emulation: what is asked for, where it is, and the log of its products."""
+    """An emulation: what is asked for, where it is, and the log of its products.
+
+    ``aside``: whether operations are let through, to what is around the block. ``seen``: where set, it is given every
+    product: the model, both operands in the unit's formats, the order of k, and the sum before any factor.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.log, self.amaxes = settings, Log(), Amaxes()
+        self.aside = False
+        self.seen: list[tuple[Any, ...]] | None = None
         self.choices = Choices(settings.recipe, settings.plan, settings.layers)
         self.places = Places(self.choices.add)
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu

@@ -156,8 +156,8 @@ class Run(Layers):
         name = base_name(func)
         emulation = _get_current_dispatch_mode()
         unit = emulation.run.log.latest if isinstance(emulation, Mode) and name in EMULATED else ""
-        where = self._where(name, unit or _spelt(real.dtype))
-        tally, worst, place = self._compare(where, real, local, exact, held, _spelt(real.dtype))
+        where = self._where(name, unit or spelt(real.dtype))
+        tally, worst, place = self._compare(where, real, local, exact, held, spelt(real.dtype))
         self._constants(name, args, real.dtype)
         self._lengths(name, args, real)
         if tally.made_broken == 0 and tally.count(kernel.BROKEN):
@@ -238,7 +238,7 @@ class Run(Layers):
             smallest = info.smallest_normal * info.eps
             for value in args[1:2]:
                 if isinstance(value, float) and 0 < abs(value) <= smallest / 2:
-                    where = self._where(name, _spelt(dtype))
+                    where = self._where(name, spelt(dtype))
                     self.constants[where] = Constant(where, value, smallest)
 
     def _trace(
@@ -285,7 +285,7 @@ class Run(Layers):
             node: Any = torch.autograd.graph.get_gradient_edge(x).node
             if _LAYER not in node.metadata:
                 node.metadata[_LAYER] = layer
-                tally = self._tally(Where(layer, "forward", "weights", _spelt(x.dtype)))
+                tally = self._tally(Where(layer, "forward", "weights", spelt(x.dtype)))
                 node.register_prehook(partial(self._weigh_leaf, x, tally))
         self.leaves.clear()
 
@@ -350,5 +350,6 @@ def _flat(x: Tensor) -> Array:
     return found
 
 
-def _spelt(dtype: torch.dtype) -> str:
+def spelt(dtype: torch.dtype) -> str:
+    """A dtype as torch names it."""
     return str(dtype).removeprefix("torch.")

@@ -117,7 +117,7 @@ class Survey:
             "gpu": self.gpu, "budget": self.budget, "seconds": self.seconds, "rows": [asdict(r) for r in self.rows],
             "wholes": wholes, "trials": [asdict(t) for t in self.trials],
         }  # fmt: skip
-        return json.dumps(_finite(found), indent=1) + "\n"
+        return json.dumps(finite(found), indent=1) + "\n"
 
     def figure(self, theme: str = "light") -> Figure:
         """Right bits by layer and choice, forward and backward, and the effects on the loss. "light" or "dark"."""
@@ -183,9 +183,10 @@ def _share(x: float) -> str:
     return "" if math.isnan(x) else f"{x:.1%}" if x else "0"
 
 
-def _finite(x: Any) -> Any:
+def finite(x: Any) -> Any:
+    """What JSON can hold: null for what is not finite."""
     if isinstance(x, dict):
-        return {k: _finite(v) for k, v in x.items()}
+        return {k: finite(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)):
-        return [_finite(v) for v in x]
+        return [finite(v) for v in x]
     return None if isinstance(x, float) and not math.isfinite(x) else x

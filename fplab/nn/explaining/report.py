@@ -1,0 +1,229 @@
+"""Why two ways differ: the whole, what each layer and each setting does to it, the rest, and where they part."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...columns import REPORT, folded, grid
+from ...storage import write_text
+from ...words import NOTHING, Text, joined, say, verbatim
+from ..surveying.report import finite
+from .parting import Parting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = 40
+SUMS = ("alone", "back", "effect")
+SAME = say("Both ways give the same bits.")
+WHOLE = say("b less a: {whole:+.4e}, of {n:,} values the root mean square along their difference.")
+WHOLE_ONE = say("b less a: {whole:+.6e} ({a:.9g}, {b:.9g}).")
+ALONE = say("Each layer alone in way b: {sum:+.3e} together, the rest is {rest:+.3e}.")
+UNSEEN = say(
+    "Both ways give the same output, though {n:,} layers differ by themselves. The furthest apart is {layer}{causes}."
+)
+BACK = say("Each layer alone taken back to way a: {sum:+.3e} together, the rest is {rest:+.3e}.")
+MEAN = say("The mean of both: {sum:+.3e}, the rest is {rest:+.3e}.")
+LARGEST = say("The largest part is {layer}'s: {share:.0%}{causes}.")
+LEFT = say("{n:,} layers with the smallest own difference were not tried; their part is in the rest.")
+OTHER = say("Way {way} has other bits here than where its user runs it: something depends on how layers are called.")
+FIRST = say(
+    "First differing operation: {operation} in {layer}{causes}. Element {place}: {x:.9g} ({x_bits}) in a, {y:.9g} "
+    "({y_bits}) in b; {differing:,} of {elements:,} elements differ."
+)
+CAUSE = say("{name}: {a} in a, {b} in b")
+INHERITED = say("(only what it is given)")
+OUTSIDE = say("(the output)")
+HEADS = (
+    say("layer"), say("differs in"), say("own difference"), say("alone in b"), say("taken back"), say("part of all"),
+)  # fmt: skip
+PARTS = (say("setting"), say("in a"), say("in b"), say("alone as in b"), say("taken back"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer. ``causes``: name -> (how in a, how in b), what it computes otherwise by itself.
+
+    ``own``: the relative difference of its result on the operands of way a. ``alone``: what b in it alone does to the
+    output; ``back``: how much of the whole a in it alone takes away.
+    """
+
+    layer: str
+    causes: dict[str, tuple[str, str]]
+    own: float
+    alone: float
+    back: float
+
+    @property
+    def effect(self) -> float:
+        """The mean of both."""
+        return (self.alone + self.back) / 2
+
+    @property
+    def text(self) -> Text:
+        """What it computes otherwise, in words."""
+        return told(self.causes)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of several settings that differ, as written in ``a`` and ``b``; NaN where a GPU cannot have it alone."""
+
+    name: str
+    a: str
+    b: str
+    alone: float
+    back: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """``whole``: of one value b less a; of several the root mean square of that, along which all else is measured.
+
+    ``rows``: by layer, in the order of the model; ``settings``: of both ways, where more than one differs. ``first``:
+    the first differing operation. ``left``: how many layers were not tried. ``faithful``: whether each way has the
+    bits here that it has with the model as it is; None was not tried. ``runs``: of the model, in ``seconds``.
+    """
+
+    ways: tuple[str, str]
+    values: int
+    ends: tuple[float, float]
+    whole: float
+    rows: tuple[Row, ...]
+    settings: tuple[Setting, ...]
+    first: Parting | None
+    left: int
+    faithful: tuple[bool | None, bool | None]
+    runs: int
+    seconds: float
+
+    @property
+    def rest(self) -> tuple[float, float, float]:
+        """What is left of the whole by the layers alone in b, by those alone taken back, and by the mean of both."""
+        alone, back, mean = (math.fsum([self.whole, *(-getattr(r, n) for r in self.rows)]) for n in SUMS)
+        return alone, back, mean
+
+    @property
+    def largest(self) -> Row | None:
+        """The layer with the largest effect, or own difference where outputs are the same; None where there is none."""
+        return max(self.rows, key=lambda row: abs(row.effect if self.whole else row.own), default=None)
+
+    def share(self, row: Row) -> float:
+        """A layer's part of the whole."""
+        return row.effect / self.whole if self.whole else math.nan
+
+    @property
+    def text(self) -> Text:
+        """All but the tables, in both languages."""
+        said = list[Text]()
+        row = self.largest
+        if row is None and not self.whole:
+            said.append(SAME)
+        elif row is not None and not self.whole:
+            said.append(UNSEEN.fill(n=len(self.rows), layer=_layer(row.layer), causes=_because(row.causes)))
+        else:
+            one = WHOLE_ONE.fill(whole=self.whole, a=self.ends[0], b=self.ends[1])
+            said.append(WHOLE.fill(whole=self.whole, n=self.values) if self.values > 1 else one)
+            for text, name, rest in zip((ALONE, BACK, MEAN), SUMS, self.rest, strict=True):
+                said.append(text.fill(sum=math.fsum(getattr(r, name) for r in self.rows), rest=rest))
+        if row is not None and self.whole:
+            said.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=_because(row.causes)))
+        if self.left:
+            said.append(LEFT.fill(n=self.left))
+        if self.first is not None:
+            p = self.first
+            said.append(
+                FIRST.fill(
+                    operation=verbatim(p.operation),
+                    layer=_layer(p.layer),
+                    causes=_because(p.unlike),
+                    place=verbatim(str(list(p.place))),
+                    x=p.values[0],
+                    y=p.values[1],
+                    x_bits=p.bits[0],
+                    y_bits=p.bits[1],
+                    differing=p.differing,
+                    elements=p.elements,
+                )
+            )
+        said += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
+        return joined(said, "\n")
+
+    def __str__(self) -> str:
+        lines = folded(str(self.text).split("\n"))
+        if self.rows:
+            shown = sorted(sorted(self.rows, key=lambda r: -abs(r.effect))[:SHOWN], key=self.rows.index)
+            lines += ["", *grid([[*map(str, HEADS)], *map(self._cells, shown)], REPORT)]
+        if self.settings:
+            cells = [[s.name, s.a, s.b, _number(s.alone), _number(s.back)] for s in self.settings]
+            lines += ["", *grid([[*map(str, PARTS)], *cells], REPORT)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _cells(self, row: Row) -> list[str]:
+        own = f"{row.own:.1e}" if row.own else ""
+        share = "" if math.isnan(self.share(row)) else f"{self.share(row):.1%}"
+        return [str(_layer(row.layer)), str(row.text), own, _number(row.alone), _number(row.back), share]
+
+    def csv(self) -> str:
+        """The layers as CSV, numbers in full."""
+        out = io.StringIO()
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow([f.name for f in fields(Row)])
+        table.writerows([r.layer, str(r.text), r.own, r.alone, r.back] for r in self.rows)
+        return out.getvalue()
+
+    def json(self) -> str:
+        """All of it as JSON but the steps of the units; what is not finite is null."""
+        held: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        held |= {"rows": [asdict(r) for r in self.rows], "settings": [asdict(s) for s in self.settings]}
+        if self.first is not None:
+            held["first"] = {f.name: getattr(self.first, f.name) for f in fields(Parting) if f.name != "traces"}
+        return json.dumps(finite(held | {"rest": self.rest}), indent=1) + "\n"
+
+    def figure(self, theme: str = "light") -> Figure:
+        """What each layer does to the output alone, what taking it back does, and the rest. "light" or "dark"."""
+        from ...draw.explain import draw
+        from ...draw.style import themed
+
+        with themed(theme):
+            return draw([(str(_layer(r.layer)), r.alone, r.back) for r in self.rows], self.whole, self.rest[:2])
+
+    def save(self, folder: str | Path) -> None:
+        """Write explain.csv, explain.json, explain.txt and explain.png into a folder, and the stepper as first.png."""
+        from ...draw.style import save
+
+        there = Path(folder)
+        there.mkdir(parents=True, exist_ok=True)
+        for name, text in (("csv", self.csv()), ("json", self.json()), ("txt", f"{self}\n")):
+            write_text(there / f"explain.{name}", text)
+        save(self.figure(), there / "explain.png", "light")
+        if self.first is not None and all(self.first.traces):
+            save(self.first.figure(), there / "first.png", "light")
+
+
+def told(causes: dict[str, tuple[str, str]]) -> Text:
+    """What is computed otherwise, in words."""
+    if not causes:
+        return INHERITED
+    found = [CAUSE.fill(name=verbatim(name), a=verbatim(a), b=verbatim(b)) for name, (a, b) in causes.items()]
+    return joined(found, say("; "))
+
+
+def _because(causes: dict[str, tuple[str, str]]) -> Text:
+    return joined((verbatim(" ("), told(causes), verbatim(")"))) if causes else NOTHING
+
+
+def _layer(name: str) -> Text:
+    return verbatim(name) if name else OUTSIDE
+
+
+def _number(x: float) -> str:
+    return "" if math.isnan(x) else f"{x:+.2e}"
