@@ -131,6 +131,7 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
         "1.0078": lambda: float(collectives.run(collectives.State()).buffers[-1].max()),
     },
     13: {"3,336": probed},
+    14: {"16,384": gradients},
 }
 
 

@@ -48,7 +48,7 @@ def is_answer(cell) -> bool:
 
 def test_the_chapters_are_all_there():
     numbers = [int(path.stem[:2]) for path in CHAPTERS]
-    assert numbers == list(range(14))
+    assert numbers == list(range(15))
     assert (FOLDER / "claims.ipynb").exists()
 
 

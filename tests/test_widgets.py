@@ -205,6 +205,9 @@ test_a_wrong_name_is_an_error_that_says_what_is_allowed = refusals.matching(
     (lambda: fplab.widgets.stepper.widget("H10"), "unknown GPU 'H10'.*Did you mean 'H100'"),
     (lambda: fplab.widgets.blockwise.widget("nf5"), "unknown codebook 'nf5'"),
     (lambda: fplab.widgets.blockwise.widget(place=64), "place=64 is not possible"),
+    (lambda: fplab.widgets.block_scales.widget("mxfp5"), "unknown way 'mxfp5'. Allowed: mxfp8, mxfp8 rceil, "),
+    (lambda: fplab.widgets.block_scales.widget(hadamard=8), "hadamard=8 is not possible; allowed: 0, 16, 32"),
+    (lambda: fplab.widgets.block_scales.widget(draws=65), "draws=65 is not possible"),
     (lambda: fplab.widgets.rounding.widget(place=65), "place=65 is not possible"),
     (lambda: fplab.widgets.gradients.sample("bias"), "kind='bias' is not possible; allowed: activation, weight"),
 )

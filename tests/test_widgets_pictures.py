@@ -21,10 +21,12 @@ from fplab.formats import Rounding
 from fplab.hardware import records
 from fplab.memory.pipeline import SCHEDULES
 from fplab.parallel import schedules
+from fplab.scaled import get_scheme, oracle
 from fplab.tensorcore import GPUS, dot, models, trace
 from fplab.training.scalers import machine
 from fplab.widgets import (
     accumulation,
+    block_scales,
     blockwise,
     designer,
     evidence,
@@ -197,6 +199,41 @@ def test_gpus_differ_and_refuse():
     assert "exact sum none" in special
     picture = shell.picture(gpus.render, gpus.State(a="1", b="1 2"))
     assert "a has 1 numbers, b 2, c 1; a and b need the same, c one." in text_of(picture)
+
+
+# --- a block and its scale --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", block_scales.WAYS)
+@pytest.mark.parametrize("hadamard", block_scales.SIZES)
+@pytest.mark.parametrize(("values", "outlier"), [("normal", 24.0), ("gradients", 0.0)])
+def test_a_block_is_drawn_as_the_slow_way_quantises_it(way, hadamard, values, outlier):
+    state = block_scales.State(way, values, outlier, hadamard=hadamard)
+    picture, x = block_scales.render(state), block_scales.numbers(state)
+    if hadamard:
+        signs = np.resize(block_scales.SIGNS, hadamard).tolist()
+        parts = (oracle.hadamard(part.tolist(), signs, "fp32") for part in np.split(x, 32 // hadamard))
+        x = np.float32(np.concatenate([*parts]))
+    scheme, rule = block_scales.WAYS[way]
+    scheme = get_scheme(scheme, rule=rule)
+    codes, scales, back = oracle.quantize(x[None], scheme)
+    assert [float(e.get("data-value")) for e in of_class(picture, "value")] == x.tolist()
+    assert [float(e.get("data-value")) for e in of_class(picture, "back")] == back[0].tolist()
+    assert [int(e.text, 16) for e in of_class(picture, "code")] == codes[0].tolist()
+    assert all(f"{code:#04x} = " in text_of(picture) for code in scales[0].tolist())
+    marks = Counter(e.text for e in of_class(picture, "lost"))
+    assert marks["✕"] == ((back == 0) & (x != 0)).sum()
+    assert (marks["▲"] > 0) <= bool((np.abs(back[0]) < np.abs(x)).any())
+
+
+def test_stochastic_roundings_are_averaged_and_the_transform_is_undone():
+    found = block_scales.quantised(block_scales.State("nvfp4", "gradients", 0.0, hadamard=16, draws=64))
+    once = block_scales.quantised(block_scales.State("nvfp4", "gradients", 0.0, hadamard=16, draws=1))
+    far, near = (np.square(f.ends - f.values).sum() for f in (once, found))
+    assert near < far / 16
+    exact = block_scales.quantised(block_scales.State("mxfp8", outlier=0.0, hadamard=32))
+    assert np.abs(exact.ends - exact.values).max() < 0.1
+    assert np.abs(exact.back - exact.values).max() > 1  # still transformed
 
 
 # --- gradients --------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import (
         accumulation,
         bits,
+        block_scales,
         blockwise,
         collectives,
         designer,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "accumulation", "bits", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale", "memory", "mixed",
-    "pipeline", "rounding", "stepper", "zero",
+    "accumulation", "bits", "block_scales", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale",
+    "memory", "mixed", "pipeline", "rounding", "stepper", "zero",
 ]  # fmt: skip
 
 NAMES = tuple(__all__)

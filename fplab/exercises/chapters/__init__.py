@@ -13,6 +13,7 @@ from . import (
     parallel,
     products,
     rounding,
+    scales,
     sums,
     training,
     underflow,
@@ -20,7 +21,7 @@ from . import (
 
 _CHAPTERS = (
     bits, rounding, arithmetic, sums, blocks, products, underflow, optimizers, training, integers, memory,
-    parallel, hardware,
+    parallel, hardware, scales,
 )  # fmt: skip
 _ALL: dict[str, Exercise] = {
     one.name: one for chapter in _CHAPTERS for one in sorted(chapter.EXERCISES, key=lambda one: one.level)
