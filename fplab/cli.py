@@ -227,6 +227,18 @@ def memory(args: Arguments) -> int:
     return run_memory(args)
 
 
+def sweep(args: Arguments) -> int:
+    """Train every model under every recipe from every seed: a file a run, a table of means and spreads, and CSV.
+
+    The runs are shared by the ranks that torchrun starts, else by --jobs processes here; any that work on the same
+    folder share them. What is done stays done: the same command, killed at any moment, goes on to the same bits.
+    """
+    demand("torch")
+    from .training.sweep_command import run as run_sweep
+
+    return run_sweep(args)
+
+
 def inspect(args: Arguments) -> int:
     """Show a value in formats: bits, exact value, error, neighbours, flags."""
     from .inspection import DEFAULT_FORMATS
@@ -370,6 +382,22 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
 
 
+def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    def several(name: str, default: str, text: str) -> None:
+        words = default.split()
+        parser.add_argument(f"--{name}", nargs="+", metavar=name[:-1].upper(), default=words, help=text)
+
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
+    several("models", "digits_mlp", "digits, digits_mlp (default), characters, or MODULE:NAME of a training.Task")
+    several("recipes", "fp32 bf16 fp16", "policies of training, or recipes of nn (default: fp32 bf16 fp16)")
+    several("seeds", "0-2", "numbers and ranges (default: 0-2)")
+    parser.add_argument("--steps", type=int, metavar="N", help="of each run (default: the model's own)")
+    gpu = "whose matrix products are emulated (default: H100; mxfp8 and nvfp4 need B200), or none"
+    parser.add_argument("--gpu", default="H100", metavar="GPU", help=gpu)
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes, where torchrun starts none (default: cores)")
+    parser.add_argument("--every", type=int, default=50, metavar="N", help="steps between checkpoints (default: 50)")
+
+
 def _memory_arguments(parser: argparse.ArgumentParser) -> None:
     def group(title: str, *rows: tuple[str, type, str, str]) -> Any:
         part = parser.add_argument_group(title)
@@ -428,12 +456,14 @@ COMMANDS: tuple[Command, ...] = (
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
+    Command("sweep", "train seeds x recipes x models", "--out sweep --recipes fp32 fp16 --seeds 0-4", _sweep_arguments,
+            sweep),
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
     Command("exercise", "start on exercises, and check answers", "start sums", _exercise_arguments, exercise),
     Command("pages", "write the course, a cookbook and a reference as HTML", "00_start", _pages_arguments, pages),
     Command("lab", "the course, in JupyterLab", "my-course", _lab_arguments, lab),
-)
+)  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):

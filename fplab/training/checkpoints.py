@@ -58,18 +58,19 @@ def load(path: Path, configuration: Configuration) -> Any:
         ) from None
     if version != VERSION:
         raise LabError(f"{str(path)!r} has layout {version!r}; this release reads {VERSION}. Delete it to begin again.")
-    _demand_same(path, theirs, json.loads(json.dumps(configuration)))
+    demand_same(path, theirs, configuration, "a checkpoint")
     return state
 
 
-def _demand_same(path: Path, theirs: Configuration, ours: Configuration) -> None:
-    """Refuse the state of another run: going on from it would give a mixture of two."""
+def demand_same(path: Path, theirs: Configuration, ours: Configuration, what: str) -> None:
+    """Refuse what another run left: going on from it would give a mixture of two."""
+    ours = json.loads(json.dumps(ours))
     names = sorted({*theirs, *ours})
     absent = object()
     differ = [n for n in names if theirs.get(n, absent) != ours.get(n, absent)]
     if differ:
         said = "; ".join(f"{n} is {theirs.get(n)!r} in the file and {ours.get(n)!r} here" for n in differ)
-        raise LabError(f"{str(path)!r} is a checkpoint of another run: {said}. Name another file, or delete it.")
+        raise LabError(f"{str(path)!r} is {what} of another run: {said}. Name another file, or delete it.")
 
 
 # --- state as JSON and arrays -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from .. import formats
 from ..errors import LabError, chosen, quotes_call, unknown
+from ..nn.recipes import RECIPES
 from ..words import Text, say
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -73,7 +74,8 @@ class Policy:
     GPU; torch's log_softmax on the CPU alone is up to an ulp away from that. ``logits``: the dtype in which the loss
     reads a cast model's output.
     ``autocast``: None, or the dtype of :func:`fplab.nn.autocast`, which casts by lists of operations instead.
-    ``products``: the matrix products, None for torch's own.
+    ``products``: the matrix products, None for torch's own. ``recipe``: instead, a name of
+    :data:`fplab.nn.recipes.RECIPES`, which quantises the operands of the layers' products.
     ``weights``: the format in which parameters are held between steps; ``states``: that of the optimizer's states;
     ``update``: "nearest", "stochastic", "kahan", or "master" for an FP32 copy that takes the updates.
     ``rounded``: formats of :func:`fplab.nn.formats` by kind ("weights", "activations", "gradients"), for formats
@@ -88,6 +90,7 @@ class Policy:
     logits: str = "fp32"
     autocast: str | None = None
     products: Products | None = None
+    recipe: str | None = None
     weights: str = "fp32"
     states: str = "fp32"
     update: str = "nearest"
@@ -106,6 +109,8 @@ class Policy:
             raise unknown(f"update of policy {self.name!r}", self.update, UPDATES)
         if self.cast and self.autocast:
             raise LabError(f"policy {self.name!r}: cast={self.cast!r} and autocast={self.autocast!r}; allowed: one.")
+        if self.recipe and self.products:
+            raise LabError(f"policy {self.name!r}: recipe={self.recipe!r} says what products are; leave out products=.")
 
     def model(self, model: nn.Module) -> nn.Module:
         """The model as this policy runs it; its parameters stay those of ``model``."""
@@ -117,16 +122,24 @@ class Policy:
         optimizer: torch.optim.Optimizer = made(parameters, **held)
         return optimizer
 
+    def scaling(self, gpu: str | None = "H100") -> Any:
+        """What scales operands, made anew for a run and part of its state: a scaling, a recipe's emulation, or None."""
+        if self.recipe is not None and gpu is not None:
+            from .. import nn as lab
+
+            return lab.emulate(gpu, recipe=self.recipe)
+        return self.products.scaling() if self.products and self.products.scaling else None
+
     @contextmanager
     def running(self, model: nn.Module, gpu: str | None = "H100", scaling: Any = None) -> Iterator[Any]:
         """Within the block a forward and backward pass of ``model`` computes as the policy says, on that GPU.
 
         It gives the :class:`~fplab.nn.emulation.context.Emulation` of the products, None where they are torch's own.
-        ``gpu=None``: torch's own products on this machine. ``scaling``: what ``products.scaling`` made for the run.
+        ``gpu=None``: torch's own products on this machine. ``scaling``: what :meth:`scaling` made for the run.
         """
         with ExitStack() as stack:
             entered = [stack.enter_context(context) for context in self._contexts(model, gpu, scaling)]
-            yield entered[0] if self.products is not None and gpu is not None else None
+            yield entered[0] if (self.products or self.recipe) and gpu is not None else None
 
     def _contexts(self, model: nn.Module, gpu: str | None, scaling: Any) -> Iterator[AbstractContextManager[Any]]:
         from .. import nn as lab
@@ -135,6 +148,8 @@ class Policy:
             p = self.products
             options: dict[str, Any] = {"gradients": p.gradients, "scaling": scaling, "conversion": p.conversion}
             yield lab.emulate(gpu, p.inputs, p.accumulate, **options)
+        if self.recipe is not None and gpu is not None:
+            yield scaling or self.scaling(gpu)
         if self.rounded:
             kinds: dict[str, Any] = dict(self.rounded)
             yield lab.formats(model, **kinds)
@@ -197,6 +212,7 @@ _APEX = "NVIDIA Apex, apex/amp/frontend.py"
 _KERAS = "Keras 3, keras/src/dtype_policies and optimizers/loss_scale_optimizer.py"
 _MIXED = "Micikevicius et al. 2018, arXiv 1710.03740"
 _FP8 = "Micikevicius et al. 2022, arXiv 2209.05433"
+OF_RECIPE = say("operands of the layers' products as the recipe {recipe} quantises them; the rest FP32")
 _FP16 = Products("fp16")
 _BF16 = Products("bf16")
 
@@ -240,7 +256,12 @@ POLICIES: tuple[Policy, ...] = (
 def get(policy: str | Policy) -> Policy:
     """The policy of a name, in any case; a record is given back.
 
-    >>> get("O2").update
-    'master'
+    A recipe of :mod:`fplab.nn.recipes` that no policy is called as ("bf16" is one) is FP32 with that recipe's products.
+
+    >>> get("O2").update, get("nvfp4").recipe
+    ('master', 'nvfp4')
     """
-    return chosen("policy", policy, {p.name: p for p in POLICIES}, Policy)
+    table = {p.name: p for p in POLICIES}
+    for name in RECIPES:
+        table.setdefault(name, Policy(name, OF_RECIPE.fill(recipe=name), recipe=name))
+    return chosen("policy", policy, table, Policy)

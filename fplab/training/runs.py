@@ -93,6 +93,18 @@ def baseline(task: Task) -> Made:
     return Made("optimizers", task.baseline.optimizer, task.baseline.settings)
 
 
+def configuration(task: Task, policy: Policy, seed: int, optimizer: Made, gpu: str | None) -> dict[str, Any]:
+    """What decides a run's bits, its length apart, as JSON values."""
+    return {
+        "task": task.key,
+        **{f"policy {field}": value for field, value in policy.described().items()},
+        "optimizer": repr(optimizer),
+        "seed": seed,
+        "gpu": gpu,
+        "torch": str(torch.__version__),
+    }
+
+
 class _Running:
     """A run between two steps: the model and what trains it, and what has happened."""
 
@@ -102,19 +114,12 @@ class _Running:
         self.optimizer = policy.optimizer(optimizer, self.model.parameters(), seed)
         self.runs_as = policy.model(self.model)
         self.scaler = policy.scaler()
-        self.scaling = policy.products.scaling() if policy.products and policy.products.scaling else None
+        self.scaling = policy.scaling(gpu)
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []
         self.units: list[tuple[Used, ...]] = []
-        self.configuration = {
-            "task": task.key,
-            **{f"policy {field}": value for field, value in policy.described().items()},
-            "optimizer": repr(optimizer),
-            "seed": seed,
-            "gpu": gpu,
-            "torch": str(torch.__version__),
-        }
+        self.configuration = configuration(task, policy, seed, optimizer, gpu)
 
     @property
     def done(self) -> int:
@@ -141,7 +146,7 @@ class _Running:
             name, parameter = bad[0], dict(self.model.named_parameters())[bad[0]]
             raise weights_not_finite(self.done, name, parameter, self.optimizer, self.policy, scale, before)
         steps = () if products is None else products.report().steps
-        self.units.append(steps[0] if steps else ())
+        self.units.append(steps[-1] if steps else ())
         self.losses.append(float(loss.detach()))
         self.scales.append(scale)
         self.skipped.append(bool(skipped))
