@@ -13,6 +13,7 @@ from typing import Literal
 from .errors import LabError, door, integer
 from .formats import Format, FormatLike, Overflow, Rounding, Specials, get, overflow, rounding
 from .lazily import index
+from .words import say
 
 __all__ = [
     "NAN",
@@ -182,7 +183,7 @@ def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
         return 0
     if nan == "max":
         return sign | fmt.max_code
-    raise LabError(f'{fmt.name} has no NaN; pass nan="zero" or nan="max" to replace it.')
+    raise LabError(say('{format} has no NaN; pass nan="zero" or nan="max" to replace it.', format=fmt.name))
 
 
 @door

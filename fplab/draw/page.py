@@ -1,6 +1,7 @@
 """HTML as strings: the blocks that widgets, reports and pages are made of, legible on light and on dark pages."""
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -105,6 +106,8 @@ def refusal(error: LabError | str) -> str:
 
 def power(x: Fraction | float) -> str:
     """A power of two as text with a superscript: ``2⁻²⁴``; other numbers to six digits."""
+    if isinstance(x, float) and not math.isfinite(x):
+        return str(x)
     ratio = Fraction(x)
     up, down = abs(ratio.numerator), ratio.denominator
     if ratio and not up & (up - 1) and not down & (down - 1):

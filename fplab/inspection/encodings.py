@@ -178,7 +178,7 @@ class BookCodes:
 def as_float(x: Exact, name: str) -> float:
     """A finite number as a float, clipped to FP32's range; integers and codebooks have nothing else."""
     if x.kind != "finite":
-        raise LabError(f"{name} has neither NaN nor infinity.")
+        raise LabError(say("{format} has neither NaN nor infinity.", format=name))
     most = 3.4028234663852886e38
     return float(max(-Fraction(most), min(Fraction(most), x.value)))
 

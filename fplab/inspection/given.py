@@ -21,10 +21,11 @@ LARGEST_EXPONENT, LONGEST_TEXT, MOST_BITS = 3000, 250, 11_000  # what is worked 
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 _RATIO = re.compile(r"([+-]?\d+)\s*/\s*(\d+)", re.ASCII)
 _HEX = re.compile(r"([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?\d+))?", re.ASCII)
-ALLOWED = (
+ALLOWED = say(
     'a number; a decimal text such as "0.1" or "-2.5e-8", taken exactly; a ratio "1/3"; a hexadecimal float "0x1.8p3"; '
     '"inf", "nan"; or a code of a format, "fp16:0x3c00" or "fp16:0b0011110000000000"'
 )
+_KINDS = say("cannot inspect {type}; allowed: {allowed}.", allowed=ALLOWED)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def parse(value: Any, formats: Sequence[Format] = ()) -> Given:
     given = _parse(value, formats)
     number = given.value.magnitude
     if max(number.numerator.bit_length(), number.denominator.bit_length()) > MOST_BITS:
-        raise LabError(f"the number is too large, small or long: inspect works out at most {MOST_BITS} bits exactly.")
+        rule = say("the number is too large, small or long: inspect works out at most {bits} bits exactly.")
+        raise LabError(rule.fill(bits=MOST_BITS))
     return given
 
 
@@ -50,7 +52,7 @@ def _parse(value: Any, formats: Sequence[Format]) -> Given:
     if isinstance(value, str):
         return _parse_text(value, formats)
     if isinstance(value, bool) or getattr(value, "ndim", 0) != 0:
-        raise LabError(f"cannot inspect {type(value).__name__}; allowed: {ALLOWED}.")
+        raise LabError(_KINDS.fill(type=type(value).__name__))
     if isinstance(value, decimal.Decimal):
         return _parse_text(str(value), formats)
     if isinstance(value, numbers.Rational):
@@ -66,14 +68,15 @@ def _parse(value: Any, formats: Sequence[Format]) -> Given:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise LabError(f"cannot inspect {type(value).__name__}; allowed: {ALLOWED}.") from None
+        raise LabError(_KINDS.fill(type=type(value).__name__)) from None
     return Given(repr(number), how, exact.from_float(number))
 
 
 def _parse_text(text: str, formats: Sequence[Format]) -> Given:
     word = text.strip().lower().replace("_", "")
     if len(word) > LONGEST_TEXT:
-        raise LabError(f"a text of {len(word)} characters is too long; allowed: {LONGEST_TEXT}, or a Fraction.")
+        rule = say("a text of {n} characters is too long; allowed: {most}, or a Fraction.", n=len(word))
+        raise LabError(rule.fill(most=LONGEST_TEXT))
     if ":" in word:
         return _parse_code(text.strip(), formats)
     if (bare := word.lstrip("+-")) in ("inf", "infinity", "nan", "snan"):
@@ -82,7 +85,7 @@ def _parse_text(text: str, formats: Sequence[Format]) -> Given:
         return Given(word, say("as written"), Exact(negative, kind=kind))
     if match := _RATIO.fullmatch(word):
         if int(match[2]) == 0:
-            raise LabError(f"{text!r} divides by zero; allowed: {ALLOWED}.")
+            raise LabError(say("{text} divides by zero; allowed: {allowed}.", text=repr(text), allowed=ALLOWED))
         ratio = Fraction(int(match[1]), int(match[2]))
         return Given(word, say("the exact ratio"), exact.of(ratio, word.startswith("-")))
     if match := _HEX.fullmatch(word):
@@ -95,15 +98,14 @@ def _parse_text(text: str, formats: Sequence[Format]) -> Given:
         _exponent_is_sane((match[2] or "e0")[1:], text)
         how = say("the exact decimal as written, not its nearest float")
         return Given(word, how, exact.of(Fraction(word), word[0] == "-"))
-    raise LabError(f"cannot read {text!r} as a value; allowed: {ALLOWED}.")
+    raise LabError(say("cannot read {text} as a value; allowed: {allowed}.", text=repr(text), allowed=ALLOWED))
 
 
 def _exponent_is_sane(power: str, text: str) -> bool:
     """Whether an exponent is of a size that exact arithmetic can hold; an error if not."""
     if len(power) > 8 or abs(int(power)) > LARGEST_EXPONENT:
-        raise LabError(
-            f"the exponent of {text!r} is beyond ±{LARGEST_EXPONENT}, the largest that inspect works out exactly."
-        )
+        rule = say("the exponent of {text} is beyond ±{most}, the largest that inspect works out exactly.")
+        raise LabError(rule.fill(text=repr(text), most=LARGEST_EXPONENT))
     return True
 
 
@@ -115,12 +117,14 @@ def _parse_code(text: str, formats: Sequence[Format]) -> Given:
     try:
         code = int(digits.replace(" ", ""), 0)
     except ValueError:
-        raise LabError(
-            f'cannot read {digits!r} as a code of {fmt.name}; allowed: "{fmt.name}:0x..." in hexadecimal, '
-            f'"{fmt.name}:0b..." in binary, or a plain integer.'
-        ) from None
+        rule = say(
+            'cannot read {text} as a code of {format}; allowed: "{format}:0x..." in hexadecimal, "{format}:0b..." in '
+            "binary, or a plain integer."
+        )
+        raise LabError(rule.fill(text=repr(digits), format=fmt.name)) from None
     if not 0 <= code < 1 << fmt.bits:
         last = hex_code((1 << fmt.bits) - 1, fmt)
-        raise LabError(f"{digits} is not a code of {fmt.name}, which has {fmt.bits} bits; allowed: 0 to {last}.")
+        rule = say("{text} is not a code of {format}, which has {bits} bits; allowed: 0 to {last}.", text=digits)
+        raise LabError(rule.fill(format=fmt.name, bits=fmt.bits, last=last))
     how = say("the number this code of {format} stands for", format=fmt.name)
     return Given(f"{fmt.name}:{hex_code(code, fmt)}", how, exact.decode(code, fmt), (fmt, code))

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import LabError, door, unknown
 from ..storage import demand_writable, write_text
 from ..words import Text, given, say, verbatim
-from . import glossary, reference, search, topics
+from . import glossary, live, reference, search, topics
 from .cookbook import recipes
 from .executed import Chapter, cells, needed
 from .offline import fetched
@@ -89,7 +89,7 @@ def page(title: Text, body: str) -> str:
         f'<form action="{search.FILE}" role="search">'
         f'<input type="search" name="q" aria-label="{find}" placeholder="{find}"></form>'
         f'<fieldset class="language"><legend>{both(LANGUAGE)}</legend>{choices}</fieldset></header>\n'
-        f'<main id="main">\n{body}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n'
+        f'<main id="main">\n{body}\n</main>\n<script>\n{script}</script>\n{live.scripts_of(body)}</body>\n</html>\n'
     )
     if outside := fetched(text):
         raise LabError(f"the page {title.en!r} would fetch {outside[0][:200]!r}; pages are read offline.")
@@ -101,7 +101,7 @@ def chapter_page(at: int, course: Sequence[Chapter], written: set[str], run: boo
     chapter = course[at]
     body = "\n".join(cell(one, chapter.path.parent) for one in cells(chapter.path, run))
     absent = {c.file for c in course if c.name not in written}
-    body = LINKED.sub(lambda found: found[2] if found[1] in absent else found[0], body)
+    body = live.moving(LINKED.sub(lambda found: found[2] if found[1] in absent else found[0], body))
     links = around(at, course, written)
     return page(chapter.title, f"{links}\n<article>\n{body}\n</article>\n{links}")
 

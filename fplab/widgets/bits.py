@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import numerals
-from ..draw.page import Said, beside, bracketed, facts, note, panel, refusal, title
+from ..draw.page import Said, after_colon, beside, bracketed, facts, note, panel, refusal, title
 from ..draw.strip import BIT, bit_strip, field_name
 from ..errors import LabError
 from ..exact import Exact
@@ -74,7 +74,7 @@ def stepped(state: State, side: int, up: bool) -> State:
     after = None if code is None else state.encoding(side).neighbour(code, up)
     if after is None:
         end = say("there is no further value in this direction.")
-        return replace(state, problem=f"{state.names[side]}: {end}")
+        return replace(state, problem=after_colon(state.names[side], end))
     return edited(state, side, after)
 
 
@@ -85,9 +85,8 @@ def typed(state: State, side: int, text: str) -> State:
         if _CODE.fullmatch(text.strip()):
             code = int(text.strip(), 0)
             if code >= 1 << encoding.bits:
-                raise LabError(
-                    f"{text.strip()} is not a code of {encoding.name}; allowed: 0x0 to {(1 << encoding.bits) - 1:#x}."
-                )
+                rule = say("{text} is not a code of {format}; allowed: 0x0 to {last}.", text=text.strip())
+                raise LabError(rule.fill(format=encoding.name, last=f"{(1 << encoding.bits) - 1:#x}"))
         else:
             code = encoding.nearest(parse(text).value, state.scale)
         return edited(state, side, code)
@@ -110,7 +109,8 @@ def scaled(state: State, text: str) -> State:
     except ValueError:
         scale = 0.0
     if not 1e-30 <= scale <= 1e30:
-        return replace(state, problem=f"scale {text!r} is not possible; allowed: 1e-30 to 1e30, such as 1 or 0.05.")
+        problem = say("scale {text} is not possible; allowed: 1e-30 to 1e30, such as 1 or 0.05.", text=repr(text))
+        return replace(state, problem=str(problem))
     return edited(replace(state, scale=scale), state.source, state.codes[state.source] or 0)
 
 
@@ -253,7 +253,7 @@ class Editor:
     def _ipython_display_(self) -> None:
         from .shell import show
 
-        show(self.box, lambda: render(self.state))
+        show(self.box, lambda: render(self.state), self.state)
 
 
 def widget(value: str = "0.1", left: str = "fp16", right: str = "bf16", scale: float = 1.0) -> Editor:

@@ -85,9 +85,9 @@ def _last(state: State, tracked: list[Tracked]) -> Said:
     if not state.events:
         return say("none yet")
     before, after = tracked[-2].scale, tracked[-1].scale
-    factor = f"× {after / before:g}"
+    factor = "" if before == after else f"× {after / before:g}"  # a scale can come to 0, and stays there
     if state.events[-1] == "o":
-        kept = say("at its lowest") if before == after else factor
+        kept = factor or say("at its lowest")
         return say("gradients not finite: step skipped, scale {kept}", kept=kept)
     if after != before:
         return say("weights updated, scale {factor}", factor=factor)

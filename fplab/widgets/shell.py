@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import json
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from ..draw.strip import BUTTONS
 from ..draw.themes import STATIC
 from ..errors import LabError, need
 from ..language import follow, in_each
-from ..words import Text, say
+from ..words import Text, say, say_of
 
 State = Any
 # The arrow of a list is black in ipywidgets, on a dark page too.
@@ -32,6 +33,14 @@ ARROW = (
 )
 LAST = say("Below is still the last possible choice.")
 LIVE = say("Live in JupyterLab: there, this can be moved.")
+# Options that are words; all others, such as names of formats, are the same in every language.
+OPTIONS = {text.en: text for text in (
+    say_of("option", "activation"), say_of("option", "weight"), say_of("option", "sequential"),
+    say_of("option", "pairwise"), say_of("option", "blocked"), say_of("option", "last"),
+    say_of("option", "negative_zero"), say_of("option", "none"), say_of("option", "linear"),
+    say_of("option", "dynamic"), say_of("option", "dynamic_tree"), say_of("option", "selective"),
+    say_of("option", "full"), say_of("option", "wire"), say_of("option", "interleaved"),
+)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,14 @@ class Control:
     step: float = 1
     flag: bool = False
     wide: bool = False
+
+    def shown(self, option: Any) -> Text | str:
+        """What a list says for an option: a word in the reader's language, a name as it is."""
+        return OPTIONS.get(option, str(option) or "—")
+
+
+def _listed(control: Control) -> tuple[tuple[str, Any], ...]:
+    return tuple((str(control.shown(option)), option) for option in control.options)
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,7 @@ class Board:
             "layout": widgets.Layout(width=width, margin="2px 14px 2px 2px"),
         }
         if c.options:
-            widget = widgets.Dropdown(options=[(str(option) or "—", option) for option in c.options], **shared)
+            widget = widgets.Dropdown(options=_listed(c), **shared)
         elif c.flag:
             widget = widgets.Checkbox(indent=False, **shared)
         elif c.low is not None:
@@ -177,6 +194,8 @@ class Board:
             for c in self.controls:
                 widget, value = self.inputs[c.field], getattr(self.state, c.field)
                 widget.description = str(c.label)
+                if c.options and widget.options != (labels := _listed(c)):
+                    widget.options = labels
                 if widget.value != value:
                     widget.value = value
             for action, button in zip(self.actions, self.buttons, strict=True):
@@ -185,14 +204,19 @@ class Board:
             self._quiet = False
 
     def _ipython_display_(self) -> None:
-        show(self.box, lambda: picture(self.render, self.state))
+        show(self.box, lambda: picture(self.render, self.state), self.state)
 
 
-def show(box: Any, draw: Callable[[], str]) -> None:
-    """Show a box of inputs; where a page is made, what ``draw`` gives, in every language."""
+def show(box: Any, draw: Callable[[], str], state: State) -> None:
+    """Show a box of inputs; where a page is made, what ``draw`` gives, in every language, with the state beside it."""
     from IPython.display import HTML, display
 
-    display(HTML(in_each(lambda: draw() + note(f"▶ {LIVE}"))) if os.environ.get(STATIC) else box)
+    if not os.environ.get(STATIC):
+        display(box)
+        return
+    still = in_each(lambda: draw() + note(f"▶ {LIVE}"))
+    name, known = type(state).__module__.rpartition(".")[2], json.dumps(dataclasses.asdict(state), default=str)
+    display(HTML(f'<div class="fplab-live" data-widget="{name}" data-state="{html.escape(known)}">{still}</div>'))
 
 
 def reachable() -> Any:

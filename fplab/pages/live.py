@@ -1,0 +1,178 @@
+"""Widgets that move on a page behind which there is no kernel: by pictures drawn beforehand, or by a small script.
+
+A notebook's widget leaves its name and state beside its picture. Where the states are few, each picture is drawn here
+and the page chooses among them; the bit editor and the loss-scale machine have too many, and are written a second time
+in ``scripts``, which a test holds against these.
+"""
+
+import base64
+import dataclasses
+import html
+import itertools
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..draw.scene import BLUE
+from ..draw.strip import FIELD_NAMES, FILLS
+from ..formats import NAMES, TABLE
+from ..inspection import encodings, given
+from ..inspection.encodings import BookCodes, FloatCodes, IntegerCodes
+from ..inspection.rows import CLASSES
+from ..integers import grids
+from ..language import LANGUAGES, speaking
+from ..widgets import lossscale
+from ..widgets.shell import Control, picture
+from ..words import Text, translated
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MARKED = re.compile(r'<div class="fplab-live" data-widget="(\w+)" data-state="([^"]*)">')
+LIVE = re.compile(r'<div class="fplab-live" data-widget="(\w+)" data-state="[^"]*" data-live=')
+TAG = re.compile(r"(?=<[a-z])")
+SAID = re.compile(r'"((?:[^"\\\n]|\\.)+)"|\'([^\'\n]+)\'')
+IN_CONTEXT = re.compile(r'sayOf\("([^"]+)", "([^"]+)"\)')
+WRITTEN = ("bits", "lossscale")
+NARROW = ("fp16", "bf16", "e5m2", "e4m3")
+# What each input of a widget can be on a page, where that is not all that it can be in a notebook.
+DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "accumulation": {
+        "term": ("0.1", "1", "1/3"), "n": (64, 256, 1024, 4096), "format": NARROW,
+        "accumulate": ("fp16", "bf16", "fp32"), "order": ("sequential", "pairwise", "kahan"),
+    },
+    "blockwise": {"outlier": (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, -64.0), "place": (4, 20, 40)},
+    "designer": {"exponent_bits": (2, 3, 4, 5, 8), "fraction_bits": (1, 2, 3, 4, 7, 10), "beside": ("fp16",)},
+    "gradients": {},
+    "rounding": {"format": (*NARROW, "e2m1", "fp32"), "base": ("0", "1")},
+}  # fmt: skip
+
+
+def moving(body: str) -> str:
+    """What a page shows, each widget with what it needs to move; :func:`scripts_of` gives the scripts."""
+    return MARKED.sub(lambda one: _moved(one[1], json.loads(html.unescape(one[2]))), body)
+
+
+def scripts_of(body: str) -> str:
+    """The scripts that move the widgets of a page, as the elements that hold them: none without such a widget."""
+    found = set(LIVE.findall(body))
+    return f"<script>\n{{\n{scripts(found)}}}\n</script>\n" if found else ""
+
+
+def _moved(name: str, state: dict[str, Any]) -> str:
+    if name not in (*DRAWN, *WRITTEN):
+        return "<div>"
+    if "codes" in state:  # of up to 64 bits, which a number in a browser does not hold
+        state["codes"] = [None if code is None else str(code) for code in state["codes"]]
+    live = drawn(name, state) if name in DRAWN else {}
+    data = {"widget": name, "state": state, "live": live}
+    parts = (f'data-{key}="{html.escape(v if isinstance(v, str) else _json(v))}"' for key, v in data.items())
+    return f'<div class="fplab-live" {" ".join(parts)}>'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# --- pictures drawn beforehand ----------------------------------------------------------------------------------
+def choices(name: str, state: Mapping[str, Any]) -> Iterator[tuple[Control, list[Any]]]:
+    """The inputs of a widget, and what each can be on a page: the state's own value always."""
+    for control in import_module(f"fplab.widgets.{name}").CONTROLS:
+        values = DRAWN[name].get(control.field) or control.options
+        if not values:
+            values = range(int(control.low), int(control.high) + 1, int(control.step))
+        mine = state[control.field]
+        found = list(values) if mine in values else [mine, *values]
+        yield control, sorted(found) if control.low is not None else found
+
+
+def drawn(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs, and for each choice of all but the last the pictures that the last one leads to, deflated."""
+    module = import_module(f"fplab.widgets.{name}")
+    inputs = list(choices(name, state))
+    fields, last = [control.field for control, _ in inputs], inputs[-1][1]
+    pictures = []
+    for before in itertools.product(*(values for _, values in inputs[:-1])):
+        found: dict[str, list[list[int]]] = {}
+        parts: dict[str, int] = {}  # what pictures share is there once
+        for language in LANGUAGES:
+            with speaking(language):
+                states = (module.State(**{**state, **dict(zip(fields, (*before, v), strict=True))}) for v in last)
+                drawings = [TAG.split(picture(module.render, one)) for one in states]
+            found[language] = [[parts.setdefault(part, len(parts)) for part in one] for one in drawings]
+        data = _json({"parts": [*parts], **found}).encode()
+        pictures.append(base64.b64encode(zlib.compress(data, 9)).decode("ascii"))
+    return {"controls": [_control(one, values, state[one.field]) for one, values in inputs], "pictures": pictures}
+
+
+def _control(control: Control, values: list[Any], at: Any) -> dict[str, Any]:
+    options = [_each(control.shown(value)) for value in values]
+    is_range = control.low is not None
+    return {"label": _each(control.label), "range": is_range, "at": values.index(at), "options": options}
+
+
+def _each(text: Text | str) -> dict[str, str]:
+    return {language: text.into(language) if isinstance(text, Text) else text for language in LANGUAGES}
+
+
+# --- scripts ----------------------------------------------------------------------------------------------------
+def scripts(names: set[str]) -> str:
+    """The scripts that some widgets need, with the data and the words that they need."""
+    parts = {"shell": "", "exact": "", "bits": f"const BITS = {_json(_bits())};\n",
+             "lossscale": f"const LOSSSCALE = {_json(_machines())};\n", "start": ""}  # fmt: skip
+    needed = {"shell", "start", *names} | ({"exact"} if names & {*WRITTEN} else set())
+    text = "".join(f"{data}{_script(name)}" for name, data in parts.items() if name in needed)
+    return f"const WORDS = {_json(_words(text))};\n{text}".replace("</", "<\\/")
+
+
+def _script(name: str) -> str:
+    return (SCRIPTS / f"{name}.js").read_text(encoding="utf-8")
+
+
+def _words(script: str) -> dict[str, str]:
+    """The Chinese of every message in a script."""
+    said = {(double or single).replace('\\"', '"') for double, single in SAID.findall(script)}
+    found = {message: translated(message, "", "zh") for message in sorted(said)}
+    found |= {
+        f"{context}|{message}": translated(message, context, "zh") for context, message in IN_CONTEXT.findall(script)
+    }
+    return {message: text for message, text in found.items() if text != message}
+
+
+def _bits() -> dict[str, Any]:
+    """What the bit editor knows: the encodings, and how fields and classes are called and coloured."""
+    names = {**FIELD_NAMES, **CLASSES}
+    return {
+        "encodings": [_encoding(one) for one in encodings.encodings().values()],
+        "formats": NAMES, "aliases": {name: f.name for f in TABLE for name in (f.name, *f.aliases)},
+        "names": {name: _each(text) for name, text in names.items()},
+        "fills": {name: FILLS.get(name, BLUE) for name in FIELD_NAMES},
+        "most_bits": given.MOST_BITS, "longest_text": given.LONGEST_TEXT, "largest_exponent": given.LARGEST_EXPONENT,
+    }  # fmt: skip
+
+
+def _encoding(one: object) -> dict[str, Any]:
+    """An encoding as data; codes as text, which is of up to 64 bits."""
+    if isinstance(one, IntegerCodes):
+        grid = grids.get(one.grid)
+        return {"name": one.name, "bits": one.bits, "low": grid.low, "high": grid.high}
+    if isinstance(one, BookCodes):
+        return {"name": one.name, "bits": one.bits, "is_tree": one.is_tree, "table": one.book.table.tolist()}
+    assert isinstance(one, FloatCodes)
+    form = one.format
+    codes = {key: None if (code := getattr(form, key)) is None else str(code)
+             for key in ("sign_mask", "max_code", "inf_code", "nan_code")}  # fmt: skip
+    plain = {key: getattr(form, key) for key in ("name", "bits", "signed", "exponent_bits", "fraction_bits", "emin")}
+    return {**plain, **codes, "zero": int(form.zero), "negative_zero": form.has_negative_zero,
+            "specials": form.specials.value}  # fmt: skip
+
+
+def _machines() -> dict[str, Any]:
+    """The constants of each library's loss scaler; None for a scale without an upper end."""
+    found = {name: dataclasses.asdict(how) for name, how in lossscale.MACHINES.items()}
+    for how in found.values():
+        how["highest"] = None if math.isinf(how["highest"]) else how["highest"]
+    return {"machines": found, "most": lossscale.MOST}

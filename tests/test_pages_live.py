@@ -1,0 +1,201 @@
+"""Widgets on pages without a kernel: what a browser shows is what Python draws, quickly, offline, by keyboard."""
+
+import base64
+import dataclasses
+import html
+import itertools
+import json
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import browser
+import pytest
+
+from fplab.inspection import encodings
+from fplab.language import LANGUAGES, speaking
+from fplab.pages import live, offline, site
+from fplab.widgets import bits, gradients, lossscale
+from fplab.words import given
+
+ALL = encodings.encodings()
+TYPED = ("0.1", "-0.1", "1/3", "-7/2", "0x1.8p3", ".5e-3", "1e400", "1e-400", "-0", "inf", "-inf", "nan", "snan",
+         "65520", "1_000", "fp16:0x3c00", "HALF: 0b11", "e4m3:999", "fp16:x", "0x2e", "0b1", "0xfffffffffffffffff",
+         "1/0", "1e9999", "what?", "it's", "", "9" * 251)  # fmt: skip
+FRAME = (  # the scripts as a function of calls, without the page's own widgets
+    "(calls) => {{ {scripts} language = calls.language; "
+    "return calls.all.map(([name, ...given]) => ({{ bits(state, edit, side, what) {{"
+    " state = {{ ...state, codes: state.codes.map((c) => (c === null ? null : BigInt(c))) }};"
+    " const more = edit === 'scaled' ? [what] : [side, edit === 'edited' ? BigInt(what) : what];"
+    " return bitsPicture(edit === '' ? state : EDITS[edit](state, ...more)); }},"
+    " lossscale: lossPicture }})[name](...given)); }}"
+)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
+    if browser.CHROMIUM is None:
+        pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu")
+    with browser.chromium() as found:
+        yield found
+
+
+def computed(chromium: Any, language: str, calls: list[Any]) -> list[str]:
+    """What the scripts draw for each call."""
+    page = chromium.new_page()
+    scripts = live.scripts({"bits", "lossscale"})
+    found = page.evaluate(FRAME.format(scripts=scripts), {"language": language, "all": calls})
+    page.close()
+    return list(found)
+
+
+def plain(state: bits.State) -> dict[str, Any]:
+    codes = [None if code is None else str(code) for code in state.codes]
+    return {"names": state.names, "codes": codes, "source": state.source, "scale": state.scale, "problem": None}
+
+
+def moves(seed: int) -> list[tuple[bits.State, str, int, Any]]:
+    """States of every pair of encodings, each with something that is done to it; and each code of the narrow ones."""
+    draw, found = random.Random(seed), []
+    for left, right in itertools.product(ALL, repeat=2):
+        state = bits.edited(
+            bits.State(left, right, scale=draw.choice((1.0, 0.05, 3.0))), 0, draw.getrandbits(ALL[left].bits)
+        )
+        side = draw.randrange(2)
+        found += [
+            (state, "edited", side, draw.getrandbits(ALL[state.names[side]].bits)),
+            (state, "toggled", side, draw.randrange(ALL[state.names[side]].bits)),
+            (state, "stepped", side, draw.random() < 0.5),
+            (state, "typed", side, draw.choice(TYPED)),
+            (state, "chosen", side, draw.choice(list(ALL))),
+            (state, "scaled", 0, draw.choice(("0.5", "1e-30", "0", "x", "1e31"))),
+        ]
+    for name, one in ALL.items():
+        if one.bits <= 8:
+            found += [(bits.State(name, "fp16"), "edited", 0, code) for code in range(1 << one.bits)]
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_bit_editor_of_a_page_is_that_of_a_notebook(chromium, language):
+    done = moves(seed=20)
+    calls = [
+        ["bits", plain(state), edit, side, str(what) if edit == "edited" else what] for state, edit, side, what in done
+    ]
+    for (state, edit, side, what), shown in zip(done, computed(chromium, language, calls), strict=True):
+        with speaking(language):
+            after = bits.scaled(state, what) if edit == "scaled" else getattr(bits, edit)(state, side, what)
+            assert shown == bits.render(after, strips=False), (state, edit, side, what)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_loss_scale_of_a_page_is_that_of_a_notebook(chromium, language):
+    draw = random.Random(7)
+    states = [lossscale.State(library, interval, "".join(draw.choices("go", (weight, 1), k=length)))
+              for library, interval, weight, length in itertools.product(
+                  lossscale.MACHINES, (1, 4, 20), (0, 1, 9, 200), (0, 1, 9, 60, 300))]  # fmt: skip
+    shown = computed(chromium, language, [["lossscale", dataclasses.asdict(state)] for state in states])
+    with speaking(language):
+        for state, picture in zip(states, shown, strict=True):
+            assert picture == lossscale.render(state), state
+
+
+def page_of(folder: Path, *states: Any) -> Path:
+    """A page with a widget at each state, as the course's pages have it."""
+    marks = [
+        f'<div class="fplab-live" data-widget="{type(one).__module__.rpartition(".")[2]}" '
+        f'data-state="{html.escape(json.dumps(dataclasses.asdict(one)))}">still</div>'
+        for one in states
+    ]
+    text = site.page(given("Live", zh="活"), live.moving("".join(marks)))
+    assert not offline.fetched(text)
+    path = folder / "live.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+EACH = """async ([host, expected]) => {
+    const inputs = [...host.querySelectorAll("input, select")], wrong = [];
+    const template = document.createElement("template"), same = () => host.lastChild.innerHTML === template.innerHTML;
+    for (const [places, picture] of expected) {
+        places.forEach((place, i) => { inputs[i].value = place; inputs[i].dispatchEvent(new Event("input")); });
+        template.innerHTML = picture;
+        const end = performance.now() + 5000;
+        while (!same() && performance.now() < end) await new Promise((on) => setTimeout(on, 0));
+        if (!same()) wrong.push(places);
+    }
+    return wrong;
+}"""
+
+
+def test_every_picture_that_was_drawn_beforehand_is_shown(chromium, tmp_path):
+    person = browser.Person(chromium, 800)
+    state = gradients.State()
+    person.page.goto(page_of(tmp_path, state).as_uri())
+    host = person.page.locator(".fplab-live").element_handle()
+    inputs = list(live.choices("gradients", dataclasses.asdict(state)))
+    for language in LANGUAGES:
+        person.page.locator(f"#language-{language}").check(force=True)
+        expected = []
+        with speaking(language):
+            for places in itertools.product(*(range(len(values)) for _, values in inputs)):
+                fields = {c.field: values[place] for (c, values), place in zip(inputs, places, strict=True)}
+                expected.append((places, gradients.render(gradients.State(**fields))))
+        assert person.page.evaluate(EACH, [host, expected]) == []
+    assert person.complaints == []
+
+
+@pytest.mark.parametrize("name", sorted(live.DRAWN))
+def test_what_was_drawn_beforehand_is_the_widgets_own(name):
+    module = getattr(__import__("fplab.widgets", fromlist=[name]), name)
+    state = dataclasses.asdict(module.State())
+    found, inputs = live.drawn(name, state), list(live.choices(name, state))
+    assert [control["at"] for control in found["controls"]] == [v.index(state[c.field]) for c, v in inputs]
+    every = list(itertools.product(*(values for _, values in inputs[:-1])))
+    assert len(found["pictures"]) == len(every)
+    for at in random.Random(1).sample(range(len(every)), 2):
+        shown = json.loads(zlib.decompress(base64.b64decode(found["pictures"][at])))
+        for language in LANGUAGES:
+            with speaking(language):
+                drawings = ["".join(shown["parts"][part] for part in one) for one in shown[language]]
+                for value, picture in zip(inputs[-1][1], drawings, strict=True):
+                    fields = dict(zip([c.field for c, _ in inputs], (*every[at], value), strict=True))
+                    assert picture == live.picture(module.render, module.State(**{**state, **fields}))
+
+
+def test_widgets_of_a_page_move_by_keyboard_within_a_tenth_of_a_second_and_fit(chromium, tmp_path):
+    person = browser.Person(chromium, 800)
+    page = person.page
+    page.goto(page_of(tmp_path, bits.State(), gradients.State(), lossscale.State()).as_uri())
+    editor, histogram, machine = (page.locator(".fplab-live").nth(i) for i in range(3))
+    sign = editor.locator(".fplab-bits button").first
+    sign.focus()
+    page.keyboard.press("Space")
+    assert sign.get_attribute("aria-pressed") == "1" or sign.get_attribute("aria-pressed") == "true"
+    assert "0xae66" in editor.inner_text()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.title") == "exponent, bit 14"
+    handle = histogram.locator("input[type=range]")
+    histogram.get_by_text("loss scale 2⁰").first.wait_for()
+    handle.focus()
+    page.keyboard.press("ArrowRight")
+    histogram.get_by_text("loss scale 2¹").first.wait_for()
+    machine.get_by_role("button", name="✕ overflow").press("Enter")
+    assert "32,768 = 2¹⁵" in machine.inner_text()
+    took = page.evaluate("""() => [...document.querySelectorAll(".fplab-live")].map((host) => {
+        const begin = performance.now();
+        for (let i = 0; i < 10; i += 1) {
+            const button = host.querySelector("button"), input = host.querySelector("input[type=range]");
+            if (button) button.click(); else { input.value = i; input.dispatchEvent(new Event("input")); }
+            host.getBoundingClientRect();
+        }
+        return (performance.now() - begin) / 10;
+    })""")
+    assert max(took) < 100, took
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_label("中文").check(force=True)
+    histogram.get_by_text("损失缩放").first.wait_for()
+    assert "正规数" in editor.inner_text()
+    assert person.complaints == []
