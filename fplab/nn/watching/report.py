@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...columns import REPORT, folded, grid
+from ...errors import name_of
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
 from . import words
 from .advice import Limits, LossScale, Row, loss_scale, rows, widths
 from .events import NonFinite, power
 from .losses import Lost, merged
+from .products import PASSES, ProductRow
 from .seen import GRADIENTS, Seen
 from .tables import SPECIAL, Fates, histogram, resolved
 
@@ -31,7 +34,7 @@ class Report:
 
     It speaks the language of :func:`fplab.lang`; the figure is in English.
     ``rows``: every layer and kind. ``scales``: by format of 16 bits the loss scale it needs. ``first``: the first
-    infinity or NaN.
+    infinity or NaN. ``products``: what each recipe that was asked for would lose in each layer's products.
     """
 
     model: str
@@ -44,6 +47,7 @@ class Report:
     first_kept: NonFinite | None
     rows: tuple[Row, ...]
     scales: dict[str, LossScale]
+    products: tuple[ProductRow, ...]
     _advice: tuple[Text, ...] = field(repr=False)
     _notes: tuple[Text, ...] = field(repr=False)
     formats: tuple[Format, ...] = field(repr=False)
@@ -51,7 +55,8 @@ class Report:
 
     def __str__(self) -> str:
         head, advice = folded([self.headline, *self.notes]), folded(self.advice, REPORT, " " * words.LABEL)
-        return "\n\n".join(("\n".join(head), "\n".join(advice), self.table(MOST_ROWS, REPORT)))
+        tables = [self.table(MOST_ROWS, REPORT), *([self.products_table(REPORT)] if self.products else [])]
+        return "\n\n".join(("\n".join(head), "\n".join(advice), *tables))
 
     __repr__ = __str__
 
@@ -99,6 +104,25 @@ class Report:
         if len(shown) < len(self.rows):
             below.append(str(words.SHORTENED.fill(shown=len(shown), rows=len(self.rows))))
         return "\n".join([*grid(cells, width), *(below if width is None else folded(below, width))])
+
+    def keep(self, recipe: str) -> tuple[str, ...]:
+        """The layers that a recipe should leave in high precision, as its ``keep`` takes them.
+
+        They are those of which a product loses more than twice what it would of normal numbers.
+        """
+        names = dict.fromkeys(row.recipe for row in self.products)
+        recipe = name_of("recipe", recipe, names)
+        return tuple(row.layer for row in self.products if row.recipe == recipe and not row.stands)
+
+    def products_table(self, width: int | None = None) -> str:
+        """What each recipe would lose in each layer's products as text; ``width``: as for :meth:`table`."""
+        names = list(dict.fromkeys(row.recipe for row in self.products))
+        found = {(row.layer, row.recipe): row for row in self.products}
+        cells = [[str(words.HEADS[0]), *names]]
+        for layer in dict.fromkeys(row.layer for row in self.products):
+            mine = [found.get((layer, name)) for name in names]
+            cells.append([layer, *("" if row is None else _products(row) for row in mine)])
+        return "\n".join([*grid(cells, width), *folded([str(words.PRODUCTS_LEGEND)], width or REPORT)])
 
     def _whole(self, kind: str) -> list[str]:
         """All layers of a kind as one row, and what all of them stand."""
@@ -161,6 +185,12 @@ def _three(fates: Fates) -> str:
     return "/".join(map(percent, shares)) if any(shares) else "-"
 
 
+def _products(row: ProductRow) -> str:
+    """The errors of a layer's products; of one that is to stay high with a star."""
+    shown = (f"{row.errors[name]:.1%}" if name in row.errors else "-" for name in PASSES)
+    return " / ".join(shown) + " *" * (not row.stands)
+
+
 def _formats(row: Row) -> str:
     """The formats that a row stands, without an 8-bit tensor's own scale."""
     if not row.judged:
@@ -196,14 +226,16 @@ def make_report(seen: Seen, limits: Limits) -> Report:
         notes.append(words.UNREAD.fill(names=words.listed(sorted(seen.unread)[:4])))
     judged = tuple(r for r in found if r.judged)
     notes += _unresolved(judged, limits)
-    advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, judged, limits), *_narrower(judged, seen))
+    products = seen.products.rows()
+    advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, judged, limits), *_narrower(judged, seen),
+              *_in_recipes(products))  # fmt: skip
     if len(judged) < len(found):
         names = tuple(dict.fromkeys(r.layer for r in found if not r.judged))
         text = words.ALL_BROKEN.fill(layers=words.named(names, 4, words.MORE_LAYERS))
         advice += (words.advice(words.NOT_JUDGED, text),)
     return Report(
         seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
-        seen.first, seen.first_kept, found, kept, advice, tuple(notes), seen.formats, seen,
+        seen.first, seen.first_kept, found, kept, products, advice, tuple(notes), seen.formats, seen,
     )  # fmt: skip
 
 
@@ -331,6 +363,21 @@ def _fitting(kind: str, fit: list[str], tensors: int, own_scale: bool) -> Text:
         own=words.OWN_SCALE if own_scale and fit else NOTHING,
         rest=words.IN_NONE.fill(n=tensors - len(fit)) if fit and len(fit) < tensors else NOTHING,
     )
+
+
+def _in_recipes(products: tuple[ProductRow, ...]) -> Iterator[Text]:
+    """For each recipe what the products of layers would lose, and which layers to keep high."""
+    for name in dict.fromkeys(row.recipe for row in products):
+        mine = [row for row in products if row.recipe == name]
+        worst = [max(row.errors.values()) for row in mine]
+        high = tuple(row.layer for row in mine if not row.stands)
+        verdict = words.ALL_STAND
+        if high:
+            verdict = words.KEEP_HIGH.fill(layers=words.named(high, 4, words.MORE_LAYERS))
+        usual = max(mine[0].usual.values())
+        text = words.IN_RECIPE.fill(n=len(mine), low=f"{min(worst):.1%}", high=f"{max(worst):.1%}",
+                                    usual=f"{usual:.1%}", verdict=verdict)  # fmt: skip
+        yield words.advice(verbatim(name.upper()[: words.LABEL - 1]), text)
 
 
 def picture(report: Report) -> Any:

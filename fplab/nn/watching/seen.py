@@ -5,9 +5,11 @@ from typing import Any
 
 from ...errors import LabError, integer, quotes_call, unknown
 from ...formats import FormatLike
+from ..recipes import Recipe
 from .events import NonFinite
 from .losses import Losses, Lost, merged
 from .origins import ROOT
+from .products import Products
 from .tables import REACH, Array, Fates, Key, Tables, candidate, histogram
 from .trail import Trail
 
@@ -18,7 +20,10 @@ ORDER = ("activations", *GRADIENTS, "updates", "weights")
 class Seen:
     """The counts of a run, to ask questions of; :class:`~fplab.nn.watch` fills them while it runs."""
 
-    def __init__(self, model: Any, optimizer: Any, formats: Iterable[FormatLike], every: int, keep: int) -> None:
+    def __init__(
+        self, model: Any, optimizer: Any, formats: Iterable[FormatLike], every: int, keep: int,
+        recipes: Iterable[str | Recipe],
+    ) -> None:  # fmt: skip
         self._model, self._optimizer = model, optimizer
         self.every, self.keep = integer("every", every, 1, 2**31), integer("keep", keep, 0, 2**20)
         self.formats = tuple(candidate(f) for f in formats)
@@ -30,6 +35,7 @@ class Seen:
         self.first_kept: NonFinite | None = None  # the first in a step that no loss scaler skipped
         self.scales: tuple[float, float] | None = None  # the least and the greatest loss scale seen
         self.unread: set[str] = set()  # tensors whose values cannot be read
+        self.products = Products(recipes)
         self._tables, self._losses, self._trail = Tables(self.formats), Losses(self.formats), Trail(self.keep)
 
     @property

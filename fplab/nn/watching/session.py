@@ -14,6 +14,7 @@ from torch import nn
 
 from ...errors import LabError, quotes_call
 from ...formats import FormatLike
+from ..recipes import Recipe
 from .advice import Limits
 from .comparing import compare
 from .events import NonFinite
@@ -39,8 +40,10 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     ``model``: any module. ``optimizer``: what updates its parameters, torch's or any object with ``step``. ``scaler``:
     a loss scaler with ``scale``, ``step`` and ``get_scale``; torch's GradScaler is noticed by itself. ``formats``: the
     candidates. ``every``: every how manieth step is counted, the first among them; infinities and NaN are looked for in
-    every one. ``keep``:
-    of how many steps, evenly spaced, a digest of every tensor is kept for :meth:`compare`.
+    every one. ``keep``: of how many steps, evenly spaced, a digest of every tensor is kept for :meth:`compare`.
+    ``recipes``: names or records of :mod:`fplab.nn.recipes`, such as "mxfp8" and "nvfp4": in counted steps both
+    operands of each product of every ``nn.Linear`` are quantised so (of at most 256 rows, evenly spaced), and the
+    report says what the products would lose and which layers to keep high.
 
     Kinds: "activations" (what a module returns), "activation gradients" and "weight gradients" (divided by the loss
     scale; the second as the optimizer gets them), "updates" (w after the step minus w before, in FP32), "weights"
@@ -59,9 +62,9 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     @quotes_call
     def __init__(
         self, model: nn.Module, optimizer: Any, *, scaler: Any = None, formats: Iterable[FormatLike] = FORMATS,
-        every: int = 8, keep: int = 64,
+        every: int = 8, keep: int = 64, recipes: Iterable[str | Recipe] = (),
     ) -> None:  # fmt: skip
-        super().__init__(model, optimizer, formats, every, keep)
+        super().__init__(model, optimizer, formats, every, keep, recipes)
         self._scaler = scaler
         self._parameters = _checked(model, optimizer, scaler)
         self._cache: dict[tuple[str, ...], Parts] = {}
@@ -89,6 +92,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             stack.callback(self._forward.remove)
             stack.enter_context(optimizer_hooks(self._optimizer, self))
             stack.enter_context(scaler_hooks(self._scaler, self))
+            stack.enter_context(self.products.hooks(self._model, lambda: self._counting))
             self._stack = stack.pop_all()
         self._begin()
         self._see_parts("initial weights", self._all, self._all.join(_weight, "weights"))

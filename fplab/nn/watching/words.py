@@ -165,6 +165,16 @@ FITS = say("{kind}: of {n} tensors {counts}{own}{rest}")
 IN, IN_NONE = say("{n} in {format}"), say(", {n} in none")
 OWN_SCALE, NO_FORMAT = say(" at a scale of their own"), say_of("words", "none")
 
+# --- recipes ----------------------------------------------------------------------------------------------------
+IN_RECIPE = say(
+    "the products of {n} linear layers lose {low} to {high} in their worst pass ({usual} of normal numbers); {verdict}"
+)
+KEEP_HIGH, ALL_STAND = say("keep {layers} high"), say("every layer stands it")
+PRODUCTS_LEGEND = say(
+    "error of a layer's products: forward / data gradient / weight gradient; *: more than twice that of normal "
+    "numbers, keep it high"
+)
+
 # --- the table --------------------------------------------------------------------------------------------------
 HEADS = (say("layer"), say("kind"), say("zero"), say("binades"))
 IN_BITS, ALL = say("in {bits} bits"), say("(all)")
