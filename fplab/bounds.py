@@ -42,7 +42,7 @@ from .lazily import index
 from .roundings import rounding as rounding_named
 from .tensorcore import Model, Plan, accumulators, models, products, units
 from .tensorcore.operands import read
-from .tensorcore.plan import ONE_CHAIN
+from .tensorcore.plan import ONE_CHAIN, AnyPlan
 from .tensorcore.units import Known, Rounded, nearest
 from .words import Text, say
 
@@ -329,19 +329,22 @@ def dot(
 def matmul(
     a: Any, b: Any, c: Any = None, gpu: str | Model = "H100", inputs: models.Inputs = "fp16",
     output: FormatName | None = "fp32", store: FormatLike | None = None, instruction: str | None = None, *,
-    plan: Plan | None = None, scale_a: Any = None, scale_b: Any = None, conversion: str | None = None,
+    plan: AnyPlan | None = None, scale_a: Any = None, scale_b: Any = None, conversion: str | None = None,
     rate: float = 0.01,
 ) -> Bounds:  # fmt: skip
     """Errors and bounds of :func:`fplab.tensorcore.matmul` by a plan: a (M, K), b (K, N), c in the accumulator.
 
     It takes time in proportion to M N K. Raises LabError for operands that are not finite.
     """
-    model, plan = models.get(gpu, inputs, output, instruction), plan or ONE_CHAIN
+    model = models.get(gpu, inputs, output, instruction)
     x, y = (read(v, n, f, conversion, False) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
     if x.ndim != 2 or y.ndim != 2:
         raise LabError(f"a has shape {x.shape} and b {y.shape}; matrices (M, K) and (K, N) are needed.")
+    plan = (plan or ONE_CHAIN).of(len(x))
     if plan.c == "epilogue":
         raise LabError("plan.c='epilogue' is not followed here; allowed: 'accumulator', None.")
+    if plan.activation is not None:
+        raise LabError(f"plan.activation={plan.activation!r} is not followed here; allowed: None.")
     how: dict[str, Any] = {"scale_a": scale_a, "scale_b": scale_b, "plan": plan}
     computed = products.matmul(x, y, c, model, store=store, **how)
     (m, n), added = computed.shape, _read_c(c, model, computed.shape)

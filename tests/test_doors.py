@@ -15,7 +15,7 @@ from fplab.errors import LabError, door, fits, quotes_call
 test_the_argument_is_named = refusals.matching(
     (lambda: fplab.quantize(torch.float32, "fp16"), r"^fplab\.quantize\(torch\.float32, 'fp16'\): x has dtype object"),
     (lambda: fplab.tensorcore.matmul([[1]], [[1]], plan="x"),
-     r": plan='x' is not possible; allowed: a Plan or None\.$"),
+     r": plan='x' is not possible; allowed: a Plan or a PlanByRows or None\.$"),
     (lambda: fplab.tensorcore.get("H100", None),
      r"inputs=None is neither a name nor a pair of names\. Allowed: fp16, "),
     (lambda: fplab.training.fit(None), r"unknown task None\. Allowed: digits, digits_mlp, characters\.$"),

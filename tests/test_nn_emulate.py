@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from emulated import cancelling, check, product, random, same
@@ -17,6 +18,7 @@ from fplab.errors import LabError
 from fplab.language import speaking
 from fplab.nn import emulate
 from fplab.nn.emulation.report import QUESTIONS
+from fplab.tensorcore import Plan, PlanByRows, matmul
 
 X, W = random(40, 72), random(72, 24, seed=1)
 B3, C3 = random(3, 20, 40, seed=2), random(3, 40, 24, seed=3)
@@ -294,3 +296,27 @@ def test_a_report_names_the_unit_of_every_step() -> None:
     assert f"Steps 1 to 2: forward 1 x {unit}, backward 2 x {unit}." in str(inside.report()).splitlines()
     with speaking("zh"):
         assert f"第 3 至 3 步：前向 1 x {unit}。" in str(inside.report()).splitlines()
+
+
+def test_a_rule_by_rows_chooses_the_plan_of_each_product() -> None:
+    rule = PlanByRows(((4, Plan(split_k=4)),), beyond=Plan(accumulators=2))
+    x, layer = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(3)), torch.nn.Linear(64, 5, bias=False)
+    weight = layer.weight.detach().numpy().T
+    for rows, plan in ((2, Plan(split_k=4)), (6, Plan(accumulators=2))):  # of two sequences, 4 and 12
+        with emulate("H100", plan=rule), torch.no_grad():
+            found = layer(x[:, :rows]).numpy()
+        assert np.array_equal(found.reshape(-1, 5), matmul(x[:, :rows].numpy().reshape(-1, 64), weight, plan=plan))
+
+
+def test_an_activation_fused_to_a_product_is_in_its_epilogue() -> None:
+    draw = torch.Generator().manual_seed(4)
+    c, a, b = (torch.randn(*shape, generator=draw).half() for shape in ((5,), (3, 64), (64, 5)))
+    for gelu, name in ((False, "relu"), (True, "gelu_tanh")):
+        with emulate("H100"):
+            found = torch._addmm_activation(c, a, b, use_gelu=gelu)
+        plan = Plan(c="epilogue", activation=name)
+        wanted = matmul(a.numpy(), b.numpy(), c.numpy(), plan=plan, store="fp16")
+        assert np.array_equal(found.float().numpy(), wanted)
+    text = r"Plan\(activation='relu'\) is for fplab\.tensorcore\.matmul"
+    with pytest.raises(LabError, match=text), emulate("H100", plan=Plan(activation="relu")):
+        a @ b

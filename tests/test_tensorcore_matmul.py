@@ -1,11 +1,13 @@
 """Whole products: shapes, plans, epilogues, storing, threads, memory, and what is refused."""
 
 import itertools
+import math
 import re
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +18,7 @@ from tensorcore_cases import bits, exact_bits, operand, representative
 import fplab
 from fplab import exact, set_num_threads
 from fplab.errors import LabError
-from fplab.tensorcore import Model, Plan, dot, get, matmul, oracle, trace
+from fplab.tensorcore import Model, Plan, PlanByRows, dot, get, matmul, oracle, trace
 from fplab.tensorcore.units import block
 
 RNG = np.random.default_rng(11)
@@ -240,6 +242,49 @@ def test_output_and_store() -> None:
     assert np.array_equal(matmul(a, b, store="bf16"), fplab.quantize(matmul(a, b), "bf16"))
 
 
+def gelu(x: float) -> Fraction:
+    """x times the normal distribution function at x, by the series of Abramowitz and Stegun 26.2.11, to 60 digits."""
+    with localcontext(prec=60 + int(x * x)):
+        z, term, total = Decimal(x), Decimal(x), Decimal(x)
+        for n in range(3, 700, 2):
+            term *= z * z / n
+            total += term
+        pi = Decimal(
+            "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211"
+        )
+        return Fraction(z * (Decimal("0.5") + total * (-z * z / 2).exp() / (2 * pi).sqrt()))
+
+
+@pytest.mark.parametrize("output", ["fp32", "fp16"])
+def test_gelu_takes_the_sum_unstored_and_is_rounded_once(output: str) -> None:
+    rng = np.random.default_rng(18)
+    a, b = rng.standard_normal((5, 48)), rng.standard_normal((48, 40))
+    sums = matmul(a, b, output=output)
+    found = matmul(a, b, output=output, plan=Plan(activation="gelu"))
+    for x, y in zip(sums.ravel().tolist(), found.ravel().tolist(), strict=True):
+        assert exact.decode(exact.round_to(exact.of(gelu(x)), output)[0], output).value == Fraction(y)
+    assert np.array_equal(matmul(a, b, plan=Plan(activation="relu")), np.where(sums > 0, sums, 0)) == (output == "fp32")
+    stored = matmul(a, b, output=output, store="bf16", plan=Plan(activation="gelu"))
+    assert np.array_equal(stored, fplab.quantize(found, "bf16"))
+    early = matmul(matmul(a, b, output=output, store="bf16"), np.eye(40), inputs="tf32", plan=Plan(activation="gelu"))
+    assert (fplab.quantize(early, "bf16") != stored).any()  # stored before the activation, rounded twice
+
+
+def test_activations_of_what_is_not_finite_and_far_from_zero() -> None:
+    a = np.array([[np.inf], [-np.inf], [np.nan], [0.0], [60000.0], [-60000.0]])
+    for activation in ("relu", "gelu", "gelu_tanh"):
+        found = matmul(a, [[1.0]], plan=Plan(activation=activation))[:, 0]
+        assert bits(found)[2] == 0x7FFFFFFF
+        assert found[[0, 1, 3, 4, 5]].tolist() == [np.inf, 0, 0, 60000, 0]
+
+
+def test_gelu_by_tanh() -> None:
+    x = np.linspace(-4, 4, 33)
+    found = matmul(x[:, None], [[1.0]], plan=Plan(activation="gelu_tanh"))[:, 0]
+    wanted = [y / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3))) for y in x.tolist()]
+    np.testing.assert_array_max_ulp(found, np.float32(wanted), maxulp=1)
+
+
 def test_out() -> None:
     a, b, out = values("fp16", 4, 16), values("fp16", 16, 5), np.empty((4, 5), np.float32)
     assert matmul(a, b, out=out) is out
@@ -343,6 +388,10 @@ test_errors = refusals.saying(
     (lambda: matmul([[1.0]], [[1.0]], plan=Plan(promote=24)), "promote=24 is no multiple of 16"),
     (lambda: Plan(split_k=0), "split_k=0 is not possible; allowed: 1 to"),
     (lambda: Plan(split_k=2, stream_k=2), "split_k=2 with stream_k=2: both say how k is cut; choose one."),
+    (lambda: PlanByRows(((64, Plan()), (16, Plan(split_k=2)))),
+     "plans for [64, 16] rows at most are not possible; allowed: ascending numbers of rows."),
+    (lambda: Plan(activation="gelo"), "unknown activation 'gelo'. Allowed: relu, gelu, gelu_tanh. Did you"),
+    (lambda: matmul([[1]], [[1]], inputs="int8", plan=Plan(activation="relu")), "activation='relu' is for floating-"),
     (lambda: Plan(reduction="ascend"), "unknown reduction 'ascend'. Allowed: ascending, descending, pairwise. Did you"),
     (lambda: Plan(tile=(128, 128)), "tile=(128, 128) is not possible; allowed: (rows, columns, elements of k)."),
     (lambda: matmul([[1.0]], [[1.0]], plan=Plan(stream_k=1, tile=(1, 1, 24))), "24 is no multiple of 16, the products"),
@@ -377,6 +426,15 @@ def test_a_plan_gives_the_oracles_bits(gpu: str, inputs: str, output: str, plan:
         for i, j in itertools.product(range(m)[rows], range(n)[columns]):
             want = oracle.planned(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), model, plan, tile, tiles)
             assert found[i, j].view(np.uint32) == oracle.result_bits(want, model), (i, j)
+
+
+def test_a_rule_by_rows_is_the_plan_that_it_chooses() -> None:
+    rng = np.random.default_rng(17)
+    a, b = rng.standard_normal((3, 9, 128)), rng.standard_normal((3, 128, 5))
+    rule = PlanByRows(((4, Plan(split_k=8)), (8, Plan(accumulators=2))), beyond=Plan(split_k=2))
+    for rows, plan in ((4, Plan(split_k=8)), (5, Plan(accumulators=2)), (9, Plan(split_k=2))):
+        assert np.array_equal(bits(matmul(a[:, :rows], b, plan=rule)), bits(matmul(a[:, :rows], b, plan=plan)))
+    assert (matmul(a, b, plan=rule)[:, :4] != matmul(a[:, :4], b, plan=rule)).any()
 
 
 def test_stream_k_shares_iterations_evenly() -> None:

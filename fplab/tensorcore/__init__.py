@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ..lazily import index
 from .models import GPUS, INPUTS, INSTRUCTIONS, TABLE, Model, classes, get
-from .plan import Plan
+from .plan import Plan, PlanByRows
 from .questions import QUESTIONS
 
 __all__ = [
-    "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan",
+    "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan", "PlanByRows",
     "attention", "classes", "dot", "get", "infer", "matmul", "probe", "separate", "trace",
 ]  # fmt: skip
 

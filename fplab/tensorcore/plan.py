@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..errors import LabError, door, integer, own_integer, unknown
 
 T = TypeVar("T")
 REDUCTIONS = ("ascending", "descending", "pairwise")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
 Steps = list[list[np.ndarray]]  # by slice and accumulator: the indices of the instructions of each chain
 
 
@@ -40,6 +41,7 @@ class Plan:
     ``c``: "accumulator" feeds C to the first chain (or to the FP32 register), where alpha and beta must be 1;
     "epilogue" starts from zero and computes ``alpha * sum + beta * c``: beta * c rounded, then one fused multiply-add;
     None is the first where alpha and beta are 1, else the second.
+    ``activation``: of the finished sum, before it is stored: "relu", "gelu", or "gelu_tanh", its approximation.
     """
 
     split_k: int = 1
@@ -49,6 +51,7 @@ class Plan:
     reduction: str = "ascending"
     stream_k: int | None = None
     tile: tuple[int, int, int] = (128, 128, 32)
+    activation: str | None = None
 
     def __post_init__(self) -> None:
         own_integer(self, "split_k", 1, 1 << 20)
@@ -69,6 +72,12 @@ class Plan:
             own_integer(self, "promote", 1, 1 << 30)
         if self.c not in (None, "accumulator", "epilogue"):
             raise LabError(f"c={self.c!r} is not possible; allowed: 'accumulator', 'epilogue', None.")
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            raise unknown("activation", self.activation, ACTIVATIONS)
+
+    def of(self, rows: int) -> "Plan":
+        """The plan of a product of so many rows: this one, whatever they are."""
+        return self
 
     def steps(self, instructions: int, k: int = 1, tile: int = 0, tiles: int = 1) -> Steps:
         """Which instructions each chain takes, for so many in all; no chain is empty unless all are.
@@ -121,3 +130,31 @@ class Plan:
 
 
 ONE_CHAIN = Plan()
+
+
+@door
+@dataclass(frozen=True)
+class PlanByRows:
+    """A rule by which a library chooses: few rows leave a GPU idle unless k is split. It takes the place of a plan.
+
+    ``plans``: pairs of the most rows and their plan, ascending; the first that suffices. ``beyond``: for more rows.
+
+    >>> rule = PlanByRows(((16, Plan(split_k=8)), (64, Plan(split_k=2))))
+    >>> [rule.of(rows).split_k for rows in (1, 16, 17, 65)]
+    [8, 8, 2, 1]
+    """
+
+    plans: tuple[tuple[int, Plan], ...]
+    beyond: Plan = ONE_CHAIN
+
+    def __post_init__(self) -> None:
+        most = [integer("rows", rows, 1, 1 << 30) for rows, _ in self.plans]
+        if most != sorted(set(most)):
+            raise LabError(f"plans for {most} rows at most are not possible; allowed: ascending numbers of rows.")
+
+    def of(self, rows: int) -> Plan:
+        """The plan of a product of so many rows."""
+        return next((plan for most, plan in self.plans if rows <= most), self.beyond)
+
+
+AnyPlan: TypeAlias = Plan | PlanByRows

@@ -32,9 +32,10 @@ from ..formats import FormatLike, FormatName, get
 from ..kernels import tensorcore_exact
 from ..threads import SMALLEST_SHARE
 from . import accumulators, engine, models, oracle, units
+from .activations import activated
 from .models import Inputs, Model
 from .operands import Array, Scales, nan_bits, read, read_scales
-from .plan import ONE_CHAIN, Plan
+from .plan import ONE_CHAIN, AnyPlan, Plan
 
 
 @quotes_call
@@ -80,7 +81,7 @@ def _row_scales(scale: Any, name: str, shape: tuple[int, ...], single: bool, mod
 def matmul(
     a: Any, b: Any, c: Any = None, gpu: str | Model = "H100", inputs: Inputs = "fp16",
     output: FormatName | None = "fp32", store: FormatLike | None = None, instruction: str | None = None, *,
-    alpha: float = 1, beta: float = 1, plan: Plan | None = None, scale_a: Any = None, scale_b: Any = None,
+    alpha: float = 1, beta: float = 1, plan: AnyPlan | None = None, scale_a: Any = None, scale_b: Any = None,
     conversion: str | None = None, strict: bool = False, out: Array | None = None,
 ) -> Array:  # fmt: skip
     """``alpha * (a @ b) + beta * c``: ``a`` (..., M, K), ``b`` (..., K, N); ``c`` broadcasts to the result (..., M, N).
@@ -89,14 +90,15 @@ def matmul(
     alpha = beta = 1, c is the first block's accumulator; otherwise the product starts from zero and
     ``alpha * sum + beta * c`` is beta * c rounded, then one fused multiply-add, in the output format (``plan.c``
     chooses; see :class:`Plan`).
-    ``plan``: the order of k; None is one chain. ``scale_a`` (..., M, K / length), ``scale_b`` (..., K / length, N):
-    block scales. ``out``: an array of the result's shape and dtype to fill.
+    ``plan``: the order of k, or a rule for it by M; None is one chain. ``scale_a`` (..., M, K / length), ``scale_b``
+    (..., K / length, N): block scales. ``out``: an array of the result's shape and dtype to fill.
 
     Raises LabError for shapes that do not fit, cells that the GPU does not have, and operands as ``strict`` says.
     """
-    model, plan = models.get(gpu, inputs, output, instruction), plan or ONE_CHAIN
+    model = models.get(gpu, inputs, output, instruction)
     x, y = (read(v, n, f, conversion, strict) for v, n, f in ((a, "a", model.a), (b, "b", model.b)))
     shape = _result_shape(x, y)
+    plan = (plan or ONE_CHAIN).of(shape[-2])
     enters = plan.c == "accumulator" or (plan.c is None and alpha == 1 and beta == 1)
     if plan.c == "accumulator" and c is not None and not alpha == beta == 1:
         raise LabError(
@@ -110,6 +112,8 @@ def matmul(
     result = accumulator.values(acc)
     if not enters or alpha != 1:
         result = accumulator.epilogue(result, None if enters else c, alpha, beta, model)
+    if plan.activation is not None:
+        result = activated(result, plan.activation, model)
     result = np.asarray(stored(result, store))
     if out is None:
         return result
@@ -119,13 +123,18 @@ def matmul(
 
 
 def multiply(
-    model: Model, x: Array, y: Array, plan: Plan = ONE_CHAIN, scales: tuple[Array, Array] | None = None
+    model: Model, x: Array, y: Array, plan: AnyPlan = ONE_CHAIN, scales: tuple[Array, Array] | None = None
 ) -> Array:
     """``x @ y`` from zero, by a plan, for operands that are values of the model's formats already (not looked at).
 
     x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
     ``scales``: of blocks, as in :func:`matmul`. The result (..., M, N) is in the format of the accumulator, not stored.
     """
+    if (plan := plan.of(x.shape[-2])).activation is not None:
+        raise LabError(
+            f"Plan(activation={plan.activation!r}) is for fplab.tensorcore.matmul. Under torch an activation is an "
+            "operation of its own, or part of torch._addmm_activation."
+        )
     accumulator = accumulators.of(model)
     acc = accumulator.read(None, model, _result_shape(x, y), False)
     left, right = scales or (None, None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from ...errors import unknown
-from ...tensorcore.plan import Plan
+from ...tensorcore.plan import AnyPlan
 from ..recipes import Recipe
 
 
@@ -17,7 +17,7 @@ class Choice(NamedTuple):
     """Of a layer. ``high``: whether its recipe leaves all of its products high."""
 
     recipe: Recipe | None
-    plan: Plan
+    plan: AnyPlan
     high: bool = False
 
 
@@ -31,7 +31,7 @@ def matches(name: str, patterns: Iterable[str]) -> list[str]:
 class Choices:
     """The choices of all layers whose names are known so far."""
 
-    def __init__(self, recipe: Recipe | None, plan: Plan, layers: Mapping[str, Recipe | Plan]) -> None:
+    def __init__(self, recipe: Recipe | None, plan: AnyPlan, layers: Mapping[str, Recipe | AnyPlan]) -> None:
         self._recipe, self._plan, self._layers = recipe, plan, layers
         self._names: list[str] = []
         self._high: set[str] = set()  # by type, or among the last of a model
@@ -56,7 +56,7 @@ class Choices:
         """
         if layer not in self._found:
             given = [self._layers[pattern] for pattern in matches(layer, self._layers)]
-            plan = next((one for one in given if isinstance(one, Plan)), self._plan)
+            plan = next((one for one in given if isinstance(one, AnyPlan)), self._plan)
             own = next((one for one in given if isinstance(one, Recipe)), None)
             kept = own is None and self._recipe is not None and (
                 layer in self._high or bool(matches(layer, self._recipe.keep))

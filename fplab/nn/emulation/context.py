@@ -15,7 +15,7 @@ from ... import formats
 from ...errors import LabError, quotes_call
 from ...formats import FormatName
 from ...tensorcore.models import Model
-from ...tensorcore.plan import ONE_CHAIN, Plan
+from ...tensorcore.plan import ONE_CHAIN, AnyPlan
 from ..recipes import Recipe, get_recipe
 from . import operations
 from .modes import NO_COMPILER, Calls, Mode, demand_eager, functions_seen
@@ -68,8 +68,8 @@ def emulate(
     instruction: str | None = None,
     conversion: str = "truncate",
     recipe: str | Recipe | None = None,
-    layers: Mapping[str, str | Recipe | Plan] | None = None,
-    plan: Plan | None = None,
+    layers: Mapping[str, str | Recipe | AnyPlan] | None = None,
+    plan: AnyPlan | None = None,
     fallback: str | None = None,
 ) -> Emulation:
     """Compute every matrix product of torch on the CPU in a GPU's bits, forward and backward, within a ``with`` block.
@@ -92,7 +92,8 @@ def emulate(
     by being parameters, or made of them alone. The state of delayed scaling, and the step that stochastic rounding
     draws by, are in :meth:`Emulation.state_dict`. ``layers``: a recipe or a plan for layers by their path in the model,
     or by a pattern of it, ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so
-    keeps nothing high. ``plan``: the order of k (:class:`fplab.tensorcore.Plan`) of all others. ``fallback``: "bf16"
+    keeps nothing high. ``plan``: the order of k (:class:`fplab.tensorcore.Plan`, or a rule for it by the rows of each
+    product, :class:`fplab.tensorcore.PlanByRows`) of all others. ``fallback``: "bf16"
     for a GPU that has no unit for the recipe: operands are dequantised to BF16 and multiplied as such.
 
     ``scaling``: for FP8; ``scale(role, tensor)`` gives the number by which an operand is multiplied, in FP32, before it
@@ -119,7 +120,7 @@ def emulate(
     if chosen is not None and inputs is not None:
         chosen = replace(chosen, high=formats.spelt(inputs))
     inputs = inputs or (chosen.high if chosen else "fp16")
-    given = {pattern: one if isinstance(one, Plan) else get_recipe(one) for pattern, one in (layers or {}).items()}
+    given = {pattern: one if isinstance(one, AnyPlan) else get_recipe(one) for pattern, one in (layers or {}).items()}
     forward, sums, backward, stored = map(formats.spelt, (inputs, accumulate, gradients or inputs, store))
     allowed = operations.allowed_names(allow)
     settings = Settings(

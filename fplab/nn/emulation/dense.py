@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...errors import LabError
+from ...tensorcore.activations import activated
 from .multiply import Products
 
 Marked = Callable[[torch.Tensor], str]
@@ -63,6 +64,18 @@ def addmm(
         raise LabError(f"{products.operation} of {a.dtype} with an addend of {c.dtype}: cast the addend.")
     total = products.with_addend(_product(products, marked, a, b), c, float(alpha), float(beta))
     return products.stored(total, out_dtype or a.dtype)
+
+
+def addmm_activation(
+    products: Products, marked: Marked, c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1,
+    use_gelu: bool = False,
+) -> Tensor:  # fmt: skip
+    """An addmm with ReLU or GELU in the same epilogue, before the result is stored."""
+    _checked(products.operation, a, b, (2,))
+    total = products.with_addend(_product(products, marked, a, b), c, float(alpha), float(beta))
+    assert products.model is not None
+    found = activated(total.numpy(), "gelu_tanh" if use_gelu else "relu", products.model)
+    return products.stored(torch.from_numpy(found), a.dtype)
 
 
 def addmv(

@@ -22,6 +22,7 @@ Handler = Callable[..., Any]
 EMULATED: dict[str, Handler] = {
     "mm": dense.mm, "bmm": dense.mm, "mv": dense.mv, "dot": dense.dot, "vdot": dense.dot,
     "addmm": dense.addmm, "addmv": dense.addmv, "baddbmm": dense.addmm, "addbmm": dense.addbmm,
+    "_addmm_activation": dense.addmm_activation,
     "affine_grid_generator": dense.affine_grid,
     "convolution": convolution.forward, "convolution_backward": convolution.backward,
     "_scaled_dot_product_flash_attention_for_cpu": attention.forward,
@@ -48,7 +49,7 @@ REFUSED: dict[str, str] = {
         _OTHER_LINEAR,
         "_trilinear _euclidean_dist _cdist_forward _cdist_backward conv_tbc conv_tbc_backward "
         "_compute_linear_combination linalg_matrix_exp _foreach_mm linear_backward matmul_backward "
-        "_convolution_double_backward linear matmul _addmm_activation",
+        "_convolution_double_backward linear matmul",
     ),
     **_all(
         _FACTORS,

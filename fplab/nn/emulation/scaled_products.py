@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from ...tensorcore import products as tensorcore
 from ...tensorcore.gpus import SCALED
 from ...tensorcore.models import Model
 from ...tensorcore.operands import nan_bits, rounded
-from ...tensorcore.plan import ONE_CHAIN, Plan
+from ...tensorcore.plan import ONE_CHAIN, AnyPlan, Plan
 from ..recipes import Operand
 
 Array = np.ndarray[Any, Any]
@@ -33,18 +33,23 @@ f32 = np.float32
 
 
 def quantized(
-    x: Array, operand: Operand, axis: int, seed: int, amax: float | None = None, dtype: str = "fp32"
-) -> Scaled:
+    x: Array, operand: Operand, axis: int, seed: int, amax: float | None = None, dtype: str = "fp32",
+    seen: Callable[[Array, Scaled], None] | None = None,
+) -> Scaled:  # fmt: skip
     """An operand (..., M, K) or (..., K, N) with K at ``axis``, -1 or -2, as codes and scales along K.
 
     ``dtype``: the tensor's format, in which a Hadamard transform is computed. ``amax``: for a scale of the tensor.
+    ``seen``: is told the values, transformed, and what became of them.
     """
     if operand.hadamard:
         ragged = [(0, 0)] * x.ndim
         ragged[axis] = (0, -x.shape[axis] % operand.hadamard)
         x = hadamard(np.pad(x, ragged), axis, size=operand.hadamard, signs=operand.signs, dtype=dtype)
     given: dict[str, Any] = {"seed": seed} if operand.rounding == "stochastic" else {}
-    return quantize(x, operand.record, axis, rounding=operand.rounding, amax=amax, **given)
+    found = quantize(x, operand.record, axis, rounding=operand.rounding, amax=amax, **given)
+    if seen is not None:
+        seen(x, found)
+    return found
 
 
 @lru_cache
@@ -76,7 +81,7 @@ def scaled_input(element: str, scale: str, block: int, both_four: bool) -> str |
 
 
 def multiply(
-    model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: Plan = ONE_CHAIN
+    model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: AnyPlan = ONE_CHAIN
 ) -> tuple[Array, float]:
     """``a @ b`` (..., M, K) by (..., K, N), float32, not stored, and the factor that is left; NaN is the unit's."""
     x, y = a.elements(), b.elements()
@@ -84,13 +89,11 @@ def multiply(
         return tensorcore.multiply(model, x, y, plan), 1.0
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
-        if plan != ONE_CHAIN:
-            raise LabError(
-                f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
-            )
+        if (own := plan.of(x.shape[-2])) != ONE_CHAIN:
+            raise LabError(f"{own} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out.")
         return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
     scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
-    result = tensorcore.multiply(model, x, y, promoted(plan, promote, model), scales)
+    result = tensorcore.multiply(model, x, y, promoted(plan.of(x.shape[-2]), promote, model), scales)
     left = factors(a, b)
     if len(left) == 1 and left[0].size == 1:
         return result, float(left[0].item())
@@ -127,7 +130,7 @@ def factors(a: Scaled, b: Scaled) -> list[Array]:
         return [a.factors(), b.factors()]
 
 
-def dequantized(model: Model, a: Scaled, b: Scaled, plan: Plan = ONE_CHAIN) -> Array:
+def dequantized(model: Model, a: Scaled, b: Scaled, plan: AnyPlan = ONE_CHAIN) -> Array:
     """``a @ b`` for a GPU without their unit: both dequantised, rounded to the formats of ``model``, and multiplied."""
     x, y = (
         rounded(q.dequantize().reshape(-1), get(fmt), Rounding.RNE).reshape(q.shape)

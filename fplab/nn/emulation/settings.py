@@ -16,7 +16,7 @@ from ...scaled import Scheme
 from ...tensorcore import models
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
-from ...tensorcore.plan import ONE_CHAIN, Plan
+from ...tensorcore.plan import ONE_CHAIN, AnyPlan
 from ..recipes import Recipe
 from .scaled_products import unit_inputs
 
@@ -44,8 +44,8 @@ class Settings:
     instruction: str | None
     conversion: str
     recipe: Recipe | None = None
-    layers: Mapping[str, Recipe | Plan] = field(default_factory=dict)
-    plan: Plan = ONE_CHAIN
+    layers: Mapping[str, Recipe | AnyPlan] = field(default_factory=dict)
+    plan: AnyPlan = ONE_CHAIN
     fallback: str | None = None
 
     def __post_init__(self) -> None:
