@@ -92,6 +92,36 @@ def test_a_layer_s_own_error_is_that_of_its_product_alone():
     assert all(row.inherited > 0 for row in rows if row.layer in ("2", "4"))
 
 
+def test_a_later_layer_s_own_error_is_that_on_exact_operands():
+    net, (batch,) = model(), batches(1)
+    rows = survey(net, [batch], loss, ["e4m3"], progress=said.append).rows
+    with torch.no_grad():
+        x = net[1](functional.linear(batch[0].double(), net[0].weight.double(), net[0].bias.double()).float())
+        exact = functional.linear(x.double(), net[2].weight.double(), net[2].bias.double())
+        with emulate("H100", "e4m3"):
+            mine, came = net[2](x), net[2](net[1](net[0](batch[0])))
+    own = next(row.local for row in rows if (row.layer, row.phase) == ("2", "forward"))
+    assert own == pytest.approx(float((mine - exact).norm() / exact.norm()), rel=1e-8)  # of an FP32 run's operands
+    assert own != pytest.approx(float((came - exact).norm() / exact.norm()), rel=1e-3)
+
+
+def test_shares_under_a_recipe_are_those_of_scaled_values():
+    net, (batch,) = model(), batches(1)
+    batch = batch[0] * torch.logspace(0, -8, 32), batch[1]
+    rows = survey(net, [batch], loss, [], ["fp8_current"], progress=said.append).rows
+    row = next(row for row in rows if (row.layer, row.phase) == ("0", "forward"))
+    counts = np.zeros(4)
+    for x in (batch[0].numpy(), net[0].weight.detach().numpy()):
+        q = fplab.scaled.quantize(x, fp8_current().forward.left.record)
+        element = np.abs(q.elements())
+        beyond = (element == 448) & (np.abs(x) > np.abs(q.dequantize()))
+        counts += [np.sum((x != 0) & (element == 0)), np.sum((element > 0) & (element < 2.0**-6)), beyond.sum(),
+                   np.sum(x != 0)]  # fmt: skip
+    assert min(counts[:2]) > 0
+    assert [row.zero, row.subnormal, row.overflow] == [n / counts[3] for n in counts[:3]]
+    assert all(math.isfinite(row.zero) for row in rows)
+
+
 def test_it_leaves_the_model_as_it_was_and_says_how_long_it_takes():
     net = model()
     net[0].weight.grad = torch.ones_like(net[0].weight)

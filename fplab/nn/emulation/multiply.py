@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,9 @@ class Products:
         roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
         x, scale_x = self._operand(a, formats[0], roles[0])
         y, scale_y = self._operand(b, formats[1], roles[1])
-        self._used = x, y, self.choice.plan
-        return _unscaled(tensorcore.multiply(model, x, y, self.choice.plan), scale_x, scale_y), model
+        plan = self.choice.plan.of(a.shape[-2])
+        self._used = x, y, plan
+        return _unscaled(tensorcore.multiply(model, x, y, plan), scale_x, scale_y), model
 
     def _of(self, recipe: Recipe, kinds: tuple[str, str]) -> Product | None:
         """What a recipe does to a product of such operands; None leaves it high."""
@@ -117,13 +119,13 @@ class Products:
             self._codes(recipe, operand, tensor, axis, kind, product is recipe.activations, transform_format(dtype))
             for operand, tensor, axis, kind in zip(sides, (a, b), (-1, -2), kinds, strict=True)
         )
-        model = self.settings.scaled_model(x.scheme, y.scheme, recipe)
+        model, plan = self.settings.scaled_model(x.scheme, y.scheme, recipe), self.choice.plan.of(a.shape[-2])
         if model is None:
             model = self.settings.model("bf16", "bf16")
             self._used = None
-            return dequantized(model, x, y, self.choice.plan), model, 1.0
-        self._used = x, y, promoted(self.choice.plan, product.promote, model)
-        result, factor = scaled_multiply(model, x, y, product.promote, self.choice.plan)
+            return dequantized(model, x, y, plan), model, 1.0
+        self._used = x, y, promoted(plan, product.promote, model)
+        result, factor = scaled_multiply(model, x, y, product.promote, plan)
         return result, model, factor
 
     def _codes(
@@ -146,7 +148,9 @@ class Products:
         sub = (self.place.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
         step = self.place.step.number
         seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0
-        return quantized(array, operand, axis, seed, amax, dtype)
+        told = self.run.quantised
+        seen = None if told is None else partial(told, self.place.layer, self.phase)
+        return quantized(array, operand, axis, seed, amax, dtype, seen)
 
     def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Array, float]:
         """An operand in its unit's format as a contiguous array, and the scale that it carries."""

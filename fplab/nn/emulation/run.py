@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import LabError
+from ...scaled import Scaled
 from ...tensorcore.models import Model
 from .choices import Choices
 from .delayed import Amaxes
@@ -19,12 +20,14 @@ class Run:
 
     ``aside``: whether operations are let through, to what is around the block. ``seen``: where set, it is given every
     product: the model, both operands in the unit's formats, the order of k, and the sum before any factor.
+    ``quantised``: where set, it is told the layer, pass, values and codes of every operand that a recipe quantises.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.log, self.amaxes = settings, Log(), Amaxes()
         self.aside = False
         self.seen: list[tuple[Any, ...]] | None = None
+        self.quantised: Callable[[str, str, Any, Scaled], None] | None = None
         self.choices = Choices(settings.recipe, settings.plan, settings.layers)
         self.places = Places(self.choices.add)
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu

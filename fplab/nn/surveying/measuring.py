@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch import nn
 from ... import formats
 from ...errors import LabError
 from ...kernels import discrepancy as kernel
+from ...scaled import Scaled
 from ..emulation import emulate
 from ..emulation.operations import EMULATED, base_name
 from ..recipes import RECIPES, Recipe, get_recipe
@@ -47,9 +48,10 @@ class Whole(NamedTuple):
 class Local:
     """One layer in one pass, in one choice and one batch; errors are relative, roots of squares.
 
-    ``local``: the error of its own products, operands as they came. ``inherited``: its operands' error.
-    ``amplification``: of that error in the results, per unit. ``zero``, ``subnormal``, ``overflow``: shares of its
-    operands' values in a plain format (a recipe scales them: NaN). ``bits``: the results' signal to noise, in bits.
+    ``local``: the error of its own products of the operands that a run without the choice has. ``inherited``: its
+    operands' error. ``amplification``: of that error in the results, per unit. ``zero``, ``subnormal``, ``overflow``:
+    shares of its operands' values, in a recipe once they are scaled; NaN where it leaves them high. ``bits``: the
+    results' signal to noise, in bits.
     ``effect``: of all that is born in the layer on the loss, first order; ``weight``: the root of its squared terms.
     """
 
@@ -77,22 +79,35 @@ class Measured:
 
 
 class Counting(Run):
-    """A shadow's run that also counts what a format makes of the operands of products."""
+    """A shadow's run that also counts what a format, or a recipe, makes of the operands of products."""
 
     def __init__(self, fmt: formats.Format | None) -> None:
         super().__init__()
-        self.counts: dict[tuple[str, str], Counter[str]] = {}
+        self.counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._format = fmt
 
     def judge(self, func: Any, args: Any, *rest: Any) -> None:
         """See :meth:`Run.judge`."""
         if self._format is not None and base_name(func) in EMULATED:
             where = self._where("", "")
-            counts = self.counts.setdefault((where.layer, where.phase), Counter())
             for x in args[:3]:
                 if floating(x) and x.dim() > 1:
-                    counts.update(_fates(x, self._format))
+                    self.counts[where.layer, where.phase].update(_fates(x, self._format))
         super().judge(func, args, *rest)
+
+    def seen(self, layer: str, phase: str, x: np.ndarray, found: Scaled) -> None:
+        """Count an operand that a recipe quantised."""
+        self.counts[layer, phase].update(_scaled_fates(x, found))
+
+
+class Exact(Run):
+    """A shadow's run in which products have exact operands: once one is judged, the exact result takes its place."""
+
+    def judge(self, func: Any, args: Any, kwargs: Any, real: torch.Tensor, local: torch.Tensor, *rest: Any) -> None:
+        """See :meth:`Run.judge`."""
+        super().judge(func, args, kwargs, real, local, *rest)
+        if base_name(func) in EMULATED:
+            real.copy_(local)
 
 
 def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
@@ -103,6 +118,16 @@ def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
     zero = int(((size > 0) & (size <= least / 2)).sum())  # half of the least goes to zero, which is even
     low = int(((size > 0) & (size < 2.0**fmt.emin)).sum())
     return {"some": some, "zero": zero, "low": low - zero, "high": int(((size > fmt.max) & size.isfinite()).sum())}
+
+
+def _scaled_fates(x: np.ndarray, found: Scaled) -> dict[str, int]:
+    """The same of values and their codes: beyond the largest is what a scale brings above it."""
+    size, element, fmt = np.abs(x), np.abs(found.elements()), found.scheme.element
+    some = (size > 0) & np.isfinite(size)
+    high = some & (element == fmt.max) & (size > np.abs(found.dequantize()))
+    low = (element > 0) & (element < 2.0**fmt.emin)
+    counts = {"some": some, "zero": some & (element == 0), "low": some & low, "high": high}
+    return {name: int(where.sum()) for name, where in counts.items()}
 
 
 def choice_of(given: formats.FormatLike | Recipe) -> Recipe:
@@ -152,12 +177,16 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, gpu: str) -> Measured:
-    """One forward and backward pass with a choice for all layers, beside its shadow."""
-    plain = not recipe.products()
-    run = Counting(formats.get(recipe.high) if plain else None)
+    """Forward and backward with a choice for all layers, beside its shadow: as it is, and with all operands exact."""
+    run = Counting(None if recipe.products() else formats.get(recipe.high))
+    alone = Exact()
+    with undisturbed(model), emulate(gpu, layers={"*": recipe}, inputs=recipe.high), Shadow(alone):
+        computed(model, batch, loss)[0].backward()
     shadow = Shadow(run)
     with undisturbed(model):
-        with emulate(gpu, layers={"*": recipe}, inputs=recipe.high) as emulation, shadow:
+        emulation = emulate(gpu, layers={"*": recipe}, inputs=recipe.high)
+        emulation.seen = run.seen
+        with emulation, shadow:
             value, logits = computed(model, batch, loss)
             value.backward()
         report = shadow.report()
@@ -168,25 +197,33 @@ def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, gpu: str) 
     for row in emulation.report().rows:
         macs[row.layer] += row.macs
     whole = Whole(float(value.detach()) - exact, kl, flips, cosine, gradient, report.rest)
-    return Measured(tuple(_locals(run, report.rows)), whole, dict(macs), exact)
+    return Measured(tuple(_locals(run, _products(alone), report.rows)), whole, dict(macs), exact)
 
 
-def _locals(run: Counting, rows: Sequence[Any]) -> Iterator[Local]:
-    """Of every layer and pass that multiplied."""
-    effects = {(row.layer, row.phase): (row.effect, row.weight) for row in rows}
+def _products(run: Run) -> dict[tuple[str, str], Tally]:
+    """Of every layer and pass that multiplied, all of its products."""
     found: dict[tuple[str, str], list[Tally]] = {}
     for where, tally in run.tallies.items():
         if where.operation in EMULATED:
             found.setdefault((where.layer, where.phase), []).append(tally)
-    for key, tallies in found.items():
-        merged = Tally(given=max(t.given for t in tallies), sums=np.sum([t.sums for t in tallies], axis=0))
-        counts = run.counts.get(key, Counter())
+    return {
+        key: Tally(given=max(t.given for t in tallies), sums=np.sum([t.sums for t in tallies], axis=0))
+        for key, tallies in found.items()
+    }
+
+
+def _locals(run: Counting, alone: Mapping[tuple[str, str], Tally], rows: Sequence[Any]) -> Iterator[Local]:
+    """Of every layer and pass that multiplied."""
+    effects = {(row.layer, row.phase): (row.effect, row.weight) for row in rows}
+    for key, merged in _products(run).items():
+        counts = run.counts[key]
         zero, low, high = (counts[n] / counts["some"] if counts["some"] else math.nan for n in ("zero", "low", "high"))
         bits = -math.log2(merged.total) if merged.total else math.inf
         bits = -math.inf if merged.count(kernel.BROKEN) else bits
         effect, weight = effects.get(key, (0.0, 0.0))
+        own = alone[key].born if key in alone else math.nan
         yield Local(
-            *key, merged.born, merged.given, merged.growth, zero, low, high, bits, effect, weight,
+            *key, own, merged.given, merged.growth, zero, low, high, bits, effect, weight,
         )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about 
 MEASURED = say("{choice}, batch {batch} of {batches}: loss {loss:+.3e} ({seconds:.0f} s)")
 TRIED = say("An assignment of {choices} choices to {layers} layers: loss {loss:+.3e}")
 PASSES = 5  # of torch, in FP32, that a shadow takes about
+RUNS = 2  # of each choice: as it is, and with exact operands
 
 
 def _print(text: Text) -> None:
@@ -51,7 +52,8 @@ def survey(
     scale. ``recipes``: names or records of :mod:`fplab.nn.recipes`. ``gpu``: whose units multiply. ``budget``: by how
     much the loss may change, at most. ``progress``: is told the estimated time and each measurement; None prints them.
 
-    Every choice runs forward and backward for all layers in the unit's bits, beside a shadow. Parameters, gradients,
+    Every choice runs forward and backward for all layers in the unit's bits, beside a shadow, once as it is and once
+    with exact operands in each product. Parameters, gradients,
     buffers and the random state are left as they were. The recommendation is greedy: from the widest choice for every
     layer the step that saves the most bits for its effect, until the sum of the layers' effects reaches the budget; it
     is then run, and taken back in part while the loss changes by more.
@@ -121,4 +123,4 @@ def _estimate(model: nn.Module, batch: Any, loss: Loss, n: int) -> Text:
     began = time.perf_counter()
     matmul(a, a)
     rate = 256**3 / (time.perf_counter() - began)
-    return ESTIMATE.fill(n=n, macs=macs, minutes=n * (macs / rate + PASSES * plain) / 60)
+    return ESTIMATE.fill(n=n, macs=macs, minutes=RUNS * n * (macs / rate + PASSES * plain) / 60)
