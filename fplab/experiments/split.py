@@ -616,6 +616,6 @@ def draw_many(ax: draw.Axes, one: Products) -> None:
 EXPERIMENT = Experiment(
     title=say("Single precision from half"),
     question=say("Can FP16 Tensor Cores multiply FP32 matrices, and why must their results be added outside?"),
-    budget=8.0, full=Params(), quick=Params(rows=4, log2_last=13, values=512), result=Result, run=run, rows=rows,
+    budget=6.0, full=Params(), quick=Params(rows=4, log2_last=13, values=512), result=Result, run=run, rows=rows,
     claims=CLAIMS, figures=(parts, errors), cases=cases, kinds=dict.fromkeys(MADE_UP, Products),
 )  # fmt: skip

@@ -497,6 +497,6 @@ def draw_spread(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("TF32 and its conversions"),
     question=say("What does a product lose when its FP32 operands are truncated or rounded to TF32, and why?"),
-    budget=5.0, full=Params(), quick=Params(rows=4, log2_last=14, sample=32), result=Result, run=run, rows=rows,
+    budget=4.0, full=Params(), quick=Params(rows=4, log2_last=14, sample=32), result=Result, run=run, rows=rows,
     claims=CLAIMS, figures=(conversions, errors, example_errors), cases=cases, kinds=dict.fromkeys(MADE_UP, Products),
 )  # fmt: skip

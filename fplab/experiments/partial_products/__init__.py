@@ -600,6 +600,6 @@ EXPERIMENT = Experiment(
     question=say(
         "What is lost when partial products are kept in FP16, and what does each GPU's FP32 accumulation keep?"
     ),
-    budget=8.0, full=Params(), quick=Params(rows=4, log2_last=14, points=256), result=Result, run=run, rows=rows,
+    budget=6.0, full=Params(), quick=Params(rows=4, log2_last=14, points=256), result=Result, run=run, rows=rows,
     claims=CLAIMS, figures=(stalls, made_up, real), cases=cases, kinds=dict.fromkeys(SYNTHETIC, Products),
 )  # fmt: skip

@@ -406,6 +406,6 @@ def words(formula: str, output: str) -> str:
 EXPERIMENT = Experiment(
     title=say("The bits torch computes"),
     question=say("Which of torch's operations are fused, rounded twice or not correctly rounded, and where?"),
-    budget=8.0, full=Params(), quick=Params(terms=32), result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=5.0, full=Params(), quick=Params(terms=32), result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(formulas, examples), cases=cases,
 )  # fmt: skip
