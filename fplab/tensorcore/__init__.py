@@ -16,8 +16,8 @@ from .plan import Plan, PlanByRows
 from .questions import QUESTIONS
 
 __all__ = [
-    "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan", "PlanByRows",
-    "attention", "classes", "dot", "get", "infer", "matmul", "probe", "separate", "trace",
+    "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan",
+    "PlanByRows", "attention", "classes", "dot", "get", "infer", "matmul", "probe", "separate", "trace",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

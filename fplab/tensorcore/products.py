@@ -123,14 +123,14 @@ def matmul(
 
 
 def multiply(
-    model: Model, x: Array, y: Array, plan: AnyPlan = ONE_CHAIN, scales: tuple[Array, Array] | None = None
+    model: Model, x: Array, y: Array, plan: Plan = ONE_CHAIN, scales: tuple[Array, Array] | None = None
 ) -> Array:
     """``x @ y`` from zero, by a plan, for operands that are values of the model's formats already (not looked at).
 
     x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
     ``scales``: of blocks, as in :func:`matmul`. The result (..., M, N) is in the format of the accumulator, not stored.
     """
-    if (plan := plan.of(x.shape[-2])).activation is not None:
+    if plan.activation is not None:
         raise LabError(
             f"Plan(activation={plan.activation!r}) is for fplab.tensorcore.matmul. Under torch an activation is an "
             "operation of its own, or part of torch._addmm_activation."

@@ -144,7 +144,7 @@ class Log:
 
     def __init__(self) -> None:
         self.warned = False  # of operands that saturate
-        self.latest = ""  # the unit of the last product
+        self.latest, self.rows = "", 1  # the unit of the last product, and its rows
         self._seen: Counter[tuple[str, str, str, str, Shape | None]] = Counter()
         self._steps: list[Counter[tuple[str, str]]] = [Counter()]
 
@@ -155,7 +155,7 @@ class Log:
 
     def product(self, layer: str, phase: str, operation: str, model: Model, shape: Shape) -> None:
         """One emulated product."""
-        self.latest = model.name
+        self.latest, self.rows = model.name, shape.m
         self._seen[layer, phase, operation, model.name, shape] += 1
         self._steps[-1][phase, model.name] += 1
 

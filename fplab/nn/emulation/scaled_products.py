@@ -25,7 +25,7 @@ from ...tensorcore import products as tensorcore
 from ...tensorcore.gpus import SCALED
 from ...tensorcore.models import Model
 from ...tensorcore.operands import nan_bits, rounded
-from ...tensorcore.plan import ONE_CHAIN, AnyPlan, Plan
+from ...tensorcore.plan import ONE_CHAIN, Plan
 from ..recipes import Operand
 
 Array = np.ndarray[Any, Any]
@@ -81,7 +81,7 @@ def scaled_input(element: str, scale: str, block: int, both_four: bool) -> str |
 
 
 def multiply(
-    model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: AnyPlan = ONE_CHAIN
+    model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: Plan = ONE_CHAIN
 ) -> tuple[Array, float]:
     """``a @ b`` (..., M, K) by (..., K, N), float32, not stored, and the factor that is left; NaN is the unit's."""
     x, y = a.elements(), b.elements()
@@ -89,11 +89,13 @@ def multiply(
         return tensorcore.multiply(model, x, y, plan), 1.0
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
-        if (own := plan.of(x.shape[-2])) != ONE_CHAIN:
-            raise LabError(f"{own} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out.")
+        if plan != ONE_CHAIN:
+            raise LabError(
+                f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
+            )
         return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
     scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
-    result = tensorcore.multiply(model, x, y, promoted(plan.of(x.shape[-2]), promote, model), scales)
+    result = tensorcore.multiply(model, x, y, promoted(plan, promote, model), scales)
     left = factors(a, b)
     if len(left) == 1 and left[0].size == 1:
         return result, float(left[0].item())
@@ -130,7 +132,7 @@ def factors(a: Scaled, b: Scaled) -> list[Array]:
         return [a.factors(), b.factors()]
 
 
-def dequantized(model: Model, a: Scaled, b: Scaled, plan: AnyPlan = ONE_CHAIN) -> Array:
+def dequantized(model: Model, a: Scaled, b: Scaled, plan: Plan = ONE_CHAIN) -> Array:
     """``a @ b`` for a GPU without their unit: both dequantised, rounded to the formats of ``model``, and multiplied."""
     x, y = (
         rounded(q.dequantize().reshape(-1), get(fmt), Rounding.RNE).reshape(q.shape)

@@ -128,7 +128,7 @@ def _facts(func: Any, args: Any, kwargs: Any, emulation: Any) -> dict[str, str]:
     if emulation is not None and emulation.log.latest:
         choice = emulation.choices.of(emulation.places.here().layer)
         stored = emulation.settings.store or (choice.recipe.output if choice.recipe else None)
-        found |= {"unit": emulation.log.latest, "plan": told(choice.plan)}
+        found |= {"unit": emulation.log.latest, "plan": told(choice.plan.of(emulation.log.rows))}
         found |= {"recipe": choice.recipe.name} if choice.recipe and not choice.high else {}
         found |= {"store": stored} if stored else {}
     return found

@@ -95,7 +95,7 @@ class Counting(Run):
                     self.counts[where.layer, where.phase].update(_fates(x, self._format))
         super().judge(func, args, *rest)
 
-    def seen(self, layer: str, phase: str, x: np.ndarray, found: Scaled) -> None:
+    def quantised(self, layer: str, phase: str, x: np.ndarray, found: Scaled) -> None:
         """Count an operand that a recipe quantised."""
         self.counts[layer, phase].update(_scaled_fates(x, found))
 
@@ -185,7 +185,7 @@ def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, gpu: str) 
     shadow = Shadow(run)
     with undisturbed(model):
         emulation = emulate(gpu, layers={"*": recipe}, inputs=recipe.high)
-        emulation.seen = run.seen
+        emulation.quantised = run.quantised
         with emulation, shadow:
             value, logits = computed(model, batch, loss)
             value.backward()
