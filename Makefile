@@ -35,7 +35,7 @@ figures: $(VENV)/.ready ## every experiment at its full size, into runs/full
 	@$(BIN)/python -m fplab figures --full
 
 gallery: $(VENV)/.ready ## draw figures/ anew, the pictures that are kept; in the pinned environment
-	@$(BIN)/python -m fplab figures --out figures
+	@FPLAB_LANG=en $(BIN)/python -m fplab figures --out figures --pictures svg zh.svg
 	@$(BIN)/python -m tests.screenshots
 
 lint: $(VENV)/.ready ## ruff and mypy

@@ -297,7 +297,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _names(parser)
     parser.add_argument("--full", action="store_true", help="the full size instead of the quick one")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: runs/quick, or runs/full)")
-    kinds = ("svg", "png", "dark.svg", "dark.png")
+    kinds = ("svg", "png", "dark.svg", "dark.png", "zh.svg")
     parser.add_argument("--pictures", nargs="+", choices=kinds, default=["svg"], help="how to draw (default: svg)")
 
 

@@ -22,7 +22,7 @@ from .errors import LabError, door, unknown
 from .language import LANGUAGES, follow, in_each, lang, prefer
 from .lazily import index
 from .storage import write_text
-from .words import Text, say
+from .words import Text, joined, say
 
 if TYPE_CHECKING:
     from .experiments.table import Row
@@ -113,7 +113,7 @@ def start() -> Selector:
 # --- figures and claims -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Picture:
-    """A generated figure, as a notebook shows it: in the colours of the page, light or dark."""
+    """A generated figure, as a notebook shows it: in the colours of the page, in Chinese where it was drawn so, too."""
 
     name: str
     path: Path
@@ -122,13 +122,14 @@ class Picture:
         from . import experiments
         from .draw.themes import embedded
 
-        experiment = experiments.load(self.name.partition(".")[0])
-        spoken = f"{experiment.title.en}: {experiment.question.en}"
-        made = say(
-            "Drawn by the experiment {name}: fplab run {name} draws it anew, with its data as CSV.",
-            name=self.name.partition(".")[0],
-        )
-        image = embedded(self.path.read_text(encoding="utf-8"), spoken)
+        name = self.name.partition(".")[0]
+        experiment = experiments.load(name)
+        spoken = joined((experiment.title, experiment.question), say(": "))
+        made = say("Drawn by the experiment {name}: fplab run {name} draws it anew, with its data as CSV.", name=name)
+        if (chinese := self.path.with_suffix(".zh.svg")).is_file():
+            return in_each(lambda: embedded((chinese if lang() == "zh" else self.path).read_text(encoding="utf-8"),
+                                            str(spoken)) + note(str(made)))  # fmt: skip
+        image = embedded(self.path.read_text(encoding="utf-8"), f"{spoken.en} {spoken.zh}")
         return image + in_each(lambda: note(str(made)))
 
 

@@ -106,6 +106,16 @@ def test_a_figure_is_the_file_that_was_drawn():
     assert "fplab run underflow" in shown._repr_html_()
 
 
+def test_a_figure_is_in_chinese_where_it_was_drawn_so(tmp_path):
+    english, chinese = course.figure("underflow")._repr_html_().split('<div class="fplab-zh"')
+    assert 'alt="Gradient underflow and loss scaling: Which' in english
+    assert 'alt="梯度下溢与损失缩放：' in chinese
+    assert re.search(r'base64,([^"]+)"', english)[1] != re.search(r'base64,([^"]+)"', chinese)[1]
+    alone = course.Picture("underflow", shutil.copy(course.figure("underflow").path, tmp_path / "underflow.svg"))
+    assert alone._repr_html_().count("<img") == 1  # no Chinese one was drawn: both texts are with the one there is
+    assert re.search('alt="Gradient underflow[^"]*梯度下溢', alone._repr_html_())
+
+
 def test_a_figure_is_as_dark_as_jupyterlab():
     page = course.figure("underflow")._repr_html_()
     assert '<img class="fplab-figure"' in page

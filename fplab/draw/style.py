@@ -9,8 +9,8 @@ A figure is made and saved inside a theme::
 
 Every series has a :class:`Look`: a colour, a line style and a marker together, so that colour is never the only cue.
 The same format has the same look in every figure (:func:`look_of_format`). Text in an SVG is drawn as outlines: labels
-here are laid out with the metrics of DejaVu Sans, which most viewers do not have, and another font would not fit.
-matplotlib brings that font alone, and it has no Chinese: labels are English, and a figure the same on every machine.
+here are laid out with the metrics of one font, which most viewers do not have, and another would not fit. English is
+in DejaVu Sans, which matplotlib brings, and a figure the same on every machine; for Chinese see :mod:`.lettering`.
 """
 
 import io
@@ -30,6 +30,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
+from ..words import SOURCE
+from .lettering import families, language, letter
 from .themes import DARK, LIGHT, STATIC, THEMES, Theme, embedded
 
 LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), "-", (0, (4, 1.5)), (0, (1, 1)), "-")
@@ -81,7 +83,7 @@ def look_of_format(name: str) -> Look:
 
 def rc(theme: Theme) -> Any:
     return {
-        "font.family": "DejaVu Sans",
+        "font.family": families(),
         "mathtext.fontset": "dejavusans",
         "font.size": 10,
         "axes.titlesize": 11,
@@ -144,7 +146,19 @@ def themed(theme: str | Theme) -> Iterator[Theme]:
 
 
 class LabFigure(Figure):
-    """A figure that a notebook shows without pyplot: where it was drawn light, dark on a dark page."""
+    """A figure that a notebook shows without pyplot: where it was drawn light, dark on a dark page.
+
+    It is lettered in the language that was chosen when it was made.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.language = language()
+
+    def draw(self, renderer: Any) -> None:
+        if self.language != SOURCE:
+            letter(self, self.language)
+        super().draw(renderer)
 
     def _repr_html_(self) -> str | None:
         if os.environ.get(STATIC):  # the page has its own way

@@ -1,8 +1,9 @@
 """What an experiment leaves on disk: figures, the data behind them, and the manifest that says how they were made.
 
-``NAME.svg``, on request also ``NAME.png`` and both in dark colours (:data:`PICTURES`), ``NAME.csv``, ``NAME.steps.svg``
-where the experiment has an ``animation``, and ``MANIFEST.json`` with parameters, versions and digests of the arrays
-whose bits are the same on every machine. Each file is written beside its place and renamed into it, the manifest last.
+``NAME.svg``, on request also ``NAME.png``, both in dark colours and in Chinese (:data:`PICTURES`), ``NAME.csv``,
+``NAME.steps.svg`` where the experiment has an ``animation``, and ``MANIFEST.json`` with parameters, versions and
+digests of the arrays whose bits are the same on every machine. Each file is written beside its place and renamed into
+it, the manifest last.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from ..errors import LabError
 from ..hardware.environment import versions
+from ..language import lang, speaking
 from ..storage import alone, atomically, described, write_text
 from ..words import say
 from .base import Columns, Experiment, Tick, array_of
@@ -27,7 +29,9 @@ from .table import Row
 
 MANIFEST = "MANIFEST.json"
 AS_BEFORE = say("arrays as in the manifest")
-PICTURES = {"svg": "light", "png": "light", "dark.svg": "dark", "dark.png": "dark"}  # by how their names end: the theme
+# By how their names end: the theme, and the language where it is not the chosen one.
+PICTURES = {"svg": ("light", ""), "png": ("light", ""), "dark.svg": ("dark", ""), "dark.png": ("dark", ""),
+            "zh.svg": ("light", "zh")}  # fmt: skip
 
 
 def size_name(full: bool) -> str:
@@ -60,16 +64,17 @@ def write_outputs(
 def write_figures(
     folder: Path, name: str, experiment: Experiment, result: Any, tick: Tick, pictures: Sequence[str] = ("svg",)
 ) -> list[Path]:
-    """Draw the figure once for each theme that ``pictures`` (names of :data:`PICTURES`) ask for, and write it."""
+    """Draw the figures once for each theme and language that ``pictures`` (names of :data:`PICTURES`) ask for."""
     from ..draw.style import save, themed
 
     written = []
-    for theme in dict.fromkeys(PICTURES[ending] for ending in pictures):
+    for kind in dict.fromkeys(PICTURES[ending] for ending in pictures):
+        theme, language = kind
         tick(0.1, f"figure, {theme}")
-        with themed(theme):
+        with speaking(language or lang()), themed(theme):
             for i, draw in enumerate(experiment.figures):
                 figure, stem = draw(result), f"{name}.{draw.__name__}" if i else name
-                for ending in (one for one in pictures if PICTURES[one] == theme):
+                for ending in (one for one in pictures if PICTURES[one] == kind):
                     path = folder / f"{stem}.{ending}"
                     with atomically(path) as part:
                         save(figure, part, theme)

@@ -23,7 +23,7 @@ from .. import draw, exact, numeric
 from ..hardware.cases import Arrays, Case, Meta, NotHereError
 from ..hardware.software import codes, gpu_of
 from ..hardware.tensors import bits, tensor
-from ..words import CLAUSE, COMMA, Text, joined, say, verbatim
+from ..words import CLAUSE, COMMA, Text, joined, say, say_of, verbatim
 from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
 from .outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
 from .statistics import equivalent, superior
@@ -554,7 +554,8 @@ def draw_intervals(ax: draw.Axes, result: Result) -> None:
     ax.set_xscale("log", base=2)
     percentages(ax, 1e-5, 0.3)
     ends = []
-    for i, name in enumerate(("normal", "(-1, 1)", "(0, 1)")):
+    normal = say_of("a distribution", "normal").into(draw.lettering.language())
+    for i, name in enumerate((normal, "(-1, 1)", "(0, 1)")):
         style = draw.look((3, 4, 7)[i])
         error = [relative(found, result.exact[i, result.at(K)]) for found in result.promoted[i]]
         ax.plot(INTERVALS, error, **style.marked)

@@ -19,6 +19,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 SOURCE = "en"  # the language that the ids are written in
+FIGURE = "figure"  # the context of the texts of figures, which are looked up as they are drawn (draw.lettering)
 _chosen: list[Callable[[], str]] = [lambda: SOURCE]
 
 
@@ -157,6 +158,13 @@ def translated(message: str, context: str, language: str) -> str:
     """The message in a language's catalogue, or itself."""
     book = catalogue(language)
     return book.pgettext(context, message) if context else book.gettext(message)
+
+
+@functools.cache
+def messages(context: str, language: str) -> Mapping[str, str]:
+    """The translations that a language's catalogue has under a context, by their English."""
+    every: Mapping[str, str] = getattr(catalogue(language), "_catalog", {})  # gettext itself gives no list
+    return {key[len(context) + 1 :]: said for key, said in every.items() if key.startswith(f"{context}\x04")}
 
 
 @functools.cache

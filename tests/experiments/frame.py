@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from figure_words import words_left
 from gpu_cases import computed_on_cpu, forged
 
 from fplab import experiments
@@ -102,7 +103,8 @@ def frame(
 
     def test_table_and_figures(result: Any, tmp_path: Path) -> None:
         assert len({len(column) for column in experiment.rows(result).values()}) == 1
-        drawn(experiment, result, tmp_path)
+        for figure in drawn(experiment, result, tmp_path):
+            assert words_left(figure) == []
 
     return {name: value for name, value in locals().items() if name == "result" or name.startswith("test_")}
 

@@ -121,11 +121,12 @@ class Survey:
 
     def figure(self, theme: str = "light") -> Figure:
         """Right bits by layer and choice, forward and backward, and the effects on the loss. "light" or "dark"."""
+        from ...draw.lettering import language
         from ...draw.style import themed
         from ...draw.survey import draw
 
         with themed(theme):
-            return draw(self.rows, self.recommended.assignment, str(self.text))
+            return draw(self.rows, self.recommended.assignment, self.text.into(language()))
 
     def save(self, folder: str | Path) -> None:
         """Write survey.csv, survey.json, survey.txt and survey.png into a folder."""

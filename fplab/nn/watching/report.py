@@ -382,6 +382,7 @@ def _in_recipes(products: tuple[ProductRow, ...]) -> Iterator[Text]:
 
 def picture(report: Report) -> Any:
     """What the figure shows, as plain arrays."""
+    from ...draw.lettering import language
     from ...draw.watch import Picture
 
     seen = report._seen
@@ -398,7 +399,7 @@ def picture(report: Report) -> Any:
         dict.fromkeys(r.kind for r in report.rows), key=lambda k: order.index(k) if k in order else len(order)
     )
     return Picture(
-        title=report.title.en,
+        title=report.title.into(language()),
         histograms={(r.layer, r.kind): histogram(r.table) for kind in kinds for r in report.rows if r.kind == kind},
         formats=report.formats,
         curves=curves,

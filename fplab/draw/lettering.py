@@ -1,0 +1,101 @@
+"""The words of a figure in the chosen language: looked up as it is drawn, in a font of the system that has its letters.
+
+A figure is written in English where it is made, ``ax.set_xlabel("step")``. Its Chinese stands in the catalogue under
+the context "figure"; what an f-string fills in has a name there, ``"segments of {n}"``, and may be looked up itself.
+What has no Chinese stays as it is; without a font for it the whole figure does, and a line says so.
+"""
+
+import functools
+import re
+import sys
+
+from matplotlib import font_manager
+from matplotlib.artist import Artist
+from matplotlib.axis import Axis
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
+
+from ..language import lang
+from ..words import FIGURE, SOURCE, messages, say
+
+LATIN = "DejaVu Sans"  # matplotlib brings it, and it has no Chinese
+CHINESE = (  # families, the first that is there: of Linux, macOS and Windows; Japanese forms before none
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei", "PingFang SC", "Heiti SC", "Hiragino Sans GB", "STHeiti", "Microsoft YaHei", "SimHei",
+    "Noto Sans CJK JP", "Droid Sans Fallback", "Arial Unicode MS",
+)  # fmt: skip
+STAYS = say("figures stay in English: no font here has Chinese; install one, such as Debian's fonts-noto-cjk.")
+NUMBER = r"[\d.,]*\d"
+FIELD = re.compile(r"\{([a-z]\w*)\}")
+
+
+@functools.cache
+def chinese() -> str | None:
+    """A family of this system that has Chinese, or None, which is said once."""
+    there = {font.name for font in font_manager.fontManager.ttflist}
+    if there.isdisjoint(CHINESE):  # matplotlib's list may be older than the font
+        for path in font_manager.findSystemFonts():
+            if re.search(r"CJK|SC-|wqy|hei|yahei", path, re.I):
+                font_manager.fontManager.addfont(path)
+        there = {font.name for font in font_manager.fontManager.ttflist}
+    found = next((name for name in CHINESE if name in there), None)
+    if found is None:
+        print(STAYS, file=sys.stderr)
+    return found
+
+
+def language() -> str:
+    """The language that a figure can be lettered in: the chosen one, or English where no font has it."""
+    return lang() if lang() == SOURCE or chinese() else SOURCE
+
+
+def families() -> list[str]:
+    """The fonts of a figure's text: a letter is taken from the first that has it."""
+    return [LATIN] if language() == SOURCE else [str(chinese()), LATIN]
+
+
+@functools.cache
+def patterns(language: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """The messages with something to fill in, as patterns of their English, and their translations; the longest first.
+
+    >>> from fplab.draw.lettering import pattern
+    >>> pattern("segments of {n}").fullmatch("segments of 4")["n"]
+    '4'
+    """
+    filled = [(message, said) for message, said in messages(FIGURE, language).items() if FIELD.search(message)]
+    filled.sort(key=lambda one: -len(FIELD.sub("", one[0])))
+    return tuple((pattern(message), said) for message, said in filled)
+
+
+def pattern(message: str) -> re.Pattern[str]:
+    """What a message looks like once its names are filled in: a group each, and the same everywhere; ``n`` a number."""
+    parts = FIELD.split(message)
+    groups = [
+        f"(?P={name})" if name in parts[1 : 2 * i : 2] else f"(?P<{name}>{NUMBER if name == 'n' else '.+?'})"
+        for i, name in enumerate(parts[1::2])
+    ]
+    return re.compile("".join(a + b for a, b in zip(map(re.escape, parts[::2]), [*groups, ""], strict=True)), re.S)
+
+
+def translated(text: str, language: str) -> str:
+    """A text of a figure in another language: by its English, or by its pattern; itself where there is neither."""
+    if not re.search("[A-Za-z]{2}", text):
+        return text
+    if said := messages(FIGURE, language).get(text):
+        return said
+    for english, said in patterns(language):
+        if found := english.fullmatch(text):
+            values = {name: translated(value, language) for name, value in found.groupdict().items()}
+            return FIELD.sub(lambda field, values=values: values[field[1]], said)  # type: ignore[misc]
+    return text
+
+
+def letter(figure: Artist, language: str) -> None:
+    """Put every text of a figure, tick labels included, into a language."""
+    for axis in figure.findobj(Axis):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, FuncFormatter) and isinstance(formatter.func, functools.partial):
+            labels = formatter.func.args[0]  # of Axis.set_ticks: from places to labels
+            labels.update({place: translated(str(label), language) for place, label in labels.items()})
+    for text in figure.findobj(Text):
+        text.set_text(translated(text.get_text(), language))
