@@ -24,12 +24,13 @@ EXPECTED = {
     Verdict.TRUE: """
         fields bf16-loses-3 sizes fp32-partials small-gradients histogram-shift gradient-times-lr master-copy
         adam-written-out same-accuracy fp16-or-bf16 straight-through eight-bit-step three-quarters blockwise tree
-        table-and-search per-billion bloom-bytes recomputation collectives replicas pipeline zero
+        table-and-search per-billion bloom-bytes recomputation collectives replicas pipeline zero fp8-formats mx-scale
+        mx-round-up nvfp4-ingredients four-over-six
     """,
     Verdict.LOOSE: """
         ranges fp16-exponents generations all-underflow amp-loop decay-is-l2 compute-and-storage pytorch-names
         llm-int8-slower int4-on-turing int8-values percentile-calibration block-maximum stable-embedding one-one-two
-        six-billion bloom-cards memory-halved intermediates offloading tensor-parallel
+        six-billion bloom-cards memory-halved intermediates offloading tensor-parallel fp8-promotion
     """,
     Verdict.WRONG: """
         bf16-finer fp16-below bf16-like-fp32 int8-bytes int4-training all-but-master training-shares dynamic-map
@@ -52,13 +53,8 @@ def test_every_claim_is_expected_and_has_a_try():
     assert set(names) == set(claims.TRIES) == {name for names in EXPECTED.values() for name in names.split()}
     chapters = [claim.chapter for claim in claims.claims()]
     assert chapters == sorted(chapters)
-    assert {source for claim in claims.claims() for source in claim.source.split(", ")} == {
-        "D1",
-        "D2",
-        "D3",
-        "D4",
-        "D5",
-    }
+    sources = {source for claim in claims.claims() for source in claim.source.split(", ")}
+    assert sources == {*(f"D{i}" for i in range(1, 6)), *(f"P{i}" for i in range(1, 7))}
 
 
 def numbers(text: str) -> list[str]:
@@ -150,6 +146,7 @@ ONES = np.ones(64, np.float32)
 POINTS = [{"bits": "4", "right": "0.9", "right_fp32": "0.91"}] * 2
 BITS, TRAINING, OPTIMIZERS = "fplab.claims.bits", "fplab.claims.training", "fplab.claims.optimizers"
 QUANTISATION, MEMORY, PARALLEL = "fplab.claims.quantisation", "fplab.claims.memory", "fplab.claims.parallel"
+SCALES = "fplab.claims.scales"
 MUTANTS = {  # of each claim another world, in which its verdict is another
     "fields": (f"{BITS}.fields", returning((1, 8, 7))),
     "ranges": (f"{BITS}.decades", returning((-30, 30))),
@@ -215,6 +212,15 @@ MUTANTS = {  # of each claim another world, in which its verdict is another
     "tensor-parallel": (f"{PARALLEL}.matmul", lambda good: lambda a, b, gpu: good(a, b, gpu=gpu)[:, ::-1]),
     "pipeline": ("fplab.parallel.schedules.timeline", lambda good: lambda name, stages, n: good(name, stages, 8)),
     "zero": (f"{PARALLEL}.estimate", estimate(zero=0)),
+    "fp8-formats": (f"{SCALES}.decode", lambda good: lambda codes, name: good(codes, "e5m2")),
+    "mx-scale": (f"{SCALES}.quantize", lambda good: lambda x, name: good(x, name, rule="ceil")),
+    "fp8-promotion": (f"{SCALES}.product", lambda good: lambda a, b, gpu, every: good(a, b, "B200", every)),
+    "mx-round-up": (f"{SCALES}.quantize", lambda good: lambda x, name, rule: good(x, name, rule="floor")),
+    "nvfp4-ingredients": (
+        f"{SCALES}.quantize",
+        lambda good: lambda x, name, *axis, rounding="", seed=0, **how: good(x, name, *axis, **how),
+    ),
+    "four-over-six": (f"{SCALES}.quantize", lambda good: lambda x, name, rule="": good(x, name)),
 }
 
 

@@ -1,7 +1,8 @@
 """What the source documents of the course say on mixed-precision training: each claim true, loose or wrong, tried.
 
 ``claims.toml`` holds the statements and what to think of them; a function of ``bits``, ``training``, ``optimizers``,
-``quantisation``, ``memory`` or ``parallel`` takes each apart and tries it; the verdict is computed from what they find.
+``quantisation``, ``memory``, ``parallel`` or ``scales`` takes each apart and tries it; the verdict is computed from
+what they find.
 
 >>> get("bf16-finer").verdict
 <Verdict.WRONG: 'WRONG'>
@@ -25,7 +26,7 @@ index(__name__)
 Claim = SourceClaim
 """The former name of :class:`SourceClaim`."""
 HERE = Path(__file__).parent
-MODULES = ("bits", "training", "optimizers", "quantisation", "memory", "parallel")
+MODULES = ("bits", "training", "optimizers", "quantisation", "memory", "parallel", "scales")
 
 
 @functools.cache

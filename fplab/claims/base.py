@@ -103,8 +103,8 @@ def tries(name: str) -> Callable[[Callable[[], Iterator[Part]]], Callable[[], It
 class SourceClaim:
     """A statement of the source documents.
 
-    ``name``; ``chapter``: of the course; ``source``: the documents, D1 to D5; ``statement``: in our own words; ``why``:
-    what to think of it.
+    ``name``; ``chapter``: of the course; ``source``: the documents, D1 to D5, and papers, P1 to P6; ``statement``: in
+    our own words; ``why``: what to think of it.
     """
 
     name: str
