@@ -449,7 +449,7 @@ def draw_conditions(ax: draw.Axes, result: Result) -> None:
     ax.axhline(REACHED, color=draw.current().ink, linewidth=1, linestyle="--", label="counts as FP64's, $2^{-50}$")
     ax.set(xscale="log", yscale="log", xlabel="condition number", ylabel="backward error, median",
            title="FP16 factors")  # fmt: skip
-    ax.legend(fontsize=9)
+    ax.legend(fontsize=9, loc="center left")
 
 
 def draw_steps(ax: draw.Axes, result: Result, method: str) -> None:
