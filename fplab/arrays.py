@@ -62,7 +62,10 @@ def as_array(x: Any, name: str) -> np.ndarray[Any, Any]:
 
 def _from_torch(x: Any, name: str) -> Any:
     if x.device.type != "cpu":
-        raise LabError(f"{name} is on device {str(x.device)!r}; the lab computes on the CPU: pass {name}.cpu().")
+        raise LabError(
+            f"{name} is on device {str(x.device)!r}; the lab computes on the CPU: pass {name}.cpu(). fplab.nn.device "
+            "rounds and multiplies tensors where they are."
+        )
     if x.requires_grad:
         raise LabError(f"{name} requires gradients, which rounding does not carry; pass {name}.detach().")
     if x.is_sparse or x.is_quantized:

@@ -1,0 +1,62 @@
+// The lab's arithmetic in C++: one text, which NVRTC compiles for a GPU and any C++ compiler for this machine.
+//
+// It follows fplab/kernels/rounding.py and fplab/kernels/tensorcore.py line by line; formats, roundings and units are
+// constants that come before it as macros. Values travel as float32 bits, and no floating-point addition is left to the
+// compiler to contract.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#ifdef __CUDACC__
+#define DEVICE static __device__ __forceinline__
+#define SELDOM static __device__ __noinline__
+#define KERNEL(name) extern "C" __global__ void name
+DEVICE u32 as_bits(float x) { return __float_as_uint(x); }
+DEVICE float as_float(u32 b) { return __uint_as_float(b); }
+DEVICE int leading_zeros(u64 m) { return __clzll(m); }
+DEVICE float times(float x, float y) { return __fmul_rn(x, y); }
+DEVICE float plus(float x, float y) { return __fadd_rn(x, y); }
+DEVICE int truncated(float x) { return __float2int_rz(x); }
+#else
+#include <cmath>
+#include <cstring>
+#include <utility>
+#define DEVICE static inline
+#define SELDOM static
+#define KERNEL(name) static void name
+struct Index { u32 x; };
+static thread_local Index blockIdx, blockDim, threadIdx, gridDim;
+DEVICE u32 as_bits(float x) { u32 b; std::memcpy(&b, &x, 4); return b; }
+DEVICE float as_float(u32 b) { float x; std::memcpy(&x, &b, 4); return x; }
+DEVICE int leading_zeros(u64 m) { return m ? __builtin_clzll(m) : 64; }
+DEVICE float times(float x, float y) { return x * y; }
+DEVICE float plus(float x, float y) { return x + y; }
+DEVICE int truncated(float x) { return (int)x; }
+
+// Every thread of every block of a grid, one after the other. Kernels know no other threads, so the order is free.
+template <class... A, std::size_t... I>
+static void each(void (*kernel)(A...), u32 grid, u32 block, void **p, std::index_sequence<I...>) {
+    gridDim.x = grid, blockDim.x = block;
+    for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) kernel(*(A *)p[I]...);
+}
+template <class... A>
+static void each(void (*kernel)(A...), u32 grid, u32 block, void **p) {
+    each(kernel, grid, block, p, std::index_sequence_for<A...>{});
+}
+#define HOST(name) extern "C" void name##_host(u32 grid, u32 block, void **p) { each(name, grid, block, p); }
+#endif
+#ifndef HOST
+#define HOST(name)
+#endif
+
+const u32 SIGN = 0x80000000u, ABS = 0x7FFFFFFFu, INFINITE = 0x7F800000u, QUIET = 0x00400000u;
+
+DEVICE int larger(int x, int y) { return x > y ? x : y; }
+DEVICE int smaller(int x, int y) { return x < y ? x : y; }
+DEVICE u32 first() { return blockIdx.x * blockDim.x + threadIdx.x; }
+DEVICE u32 stride() { return gridDim.x * blockDim.x; }
+DEVICE bool is_nan(u32 b) { return (b & ABS) > INFINITE; }
+DEVICE bool is_infinite(u32 b) { return (b & ABS) == INFINITE; }
+DEVICE bool is_zero(u32 b) { return (b & ABS) == 0; }

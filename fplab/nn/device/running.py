@@ -1,0 +1,73 @@
+"""The lab's C++ on a device: through NVRTC on the GPU that tensors are on, through a C++ compiler for the CPU's.
+
+Here, without a GPU, :class:`Host` imitates grid and block with loops, so that a kernel's bits are known before any GPU
+has run it.
+"""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import LabError
+from ...hardware.cuda import Gpu
+from ...hardware.instructions import Arguments, Capability, Kernel, Launcher
+
+SOURCES = Path(__file__).parent
+COMPILERS = ("c++", "g++", "clang++")
+OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared")
+THREADS = 128  # of a block
+BLOCKS = 1 << 16  # of a grid, whose threads go on to further elements
+
+
+def kernel(entry: str, file: str, constants: Mapping[str, int]) -> Kernel:
+    """The function ``entry`` of a file, with its constants before it."""
+    defined = "".join(f"#define {name} ({value})\n" for name, value in constants.items())
+    text = "\n".join((SOURCES / name).read_text("utf-8") for name in ("arithmetic.h", file))
+    return Kernel(f"{file}: {' '.join(map(str, constants.values()))}", defined + text, entry, "")
+
+
+class Host:
+    """The CPU as a device: kernels are compiled by the first C++ compiler that is found, and kept in this process."""
+
+    capability: Capability = (0, 0)
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Any] = {}
+
+    def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
+        """Run ``grid`` blocks of ``block`` threads, one thread after the other."""
+        if kernel.source not in self._functions:
+            self._functions[kernel.source] = self._compiled(kernel)
+        values = [ctypes.c_int(x) if isinstance(x, int) else ctypes.c_void_p(x.data_ptr()) for x in arguments]
+        self._functions[kernel.source](grid, block, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
+
+    def _compiled(self, kernel: Kernel) -> Any:
+        found = next(filter(None, map(shutil.which, COMPILERS)), None)
+        if found is None:
+            raise LabError(f"tensors on the CPU need a C++ compiler here: {', '.join(COMPILERS)}; none is found.")
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
+            source.write_text(kernel.source, "utf-8")
+            done = subprocess.run([found, *OPTIONS, str(source), "-o", str(library)], capture_output=True, text=True)
+            if done.returncode:
+                raise LabError(f"{found} cannot compile {kernel.name}: {done.stderr}")
+            function = getattr(ctypes.CDLL(str(library)), f"{kernel.entry}_host")
+        function.argtypes, function.restype = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p], None
+        return function
+
+
+@cache
+def launcher(device: str) -> Launcher:
+    """What runs kernels on a device of torch's."""
+    return Host() if device == "cpu" else Gpu(device)
+
+
+def run(kernel: Kernel, device: str, elements: int, *arguments: Any) -> None:
+    """Launch a kernel whose threads take one element after the other."""
+    if elements:
+        launcher(device).launch(kernel, min(-(-elements // THREADS), BLOCKS), THREADS, arguments)
