@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .columns import wrapped
 from .errors import LabError, demand, integer, missing, unknown
+from .language import lang
 from .roundings import Rounding
 from .version import __version__
-from .words import COMMA, NOTHING, Text, joined, say
+from .words import COMMA, NOTHING, Message, Text, joined, mark, say
 
 if TYPE_CHECKING:
     from .experiments.runner import Finished
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from .words import Text
 
 Arguments = argparse.Namespace
-SUITE = "elementwise reductions products orders scalar mma wgmma (default: all)"
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 
 
@@ -43,7 +44,6 @@ class Command:
 # --- list, run, figures -----------------------------------------------------------------------------------------
 def list_experiments(args: Arguments) -> int:
     """Print every experiment with the question that it answers."""
-    from .columns import wrapped
     from .experiments import NAMES, load
     from .experiments.table import colour_wanted, paint, terminal_width
 
@@ -85,7 +85,6 @@ def run(args: Arguments) -> int:
 
 def times(done: Sequence[Finished], out: Path, wall: float, jobs: int) -> list[str]:
     """How long each experiment and all of them took, and where their figures are."""
-    from .columns import wrapped
     from .experiments.table import terminal_width
 
     took: list[Text] = []
@@ -161,7 +160,8 @@ def record(args: Arguments) -> int:
     with progress(str(say("recording on {device}", device=args.device))) as tick:
         done = record_cases(args.out, args.device, args.names or None, not args.full, with_lines(tick), args.resume)
     meta = done[0].record.meta
-    print(f"{meta['device']}, driver {meta['driver'] or '-'}, torch {meta['torch']}, CUDA {meta['cuda'] or '-'}")
+    about = say("{device}, driver {driver}, torch {torch}, CUDA {cuda}", device=meta["device"], torch=meta["torch"])
+    print(about.fill(driver=meta["driver"] or "-", cuda=meta["cuda"] or "-"))
     wide = max(len(one.record.experiment) for one in done)
     for one in done:
         size = sum(size for _, size in one.files) / 1e6
@@ -206,7 +206,7 @@ def verify(args: Arguments) -> int:
 
     if args.live:
         check_device(args.device)
-    with progress("comparing bits") as tick:
+    with progress(str(say("comparing bits"))) as tick:
         found = verify_records(args.folders, args.live, args.device, tick, args.corpus)
     rows = [one.row for one in found]
     if not args.json:
@@ -269,7 +269,6 @@ def pages(args: Arguments) -> int:
 
 def lab(args: Arguments) -> int:
     """Copy the course into a folder, never over what was changed there, and open it in JupyterLab."""
-    from .columns import wrapped
     from .copying import HERE, KEPT, chosen, copy_course
     from .experiments.table import terminal_width
     from .lab import serve
@@ -307,9 +306,11 @@ def _figures_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _record_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"experiments, or parts of the hardware suite: {SUITE}"
+    suite = (
+        "experiments, or parts of the hardware suite: elementwise reductions products orders scalar mma wgmma "
+        "(default: all)"
     )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=suite)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the records go")
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
     parser.add_argument("--cpu", action="store_true", help="this CPU itself: what its own units compute")
@@ -329,7 +330,7 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("value", metavar="VALUE", help="0.1, 1e-7, 1/3, 0x1.8p3, inf, nan; or a code: fp16:0x3c00")
     parser.add_argument("--format", nargs="+", metavar="FORMAT", help="such as fp16 bf16 e4m3 int8 nf4 dynamic")
     roundings = ", ".join(mode.value for mode in Rounding if not mode.random)
-    parser.add_argument("--rounding", default="rne", help=f"{roundings} (default: rne)")
+    parser.add_argument("--rounding", default="rne", help=str(say("{names} (default: rne)", names=roundings)))
     parser.add_argument("--overflow", help="inf, saturate or nan (default: the format's own)")
     scale = "what one unit of an integer is worth, or a codebook's largest magnitude (default: 1)"
     parser.add_argument("--scale", type=float, default=1.0, metavar="S", help=scale)
@@ -421,7 +422,8 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
         ("embedding-norm", "a norm behind the embedding (default: no)"),
         ("dropout", "training keeps dropout's masks (default: yes)"),
     ):
-        shape.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"of a transformer: {text}")
+        about = str(say("of a transformer: {what}", what=Message(text)))
+        shape.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=about)
     group(
         "how it is run",
         ("gpus", int, "N", "all of them (default: 1)"),
@@ -466,32 +468,78 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 
+# What argparse says itself: of help, and what is wrong with a command line.
+OWN = (mark("usage: "), mark("positional arguments"), mark("options"), mark("show this help message and exit"))
+WRONG = tuple(
+    (re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(message))), message)
+    for message in (
+        "the following arguments are required: {names}", "unrecognized arguments: {words}",
+        "argument {name}: expected one argument", "argument {name}: expected at least one argument",
+        "argument {name}: invalid {kind} value: {value}",
+        "argument {name}: invalid choice: {value} (choose from {all})",
+    )
+)  # fmt: skip
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help in the reader's language: whatever is shown is looked up."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, str(Message(prefix or "usage: ")))
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading and str(Message(heading)))
+
+    def add_text(self, text: str | None) -> None:
+        super().add_text(text and str(Message(text)))
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return str(Message(action.help or ""))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrapped(" ".join(text.split()), width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in wrapped(" ".join(text.split()), width - len(indent)))
+
+
+class Whole(Formatter):
+    """Help whose lines are kept."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "".join(indent + line for line in text.splitlines(keepends=True))
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are the lab's own, and that takes no option for another's beginning."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs | {"allow_abbrev": False})
+        super().__init__(*args, **{"formatter_class": Formatter} | kwargs | {"allow_abbrev": False})
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise LabError(f"{self.prog}: {message}. See {self.prog} --help.")
+        found = next(((m, own) for pattern, own in WRONG if (m := pattern.fullmatch(message))), None)
+        text = Message(found[1], found[0].groupdict()) if found else message
+        raise LabError(say("{prog}: {message}. See {prog} --help.", prog=self.prog, message=text))
 
 
 def build_parser() -> Parser:
     examples = [f"fplab {c.name} {c.example}".strip() for c in COMMANDS]
     wide = max(map(len, examples))
-    rows = [f"  {example:<{wide}}   {c.does}" for example, c in zip(examples, COMMANDS, strict=True)]
+    rows = [f"  {example:<{wide}}   {Message(c.does)}" for example, c in zip(examples, COMMANDS, strict=True)]
+    each, more = say("commands, each with an example:"), say("fplab COMMAND --help says more of one.")
     parser = Parser(
         prog="fplab",
         usage="fplab COMMAND [...]",
         description="A laboratory for numerical precision: what FP16, BF16, FP8 and Tensor Cores do to every bit.",
-        epilog="commands, each with an example:\n" + "\n".join(rows) + "\n\nfplab COMMAND --help says more of one.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join([str(each), *rows, "", str(more)]),
+        formatter_class=Whole,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", parser_class=Parser, help=argparse.SUPPRESS)
     for command, example in zip(COMMANDS, examples, strict=True):
+        shown = str(say("example: {example}", example=example))
         one = commands.add_parser(
-            command.name, prog=f"fplab {command.name}", description=command.run.__doc__, epilog=f"example: {example}"
+            command.name, prog=f"fplab {command.name}", description=command.run.__doc__, epilog=shown
         )
         command.arguments(one)
         one.set_defaults(run=command.run)
@@ -513,6 +561,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    lang()  # as FPLAB_LANG asks, before anything is said
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         if args.version:
@@ -536,7 +585,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fplab: {lacks}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("fplab: interrupted; files already written are whole.", file=sys.stderr)
+        print(f"fplab: {say('interrupted; files already written are whole.')}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,6 +27,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from .words import Message, say
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -66,8 +68,8 @@ def missing(name: str | None) -> MissingPartError | None:
     """
     if name not in EXTRAS:
         return None
-    extra = f'pip install "fplab[{EXTRAS[name]}]"'
-    error = MissingPartError(f"{name} is not installed, which this needs: {extra}, or pip install {name} alone.")
+    rule = say("{name} is not installed, which this needs: {extra}, or pip install {name} alone.", name=name)
+    error = MissingPartError(rule.fill(extra=f'pip install "fplab[{EXTRAS[name]}]"'))
     error.name = name
     return error
 
@@ -101,11 +103,12 @@ def unknown(
     ``called``: the name of what was given, where that is no string.
     """
     names = list(allowed)
-    text = f"unknown {kind} {quoted(given)}. Allowed: {', '.join(names)}."
+    rule = say("unknown {kind} {given}. Allowed: {allowed}.", kind=Message(kind), given=quoted(given))
+    text = str(rule.fill(allowed=", ".join(names)))
     known = {name.lower(): name for name in [*aliases, *names]}
     name = given if isinstance(given, str) else called
     if name is not None and (near := _nearest(name.lower(), list(known))):
-        text += f" Did you mean {' or '.join(repr(known[one]) for one in near)}?"
+        text += str(say(" Did you mean {names}?", names=str(say(" or ")).join(repr(known[one]) for one in near)))
     return LabError(text)
 
 
@@ -258,7 +261,8 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         return None
     for name, value in given.items():
         if name in kinds and not fits(value, kinds[name]):
-            return LabError(f"{name}={summary(value)} is not possible; allowed: {words(kinds[name])}.")
+            rule = say("{name}={value} is not possible; allowed: {allowed}.", name=name, value=summary(value))
+            return LabError(rule.fill(allowed=words(kinds[name])))
     return None
 
 
@@ -346,31 +350,30 @@ def _is_array(value: Any) -> bool:
     return kind in "biuf" and (hasattr(value, "__array__") or isinstance(value, list | tuple | numbers.Real))
 
 
-NAMES = {
-    bool: "True or False", int: "an integer", float: "a number", str: "a string", None: "None", Fraction: "a Fraction",
-}  # fmt: skip
+NAMES = {bool: say("True or False"), int: say("an integer"), float: say("a number"), str: say("a string")}
 
 
 def words(kind: Any) -> str:
     """A type in words."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(map(words, inside)))
+        return str(say(" or ")).join(dict.fromkeys(map(words, inside)))
     if origin is Literal:
         return ", ".join(map(repr, inside))
     if origin is tuple and inside[-1:] != (...,):
         return f"({', '.join(map(words, inside))})"
     if origin is Callable or kind is Callable:
-        return "a function"
+        return str(say("a function"))
     if origin is type or getattr(kind, "__name__", "") == "Dtype":
-        return "a dtype"
+        return str(say("a dtype"))
     if origin is not None and hasattr(origin, "__array__"):
-        return "an array of numbers"
+        return str(say("an array of numbers"))
     if origin is not None:
-        return "a mapping" if issubclass(origin, Mapping) else f"a sequence, each {words(inside[0])}"
-    if kind is types.NoneType:
+        is_mapping = issubclass(origin, Mapping)
+        return str(say("a mapping") if is_mapping else say("a sequence, each {kind}", kind=words(inside[0])))
+    if kind in (None, types.NoneType):
         return "None"
-    return NAMES.get(kind, f"a {getattr(kind, '__name__', 'value')}")
+    return str(NAMES.get(kind) or say("a {kind}", kind=getattr(kind, "__name__", "value")))
 
 
 def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
@@ -379,10 +382,12 @@ def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
     Whoever asks goes on with what comes back: numpy's small integers overflow in silence where Python's do not.
     """
     if not fits(value, int):
-        raise LabError(f"{name}={summary(value)} is not an integer; allowed: {low} to {high}.")
+        rule = say("{name}={value} is not an integer; allowed: {low} to {high}.", name=name, value=summary(value))
+        raise LabError(rule.fill(low=low, high=high))
     number = operator.index(value)
     if not low <= number <= high:
-        raise LabError(f"{name}={summary(number)} is not possible; allowed: {low} to {high}{why}.")
+        rule = say("{name}={value} is not possible; allowed: {low} to {high}{why}.", name=name, value=summary(number))
+        raise LabError(rule.fill(low=low, high=high, why=why))
     return number
 
 

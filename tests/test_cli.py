@@ -1,5 +1,6 @@
 """The commands, as a user meets them: what they print, and the status that they end with."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import toy
 
 import fplab
-from fplab import cli, experiments
+from fplab import cli, experiments, language
 from fplab.experiments.outcomes import Evidence, failed
 from fplab.hardware import suite
 
@@ -243,3 +244,42 @@ def test_verify_covers_records_and_the_data_set_in_one_call(
     assert said == {("MATLAB-tensor-core", "pass"), ("toy", "pass")}
     assert cli.main(["verify", "rec", "--corpus", str(tmp_path / "bad")]) == 1
     assert "FAIL MATLAB-tensor-core: V100 fp16" in " ".join(capsys.readouterr().out.split())
+
+
+NAMES_IN_HELP = re.findall(  # names, code and file names; all else is said in Chinese
+    r"\S+",
+    "fplab json svg png csv html cpu gpu gpus cuda mlp tensor core cores dropout transformer zero none light "
+    "flat rows tensors learned rotary alibi gpipe interleaved mixed amp sgd momentum adam adamw selective full "
+    "optimizer parameters chunks saturate inf nan dynamic lang elementwise reductions products orders scalar mma wgmma "
+    "matlab-tensor-core manifest digits characters module name training task torchrun policy jupyterlab swiglu rmsnorm "
+    "layernorm command file heads hidden dir runs quick pages answers sums start rne rna rtz rtp rtn odd python "
+    "fplab-course check list progress show solution bloom",
+)
+
+
+@pytest.mark.parametrize(
+    "words", [[c.name] for c in cli.COMMANDS] + [["exercise", "check"], ["exercise", "progress"], []]
+)
+def test_help_in_chinese_has_no_english_word_but_names(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with language.speaking("zh"), contextlib.suppress(SystemExit):
+        cli.main([*words, "--help"])
+    text = capsys.readouterr().out.partition("\n\n")[2]  # below the usage, which is names alone
+    text = re.sub(r"(?m)^ +(-{1,2}\S+|[A-Z]+|fplab|\{)[^\u4e00-\u9fff]*?(  |$)|^示例：.*$", "", text)
+    found = {word.lower() for word in re.findall(r"(?<![\w.-])[A-Za-z][A-Za-z-]{2,}(?![\w:])", text)}
+    assert found - {*NAMES_IN_HELP} == set()
+    assert re.search("[\u4e00-\u9fff]", text)
+
+
+def test_what_is_wrong_with_a_command_line_is_said_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, text in (
+        (["rnu"], "fplab: 未知的命令 'rnu'。可用：list, run, "), (["record"], "fplab record：缺少必需的参数：--out。"),
+        (["run", "--fast"], "fplab：无法识别的参数：--fast。"),
+        (["lab", "--port", "0"], "fplab: --port=0 不可用；可用：1 到 65535。"),
+        (["inspect", "0.1", "--rounding"], "fplab inspect：参数 --rounding：需要一个值。参见 fplab inspect --help。"),
+    ):  # fmt: skip
+        with language.speaking("zh"):
+            assert cli.main(words) == 2
+        assert text in capsys.readouterr().err

@@ -373,3 +373,19 @@ def test_the_editor_follows_buttons_and_texts():
     assert editor.state.value(1).value == 1
     editor.texts[0].value = "what"
     assert "cannot read 'what'" in text_of(editor.view.value)
+
+
+def test_options_are_words_of_the_readers_language_but_for_names():
+    names = re.findall(r"\S+", "kahan neumaier ieee apex keras torch amp adam adamw momentum sgd gpipe wgmma")
+    language.lang("zh")
+    for name in NAMES:
+        for control in getattr(getattr(fplab.widgets, name), "CONTROLS", ()):
+            for option in control.options:
+                shown = str(control.shown(option))
+                plain = re.fullmatch(r"[a-z]+(-[a-z]+)*|[a-z]+( [a-z]+)+", shown)
+                assert not plain or shown in names, (name, control.field, shown)
+    board = fplab.widgets.gradients.widget()
+    assert [label for label, _ in board.inputs["kind"].options] == ["激活值", "权重"]
+    language.lang("en")
+    assert [label for label, _ in board.inputs["kind"].options] == ["activation", "weight"]
+    assert board.state.kind == board.inputs["kind"].value == "activation"

@@ -17,6 +17,7 @@ from ..formats import rounding as rounding_of
 from ..language import in_each
 from ..lazily import index
 from ..numerals import number_text, short
+from ..words import say
 from .given import Given, parse
 from .notebook import html_of
 from .rows import Encoding, Row, bit_fields, look_up
@@ -114,7 +115,8 @@ def _named(name: FormatLike) -> Format | Encoding:
     try:
         return get(name)
     except LabError as error:
-        raise LabError(f"{error} Here also: {', '.join(OTHERS)}.") from None
+        also = say(" Here also: {names}.", names=", ".join(OTHERS))
+        raise LabError(f"{error}{also}") from None
 
 
 def _other(given: Given, one: Encoding, scale: float) -> Row:

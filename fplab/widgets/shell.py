@@ -40,6 +40,11 @@ OPTIONS = {text.en: text for text in (
     say_of("option", "negative_zero"), say_of("option", "none"), say_of("option", "linear"),
     say_of("option", "dynamic"), say_of("option", "dynamic_tree"), say_of("option", "selective"),
     say_of("option", "full"), say_of("option", "wire"), say_of("option", "interleaved"),
+    say_of("option", "all-reduce"), say_of("option", "all-gather"), say_of("option", "reduce-scatter"),
+    say_of("option", "reduce"), say_of("option", "broadcast"), say_of("option", "direct"), say_of("option", "ring"),
+    say_of("option", "doubling"), say_of("option", "tree"), say_of("option", "cancellation"),
+    say_of("option", "far apart"), say_of("option", "three generations"), say_of("option", "mixed"),
+    say_of("option", "gradients"), say_of("option", "normal"),
 )}  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Catalogues as files: collecting messages from the source, compiling, and what is wrong with them; needs Babel."""
 
+import ast
 import functools
 import hashlib
 import io
@@ -14,7 +15,9 @@ from . import FIGURE
 FOLDER = Path(__file__).parent
 KEYWORDS = {
     "say": None, "mark": None, "say_of": ((1, "c"), 2), "proved": None, "library": None, "live": None, "measured": None,
+    "unknown": None, "chosen": None, "name_of": None,
 }  # fmt: skip
+COMMAND_LINE = FOLDER.parent / "cli.py"  # argparse is given its texts as they are: each of several words is a message
 DIGEST = "X-Source-SHA-256"
 
 
@@ -70,6 +73,20 @@ def collected() -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for file, line, message, _, context in extract_from_dir(FOLDER.parent, [("**.py", "python")], keywords=KEYWORDS):
         found.setdefault((context or "", str(message)), f"{file}:{line}")
+    tree = ast.parse(COMMAND_LINE.read_text(encoding="utf-8"))
+    # What a function says of itself is help where the function is a command.
+    about = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and isinstance(node.body[0], ast.Expr)
+        and ast.unparse(getattr(node, "args", node)) != "args: Arguments"
+    }
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or id(node) in about:
+            continue
+        if " " in node.value.strip():
+            found.setdefault(("", node.value), f"{COMMAND_LINE.name}:{node.lineno}")
     return found
 
 
