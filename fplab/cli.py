@@ -458,7 +458,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
-    Command("sweep", "train seeds x recipes x models", "--out sweep --recipes fp32 fp16 --seeds 0-4", _sweep_arguments,
+    Command("sweep", "train seeds x recipes x models", "--out sweep --seeds 0-4", _sweep_arguments,
             sweep),
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),
     Command("inspect", "look at a number in formats", "0.1 --format fp16 e4m3", _inspect_arguments, inspect),
