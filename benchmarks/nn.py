@@ -1,4 +1,4 @@
-"""How long an emulated training step takes, beside the same step in torch FP32: an MLP, and a transformer by recipe.
+"""How long an emulated training step takes, beside the same step in torch FP32: small nets, a transformer by recipe.
 
 Forward, backward and update of plain SGD, each model in a ``with`` block of its own a step, the backward pass after
 it; the least of many interleaved rounds. The prediction is the plain step and the step's multiply-accumulates over the
@@ -25,13 +25,15 @@ from fplab.tensorcore import matmul
 from .timing import seconds, table
 
 MLP, TRANSFORMER = "MLP 64-256-256-10, batch 128", "transformer 128 x 4, sequence 128, batch 16"
+DEPTHWISE, RECURRENT = "depthwise 3 x 3, 8 x 64 x 32 x 32", "LSTM of 128, sequence 32, batch 16"
 UNITS = {
     None: ("H100", "fp16"),
     "mxfp8": ("B200", "mxfp8_e4m3"),
     "nvfp4": ("B200", "nvfp4"),
     "fp8_block": ("H100", "e4m3"),
 }
-LIMITS = {(MLP, None): 10.0, (TRANSFORMER, None): 18.0} | {(TRANSFORMER, r): 12.0 for r in UNITS if r}
+SMALL = {(MLP, None): 10.0, (DEPTHWISE, None): 30.0, (RECURRENT, None): 20.0}
+LIMITS = SMALL | {(TRANSFORMER, None): 18.0} | {(TRANSFORMER, r): 12.0 for r in UNITS if r}
 LAYER_LIMIT = 15.0
 
 
@@ -62,6 +64,28 @@ def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """The language model and a batch of 16 sequences of 128."""
     torch.manual_seed(0)
     return Transformer(), torch.randint(96, (16, 128)), torch.randint(96, (16, 128))
+
+
+def depthwise() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A convolution of each channel by itself; the columns of its result are as good as classes."""
+    torch.manual_seed(0)
+    return nn.Conv2d(64, 64, 3, padding=1, groups=64), torch.randn(8, 64, 32, 32), torch.randint(32, (8, 64, 32))
+
+
+class Recurrent(nn.LSTM):
+    """An LSTM that gives its outputs alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x)[0]
+
+
+def recurrent() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A recurrent net, and a batch of 16 sequences of 32."""
+    torch.manual_seed(0)
+    return Recurrent(128, 128, batch_first=True), torch.randn(16, 32, 128), torch.randint(128, (16, 32))
+
+
+BATCHES = {MLP: mlp, DEPTHWISE: depthwise, RECURRENT: recurrent, TRANSFORMER: transformer}
 
 
 def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor, context: Callable[[], Any]) -> Any:
@@ -118,7 +142,7 @@ def main(rounds: int = 10) -> None:
     """Print the table."""
     rows = []
     for (name, recipe), limit in LIMITS.items():
-        batch, more = (mlp(), 6) if name == MLP else (transformer(), 1)
+        batch, more = BATCHES[name](), 1 if name == TRANSFORMER else 6
         context = functools.partial(emulate, UNITS[recipe][0], recipe=recipe)
         macs = sum(row.macs for row in step(*batch, context).report().rows)
         work = (functools.partial(step, *batch, one) for one in (contextlib.nullcontext, context))

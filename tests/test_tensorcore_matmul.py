@@ -77,6 +77,17 @@ def test_batches_broadcast() -> None:
             assert np.array_equal(d[i, j], matmul(a[i, 0], b[j], c))
 
 
+@pytest.mark.parametrize("model", representative(), ids=lambda m: m.name)
+@pytest.mark.parametrize(("m", "k", "n"), [(70, 9, 1), (1, 70, 9), (9, 40, 66)])
+def test_a_batch_is_its_products_one_by_one(model: Model, m: int, k: int, n: int) -> None:
+    a, b = operand(model.a, (17, m, k), "uniform", RNG), operand(model.b, (17, k, n), "uniform", RNG)
+    c = np.arange(m * n).reshape(m, n) % 7
+    alone = [bits(matmul(x, y, c, gpu=model)) for x, y in zip(a, b, strict=True)]
+    strided = matmul(np.asfortranarray(a), np.asfortranarray(b), c, gpu=model)
+    assert np.array_equal(bits(matmul(a, b, c, gpu=model)), alone)
+    assert np.array_equal(bits(strided), alone)
+
+
 def test_strides_and_dtypes_do_not_matter() -> None:
     a, b = values("fp16", 40, 48), values("fp16", 48, 72)
     wanted = bits(matmul(a, b))

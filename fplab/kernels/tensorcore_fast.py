@@ -166,63 +166,64 @@ def _to_half(v, r):
 
 # --- packing --------------------------------------------------------------------------------------------------
 @inlined
-def _classify(bits, exponent):
-    """Whether an element is tame, wide or special."""
-    if (bits & ABS) >= INFINITY:
-        return SPECIAL
-    return TAME if exponent == NEVER or TAME_LOW <= exponent <= TAME_HIGH else WIDE
-
-
-@inlined
-def _exponent(bits, emin):
-    """The exponent of a finite operand, clamped; NEVER for zeros, infinities and NaNs."""
-    magnitude = np.int64(bits & ABS)
-    if magnitude == 0 or magnitude >= np.int64(INFINITY):
-        return NEVER
-    return max((magnitude >> 23) - 127, emin)
+def _pack_line(line, start, count, zero, emin, values, exponents, at):
+    """Pack ``count`` elements; the worst of their classes. Exponents are clamped, and written as ``zero`` for zeros,
+    infinities and NaNs. Without branches, so that it vectorises."""
+    worst = np.int32(TAME)
+    for j in range(count):
+        v = line[_at(start + j)]
+        magnitude = np.int32(_bits(v) & ABS)
+        exponent = max(np.int32(np.int32(magnitude >> np.int32(23)) - np.int32(127)), np.int32(emin))
+        absent = magnitude == np.int32(0)
+        special = magnitude >= np.int32(INFINITY)
+        tame = absent | ((exponent >= np.int32(TAME_LOW)) & (exponent <= np.int32(TAME_HIGH)))
+        one = np.int32(TAME) if tame else np.int32(WIDE)
+        worst = max(worst, np.int32(SPECIAL) if special else one)
+        values[_at(at + j)] = v
+        exponents[_at(at + j)] = np.int32(zero) if absent | special else exponent
+    return worst
 
 
 @jit
-def pack_rows(x, blocks, length, zero, emin, values, exponents, classes):
-    """Pack ``x[row, blocks[n] * length + l]`` as ``[n][row][l]``, beyond the end +0; classes are ``[n][row]``.
+def pack_rows(x, blocks, length, zero, emin, first, last, values, exponents, classes):
+    """Pack ``x[row, blocks[n] * length + l]`` as ``[n][row][l]`` for rows ``first`` to ``last``, beyond the end +0.
 
-    ``x``: float32. ``blocks``: which blocks of k, in order. ``zero``: the exponent written for a zero.
+    ``x``: float32. ``blocks``: which blocks of k, in order. ``zero``: the exponent written for a zero. The classes are
+    ``[n][row]``.
     """
     rows, k = x.shape
-    at = 0
-    for n in range(blocks.size):
-        for row in range(rows):
-            worst = TAME
+    line = np.zeros(length, np.float32)
+    for row in range(first, last):
+        whole = x[row]
+        for n in range(blocks.size):
+            i, to = blocks[n] * length, n * rows + row
+            if i + length <= k:
+                classes[to] = _pack_line(whole, i, length, zero, emin, values, exponents, to * length)
+                continue
             for m in range(length):
-                i = blocks[n] * length + m
-                v = x[row, i] if i < k else np.float32(0)
-                bits = _bits(v)
-                e = _exponent(bits, emin)
-                worst = max(worst, _classify(bits, e))
-                values[at] = v
-                exponents[at] = zero if e == NEVER else e
-                at += 1
-            classes[n * rows + row] = worst
+                line[m] = whole[i + m] if i + m < k else np.float32(0)
+            classes[to] = _pack_line(line, 0, length, zero, emin, values, exponents, to * length)
 
 
 @jit
 def pack_panels(x, blocks, length, zero, emin, first, last, values, exponents, classes):
     """Pack ``x[k, column]`` as ``[panel][n][l][column]`` for panels ``first`` to ``last``; classes ``[panel][n]``."""
     k, columns = x.shape
+    line = np.zeros(WIDTH, np.float32)
     for panel in range(first, last):
         left = panel * WIDTH
+        wide = min(WIDTH, columns - left)
         for n in range(blocks.size):
-            worst = TAME
+            worst = np.int32(TAME)
             for m in range(length):
                 i = blocks[n] * length + m
                 at = ((panel * blocks.size + n) * length + m) * WIDTH
+                if i < k and wide == WIDTH:
+                    worst = max(worst, _pack_line(x[i], left, WIDTH, zero, emin, values, exponents, at))
+                    continue
                 for j in range(WIDTH):
-                    v = x[i, left + j] if i < k and left + j < columns else np.float32(0)
-                    bits = _bits(v)
-                    e = _exponent(bits, emin)
-                    worst = max(worst, _classify(bits, e))
-                    values[at + j] = v
-                    exponents[at + j] = zero if e == NEVER else e
+                    line[j] = x[i, left + j] if i < k and j < wide else np.float32(0)
+                worst = max(worst, _pack_line(line, 0, WIDTH, zero, emin, values, exponents, at))
             classes[panel * blocks.size + n] = worst
 
 

@@ -37,6 +37,8 @@ from .models import Inputs, Model
 from .operands import Array, Scales, nan_bits, read, read_scales
 from .plan import ONE_CHAIN, AnyPlan, Plan
 
+MANY = 16  # products of a batch that threads share among them, whatever their size
+
 
 @quotes_call
 def dot(
@@ -178,7 +180,12 @@ def _fill(model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tupl
 
     (m, k), n = x.shape[-2:], y.shape[-1]
     one_thread = k * max(m, 64) * max(n, 64) < 64 * SMALLEST_SHARE  # what the engine would not split itself
-    if one_thread and len(indices) > 1:
+    if acc.size and k and scales is None and plan == ONE_CHAIN and (one_thread or len(indices) >= MANY) and lead:
+        left, right = (np.broadcast_to(v, (*lead, *v.shape[-2:])).reshape(-1, *v.shape[-2:]) for v in (x, y))
+        sums, unit = np.ascontiguousarray(acc).reshape(-1, m, n), units.of(model)
+        engine.share(lambda p, q: unit.batch(model, left[p:q], right[p:q], sums[p:q]), len(sums), sums.size * k)
+        acc[...] = sums.reshape(acc.shape)
+    elif one_thread and len(indices) > 1:
         engine.share(work, len(indices), len(indices) * m * k * n)
     else:
         work(0, len(indices))

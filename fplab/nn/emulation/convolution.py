@@ -125,7 +125,10 @@ def _transposed_sizes(x: Tensor, weight: Tensor, g: Geometry, extra: Ints) -> tu
 
 
 def _patches(x: Tensor, kernel: Ints, places: Ints, g: Geometry) -> Tensor:
-    """(groups, N * places, C / groups * kernel) of a padded input (N, C, ...)."""
+    """(groups, N * places, C / groups * kernel) of a padded input (N, C, ...).
+
+    In memory k comes first: copying then goes along the input's rows, and few columns are packed from there.
+    """
     n, channels, dims = x.shape[0], x.shape[1], len(kernel)
     x = x.contiguous()
     lead, inner = x.stride()[:2], x.stride()[2:]
@@ -134,9 +137,10 @@ def _patches(x: Tensor, kernel: Ints, places: Ints, g: Geometry) -> Tensor:
         (*lead, *(s * t for s, t in zip(inner, g.stride, strict=True)),
          *(s * t for s, t in zip(inner, g.dilation, strict=True))),
     )  # fmt: skip
-    grouped = windows.reshape(n, g.groups, channels // g.groups, *places, *kernel)
-    order = (1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))
-    return grouped.permute(order).reshape(g.groups, n * math.prod(places), channels // g.groups * math.prod(kernel))
+    grouped = windows.view(n, g.groups, channels // g.groups, *places, *kernel)
+    order = (1, 2, *range(3 + dims, 3 + 2 * dims), 0, *range(3, 3 + dims))
+    taken = channels // g.groups * math.prod(kernel)
+    return grouped.permute(order).reshape(g.groups, taken, n * math.prod(places)).transpose(1, 2)
 
 
 def _padded(x: Tensor, before: Ints, after: Ints) -> Tensor:

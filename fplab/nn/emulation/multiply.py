@@ -159,7 +159,7 @@ class Products:
             plain = plain.to(HALVES[fmt])
         own = OWN.get(plain.dtype) == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
-        array: Array = bits.array(plain.contiguous().to(wide))
+        array: Array = bits.array(plain.to(wide))
         if own:
             return array, 1.0
         form = get(fmt)

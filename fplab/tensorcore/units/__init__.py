@@ -117,6 +117,11 @@ class Unit:
             own = scales and (Scales(*(np.tile(part[i], (b.shape[1], 1)) for part in scales[0])), scales[1])
             self.rows(model, np.tile(a[i], (b.shape[1], 1)), columns, c[i], own)
 
+    def batch(self, model: Model, a: Array, b: Array, c: Array) -> None:
+        """The same for each product of a batch, of all k: a (B, M, K), b (B, K, N), c (B, M, N) contiguous."""
+        for x, y, one in zip(a, b, c, strict=True):
+            self.chain(model, x, y, one, np.arange(-(-x.shape[1] // model.k)), 0, None)
+
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:

@@ -5,6 +5,7 @@ know, such as other answers to open questions, goes through the general kernel (
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -114,54 +115,65 @@ class FusedBlocks(Unit):
             a, b = _with_nan_scales(a, scales[0], model), _with_nan_scales(b.T, scales[1], model).T
         a, b = self.arranged(a), self.arranged(b.T).T
         if self.is_fast(model) and not (self.halves and period):
-            self._fast_chain(model, a, b, c, blocks, 2 if self.halves else period * per, scales)
+            self._fast_chain(model, a[None], b[None], c[None], blocks, 2 if self.halves else period * per, scales)
             return
         self._general_chain(model, a, b, c, blocks, period * per, scales)
+
+    def batch(self, model: Model, a: Array, b: Array, c: Array) -> None:
+        if type(self) is not FusedBlocks or not self.is_fast(model):
+            super().batch(model, a, b, c)
+            return
+        count = -(-a.shape[-1] // model.k) * (model.k // model.length)
+        self._fast_chain(model, a, b, c, np.arange(count), 0, None)
 
     def _fast_chain(
         self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None
     ) -> None:
-        """The fast kernels, with rows and columns exchanged where there are too few columns for a panel."""
-        if b.shape[1] < min(a.shape[0], fast.WIDTH):
-            flipped, exchanged = np.ascontiguousarray(c.T), scales and (scales[1], scales[0])
-            self._panels(swapped(model), b.T, a.T, flipped, blocks, period, exchanged)
-            c[...] = flipped.T
+        """The fast kernels, with rows and columns exchanged where there are too few columns for a panel.
+
+        a (B, M, K), b (B, K, N), c (B, M, N); scales are of one product alone.
+        """
+        if b.shape[-1] < min(a.shape[-2], fast.WIDTH):
+            flipped, exchanged = np.ascontiguousarray(c.swapaxes(1, 2)), scales and (scales[1], scales[0])
+            self._panels(swapped(model), b.swapaxes(1, 2), a.swapaxes(1, 2), flipped, blocks, period, exchanged)
+            c[...] = flipped.swapaxes(1, 2)
             return
         self._panels(model, a, b, c, blocks, period, scales)
 
     def _panels(
         self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None
     ) -> None:
-        """Both operands packed, and the kernel over rows and panels of columns."""
+        """Of each product both operands packed, and the kernel over rows and panels of columns."""
         length, count = model.length, blocks.size
-        (rows, k), columns = a.shape, b.shape[1]
+        (rows, k), columns = a.shape[1:], b.shape[-1]
         panels = -(-columns // fast.WIDTH)
         dtype = exponent_dtype(model)
         rule = self.fast_rule(model, dtype, period)
         zero = -50 if dtype == np.int8 else fast.NEVER
         packed_a = np.empty(count * rows * length, np.float32), np.empty(count * rows * length, dtype)
         kinds_a = np.empty(count * rows, np.uint8)
-        fast.pack_rows(_to_read(a), blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
         size = panels * count * length * fast.WIDTH
         packed_b = np.empty(size, np.float32), np.empty(size, dtype)
         kinds_b = np.empty(panels * count, np.uint8)
-        _pack_panels(_to_read(b), blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
         shifts_a = shifts_b = NO_SHIFTS
         if scales:
             shifts_a = np.ascontiguousarray(scales[0].exponents[:, blocks].T).reshape(-1)
             shifts_b = _panel_shifts(scales[1].exponents[:, blocks], panels)
         kernel = (fast.TO_FLOAT if model.output == "fp32" else fast.TO_HALF)[length]
-        flat = c.reshape(-1)
-
-        def run(row0: int, row1: int, panel0: int, panel1: int) -> None:
-            kernel(*packed_a, kinds_a, rows, *packed_b, kinds_b, shifts_a, shifts_b, flat, columns,
-                   row0, row1, panel0, panel1, 0, count, rule)  # fmt: skip
-
         macs = rows * k * columns
-        if rows >= 4 * fast.TILE or rows >= columns:
-            engine.share(lambda p, q: run(p, q, 0, panels), rows, macs, fast.TILE if rows > 2 * fast.TILE else 1)
-        else:
-            engine.share(lambda p, q: run(0, rows, p, q), panels, macs)
+        for x, y, flat in zip(_to_read(a), _to_read(b), c.reshape(len(c), -1), strict=True):
+            _pack_rows(x, blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
+            _pack_panels(y, blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
+
+            def run(row0: int, row1: int, panel0: int, panel1: int, flat: Array = flat) -> None:
+                kernel(*packed_a, kinds_a, rows, *packed_b, kinds_b, shifts_a, shifts_b, flat, columns,
+                       row0, row1, panel0, panel1, 0, count, rule)  # fmt: skip
+
+            if rows >= 4 * fast.TILE or rows >= columns:
+                engine.share(lambda p, q, run=run: run(p, q, 0, panels), rows, macs,
+                             fast.TILE if rows > 2 * fast.TILE else 1)  # fmt: skip
+            else:
+                engine.share(lambda p, q, run=run: run(0, rows, p, q), panels, macs)
 
     def _general_chain(
         self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None
@@ -242,6 +254,7 @@ def exponent_dtype(model: Model) -> type[np.signedinteger[Any]]:
     return np.int8 if max(model.format_a.exponent_bits, model.format_b.exponent_bits) <= 5 else np.int16
 
 
+@functools.lru_cache(maxsize=256)  # making a record checks it, which takes longer than a small product
 def swapped(model: Model) -> Model:
     """The model of the transposed product."""
     return dataclasses.replace(model, a=model.b, b=model.a)
@@ -263,11 +276,19 @@ def _to_read(x: Array) -> Array:
     return view
 
 
+def _pack_rows(a: Array, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> None:
+    """A in rows, each by one thread."""
+    a = _to_read(a)
+    engine.share(
+        lambda p, q: fast.pack_rows(a, blocks, length, zero, emin, p, q, *packed), a.shape[0], 4 * packed[0].size
+    )
+
+
 def _pack_panels(b: Array, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> None:
     """B in panels, each by one thread."""
-    panels = -(-b.shape[1] // fast.WIDTH)
+    b, panels = _to_read(b), -(-b.shape[1] // fast.WIDTH)
     engine.share(
-        lambda p, q: fast.pack_panels(b, blocks, length, zero, emin, p, q, *packed), panels, 16 * packed[0].size
+        lambda p, q: fast.pack_panels(b, blocks, length, zero, emin, p, q, *packed), panels, 4 * packed[0].size
     )
 
 

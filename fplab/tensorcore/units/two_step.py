@@ -25,7 +25,7 @@ from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
 from . import OF_SUM, Array, Factors, Known, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest, power
-from .block import _accumulators, _elements, _pack_panels
+from .block import _accumulators, _elements, _pack_panels, _pack_rows
 
 SUM_BITS = 31  # places below m to which the sum of products is rounded down
 LARGEST = Fraction(2) ** 128
@@ -118,7 +118,7 @@ class TwoStep(Unit):
         (rows, k), panels, blocks = x.shape, -(-columns // fast.WIDTH), np.arange(x.shape[1] // length)
         packed_a = np.empty(x.size, np.float32), np.empty(x.size, np.int16)
         kinds_a, kinds_b = np.empty(blocks.size * rows, np.uint8), np.empty(panels * blocks.size, np.uint8)
-        fast.pack_rows(x, blocks, length, ZERO_EXPONENT, rule.emin_a, *packed_a, kinds_a)
+        _pack_rows(x, blocks, length, ZERO_EXPONENT, rule.emin_a, *packed_a, kinds_a)
         size = panels * k * fast.WIDTH
         packed_b = np.empty(size, np.float32), np.empty(size, np.int16)
         _pack_panels(y, blocks, length, ZERO_EXPONENT, rule.emin_b, *packed_b, kinds_b)
