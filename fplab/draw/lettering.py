@@ -8,10 +8,12 @@ What has no Chinese stays as it is; without a font for it the whole figure does,
 import functools
 import re
 import sys
+from collections.abc import Mapping
 
 from matplotlib import font_manager
 from matplotlib.artist import Artist
 from matplotlib.axis import Axis
+from matplotlib.category import UnitData
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
@@ -26,6 +28,8 @@ CHINESE = (  # families, the first that is there: of Linux, macOS and Windows; J
 )  # fmt: skip
 STAYS = say("figures stay in English: no font here has Chinese; install one, such as Debian's fonts-noto-cjk.")
 NUMBER = r"[\d.,]*\d"
+MATH = re.compile(r"\$[^$]*\$")
+WORD = re.compile(r"(?<![\w.-])[a-z]{4,}(?![\w.-])")  # of English, and no part of a name
 FIELD = re.compile(r"\{([a-z]\w*)\}")
 
 
@@ -86,6 +90,10 @@ def translated(text: str, language: str) -> str:
     for english, said in patterns(language):
         if found := english.fullmatch(text):
             values = {name: translated(value, language) for name, value in found.groupdict().items()}
+            if any(
+                WORD.search(MATH.sub("", value)) for value in values.values()
+            ):  # another sentence of the same build: half of it is no help
+                continue
             return FIELD.sub(lambda field, values=values: values[field[1]], said)  # type: ignore[misc]
     return text
 
@@ -96,6 +104,16 @@ def letter(figure: Artist, language: str) -> None:
         formatter = axis.get_major_formatter()
         if isinstance(formatter, FuncFormatter) and isinstance(formatter.func, functools.partial):
             labels = formatter.func.args[0]  # of Axis.set_ticks: from places to labels
-            labels.update({place: translated(str(label), language) for place, label in labels.items()})
+        elif isinstance(axis.units, UnitData):  # what was drawn against names
+            labels = {place: name for name, place in axis.units._mapping.items()}
+            axis.set_major_formatter(FuncFormatter(functools.partial(label_at, labels)))
+        else:
+            continue
+        labels.update({place: translated(str(label), language) for place, label in labels.items()})
     for text in figure.findobj(Text):
         text.set_text(translated(text.get_text(), language))
+
+
+def label_at(labels: Mapping[float, str], place: float, index: int) -> str:
+    """The label of a tick; none where there is none."""
+    return labels.get(place, "")
