@@ -44,6 +44,10 @@ DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "term": ("0.1", "1", "1/3"), "n": (64, 256, 1024, 4096), "format": NARROW,
         "accumulate": ("fp16", "bf16", "fp32"), "order": ("sequential", "pairwise", "kahan"),
     },
+    "block_scales": {
+        "way": ("mxfp8", "mxfp4", "nvfp4", "nvfp4 4over6"), "values": ("normal",), "place": (20,), "hadamard": (0, 16),
+        "outlier": (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "draws": (0, 1, 16, 64),
+    },
     "blockwise": {"outlier": (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, -64.0), "place": (4, 20, 40)},
     "designer": {"exponent_bits": (2, 3, 4, 5, 8), "fraction_bits": (1, 2, 3, 4, 7, 10), "beside": ("fp16",)},
     "gradients": {},
