@@ -117,6 +117,7 @@ def test_operands_that_are_not_finite_say_nothing():
 @pytest.mark.parametrize(
     ("call", "words"),
     [(lambda: watched(names=["nvfp5"]), "unknown recipe 'nvfp5'"),
+     (lambda: watched(names=["nvfp4", recipes.nvfp4()]), "recipes=nvfp4, nvfp4 has two of one name"),
      (lambda: watched().report().keep("fp8_block"), "unknown recipe 'fp8_block'. Allowed: mxfp8, nvfp4")],
 )  # fmt: skip
 def test_another_recipe_is_refused(call, words):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ...errors import LabError
 from ...seeds import bits as random_bits
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
@@ -87,6 +88,11 @@ class Products:
 
     def __init__(self, recipes: Iterable[str | Recipe]) -> None:
         self.recipes = tuple(map(get_recipe, (recipes,) if isinstance(recipes, str | Recipe) else recipes))
+        names = [recipe.name for recipe in self.recipes]
+        if len(set(names)) < len(names):
+            raise LabError(
+                f"recipes={', '.join(names)} has two of one name; give one another: replace(recipe, name=...)."
+            )
         self._sums: dict[tuple[str, str], dict[str, Array]] = {}
         self._calls = 0
 
@@ -95,6 +101,8 @@ class Products:
         found = [(t, bits(t)) for t in (x, w, dy)]
         flat = [v.view(np.float32).reshape(-1, t.shape[-1]) for t, v in found if v is not None and v.size]
         if len(flat) < 3 or not all(np.isfinite(v).all() for v in flat):
+            return
+        if flat[1].shape != (flat[2].shape[1], flat[0].shape[1]):  # a weight of which this process holds a part
             return
         every = -(-len(flat[0]) // ROWS)
         self._calls += 1
