@@ -3,8 +3,9 @@
 ``fplab pages`` and ``make pages`` write ``NN_name.html`` and ``index.html``. ``executed``: the notebook's outputs in
 both languages; ``inside``: what a kernel does differently for a page; ``rendering``: cells as HTML; ``offline``: files
 put into the page, and nothing asked of a server; ``cookbook``: recipes in Markdown; ``reference``: docstrings;
-``live``: widgets that move without a kernel; ``search``: a page that finds; ``topics``: an index of the documents'
-topics; ``glossary``: its terms in both languages; ``site``: the chapters, their titles, and the pages around them.
+``formulas``: MathML; ``live``: widgets that move without a kernel; ``search``: a page that finds; ``topics``: an index
+of the documents' topics; ``glossary``: its terms in both languages; ``site``: the chapters, their titles, and the pages
+around them.
 """
 
 from ..lazily import index

@@ -51,7 +51,9 @@ DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "blockwise": {"outlier": (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, -64.0), "place": (4, 20, 40)},
     "designer": {"exponent_bits": (2, 3, 4, 5, 8), "fraction_bits": (1, 2, 3, 4, 7, 10), "beside": ("fp16",)},
     "gradients": {},
+    "pipeline": {"stages": (2, 4, 8), "micro_batches": (4, 8, 16), "chunks": (1, 2), "backward": (1, 2)},
     "rounding": {"format": (*NARROW, "e2m1", "fp32"), "base": ("0", "1")},
+    "zero": {},
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..language import marked
 from ..words import Text
 from .executed import Cell, Output
+from .formulas import typeset
 from .offline import as_address, with_images
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -23,10 +24,10 @@ def both(text: Text, tag: str = "span") -> str:
 
 
 def prose(source: str, folder: Path) -> str:
-    """Markdown as HTML; images inside, links to notebooks become links to pages."""
+    """Markdown as HTML; images inside, links to notebooks become links to pages, formulas MathML."""
     from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-    text = ANCHOR.sub("", markdown2html_mistune(source))
+    text = typeset(ANCHOR.sub("", markdown2html_mistune(source)))
     return with_images(NOTEBOOK.sub(r"\1\2.html\3", text), folder)
 
 
