@@ -203,11 +203,15 @@ class Operands:
 
     def of(self, k: Array) -> "Operands":
         """Those of some places of k, beyond the end zeros."""
-        inside = k < self.a.shape[1]
+        inside = k[k < self.a.shape[1]]  # ascending
+        together = inside.size and inside[-1] - inside[0] + 1 == inside.size
+        chosen: Any = slice(inside[0], inside[-1] + 1) if together else inside
 
         def taken(x: Array) -> Array:
+            if inside.size == k.size:
+                return np.asarray(x[:, chosen])
             found = np.zeros((len(x), k.size))
-            found[:, inside] = x[:, k[inside]]
+            found[:, : inside.size] = x[:, chosen]
             return found
 
         scales = self.scales and (taken(self.scales[0]), taken(self.scales[1]))
@@ -438,8 +442,10 @@ def off(a: Array, b: Array, c: Array, computed: Array) -> tuple[Array, Array]:
     last = np.where(finite, computed, 0.0)
     one = np.ones((len(a), 1))
     left, right = np.hstack([a, c[:, None], last[:, None]]), np.hstack([b, one, -one])
-    narrow = all(np.array_equal(np.asarray(part, np.float32), part) for part in (left, right))
-    add = _kulisch if narrow else _whole
+    narrow = [np.asarray(part, np.float32) for part in (left, right)]
+    add = _whole
+    if all(np.array_equal(*pair) for pair in zip(narrow, (left, right), strict=True)):
+        add, (left, right) = _kulisch, narrow
     error: Array = np.abs(add(left, right))
     return np.where(finite, error, np.inf), add(left[:, :-1], right[:, :-1])
 
