@@ -148,6 +148,7 @@ VALID: dict[str, tuple[Made, ...]] = {
     "module": (_model,),
     "linear": (lambda: torch.nn.Linear(4, 4),),
     "params": (_params,),
+    "plans": (lambda: ((16, fplab.tensorcore.Plan(split_k=2)),),),
     "lr": (lambda: 0.1,),
     "momentum": (lambda: 0.9,),
     "how": (lambda: fplab.integers.symmetric(2.0),),
