@@ -120,7 +120,7 @@ def _only_moves(func: Any, args: Any, made: list[Tensor]) -> bool:
 def _facts(func: Any, args: Any, kwargs: Any, emulation: Any) -> dict[str, str]:
     """How an operation is computed: formats, numbers among its arguments, the unit, the recipe and the order of k."""
     tensors = [x for x in tree_leaves((args, kwargs)) if floating(x)]
-    found = {"operation": base_name(func), "formats": " x ".join(spelt(x.dtype) for x in tensors)}
+    found = {"operation": base_name(func), "formats": " x ".join(dict.fromkeys(spelt(x.dtype) for x in tensors))}
     named = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
     for name, value in {**named, **kwargs}.items():
         if isinstance(value, (bool, int, float, torch.dtype)):
