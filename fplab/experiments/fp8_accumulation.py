@@ -624,6 +624,6 @@ EXPERIMENT = Experiment(
     question=say(
         "How much does Hopper's short accumulator lose, and does adding to FP32 every 128 products repair it?"
     ),
-    budget=6.0, full=Params(), quick=Params(rows=64, longest=13, sides=(64, 256, 512)), result=Result, run=run,
+    budget=5.0, full=Params(), quick=Params(rows=64, longest=13, sides=(64, 256, 512)), result=Result, run=run,
     rows=rows, claims=CLAIMS, figures=(errors, two_percent), cases=cases,
 )  # fmt: skip

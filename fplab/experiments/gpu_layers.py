@@ -30,15 +30,16 @@ FIRST = "blocks.0.attention.qkv"
 
 @dataclass(frozen=True)
 class Params:
-    """``seeds``: networks of ``layers`` and ``width``, of which so many are ``explained``."""
+    """``seeds``: networks of ``layers`` and ``width``; so many, of ``blocks`` layers each, are ``explained``."""
 
     seeds: int = 8
     layers: int = 24
     width: int = 32
     explained: int = 2
+    blocks: int = 24
 
 
-QUICK = Params(seeds=3, layers=3)
+QUICK = Params(seeds=3, blocks=2)
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ def run(params: Params, tick: Tick) -> Result:
     with one_thread():
         for seed in range(params.seeds):
             tick(0.3 * seed / params.seeds, "both GPUs")
-            model, tokens = network(params, seed)
-            depths.append(by_depth(model, tokens))
+            depths.append(by_depth(*network(params.layers, params.width, seed)))
             if seed < params.explained:
                 tick(0.3 + 0.7 * seed / params.explained, "which layers")
                 a, b = ({"gpu": gpu, "inputs": "bf16"} for gpu in GPUS)
+                model, tokens = network(params.blocks, params.width, seed)
                 found.append(explain(model, tokens, a, b, progress=str))
     apart, wrong, same = (np.array(part) for part in zip(*depths, strict=True))
     return Result(
@@ -100,13 +101,13 @@ def filled(lists: list[list[float]]) -> np.ndarray:
     return np.array([[*one, *[math.nan] * (size - len(one))] for one in lists])
 
 
-def network(params: Params, seed: int) -> tuple[Any, Any]:
+def network(layers: int, width: int, seed: int) -> tuple[Any, Any]:
     """A transformer as drawn, and tokens (1, 32)."""
     import torch
 
     from ..training.transformer import transformer
 
-    model = transformer(seed, vocabulary=64, context=32, width=params.width, layers=params.layers, heads=2).eval()
+    model = transformer(seed, vocabulary=64, context=32, width=width, layers=layers, heads=2).eval()
     return model, torch.randint(64, (1, 32), generator=torch.Generator().manual_seed(seed))
 
 
@@ -209,7 +210,7 @@ def depth(result: Result) -> draw.Figure:
     lower.set(xlabel="layer", ylabel="numbers that differ (%)", title="All tensors BF16, A100 against H100")
     lower.set_ylim(0, 110 * max(1e-3, float(1 - result.same.min())))
     lower.xaxis.get_major_locator().set_params(integer=True)
-    upper.legend(loc="center right")
+    upper.legend(loc="center")
     return figure
 
 

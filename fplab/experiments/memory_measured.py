@@ -584,6 +584,6 @@ def draw_shares(ax: draw.Axes, result: Result, model: int) -> None:
 EXPERIMENT = Experiment(
     title=say("Where the memory goes"),
     question=say("Does a training step hold the bytes that the calculator says, kind by kind, and what are they for?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(recipes, beyond, by_batch), cases=cases,
 )  # fmt: skip

@@ -631,6 +631,6 @@ def draw_outlier(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("Codebooks and blocks"),
     question=say("What does an 8-bit codebook lose, and what do small blocks save?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(books, blocks, network), cases=cases,
 )  # fmt: skip

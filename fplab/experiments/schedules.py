@@ -341,6 +341,6 @@ EXPERIMENT = Experiment(
     question=say(
         "What does a pipeline's schedule cost in time and memory, and what does dividing a batch or k do to bits?"
     ),
-    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(timelines, bits), cases=cases,
 )  # fmt: skip

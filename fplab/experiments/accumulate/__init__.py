@@ -454,6 +454,6 @@ EXPERIMENT = Experiment(
     question=say(
         "When does adding one more term change nothing, and what do other orders of the same additions save?"
     ),
-    budget=8.0, full=Params(), quick=Params(fp32=20, half=16, fp8=11, stochastic=14, seeds=16), result=Result,
+    budget=6.0, full=Params(), quick=Params(fp32=20, half=16, fp8=11, stochastic=14, seeds=16), result=Result,
     run=run, rows=rows, claims=CLAIMS, figures=(stalls, orders), cases=cases,
 )  # fmt: skip

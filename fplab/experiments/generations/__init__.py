@@ -629,6 +629,6 @@ def legend() -> list[Any]:
 EXPERIMENT = Experiment(
     title=say("One product, eight GPUs"),
     question=say("Which bits of a product depend on the GPU that computed it, and why?"),
-    budget=6.0, full=Params(), quick=Params(images=768, terms=33), result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=4.0, full=Params(), quick=Params(images=768, terms=33), result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(probed, falls, trees, products, beside_amd), cases=cases,
 )  # fmt: skip
