@@ -580,6 +580,6 @@ EXPERIMENT = Experiment(
     question=say(
         "What does adding gradients over thousands of ranks in BF16, FP16 or FP8 cost, and who must skip a step?"
     ),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(errors, consequences, trees, rings), cases=cases, animation=moving,
 )  # fmt: skip

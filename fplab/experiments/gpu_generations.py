@@ -604,6 +604,6 @@ def draw_answers(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("One training run on three GPUs"),
     question=say("Where do the curves of one training run part on different GPUs, and what does it change?"),
-    budget=8.0, full=Params(), quick=Params(steps=27, seeds=4, lr=0.1, width=128), result=Result, run=run, rows=rows,
+    budget=5.0, full=Params(), quick=Params(steps=27, seeds=4, lr=0.1, width=128), result=Result, run=run, rows=rows,
     claims=CLAIMS, figures=(drift, parted), cases=cases,
 )  # fmt: skip

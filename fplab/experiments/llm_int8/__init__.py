@@ -562,6 +562,6 @@ def draw_int4(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("LLM.int8() and outlier features"),
     question=say("What do a few large features do to an INT8 product, and which method stands them?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(outliers, remedies), cases=cases,
 )  # fmt: skip
