@@ -544,6 +544,6 @@ def clock(width: int, layers: int = 2, tries: int = 4) -> tuple[float, float, fl
 EXPERIMENT = Experiment(
     title=say("Checkpointing: memory for time"),
     question=say("What does recomputing activations save, what does it cost, and does it change the gradients?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(through_a_step, by_size), cases=cases,
 )  # fmt: skip

@@ -370,6 +370,6 @@ def draw_trace(ax: draw.Axes, name: str, task: Task) -> None:
 EXPERIMENT = Experiment(
     title=say("Loss scaling"),
     question=say("At which loss scales does FP16 training work, and how does a dynamic scale find them?"),
-    budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(scores, training), cases=cases,
 )  # fmt: skip

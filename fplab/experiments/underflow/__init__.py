@@ -467,6 +467,6 @@ def draw_learning_rate(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("Gradient underflow and loss scaling"),
     question=say("Which gradients of a real network does a narrow format lose, and what does a loss scale save?"),
-    budget=7.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(gradients, scales, updates), cases=cases,
 )  # fmt: skip
