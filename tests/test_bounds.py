@@ -324,6 +324,7 @@ test_errors = refusals.saying(
     (lambda: bounds.dot([1.0], [1.0], rate=0), "rate=0 is not possible; allowed: above 0 and below 1."),
     (lambda: bounds.matmul([1.0], [[1.0]]), "a has shape (1,) and b (1, 1); matrices (M, K) and (K, N) are needed."),
     (lambda: bounds.matmul([[1.0]], [[1.0]], plan=Plan(c="epilogue")), "plan.c='epilogue' is not followed here"),
+    (lambda: bounds.matmul([[1.0]], [[1.0]], plan=Plan(activation="relu")), "plan.activation='relu' is not followed"),
     (lambda: bounds.gamma(8, "A100", "fp64", plan=Plan(promote=8)), "promote=8 is for FP16, BF16, TF32 and FP8; fp64"),
     (lambda: bounds.gamma(8, plan=Plan(stream_k=2)), "stream_k=2 cuts k by the shape of the result, too; ask bounds."),
     (lambda: bounds.sums([1.0], order="kahan"), "unknown order 'kahan'. Allowed: sequential, pairwise, blocked."),

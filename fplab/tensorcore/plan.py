@@ -151,6 +151,7 @@ class PlanByRows:
         most = [integer("rows", rows, 1, 1 << 30) for rows, _ in self.plans]
         if most != sorted(set(most)):
             raise LabError(f"plans for {most} rows at most are not possible; allowed: ascending numbers of rows.")
+        object.__setattr__(self, "plans", tuple(self.plans))
 
     def of(self, rows: int) -> Plan:
         """The plan of a product of so many rows."""
