@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from torch import nn
 from torch.nn import functional
 
@@ -158,6 +159,29 @@ def test_the_recommendation_keeps_to_the_budget_as_run(found):
     assert str(tight).startswith("No assignment that was tried keeps to the budget of 0;")
 
 
+def test_a_budget_for_gradients_enters_the_choice(found):
+    assert "Gradients do not enter the choice" in str(found.text)
+    plain = survey(model(), batches(), loss, ["bf16", "e4m3"], budget=1.0, progress=said.append)
+    assert set(plain.recommended.assignment.values()) == {"e4m3"}
+    assert plain.wholes["e4m3"][0].cosine < 0.998
+    kept = survey(model(), batches(), loss, ["bf16", "e4m3"], budget=1.0, cosine=0.998, progress=said.append)
+    best = kept.recommended
+    assert best.within
+    assert best.cosine >= 0.998
+    assert "bf16" in best.assignment.values()
+    assert f"Its gradients' cosine is {best.cosine:.4f} as run; 0.998 was asked for." in str(kept.text)
+    worst = 1.0
+    for batch in batches():
+        net, wide = model(), model().double()
+        records = {"bf16": Recipe("bf16"), "e4m3": Recipe("e4m3", high="e4m3")}
+        with emulate("H100", "bf16", layers={layer: records[c] for layer, c in best.assignment.items()}):
+            loss(net, batch)[0].backward()
+        loss(wide, (batch[0].double(), batch[1]))[0].backward()
+        mine, exact = (torch.cat([p.grad.double().flatten() for p in m.parameters()]) for m in (net, wide))
+        worst = min(worst, float(functional.cosine_similarity(mine, exact, 0)))
+    assert best.cosine == pytest.approx(worst, abs=1e-9)
+
+
 def test_greedy_takes_what_saves_most_for_its_effect():
     effects = {"a": {"wide": 0.0, "narrow": 3.0}, "b": {"wide": 0.0, "narrow": 1.0}, "c": {"wide": 1.0, "narrow": 0.5}}
     costs = {layer: {"wide": 16.0 * n, "narrow": 8.0 * n} for layer, n in zip("abc", (2, 1, 1), strict=True)}
@@ -176,7 +200,7 @@ def test_tries_again_with_less_until_it_keeps():
     effects = {"a": {"wide": 0.0, "narrow": 1.0}, "b": {"wide": 0.0, "narrow": 2.0}}
     costs = {"a": {"wide": 16.0, "narrow": 8.0}, "b": {"wide": 16.0, "narrow": 8.0}}
     real = {("narrow", "narrow"): 9.0, ("narrow", "wide"): 5.0, ("wide", "wide"): 0.5}
-    trials = assigning.tried(effects, costs, 4.0, 2.0, lambda a: real[a["a"], a["b"]])
+    trials = assigning.tried(effects, costs, 4.0, 2.0, lambda a: (real[a["a"], a["b"]], math.nan))
     assert [(t.loss, t.cost, t.within) for t in trials] == [(9.0, 8.0, False), (5.0, 12.0, False), (0.5, 16.0, True)]
 
 
@@ -203,7 +227,10 @@ def test_files_hold_the_numbers_in_full(found, tmp_path):
     assert [y.get_text() for y in forward.get_yticklabels()] == ["0", "2", "4"]
     assert forward.images[0].get_array()[0, 0] == next(r.bits for r in found.rows)
     assert effects.get_xscale() == "log"
-    assert backward.get_title(loc="left") == "right bits, backward"
+    assert backward.get_title(loc="left") == "right bits,\nbackward"
+    figure = found.figure()
+    assert figure.get_size_inches()[0] == 8
+    assert all(text.get_fontsize() >= 9 for text in figure.findobj(Text) if text.get_text())
 
 
 @pytest.mark.parametrize(
@@ -214,6 +241,7 @@ def test_files_hold_the_numbers_in_full(found, tmp_path):
         (lambda: survey(model(), [], loss), "nothing to survey"),
         (lambda: survey(model(), batches(1), loss, []), "nothing to survey"),
         (lambda: survey(model(), batches(1), loss, budget=-1), r"budget=-1 is not possible; allowed: 0 and more"),
+        (lambda: survey(model(), batches(1), loss, cosine=1.0), "cosine=1.0 is not possible; allowed: 0 and"),
         (lambda: survey(model(), batches(1), loss, ["fp31"]), "unknown format 'fp31'"),
         (lambda: survey(model(), batches(1), loss, [], ["nvfp4"]), "has no unit"),
         (lambda: survey(model(), batches(1), lambda m, b: m(b[0]), ["bf16"], progress=said.append),

@@ -15,7 +15,8 @@ class Tried:
     """An assignment that was run. ``predicted``: the sum of its layers' measured effects, each as if it added up.
 
     ``loss``: the largest change of the loss over the batches, as run. ``cost``: mean bits of an operand over all
-    multiply-accumulates. ``within``: whether the loss kept to the budget.
+    multiply-accumulates. ``within``: whether it kept to the budgets. ``cosine``: the least of its gradients against the
+    exact ones; NaN where no budget asks for it.
     """
 
     assignment: Assignment
@@ -23,6 +24,7 @@ class Tried:
     loss: float
     cost: float
     within: bool
+    cosine: float = math.nan
 
 
 def greedy(
@@ -50,19 +52,24 @@ def greedy(
 
 def tried(
     effects: Mapping[str, Mapping[str, float]], costs: Mapping[str, Mapping[str, float]], budget: float, macs: float,
-    run: Callable[[Assignment], float],
+    run: Callable[[Assignment], tuple[float, float]], cosine: float | None = None,
+    ranked: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Sequence[Tried]:  # fmt: skip
-    """Greedy assignments as run, each with a smaller allowance than the last, until one keeps to the budget."""
+    """Greedy assignments as run, each with a smaller allowance than the last, until one keeps to the budgets.
+
+    ``run``: gives the loss and the gradients' cosine. ``ranked``: what is chosen by instead of the effects.
+    """
     found: list[Tried] = []
     allowance = budget
     while len(found) < MOST_TRIES:
-        assignment = greedy(effects, costs, allowance if len(found) < MOST_TRIES - 1 else 0.0)
+        assignment = greedy(ranked or effects, costs, allowance if len(found) < MOST_TRIES - 1 else 0.0)
         if not found or assignment != found[-1].assignment:
             predicted = math.fsum(effects[layer][c] for layer, c in assignment.items())
             cost = math.fsum(costs[layer][c] for layer, c in assignment.items()) / macs
-            loss = run(assignment)
-            found.append(Tried(assignment, predicted, loss, cost, loss <= budget))
-            if found[-1].within:
+            loss, along = run(assignment)
+            within = loss <= budget and (cosine is None or along >= cosine)
+            found.append(Tried(assignment, predicted, loss, cost, within, along))
+            if within:
                 break
         elif allowance <= budget * 2**-30:
             break

@@ -212,6 +212,21 @@ def _products(run: Run) -> dict[tuple[str, str], Tally]:
     }
 
 
+def as_run(
+    model: nn.Module, batch: Any, loss: Loss, layers: Mapping[str, Recipe], inputs: str, gpu: str, exact: float,
+    gradients: bool,
+) -> tuple[float, float]:  # fmt: skip
+    """The change of the loss with a choice for each layer, and the cosine of the gradients (NaN if not asked for)."""
+    with undisturbed(model), emulate(gpu, layers=layers, inputs=inputs):
+        if not gradients:
+            with torch.no_grad():
+                return abs(float(computed(model, batch, loss)[0]) - exact), math.nan
+        with Shadow() as shadow:
+            value, _ = computed(model, batch, loss)
+            value.backward()
+        return abs(float(value.detach()) - exact), _gradients(model, shadow)[0]
+
+
 def _locals(run: Counting, alone: Mapping[tuple[str, str], Tally], rows: Sequence[Any]) -> Iterator[Local]:
     """Of every layer and pass that multiplied."""
     effects = {(row.layer, row.phase): (row.effect, row.weight) for row in rows}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, folded, grid
 from ...storage import write_text
-from ...words import Text, say
+from ...words import Text, joined, say
 from ..emulation.report import PHASES
 from .assigning import Tried
 from .measuring import Local, Measured, Whole
@@ -29,6 +29,11 @@ RECOMMENDED = say(
 )
 MISSED = say(
     "No assignment that was tried keeps to the budget of {budget:g}; the nearest changes the loss by {loss:.2e}."
+)
+ALONG = say("Its gradients' cosine is {found:.4f} as run; {asked:g} was asked for.")
+LOSS_ALONE = say(
+    "Gradients do not enter the choice: with all layers in {choice} their cosine is {least:.2f}, the least of what is "
+    "chosen. cosine= asks for one."
 )
 MIXED = say("{choice} for {n} layers")
 WHOLE = (
@@ -61,6 +66,7 @@ class Survey:
 
     gpu: str
     budget: float
+    cosine: float | None
     rows: tuple[Row, ...]
     wholes: dict[str, tuple[Whole, Whole]]
     trials: tuple[Tried, ...]
@@ -75,12 +81,19 @@ class Survey:
     def text(self) -> Text:
         """The recommendation in words."""
         best = self.recommended
-        if not best.within:
-            return MISSED.fill(budget=self.budget, loss=best.loss)
         names = list(best.assignment.values())
         mixture = ", ".join(str(MIXED.fill(choice=c, n=names.count(c))) for c in dict.fromkeys(names))
         given = {"cost": best.cost, "loss": best.loss, "predicted": best.predicted, "budget": self.budget}
-        return RECOMMENDED.fill(mixture=mixture, **given)
+        told = RECOMMENDED.fill(mixture=mixture, **given)
+        if not best.within:
+            told = MISSED.fill(budget=self.budget, loss=best.loss)
+        if self.cosine is not None:
+            return joined((told, ALONG.fill(found=best.cosine, asked=self.cosine)), " ")
+        used = [c for c in self.wholes if c in names and not math.isnan(self.wholes[c][0].cosine)]
+        if not used:
+            return told
+        worst = min(used, key=lambda c: self.wholes[c][0].cosine)
+        return joined((told, LOSS_ALONE.fill(least=self.wholes[worst][0].cosine, choice=worst)), " ")
 
     def __str__(self) -> str:
         whole = [[*map(str, WHOLE)]]
@@ -114,7 +127,8 @@ class Survey:
         """All of it as JSON; what is not finite is null."""
         wholes = {c: {"mean": m._asdict(), "spread": s._asdict()} for c, (m, s) in self.wholes.items()}
         found = {
-            "gpu": self.gpu, "budget": self.budget, "seconds": self.seconds, "rows": [asdict(r) for r in self.rows],
+            "gpu": self.gpu, "budget": self.budget, "cosine": self.cosine, "seconds": self.seconds,
+            "rows": [asdict(r) for r in self.rows],
             "wholes": wholes, "trials": [asdict(t) for t in self.trials],
         }  # fmt: skip
         return json.dumps(finite(found), indent=1) + "\n"
@@ -165,6 +179,25 @@ def collected(
     order = {layer: i for i, layer in enumerate(effects)}
     rows.sort(key=lambda r: (r.phase != "forward", order.get(r.layer, len(order))))
     return tuple(rows), wholes, effects, {layer: macs.get(layer, 0) for layer in effects}
+
+
+def with_gradients(
+    effects: Mapping[str, Mapping[str, float]], rows: Iterable[Row], wholes: Mapping[str, tuple[Whole, Whole]],
+    unit: float,
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """The larger of each effect on the loss and on the gradients' cosine, which counts ``unit`` for each 1 it lacks."""
+    own: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.phase == "backward":
+            own.setdefault(row.choice, {})[row.layer] = row.local**2
+    found = {layer: dict(of) for layer, of in effects.items()}
+    for choice, squares in own.items():
+        lacking, total = 1 - wholes[choice][0].cosine, math.fsum(squares.values())
+        for layer, square in squares.items():
+            if layer in found and choice in found[layer] and total:
+                share = math.inf if math.isnan(lacking) else lacking * square / total * unit
+                found[layer][choice] = max(found[layer][choice], share)
+    return found
 
 
 def _over(values: list[float]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +19,8 @@ from ...words import Text, say
 from ..emulation import emulate
 from ..recipes import Recipe
 from .assigning import tried
-from .measuring import Loss, choice_of, computed, measure, undisturbed, width
-from .report import Survey, collected
+from .measuring import Loss, as_run, choice_of, computed, measure, undisturbed, width
+from .report import Survey, collected, with_gradients
 
 Told = Callable[[Text], object]
 ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about {minutes:.1f} minutes.")
@@ -43,6 +44,7 @@ def survey(
     *,
     gpu: str = "H100",
     budget: float = 0.01,
+    cosine: float | None = None,
     progress: Told | None = None,
 ) -> Survey:
     """What every layer of a model loses in formats and recipes, what the whole does, and the cheapest mixture of them.
@@ -50,13 +52,16 @@ def survey(
     ``batch``: a list of batches (each whatever ``loss`` takes), or one batch. ``loss(model, batch)``: gives the loss, a
     tensor of one number, or (that, logits (..., classes)). ``formats``: of the operands of all products, without a
     scale. ``recipes``: names or records of :mod:`fplab.nn.recipes`. ``gpu``: whose units multiply. ``budget``: by how
-    much the loss may change, at most. ``progress``: is told the estimated time and each measurement; None prints them.
+    much the loss may change, at most. ``cosine``: of all gradients against the exact ones, at least; None lets the
+    recommendation look at the loss alone, and gradients do not enter it. ``progress``: is told the estimated time and
+    each measurement; None prints them.
 
     Every choice runs forward and backward for all layers in the unit's bits, beside a shadow, once as it is and once
     with exact operands in each product. Parameters, gradients,
     buffers and the random state are left as they were. The recommendation is greedy: from the widest choice for every
     layer the step that saves the most bits for its effect, until the sum of the layers' effects reaches the budget; it
-    is then run, and taken back in part while the loss changes by more.
+    is then run, and taken back in part while the loss changes by more, or the gradients' cosine is less than asked.
+    What a choice costs the cosine is shared among layers by the squares of their own errors in the backward pass.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> batches = [(torch.ones(4, 8), torch.arange(4) % 3)]
@@ -73,6 +78,8 @@ def survey(
         raise LabError(f"loss is a {type(loss).__name__}; pass a function loss(model, batch).")
     if not budget >= 0:
         raise LabError(f"budget={budget!r} is not possible; allowed: 0 and more, in units of the loss.")
+    if cosine is not None and not 0 <= cosine < 1:
+        raise LabError(f"cosine={cosine!r} is not possible; allowed: 0 and more, below 1, such as 0.999; or None.")
     batches = batch if isinstance(batch, list) else [batch]
     choices = {one.name: one for one in map(choice_of, (*formats, *recipes))}
     if not batches or not choices:
@@ -94,19 +101,19 @@ def survey(
     costs = {layer: {name: width(one) * n for name, one in choices.items()} for layer, n in macs.items()}
     base = max(choices, key=lambda name: width(choices[name]))
 
-    def run(assignment: dict[str, str]) -> float:
-        worst = 0.0
-        for i, each in enumerate(batches):
-            layers = {layer: choices[name] for layer, name in assignment.items()}
-            with undisturbed(model), torch.no_grad(), emulate(gpu, layers=layers, inputs=choices[base].high):
-                value, _ = computed(model, each, loss)
-            change = abs(float(value) - found[base, i].exact)
-            worst = max(worst, change) if change == change else float("inf")
+    def run(assignment: dict[str, str]) -> tuple[float, float]:
+        layers = {layer: choices[name] for layer, name in assignment.items()}
+        both = [
+            as_run(model, each, loss, layers, choices[base].high, gpu, found[base, i].exact, cosine is not None)
+            for i, each in enumerate(batches)
+        ]
+        worst = max(change if change == change else math.inf for change, _ in both)
         told(TRIED.fill(choices=len(set(assignment.values())), layers=len(assignment), loss=worst))
-        return worst
+        return worst, min(along if along == along else -1.0 for _, along in both) if cosine is not None else math.nan
 
-    trials = tried(effects, costs, budget, sum(macs.values()), run)
-    return Survey(gpu, budget, rows, wholes, tuple(trials), time.perf_counter() - began)
+    ranked = None if cosine is None else with_gradients(effects, rows, wholes, budget / (1 - cosine))
+    trials = tried(effects, costs, budget, sum(macs.values()), run, cosine, ranked)
+    return Survey(gpu, budget, cosine, rows, wholes, tuple(trials), time.perf_counter() - began)
 
 
 def _estimate(model: nn.Module, batch: Any, loss: Loss, n: int) -> Text:
