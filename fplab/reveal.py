@@ -14,7 +14,7 @@ more pairs, with the signs exchanged, must agree with the tree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -89,12 +89,20 @@ class SumTree:
     @property
     def sizes(self) -> Array:
         """How many terms the smallest part with both i and j has: (n, n) int64, 1 on the diagonal."""
+        return self._counted(lambda parts, a, b: sum(map(len, parts)))
+
+    @property
+    def beside(self) -> Array:
+        """How many terms have been added to i or to j before the two meet, themselves included: (n, n) int64."""
+        return self._counted(lambda parts, a, b: len(parts[a]) + len(parts[b]))
+
+    def _counted(self, count: Callable[[list[list[int]], int, int], int]) -> Array:
+        """A number for each pair of terms, of the children of the node where they meet and which of them they are."""
         out = np.ones((self.size, self.size), np.int64)
         for parts in self._leaves_of_children():
-            count = sum(map(len, parts))
             for a, part in enumerate(parts):
-                for other in parts[:a]:
-                    out[np.ix_(part, other)] = out[np.ix_(other, part)] = count
+                for b, other in enumerate(parts[:a]):
+                    out[np.ix_(part, other)] = out[np.ix_(other, part)] = count(parts, a, b)
         return out
 
     def _leaves_of_children(self) -> list[list[list[int]]]:
@@ -204,21 +212,33 @@ def reveal_order(
 
 
 def revealed(
-    f: Callable[..., Any], n: int, factors: Factors, dtype: Any, rows: bool = True, single: bool = False
-) -> SumTree:
+    f: Callable[..., Any], n: int, factors: Factors, dtype: Any, rows: bool = True, single: bool = False,
+    near: bool = False, among: Iterable[SumTree] = (),
+) -> SumTree:  # fmt: skip
     """The order, from masks whose M and 1 are products of these factors; a 1 may be negative.
 
     ``single``: a mask for each 1, which is lost where it does not come out as it is. That takes n times as many, and
-    shows the order whatever additions round to.
+    shows the order whatever additions round to. ``near``: whether several ones together may come so near to M that they
+    are not lost; then some are tried alone. ``among``: where fused sums lose no term, trees that it may be.
     """
     probes = _Probes(f, n, factors, dtype, rows)
-    if single:
-        probes.count_ones(np.eye(n, dtype=bool))
+    if not single:
+        probes.count_ones()
+        tree = _build(n, probes.lost)
+        probes.confirm(tree)
+        if near:
+            probes.confirm_singly(tree)
+        return tree
+    probes.count_ones(np.eye(n, dtype=bool))
+    try:
         return _build(n, probes.lost_singly)
-    probes.count_ones()
-    tree = _build(n, probes.lost)
-    probes.confirm(tree)
-    return tree
+    except LabError:
+        pairs = _spread(n)
+        lost = probes.lost_singly(pairs)
+        found = {tree for tree in among if np.array_equal(tree.beside[tuple(pairs.T)], lost)}
+        if len(found) != 1:
+            raise
+        return found.pop()
 
 
 def masks(n: int, pairs: Array, fmt: FormatLike, operands: int = 1) -> list[Array]:
@@ -314,14 +334,28 @@ class _Probes:
         """Measure n pairs more, signs exchanged: they must meet where the tree says."""
         if self.n < 2:
             return
-        first = np.arange(self.n)
-        second = (first + 1 + first * first % (self.n - 1)) % self.n
-        again, sizes = self.lost(np.stack([second, first], axis=1)), tree.sizes[first, second]
+        pairs = _spread(self.n)
+        second, first = pairs.T
+        again, sizes = self.lost(pairs), tree.sizes[first, second]
         for at in np.flatnonzero(again != sizes)[:1].tolist():
             raise LabError(
                 f"terms {first[at]} and {second[at]} met in a part of {sizes[at]} terms, and the second time in one of "
                 f"{again[at]}: f does not add in one order."
             )
+
+    def confirm_singly(self, tree: SumTree) -> None:
+        """Measure them and neighbours with some ones, each alone: what the tree says is lost must be, and no other."""
+        n, steps = self.n, (-2, 2, -8, 8, self.n // 3, self.n // 2)
+        pairs = np.concatenate([_spread(n), np.stack([np.arange(n), (np.arange(n) + 1) % n], axis=1)])
+        i, j = np.repeat(pairs, len(steps), axis=0).T
+        one = (i + np.tile(steps, len(pairs))) % n
+        kept = np.zeros((len(i), n), bool)
+        for at in (i, j, one):
+            kept[np.arange(len(i)), at] = True
+        masks = _masks(n, np.stack([i, j], axis=1), self.factors, self.dtype)
+        lost = self._call([np.where(kept, x, x.dtype.type(0)) for x in masks]) != 1
+        if ((lost != (tree.sizes[i, one] <= tree.sizes[i, j])) & (one != i) & (one != j)).any():
+            raise LabError("ones are lost together with others that are not lost alone.")
 
     def _call(self, arrays: list[Array]) -> Array:
         """The results of ``f`` for rows of masked ones, in ones: (R,) float64."""
@@ -343,6 +377,12 @@ class _Probes:
             wanted = f"shape {shape}, one sum a row" if shape else "one number"
             raise LabError(f"f returned shape {found.shape}; it must return {wanted}.")
         return found / self.one
+
+
+def _spread(n: int) -> Array:
+    """Pairs of terms (n, 2), near and far."""
+    first = np.arange(n)
+    return np.stack([(first + 1 + first * first % (n - 1)) % n, first], axis=1)
 
 
 # --- from sizes to a tree -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ unit that agrees on everything asked. What is no such scheme is looked for in th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
@@ -34,11 +35,12 @@ Array = np.ndarray[Any, Any]
 Rows = tuple[Array, Array, Array]
 TABLE_ONLY = {"e3m2", "e2m3", "e2m1", "int8", "fp64"}  # no alignment, or too few exponents to show one
 APART = 33  # places from M to the ones that are counted together
+FAR = 45  # places from where no sum of ones comes near M
 DRAWN = 256  # rows of the first question
 SEARCHED = 400  # rows drawn at a time to tell two units apart
 PATIENCE = 4  # such draws without a row, after which two are called the same
 EXPANDED = 80  # schemes whose neighbours are tried
-ROUNDS = 3  # of rows of every term
+ROUNDS = 8  # of rows of every term
 CHECKED = 48  # rows of every term, of two lengths, on which the record must give the unit's bits
 FLUSHES = ("flush_inputs", "flush_products", "flush_results")
 ALIGNMENTS = (None, *range(4, 46))
@@ -180,8 +182,8 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
     questions that prove it; what no question shows is in ``open``. Order and widths are those of the sizes asked:
     libraries may take others elsewhere.
 
-    Measured here: each of the table's 133 classes is named; of 200 units drawn by their seeds 190 come back or have the
-    fields open in which they differ, and 10 are refused or agree on everything asked, and not on all other rows.
+    Measured here: each of the table's 133 classes is named; each of 200 units drawn by their seeds comes back, or has
+    the fields open in which it differs, with a second unit for each that agrees on everything asked.
 
     Raises LabError for what is no product, gives NaN, changes from call to call, or computes as nothing known here.
 
@@ -256,7 +258,8 @@ class Search:
             big, unit = (_halved(e, self.a, self.b) for e in (top, low))
             try:
                 factors = [(big[0], sign * unit[0]), (big[1], unit[1])]
-                return revealed(sums, n, factors, np.float32, single=single)
+                far = top - low >= FAR
+                return revealed(sums, n, factors, np.float32, single=single, near=not far, among=self.listed(k))
             except LabError as error:
                 refused = refused or error
         raise UnknownArithmeticError(f"no order of its additions can be seen: {refused}")
@@ -270,22 +273,30 @@ class Search:
         """The orders of the list that have these trees; if none has, the tree of the first k alone."""
         nodes = self.trees[0].nodes
         wide = max((sum(i < self.k for i in node) for node in nodes), default=1)
+        seen = set()
+        for unit in self.candidates(sorted({1, wide})):
+            same = unit.order in ("pairwise", "groups") and unit.length, unit.reverse
+            if same not in seen and all(unit.tree(k) == tree for k, tree in self._sizes()):
+                seen.add(same)
+                yield {name: getattr(unit, name) for name in ("order", "length", "parts", "reverse", "c")}
+        if not seen:
+            yield {"order": self.trees[0], "length": wide, "c": "first" if self.box.with_c else "none"}
+
+    def candidates(self, lengths: Sequence[int]) -> Iterator[ParametricUnit]:
+        """Every order of the list with so many products at once."""
         places = ("first", "last") if self.box.with_c else ("none",)
         counts: dict[str, Sequence[int]] = dict.fromkeys(("split", "interleaved"), range(2, 17))
         counts |= {"promoted": range(2, self.k + self.k // 2), "groups": (2, 4, 8, 16, 32)}
-        seen = set()
-        for name, length, reverse, c in itertools.product(ORDERS, sorted({1, wide}), (False, True), places):
+        for name, length, reverse, c in itertools.product(ORDERS, lengths, (False, True), places):
             for parts in counts.get(name, (0,)):
-                if (name == "promoted" and parts % length) or (name in WIDTHS and length != min(WIDTHS[name], wide)):
+                if (name == "promoted" and parts % length) or length != min(WIDTHS.get(name, length), max(lengths)):
                     continue
                 order: dict[str, Any] = {"order": name, "length": length, "parts": parts, "reverse": reverse, "c": c}
-                scheme = ParametricUnit(self.a.name, self.b.name, self.d.name, **order)
-                same = name in ("pairwise", "groups"), reverse
-                if same not in seen and all(scheme.tree(k) == tree for k, tree in self._sizes()):
-                    seen.add(same)
-                    yield order
-        if not seen:
-            yield {"order": self.trees[0], "length": wide, "c": "first" if self.box.with_c else "none"}
+                yield ParametricUnit(self.a.name, self.b.name, self.d.name, **order)
+
+    def listed(self, k: int) -> Iterator[SumTree]:
+        """The trees of all orders of the list that sum several products at once."""
+        return (unit.tree(k) for unit in self.candidates(range(2, 17)))
 
     def _sizes(self) -> Iterator[tuple[int, SumTree]]:
         yield from zip((self.k, self.k + self.k // 2), self.trees, strict=True)
@@ -335,6 +346,17 @@ class Search:
             c[~np.isfinite(c)] = 0
         return a, b, c
 
+    def fill(self, count: int, k: int) -> Rows:
+        """Rows of nothing but terms, or with zeros among them, whose exponents lie together or apart."""
+        rng, shape = self.rng, (count, k)
+        spread = rng.choice([0, 0, 4, 12], (count, 1)) * (rng.random((count, 1)) < 0.8)
+        apart = [np.floor(rng.random(shape) * (spread + 1)) for _ in "ab"]
+        a, b = (np.asarray(quantize(rng.standard_normal(shape) * np.exp2(-e), f), np.float64)
+                for e, f in zip(apart, (self.a, self.b), strict=True))  # fmt: skip
+        a[(rng.random(shape) < 0.3) & (rng.random((count, 1)) < 0.5)] = 0
+        c = np.asarray(quantize(rng.standard_normal(count) * rng.choice([0, 1, 1, 30], count), self.d), np.float64)
+        return a, b, c * self.box.with_c
+
     def _factors(self, form: Format, exponents: Array) -> tuple[Array, Array]:
         """Numbers of a format of about these exponents, and theirs: mostly short ones, some with a last place."""
         rng, last, shape = self.rng, 2.0**-form.fraction_bits, exponents.shape
@@ -346,10 +368,13 @@ class Search:
 
     def ask(self, rows: Rows) -> None:
         """Put rows to the box and keep the answers."""
-        d = self.box.ask(*rows)
+        self.keep(rows, self.box.ask(*rows))
+
+    def keep(self, rows: Rows, answers: Array) -> None:
+        """Rows that were asked, and their answers, are what schemes must explain."""
         a, b, c = (np.concatenate([x, y]) for x, y in zip(self.data, rows, strict=True))
         self.data = a, b, c
-        self.answers = np.concatenate([self.answers, d])
+        self.answers = np.concatenate([self.answers, answers])
 
     # --- the parameters ---------------------------------------------------------------------------------------------
 
@@ -427,7 +452,8 @@ class Search:
         """Schemes that explain every row asked; at least one."""
         groups: dict[Any, list[ParametricUnit]] = {}
         for start in starts:
-            groups.setdefault((start.order, start.reverse, start.accumulator), []).append(start)
+            kind = start.order, start.length, start.reverse, start.accumulator, start.products, start.normalised
+            groups.setdefault(kind, []).append(start)
         found: dict[ParametricUnit, float] = {}
         for group in groups.values():
             found |= self.searched(group, EXPANDED if not found or min(found.values()) else EXPANDED // 8)
@@ -451,13 +477,24 @@ class Search:
             if not waiting or not min(found.values()):
                 break
             scheme = heapq.heappop(waiting)[2]
-            for name, values in self.domain(scheme).items():
-                others = [v for v in values if v != getattr(scheme, name)] if name != "accumulator" else ()
-                for other, score in self.scores(scheme, name, others).items():
+            for base, name, values in self.moves(scheme):
+                for other, score in self.scores(base, name, values).items():
                     if other not in found:
                         found[other] = score
                         heapq.heappush(waiting, (score, len(found), other))
         return found
+
+    def moves(self, scheme: ParametricUnit) -> Iterator[tuple[ParametricUnit, str, Sequence[Any]]]:
+        """Fields to vary, of a scheme and of some that have another value of a field that goes along with it."""
+        domain = self.domain(scheme)
+        for name, values in domain.items():
+            if name != "accumulator":
+                yield scheme, name, [v for v in values if v != getattr(scheme, name)]
+        for joins in domain.get("joins", ()):
+            if joins != scheme.joins:
+                yield scheme.changed(joins=joins), "rounding", domain["rounding"]
+        if scheme.products == "rounded" and scheme.alignment_bits is not None:
+            yield scheme.changed(products="exact", normalised=True), "rounding", domain["rounding"]
 
     def right_near(self, scheme: ParametricUnit) -> list[ParametricUnit]:
         """Schemes with another value of one field, or of some that stand in for one another, that are right, too."""
@@ -493,7 +530,7 @@ class Search:
         (scheme, *rivals), misses = starts, 0
         others = [*rivals, *self.alike_to(scheme)]
         while misses < PATIENCE:
-            rows = self.draw(SEARCHED)
+            rows = self.fill(SEARCHED // 2, self.k) if misses % 2 else self.draw(SEARCHED)
             want = scheme.compute(*rows)
             terms = (rows[0] != 0).sum(axis=1) + (rows[2] != 0)
             told = []
@@ -517,12 +554,15 @@ class Search:
         return scheme
 
     def surprising(self, scheme: ParametricUnit) -> bool:
-        """Whether rows of nothing but terms have other results than the record's; such rows join the others."""
+        """Whether rows of the order or of many terms have other results than the record's; such rows join the rest."""
+        for a, b, c, d in self.box.asked:
+            if a.shape[1] == self.k and (wrong := np.flatnonzero(scheme.dot(a, b, c) != d)[:CHECKED]).size:
+                self.keep((a[wrong], b[wrong], c[wrong]), d[wrong])
+                return True
         for k in [self.k] if isinstance(scheme.order, SumTree) else [self.k, self.k + self.k // 2]:
-            a, b = (np.asarray(quantize(self.rng.standard_normal((CHECKED, k)), f)) for f in (self.a, self.b))
-            c = np.asarray(quantize(self.rng.standard_normal(CHECKED) * self.rng.choice([0, 1, 30], CHECKED), self.d))
+            a, b, c = rows = self.fill(CHECKED, k)
             if k == self.k:
-                self.ask((a.astype(np.float64), b.astype(np.float64), c * self.box.with_c))
+                self.ask(rows)
                 wrong = self.wrong(scheme)
             else:
                 wrong = self.box.ask(a, b, c) != scheme.dot(a, b, c)
@@ -556,10 +596,13 @@ class Search:
 
     def answer(self, scheme: ParametricUnit) -> Inference:
         """The record, with a model of the table where one agrees on everything asked."""
-        alike = [other for other in self.alike if self.agrees(other)]
-        opened = []
+        agrees, opened = functools.cache(self.agrees), []
         for name in [f.name for f in dataclasses.fields(ParametricUnit)]:
-            others = {getattr(s, name): s for s in reversed(alike) if getattr(s, name) != getattr(scheme, name)}
+            others: dict[Any, ParametricUnit] = {}
+            for one in self.alike:
+                value = getattr(one, name)
+                if value != getattr(scheme, name) and value not in others and agrees(one):
+                    others[value] = one
             if others:
                 opened.append(Undecided(name, tuple(others), tuple(others.values())))
         unit: ParametricUnit | Model = scheme
