@@ -14,7 +14,8 @@ import pytest
 import fplab
 from fplab import sums, tensorcore
 from fplab.errors import LabError
-from fplab.reveal import SumTree, masks, one_of, reveal_order
+from fplab.reveal import SumTree, masks, one_of, reveal_order, revealed
+from fplab.tensorcore import ParametricUnit
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "e5m2")
 BINARY = lambda parts: functools.reduce(lambda x, y: x + y, parts)  # noqa: E731
@@ -414,3 +415,30 @@ def test_no_two_lines_cross() -> None:
         for parts in tree._leaves_of_children():
             ends = sorted((place[p].min(), place[p].max()) for p in parts)
             assert all(left[1] < right[0] for left, right in itertools.pairwise(ends))
+
+
+def test_fused_sums_that_lose_no_term_are_found_among_trees() -> None:
+    """Beside M and -M in one exact sum a 1 is not lost, so that no tree has these sizes as they are."""
+
+    def sums(x: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(x), np.float32)
+        for at in range(0, 12, 4):
+            total = (total + x[:, at : at + 4].astype(np.float64).sum(axis=1)).astype(np.float32)
+        return total
+
+    want = SumTree.of((((0, 1, 2, 3), 4, 5, 6, 7), 8, 9, 10, 11))
+    others = [SumTree.of(((0, 1, 2, 3), ((4, 5, 6, 7), (8, 9, 10, 11)))), SumTree.of(tuple(range(12)))]
+    assert revealed(sums, 12, [(2.0**30, 1.0)], np.float32, single=True, among=[*others, want]) == want
+    for among in ([], others):
+        with pytest.raises(LabError, match="adds in no fixed order"):
+            revealed(sums, 12, [(2.0**30, 1.0)], np.float32, single=True, among=among)
+
+
+def test_ones_that_are_lost_alone_and_not_together() -> None:
+    """16 of them reach the grid to which a unit cuts beside M: counted together they show another tree."""
+    unit = ParametricUnit("e4m3", "e4m3", "fp32", 8, c="none", alignment_bits=30)
+    factors = [(256.0, 2.0**-9)] * 2
+    assert revealed(unit.dot, 24, factors, np.float32) != unit.tree(24)
+    with pytest.raises(LabError, match="ones are lost together with others that are not lost alone"):
+        revealed(unit.dot, 24, factors, np.float32, near=True)
+    assert revealed(unit.dot, 24, factors, np.float32, single=True) == unit.tree(24)

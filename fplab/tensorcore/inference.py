@@ -41,7 +41,8 @@ SEARCHED = 400  # rows drawn at a time to tell two units apart
 PATIENCE = 4  # such draws without a row, after which two are called the same
 EXPANDED = 80  # schemes whose neighbours are tried
 ROUNDS = 8  # of rows of every term
-CHECKED = 48  # rows of every term, of two lengths, on which the record must give the unit's bits
+CHECKED = {"rows": 512, "matrices": 48, "vectors": 48}  # rows of many terms, of two lengths, for the record, by form
+KEPT = 48  # of those that it has wrong, for the next search
 FLUSHES = ("flush_inputs", "flush_products", "flush_results")
 ALIGNMENTS = (None, *range(4, 46))
 PLAIN = {"alignment_bits": None, "normalised": False, "alignment": "rtz", "products": "exact"} | dict.fromkeys(
@@ -52,6 +53,7 @@ PRODUCTS = ("exact", "rounded")
 FLAGS = (False, True)
 COUPLED = (
     ("alignment_bits", "alignment"),
+    ("alignment_bits", "rounding"),
     ("products", "normalised"),
     ("accumulator", "store", "flush_products"),
     FLUSHES,
@@ -556,17 +558,16 @@ class Search:
     def surprising(self, scheme: ParametricUnit) -> bool:
         """Whether rows of the order or of many terms have other results than the record's; such rows join the rest."""
         for a, b, c, d in self.box.asked:
-            if a.shape[1] == self.k and (wrong := np.flatnonzero(scheme.dot(a, b, c) != d)[:CHECKED]).size:
+            if a.shape[1] == self.k and (wrong := np.flatnonzero(scheme.dot(a, b, c) != d)[:KEPT]).size:
                 self.keep((a[wrong], b[wrong], c[wrong]), d[wrong])
                 return True
         for k in [self.k] if isinstance(scheme.order, SumTree) else [self.k, self.k + self.k // 2]:
-            a, b, c = rows = self.fill(CHECKED, k)
-            if k == self.k:
-                self.ask(rows)
-                wrong = self.wrong(scheme)
-            else:
-                wrong = self.box.ask(a, b, c) != scheme.dot(a, b, c)
-            if wrong.any():
+            a, b, c = self.fill(CHECKED[self.box.form], k)
+            d = self.box.ask(a, b, c)
+            wrong = np.flatnonzero(scheme.dot(a, b, c) != d)[:KEPT]
+            if wrong.size:
+                if k == self.k:
+                    self.keep((a[wrong], b[wrong], c[wrong]), d[wrong])
                 return True
         return False
 
