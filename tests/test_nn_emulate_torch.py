@@ -424,7 +424,7 @@ def test_a_checkpoint_asks_for_the_roles_of_the_layers_in_it(reentrant: bool, in
                 loss.backward()
             found += [*gradients(net), x.grad, w.grad]
             x.grad = w.grad = None
-        return found, set(scaling.state_dict()["seen"])
+        return found, set(dict(scaling.state_dict()["seen"]))
 
     want, roles = steps(region)
     got, asked = steps(lambda x: checkpoint(region, x, use_reentrant=reentrant))

@@ -273,8 +273,9 @@ def test_a_step_may_be_in_the_block_or_after_it(gpu: str, recipe: recipes.Recipe
         train(network(), run, range(1), plain, inside) for run, inside in zip(runs, (False, True), strict=True)
     )
     assert all(map(same, late, early))
-    history = runs[1].state_dict()["amaxes"]["history"]
-    noted = {name: len(history[f"Linear 1 0 {name}"]) for name in ("input", "weight", "gradient")} if history else {}
+    amaxes = dict(runs[1].state_dict()["amaxes"])
+    names = ("input", "weight", "gradient") if amaxes else ()
+    noted = {name: len(amaxes[f"Linear 1 0 {name}"]["history"]) for name in names}
     assert noted in ({}, {"input": 1, "weight": 1, "gradient": 2}), "an operand is noted where it first appears"
 
 
@@ -289,9 +290,9 @@ def test_delayed_scaling_keeps_a_scale_that_no_amax_can_give() -> None:
                 layer(x * factor if factor else x * 0)
         with run:
             pass
-        used = run.state_dict()["amaxes"]["used"]
-        assert used["Linear 1 0 input"] == want
-        assert used["Linear 1 0 weight"] == layer.weight.abs().max().item() * 2.0**margin
+        amaxes = dict(run.state_dict()["amaxes"])
+        assert amaxes["Linear 1 0 input"]["used"] == want
+        assert amaxes["Linear 1 0 weight"]["used"] == layer.weight.abs().max().item() * 2.0**margin
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
@@ -457,7 +458,7 @@ for reduced in (True, False):
     run = emulate("H100", recipe=recipes.fp8_delayed(reduce_amax=reduced))
     with run:
         layer(torch.full((1, 8), 3.0 + rank)).sum().backward()
-    used.append(run.state_dict()["amaxes"]["used"]["Linear 1 0 input"])
+    used.append(dict(run.state_dict()["amaxes"])["Linear 1 0 input"]["used"])
 open(sys.argv[1] + str(rank), "w").write(repr(used))
 torch.distributed.destroy_process_group()
 """

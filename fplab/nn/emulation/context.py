@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +19,8 @@ from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan
 from ..recipes import Recipe, get_recipe
 from . import operations
-from .modes import NO_COMPILER, Calls, Mode, demand_eager, functions_seen
+from .following import followed
+from .modes import NO_COMPILER, Mode, demand_eager
 from .run import Run
 from .settings import Scaling, Settings
 
@@ -29,26 +31,30 @@ class Emulation(Run):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._blocks: list[tuple[Mode, ExitStack]] = []
+        self._thread = 0
 
     def __enter__(self) -> Emulation:
         demand_eager()
+        if self._blocks and self._thread != threading.get_ident():
+            raise LabError("this emulation is open in another thread; open one of its own, emulate(...), in each.")
+        self._thread = threading.get_ident()
         mode, undo = Mode(self), ExitStack()
         try:
             _refuse_compiled(undo)
             undo.enter_context(self.places.watched())
-            undo.enter_context(Calls(mode))
-            undo.enter_context(functions_seen(mode))
-            undo.enter_context(mode)
+            undo.enter_context(followed(mode))
         except BaseException:
             undo.close()
             raise
         if not self._blocks:
             self.new_step()
         self._blocks.append((mode, undo))
+        self.open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         mode, undo = self._blocks.pop()
+        self.open = bool(self._blocks)
         undo.close()
         mode.link()
         if kind is None and not self._blocks:
@@ -90,11 +96,13 @@ def emulate(
     ``recipe``: a name of :data:`fplab.nn.recipes.RECIPES` or a :class:`~fplab.nn.recipes.Recipe`, which says how each
     operand of each product of a layer is quantised; ``inputs`` is then the format of what stays high. Weights are told
     by being parameters, or made of them alone. The state of delayed scaling, and the step that stochastic rounding
-    draws by, are in :meth:`Emulation.state_dict`. ``layers``: a recipe or a plan for layers by their path in the model,
-    or by a pattern of it, ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so
-    keeps nothing high. ``plan``: the order of k (:class:`fplab.tensorcore.Plan`, or a rule for it by the rows of each
-    product, :class:`fplab.tensorcore.PlanByRows`) of all others. ``fallback``: "bf16"
-    for a GPU that has no unit for the recipe: operands are dequantised to BF16 and multiplied as such.
+    draws by, are in :meth:`Emulation.state_dict`; ``torch.distributed.checkpoint`` takes an emulation as it is, under a
+    name of each rank's own. In a pipeline, whose ranks have layers of their own, a recipe needs ``reduce_amax=False``.
+    ``layers``: a recipe or a plan for layers by their path in the model, or by a pattern of it,
+    ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so keeps nothing high.
+    ``plan``: the order of k (:class:`fplab.tensorcore.Plan`, or a rule for it by the rows of each product,
+    :class:`fplab.tensorcore.PlanByRows`) of all others. ``fallback``: "bf16" for a GPU that has no unit for the recipe:
+    operands are dequantised to BF16 and multiplied as such.
 
     ``scaling``: for FP8; ``scale(role, tensor)`` gives the number by which an operand is multiplied, in FP32, before it
     saturates into its format, and the product is divided by both: times the product of their rounded reciprocals. A
@@ -106,7 +114,12 @@ def emulate(
 
     ``allow``: products that may run unemulated ("linalg_qr", "mylib::op", or of tensors that no unit takes, "mm of
     int64"); any other raises LabError where it is met.
-    torch.compile is refused. One block is for one thread.
+    torch.compile is refused.
+
+    Threads that are started inside the block, a pool's among them, compute in it until it ends, one product at a time;
+    with ``gradients``, ``scaling`` or a recipe their products are refused, since threads have no order. A module that
+    is called in a thread of before the block is refused (bare functions there are not seen), unless the thread is in
+    a block of its own. A backward pass may run in any thread.
 
     >>> import torch
     >>> layer = torch.nn.Linear(4, 2)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...errors import LabError
+from ..ranks import distributed, largest_over_ranks
 from ..recipes import Recipe
 from .places import Place
 
@@ -23,9 +23,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Amaxes:
-    """Of every role of an operand: its history, the amax that scales it now, and this step's so far."""
+    """Of every role of an operand: its history, the amax that scales it now, and this step's so far.
 
-    def __init__(self) -> None:
+    ``recipes``: those that may be asked for; where one reduces its amaxes, all ranks take part in every step.
+    """
+
+    def __init__(self, recipes: Iterable[Recipe]) -> None:
+        self._shared = any(recipe.amax_history_len and recipe.reduce_amax for recipe in recipes)
         self._history: dict[str, deque[float]] = {}
         self._used: dict[str, float] = {}
         self._pending: dict[str, float] = {}
@@ -43,7 +47,9 @@ class Amaxes:
 
     def new_step(self) -> None:
         """The amaxes of a step enter the histories; those that are 0 or not finite leave the scale as it was."""
-        self._reduce()
+        if self._shared and distributed():
+            reduced = {role: amax for role, amax in self._pending.items() if self._recipes[role].reduce_amax}
+            self._pending.update(largest_over_ranks(reduced))
         for role, amax in self._pending.items():
             recipe = self._recipes.get(role) or Recipe("")
             history = self._history.setdefault(role, deque(maxlen=max(recipe.amax_history_len, 1)))
@@ -53,27 +59,28 @@ class Amaxes:
                 self._used[role] = math.ldexp(found, recipe.margin)
         self._pending = {}
 
-    def _reduce(self) -> None:
-        """The largest over all ranks of a run of torch.distributed, which have the same roles in any order."""
-        at = sorted(role for role in self._pending if self._recipes[role].reduce_amax)
-        if not at or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            return
-        amaxes = torch.tensor([self._pending[role] for role in at])
-        torch.distributed.all_reduce(amaxes, torch.distributed.ReduceOp.MAX)
-        self._pending.update(zip(at, amaxes.tolist(), strict=True))
+    def state(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """Of every role all that the next steps depend on.
 
-    def state(self) -> dict[str, Any]:
-        """Everything that the next steps depend on."""
-        rules = {role: {name: getattr(recipe, name) for name in RULES} for role, recipe in self._recipes.items()}
-        history = {role: list(amaxes) for role, amaxes in self._history.items()}
-        return {"history": history, "used": dict(self._used), "pending": dict(self._pending), "rules": rules}
+        No dictionary by role: of one, ``torch.distributed.checkpoint`` loads only what is there already.
+        """
+        return tuple(
+            (role, {"rule": {name: getattr(recipe, name) for name in RULES}, "history": [*self._history.get(role, ())],
+                    "used": self._used.get(role), "pending": self._pending.get(role)})
+            for role, recipe in self._recipes.items()
+        )  # fmt: skip
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         """Go on from a state."""
         try:
-            rules = {role: Recipe("", **rule) for role, rule in state["rules"].items()}
-            history = {role: deque(seen, rules[role].amax_history_len) for role, seen in state["history"].items()}
-            used, pending = dict(state["used"]), dict(state["pending"])
+            if isinstance(state, Mapping):
+                raise TypeError("a mapping")
+            roles = {role: dict(own) for role, own in state}
+            rules = {role: Recipe("", **own["rule"]) for role, own in roles.items()}
+            history = {role: deque(own["history"], rules[role].amax_history_len) for role, own in roles.items()}
+            used, pending = (
+                {role: own[key] for role, own in roles.items() if own[key] is not None} for key in ("used", "pending")
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LabError(f"this is no state of an emulation ({error!r}); pass what state_dict() gave.") from None
         self._recipes, self._history, self._used, self._pending = rules, history, used, pending

@@ -12,7 +12,7 @@ that needs a tensor, hence in the same bits.
 * An LSTM: torch would hand it to oneDNN whole, unless oneDNN is switched off while the call lasts.
 * ``torch.func``: its graph hangs on wrapped tensors, which do not get below. A function that ``torch.func.vjp``
   returned may be called after the block, so the nodes get their hooks here.
-* A ``torch.autograd.Function``: its forward runs without gradients, and its node is there when it returns.
+* A ``torch.autograd.Function`` (:mod:`.following`): its forward runs without gradients, its node is there at the end.
 * Attention modules: the fused kernels of their inference step aside while anyone watches calls.
 * ``backward()`` inside the block: the last operation's node gets its hooks before it runs.
 """
@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
 from torch.overrides import _push_mode as _push_calls
@@ -80,13 +79,17 @@ def _alone() -> Iterator[None]:
 
 
 class Mode(TorchDispatchMode):
-    """Computes products in the bits of an emulation; ``origin``: the node whose backward this is, None in the block."""
+    """Computes products in the bits of an emulation; ``origin``: the node whose backward this is, None in the block.
+
+    ``worker``: of a thread that the block started.
+    """
 
     def __init__(
-        self, run: Run, origin: Place | None = None, gradients: Sequence[Any] = (), reentrant: bool = False
-    ) -> None:
+        self, run: Run, origin: Place | None = None, gradients: Sequence[Any] = (), reentrant: bool = False,
+        worker: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.run, self.origin, self._products = run, origin, 0
+        self.run, self.origin, self._products, self._worker = run, origin, 0, worker
         self._depth, self._reentrant, self._saving = run.places.depth, reentrant, saved_through()
         self._new: list[_Result] = []  # they get their node when the operation returns
         self._first = torch._C._autograd._get_sequence_nr()  # of the nodes that this mode sees
@@ -99,6 +102,11 @@ class Mode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch would load its compiler for every block; a compiled call is refused here anyway
 
+    @property
+    def over(self) -> bool:
+        """Whether this is a thread's that outlived its block, such as a pool's."""
+        return self._worker and not self.run.open
+
     # --- operations ---------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,7 +114,7 @@ class Mode(TorchDispatchMode):
             return self._operation(func, types, args, kwargs or {})
 
     def _operation(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if getattr(_LOCAL, "busy", False) or self.run.aside:
+        if getattr(_LOCAL, "busy", False) or self.run.aside or self.over:
             return func(*args, **kwargs)
         if any(issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)  # shapes without values, as DTensor asks what an operation will give
@@ -121,8 +129,9 @@ class Mode(TorchDispatchMode):
             if handler is not None and not _abstract(args) and self._has_unit(func, args):
                 again = self._recomputes()
                 new = self.origin is None or again
-                origin = self.run.places.take() if self.origin is None or again else self.origin
-                result, weighted = self._product(handler, func, args, kwargs, origin, again)
+                with self.run.places.lock:
+                    origin = self.run.places.take() if self.origin is None or again else self.origin
+                    result, weighted = self._product(handler, func, args, kwargs, origin, again)
                 origin = origin._replace(weighted=weighted) if new else origin._replace(order=origin.order + 1)
             else:
                 self._permit(func)
@@ -152,6 +161,11 @@ class Mode(TorchDispatchMode):
         """
         demand_eager()
         name = operations.base_name(func)
+        if self._worker and self.run.settings.splits:
+            raise LabError(
+                f"{name} in thread {threading.current_thread().name!r}: with gradients=, scaling= or a recipe the bits "
+                "depend on which product came before, which threads decide anew each time. Compute in one thread."
+            )
         products = self._pass(name, place, again)
         out = kwargs.get("out")
         rest = {key: value for key, value in kwargs.items() if key != "out"}
@@ -379,7 +393,7 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(_LOCAL, "calling", False):
+        if getattr(_LOCAL, "calling", False) or self.mode.over:
             return func(*args, **kwargs)
         if func in _LSTM:
             with _without_onednn():
@@ -398,27 +412,6 @@ class Calls(TorchFunctionMode):
         if torch._C._functorch.get_dynamic_layer_stack_depth():
             self.mode.link_graph(result)
         return result
-
-
-@contextmanager
-def functions_seen(mode: Mode) -> Iterator[None]:
-    """While the block is open, ``Function.apply`` tells the mode of its result."""
-    original: Any = Function.__dict__["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(_LOCAL, "applying", False):
-            return original.__get__(None, cls)(*args, **kwargs)  # written in Python before torch 2.15, in C since
-        began = mode.run.places.here()
-        with _innermost("applying"):
-            result = original.__get__(None, cls)(*args, **kwargs)
-        mode.link_function(result, began)
-        return result
-
-    Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        Function.apply = original  # type: ignore[method-assign]
 
 
 @contextmanager

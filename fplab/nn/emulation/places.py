@@ -6,6 +6,7 @@ had: so a product has a place, the same when it runs again, and scales that it w
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -76,19 +77,32 @@ class Weights:
         self._seen = {at: kept for at, kept in self._seen.items() if not kept.expired()}
 
 
+class _Running(threading.local):
+    """By depth of a thread's module calls: the layer, and its products so far."""
+
+    def __init__(self) -> None:
+        self.stack: list[list[Any]] = [["", 0]]
+
+
 class Places:
-    """The layer that is running now, found by hooks on all modules, and the place of what runs in it.
+    """The layer that is running now in each thread, found by hooks on all modules, and the place of what runs in it.
 
     ``named``: told a model's parts with their names when it is first called. ``weights``: those that were met.
+    ``lock``: held while layers are named and products counted, which are all threads'.
     """
 
     def __init__(self, named: Callable[[list[tuple[str, nn.Module]]], None]) -> None:
         self._named, self.weights = named, Weights()
-        self._stack: list[list[Any]] = [["", 0]]  # by depth of module calls: the layer, and its products so far
+        self._running = _Running()
+        self.lock = threading.RLock()
         self.step = Step(0)
         self._names = Names()
         self._starts: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
         self._watched = False
+
+    @property
+    def _stack(self) -> list[list[Any]]:
+        return self._running.stack
 
     def here(self) -> Place:
         """The place of the next product."""
@@ -155,7 +169,8 @@ class Places:
 
     def _enter(self, layer: nn.Module, args: Any) -> None:
         if len(self._stack) == 1 or layer not in self._names:
-            self._named(self._names.add(layer))
+            with self.lock:
+                self._named(self._names.add(layer))
         for parameter in layer._parameters.values():
             if parameter is not None:
                 self.weights.add(parameter)

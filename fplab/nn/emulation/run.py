@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import LabError
 from ...scaled import Scaled
 from ...tensorcore.models import Model
+from ..recipes import Recipe
 from .choices import Choices
 from .delayed import Amaxes
 from .places import Places, Step
@@ -24,12 +25,15 @@ class Run:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.log, self.amaxes = settings, Log(), Amaxes()
+        self.settings, self.log = settings, Log()
         self.aside = False
         self.seen: list[tuple[Any, ...]] | None = None
         self.quantised: Callable[[str, str, Any, Scaled], None] | None = None
+        recipes = [one for one in (settings.recipe, *settings.layers.values()) if isinstance(one, Recipe)]
+        self.amaxes = Amaxes(recipes)
         self.choices = Choices(settings.recipe, settings.plan, settings.layers)
         self.places = Places(self.choices.add)
+        self.open = False
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
 
     def report(self) -> Report:

@@ -15,6 +15,7 @@ import torch
 
 from ...errors import LabError, own_integer, quotes_class
 from ...formats import Format, FormatLike, get
+from ...nn.ranks import distributed, largest_over_ranks
 
 
 def power_of_two_scale(amax: float, largest: float, margin: int = 0) -> float:
@@ -76,19 +77,19 @@ class AmaxScaling:
         """Between two steps: let the last amax of every role be the largest over the ranks of torch.distributed.
 
         All ranks must have met the same roles, which they have if they run the same model; without it each scales
-        by what it saw itself. In one process it does nothing.
+        by what it saw itself. In one process it does nothing. Raises LabError where ranks have other roles.
         """
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            return
-        roles = sorted(role for role, seen in self._seen.items() if seen)
-        last = torch.tensor([self._seen[role][-1] for role in roles], dtype=torch.float64)
-        torch.distributed.all_reduce(last, torch.distributed.ReduceOp.MAX)
-        for role, amax in zip(roles, last.tolist(), strict=True):
-            self._seen[role][-1] = amax
+        if distributed():
+            last = {role: seen[-1] for role, seen in self._seen.items() if seen}
+            for role, amax in largest_over_ranks(last).items():
+                self._seen[role][-1] = amax
 
     def state_dict(self) -> dict[str, Any]:
-        """The history of every role, and what it was made with."""
-        return {**self._settings(), "seen": {role: list(amaxes) for role, amaxes in self._seen.items()}}
+        """The history of every role, and what it was made with.
+
+        No dictionary by role: of one, ``torch.distributed.checkpoint`` loads only what is there already.
+        """
+        return {**self._settings(), "seen": tuple((role, tuple(amaxes)) for role, amaxes in self._seen.items())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; refused with the reason if it was made with other settings."""
@@ -96,7 +97,7 @@ class AmaxScaling:
             if state.get(name) != own:
                 raise LabError(f"the state was saved with {name}={state.get(name)!r}, but this one has {name}={own!r}.")
         length = max(self.history, 1)
-        self._seen = {role: deque(amaxes, maxlen=length) for role, amaxes in state["seen"].items()}
+        self._seen = {role: deque(amaxes, maxlen=length) for role, amaxes in dict(state["seen"]).items()}
 
     def _settings(self) -> dict[str, Any]:
         names = {"fmt": get(self.fmt).name, "gradients": get(self.gradients or self.fmt).name}
