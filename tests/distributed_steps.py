@@ -1,4 +1,4 @@
-"""Three steps of a small network under a strategy of torch.distributed: ``python FILE STRATEGY OUT`` under torchrun.
+"""Three steps of a small network under a strategy of torch.distributed: ``python FILE OUT STRATEGY`` under torchrun.
 
 Each rank takes its part of every batch, and for each of :data:`WHATS` trains a network anew; rank 0 writes what it
 has. :func:`alone` is the same in one process, which takes the ranks' parts one after the other and adds their gradients
@@ -15,17 +15,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from fplab.nn import emulate, formats, watch
+from fplab.errors import LabError
+from fplab.nn import emulate, formats, recipes, watch
 from fplab.parallel import gloo
 from fplab.training import Adam8bit, AdamW, AmaxScaling
 
-STEPS, BATCH, WIDTH = 3, 16, 32
+STEPS, BATCH, WIDTH, MICRO = 3, 16, 32, 4
 WHATS = ("plain", "emulate", "scaled", "watch", "formats", "optimizer", "8-bit")
 Found = dict[str, Any]
 
@@ -34,6 +37,12 @@ def network() -> nn.Sequential:
     """Two layers, of whose widths 2 and 4 ranks have equal parts."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+
+
+def stages() -> list[nn.Sequential]:
+    """Twice that network, cut into four: each rank of a pipeline has one, or two of two."""
+    layers = [*network(), *network()]
+    return [nn.Sequential(*layers[at : at + 1 + (at % 3 == 0)]) for at in (0, 2, 3, 5)]
 
 
 def batches() -> torch.Tensor:
@@ -63,9 +72,19 @@ def block(what: str, net: nn.Module, scaling: AmaxScaling) -> Any:
 
 def step(net: nn.Module, what: str, scaling: AmaxScaling, x: torch.Tensor) -> torch.Tensor:
     with block(what, net, scaling):
+        if hasattr(net, "schedule"):
+            return in_a_stage(net.schedule, x)
         loss = net(x).square().mean()
         loss.backward()
     return loss.detach()
+
+
+def in_a_stage(schedule: ScheduleGPipe, x: torch.Tensor) -> torch.Tensor:
+    """A stage's part of a step, MICRO parts of the batch one after the other; the loss where the last stage is."""
+    losses: list[torch.Tensor] = []
+    first, last = dist.get_rank() == 0, dist.get_rank() == dist.get_world_size() - 1
+    schedule.step(*[x][:first], **({"target": x, "losses": losses} if last else {}))
+    return torch.stack(losses).detach().mean() if losses else torch.zeros(())
 
 
 def train(net: nn.Module, what: str, own: Callable[[torch.Tensor], torch.Tensor]) -> Found:
@@ -73,7 +92,7 @@ def train(net: nn.Module, what: str, own: Callable[[torch.Tensor], torch.Tensor]
     with watch(net, optimizer) if what == "watch" else nullcontext() as session:
         for batch in batches():
             losses.append(step(net, what, scaling, own(batch)))
-            if what == "scaled":
+            if what == "scaled" and not hasattr(net, "schedule"):  # whose ranks have layers of their own
                 scaling.synchronize()
             optimizer.step()
             optimizer.zero_grad()
@@ -134,7 +153,7 @@ def in_shards(each: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     for grads in zip(*each, strict=True):
         shards = []
         for rank in range(ranks):
-            rows = [g.chunk(ranks)[rank] for g in grads]
+            rows = [(*g.chunk(ranks), *[g[:0]] * ranks)[rank] for g in grads]  # of one row, rank 0 has it
             first, *others = gloo.order(rank, ranks)
             total = rows[first].clone()
             for other in others:
@@ -182,10 +201,29 @@ def in_slices(what: str, ranks: int) -> Found:
     return {"losses": torch.stack(losses), "weights": [*each, holder[3 * ranks].detach()]}
 
 
+def in_parts(what: str) -> Found:
+    """A pipeline in one process: the parts of a batch go forward one after the other, then backward."""
+    net = nn.Sequential(*(layer for stage in stages() for layer in stage))
+    optimizer, scaling, losses = optimizer_of(what, net), AmaxScaling(), []
+    for batch in batches():
+        with block(what, net, scaling):
+            each = [net(x).square().mean() for x in batch.chunk(MICRO)]
+            for loss in each:
+                torch.autograd.backward(loss)
+        for p in net.parameters():
+            p.grad.div_(MICRO)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(torch.stack(each).detach().mean())
+    return {"losses": torch.stack(losses), "weights": [p.detach() for p in net.parameters()]}
+
+
 # --- a process of several -------------------------------------------------------------------------------------------
 
 
 def spread(strategy: str, ranks: int) -> nn.Module:
+    if strategy == "pipeline":
+        return stage(ranks)
     net = network()
     mesh = init_device_mesh("cpu", (ranks,))
     if strategy == "ddp":
@@ -197,14 +235,89 @@ def spread(strategy: str, ranks: int) -> nn.Module:
     return fully_shard(net, mesh=mesh)  # type: ignore[return-value]
 
 
-def main(strategy: str, out: str) -> None:
+def stage(ranks: int) -> nn.Module:
+    """This rank's layers of a pipeline.
+
+    Shapes are given: else the first step tries the layers on a part of the batch, whose amaxes a scaling would note.
+    """
+    rank, four = dist.get_rank(), stages()
+    net = nn.Sequential(*(layer for one in four[rank * 4 // ranks : (rank + 1) * 4 // ranks] for layer in one))
+    ends = (net[0].in_features, rank > 0), (net[::2][-1].out_features, True)
+    shapes = (torch.empty(BATCH // MICRO, n, device="meta", requires_grad=grad) for n, grad in ends)
+    part = PipelineStage(net, rank, ranks, torch.device("cpu"), *shapes)
+    net.schedule = ScheduleGPipe(part, MICRO, loss_fn=lambda y, target: y.square().mean())
+    return net
+
+
+def of_stages(found: dict[str, Found]) -> dict[str, Found]:
+    """What all ranks of a pipeline have."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, found)
+    lists = ("weights", "resizable")
+    return {
+        what: last | {name: [x for one in every for x in one[what][name]] for name in lists}
+        for what, last in every[-1].items()
+    }
+
+
+def resumed(ranks: int, folder: str) -> dict[str, Any]:
+    """Weights and scales of a run of FSDP2, of one that is saved after a step and loaded anew, and without the scales.
+
+    The backward pass comes after the block, so that what is saved also holds the amaxes of a step that is not over.
+    """
+    rank, found = dist.get_rank(), {}
+
+    def begin(what: str) -> tuple[nn.Module, Any, Any]:
+        scaling = AmaxScaling(history=2) if what == "scaling" else None
+        recipe = recipes.fp8_delayed(amax_history_len=2) if what == "recipe" else None
+        run = emulate("H100", "e4m3" if scaling else None, recipe=recipe, scaling=scaling)
+        return spread("fsdp2", ranks), run, run if recipe else scaling
+
+    def go(net: nn.Module, run: Any, data: torch.Tensor) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(net.parameters(), 0.125)
+        for batch in data:
+            with run:
+                loss = net(part(batch * 4, rank, ranks)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.full_tensor().detach().clone() for p in net.parameters()]
+
+    for what in ("recipe", "scaling"):
+        net, run, held = begin(what)
+        whole = go(net, run, batches()), held.state_dict()
+        net, run, held = begin(what)
+        go(net, run, batches()[:1])
+        checkpoint.save({"model": net.state_dict(), f"scales {rank}": held}, checkpoint_id=f"{folder}/{what}")
+        after = []
+        for name in (f"scales {rank}", None):
+            net, run, held = begin(what)
+            state = {"model": net.state_dict()} | ({name: held} if name else {})
+            checkpoint.load(state, checkpoint_id=f"{folder}/{what}")
+            net.load_state_dict(state["model"])
+            after.append((go(net, run, batches()[1:]), held.state_dict()))
+        found[what] = (whole, *after)
+    scaling = AmaxScaling()
+    scaling.scale(f"layer {rank}", torch.ones(1))
+    try:
+        scaling.synchronize()
+    except LabError as error:
+        found["refused"] = str(error)
+    return found
+
+
+def main(out: str, strategy: str) -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def own(batch: torch.Tensor) -> torch.Tensor:
-        return batch if strategy == "tensor" else part(batch, rank, ranks)
+        return batch if strategy in ("tensor", "pipeline") else part(batch, rank, ranks)
 
-    found = {what: train(spread(strategy, ranks), what, own) for what in WHATS}
+    if strategy == "checkpoint":
+        found: dict[str, Any] = resumed(ranks, out + ".saved")
+    else:
+        found = {what: train(spread(strategy, ranks), what, own) for what in WHATS}
+        found = of_stages(found) if strategy == "pipeline" else found
     if rank == 0:
         torch.save(found, out)
     dist.barrier()

@@ -1,8 +1,9 @@
-"""Emulation, formats, watch and optimizers inside DDP, FSDP2 and tensor parallel, 2 and 4 real processes of gloo.
+"""Emulation, formats, watch and optimizers inside DDP, FSDP2, tensor parallel and pipelines, 2 and 4 processes of gloo.
 
 Every weight after three steps has the bits that one process computes: gloo adds the ranks' gradients in an order of its
 own, which one process takes as well (:mod:`fplab.parallel.gloo`); tensor parallel also cuts the second layer's k into
-the ranks' parts, and gives each rank its share of the bias.
+the ranks' parts, and gives each rank its share of the bias. A pipeline adds the gradients of a batch's parts in their
+order, as one process that takes them one after the other.
 """
 
 import subprocess
@@ -14,27 +15,33 @@ import distributed_steps
 import numpy as np
 import pytest
 import torch
-from distributed_steps import WHATS, alone, batches, block, in_slices, network
+from distributed_steps import WHATS, alone, batches, block, in_parts, in_slices, network
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fplab.nn import bits, emulate
 from fplab.parallel.launching import environment
 from fplab.training import AmaxScaling
 
+STEPS = distributed_steps.__file__
 ALONE = {"tensor": ("plain", "emulate", "optimizer", "8-bit")}  # of which one process computes the bits; else all
 
 
-@pytest.fixture(scope="module", params=[(s, n) for s in ("ddp", "fsdp2", "tensor") for n in (2, 4)],
+@pytest.fixture(scope="module", params=[(s, n) for s in ("ddp", "fsdp2", "tensor", "pipeline") for n in (2, 4)],
                 ids=lambda p: f"{p[0]}-{p[1]}")  # fmt: skip
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int, dict[str, Any]]:
     """A strategy, the number of its processes, and what rank 0 of them has: one launch for all that is tried in it."""
     strategy, ranks = request.param
-    out = tmp_path_factory.mktemp("distributed") / "found.pt"
+    return strategy, ranks, launched(STEPS, ranks, tmp_path_factory.mktemp("distributed"), strategy)
+
+
+def launched(script: str, ranks: int, folder: Path, *arguments: str) -> Any:
+    """What rank 0 of a script's processes writes."""
+    out = folder / "found.pt"
     start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
-             f"--nproc-per-node={ranks}", str(Path(distributed_steps.__file__)), strategy, str(out)]  # fmt: skip
+             f"--nproc-per-node={ranks}", script, str(out), *arguments]  # fmt: skip
     done = subprocess.run(start, env=environment(), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    return strategy, ranks, torch.load(out)
+    return torch.load(out)
 
 
 @pytest.mark.parametrize("what", WHATS)
@@ -47,11 +54,25 @@ def test_every_strategy_has_the_bits_of_one_process(ran: tuple[str, int, dict[st
         assert "weights" in got["said"]
         assert all(map(torch.equal, got["weights"], found["plain"]["weights"])), "watching changes nothing"
     if what in ALONE.get(strategy, WHATS):
-        want = in_slices(what, ranks) if strategy == "tensor" else alone(strategy, what, ranks)
+        one = {"tensor": lambda: in_slices(what, ranks), "pipeline": lambda: in_parts(what)}
+        want = one.get(strategy, lambda: alone(strategy, what, ranks))()
         assert torch.equal(got["losses"], want["losses"])
-        assert [torch.equal(a, b) for a, b in zip(got["weights"], want["weights"], strict=True)] == [True] * 4
+        assert all(torch.equal(a, b) for a, b in zip(got["weights"], want["weights"], strict=True))
     if what not in ("plain", "watch"):
         assert not torch.equal(got["weights"][0], found["plain"]["weights"][0])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_scales_go_through_a_distributed_checkpoint(ranks: int, tmp_path: Path) -> None:
+    """A run that is resumed has the bits of one that never stopped, and other bits without its scales."""
+    found = launched(STEPS, ranks, tmp_path, "checkpoint")
+    assert found.pop("refused").startswith(
+        "amaxes cannot be reduced: other ranks multiply other operands (1 operands here, 'layer 0' the first)"
+    )
+    for whole, after, without in found.values():
+        assert all(map(torch.equal, after[0], whole[0]))
+        assert after[1] == whole[1]
+        assert not all(map(torch.equal, without[0], whole[0]))
 
 
 @pytest.mark.parametrize("what", ["emulate", "scaled", "formats"])
