@@ -74,13 +74,14 @@ cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with thre
 # the build. torch brings versions of its own of what else is CUDA's, so the constraints are taken without them.
 TORCHES ?= 2.10.0 2.15.0
 NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tests/test_quantised_models.py \
-	tests/test_fake_quantize.py tests/test_optimizer*.py tests/test_parallel*.py
+	tests/test_fake_quantize.py tests/test_optimizer*.py tests/test_parallel*.py tests/test_distributed.py \
+	tests/test_model_families.py
 .PHONY: $(TORCHES:%=nightly-%)
 .nightly/%/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .nightly/$*
 	grep -vE '^(torch|nvidia)' constraints.txt >.nightly/$*/constraints.txt
-	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt $(TORCH_FLAGS) torch==$*
-	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt -e '.[lab,test]'
+	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt $(TORCH_FLAGS) torch==$* torchvision
+	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt -e '.[lab,test,families]'
 	.nightly/$*/bin/python -m fplab.words >/dev/null
 	@touch $@
 
