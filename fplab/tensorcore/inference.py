@@ -53,7 +53,6 @@ PRODUCTS = ("exact", "rounded")
 FLAGS = (False, True)
 COUPLED = (
     ("alignment_bits", "alignment"),
-    ("alignment_bits", "rounding"),
     ("products", "normalised"),
     ("accumulator", "store", "flush_products"),
     FLUSHES,
@@ -184,8 +183,8 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
     questions that prove it; what no question shows is in ``open``. Order and widths are those of the sizes asked:
     libraries may take others elsewhere.
 
-    Measured here: each of the table's 133 classes is named; each of 200 units drawn by their seeds comes back, or has
-    the fields open in which it differs, with a second unit for each that agrees on everything asked.
+    Measured here: each of the table's 133 classes is named; of 200 units drawn by their seeds, each of the 132 tried
+    comes back, or has the fields open in which it differs, with a second unit that agrees on everything asked.
 
     Raises LabError for what is no product, gives NaN, changes from call to call, or computes as nothing known here.
 
@@ -504,6 +503,8 @@ class Search:
         found: dict[ParametricUnit, float] = {}
         for name, values in domain.items():
             found |= self.scores(scheme, name, [v for v in values if v != getattr(scheme, name)])
+        uncut = [scheme.changed(alignment_bits=None, rounding=rounding) for rounding in domain["rounding"]]
+        found |= {other: self.score(other) for other in uncut}
         for names in COUPLED:
             if scheme.alignment_bits is None or not set(names) <= {*domain, "normalised"}:
                 continue
