@@ -208,8 +208,12 @@ def test_data_does_not_follow_the_language(given: object) -> None:
     assert not CHINESE.search(str(english))
 
 
-def test_messages_stay_english() -> None:
-    with speaking("zh"), pytest.raises(LabError, match="cannot read 'one' as a value; allowed: a number;"):
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [("en", "cannot read 'one' as a value; allowed: a number;"), ("zh", "无法把 'one' 读作数值；可用：一个数；")],
+)
+def test_messages_follow_the_language(chosen: str, text: str) -> None:
+    with speaking(chosen), pytest.raises(LabError, match=text):
         inspect("one")
 
 

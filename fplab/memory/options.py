@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import LabError, door, own_integer, unknown
 from ..formats import FormatName, spelt
+from ..words import say
 from .activations import RECOMPUTE
 from .models import LARGEST, Transformer, flag
 from .pipeline import check_schedule
@@ -121,10 +122,11 @@ class Options:
     def _check_degrees(self) -> None:
         ranks = self.tensor * self.pipeline
         if self.gpus % ranks:
-            raise LabError(
-                f"gpus={self.gpus} is no multiple of tensor*pipeline = {self.tensor}*{self.pipeline} = {ranks}; "
+            rule = say(
+                "gpus={gpus} is no multiple of tensor*pipeline = {tensor}*{pipeline} = {ranks}; "
                 "data parallelism takes what is left, in whole replicas."
             )
+            raise LabError(rule.fill(gpus=self.gpus, tensor=self.tensor, pipeline=self.pipeline, ranks=ranks))
         if self.sequence_parallel and self.tensor == 1:
             raise LabError("sequence_parallel=True divides what tensor parallelism leaves whole; it needs tensor >= 2.")
         if self.offload == "chunks" and self.zero not in (0, 3):
