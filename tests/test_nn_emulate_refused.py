@@ -144,7 +144,8 @@ def test_torch_compile_is_refused_cached_or_not() -> None:
      (lambda: torch.cdist(X, X), "(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1) has no products."),
      (lambda: torch.linalg.solve_triangular(torch.eye(40), X, upper=True), "Solve before the block"),
      (lambda: X.to(torch.complex64) @ W.to(torch.complex64), "real and imaginary parts apart"),
-     (lambda: X.to_sparse() @ W, "to_dense() makes a tensor whose products are emulated.")],
+     (lambda: X.to_sparse() @ W, "to_dense() makes a tensor whose products are emulated."),
+     (lambda: torch.sparse.mm(X.to_sparse(), W), "to_dense() makes a tensor whose products are emulated.")],
 )  # fmt: skip
 def test_a_refusal_says_what_to_write_instead(run: Any, text: str) -> None:
     with emulate("H100"), pytest.raises(LabError, match=rf"report\(\) then lists it\. .*{re.escape(text)}"):

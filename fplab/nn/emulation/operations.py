@@ -106,12 +106,13 @@ _UNKNOWN = "it is not among the operations that are known to multiply no matrice
 
 
 _DISTANCE = "(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1) has no products."
+_DENSE = "to_dense() makes a tensor whose products are emulated."
 _SOLVE = "Solve before the block, or multiply by an inverse that was computed before it."
 INSTEAD = {  # what to write, by operation or by the beginning of a kind of tensors
     "_trilinear": "torch.einsum('bi,oij,bj->bo', x, weight, y) is taken apart into products that are emulated.",
     "_cdist_forward": _DISTANCE, "_euclidean_dist": _DISTANCE, "linalg_solve_triangular": _SOLVE,
     "triangular_solve": _SOLVE, "complex": "Multiply real and imaginary parts apart, as torch.view_as_real gives them.",
-    "sparse": "to_dense() makes a tensor whose products are emulated.",
+    **dict.fromkeys(["sparse", *(name for name, why in REFUSED.items() if why == _SPARSE)], _DENSE),
 }  # fmt: skip
 
 
