@@ -36,6 +36,7 @@ figures: $(VENV)/.ready ## every experiment at its full size, into runs/full
 
 gallery: $(VENV)/.ready ## draw figures/ anew, the pictures that are kept; in the pinned environment
 	@FPLAB_LANG=en $(BIN)/python -m fplab figures --out figures --pictures svg zh.svg
+	@FPLAB_LANG=en $(BIN)/python -m fplab figures --full recipes fp8_training --out figures --pictures svg zh.svg
 	@$(BIN)/python -m tests.screenshots
 
 lint: $(VENV)/.ready ## ruff and mypy

@@ -203,7 +203,7 @@ def test_nothing_is_cut_off_on_a_narrow_screen(person, shot, theme):
         cell = person.cell(f"fplab.widgets.{name}.widget")
         assert person.until(lambda cell=cell: cell.evaluate(BEYOND) < 1), f"{name}: {cell.evaluate(BEYOND)} pixels"
         person.picture(shot / f"narrow_{name}_{'dark' if dark else 'light'}.png")
-    figure = person.cell("fplab.course.figure").locator("img.fplab-figure")
+    figure = person.cell("fplab.course.figure").locator("img.fplab-figure:visible")
     assert person.until(lambda: ground(figure) == ([0x14, 0x18, 0x1F] if dark else [0xFF] * 3))
 
 
@@ -221,7 +221,7 @@ def test_no_widget_and_no_figure_hides_a_part_on_a_narrow_screen(chromium, addre
         output = person.cell(code).locator(".jp-OutputArea").first
         assert person.until(lambda output=output: output.locator("svg, img, table, b").count() > 0), code
         assert output.evaluate(HIDDEN) == [], code
-    figures = person.page.locator("img.fplab-figure")
+    figures = person.page.locator("img.fplab-figure:visible")
     assert figures.count() == 2
     for i in range(2):
         assert person.until(lambda i=i: ground(figures.nth(i)) == [0x14, 0x18, 0x1F])

@@ -56,9 +56,20 @@ def recorded_names() -> tuple[str, ...]:
 
 
 def known_to_record(names: Sequence[str] | None) -> list[str]:
-    """As :func:`known`, for experiments and parts of the hardware suite, what is most worth having first."""
-    chosen = _chosen(names, recorded_names())
+    """As :func:`known`, for experiments and parts of the hardware suite, what is most worth having first.
+
+    Of all, without those that have no cases and say why.
+    """
+    chosen = [name for name in _chosen(names, recorded_names()) if names or _asks_a_gpu(name)]
     return sorted(chosen, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+
+
+def _asks_a_gpu(name: str) -> bool:
+    """Whether an experiment has cases, or does not load, which its record says; parts of the suite have."""
+    try:
+        return name in suite.NAMES or not isinstance(load(name).cases, str)
+    except Exception:
+        return True
 
 
 def _chosen(names: Sequence[str] | None, every: Sequence[str]) -> list[str]:
