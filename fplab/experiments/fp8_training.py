@@ -296,6 +296,14 @@ def quantised(gradients: list[np.ndarray], scheme: str, fmt: str) -> tuple[float
     return relative(got, gradients), gone / sum(int(t.sum()) for t in there)
 
 
+def backward(task: Task, model: nn.Module, batch: Any, run: Any) -> None:
+    """A batch's gradients, and no others, from a forward pass inside ``run``."""
+    model.zero_grad()
+    with run:
+        loss = task.loss(model, batch)
+    loss.backward()
+
+
 def weight_gradients(
     task: Task, model: nn.Module, seed: int, params: Params, recipe: Recipe | None = None, gpu: str = "H100"
 ) -> list[np.ndarray]:
@@ -303,10 +311,7 @@ def weight_gradients(
     from ..nn import emulate
 
     (batch,) = task.batches(seed, params.learned + 1, params.learned)
-    model.zero_grad()
-    with nullcontext() if recipe is None else emulate(gpu, recipe=recipe):
-        loss = task.loss(model, batch)
-    loss.backward()
+    backward(task, model, batch, nullcontext() if recipe is None else emulate(gpu, recipe=recipe))
     named = model.named_parameters()
     return [p.grad.numpy().copy() for n, p in named if p.grad is not None and n.startswith("blocks") and p.dim() == 2]
 

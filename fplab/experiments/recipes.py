@@ -10,6 +10,7 @@ seen at this size, and what is not, is said with seeds and spread. Beside it wha
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, COMMA, joined, say
 from .base import Claims, Columns, Experiment, Tick, in_columns
-from .fp8_training import all_of, descend, relative
+from .fp8_training import all_of, backward, descend, relative
 from .outcomes import Outcome, absent, failed, passed
 from .statistics import both, equivalent, superior
 
@@ -234,10 +235,7 @@ def weight_gradients(task: Task, model: nn.Module, seed: int, steps: int, way: W
     """Of the matrices of all layers, on the next batch; delayed scaling has its history from the one before it."""
     run = emulation(way.recipe)
     for batch in task.batches(seed, steps + 1, steps - (way.name == "fp8_delayed")):
-        model.zero_grad()
-        with run:
-            loss = task.loss(model, batch)
-        loss.backward()
+        backward(task, model, batch, run)
     weights: list[Any] = [layer.weight for layer in linear(model).values()]
     return [weight.grad.numpy().copy() for weight in weights]
 
@@ -531,25 +529,26 @@ def color_of(way: Way) -> int:
 
 def layers(result: Result) -> draw.Figure:
     """Errors of gradients by layer, and what one layer alone adds to the loss."""
-    figure = draw.new_figure(8, 7.4)
-    panels: Any = figure.subplots(2, 2, height_ratios=[1.2, 1])
-    for (top, bottom), net, name in zip(panels.T, result.nets, NETS, strict=True):
+    ratios = [1.2, 1] if result.params.fresh else [1.2]  # else no layer was tried alone
+    figure = draw.new_figure(8, 7.4 * sum(ratios) / 2.2)
+    panels: Any = figure.subplots(len(ratios), 2, height_ratios=ratios, squeeze=False)
+    for (top, *below), net, name in zip(panels.T, result.nets, NETS, strict=True):
         at = np.arange(len(net.layers))
         for i, way in enumerate((BF16, EIGHT[1], EIGHT[-1], NVFP4, LAST_TOO)):
             error = 100 * net.gradients[:, WAYS.index(way)].mean(0)
             top.plot(at, error, **draw.look((5, 0, 2, 1, 3)[i]).marked, label=way.title)
         top.set(yscale="log", title=f"{name.capitalize()}: error of gradients (%)")
-        for r, way in enumerate(ALONE if result.params.fresh else ()):
+        for bottom, (r, way) in itertools.product(below, enumerate(ALONE)):
             added = 1000 * net.alone[:, r]
             bottom.bar(at + 0.4 * (r - 0.5), added.mean(0), 0.36, color=draw.look((2, 3)[r]).color,
                        label=way.title.replace("last layer too", "NVFP4"))  # fmt: skip
             bottom.vlines(at + 0.4 * (r - 0.5), added.min(0), added.max(0), color=draw.current().ink, linewidth=1)
-        bottom.set_title("One layer alone adds (nats / 1000)")
-        for ax in (top, bottom):
+            bottom.set_title("One layer alone adds (nats / 1000)")
+        for ax in (top, *below):
             ax.set_xticks(at, [short(layer) for layer in net.layers], rotation=45, ha="right")
     panels[0, 0].legend(fontsize=9, loc=(0.05, 0.16))
-    if result.params.fresh:
-        panels[1, 0].legend(fontsize=9, loc="upper left")
+    for ax in panels[1:, 0]:
+        ax.legend(fontsize=9, loc="upper left")
     return figure
 
 

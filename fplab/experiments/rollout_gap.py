@@ -24,13 +24,8 @@ from .base import Claims, Columns, Experiment, Tick, in_columns
 from .outcomes import Outcome, verdict
 from .statistics import equivalent, superior
 
-PAIRS = (
-    "bf16 and bf16",
-    "fp16 and fp16",
-    "bf16 and fp8",
-    "fp16 and fp8",
-    "bf16 and fp8, head bf16",
-)  # trainer, rollout
+# Trainer and rollout.
+PAIRS = ("bf16 and bf16", "fp16 and fp16", "bf16 and fp8", "fp16 and fp8", "bf16 and fp8, head bf16")
 FP8 = "fp8_current"
 GPU = "H100"
 

@@ -1,6 +1,6 @@
 // Products of a unit of fused blocks: LENGTH, ALIGN, KEPT, NEAREST, FLOOR, ZERO_EXPONENT, EMIN_A, EMIN_B, EMIN_C, EMIN_D,
-// EMAX_D, NAN_BITS, MINUS_ZEROS, PLUS_FROM_BELOW, OVERFLOW_MAX, WIDENED, PERIOD (blocks; 0: no promotion), SCALED,
-// NARROW (both formats have at most 5 bits of exponent).
+// EMAX_D, NAN_BITS, MINUS_ZEROS, PLUS_FROM_BELOW, OVERFLOW_MAX, WIDENED, PERIOD (blocks; 0: no promotion), NARROW (both
+// formats have at most 5 bits of exponent), COLUMNS (of a thread, which share its row of A).
 
 const int ABSENT = -(1 << 20), NO_TERM = -(1 << 19);  // as in kernels/tensorcore.py
 
@@ -54,13 +54,13 @@ DEVICE u32 deliver(i64 total, int exponent) {
 }
 
 // The block as it is defined, on 64-bit integers: y[i * n]. It reads memory again, so that the usual path has registers.
-SELDOM u32 general(const u32 *x, const u32 *y, int n, u32 c, int shift) {
+SELDOM u32 general(const u32 *x, const u32 *y, int n, u32 c) {
     int emax = ABSENT, seen = 0;
     bool minus = true;
     for (int i = 0; i < LENGTH; i++) {
         seen |= special_product(x[i], y[(u64)i * n]);
         Number a = parts(x[i], EMIN_A), b = parts(y[(u64)i * n], EMIN_B);
-        emax = larger(emax, (a.m ? a.e : ZERO_EXPONENT) + (b.m ? b.e : ZERO_EXPONENT) + shift);
+        emax = larger(emax, (a.m ? a.e : ZERO_EXPONENT) + (b.m ? b.e : ZERO_EXPONENT));
         minus = minus && (a.m == 0 || b.m == 0) && ((x[i] ^ y[(u64)i * n]) & SIGN);
     }
     if (is_nan(c)) seen |= 4;
@@ -74,14 +74,13 @@ SELDOM u32 general(const u32 *x, const u32 *y, int n, u32 c, int shift) {
     i64 total = cut(held.m, held.negative, 23 - ALIGN + emax - held.e);
     for (int i = 0; i < LENGTH; i++) {
         Number a = parts(x[i], EMIN_A), b = parts(y[(u64)i * n], EMIN_B);
-        total += cut(a.m * b.m, a.negative != b.negative, 46 - ALIGN + emax - (a.e + b.e + shift));
+        total += cut(a.m * b.m, a.negative != b.negative, 46 - ALIGN + emax - (a.e + b.e));
     }
     if (total == 0) return minus && MINUS_ZEROS ? SIGN : 0;
     return deliver(total, emax - ALIGN);
 }
 
 const int LOW = -50, HIGH = 60, NEVER = -10000;  // operands between these have products that scale inside float32
-const int COLUMNS = 4;                           // of a thread, which share its row of A
 
 DEVICE int exponent_of(u32 bits, int emin) {
     int e = larger((int)((bits & ABS) >> 23), emin + 127) - 127;
@@ -93,7 +92,7 @@ DEVICE int is_tame(int e) { return NARROW ? e <= 15 : (e == NEVER) | ((u32)(e - 
 
 // c[j] onto the block of x and column j of y, y[i * n + j]. Where no product leaves float32, a * b and its scaling are
 // exact there, and the conversion truncates as the unit does.
-DEVICE void blocks(const u32 *x, const u32 *y, int n, u32 *c, int shift, const int *shifts, int first_shift, int count) {
+DEVICE void blocks(const u32 *x, const u32 *y, int n, u32 *c) {
     int top[COLUMNS], tame[COLUMNS], at_most = 1;
     for (int j = 0; j < COLUMNS; j++) top[j] = NEVER, tame[j] = ZERO_EXPONENT == ABSENT && !MINUS_ZEROS && ALIGN <= 25;
     for (int i = 0; i < LENGTH; i++) {
@@ -109,13 +108,11 @@ DEVICE void blocks(const u32 *x, const u32 *y, int n, u32 *c, int shift, const i
     int scale[COLUMNS], part[COLUMNS];
     i64 total[COLUMNS];
     for (int j = 0; j < COLUMNS; j++) {
-        const int moved = SCALED ? shift + shifts[first_shift + j * count] : 0;
         const Number held = parts(c[j], EMIN_C);
-        const int emax = larger(top[j] + moved, held.m ? held.e : NEVER);
+        const int emax = larger(top[j], held.m ? held.e : NEVER);
         scale[j] = ALIGN - larger(emax, FLOOR);
-        const int power = scale[j] + moved;
-        tame[j] &= at_most & ((c[j] & INFINITE) != INFINITE) & (emax >= -400) & (power <= 127) & (power >= -126);
-        factor[j] = as_float((u32)(power + 127) << 23);
+        tame[j] &= at_most & ((c[j] & INFINITE) != INFINITE) & (emax >= -400) & (scale[j] <= 127) & (scale[j] >= -126);
+        factor[j] = as_float((u32)(scale[j] + 127) << 23);
         total[j] = tame[j] ? cut(held.m, held.negative, 23 - scale[j] - held.e) : 0;
     }
     for (int i = 0; i < LENGTH; i += 16) {
@@ -125,10 +122,8 @@ DEVICE void blocks(const u32 *x, const u32 *y, int n, u32 *c, int shift, const i
                 part[j] += truncated(times(times(as_float(x[h]), as_float(y[(u64)h * n + j])), factor[j]));
         for (int j = 0; j < COLUMNS; j++) total[j] += part[j];
     }
-    for (int j = 0; j < COLUMNS; j++) {
-        const int moved = SCALED ? shift + shifts[first_shift + j * count] : 0;
-        c[j] = !tame[j] ? general(x, y + j, n, c[j], moved) : total[j] ? deliver(total[j], -scale[j]) : 0;
-    }
+    for (int j = 0; j < COLUMNS; j++)
+        c[j] = !tame[j] ? general(x, y + j, n, c[j]) : total[j] ? deliver(total[j], -scale[j]) : 0;
 }
 
 DEVICE u32 sum_in_fp32(u32 x, u32 y) {
@@ -144,9 +139,8 @@ DEVICE u32 sum_of(u32 x, u32 y) {
     return deliver(n.negative ? -n.m : n.m, n.e - 23);
 }
 
-// acc += a @ b: a (m, count * LENGTH) and b (count * LENGTH, n), float32 bits; exponents of scales (m or n, count).
-// n is a multiple of COLUMNS.
-KERNEL(matmul)(const u32 *a, const u32 *b, u32 *acc, const int *shifts_a, const int *shifts_b, int m, int n, int count) {
+// acc += a @ b: a (m, count * LENGTH) and b (count * LENGTH, n), float32 bits. n is a multiple of COLUMNS.
+KERNEL(matmul)(const u32 *a, const u32 *b, u32 *acc, int m, int n, int count) {
     const u64 k = (u64)count * LENGTH;
     for (u32 at = first() * COLUMNS; at < (u32)m * (u32)n; at += stride() * COLUMNS) {
         const u32 row = at / n, column = at % n;
@@ -154,8 +148,7 @@ KERNEL(matmul)(const u32 *a, const u32 *b, u32 *acc, const int *shifts_a, const 
         for (int j = 0; j < COLUMNS; j++) c[j] = is_nan(acc[at + j]) ? NAN_BITS : acc[at + j], lower[j] = 0;
         for (int t = 0; t < count; t++) {
             const u32 *x = a + row * k + t * LENGTH, *y = b + (u64)t * LENGTH * n + column;
-            const int shift = SCALED ? shifts_a[row * count + t] : 0;
-            blocks(x, y, n, WIDENED || PERIOD ? lower : c, shift, shifts_b, column * count + t, count);
+            blocks(x, y, n, WIDENED || PERIOD ? lower : c);
             const bool ends = WIDENED ? t % 2 : PERIOD && ((t + 1) % (PERIOD ? PERIOD : 1) == 0 || t + 1 == count);
             for (int j = 0; j < COLUMNS && ends; j++) {
                 c[j] = WIDENED ? sum_of(lower[j], c[j]) : sum_in_fp32(c[j], lower[j]);

@@ -14,7 +14,7 @@ from ...tensorcore.units.block import FusedBlocks
 from . import running
 from .rounding import quantize
 
-COLUMNS = 4  # of a thread, as in blocks.h
+COLUMNS = 4  # of a thread, which share its row of A
 NAMES = {"align": "ALIGN", "kept": "KEPT", "rounding": "NEAREST", "nan": "NAN_BITS"}
 
 
@@ -48,12 +48,12 @@ def matmul(
         index = torch.from_numpy(order).to(a.device)
         x, y = x[:, index], y[index]
     y = torch.nn.functional.pad(y, (0, -n % COLUMNS))
-    acc, none = torch.zeros(m, y.shape[1], device=a.device), torch.zeros(1, dtype=torch.int32, device=a.device)
+    acc = torch.zeros(m, y.shape[1], device=a.device)
     if c is not None:
         acc[:, :n] = quantize(c, model.output)
     kernel = running.kernel("matmul", "blocks.h", _constants(model, unit.general_rule(model), promote or 0))
     count, threads = (k + short) // model.length, acc.numel() // COLUMNS
-    running.run(kernel, str(a.device), threads, x.contiguous(), y.contiguous(), acc, none, none, *acc.shape, count)
+    running.run(kernel, str(a.device), threads, x.contiguous(), y.contiguous(), acc, *acc.shape, count)
     return acc[:, :n]
 
 
@@ -66,4 +66,4 @@ def _constants(model: Model, rule: Block, promote: int) -> dict[str, int]:
     """A unit as the C++ sees it."""
     fields = {NAMES.get(name, name.upper()): int(value) for name, value in rule._asdict().items()}
     narrow = max(model.format_a.exponent_bits, model.format_b.exponent_bits) <= 5
-    return {**fields, "PERIOD": promote // model.length, "SCALED": 0, "NARROW": int(narrow)}
+    return {**fields, "PERIOD": promote // model.length, "NARROW": int(narrow), "COLUMNS": COLUMNS}

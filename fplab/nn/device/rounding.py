@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...errors import LabError, quotes_call
@@ -35,7 +36,7 @@ def quantize(
         raise LabError(f'element {at} gives NaN, and {form.name} has none; pass nan="zero" or nan="max" to replace it.')
     if opt.mode == MODES["stochastic"] and flat.numel() > PART:
         raise LabError(f"x has {flat.numel():,} elements; with a seed at most {PART:,} are rounded at once here.")
-    keys = [int(key) for key in stream_keys(seed_bits(opt.mode, seed), seed_bits(0, None))]
+    keys = [int(key) for key in stream_keys(seed_bits(opt.mode, seed), np.uint64(0))]
     kernel, out = _kernel(form, opt), torch.empty_like(flat)
     for start in range(0, flat.numel(), PART):
         part, into = flat[start : start + PART], out[start : start + PART]
