@@ -48,14 +48,9 @@ def from_fp32(name: str, factor: float, *places: int) -> Any:
     return fault
 
 
-def wrong_layers(ledger: type[data.Ledger]) -> type[data.Ledger]:
+def wrong_layers(counted: Any) -> Any:
     """Lost updates blamed on the wrong layer."""
-
-    class Faulty(ledger):  # type: ignore[misc, valid-type]
-        def by_layer(self) -> np.ndarray:
-            return super().by_layer()[:, ::-1]
-
-    return Faulty
+    return lambda *given: tuple(x[:, ::-1] for x in counted(*given))
 
 
 def uncompensated(rules: Any) -> Any:
@@ -65,7 +60,7 @@ def uncompensated(rules: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("lost updates blamed on the wrong layer", ("steps",), "data.Ledger", wrong_layers, params=TINY),
+    Mutant("lost updates blamed on the wrong layer", ("steps",), "data.counted", wrong_layers, params=TINY),
     Mutant("a compensation that is forgotten", ("steps",), "fplab.training.optimizers.precision.RULES", uncompensated,
            params=TINY),
     Mutant("a velocity that does not decay", ("steps",), "fplab.training.optimizers.programs.MOMENTUM",
@@ -96,7 +91,7 @@ globals().update(frame(master_weights, master_weights.QUICK, MUTANTS))
 
 
 def test_every_update_is_counted_and_added_up() -> None:
-    """A ledger by hand: two parameters of one layer, two steps, every one counted."""
+    """A ledger by hand: two parameters, a layer each, two steps, every one counted."""
     parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
     ledger = data.Ledger(parameters, 1)
     for _ in range(2):
@@ -104,7 +99,9 @@ def test_every_update_is_counted_and_added_up() -> None:
         ledger(parameters[1], np.float32([3]), np.float32([0.25]), np.float32([-4]))
     assert [t.tolist() for t in ledger.total] == [[1.0, 0.0], [0.5]]
     assert [p.tolist() for p in ledger.peak] == [[1.0, 2.0], [4.0]]
-    assert ledger.by_layer().tolist() == [[[1, 2]], [[1, 2]]]
+    lost, moving = data.counted(np.hstack(ledger.pairs), [2, 1])
+    assert lost.tolist() == [[1, 0], [1, 0]]
+    assert moving.tolist() == [[1, 1], [1, 1]]
 
 
 def test_a_run_repeats_to_the_bit_and_seeds_differ() -> None:

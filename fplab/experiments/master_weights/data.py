@@ -121,17 +121,16 @@ class Trained(NamedTuple):
 
 
 class Ledger:
-    """What happens to every update of a run; the observer of an optimizer.
+    """What happens to every update of a run; the observer of an optimizer of ``parameters``.
 
     ``total``: what each parameter's updates add up to, in float64, whether or not they reached the weight. ``peak``:
-    the largest magnitude each weight has had.
+    the largest magnitude each weight has had. ``pairs``: float32 (3, n) of each parameter at every counted step.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter], every: int) -> None:
         self.places = {id(p): i for i, p in enumerate(parameters)}
         self.total = [np.zeros(tuple(p.shape)) for p in parameters]
         self.peak = [np.abs(p.detach().numpy()) for p in parameters]
-        self.counts: list[np.ndarray] = []
         self.pairs: list[np.ndarray] = []
         self.every, self.calls = every, 0
 
@@ -141,15 +140,27 @@ class Ledger:
         self.total[place] += update
         np.maximum(self.peak[place], np.abs(after), out=self.peak[place])
         if self.calls // len(self.places) % self.every == 0:
-            moving = update != 0
-            self.counts.append(np.array([place, (moving & (before == after)).sum(), moving.sum()]))
             self.pairs.append(np.stack([before.ravel(), update.ravel(), after.ravel()]))
         self.calls += 1
 
-    def by_layer(self) -> np.ndarray:
-        """Lost and moving updates: int64 (counted steps, layers, 2); a layer is a weight and a bias."""
-        rows = np.stack(self.counts)[:, 1:].reshape(-1, len(self.places) // 2, 2, 2)
-        return np.asarray(rows.sum(axis=2))
+
+def counted(pairs: np.ndarray, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Lost and moving updates, int64 (counted steps, layers), of layers of so many weights and biases."""
+    before, update, after = pairs.reshape(3, -1, sum(layers))
+    moving = update != 0
+    first = np.cumsum([0, *layers[:-1]])
+    lost, moved = (np.add.reduceat(x, first, axis=1, dtype=np.int64) for x in (moving & (before == after), moving))
+    return lost, moved
+
+
+def in_one(parameters: list[Any]) -> Any:
+    """A parameter whose parts the others become: of arrays this small an optimizer's step costs as much for each."""
+    import torch
+
+    whole = torch.nn.Parameter(torch.cat([p.detach().ravel() for p in parameters]))
+    for p, part in zip(parameters, whole.detach().split([p.numel() for p in parameters]), strict=True):
+        p.data = part.view(p.shape)
+    return whole
 
 
 def whole() -> tuple[Any, Any]:
@@ -162,35 +173,39 @@ def whole() -> tuple[Any, Any]:
 
 def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained:
     """Train the network once, on one thread."""
+    import torch
+
     from ...training.loop import one_thread
     from ...training.optimizers import SGD
     from ...training.tasks import DIGITS_MLP, Batch, digits_mlp, epochs
 
     with one_thread():
         model = digits_mlp(seed, params.width)
-        parameters = list(model.parameters())
+        parts = list(model.parameters())
+        all_parts = in_one(parts)
+        parameters = parts if variant.update == "stochastic" else [all_parts]  # a word goes by its parameter's place
         optimizer = SGD(parameters, rate, params.momentum, weights=variant.weights, update=variant.update, seed=seed)
         begun = [optimizer.state[p]["master"] if variant.update == "master" else p.detach() for p in parameters]
         start = [x.numpy().astype(np.float64) for x in begun]
         optimizer.observer = ledger = Ledger(parameters, params.every)
-        steps = params.steps(rate)
+        steps, keep = params.steps(rate), params.kept(rate)
         losses = np.zeros(steps, np.float32)
         images, labels = whole()
         kept = []
         for step, index in enumerate(epochs(len(labels), params.batch, seed, steps)):
-            optimizer.zero_grad()
+            model.zero_grad()
             loss = DIGITS_MLP.loss(model, Batch(images[index], labels[index]))
             loss.backward()
-            before = held(optimizer, parameters)
+            all_parts.grad = torch.cat([p.grad.ravel() for p in parts if p.grad is not None])
+            before = held(optimizer, parameters) if step in keep else []
             optimizer.step()
-            if step in params.kept(rate):
-                gradients = np.concatenate([p.grad.numpy().ravel() for p in parameters if p.grad is not None])
-                kept.append(np.stack([*before, gradients, *held(optimizer, parameters)]))
+            if step in keep:
+                kept.append(np.stack([*before, all_parts.grad.numpy(), *held(optimizer, parameters)]))
             losses[step] = loss.item()
         drift = drifts(variant, parameters, start, ledger, optimizer)
-        lost, moving = np.moveaxis(ledger.by_layer(), -1, 0)
         pairs = np.hstack(ledger.pairs)
-        return Trained(losses, DIGITS_MLP.evaluate(model), lost, moving, drift, pairs, np.stack(kept))
+        layers = [w.numel() + b.numel() for w, b in zip(parts[::2], parts[1::2], strict=True)]
+        return Trained(losses, DIGITS_MLP.evaluate(model), *counted(pairs, layers), drift, pairs, np.stack(kept))
 
 
 def held(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
