@@ -51,8 +51,8 @@ class Gpu:
         self._torch = torch_for(device)
         self.device = self._torch.device(device)
         self._library = driver() if library is None else library
-        self._functions: dict[str, ctypes.c_void_p] = {}
-        self._modules: list[ctypes.c_void_p] = []
+        self._functions: dict[tuple[str, str], ctypes.c_void_p] = {}
+        self._modules: dict[str, ctypes.c_void_p] = {}
 
     @property
     def capability(self) -> Capability:
@@ -80,16 +80,23 @@ class Gpu:
             self._torch.cuda.synchronize()
 
     def _function(self, kernel: Kernel) -> ctypes.c_void_p:
-        if kernel.source not in self._functions:
+        asked = kernel.source, kernel.entry
+        if asked not in self._functions:
+            function, module = ctypes.c_void_p(), self._module(kernel)
+            check(self._library, "cuModuleGetFunction", ctypes.byref(function), module, kernel.entry.encode())
+            self._functions[asked] = function
+        return self._functions[asked]
+
+    def _module(self, kernel: Kernel) -> ctypes.c_void_p:
+        """The compiled source, which several kernels may share."""
+        if kernel.source not in self._modules:
             major, minor = self.capability
             binary = nvrtc.compile(kernel.source, f"sm_{major}{minor}{kernel.suffix}", kernel.name, self.cuda_major)
             self._use_context()
-            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            module = ctypes.c_void_p()
             check(self._library, "cuModuleLoadData", ctypes.byref(module), binary.cubin)
-            check(self._library, "cuModuleGetFunction", ctypes.byref(function), module, kernel.entry.encode())
-            self._modules.append(module)
-            self._functions[kernel.source] = function
-        return self._functions[kernel.source]
+            self._modules[kernel.source] = module
+        return self._modules[kernel.source]
 
     def _use_context(self) -> None:
         """Make torch's context, the device's primary one, current in this thread."""

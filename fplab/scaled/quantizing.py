@@ -56,7 +56,7 @@ def quantize(
     >>> scaled.quantize([1.0, -2.0, 500.0], "mxfp8", rule="ceil").dequantize()
     array([  1.,  -2., 512.], dtype=float32)
     """
-    found, v, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), values(x), _mode(rounding)
+    found, v, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), values(x), mode_of(rounding)
     axis = integer("axis", axis, -max(len(v.shape), 1), max(len(v.shape), 1) - 1)
     with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
         given = v.flat.astype(f32, copy=False).reshape(v.shape or (1,))
@@ -96,7 +96,7 @@ def quantize(
     return Scaled(np.asarray(back[0]).reshape(v.shape), np.asarray(back[1]), back[2], found, axis)
 
 
-def _mode(mode: str | Rounding) -> int:
+def mode_of(mode: str | Rounding) -> int:
     """The number of a rounding that kernels have."""
     found = rounding(mode)
     if found.value not in MODES:
@@ -106,22 +106,26 @@ def _mode(mode: str | Rounding) -> int:
 
 def _most(amax: Any, x: Array, scheme: Scheme) -> Array:
     """The largest magnitude of the tensor or of each row, as float32 bits, where the scheme asks for it; else none."""
-    rows = scheme.tensor == "row"
     if not scheme.tensor and scheme.block != "tensor":
-        if amax is not None:
-            raise LabError(f"amax is given, and {scheme.name} has a scale for each {scheme.block}; leave it out.")
-        return NOTHING
+        return NOTHING if amax is None else given_amax(amax, 0, scheme)
     if amax is not None:
-        given = values(amax, "amax")
-        if given.flat.size not in ({1, x.size // max(x.shape[-1], 1)} if rows else {1}) or (given.flat < 0).any():
-            wanted = "a number that is not negative" + (" for each row" if rows else "")
-            raise LabError(f"amax has shape {given.shape}; it must be {wanted}.")
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.ascontiguousarray(given.flat.astype(f32)).view(np.uint32)
-    bits, skips = x.reshape(-1).view(np.uint32), int(_rule(scheme).skips)
-    if rows:
+        return given_amax(amax, x.size // max(x.shape[-1], 1), scheme)
+    bits, skips = x.reshape(-1).view(np.uint32), int(rule_of(scheme).skips)
+    if scheme.tensor == "row":
         return np.array([kernels.maximum(row, skips) for row in bits.reshape(-1, x.shape[-1])], np.uint32)
     return np.array([max(split(lambda a, b: kernels.maximum(bits[a:b], skips), bits.size))], np.uint32)
+
+
+def given_amax(amax: Any, rows: int, scheme: Scheme) -> Array:
+    """Largest magnitudes that were given for a tensor of so many rows, as float32 bits."""
+    if not scheme.tensor and scheme.block != "tensor":
+        raise LabError(f"amax is given, and {scheme.name} has a scale for each {scheme.block}; leave it out.")
+    given, each = values(amax, "amax"), scheme.tensor == "row"
+    if given.flat.size not in ({1, rows} if each else {1}) or (given.flat < 0).any():
+        wanted = "a number that is not negative" + (" for each row" if each else "")
+        raise LabError(f"amax has shape {given.shape}; it must be {wanted}.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(given.flat.astype(f32)).view(np.uint32)
 
 
 def _fill(
@@ -135,7 +139,7 @@ def _fill(
     kernel = kernels.STOCHASTIC[random] if mode == MODES["stochastic"] else kernels.DIRECTED
     kernel = kernels.NEAREST if mode == MODES["rne"] else kernel
     signed_zero = scheme.kind != "narrow" or scheme.variant != "te"
-    numbers = _grid(scheme.element, random, mode, signed_zero), _rule(scheme), _grid(scheme.scale, 32, mode, True)
+    numbers = grid_of(scheme.element, random, mode, signed_zero), rule_of(scheme), grid_of(scheme.scale, 32, mode, True)
     up, down = second_scale(scheme, most.view(f32)) if scheme.kind == "narrow" else (ONE, ONE)
     flat = x.reshape(-1).view(np.uint32), codes.reshape(-1), scales.reshape(-1)
     fours = np.zeros(scales.size if scheme.four_over_six else 0, np.uint8)
@@ -168,10 +172,10 @@ def _bits(x: float) -> int:
 
 
 @lru_cache
-def _grid(fmt: Format, random: int, mode: int, signed_zero: bool) -> kernels.Grid:
+def grid_of(fmt: Format, random: int, mode: int, signed_zero: bool) -> kernels.Grid:
     """A format as kernels want it."""
     if fmt.bits > 8 or not fmt.zero:
-        return _grid(Format("unused", 2, 1), random, mode, signed_zero)
+        return grid_of(Format("unused", 2, 1), random, mode, signed_zero)
     f = fmt.fraction_bits
     return kernels.Grid(
         emin=_bits(fmt.smallest_normal), magic=((23 - f) << 23) + 0x400000, ulp=f << 23,
@@ -182,7 +186,7 @@ def _grid(fmt: Format, random: int, mode: int, signed_zero: bool) -> kernels.Gri
 
 
 @lru_cache
-def _rule(scheme: Scheme) -> kernels.Rule:
+def rule_of(scheme: Scheme) -> kernels.Rule:
     """A rule and a variant as numbers."""
     e, te = scheme.element, scheme.variant == "te"
     up = scheme.rule in ("ceil", "rceil")

@@ -17,7 +17,10 @@ DEVICE float as_float(u32 b) { return __uint_as_float(b); }
 DEVICE int leading_zeros(u64 m) { return __clzll(m); }
 DEVICE float times(float x, float y) { return __fmul_rn(x, y); }
 DEVICE float plus(float x, float y) { return __fadd_rn(x, y); }
+DEVICE float over(float x, float y) { return __fdiv_rn(x, y); }
 DEVICE int truncated(float x) { return __float2int_rz(x); }
+DEVICE u32 truncated_up(float x) { return __float2uint_rz(x); }
+DEVICE void raise(u32 *at, u32 value) { atomicMax(at, value); }
 #else
 #include <cmath>
 #include <cstring>
@@ -32,7 +35,10 @@ DEVICE float as_float(u32 b) { float x; std::memcpy(&x, &b, 4); return x; }
 DEVICE int leading_zeros(u64 m) { return m ? __builtin_clzll(m) : 64; }
 DEVICE float times(float x, float y) { return x * y; }
 DEVICE float plus(float x, float y) { return x + y; }
+DEVICE float over(float x, float y) { return x / y; }
 DEVICE int truncated(float x) { return (int)x; }
+DEVICE u32 truncated_up(float x) { return (u32)x; }
+DEVICE void raise(u32 *at, u32 value) { if (*at < value) *at = value; }
 
 // Every thread of every block of a grid, one after the other. Kernels know no other threads, so the order is free.
 template <class... A, std::size_t... I>
@@ -51,6 +57,7 @@ static void each(void (*kernel)(A...), u32 grid, u32 block, void **p) {
 #define HOST(name)
 #endif
 
+enum { RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC };  // kernels/rounding.py, MODES
 const u32 SIGN = 0x80000000u, ABS = 0x7FFFFFFFu, INFINITE = 0x7F800000u, QUIET = 0x00400000u;
 
 DEVICE int larger(int x, int y) { return x > y ? x : y; }
@@ -60,3 +67,11 @@ DEVICE u32 stride() { return gridDim.x * blockDim.x; }
 DEVICE bool is_nan(u32 b) { return (b & ABS) > INFINITE; }
 DEVICE bool is_infinite(u32 b) { return (b & ABS) == INFINITE; }
 DEVICE bool is_zero(u32 b) { return (b & ABS) == 0; }
+
+// kernels/rounding.py, random_word
+DEVICE u32 random_word(u32 index, u32 key0, u32 key1) {
+    u32 x = index ^ key0;
+    x ^= x >> 17, x *= 0xED5AD4BBu, x ^= x >> 11, x += key1;
+    x *= 0xAC4C1B51u, x ^= x >> 15, x *= 0x31848BABu;
+    return x ^ (x >> 14);
+}

@@ -51,7 +51,7 @@ def matmul(
     acc = torch.zeros(m, y.shape[1], device=a.device)
     if c is not None:
         acc[:, :n] = quantize(c, model.output)
-    kernel = running.kernel("matmul", "blocks.h", _constants(model, unit.general_rule(model), promote or 0))
+    kernel = running.kernel("matmul", ("blocks.h",), _constants(model, unit.general_rule(model), promote or 0))
     count, threads = (k + short) // model.length, acc.numel() // COLUMNS
     running.run(kernel, str(a.device), threads, x.contiguous(), y.contiguous(), acc, *acc.shape, count)
     return acc[:, :n]

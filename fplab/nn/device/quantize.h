@@ -1,16 +1,8 @@
 // One rounding into one format: FRACTION, EMIN, ZERO, MAX_CODE, SIGNED, SPECIALS, MODE, TO, DAZ, FTZ, NAN_TO.
 
-enum { RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC };          // kernels/rounding.py, MODES
 enum { TO_INF, TO_MAX, TO_NAN };                            // what overflow gives
 enum { NAN_ERROR, NAN_ZERO, NAN_MAX };                      // a NaN in a format without one
 enum { IEEE, LAST, NEGATIVE_ZERO, NONE };                   // Layout.specials
-
-DEVICE u32 random_word(u32 index, u32 key0, u32 key1) {
-    u32 x = index ^ key0;
-    x ^= x >> 17, x *= 0xED5AD4BBu, x ^= x >> 11, x += key1;
-    x *= 0xAC4C1B51u, x ^= x >> 15, x *= 0x31848BABu;
-    return x ^ (x >> 14);
-}
 
 DEVICE bool rounds_up(bool negative, bool odd, u64 above, u64 half, bool sticky, u64 share, u32 word) {
     if (above == 0 && !sticky) return false;

@@ -24,11 +24,12 @@ THREADS = 128  # of a block
 BLOCKS = 1 << 16  # of a grid, whose threads go on to further elements
 
 
-def kernel(entry: str, file: str, constants: Mapping[str, int]) -> Kernel:
-    """The function ``entry`` of a file, with its constants before it."""
+def kernel(entry: str, files: tuple[str, ...], constants: Mapping[str, int]) -> Kernel:
+    """The function ``entry`` of some files, with their constants before them."""
     defined = "".join(f"#define {name} ({value})\n" for name, value in constants.items())
-    text = "\n".join((SOURCES / name).read_text("utf-8") for name in ("arithmetic.h", file))
-    return Kernel(f"{file}: {' '.join(map(str, constants.values()))}", defined + text, entry, "")
+    text = "\n".join((SOURCES / name).read_text("utf-8") for name in ("arithmetic.h", *files))
+    name = f"{entry} of {files[0]}: {' '.join(map(str, constants.values()))}"
+    return Kernel(name, defined + text, entry, "")
 
 
 class Host:
@@ -37,16 +38,18 @@ class Host:
     capability: Capability = (0, 0)
 
     def __init__(self) -> None:
-        self._functions: dict[str, Any] = {}
+        self._libraries: dict[str, ctypes.CDLL] = {}
 
     def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
         """Run ``grid`` blocks of ``block`` threads, one thread after the other."""
-        if kernel.source not in self._functions:
-            self._functions[kernel.source] = self._compiled(kernel)
+        if kernel.source not in self._libraries:
+            self._libraries[kernel.source] = self._compiled(kernel)
+        function = getattr(self._libraries[kernel.source], f"{kernel.entry}_host")
+        function.argtypes, function.restype = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p], None
         values = [ctypes.c_int(x) if isinstance(x, int) else ctypes.c_void_p(x.data_ptr()) for x in arguments]
-        self._functions[kernel.source](grid, block, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
+        function(grid, block, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
 
-    def _compiled(self, kernel: Kernel) -> Any:
+    def _compiled(self, kernel: Kernel) -> ctypes.CDLL:
         found = next(filter(None, map(shutil.which, COMPILERS)), None)
         if found is None:
             raise LabError(f"tensors on the CPU need a C++ compiler here: {', '.join(COMPILERS)}; none is found.")
@@ -56,9 +59,7 @@ class Host:
             done = subprocess.run([found, *OPTIONS, str(source), "-o", str(library)], capture_output=True, text=True)
             if done.returncode:
                 raise LabError(f"{found} cannot compile {kernel.name}: {done.stderr}")
-            function = getattr(ctypes.CDLL(str(library)), f"{kernel.entry}_host")
-        function.argtypes, function.restype = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p], None
-        return function
+            return ctypes.CDLL(str(library))
 
 
 @cache
