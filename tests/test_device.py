@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorcore_cases import REGIMES, operand, powers
 from test_scaled import SQUARE, VARIED, hard, same
 
 import fplab
@@ -25,14 +26,21 @@ from fplab.plans import options
 from fplab.scaled import SCHEMES, Scheme
 from fplab.scaled import oracle as scaled_oracle
 from fplab.tensorcore import Plan, models, oracle, units
-from fplab.tensorcore.units.block import FusedBlocks
+from fplab.tensorcore.units.fma import MultiplyAdds
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 FORMATS = [f.name for f in TABLE if f.fits_float32]
-CLASSES = [m for m, *_ in models.classes() if isinstance(units.of(m), FusedBlocks) and not m.scale]
+
+
+def wide(model: models.Model) -> bool | str:
+    """Whether the exponents of products need care in float32; of what is no float there, the name."""
+    return model.a if model.a in ("int8", "fp64") else get(model.a).exponent_bits > 5
+
+
+MODELS = [m for m, *_ in models.classes()]
 # One of each kind of unit: its formats alone tell the others of a kind apart, by the exponents of their subnormals.
-KINDS = list({(m.kind, m.length, m.alignment_bits, m.kept_bits, m.rounding, get(m.a).exponent_bits > 5): m
-              for m in CLASSES}.values())  # fmt: skip
+KINDS = list({(m.kind, m.length, m.alignment_bits, m.kept_bits, m.rounding, m.scale, m.subnormals, wide(m)): m
+              for m in MODELS}.values())  # fmt: skip
 OTHERS = ({"subnormals": False, "rounding": "rtp"}, {"overflow": "saturate"}, {"overflow": "nan", "rounding": "rtz"})
 compiled = pytest.mark.skipif(not any(map(shutil.which, running.COMPILERS)), reason="there is no C++ compiler here")
 
@@ -65,43 +73,89 @@ def test_rounding_is_the_kernels(fmt: str) -> None:
         assert (bits_of(found) == expected.view(np.uint32)).all(), way
 
 
+def operands(model: models.Model, regime: str, rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
+    """a, b and c of nine by seven, and scales where there are any: of a regime, or of any size."""
+    k = 3 * model.k - 1
+    shapes = (9, k), (k, 7), (9, 7)
+    if model.a == "int8":
+        return [*(rng.integers(-128, 128, s) for s in shapes[:2]), rng.integers(-(2**31), 2**31, shapes[2])], {}
+    if model.kind == "fma":
+        given = [
+            np.ldexp(rng.standard_normal(s), rng.integers(-70, 60, s)).astype(model.a.replace("fp", "float"))
+            for s in shapes
+        ]
+        given[0][:, 1], given[1][1, :3] = 0, np.inf
+        return given, {}
+    named = zip((model.a, model.b, model.output), shapes, strict=True)
+    given = [operand(fmt, s, regime, rng).astype(np.float32) for fmt, s in named]
+    given[2][0, :4] = 0, -0.0, np.inf, np.nan
+    if model.scale is None:
+        return given, {}
+    fmt, length = model.scale
+    groups = -(-k // length)
+    e8m0 = fmt == "e8m0"
+    scales = [powers(s, rng, 120) if e8m0 else abs(operand(fmt, s, "codes", rng)) for s in ((9, groups), (groups, 7))]
+    return given, dict(zip(("scale_a", "scale_b"), scales, strict=True))
+
+
+def tensors(arrays: Any) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(x)) for x in arrays]
+
+
 @compiled
 @pytest.mark.parametrize("model", KINDS, ids=lambda m: m.name)
 def test_products_are_the_kernels_and_the_oracles(model: models.Model) -> None:
     rng = np.random.default_rng(len(model.name))
-    formats = [(f, None if get(f).has_nan else "max") for f in (model.a, model.b)]
-    for k, (low, high) in itertools.product((model.k, 3 * model.k - 5), ((-3, 3), (-140, 126))):
-        a, b, c = (np.ldexp(rng.standard_normal(s), rng.integers(low, high, s)).astype(np.float32)
-                   for s in ((9, k), (k, 7), (9, 7)))  # fmt: skip
-        a[rng.random(a.shape) < 0.2] = 0
-        if high > 3:
-            a[0, 1], b[2, 3], a[3, 0], b[0, 5] = np.inf, np.nan, -np.inf, 0
-        a, b = (fplab.quantize(v, f, overflow="saturate", nan=nan) for v, (f, nan) in zip((a, b), formats, strict=True))
-        found = bits_of(device.matmul(*map(torch.from_numpy, (a, b, c)), gpu=model))
-        assert (found == fplab.tensorcore.matmul(a, b, c, gpu=model).view(np.uint32)).all()
-        entering = fplab.quantize(c, model.output)
-        for i, j in rng.integers(0, 7, (4, 2)):
-            exact = oracle.dot(a[i], b[:, j], float(entering[i, j]), model)
-            assert found[i, j] == oracle.result_bits(exact, model)
+    regimes = REGIMES if wide(model) in (True, False) and model.kind != "fma" else REGIMES[:1]
+    for regime in regimes:
+        (a, b, c), scales = operands(model, regime, rng)
+        given = {name: torch.from_numpy(x) for name, x in scales.items()}
+        for one in (model, model.with_options(saturate=True)) if model.a == "int8" else (model,):
+            found = device.matmul(*tensors((a, b, c)), gpu=one, **given).numpy()
+            expected = fplab.tensorcore.matmul(a, b, c, gpu=one, **scales)
+            assert found.dtype == expected.dtype
+            assert found.tobytes() == expected.tobytes(), regime
+            for i, j in rng.integers(0, 7, (2, 2)):
+                pairs = list(zip(scales["scale_a"][i], scales["scale_b"][:, j], strict=True)) if scales else []
+                exact = oracle.dot(a[i], b[:, j], c[i, j], one, pairs)
+                if one.output == "int32":
+                    assert found[i, j] == exact.value
+                else:
+                    assert np.ascontiguousarray(found).view(f"u{found.itemsize}")[i, j] == oracle.result_bits(
+                        exact, one
+                    )
 
 
 @compiled
 def test_promotion_starts_the_sum_again() -> None:
-    a, b = (torch.randn(s, generator=torch.Generator().manual_seed(1)) for s in ((5, 500), (500, 6)))
-    found = device.matmul(a, b, inputs="e4m3", promote=128)
-    expected = fplab.tensorcore.matmul(a.numpy(), b.numpy(), inputs="e4m3", plan=Plan(promote=128))
-    assert (bits_of(found) == expected.view(np.uint32)).all()
-    assert (bits_of(found) != bits_of(device.matmul(a, b, inputs="e4m3"))).any()
+    rng = np.random.default_rng(1)
+    a, b = tensors(np.ldexp(rng.standard_normal(s), rng.integers(-9, 6, s)).astype("f4") for s in ((5, 500), (500, 6)))
+    for gpu, inputs in (("H100", "e4m3"), ("MI210", "fp16"), ("MI300X", "bf16"), ("B200", "mxfp8_e4m3")):
+        found = device.matmul(a, b, gpu=gpu, inputs=inputs, promote=128)
+        expected = fplab.tensorcore.matmul(a.numpy(), b.numpy(), gpu=gpu, inputs=inputs, plan=Plan(promote=128))
+        assert (bits_of(found) == expected.view(np.uint32)).all()
+        assert (bits_of(found) != bits_of(device.matmul(a, b, gpu=gpu, inputs=inputs))).any()
+
+
+@compiled
+def test_a_scale_of_few_bits_is_a_code_of_its_format() -> None:
+    """All 256 scales of E4M3 and of E8M0, NaN among them."""
+    rng = np.random.default_rng(5)
+    for inputs, fmt, size in (("nvfp4", "e4m3", 16), ("mxfp4", "e8m0", 32), ("mxfp8_e4m3", "e8m0", 32)):
+        scales = abs(fplab.decode(np.arange(256, dtype=np.uint8), fmt)).astype(np.float32)[:, None].repeat(4, 1)
+        a, b = (rng.integers(-6, 7, s).astype(np.float32) for s in ((256, 4 * size), (4 * size, 3)))
+        found = device.matmul(*tensors((a, b)), gpu="B200", inputs=inputs, scale_a=torch.from_numpy(scales))
+        expected = fplab.tensorcore.matmul(a, b, gpu="B200", inputs=inputs, scale_a=scales)
+        assert (bits_of(found) == expected.view(np.uint32)).all()
 
 
 @compiled
 def test_a_planted_fault_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (torch.randn(s, generator=torch.Generator().manual_seed(2)) for s in ((9, 64), (64, 8)))
     right = device.matmul(a, b, gpu="H100")
-    monkeypatch.setattr(products, "NAMES", {**products.NAMES, "rounding": "UNUSED"})
     made = running.kernel
     monkeypatch.setattr(
-        running, "kernel", lambda entry, file, constants: made(entry, file, {"NEAREST": 1, **constants})
+        running, "kernel", lambda entry, file, constants: made(entry, file, {**constants, "NEAREST": 1})
     )
     assert (bits_of(device.matmul(a, b, gpu="H100")) != bits_of(right)).any()
 
@@ -179,10 +233,9 @@ def kernels() -> list[Any]:
         scheme = replace(SCHEMES[name], rule="4over6" if name == "nvfp4" else "")
         made.append(scaling._Where(blocks, scheme).kernel(entry, scheme, MODES[mode]))
     for model in KINDS:
-        unit = units.of(model)
-        assert isinstance(unit, FusedBlocks)
-        constants = products._constants(model, unit.general_rule(model), 0)
-        made.append(running.kernel("matmul", ("blocks.h",), constants))
+        form = units.of(model).on_device(model)
+        assert form
+        made.append(products.kernel(model, form, 128 if form.constants.get("WIDENED") == 0 else 0))
     return made
 
 
@@ -222,8 +275,21 @@ def test_every_kernel_compiles_for_every_architecture_without_a_spill() -> None:
             "random_bits=9 is not possible",
         ),
         (lambda x: device.quantize_scaled(x[:1, :1].expand(1 << 16, 1 << 15)), "x has 2,147,483,648 elements; at most"),
-        (lambda x: device.matmul(x, x, gpu="H100", inputs="int8", output="int32"), "not computed on a device yet"),
-        (lambda x: device.matmul(x, x, gpu="MI300X"), "not computed on a device yet; allowed: fused blocks"),
+        (lambda x: device.matmul(x / 2, x, inputs="int8"), "a must hold INT8 here: integers from -128 to 127"),
+        (lambda x: device.matmul(x, x, x / 2, inputs="int8"), "c must hold INT32 here: integers from -2147483648 to"),
+        (lambda x: device.matmul(x, x, scale_a=x), "fp16 here has no block scales; use inputs such as 'mxfp8_e4m3'"),
+        (
+            lambda x: device.matmul(x, x, gpu="B200", inputs="mxfp4", scale_a=x),
+            r"scale_a has shape \(2, 2\); it must be \(2, 1\)",
+        ),
+        (
+            lambda x: device.matmul(x, x, gpu="B200", inputs="mxfp4", scale_b=x[:1] * 3),
+            "scale_b: element 0 is 3.0, which e8m0",
+        ),
+        (
+            lambda x: device.matmul(x, x, gpu="B200", inputs="mxfp4", promote=64),
+            "promote=64 needs an FP32 result of one",
+        ),
         (lambda x: device.matmul(x, x, promote=7), "promote=7 needs an FP32 result of one chain and a multiple of 16"),
         (lambda x: device.matmul(x, x[:1]), r"a is \(2, 2\) on cpu and b \(1, 2\) on cpu"),
     ],
@@ -240,3 +306,10 @@ def test_what_does_not_compile_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(LabError, match=r"tensors on the CPU need a C\+\+ compiler here: c\+\+, g\+\+, clang\+\+; none"):
         running.run(running.kernel("quantize", ("quantize.h",), {"MODE": 9}), "cpu", 1)
+
+
+def test_a_unit_without_a_form_for_devices_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MultiplyAdds, "on_device", units.Unit.on_device)
+    why = r"A100 mma.k4 fp64->fp64 is not computed on a device: fplab/tensorcore/units/fma.py says no C\+\+ for it"
+    with pytest.raises(LabError, match=why):
+        device.matmul(torch.ones(2, 2), torch.ones(2, 2), gpu="A100", inputs="fp64")

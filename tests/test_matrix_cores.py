@@ -237,3 +237,13 @@ def test_instructions_and_inputs() -> None:
     assert {m.a for m in AMD if m.gpu == "MI100"} == {"fp32", "fp16", "bf16"}
     a = np.float32([1 + 2.0**-11, 3.0])
     assert dot(a, a, gpu="MI300X", inputs="xf32") == 10  # 13 bits are dropped
+
+
+def test_a_negative_zero_is_no_subnormal_to_flush() -> None:
+    """Onto -0 comes a sum of products that are flushed to -0."""
+    model = get("MI210", "bf16")
+    a = np.full((64, model.k), 2.0**-100, np.float32)
+    found = dot(a, -a, np.full(64, -0.0, np.float32), gpu=model)
+    assert np.signbit(found).all()
+    assert oracle.dot(a[0], -a[0], -0.0, model).negative
+    assert not np.signbit(dot(a, -a, np.full(64, -(2.0**-130), np.float32), gpu=model)).any()

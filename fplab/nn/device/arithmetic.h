@@ -18,6 +18,9 @@ DEVICE int leading_zeros(u64 m) { return __clzll(m); }
 DEVICE float times(float x, float y) { return __fmul_rn(x, y); }
 DEVICE float plus(float x, float y) { return __fadd_rn(x, y); }
 DEVICE float over(float x, float y) { return __fdiv_rn(x, y); }
+DEVICE float fused(float x, float y, float z) { return __fmaf_rn(x, y, z); }
+DEVICE double fused(double x, double y, double z) { return __fma_rn(x, y, z); }
+DEVICE double as_double(u64 b) { return __longlong_as_double((i64)b); }
 DEVICE int truncated(float x) { return __float2int_rz(x); }
 DEVICE u32 truncated_up(float x) { return __float2uint_rz(x); }
 DEVICE void raise(u32 *at, u32 value) { atomicMax(at, value); }
@@ -36,6 +39,9 @@ DEVICE int leading_zeros(u64 m) { return m ? __builtin_clzll(m) : 64; }
 DEVICE float times(float x, float y) { return x * y; }
 DEVICE float plus(float x, float y) { return x + y; }
 DEVICE float over(float x, float y) { return x / y; }
+DEVICE float fused(float x, float y, float z) { return std::fma(x, y, z); }
+DEVICE double fused(double x, double y, double z) { return std::fma(x, y, z); }
+DEVICE double as_double(u64 b) { double x; std::memcpy(&x, &b, 8); return x; }
 DEVICE int truncated(float x) { return (int)x; }
 DEVICE u32 truncated_up(float x) { return (u32)x; }
 DEVICE void raise(u32 *at, u32 value) { if (*at < value) *at = value; }

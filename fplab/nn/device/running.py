@@ -28,7 +28,7 @@ def kernel(entry: str, files: tuple[str, ...], constants: Mapping[str, int]) -> 
     """The function ``entry`` of some files, with their constants before them."""
     defined = "".join(f"#define {name} ({value})\n" for name, value in constants.items())
     text = "\n".join((SOURCES / name).read_text("utf-8") for name in ("arithmetic.h", *files))
-    name = f"{entry} of {files[0]}: {' '.join(map(str, constants.values()))}"
+    name = f"{entry} of {' '.join(files)}: {' '.join(map(str, constants.values()))}"
     return Kernel(name, defined + text, entry, "")
 
 

@@ -5,7 +5,7 @@ a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` 
 """
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -50,6 +50,24 @@ class Rounded(NamedTuple):
     most: Array
     times: Array | int
     directed: bool
+
+
+class OnDevice(NamedTuple):
+    """An algorithm in C++ for GPUs: files of :mod:`fplab.nn.device`, the last of which has the kernel ``matmul``.
+
+    ``constants``: of a model, beside those that all have. ``columns``: how many of C a thread computes.
+    """
+
+    files: tuple[str, ...]
+    constants: Mapping[str, int]
+    columns: int = 4
+
+
+def ieee_constants(model: Model) -> dict[str, int]:
+    """The formats of a model for the C++, with results rounded as IEEE 754 does."""
+    a, b, d = model.format_a, model.format_b, model.format_d
+    ends = {"EMIN_A": a.emin, "EMIN_B": b.emin, "EMIN_D": d.emin, "EMAX_D": d.emax}
+    return {**ends, "KEPT": d.fraction_bits, "NEAREST": 1, "OVERFLOW_MAX": 0, "PLUS_FROM_BELOW": 0}
 
 
 class Unit:
@@ -121,6 +139,16 @@ class Unit:
         """The same for each product of a batch, of all k: a (B, M, K), b (B, K, N), c (B, M, N) contiguous."""
         for x, y, one in zip(a, b, c, strict=True):
             self.chain(model, x, y, one, np.arange(-(-x.shape[1] // model.k)), 0, None)
+
+    # --- on a device ------------------------------------------------------------------------------------------------
+
+    def on_device(self, model: Model) -> OnDevice | None:
+        """What computes it where tensors are; None where nobody has written that."""
+        return None
+
+    def arranged(self, x: Array, model: Model) -> Array:
+        """Operands (rows, K) in the order in which steps take them."""
+        return x
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from .. import engine
 from ..blocks import Block, decided, fuse, product, special
 from ..models import OPTIONS, Model
 from ..operands import Scales, nan_bits
-from . import Array, Blocks, Known, Pairs, Rounded, Rows, ScalePair, Unit, nearest
+from . import Array, Blocks, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 
 NO_SHIFTS = np.zeros(0, np.int32)
 LENGTHS = (4, 8, 16, 32, 64)  # that elimination tries
@@ -92,16 +92,12 @@ class FusedBlocks(Unit):
 
     # --- the fast product -------------------------------------------------------------------------------------------
 
-    def arranged(self, x: Array) -> Array:
-        """Operands (rows, K) in the order in which blocks take them."""
-        return x
-
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         shifts = np.zeros((a.shape[0], 0), np.int64)
         if scales:
             a, b = (_with_nan_scales(x, s, model) for x, s in zip((a, b), scales, strict=True))
             shifts = scales[0].exponents.astype(np.int64) + scales[1].exponents
-        x, y = (self.arranged(engine.whole(part, model)).view(np.uint32) for part in (a, b))
+        x, y = (self.arranged(engine.whole(part, model), model).view(np.uint32) for part in (a, b))
         rule, before = self.general_rule(model), c.copy()
         engine.share(lambda p, q: general.dot(x[p:q], y[p:q], before[p:q], shifts[p:q], c[p:q], rule), a.shape[0],
                      engine.SLOW * a.size)  # fmt: skip
@@ -113,7 +109,7 @@ class FusedBlocks(Unit):
         blocks = (instructions[:, None] * per + np.arange(per)).reshape(-1)
         if scales:
             a, b = _with_nan_scales(a, scales[0], model), _with_nan_scales(b.T, scales[1], model).T
-        a, b = self.arranged(a), self.arranged(b.T).T
+        a, b = self.arranged(a, model), self.arranged(b.T, model).T
         if self.is_fast(model) and not (self.halves and period):
             self._fast_chain(model, a[None], b[None], c[None], blocks, 2 if self.halves else period * per, scales)
             return
@@ -196,6 +192,17 @@ class FusedBlocks(Unit):
             general.matmul(x[s], y, before[s], shifts_a[s], shifts_b, c[s], rule)
 
         engine.share(run, a.shape[0], a.shape[0] * x.shape[1] * b.shape[1])
+
+    # --- on a device ------------------------------------------------------------------------------------------------
+
+    def on_device(self, model: Model) -> OnDevice:
+        return OnDevice(("terms.h", "blocks.h", "chains.h"), self.device_constants(model))
+
+    def device_constants(self, model: Model) -> dict[str, int]:
+        """The general rule as the C++ has it."""
+        fields = self.general_rule(model)._asdict()
+        named = {{"rounding": "NEAREST", "nan": "NAN_BITS"}.get(name, name.upper()): x for name, x in fields.items()}
+        return {**named, "NARROW": int(max(model.format_a.exponent_bits, model.format_b.exponent_bits) <= 5)}
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
-from . import Array, Known, Pairs, Rounded, Rows, ScalePair, Unit, nearest
+from . import Array, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 
 
 class MultiplyAdds(Unit):
@@ -35,6 +35,9 @@ class MultiplyAdds(Unit):
         total = _numbers(c)
         engine.share(lambda p, q: kernels.fma_matmul(x, y, total, p, q), a.shape[0], a.size * b.shape[1])
         _settle(c, model)
+
+    def on_device(self, model: Model) -> OnDevice:
+        return OnDevice(("multiply_adds.h",), {"DOUBLE": int(model.output == "fp64")}, 1)
 
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
         yield nearest(of.held + of.products, model.format_d)

@@ -14,7 +14,7 @@ from .. import engine
 from ..blocks import Block, Term, decided, fuse, split
 from ..models import OPTIONS, ZERO_EXPONENT, Model
 from ..operands import Scales
-from . import Array, Blocks, Factors, Known, Pairs, Rows, ScalePair, power
+from . import Array, Blocks, Factors, Known, OnDevice, Pairs, Rows, ScalePair, power
 from .block import FusedBlocks, is_usual
 
 GROUP = 16  # products of a term
@@ -83,6 +83,9 @@ class Grouped(FusedBlocks):
         rule = self.fast_rule(model, np.int8, 0)
         engine.share(lambda p, q: kernels.grouped_matmul(x, y, ma, ea, mb, eb, size, c, p, q, model.length, rule),
                      a.shape[0], a.size * b.shape[1])  # fmt: skip
+
+    def on_device(self, model: Model) -> OnDevice:
+        return OnDevice(("terms.h", "groups.h", "chains.h"), {**self.device_constants(model), "WIDENED": 0}, 2)
 
     def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:
         """A term is a group of products, aligned by its scales alone."""

@@ -12,7 +12,7 @@ from ...kernels import tensorcore_exact as kernels
 from .. import engine
 from ..blocks import Block, decided
 from ..models import Model
-from . import Array, Known, Pairs, Rounded, Rows, ScalePair, Unit
+from . import Array, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit
 
 LOW, HIGH = -(2**31), 2**31 - 1
 
@@ -53,6 +53,9 @@ class Integers(Unit):
         engine.share(
             lambda p, q: kernels.integer_matmul(x, y, c, model.k, model.saturate, p, q), a.shape[0], a.size * b.shape[1]
         )
+
+    def on_device(self, model: Model) -> OnDevice:
+        return OnDevice(("integers.h",), {"LENGTH": model.k, "SATURATE": int(model.saturate)}, 1)
 
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
         return iter(())

@@ -18,7 +18,21 @@ from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
-from . import OF_SUM, Array, Factors, Known, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest
+from . import (
+    OF_SUM,
+    Array,
+    Factors,
+    Known,
+    OnDevice,
+    Pairs,
+    Rounded,
+    Rows,
+    ScalePair,
+    Unit,
+    factors_at,
+    ieee_constants,
+    nearest,
+)
 from .block import _elements
 
 ZERO = Exact(False)
@@ -83,8 +97,12 @@ class Pairwise(Unit):
         if model.subnormals == "flushed":
             x, y = (np.where(np.abs(v) < 2.0**f.emin, np.float32(0), v) for v, f in
                     ((x, model.format_a), (y, model.format_b)))  # fmt: skip
-            total[np.abs(total) < 2.0**model.format_d.emin] = 0
+            total[(np.abs(total) < 2.0**model.format_d.emin) & (total != 0)] = 0
         return x, np.ascontiguousarray(y), total
+
+    def on_device(self, model: Model) -> OnDevice:
+        constants = {**ieee_constants(model), "FLUSHES": int(model.subnormals == "flushed")}
+        return OnDevice(("terms.h", "pairs.h", "chains.h"), constants)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

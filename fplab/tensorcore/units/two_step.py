@@ -24,7 +24,22 @@ from .. import engine
 from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
-from . import OF_SUM, Array, Factors, Known, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest, power
+from . import (
+    OF_SUM,
+    Array,
+    Factors,
+    Known,
+    OnDevice,
+    Pairs,
+    Rounded,
+    Rows,
+    ScalePair,
+    Unit,
+    factors_at,
+    ieee_constants,
+    nearest,
+    power,
+)
 from .block import _accumulators, _elements, _pack_panels, _pack_rows
 
 SUM_BITS = 31  # places below m to which the sum of products is rounded down
@@ -93,7 +108,7 @@ class TwoStep(Unit):
     # --- the fast product -------------------------------------------------------------------------------------------
 
     def arranged(self, x: Array, model: Model) -> Array:
-        """Operands (rows, K), the products of each part of a group together."""
+        """The products of each part of a group together."""
         x = engine.whole(x, model)
         if self.parts == 1:
             return x
@@ -131,6 +146,9 @@ class TwoStep(Unit):
             engine.share(lambda p, q: run(p, q, 0, panels), rows, x.size * columns)
         else:
             engine.share(lambda p, q: run(0, rows, p, q), panels, x.size * columns)
+
+    def on_device(self, model: Model) -> OnDevice:
+        return OnDevice(("terms.h", "two_steps.h", "chains.h"), {**ieee_constants(model), "PARTS": self.parts})
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Widened(FusedBlocks):
             held = held + of.products
         yield nearest(of.held + held, model.format_d)
 
-    def arranged(self, x: Array) -> Array:
+    def arranged(self, x: Array, model: Model) -> Array:
         padded = np.zeros((x.shape[0], -(-x.shape[1] // K) * K), np.float32)
         padded[:, : x.shape[1]] = x
         return padded.reshape(x.shape[0], -1, K)[:, :, ORDER].reshape(x.shape[0], -1)

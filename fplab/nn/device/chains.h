@@ -1,0 +1,41 @@
+// Chains of steps: NAN_BITS, PERIOD (steps after which the sum starts again and is added to FP32 registers; 0: never),
+// WIDENED (a step ends with every second block, to whose sum c is added), LENGTH (products of a step), SCALE, COLUMNS.
+//
+// A unit's file has step(x, y, n, left, right, c): onto c[j] the products of x[i] and y[i * n + j], with scales of this
+// row and of these columns, which are packed: the exponent times 256, and eight times the significand, or 255 for a NaN.
+
+DEVICE u32 sum_in_fp32(u32 x, u32 y) {
+    u32 bits = as_bits(plus(as_float(x), as_float(y)));
+    return is_nan(bits) ? NAN_BITS : bits;
+}
+
+// The IEEE sum of two values of the output format, to nearest.
+DEVICE u32 sum_of(u32 x, u32 y) {
+    u32 bits = sum_in_fp32(x, y);
+    if (KEPT == 23 || is_nan(bits) || is_infinite(bits) || is_zero(bits)) return bits;
+    Number n = parts(bits, -126);
+    return deliver(n.negative ? -n.m : n.m, n.e - 23);
+}
+
+// acc += a @ b: a (m, count * LENGTH) and b (count * LENGTH, n), float32 bits; scales (m, k / SCALE) and (k / SCALE, n).
+// n is a multiple of COLUMNS.
+KERNEL(matmul)(const u32 *a, const u32 *b, u32 *acc, const int *left, const int *right, int m, int n, int count) {
+    const u64 k = (u64)count * LENGTH, groups = SCALE ? k / (SCALE ? SCALE : 1) : 0;
+    for (u32 at = first() * COLUMNS; at < (u32)m * (u32)n; at += stride() * COLUMNS) {
+        const u32 row = at / n, column = at % n;
+        u32 c[COLUMNS], lower[COLUMNS];
+        for (int j = 0; j < COLUMNS; j++) c[j] = is_nan(acc[at + j]) ? NAN_BITS : acc[at + j], lower[j] = 0;
+        for (int t = 0; t < count; t++) {
+            const u32 *x = a + row * k + (u64)t * LENGTH, *y = b + (u64)t * LENGTH * n + column;
+            const u64 group = SCALE ? (u64)t * LENGTH / (SCALE ? SCALE : 1) : 0;
+            step(x, y, n, left + row * groups + group, right + group * n + column, WIDENED || PERIOD ? lower : c);
+            const bool ends = WIDENED ? t % 2 : PERIOD && ((t + 1) % (PERIOD ? PERIOD : 1) == 0 || t + 1 == count);
+            for (int j = 0; j < COLUMNS && ends; j++) {
+                c[j] = WIDENED ? sum_of(lower[j], c[j]) : sum_in_fp32(c[j], lower[j]);
+                lower[j] = 0;
+            }
+        }
+        for (int j = 0; j < COLUMNS; j++) acc[at + j] = is_nan(c[j]) ? NAN_BITS : c[j];
+    }
+}
+HOST(matmul)
