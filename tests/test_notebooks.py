@@ -13,6 +13,7 @@ from fplab.language import marked
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
+run_sync = pytest.importorskip("jupyter_core.utils").run_sync
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -121,13 +122,21 @@ def test_a_chapter_shows_a_figure_something_to_move_and_hardware():
         assert re.search(r"fplab\.(course\.figure|draw|experiments)\b", text), path.stem
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One kernel for all notebooks: what each takes is seconds of importing torch and drawing."""
+    manager = nbclient.NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3").create_kernel_manager()
+    yield manager
+    run_sync(manager.shutdown_kernel)(now=True)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_runs_and_its_numbers_hold(notebook, path, tmp_path, monkeypatch):
-    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
-    client = nbclient.NotebookClient(
-        notebook, timeout=None, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
-    )
-    client.execute()
+def test_it_runs_and_its_numbers_hold(notebook, path, tmp_path, kernel):
+    fresh = f"get_ipython().reset(); __import__('os').environ['FPLAB_PROGRESS_DIR'] = {str(tmp_path)!r}"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(fresh))  # no name of the notebook before is left
+    client = nbclient.NotebookClient(notebook, kernel, timeout=None, resources={"metadata": {"path": str(FOLDER)}})
+    client.execute(cleanup_kc=False)
+    client.kc.stop_channels()
     for cell in cells(notebook, "code"):
         said = [o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stderr"]
         assert not [text for text in said if "compiling kernels" not in text], said
