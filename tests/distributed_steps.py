@@ -1,12 +1,10 @@
-"""Three steps of a small network under a strategy of torch.distributed: ``python FILE OUT STRATEGY`` under torchrun.
+"""Three steps of a small network under a strategy of torch.distributed, as :mod:`ranks` starts it.
 
-Each rank takes its part of every batch, and for each of :data:`WHATS` trains a network anew; rank 0 writes what it
+Each rank takes its part of every batch, and for each of :data:`WHATS` trains a network anew; :func:`main` gives what it
 has. :func:`alone` is the same in one process, which takes the ranks' parts one after the other and adds their gradients
 in the order in which gloo adds them.
 """
 
-import os
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -306,24 +304,13 @@ def resumed(ranks: int, folder: str) -> dict[str, Any]:
     return found
 
 
-def main(out: str, strategy: str) -> None:
-    dist.init_process_group("gloo")
+def main(folder: str, strategy: str) -> dict[str, Any]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def own(batch: torch.Tensor) -> torch.Tensor:
         return batch if strategy in ("tensor", "pipeline") else part(batch, rank, ranks)
 
     if strategy == "checkpoint":
-        found: dict[str, Any] = resumed(ranks, out + ".saved")
-    else:
-        found = {what: train(spread(strategy, ranks), what, own) for what in WHATS}
-        found = of_stages(found) if strategy == "pipeline" else found
-    if rank == 0:
-        torch.save(found, out)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # torch's threads of gloo may outlive what they wait for
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        return resumed(ranks, f"{folder}/{ranks}")
+    found: dict[str, Any] = {what: train(spread(strategy, ranks), what, own) for what in WHATS}
+    return of_stages(found) if strategy == "pipeline" else found

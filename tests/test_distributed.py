@@ -6,70 +6,59 @@ the ranks' parts, and gives each rank its share of the bias. A pipeline adds the
 order, as one process that takes them one after the other.
 """
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import distributed_steps
 import numpy as np
 import pytest
 import torch
 from distributed_steps import WHATS, alone, batches, block, in_parts, in_slices, network
+from ranks import on_ranks
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fplab.nn import bits, emulate
-from fplab.parallel.launching import environment
 from fplab.training import AmaxScaling
 
-STEPS = distributed_steps.__file__
+STRATEGIES = ("ddp", "fsdp2", "tensor", "pipeline")
 ALONE = {"tensor": ("plain", "emulate", "optimizer", "8-bit")}  # of which one process computes the bits; else all
 
 
-@pytest.fixture(scope="module", params=[(s, n) for s in ("ddp", "fsdp2", "tensor", "pipeline") for n in (2, 4)],
-                ids=lambda p: f"{p[0]}-{p[1]}")  # fmt: skip
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int, dict[str, Any]]:
-    """A strategy, the number of its processes, and what rank 0 of them has: one launch for all that is tried in it."""
-    strategy, ranks = request.param
-    return strategy, ranks, launched(STEPS, ranks, tmp_path_factory.mktemp("distributed"), strategy)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
+    """What rank 0 has, by strategy and number of processes."""
+    folder = tmp_path_factory.mktemp("distributed")
+    jobs = [(ranks, str(folder), strategy) for strategy in (*STRATEGIES, "checkpoint") for ranks in (2, 4)]
+    results = on_ranks("distributed_steps:main", folder, *jobs)
+    return {(strategy, ranks): one for (ranks, _, strategy), one in zip(jobs, results, strict=True)}
 
 
-def launched(script: str, ranks: int, folder: Path, *arguments: str) -> Any:
-    """What rank 0 of a script's processes writes."""
-    out = folder / "found.pt"
-    start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
-             f"--nproc-per-node={ranks}", script, str(out), *arguments]  # fmt: skip
-    done = subprocess.run(start, env=environment(), capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return torch.load(out)
-
-
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("what", WHATS)
-def test_every_strategy_has_the_bits_of_one_process(ran: tuple[str, int, dict[str, Any]], what: str) -> None:
-    strategy, ranks, found = ran
-    got = found[what]
+def test_every_strategy_has_the_bits_of_one_process(found: Any, strategy: str, ranks: int, what: str) -> None:
+    run = found[strategy, ranks]
+    got = run[what]
     assert all(got["resizable"]), "numpy left its mark on the parameters"
     assert torch.isfinite(got["losses"]).all()
     if what == "watch":
         assert "weights" in got["said"]
-        assert all(map(torch.equal, got["weights"], found["plain"]["weights"])), "watching changes nothing"
+        assert all(map(torch.equal, got["weights"], run["plain"]["weights"])), "watching changes nothing"
     if what in ALONE.get(strategy, WHATS):
         one = {"tensor": lambda: in_slices(what, ranks), "pipeline": lambda: in_parts(what)}
         want = one.get(strategy, lambda: alone(strategy, what, ranks))()
         assert torch.equal(got["losses"], want["losses"])
         assert all(torch.equal(a, b) for a, b in zip(got["weights"], want["weights"], strict=True))
     if what not in ("plain", "watch"):
-        assert not torch.equal(got["weights"][0], found["plain"]["weights"][0])
+        assert not torch.equal(got["weights"][0], run["plain"]["weights"][0])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_scales_go_through_a_distributed_checkpoint(ranks: int, tmp_path: Path) -> None:
+def test_scales_go_through_a_distributed_checkpoint(found: Any, ranks: int) -> None:
     """A run that is resumed has the bits of one that never stopped, and other bits without its scales."""
-    found = launched(STEPS, ranks, tmp_path, "checkpoint")
-    assert found.pop("refused").startswith(
+    run = found["checkpoint", ranks]
+    assert run.pop("refused").startswith(
         "amaxes cannot be reduced: other ranks multiply other operands (1 operands here, 'layer 0' the first)"
     )
-    for whole, after, without in found.values():
+    for whole, after, without in run.values():
         assert all(map(torch.equal, after[0], whole[0]))
         assert after[1] == whole[1]
         assert not all(map(torch.equal, without[0], whole[0]))

@@ -6,17 +6,17 @@ The libraries are those of the extra ``families``; without them the tests are sk
 from importlib.util import find_spec
 from typing import Any
 
-import family_steps
 import pytest
 import torch
 from family_steps import FAMILIES
-from test_distributed import launched
+from ranks import on_ranks
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What every family has whose library is there, by two ranks and by one process."""
-    return launched(family_steps.__file__, 2, tmp_path_factory.mktemp("families"))
+    (found,) = on_ranks("family_steps:main", tmp_path_factory.mktemp("families"), (2,))
+    return found
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from emulated import check, random, same
+from ranks import on_ranks
 from torch import nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
@@ -21,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 from fplab import scaled, seeds
 from fplab.errors import LabError
 from fplab.nn import emulate, recipes
-from fplab.parallel.launching import environment
 from fplab.tensorcore import Plan, matmul
 
 X, G = random(32, 48), random(32, 40, seed=1)
@@ -446,30 +444,22 @@ def test_every_option_of_a_recipe_changes_bits(name: str) -> None:
     assert len(set(found)) == len(found), same_as_default
 
 
-SHARED = """
-import sys
-import torch
-from fplab.nn import emulate, recipes
-torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
-torch.manual_seed(0)
-layer, used = torch.nn.Linear(8, 8), []
-for reduced in (True, False):
-    run = emulate("H100", recipe=recipes.fp8_delayed(reduce_amax=reduced))
-    with run:
-        layer(torch.full((1, 8), 3.0 + rank)).sum().backward()
-    used.append(dict(run.state_dict()["amaxes"])["Linear 1 0 input"]["used"])
-open(sys.argv[1] + str(rank), "w").write(repr(used))
-torch.distributed.destroy_process_group()
-"""
+def amaxes() -> list[list[float]]:
+    """The input's amaxes that each rank used, whose inputs are 3 and 4: reduced over the ranks, and its own."""
+    rank = torch.distributed.get_rank()
+    layer, used = linear(), []
+    for reduced in (True, False):
+        run = emulate("H100", recipe=recipes.fp8_delayed(reduce_amax=reduced))
+        with run:
+            layer(torch.full((1, 48), 3.0 + rank)).sum().backward()
+        used.append(dict(run.state_dict()["amaxes"])["Linear 1 0 input"]["used"])
+    every: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(every, used)
+    return every
 
 
 def test_amaxes_are_those_of_all_ranks(tmp_path: Path) -> None:
-    (tmp_path / "probe.py").write_text(SHARED)
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    arguments = ["--nproc-per-node=2", str(tmp_path / "probe.py"), str(tmp_path / "used")]
-    subprocess.run([*start, *arguments], env=environment(), check=True, capture_output=True)
-    assert [(tmp_path / f"used{rank}").read_text() for rank in range(2)] == ["[4.0, 3.0]", "[4.0, 4.0]"]
+    assert on_ranks("test_nn_recipes_torch:amaxes", tmp_path, (2,)) == [[[4.0, 3.0], [4.0, 4.0]]]
 
 
 def test_results_in_a_format_of_the_recipe() -> None:

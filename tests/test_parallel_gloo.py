@@ -2,74 +2,67 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
 
 from fplab import quantize, reveal_order
 from fplab.errors import LabError
 from fplab.parallel import gloo
-from fplab.parallel.launching import environment
 
-# A process adds random rows with gloo, in every format and at several sizes; rank 0 writes the sums.
-PROBE = """
-import sys
-import numpy as np
-import torch
-import torch.distributed as dist
-rows = np.load(sys.argv[1])
-dist.init_process_group("gloo")
-rank, ranks = dist.get_rank(), dist.get_world_size()
-out = {}
-for name, dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
-    for size in (1, 5, 23, 1000, 300007):
-        x = torch.from_numpy(rows[rank, :size].copy()).to(dtype)
-        dist.all_reduce(x)
-        out[f"{name} {size} all_reduce"] = x.float().numpy()
-    x = torch.from_numpy(rows[rank, : 8 * ranks].copy()).to(dtype)
-    part = torch.empty(8, dtype=dtype)
-    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(part, x)
-    parts = [torch.empty_like(part) for _ in range(ranks)]
-    dist.all_gather(parts, part)
-    out[f"{name} {8 * ranks} reduce_scatter"] = torch.cat(parts).float().numpy()
-    x = torch.from_numpy(rows[rank, :1000].copy()).to(dtype)
-    dist.reduce(x, 0)
-    out[f"{name} 1000 reduce"] = x.float().numpy()
-try:
-    dist.all_reduce(torch.zeros(2).to(torch.float8_e4m3fn))
-    out["fp8"] = np.array("added")
-except (RuntimeError, TypeError, ValueError) as error:
-    out["fp8"] = np.array(str(error)[:200])
-if rank == 0:
-    np.savez(sys.argv[2], **out)
-dist.destroy_process_group()
-"""
+RANKS = (2, 3, 4)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_gloo_adds_around_a_ring_against_the_order_of_the_ranks(tmp_path: Path, ranks: int) -> None:
-    rows = np.random.default_rng(ranks).standard_normal((ranks, 300007)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", rows)
-    (tmp_path / "probe.py").write_text(PROBE)
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
-             f"--nproc-per-node={ranks}", str(tmp_path / "probe.py")]  # fmt: skip
-    subprocess.run(
-        [*start, str(tmp_path / "rows.npy"), str(tmp_path / "sums.npz")], env=environment(), check=True,
-        capture_output=True,
-    )  # fmt: skip
-    with np.load(tmp_path / "sums.npz") as found:
-        assert "Invalid scalar type" in str(found["fp8"])
-        for key in found.files:
-            if key == "fp8":
-                continue
-            fmt, size, _ = key.split()
-            given = quantize(rows[:, : int(size)], fmt)
-            assert np.array_equal(gloo.all_reduce(given, fmt).view(np.uint32), found[key].view(np.uint32)), key
+def rows(ranks: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(ranks).standard_normal((ranks, 300007)).astype(np.float32)
+
+
+def probe() -> dict[str, Any]:
+    """What a rank gets that adds random rows with gloo, in every format and at several sizes."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    own, out = torch.from_numpy(rows(ranks)[rank]), {}
+    for name, dtype in (("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+        for size in (1, 5, 23, 1000, 300007):
+            x = own[:size].clone().to(dtype)
+            dist.all_reduce(x)
+            out[f"{name} {size} all_reduce"] = x.float()
+        x = own[: 8 * ranks].clone().to(dtype)
+        part = torch.empty(8, dtype=dtype)
+        getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(part, x)
+        parts = [torch.empty_like(part) for _ in range(ranks)]
+        dist.all_gather(parts, part)
+        out[f"{name} {8 * ranks} reduce_scatter"] = torch.cat(parts).float()
+        x = own[:1000].clone().to(dtype)
+        dist.reduce(x, 0)
+        out[f"{name} 1000 reduce"] = x.float()
+    try:
+        dist.all_reduce(torch.zeros(2).to(torch.float8_e4m3fn))
+        refused = "added"
+    except (RuntimeError, TypeError, ValueError) as error:
+        refused = str(error)
+    return {"sums": out, "fp8": refused}
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    jobs = [(ranks,) for ranks in RANKS]
+    return dict(zip(RANKS, on_ranks("test_parallel_gloo:probe", tmp_path_factory.mktemp("gloo"), *jobs), strict=True))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_gloo_adds_around_a_ring_against_the_order_of_the_ranks(probed: dict[int, Any], ranks: int) -> None:
+    assert "Invalid scalar type" in probed[ranks]["fp8"]
+    own = rows(ranks)
+    for key, sums in probed[ranks]["sums"].items():
+        fmt, size, _ = key.split()
+        given = quantize(own[:, : int(size)], fmt)
+        assert np.array_equal(gloo.all_reduce(given, fmt).view(np.uint32), sums.numpy().view(np.uint32)), key
     if ranks > 2:  # and the test would see another order
-        assert not np.array_equal(gloo.all_reduce(rows), gloo.all_reduce(rows[::-1]))
+        assert not np.array_equal(gloo.all_reduce(own), gloo.all_reduce(own[::-1]))
 
 
 @pytest.mark.parametrize("chunk", range(4))
