@@ -76,7 +76,7 @@ cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with thre
 TORCHES ?= 2.10.0 2.15.0
 NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tests/test_quantised_models.py \
 	tests/test_fake_quantize.py tests/test_optimizer*.py tests/test_parallel*.py tests/test_distributed.py \
-	tests/test_model_families.py
+	tests/test_model_families.py tests/test_families_answered.py
 .PHONY: $(TORCHES:%=nightly-%)
 .nightly/%/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .nightly/$*

@@ -173,7 +173,11 @@ def test_sums_of_errors_against_fractions_of_python():
     real[8] = 65504
     tiny, largest, floor = 2.0**-14, 65504.0, 0.01
     out = np.empty((2, discrepancy.COLUMNS))
-    discrepancy.discrepancies(real, local, exact, tiny, largest, floor, out, 0, 2)
+    errors = np.empty(n, np.float32)
+    discrepancy.discrepancies(real, local, exact, tiny, largest, floor, errors, out, 0, 2)
+    with np.errstate(invalid="ignore"):
+        born = real - local
+    assert np.array_equal(errors, np.where(np.isfinite(born), born, 0).astype(np.float32))
     for block, rows in enumerate((slice(0, discrepancy.BLOCK), slice(discrepancy.BLOCK, n))):
         triples = [(float(r), float(x), float(e)) for r, x, e in zip(real[rows], local[rows], exact[rows], strict=True)]
         found = [t for t in triples if math.isfinite(t[2]) and math.isfinite(t[0])]
@@ -210,6 +214,16 @@ def test_each_result_is_born_and_carried():
     assert same(s.exact(z), exact)
     assert two.carried == pytest.approx(float((born * x[1]).norm() / exact.norm()), rel=1e-7)
     assert two.total == pytest.approx(float((z - exact).norm() / exact.norm()), rel=1e-12)
+
+
+def test_products_in_groups_have_exact_companions():
+    a, b = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(5)).unbind(0)
+    w, ends = torch.stack([b, -2 * b, a]), torch.tensor([2, 2, 6], dtype=torch.int32)
+    with shadow() as s:
+        out = torch._grouped_mm(a / 3, w.mT, offs=ends)
+    exact = [(a.double() / 3)[cut] @ m.double().T for cut, m in zip((slice(0, 2), slice(2, 6)), (b, a), strict=True)]
+    assert same(s.exact(out).contiguous(), torch.cat(exact))
+    assert not s.report().anew
 
 
 def test_cancellation_is_named_with_its_bits_and_operands():

@@ -15,11 +15,12 @@ COLUMNS = 10
 
 
 @jit
-def discrepancies(real, local, exact, tiny, largest, floor, out, start, stop):
+def discrepancies(real, local, exact, tiny, largest, floor, errors, out, start, stop):
     """Fill rows of ``out`` (blocks, 10) with sums over blocks ``start`` to ``stop`` of three vectors (n,).
 
     ``real``: float32 or float64, as computed. ``local``, ``exact``: float64, the exact result of the operands as they
-    were computed and of the exact operands. Columns: the squares of ``exact``, of real - local (born here) and of
+    were computed and of the exact operands. ``errors``: float32 (n,), gets what was born, 0 where that is not finite;
+    (0,): not asked for. Columns: the squares of ``exact``, of real - local (born here) and of
     real - exact (total), the products of born and total; how many are not finite though exact; that are zero though
     ``local`` is not; subnormal, below ``tiny``; at ``largest`` though ``local`` is beyond it; the largest relative
     total error of those beyond ``floor``, and where it is (-1: none).
@@ -30,6 +31,8 @@ def discrepancies(real, local, exact, tiny, largest, floor, out, start, stop):
         where = -1
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(real))):
             x, within, true = np.float64(real[i]), local[i], exact[i]
+            if len(errors):
+                errors[i] = np.float32(x - within) if np.isfinite(x - within) else np.float32(0.0)
             if not np.isfinite(true):
                 continue
             if not np.isfinite(x):
@@ -54,3 +57,18 @@ def discrepancies(real, local, exact, tiny, largest, floor, out, start, stop):
         out[block, EXACT], out[block, BORN], out[block, TOTAL] = squares, born_squares, total_squares
         out[block, TOGETHER], out[block, BROKEN], out[block, GONE] = together, broken, gone
         out[block, LOW], out[block, HIGH], out[block, WORST], out[block, WHERE] = low, high, worst, where
+
+
+@jit
+def fates(values, half, tiny, largest, start, stop):
+    """Of finite non-zero values from ``start`` to ``stop``, float32 or float64: how many there are, how many are at
+    most ``half`` in magnitude, above that but below ``tiny``, and above ``largest``."""
+    some = zero = low = high = 0
+    for i in range(start, stop):
+        size = abs(np.float64(values[i]))
+        if 0.0 < size < np.inf:
+            some += 1
+            zero += size <= half
+            low += half < size < tiny
+            high += size > largest
+    return some, zero, low, high

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
 from ..emulation.operations import base_name, name_of
 from .companions import COMPLEX, FLOATS, floating
 
@@ -33,6 +34,7 @@ _POOLS = frozenset({
     "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
     "fractional_max_pool2d", "fractional_max_pool3d",
 })  # fmt: skip
+_GROUPED = frozenset(name for name, handler in HANDLERS.items() if handler is grouped_mm)
 _MUTATES = {"native_batch_norm": (3, 4)}  # running statistics, which the schema does not say are written to
 
 
@@ -101,10 +103,21 @@ def on(
         places = 3 if "3d" in name else 2
         flat = exact.flatten(-places)
         return flat.gather(-1, indices.flatten(-places)).reshape(indices.shape), indices
+    if name in _GROUPED:
+        return _in_groups(name, value(args[0]), value(args[1]), args[2] if len(args) > 2 else kwargs.get("offs"))
     given = [widened(x) if not isinstance(x, (list, tuple)) else tree_map(widened, x) for x in args]
     if name in ("_softmax", "_log_softmax"):
         given[2] = False  # half_to_float: it is float64 already
     return func(*given, **{k: tree_map(widened, v) for k, v in kwargs.items()})
+
+
+def _in_groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
+    """Products of groups of rows by matrices, which torch has not in float64."""
+    out = grouped(a, b, offs, a.dtype)
+    for group in groups(name, a, b, offs):
+        if not group.empty:
+            out[group.place] = group.a @ group.b
+    return out
 
 
 def _chosen(name: str, func: Any, exact: Tensor, args: Any, kwargs: Any, indices: Tensor) -> Tensor:

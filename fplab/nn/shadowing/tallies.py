@@ -189,7 +189,8 @@ class Run(Layers):
     ) -> tuple[Tally, float, int]:
         """Count one result; its tally, its worst relative error and where that is."""
         tally = self._tally(where)
-        sums, worst, place = compare(real, local, exact, limits)
+        born = _like(real) if where.phase == "forward" else None
+        sums, worst, place = compare(real, local, exact, limits, born)
         tally.calls += 1
         tally.values += real.numel()
         tally.sums += sums
@@ -198,10 +199,9 @@ class Run(Layers):
         if sums[kernel.TOTAL] or sums[kernel.BROKEN] or self.companions.held(real) is not None:
             own = not held or 2 * sums[kernel.TOGETHER] > sums[kernel.TOTAL]
             self.companions.put(real, exact, relative, worst, tally if own else held[0].origin)
-        born = None
-        if where.phase == "forward" and sums[kernel.BORN]:
-            born = (real.to(local.dtype) - local).nan_to_num_(0.0, 0.0, 0.0)
-            born = born.to(torch.complex64 if born.is_complex() else torch.float32)
+        if born is not None and sums[kernel.BORN]:
+            if not (real.is_contiguous() and real.is_cpu):
+                born = torch.empty_like(real, dtype=born.dtype).copy_(born)
             self._new.append((real, born, tally, where.layer))
         return tally, worst, place
 
@@ -320,28 +320,38 @@ class Run(Layers):
             self.whole += float(((real - exact) * by).sum().real)
 
 
-def compare(real: Tensor, local: Tensor, exact: Tensor, fmt: str) -> tuple[Array, float, int]:
+def _like(real: Tensor) -> Tensor:
+    """A new contiguous tensor for the errors of a result, float32 or complex64."""
+    dtype = torch.complex64 if real.dtype in COMPLEX else torch.float32
+    return torch.empty(real.shape, dtype=dtype)
+
+
+def compare(
+    real: Tensor, local: Tensor, exact: Tensor, fmt: str, born: Tensor | None = None
+) -> tuple[Array, float, int]:
     """The sums (8,) of one result against its exact ones, the worst relative error, and its place (-1: none).
 
-    ``fmt``: a dtype or a format, by name, whose smallest normal and largest value count.
+    ``fmt``: a dtype or a format, by name, whose smallest normal and largest value count. ``born``: gets the error that
+    the operation itself made, 0 where it is not finite.
     """
     info = torch.finfo(getattr(torch, fmt)) if hasattr(torch, fmt) else None
     tiny, largest = (info.smallest_normal, info.max) if info else (2.0 ** formats.get(fmt).emin, formats.get(fmt).max)
-    flat = [_flat(x) for x in (real, local, exact)]
+    flat = [reals(x) for x in (real, local, exact)]
     floor = FLOOR * float(torch.linalg.vector_norm(exact)) / max(1.0, math.sqrt(exact.numel()))
     blocks = -(-len(flat[0]) // kernel.BLOCK)
     out = np.empty((blocks, kernel.COLUMNS))
+    errors = np.empty(0, np.float32) if born is None else reals(born)
 
     def work(start: int, stop: int) -> None:
         low, high = start // kernel.BLOCK, -(-stop // kernel.BLOCK)
-        kernel.discrepancies(*flat, tiny, float(largest), floor, out, low, high)
+        kernel.discrepancies(*flat, tiny, float(largest), floor, errors, out, low, high)
 
     split(work, len(flat[0]), unit=kernel.BLOCK)
     at = int(out[:, kernel.WORST].argmax())
     return out[:, :8].sum(0), float(out[at, kernel.WORST]), int(out[at, kernel.WHERE])
 
 
-def _flat(x: Tensor) -> Array:
+def reals(x: Tensor) -> Array:
     """Real numbers in a row, float32 or float64, without a copy where they lie so."""
     x = x.detach().resolve_conj().resolve_neg().contiguous()
     x = torch.view_as_real(x) if x.dtype in COMPLEX else x

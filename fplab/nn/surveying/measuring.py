@@ -17,12 +17,13 @@ from ... import formats
 from ...errors import LabError
 from ...kernels import discrepancy as kernel
 from ...scaled import Scaled
+from ...threads import split
 from ..emulation import emulate
 from ..emulation.operations import EMULATED, base_name
 from ..recipes import RECIPES, Recipe, get_recipe
 from ..shadowing.companions import floating
 from ..shadowing.session import Shadow
-from ..shadowing.tallies import Run, Tally
+from ..shadowing.tallies import Run, Tally, reals
 
 Loss = Callable[[nn.Module, Any], Any]
 
@@ -112,12 +113,16 @@ class Exact(Run):
 
 def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
     """How many finite non-zero values round to zero, become subnormal, or lie beyond the largest."""
-    size = x.detach().abs()
     least = 2.0 ** (fmt.emin - fmt.fraction_bits)
-    some = int(((size > 0) & size.isfinite()).sum())
-    zero = int(((size > 0) & (size <= least / 2)).sum())  # half of the least goes to zero, which is even
-    low = int(((size > 0) & (size < 2.0**fmt.emin)).sum())
-    return {"some": some, "zero": zero, "low": low - zero, "high": int(((size > fmt.max) & size.isfinite()).sum())}
+    values = reals(x)
+    half = least / 2  # goes to zero, which is even
+
+    def work(start: int, stop: int) -> tuple[int, ...]:
+        found: tuple[int, ...] = kernel.fates(values, half, 2.0**fmt.emin, float(fmt.max), start, stop)
+        return found
+
+    counts = map(sum, zip(*split(work, len(values)), strict=True))
+    return dict(zip(("some", "zero", "low", "high"), counts, strict=True))
 
 
 def _scaled_fates(x: np.ndarray, found: Scaled) -> dict[str, int]:
