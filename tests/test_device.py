@@ -14,14 +14,17 @@ import pytest
 import torch
 from tensorcore_cases import REGIMES, operand, powers
 from test_scaled import SQUARE, VARIED, hard, same
+from test_watch_counts import VALUES
 
 import fplab
 from fplab import LabError, scaled
 from fplab.formats import TABLE, get
 from fplab.hardware import nvrtc
 from fplab.kernels.rounding import MODES
-from fplab.nn import device
+from fplab.nn import device, watch
 from fplab.nn.device import products, rounding, running, scaling
+from fplab.nn.device.counting import DeviceBits
+from fplab.nn.watching import tables
 from fplab.plans import options
 from fplab.scaled import SCHEMES, Scheme
 from fplab.scaled import oracle as scaled_oracle
@@ -221,6 +224,58 @@ def test_a_given_amax_scales_in_place_of_the_own() -> None:
     assert (on_device.codes.numpy() == scaled.quantize(x, "nvfp4", amax=3.0).codes).all()
 
 
+@compiled
+def test_counts_and_prints_are_the_kernels() -> None:
+    x = torch.from_numpy(VALUES.view(np.float32))
+    for fmts in (("e5m2",), ("fp16", "bf16", "e4m3", "e5m2")):
+        here, there = (tables.Tables([get(f) for f in fmts]) for _ in range(2))
+        for shift in (0, 7, -64):
+            here.add("a", "b", DeviceBits(x), shift)
+            there.add("a", "b", VALUES, shift)
+        assert (here.merged([("a", "b")]) == there.merged([("a", "b")])).all()
+        for values in (x, x[:1], x.half(), x[:0]):
+            assert here.scan(DeviceBits(values)) == there.scan(values.float().numpy().view(np.uint32))
+    with pytest.raises(LabError, match="44 cuts are too many for a GPU; at most 43 are possible"):
+        DeviceBits(x).counts(np.arange(44, dtype=np.uint32))
+
+
+@compiled
+@pytest.mark.parametrize("loss_scale", [None, 1024.0, 1000.0])
+def test_a_watch_counts_tensors_where_they_are(monkeypatch: pytest.MonkeyPatch, loss_scale: float | None) -> None:
+    """Activations and their gradients on a device that is not there, with infinities at the end."""
+
+    def watched() -> Any:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 9), torch.nn.Tanh(), torch.nn.Linear(9, 2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler = None if loss_scale is None else torch.amp.GradScaler("cpu", loss_scale)
+        with watch(model, optimizer, scaler=scaler, every=1) as seen:
+            for factor in (1.0, 1e-30, 1e38):
+                optimizer.zero_grad()
+                loss = (model(torch.randn(7, 5) * factor) ** 2).sum()
+                (loss if scaler is None else scaler.scale(loss)).backward()
+                optimizer.step() if scaler is None else scaler.step(optimizer)
+                if scaler is not None:
+                    scaler.update()
+        return seen
+
+    plain, launched = watched(), []
+    run = running.run
+    monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(running, "run", lambda kernel, *given: (launched.append(kernel.entry), run(kernel, *given)))
+    there = watched()
+    assert {"count", "scan"} == set(launched)
+    assert there.first == plain.first
+    assert list(there._tables) == list(plain._tables)
+    for key in plain._tables:
+        assert (there._tables.merged([key]) == plain._tables.merged([key])).all(), key
+    for step, prints in plain._trail.steps.items():
+        for name, one in prints.items():
+            other = there._trail.steps[step][name]
+            assert one.digest == other.digest
+            assert one.sample.tobytes() == other.sample.tobytes()
+
+
 def kernels() -> list[Any]:
     """Some roundings and every kind of unit."""
     made = [rounding._kernel(get(f), options(get(f), m)) for f, m in (("bf16", "rne"), ("e4m3", "stochastic"))]
@@ -232,6 +287,7 @@ def kernels() -> list[Any]:
     ):
         scheme = replace(SCHEMES[name], rule="4over6" if name == "nvfp4" else "")
         made.append(scaling._Where(blocks, scheme).kernel(entry, scheme, MODES[mode]))
+    made += [running.kernel(entry, ("counts.h",), {"CUTS": 9}) for entry in ("count", "scan")]
     for model in KINDS:
         form = units.of(model).on_device(model)
         assert form

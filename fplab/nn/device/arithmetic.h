@@ -24,6 +24,9 @@ DEVICE double as_double(u64 b) { return __longlong_as_double((i64)b); }
 DEVICE int truncated(float x) { return __float2int_rz(x); }
 DEVICE u32 truncated_up(float x) { return __float2uint_rz(x); }
 DEVICE void raise(u32 *at, u32 value) { atomicMax(at, value); }
+DEVICE void add(u32 *at, u32 value) { atomicAdd(at, value); }
+#define SHARED __shared__
+#define PHASES(count) for (int phase = 0; phase < count; phase++, __syncthreads())
 #else
 #include <cmath>
 #include <cstring>
@@ -45,22 +48,31 @@ DEVICE double as_double(u64 b) { double x; std::memcpy(&x, &b, 8); return x; }
 DEVICE int truncated(float x) { return (int)x; }
 DEVICE u32 truncated_up(float x) { return (u32)x; }
 DEVICE void raise(u32 *at, u32 value) { if (*at < value) *at = value; }
+DEVICE void add(u32 *at, u32 value) { *at += value; }
+#define SHARED static thread_local
+#define PHASES(count)
+static thread_local int phase;
 
-// Every thread of every block of a grid, one after the other. Kernels know no other threads, so the order is free.
+// Every thread of every block of a grid, one after the other, and again in each phase of a block: what a barrier parts.
+// Inside a phase kernels only add to what others add to, or raise it, so the order is free.
 template <class... A, std::size_t... I>
-static void each(void (*kernel)(A...), u32 grid, u32 block, void **p, std::index_sequence<I...>) {
+static void each(void (*kernel)(A...), int phases, u32 grid, u32 block, void **p, std::index_sequence<I...>) {
     gridDim.x = grid, blockDim.x = block;
     for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)
-        for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) kernel(*(A *)p[I]...);
+        for (phase = 0; phase < phases; phase++)
+            for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) kernel(*(A *)p[I]...);
 }
 template <class... A>
-static void each(void (*kernel)(A...), u32 grid, u32 block, void **p) {
-    each(kernel, grid, block, p, std::index_sequence_for<A...>{});
+static void each(void (*kernel)(A...), int phases, u32 grid, u32 block, void **p) {
+    each(kernel, phases, grid, block, p, std::index_sequence_for<A...>{});
 }
-#define HOST(name) extern "C" void name##_host(u32 grid, u32 block, void **p) { each(name, grid, block, p); }
+#define HOST_PHASES(name, count) \
+    extern "C" void name##_host(u32 grid, u32 block, void **p) { each(name, count, grid, block, p); }
+#define HOST(name) HOST_PHASES(name, 1)
 #endif
 #ifndef HOST
 #define HOST(name)
+#define HOST_PHASES(name, count)
 #endif
 
 enum { RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC };  // kernels/rounding.py, MODES

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...errors import LabError
 from ...hardware.cuda import Gpu
 from ...hardware.instructions import Arguments, Capability, Kernel, Launcher
@@ -22,6 +24,11 @@ COMPILERS = ("c++", "g++", "clang++")
 OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared")
 THREADS = 128  # of a block
 BLOCKS = 1 << 16  # of a grid, whose threads go on to further elements
+
+
+def takes(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is where its bits are computed by a GPU."""
+    return tensor.device.type == "cuda"
 
 
 def kernel(entry: str, files: tuple[str, ...], constants: Mapping[str, int]) -> Kernel:

@@ -14,6 +14,7 @@ from torch import nn
 
 from ...errors import LabError, quotes_call
 from ...formats import FormatLike
+from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
 from .advice import Limits
 from .comparing import compare
@@ -24,7 +25,7 @@ from .parts import Parameter, Parts, other_states, parameters_of, states_of
 from .report import Report, make_report
 from .seen import GRADIENTS, Seen
 from .tables import REACH, Array
-from .tensors import bits
+from .tensors import bits, on_device
 
 FORMATS: tuple[str, ...] = ("fp16", "bf16", "e4m3", "e5m2")
 
@@ -51,7 +52,8 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     was there before the block.
 
     Memory does not grow with the number of steps: 29 kB for each kind and layer, ``keep`` times about 250 bytes for
-    each tensor of a step, and some FP32 copies of the parameters and the states. Tensors on another device are copied
+    each tensor of a step, and some FP32 copies of the parameters and the states. Of a model on a GPU,
+    outputs and their gradients are counted there (by kernels that no GPU has run yet); parameters and states are copied
     to the CPU, which takes longer. Leaving the block removes every hook. Raises :class:`LabError` for a model without
     parameters, an optimizer that owns none of them, a watch inside a watch, and a report of a run without a step.
     """
@@ -132,7 +134,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     def see(self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing) -> None:
         """A tensor of the forward or backward pass, or a state; ``made_of``: what went into it."""
-        found = bits(value)
+        found = on_device(value) or bits(value)
         if found is None or not found.size:
             if found is None:
                 self.unread.add(f"{kind} of {tensor}")
@@ -263,7 +265,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             self._tables.add_parts(kind, parts.layers, found, parts.layer_offsets)
 
     def _scanned(
-        self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array,
+        self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array | DeviceBits,
         made_of: Ingredients = nothing,
     ) -> None:  # fmt: skip
         """A tensor has been read: keep its print, and notice what is not finite."""
@@ -271,7 +273,9 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         if scanned[0] < INFINITY:
             if self._sound:
                 self._largest[kind, tensor] = self.steps, scanned[0]
-        elif self.first_kept is None and not self._pending and not (kind == "input" and masks(found)):
+            return
+        found = fetched(found)
+        if self.first_kept is None and not self._pending and not (kind == "input" and masks(found)):
             behind = self._behind(made_of)
             if kind == "updates":
                 behind = behind or self._broken_before(tensor)
@@ -342,13 +346,13 @@ def _gradient(p: Parameter) -> torch.Tensor:
     return p.tensor.grad if p.tensor.grad is not None else torch.zeros_like(p.tensor)
 
 
-def _unscaled(found: Array, scale: float) -> tuple[Array, int]:
+def _unscaled(found: Array | DeviceBits, scale: float) -> tuple[Array | DeviceBits, int]:
     """Bits and the shift by which they count as divided by a scale: exact for a power of two."""
     mantissa, exponent = math.frexp(scale)
     if mantissa == 0.5 and abs(exponent - 1) <= REACH:
         return found, exponent - 1
     with np.errstate(all="ignore"):
-        return (found.view(np.float32) * np.float32(1 / scale)).view(np.uint32), 0
+        return (fetched(found).view(np.float32) * np.float32(1 / scale)).view(np.uint32), 0
 
 
 def _rate(optimizer: Any) -> bool:

@@ -6,10 +6,12 @@ lie s binades lower and no nearer to their binade's ends. Counting by binade and
 therefore enough for every format and every power-of-two scale, and exact.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from ...errors import LabError
 from ...exact import magnitude_of
 from ...formats import Format, FormatLike
 from ...threads import split
+
+if TYPE_CHECKING:
+    from ..device.counting import DeviceBits
 
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str]  # kind, layer
@@ -126,9 +131,14 @@ class Tables:
             found = self._tables[kind, layer] = np.zeros((BINADES + 2, self.places), np.int64)
         return found
 
-    def add(self, kind: str, layer: str, bits: Array, shift: int = 0) -> None:
+    def add(self, kind: str, layer: str, bits: Array | DeviceBits, shift: int = 0) -> None:
         """Count float32 ``bits``, uint32 (n,), after division by 2**shift (at most 2**±64)."""
         table = self._table(kind, layer)
+        if not isinstance(bits, np.ndarray):  # on a GPU
+            found, first = bits.counts(self._cuts), REACH - shift
+            table[first : first + len(found) - 2] += found[:-2]
+            table[-2:] += found[-2:]
+            return
 
         def part(start: int, stop: int) -> Array:
             scratch = self._scratch if stop - start == bits.size else self._new_scratch()
@@ -150,8 +160,10 @@ class Tables:
         for i, layer in enumerate(layers):  # other layers than at first: some had no gradient then
             self.add(kind, layer, bits[offsets[i] : offsets[i + 1]])
 
-    def scan(self, bits: Array) -> tuple[int, int, int]:
+    def scan(self, bits: Array | DeviceBits) -> tuple[int, int, int]:
         """The largest magnitude's bits and two digests of float32 ``bits``."""
+        if not isinstance(bits, np.ndarray):
+            return bits.scan()
         found: tuple[int, int, int] = self._kernels.scan(bits)
         return found
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from ..bits import array, local
+from ..device import running
+from ..device.counting import MOST, DeviceBits
 
 Array = np.ndarray[Any, Any]
 _wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
@@ -60,3 +62,11 @@ def bits(tensor: torch.Tensor) -> Array | None:
 
         return np.asarray(quantize(array(values), "fp32", "odd"), np.float32).view(np.uint32)
     return array(values.float()).view(np.uint32)
+
+
+def on_device(tensor: torch.Tensor) -> DeviceBits | None:
+    """The same of a tensor on a GPU, where they stay; None for others, and for float64, which is copied."""
+    if not running.takes(tensor) or tensor.dtype is torch.float64 or tensor.is_complex():
+        return None
+    values = flat(tensor)
+    return None if values is None or not 0 < values.numel() <= MOST else DeviceBits(values)

@@ -4,13 +4,18 @@ At most ``keep`` steps stay: when there are more, every second is dropped and fr
 so that those kept are always evenly spaced over the whole run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...words import NOTHING, Text, joined
 from . import words
+
+if TYPE_CHECKING:
+    from ..device.counting import DeviceBits
 
 Array = np.ndarray[Any, Any]
 SAMPLE = 16  # values kept of a tensor, evenly spread over it
@@ -73,7 +78,7 @@ class Trail:
         """Whether this step is kept."""
         return self._now is not None
 
-    def add(self, kind: str, tensor: str, scanned: tuple[int, int, int], bits: Array) -> None:
+    def add(self, kind: str, tensor: str, scanned: tuple[int, int, int], bits: Array | DeviceBits) -> None:
         """Keep a print of a tensor: what ``scan`` found (largest, digests), and float32 bits (n,), n at least 1."""
         if self._now is None:
             return
