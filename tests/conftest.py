@@ -22,6 +22,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["FPLAB_FEW"] = "0"
 os.environ["FPLAB_PATIENCE"] = "1000"  # and nothing is said of compiling them, which a test's machine may have to do
 
+# Hundreds of processes that tests start import the package: each would translate it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell that runs the tests in the background makes them and what they start ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

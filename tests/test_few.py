@@ -131,11 +131,12 @@ def test_what_is_asked_often_gets_the_kernel(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_first_call_compiles_nothing(tmp_path: Any) -> None:
-    code = "import fplab; print(fplab.add(1, 2, 'fp16', flags=True), fplab.sum([1, 2], 'bf16'), fplab.few._left)"
-    for allowed, compiled in (("1000", False), ("0", True)):
+    several = "import fplab; print(fplab.add(1, 2, 'fp16', flags=True), fplab.sum([1, 2], 'bf16'), fplab.few._left)"
+    one = "import fplab; fplab.add(1, 2, 'fp16')"
+    for allowed, code, compiled in (("1000", several, False), ("0", one, True)):
         environment = os.environ | {"FPLAB_CACHE_DIR": str(tmp_path), "FPLAB_FEW": allowed}
         subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
         assert bool(list(tmp_path.rglob("*.nbc"))) is compiled
-    wrong = subprocess.run([sys.executable, "-c", code], env=os.environ | {"FPLAB_FEW": "many"}, capture_output=True,
+    wrong = subprocess.run([sys.executable, "-c", several], env=os.environ | {"FPLAB_FEW": "many"}, capture_output=True,
                            text=True, check=False)  # fmt: skip
     assert "FPLAB_FEW='many' is not a number of elements; allowed: 0, 1, 2, ..." in wrong.stderr

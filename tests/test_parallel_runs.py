@@ -75,14 +75,18 @@ def test_where_tensor_parallel_adds_a_bias_is_part_of_the_order(runs, ranks: int
     assert differ.mean() > 0.02
 
 
-def test_on_three_ranks_it_matters_where_gradients_are_divided() -> None:
+@pytest.fixture(scope="module")
+def three() -> dict[str, Result]:
+    return parallel.launch(("ddp", "zero1", "zero2", "zero3", "fully-shard"), 3, batch=33, steps=2, backend="gloo")
+
+
+def test_on_three_ranks_it_matters_where_gradients_are_divided(three) -> None:
     """DDP divides before the sum and fully_shard after it: a third is not exact, as a half and a quarter are."""
-    runs = parallel.launch(("ddp", "zero3", "fully-shard"), 3, batch=33, backend="gloo")
-    for name, one in runs.items():
+    for name, one in three.items():
         assert np.array_equal(one.flat.view(np.uint32), reference.same_sums(one)[0].view(np.uint32)), name
-    rows = reference.by_gloo(reference.row_layers(runs["fully-shard"].setting))
-    before, after = (reference.shares(runs["ddp"].setting, rows, divide_after=after)[0] for after in (False, True))
-    assert np.array_equal(after, runs["fully-shard"].flat)
+    rows = reference.by_gloo(reference.row_layers(three["fully-shard"].setting))
+    before, after = (reference.shares(three["ddp"].setting, rows, divide_after=after)[0] for after in (False, True))
+    assert np.array_equal(after, three["fully-shard"].flat)
     assert 0 < np.abs(after - before).max() < 1e-6
 
 
@@ -376,16 +380,11 @@ test_refusals = refusals.saying(
 # --- ZeRO, act by act -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def traced() -> dict[str, Result]:
-    return parallel.launch(("zero1", "zero2", "zero3"), 3, batch=36, steps=2, backend="gloo")
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_widget_shows_what_three_processes_did(traced, stage: int) -> None:
+def test_the_widget_shows_what_three_processes_did(three, stage: int) -> None:
     """Its recorded acts are those of the code as it is, on every rank; what is held at the update was counted."""
     ranks, acts = zero.trace(stage)
-    run = traced[f"zero{stage}"]
+    run = three[f"zero{stage}"]
     assert ranks == len(run.ranks)
     for one in run.ranks:
         assert settled(one.notes["trace"]) == [list(act) for act in acts]
@@ -395,12 +394,12 @@ def test_the_widget_shows_what_three_processes_did(traced, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_messages_of_the_acts_are_those_that_were_sent(traced, stage: int) -> None:
+def test_the_messages_of_the_acts_are_those_that_were_sent(three, stage: int) -> None:
     _, acts = zero.trace(stage)
     sizes = [max(act.held[i][0] for act in acts) for i in range(4)]
     for kind in ("all-gather", "reduce-scatter"):
         sent = 4 * sum(sizes[act.layer] for act in acts if act.what == kind)
-        assert traced[f"zero{stage}"].ranks[0].sent[kind] == 2 * sent  # of two steps
+        assert three[f"zero{stage}"].ranks[0].sent[kind] == 2 * sent  # of two steps
 
 
 def test_a_moment_of_zero_is_drawn_for_every_rank() -> None:

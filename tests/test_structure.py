@@ -160,7 +160,7 @@ def test_the_index_names_what_there_is():
 
 def test_a_long_compilation_says_how_far_it_is_and_is_cached(tmp_path):
     def told(patience: object, folder: Path) -> list[str]:
-        code = "import fplab; fplab.encode(1.0, 'fp16')"
+        code = "import fplab; assert fplab.encode(1.0, 'fp16') == 15360"
         return python(code, FPLAB_PATIENCE=str(patience), FPLAB_CACHE_DIR=str(folder)).splitlines()
 
     first = told(0, tmp_path)
@@ -174,23 +174,17 @@ def test_a_long_compilation_says_how_far_it_is_and_is_cached(tmp_path):
     assert told(0, tmp_path) == []
     assert {p.name for p in tmp_path.rglob("*.nbc")} == kept
     blocked = tmp_path / "file"
-    blocked.touch()
+    blocked.touch()  # where the cache folder should be
     assert told(0, blocked)[1] == f"fplab: compiling kernels: convert.convert, 0 of {far[0][1]} functions"
     assert told(1000, tmp_path / "patient") == []
     with pytest.raises(AssertionError, match="FPLAB_PATIENCE='soon' is not a number of seconds"):
         told("soon", tmp_path)
 
 
-def test_kernels_work_where_nothing_can_be_cached(tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("a file where the cache folder should be")
-    assert "15360" in python("import fplab; print(fplab.encode(1.0, 'fp16'))", FPLAB_CACHE_DIR=str(blocked))
-
-
 def test_an_edit_of_a_callee_in_another_file_is_noticed(tmp_path):
     """numba's own cache would go on with the old machine code here."""
     shutil.copytree(PACKAGE, tmp_path / "fplab", ignore=shutil.ignore_patterns("__pycache__"))
-    code = "import fplab, sys; print(fplab.__file__, fplab.sqrt(4.0, 'fp16'))"
+    code = "import fplab, sys; print(fplab.__file__, fplab.encode(4.0, 'fp16'))"
     environment = {"PYTHONPATH": str(tmp_path), "FPLAB_CACHE_DIR": str(tmp_path / "cache")}
 
     def run() -> str:
@@ -201,14 +195,14 @@ def test_an_edit_of_a_callee_in_another_file_is_noticed(tmp_path):
         assert str(tmp_path) in done.stdout
         return done.stdout.split()[-1]
 
-    assert run() == "2.0"
+    assert run() == "17408"
     callee = tmp_path / "fplab" / "kernels" / "rounding.py"
     text = callee.read_text(encoding="utf-8")
     right, wrong = "return with_sign(code, negative, fmt), flags", "return with_sign(code + U1, negative, fmt), flags"
     changed = text.replace(right, wrong, 1)
     assert changed != text
     callee.write_text(changed, encoding="utf-8")
-    assert run() != "2.0"
+    assert run() == "17409"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "kernels").glob("[a-z]*.py")), ids=lambda p: p.stem)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 
 from experiments.frame import Mutant, changed, frame
+from fplab import parallel
 from fplab.experiments import data_parallel
+
+
+@pytest.fixture(autouse=True, scope="module")
+def launched_once() -> Iterator[None]:
+    """The mutants are of what one process computes, and of what is read from the runs: the runs are the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "launch", functools.cache(parallel.launch))
+        yield
+
 
 TINY = data_parallel.Params(strategies=("ddp",), ranks=3, steps=1, batch=9)
 
