@@ -134,10 +134,40 @@ def test_promotion_starts_the_sum_again() -> None:
     rng = np.random.default_rng(1)
     a, b = tensors(np.ldexp(rng.standard_normal(s), rng.integers(-9, 6, s)).astype("f4") for s in ((5, 500), (500, 6)))
     for gpu, inputs in (("H100", "e4m3"), ("MI210", "fp16"), ("MI300X", "bf16"), ("B200", "mxfp8_e4m3")):
-        found = device.matmul(a, b, gpu=gpu, inputs=inputs, promote=128)
+        found = device.matmul(a, b, gpu=gpu, inputs=inputs, plan=Plan(promote=128))
         expected = fplab.tensorcore.matmul(a.numpy(), b.numpy(), gpu=gpu, inputs=inputs, plan=Plan(promote=128))
         assert (bits_of(found) == expected.view(np.uint32)).all()
         assert (bits_of(found) != bits_of(device.matmul(a, b, gpu=gpu, inputs=inputs))).any()
+
+
+PLANS = (
+    Plan(split_k=4, accumulators=2, reduction="pairwise"),
+    Plan(stream_k=3, tile=(4, 4, 64)),
+    Plan(promote=64, split_k=2),
+)
+BATCHES = (((2, 3, 5, 70), (2, 3, 70, 6), None), ((5, 70), (4, 70, 6), (6,)), ((2, 1, 5, 70), (3, 70, 6), (5, 6)),
+           ((0, 70), (70, 6), None), ((3, 0), (0, 6), None))  # fmt: skip
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("gpu", "inputs"),
+    [("H100", "fp16"), ("MI300X", "e4m3fnuz"), ("A100", "fp64"), ("A100", "int8"), ("B200", "nvfp4"), ("Ada", "e4m3")],
+)
+def test_batches_and_orders_of_k(gpu: str, inputs: str) -> None:
+    rng = np.random.default_rng(4)
+    dtype = {"int8": np.int8, "fp64": np.float64}.get(inputs, np.float32)
+    output = "fp16" if gpu == "Ada" else None
+    plans = [plan for plan in PLANS if plan.promote is None or gpu in ("H100", "MI300X")]
+    for shapes, plan in (*((s, None) for s in BATCHES), *((((9, 500), (500, 7), None), plan) for plan in plans)):
+        if inputs == "nvfp4" and len(shapes[0]) != len(shapes[1]):
+            continue  # whose scales do not broadcast
+        a, b, c = (None if s is None else (8 * rng.standard_normal(s)).astype(dtype) for s in shapes)
+        expected = fplab.tensorcore.matmul(a, b, c, gpu=gpu, inputs=inputs, output=output, plan=plan)
+        given = [None if x is None else torch.from_numpy(x) for x in (a, b, c)]
+        found = device.matmul(*given, gpu=gpu, inputs=inputs, output=output, plan=plan).numpy()
+        assert found.shape == expected.shape
+        assert found.tobytes() == expected.tobytes(), (shapes, plan)
 
 
 @compiled
@@ -343,10 +373,11 @@ def test_every_kernel_compiles_for_every_architecture_without_a_spill() -> None:
             "scale_b: element 0 is 3.0, which e8m0",
         ),
         (
-            lambda x: device.matmul(x, x, gpu="B200", inputs="mxfp4", promote=64),
-            "promote=64 needs an FP32 result of one",
+            lambda x: device.matmul(x, x, gpu="B200", inputs="mxfp4", plan=Plan(promote=64)),
+            "B200 tcgen05.k64 e2m1/e8m0x32->fp32 has none, or never",
         ),
-        (lambda x: device.matmul(x, x, promote=7), "promote=7 needs an FP32 result of one chain and a multiple of 16"),
+        (lambda x: device.matmul(x, x, plan=Plan(promote=7)), "promote=7 is no multiple of 16"),
+        (lambda x: device.matmul(x, x, plan=Plan(c="epilogue")), "a plan for a device says the order of k alone"),
         (lambda x: device.matmul(x, x[:1]), r"a is \(2, 2\) on cpu and b \(1, 2\) on cpu"),
     ],
 )

@@ -86,6 +86,14 @@ DEVICE bool is_nan(u32 b) { return (b & ABS) > INFINITE; }
 DEVICE bool is_infinite(u32 b) { return (b & ABS) == INFINITE; }
 DEVICE bool is_zero(u32 b) { return (b & ABS) == 0; }
 
+// Where element `at` of a batch of results (m, n) comes from: the row of all A's rows, the matrix of B, and its column.
+// An operand without many matrices has one for all.
+struct Place { u64 row, matrix; u32 column; };
+DEVICE Place place_of(u32 at, int m, int n, int many_a, int many_b) {
+    const u32 row = at / n, matrix = row / m;
+    return {many_a ? row : row % m, many_b ? matrix : 0, at % n};
+}
+
 // kernels/rounding.py, random_word
 DEVICE u32 random_word(u32 index, u32 key0, u32 key1) {
     u32 x = index ^ key0;

@@ -10,11 +10,13 @@ DEVICE bool lost(float x) { return is_nan(as_bits(x)); }
 DEVICE float no_number() { return as_float(NAN_BITS); }
 #endif
 
-// acc += a @ b: a (m, count) and b (count, n). Of the scales there are none.
-KERNEL(matmul)(const Real *a, const Real *b, Real *acc, const int *, const int *, int m, int n, int count) {
-    for (u32 at = first(); at < (u32)m * (u32)n; at += stride()) {
+// acc += a @ b: a (m, count) and b (count, n), as in chains.h. Of the scales there are none.
+KERNEL(matmul)(const Real *a, const Real *b, Real *acc, const int *, const int *, int m, int n, int count, int batch, int many_a, int many_b) {
+    for (u32 at = first(); at < (u32)m * (u32)n * (u32)batch; at += stride()) {
+        const Place place = place_of(at, m, n, many_a, many_b);
         Real c = acc[at];
-        for (int i = 0; i < count; i++) c = fused(a[(u64)(at / n) * count + i], b[(u64)i * n + at % n], c);
+        for (int i = 0; i < count; i++)
+            c = fused(a[place.row * count + i], b[(place.matrix * count + i) * n + place.column], c);
         acc[at] = lost(c) ? no_number() : c;
     }
 }
