@@ -42,3 +42,18 @@ def test_fp64_is_a_chain_of_multiply_adds_with_and_without_tensor_cores_for_it(g
     with emulate(gpu, inputs="fp16"):
         out = a @ b
     np.testing.assert_array_equal(out.numpy(), fplab.tensorcore.matmul(a, b, gpu="H100", inputs="fp64"))
+
+
+def test_an_fp64_sum_stays_under_a_bias_that_broadcasts_and_alpha_is_fp64() -> None:
+    x, weight = (torch.arange(48.0, dtype=torch.float64)[:n].reshape(s) for n, s in ((48, (2, 4, 6)), (24, (4, 2, 3))))
+    bias, c = x[0, 1, :4], x[0, 0, :1]
+
+    def summed() -> list[torch.Tensor]:
+        """Small integers, whose sums are exact."""
+        conv = torch.nn.functional.conv1d(x, weight, bias, groups=2)
+        return [conv, torch.baddbmm(bias, x, x.mT), torch.addmm(c, x[0, :1, 1:2], x[0, :1, 1:2], alpha=0.3, beta=0)]
+
+    plain = summed()
+    with emulate("A100"):
+        for one, other in zip(plain, summed(), strict=True):
+            assert torch.equal(one, other)

@@ -92,7 +92,7 @@ class Doubles(Floats):
 
     def epilogue(self, result: Array, c: Any, alpha: float, beta: float, model: Model) -> Array:
         with np.errstate(invalid="ignore", over="ignore"):
-            total = np.float64(beta) * self.read(c, model, result.shape, False)
+            total = np.ascontiguousarray(np.float64(beta) * self.read(c, model, result.shape, False))  # filled in place
         engine.scaled(result, float(alpha), total)
         return total
 

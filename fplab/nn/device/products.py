@@ -227,3 +227,25 @@ def packed(
     words = clamped * 256 + torch.ldexp(mantissa, exponent - clamped + 3).int()
     words = torch.where(magnitude == 0, ZERO, words)
     return torch.where(magnitude.isfinite(), words, NO_NUMBER).to(torch.int32)
+
+
+def epilogue(model: Model, result: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float) -> torch.Tensor:
+    """``alpha * result + beta * c``, as :meth:`fplab.tensorcore.accumulators.Floats.epilogue`; FP16 with 1 and 1."""
+    first, second = ((float(np.float32(x)) if model.output != "fp64" else float(x)) for x in (alpha, beta))
+    addend = torch.zeros((), device=result.device, dtype=result.dtype)
+    if c is not None:
+        addend = _entering(c, model) if beta == 1 and model.output != "fp64" else _entering(c, model) * second
+    if alpha != 1 or model.output == "fp64":
+        return settled(_fused(result, first, addend), model)
+    return settled(quantize(result + addend, model.output) if model.output == "fp16" else result + addend, model)
+
+
+def _fused(x: torch.Tensor, factor: float, y: torch.Tensor) -> torch.Tensor:
+    """``x * factor + y``, rounded once: a batch of products of one by one."""
+    total = y.expand(x.shape).clone(memory_format=torch.contiguous_format)
+    constants = {"DOUBLE": int(x.dtype == torch.float64), "NAN_BITS": 0x7FFFFFFF}
+    compiled = running.kernel("matmul", ("multiply_adds.h",), constants)
+    by = torch.full((1,), factor, dtype=x.dtype, device=x.device)
+    operands = x.contiguous(), by, total, total, total
+    running.run(compiled, str(x.device), total.numel(), *operands, 1, 1, 1, total.numel(), 1, 0)
+    return total

@@ -65,7 +65,7 @@ def _scores(
     scores = products(q, k.transpose(-1, -2), q.dtype)
     scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
-        future = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+        future = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(future, -math.inf)
     if mask is None:
         return scores

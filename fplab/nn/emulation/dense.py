@@ -14,6 +14,7 @@ import torch
 from ...errors import LabError
 from ...tensorcore.activations import activated
 from .multiply import Products
+from .where import on_cpu
 
 Marked = Callable[[torch.Tensor], str]
 Tensor = torch.Tensor
@@ -74,7 +75,8 @@ def addmm_activation(
     _checked(products.operation, a, b, (2,))
     total = products.with_addend(_product(products, marked, a, b), c, float(alpha), float(beta))
     assert products.model is not None
-    found = activated(total.numpy(), "gelu_tanh" if use_gelu else "relu", products.model)
+    array = on_cpu(total, "activations in an epilogue").numpy()
+    found = activated(array, "gelu_tanh" if use_gelu else "relu", products.model)
     return products.stored(torch.from_numpy(found), a.dtype)
 
 
@@ -101,7 +103,8 @@ def addbmm(
 def affine_grid(products: Products, marked: Marked, theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
     """The places (N, ..., dims) to which affine maps ``theta`` (N, dims, dims + 1) take the grid of ``size``."""
     dims = theta.shape[1]
-    still = torch.eye(dims, dims + 1, dtype=theta.dtype).expand(1, -1, -1)
+    still = torch.eye(dims, dims + 1, dtype=theta.dtype, device=theta.device).expand(1, -1, -1)
     grid = torch.affine_grid_generator(still, [1, *size[1:]], align_corners)  # products by 1 and 0: exact
-    places = torch.cat([grid.reshape(1, -1, dims), torch.ones(1, grid[0, ..., 0].numel(), 1, dtype=theta.dtype)], -1)
+    ones = torch.ones(1, grid[0, ..., 0].numel(), 1, dtype=theta.dtype, device=theta.device)
+    places = torch.cat([grid.reshape(1, -1, dims), ones], -1)
     return mm(products, marked, places.expand(len(theta), -1, -1), theta.mT).reshape(len(theta), *grid.shape[1:])

@@ -32,6 +32,7 @@ from ..recipes import PROMOTED
 from .multiply import Products
 from .report import Shape
 from .scaled_products import promoted, scaled_input, times
+from .where import on_cpu
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
@@ -68,7 +69,7 @@ def elements(name: str, tensor: Tensor) -> tuple[Array, str]:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
         raise LabError(f"{name} of {tensor.dtype} does not exist; allowed: {allowed}.")
     fmt = FORMATS[tensor.dtype]
-    codes = bits.array(tensor.detach().view(torch.uint8).contiguous())
+    codes = bits.array(on_cpu(tensor, f"operands of {name}").view(torch.uint8).contiguous())
     if fmt == "e2m1":
         codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 2 * codes.shape[-1])
     return values_of(codes, get(fmt)), fmt
@@ -311,7 +312,7 @@ def grouped(a: Tensor, b: Tensor, offs: Tensor | None, dtype: torch.dtype) -> Te
     batch: tuple[int, ...] = ()
     if a.dim() == b.dim():
         batch = (len(a) if a.dim() == 3 else 0 if offs is None else len(offs),)
-    return torch.zeros(*batch, a.shape[-2], b.shape[-1], dtype=dtype)
+    return torch.zeros(*batch, a.shape[-2], b.shape[-1], dtype=dtype, device=a.device)
 
 
 def _no_bias(name: str, *given: Any) -> None:

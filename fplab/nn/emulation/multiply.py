@@ -10,14 +10,11 @@ import numpy as np
 import torch
 
 from ...errors import LabError, warn
-from ...floats import quantize
 from ...formats import Rounding, get
 from ...scaled import Scaled
 from ...seeds import word
-from ...tensorcore import accumulators
-from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
-from ...tensorcore.operands import CONVERSIONS, rounded
+from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import Plan
 from .. import bits
 from ..recipes import Operand, Product, Recipe
@@ -27,6 +24,7 @@ from .run import Run
 from .scaled_products import dequantized, promoted, quantized, transform_format
 from .scaled_products import multiply as scaled_multiply
 from .settings import OWN
+from .where import Numbers, held, of, on_cpu, unscaled
 
 Array = np.ndarray[Any, Any]
 INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
@@ -49,8 +47,8 @@ class Products:
         self.done = 0
         self.weighted = False
         self.model: Model | None = None
-        self._last: tuple[torch.Tensor, Array, float] | None = None  # a result, and what it was before a factor
-        self._used: tuple[Array | Scaled, Array | Scaled, Plan] | None = None  # operands in the unit's formats
+        self._last: tuple[torch.Tensor, Numbers, float] | None = None  # a result, and what it was before a factor
+        self._used: tuple[Numbers | Scaled, Numbers | Scaled, Plan] | None = None  # operands in the unit's formats
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str] = (INPUT, INPUT)
@@ -68,19 +66,21 @@ class Products:
         else:
             result, model, factor = self._quantized(recipe, product, a, b, dtype, kinds)
         self.model = model
-        whole = result if factor == 1 else accumulators.of(model).epilogue(result, None, factor, 1.0, model)
+        where = of(a)
+        whole = result if factor == 1 else where.epilogue(model, result, None, factor, 1.0)
         shape = Shape(math.prod(result.shape[:-2]), a.shape[-2], a.shape[-1], b.shape[-1])
         self.log.product(self.place.layer, self.phase, self.operation, model, shape)
         if self.run.seen is not None and self._used is not None:
-            self.run.seen.append((model, *self._used, result))
+            x, y, plan = self._used
+            self.run.seen.append((model, where.array(x), where.array(y), plan, where.array(result)))
         self.done += 1
-        found = torch.from_numpy(whole)
+        found = where.tensor(whole)
         self._last = found, result, factor
         return found
 
     def _plain(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str]
-    ) -> tuple[Array, Model]:
+    ) -> tuple[Numbers, Model]:
         """A product of operands as they are, or times one scale each."""
         gradient = kinds[0] == GRADIENT, kinds[1] == GRADIENT
         formats = self.settings.formats(dtype, gradient)
@@ -96,7 +96,8 @@ class Products:
         y, scale_y = self._operand(b, formats[1], roles[1])
         plan = self.choice.plan.of(a.shape[-2])
         self._used = x, y, plan
-        return _unscaled(tensorcore.multiply(model, x, y, plan), scale_x, scale_y), model
+        where = of(a)
+        return unscaled(where, where.multiply(model, x, y, plan), scale_x, scale_y), model
 
     def _of(self, recipe: Recipe, kinds: tuple[str, str]) -> Product | None:
         """What a recipe does to a product of such operands; None leaves it high."""
@@ -133,7 +134,7 @@ class Products:
         dtype: str,
     ) -> Scaled:  # fmt: skip
         """An operand quantised along K."""
-        array: Array = bits.array(_on_cpu(tensor).to(torch.float32))
+        array: Array = bits.array(on_cpu(tensor, "operands of recipes").to(torch.float32))
         side, back = int(axis == -2), self.turn is not None
         amax: float | None = None
         if recipe.amax_history_len and operand.record.block == "tensor":
@@ -152,32 +153,31 @@ class Products:
         seen = None if told is None else partial(told, self.place.layer, self.phase)
         return quantized(array, operand, axis, seed, amax, dtype, seen)
 
-    def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Array, float]:
-        """An operand in its unit's format as a contiguous array, and the scale that it carries."""
-        plain = _on_cpu(tensor)
+    def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Numbers, float]:
+        """An operand in its unit's format, contiguous, and the scale that it carries."""
+        plain, where = held(tensor), of(tensor)
         if fmt in HALVES and plain.dtype == torch.float32:  # as the GPU's own copy of the operand; three times as fast
             plain = plain.to(HALVES[fmt])
         own = OWN.get(plain.dtype) == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
-        array: Array = bits.array(plain.to(wide))
+        array = where.numbers(plain.to(wide))
         if own:
             return array, 1.0
         form = get(fmt)
         if form.bits > 8:
             rounding = CONVERSIONS[self.settings.conversion] if fmt == "tf32" else Rounding.RNE
-            return rounded(array.reshape(-1), form, rounding).reshape(array.shape), 1.0
+            return where.rounded(array, form, rounding), 1.0
         scale = self._scale(role, plain)
         if scale != 1:
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                array = array * array.dtype.type(scale)
-        if self.settings.scaling is None and not self.log.warned and (beyond := int((np.abs(array) > form.max).sum())):
+            array = where.times(array, scale)
+        if self.settings.scaling is None and not self.log.warned and (beyond := int((abs(array) > form.max).sum())):
             self.log.warned = True
             warn(
-                f"{beyond:,} of {array.size:,} values of {role!r} are beyond {form.max:g}, the largest of {form.name}, "
-                "and saturate: without scaling= operands are rounded as they are. Pass one, such as "
+                f"{beyond:,} of {plain.numel():,} values of {role!r} are beyond {form.max:g}, the largest of "
+                f"{form.name}, and saturate: without scaling= operands are rounded as they are. Pass one, such as "
                 "fplab.training.AmaxScaling()."
             )
-        return np.asarray(quantize(array, fmt, overflow="saturate")), scale
+        return where.stored(array, fmt, "saturate"), scale
 
     def _scale(self, role: str, tensor: torch.Tensor) -> float:
         """The FP32 number that the scaling chooses for an operand."""
@@ -197,38 +197,18 @@ class Products:
         if alpha == 1 and (c is None or beta == 0):
             return result
         assert self.model is not None
-        addend, array = None if c is None or beta == 0 else bits.values(c), result.numpy()
+        where = of(result)
+        addend, array = None if c is None or beta == 0 else c, where.numbers(result)
         if self._last is not None and self._last[0] is result:
             _, array, factor = self._last
-            alpha = float(np.float32(alpha) * np.float32(factor))
-        return torch.from_numpy(accumulators.of(self.model).epilogue(array, addend, alpha, beta, self.model))
+            alpha = alpha if self.model.output == "fp64" else float(np.float32(alpha) * np.float32(factor))
+        return where.tensor(where.epilogue(self.model, array, addend, alpha, beta))
 
     def stored(self, result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The accumulator's values rounded once to the dtype of the result, or first to ``store`` where that is set."""
         recipe = self.choice.recipe
         store = self.settings.store or (recipe.output if recipe else None)
         if store is not None:
-            result = torch.from_numpy(np.asarray(quantize(result.numpy(), store)))
+            where = of(result)
+            result = where.tensor(where.stored(where.numbers(result), store))
         return result.to(dtype)
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without its history, which must be on the CPU."""
-    if tensor.device.type != "cpu":
-        raise LabError(f"a product of tensors on {tensor.device}; emulation runs on the CPU: move the model there.")
-    return tensor.detach()
-
-
-def _unscaled(result: Array, left: float, right: float) -> Array:
-    """A product divided by the scales of its operands: times their rounded reciprocals' product, in FP32.
-
-    Powers of two are exact, also where the factor itself would be too large or too small for FP32.
-    """
-    if left == right == 1:
-        return result
-    (x, i), (y, j) = math.frexp(left), math.frexp(right)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        if x == y == 0.5:
-            return np.asarray(np.ldexp(result, 2 - i - j))
-        one = np.float32(1)
-        return np.asarray(result * ((one / np.float32(left)) * (one / np.float32(right))))

@@ -1,0 +1,149 @@
+"""Where the numbers of a product are, and what is done to them there: arrays on the CPU, or tensors on a GPU.
+
+Both give the same bits; a GPU's are those of :mod:`fplab.nn.device`, which no GPU has run yet.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import LabError
+from ...floats import quantize
+from ...formats import Format, Rounding
+from ...tensorcore import accumulators
+from ...tensorcore import products as tensorcore
+from ...tensorcore.models import Model
+from ...tensorcore.operands import rounded
+from ...tensorcore.plan import Plan
+from .. import bits
+from ..device import running
+
+Numbers = Any  # an array, or a tensor on a GPU
+
+
+class Host:
+    """Arrays and numba's kernels."""
+
+    def numbers(self, tensor: torch.Tensor) -> Numbers:
+        """The values of a tensor of float32 or float64."""
+        return bits.array(tensor)
+
+    def tensor(self, x: Numbers) -> torch.Tensor:
+        return torch.from_numpy(x)
+
+    def rounded(self, x: Numbers, form: Format, rounding: Rounding) -> Numbers:
+        """To a format of more than 8 bits."""
+        return rounded(x.reshape(-1), form, rounding).reshape(x.shape)
+
+    def stored(self, x: Numbers, fmt: str, overflow: str | None = None) -> Numbers:
+        """Rounded to nearest."""
+        return np.asarray(quantize(x, fmt, overflow=overflow))
+
+    def times(self, x: Numbers, factor: float) -> Numbers:
+        """Times an FP32 number, in the format of ``x``."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return x * x.dtype.type(factor)
+
+    def shifted(self, x: Numbers, exponent: int) -> Numbers:
+        """Times a power of two, rounded once, whatever it is."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return np.ldexp(x, exponent)
+
+    def multiply(self, model: Model, x: Numbers, y: Numbers, plan: Plan) -> Numbers:
+        """The accumulator's values."""
+        return tensorcore.multiply(model, x, y, plan)
+
+    def epilogue(self, model: Model, result: Numbers, c: torch.Tensor | None, alpha: float, beta: float) -> Numbers:
+        """``alpha * result + beta * c``: beta * c rounded, then one fused multiply-add, in the accumulator's format."""
+        return accumulators.of(model).epilogue(result, None if c is None else bits.values(c), alpha, beta, model)
+
+    def array(self, x: Numbers) -> Numbers:
+        """As an array."""
+        return x
+
+
+class Gpu(Host):
+    """Tensors, and the kernels of :mod:`fplab.nn.device`."""
+
+    def numbers(self, tensor: torch.Tensor) -> Numbers:
+        return tensor
+
+    def tensor(self, x: Numbers) -> torch.Tensor:
+        found: torch.Tensor = x
+        return found
+
+    def rounded(self, x: Numbers, form: Format, rounding: Rounding) -> Numbers:
+        from .. import device
+
+        return device.quantize(x, form, rounding)
+
+    def stored(self, x: Numbers, fmt: str, overflow: str | None = None) -> Numbers:
+        from .. import device
+
+        return device.quantize(x, fmt, overflow=overflow)
+
+    def times(self, x: Numbers, factor: float) -> Numbers:
+        return x * factor
+
+    def shifted(self, x: Numbers, exponent: int) -> Numbers:
+        return torch.ldexp(x.double(), torch.tensor(exponent, device=x.device)).to(x.dtype)
+
+    def multiply(self, model: Model, x: Numbers, y: Numbers, plan: Plan) -> Numbers:
+        from ..device import products
+
+        return products.multiply(model, x, y, plan)
+
+    def epilogue(self, model: Model, result: Numbers, c: torch.Tensor | None, alpha: float, beta: float) -> Numbers:
+        from ..device import products
+
+        if model.output == "fp16" and (alpha != 1 or (c is not None and beta != 1)):
+            raise LabError(
+                f"alpha={alpha!r}, beta={beta!r} with sums in FP16 are not computed on a GPU; use accumulate='fp32', "
+                "or the CPU."
+            )
+        return products.epilogue(model, result, c, alpha, beta)
+
+    def array(self, x: Numbers) -> Numbers:
+        return x.cpu().numpy()
+
+
+HOST, GPU = Host(), Gpu()
+
+
+def of(tensor: torch.Tensor) -> Host:
+    """Where a tensor's products are computed."""
+    return GPU if running.takes(tensor) else HOST
+
+
+def held(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without its history, which must be on the CPU or on a GPU that kernels are launched on."""
+    if tensor.device.type != "cpu" and not running.takes(tensor):
+        raise LabError(
+            f"a product of tensors on {tensor.device}; emulation runs on the CPU and on CUDA: move the model there."
+        )
+    return tensor.detach()
+
+
+def on_cpu(tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """A tensor without its history, which must be on the CPU."""
+    if of(tensor) is GPU or tensor.device.type != "cpu":
+        raise LabError(f"{what} of tensors on {tensor.device} are not emulated there; move the model to the CPU.")
+    return tensor.detach()
+
+
+def unscaled(where: Host, result: Numbers, left: float, right: float) -> Numbers:
+    """A product divided by the scales of its operands: times their rounded reciprocals' product, in FP32.
+
+    Powers of two are exact, also where the factor itself would be too large or too small for FP32.
+    """
+    if left == right == 1:
+        return result
+    (x, i), (y, j) = math.frexp(left), math.frexp(right)
+    if x == y == 0.5:
+        return where.shifted(result, 2 - i - j)
+    with np.errstate(over="ignore", under="ignore"):
+        return where.times(result, float((np.float32(1) / np.float32(left)) * (np.float32(1) / np.float32(right))))

@@ -1,0 +1,162 @@
+"""Emulation where tensors are on a GPU: the same bits by a device that is not there, and no tensor leaves it.
+
+The device is this machine's CPU running the GPU's C++ (as in test_device.py), or one of torch's that has no memory.
+No GPU has run it.
+"""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fplab import LabError
+from fplab.nn import device, emulate
+from fplab.nn.device import products, running
+from fplab.nn.emulation import modes, where
+from fplab.tensorcore import Plan, models
+from fplab.training import AmaxScaling
+
+compiled = pytest.mark.skipif(not any(map(shutil.which, running.COMPILERS)), reason="there is no C++ compiler here")
+
+
+class Block(nn.Module):
+    """A convolution, attention, products with addends and factors, and batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 8, 3, groups=2)
+        self.mixed = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.last = nn.Linear(8, 3)
+        self.times = 0.3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).flatten(2).mT
+        x = x + self.mixed(x, x, x, need_weights=True)[0]
+        x = torch.baddbmm(x, x @ x.mT, x, beta=0.5, alpha=self.times) if self.times != 1 else x
+        return self.last(nn.functional.gelu(x))
+
+
+def gradients(dtype: torch.dtype, **settings: Any) -> list[torch.Tensor]:
+    """The output and all gradients of a pass."""
+    torch.manual_seed(5)
+    model, x = Block().to(dtype), torch.randn(3, 2, 6, 5).to(dtype)
+    if settings.get("accumulate") == "fp16":
+        model.times = 1
+    with emulate(**settings):
+        out = model(x)
+        out.square().mean().backward()
+    return [out.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("dtype", "settings"),
+    [
+        (torch.float32, {"gpu": "H100"}),
+        (torch.bfloat16, {"gpu": "A100", "store": "bf16"}),
+        (torch.float16, {"gpu": "H100", "accumulate": "fp16"}),
+        (torch.float64, {"gpu": "A100"}),
+        (torch.float32, {"gpu": "MI300X", "inputs": "tf32", "conversion": "truncate"}),
+        (torch.float32, {"gpu": "MI210", "inputs": "bf16", "plan": Plan(split_k=2)}),
+        (torch.float32, {"gpu": "H100", "inputs": "e4m3", "gradients": "e5m2", "plan": Plan(promote=32)}),
+        (torch.float32, {"gpu": "H100", "inputs": "e4m3", "scaling": AmaxScaling}),
+    ],
+)
+def test_a_pass_has_the_bits_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, settings: dict[str, Any]
+) -> None:
+    def passed() -> list[torch.Tensor]:
+        made = {name: x() if name == "scaling" else x for name, x in settings.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return gradients(dtype, **made)
+
+    here, launched, run = passed(), [], running.run
+    monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(running, "run", lambda kernel, *given: (launched.append(kernel.entry), run(kernel, *given)))
+    there = passed()
+    assert launched.count("matmul") > 10
+    assert len(here) == len(there) > 8
+    for one, other in zip(here, there, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """A GPU of tensors without memory, torch's "meta", which do not mix with the CPU's: where each kernel's were."""
+    found: list[set[str]] = []
+
+    def launch(kernel: Any, device: str, elements: int, *given: Any) -> None:
+        found.append({str(x.device) for x in given if isinstance(x, torch.Tensor)} | {device})
+
+    monkeypatch.setattr(running, "run", launch)
+    monkeypatch.setattr(running, "takes", lambda tensor: tensor.device.type == "meta")
+    monkeypatch.setattr(modes, "_abstract", lambda args: False)
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"store": "bf16"}, {"inputs": "tf32"}, {"plan": Plan(split_k=2)}])
+def test_no_tensor_of_a_model_leaves_the_device(launched: list[set[str]], settings: dict[str, Any]) -> None:
+    with torch.device("meta"):
+        model = Block()
+    with emulate("H100", **settings):
+        out = model(torch.randn(3, 2, 6, 5, device="meta"))
+        out.square().mean().backward()
+    assert out.device.type == "meta"
+    assert all(p.grad is not None and p.grad.device.type == "meta" for p in model.parameters())
+    assert len(launched) > 20
+    assert all(devices == {"meta"} for devices in launched)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: device.quantize_scaled(x, "nvfp4").dequantize(),
+        lambda x: device.quantize_scaled(x, "mxfp8", 0, rounding="stochastic", seed=1).dequantize(),
+        lambda x: device.matmul(x, x.mT, x[0], plan=Plan(stream_k=2, tile=(16, 16, 16))),
+        lambda x: device.matmul(x, x.mT, gpu="H100", inputs="e4m3", instruction="mma"),
+        lambda x: products.multiply(models.get("B200", "mxfp8_e4m3"), x, x.mT, scales=(x[:, :2].int(), x[:2].int())),
+        lambda x: where.GPU.epilogue(models.get("H100"), x, x[0], 2.0, 3.0),
+        lambda x: where.unscaled(where.GPU, x, 4.0, 0.5),
+    ],
+)
+def test_no_tensor_leaves_the_device(launched: list[set[str]], call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    found = call(torch.empty(33, 33, device="meta"))
+    assert found.device.type == "meta"
+    assert found.shape == (33, 33)
+    assert all(devices == {"meta"} for devices in launched)
+
+
+@pytest.mark.parametrize(
+    ("settings", "call", "why"),
+    [
+        (
+            {"gpu": "B200", "recipe": "mxfp8"},
+            lambda x: nn.Linear(4, 4)(x),
+            "operands of recipes of tensors on cpu are not",
+        ),
+        (
+            {"accumulate": "fp16"},
+            lambda x: torch.addmm(x, x, x, alpha=2),
+            "alpha=2.0, beta=1.0 with sums in FP16 are not",
+        ),
+        ({}, lambda x: torch._addmm_activation(x[0], x, x), "activations in an epilogue of tensors on cpu are not"),
+    ],
+)
+@compiled
+def test_what_a_gpu_does_not_do_is_refused(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], call: Callable[[torch.Tensor], Any], why: str
+) -> None:
+    monkeypatch.setattr(running, "takes", lambda tensor: True)
+    with pytest.raises(LabError, match=why), emulate(**settings):
+        call(torch.ones(4, 4))
+
+
+def test_other_devices_are_refused() -> None:
+    with pytest.raises(LabError, match="a product of tensors on meta; emulation runs on the CPU and on CUDA"):
+        where.held(torch.ones(2, device="meta"))
