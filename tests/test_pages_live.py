@@ -2,11 +2,14 @@
 
 import base64
 import dataclasses
+import functools
 import html
 import itertools
 import json
 import random
+import statistics
 import zlib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,10 @@ import browser
 import pytest
 
 from fplab.inspection import encodings
-from fplab.language import LANGUAGES, speaking
+from fplab.language import LANGUAGES, lang, speaking
 from fplab.pages import live, offline, site
-from fplab.widgets import bits, gradients, lossscale
+from fplab.widgets import bits, gradients, lossscale, mixed, stepper
+from fplab.widgets.shell import picture
 from fplab.words import given
 
 ALL = encodings.encodings()
@@ -117,52 +121,96 @@ def page_of(folder: Path, *states: Any) -> Path:
 
 
 EACH = """async ([host, expected]) => {
-    const inputs = [...host.querySelectorAll("input, select")], wrong = [];
+    const inputs = [...host.querySelectorAll("input, select")], wrong = [], took = [];
     const template = document.createElement("template"), same = () => host.lastChild.innerHTML === template.innerHTML;
     for (const [places, picture] of expected) {
-        places.forEach((place, i) => { inputs[i].value = place; inputs[i].dispatchEvent(new Event("input")); });
+        places.forEach((place, i) => {
+            if (inputs[i].type === "range") inputs[i].max = 1000; // the last state's steps may have been fewer
+            inputs[i].value = place;
+            inputs[i].dispatchEvent(new Event("input"));
+        });
+        const begin = performance.now(), end = begin + 5000;
         template.innerHTML = picture;
-        const end = performance.now() + 5000;
         while (!same() && performance.now() < end) await new Promise((on) => setTimeout(on, 0));
         if (!same()) wrong.push(places);
+        took.push(performance.now() - begin);
     }
-    return wrong;
+    return [wrong, took];
 }"""
 
 
-def test_every_picture_that_was_drawn_beforehand_is_shown(chromium, tmp_path):
-    person = browser.Person(chromium, 800)
-    state = gradients.State()
-    person.page.goto(page_of(tmp_path, state).as_uri())
-    host = person.page.locator(".fplab-live").element_handle()
-    inputs = list(live.choices("gradients", dataclasses.asdict(state)))
-    for language in LANGUAGES:
-        person.page.locator(f"#language-{language}").check(force=True)
-        expected = []
-        with speaking(language):
-            for places in itertools.product(*(range(len(values)) for _, values in inputs)):
-                fields = {c.field: values[place] for (c, values), place in zip(inputs, places, strict=True)}
-                expected.append((places, gradients.render(gradients.State(**fields))))
-        assert person.page.evaluate(EACH, [host, expected]) == []
-    assert person.complaints == []
+@functools.cache
+def drawn(name: str) -> tuple[Any, dict[tuple[int, ...], Any], dict[str, Any], dict[tuple[str, Any], str]]:
+    """A widget's module, its state at each place of its inputs on a page, what the page has, and the widget's pictures.
+
+    Each picture is drawn once, for the page and for the tests.
+    """
+    module = import_module(f"fplab.widgets.{name}")
+    own = dataclasses.asdict(module.State())
+    inputs = live.choices(name, own)
+    places = list(itertools.product(*(range(len(one.values)) for one in inputs)))
+    values = ([one.values[i] for one, i in zip(inputs, place, strict=True)] for place in places)
+    states = dict(zip(places, (live.chosen(module, own, inputs, one) for one in values), strict=True))
+    known: dict[tuple[str, Any], str] = {}
+
+    def once(render: Any, state: Any) -> str:
+        if (lang(), state) not in known:
+            known[lang(), state] = picture(render, state)
+        return known[lang(), state]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "picture", once)
+        return module, states, live.drawn(name, own), known
 
 
 @pytest.mark.parametrize("name", sorted(live.DRAWN))
-def test_what_was_drawn_beforehand_is_the_widgets_own(name):
-    module = getattr(__import__("fplab.widgets", fromlist=[name]), name)
-    state = dataclasses.asdict(module.State())
-    found, inputs = live.drawn(name, state), list(live.choices(name, state))
-    assert [control["at"] for control in found["controls"]] == [v.index(state[c.field]) for c, v in inputs]
-    every = list(itertools.product(*(values for _, values in inputs[:-1])))
-    assert len(found["pictures"]) == len(every)
-    for at in random.Random(1).sample(range(len(every)), 2):
-        shown = json.loads(zlib.decompress(base64.b64decode(found["pictures"][at])))
-        for language in LANGUAGES:
-            with speaking(language):
-                drawings = ["".join(shown["parts"][part] for part in one) for one in shown[language]]
-                for value, picture in zip(inputs[-1][1], drawings, strict=True):
-                    fields = dict(zip([c.field for c, _ in inputs], (*every[at], value), strict=True))
-                    assert picture == live.picture(module.render, module.State(**{**state, **fields}))
+def test_every_picture_that_was_drawn_beforehand_is_the_widgets_own(name):
+    module, states, found, known = drawn(name)
+    assert states[tuple(control["at"] for control in found["controls"])] == module.State()
+    packs = [json.loads(zlib.decompress(base64.b64decode(pack))) for pack in found["pictures"]]
+    for language in LANGUAGES:
+        drawings = ("".join(pack["parts"][part] for part in pack["drawings"][one])
+                    for pack in packs for one in pack[language])  # fmt: skip
+        for state, shown in zip(states.values(), drawings, strict=True):
+            assert shown == known[language, state], state
+
+
+@pytest.mark.parametrize("name", sorted(live.DRAWN))
+def test_pictures_that_were_drawn_beforehand_are_shown(chromium, tmp_path, name, monkeypatch):
+    module, states, found, known = drawn(name)
+    monkeypatch.setattr(live, "drawn", lambda *_: found)
+    person = browser.Person(chromium, 800)
+    person.page.goto(page_of(tmp_path, module.State()).as_uri())
+    host = person.page.locator(".fplab-live").element_handle()
+    some = list(states) if name == "gradients" else random.Random(2).sample(list(states), 40)
+    for language in LANGUAGES:
+        person.page.locator(f"#language-{language}").check(force=True)
+        expected = [(places, known[language, states[places]]) for places in some]
+        wrong, took = person.page.evaluate(EACH, [host, expected])
+        assert wrong == []
+        assert statistics.median(took) < 100, took
+    assert person.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert person.complaints == []
+
+
+def test_buttons_go_through_the_steps_and_a_box_of_a_diagram_is_clicked(chromium, tmp_path, monkeypatch):
+    made = {name: drawn(name)[2] for name in ("stepper", "mixed")}
+    monkeypatch.setattr(live, "drawn", lambda name, _: made[name])
+    page = browser.Person(chromium, 800).page
+    page.goto(page_of(tmp_path, stepper.State(), mixed.State()).as_uri())
+    unit, diagram = (page.locator(".fplab-live").nth(i) for i in range(2))
+    unit.get_by_text("step 1 / 1").wait_for()
+    assert unit.get_by_role("button", name="step ▶").is_disabled()
+    unit.locator("select").first.select_option(label="16 × 2^-24 + 1")
+    for n in (2, 3, 4):
+        unit.get_by_role("button", name="step ▶").click()
+        unit.get_by_text(f"step {n} / 4").wait_for()
+    assert unit.get_by_role("button", name="step ▶").is_disabled()
+    unit.locator("select").nth(1).select_option(label="A100")
+    unit.get_by_text("step 2 / 2").wait_for()
+    diagram.locator("rect.edge").nth(8).click()
+    diagram.get_by_text("9. new master weight, FP32").wait_for()
+    assert diagram.locator("input[type=range]").last.input_value() == "8"
 
 
 def test_widgets_of_a_page_move_by_keyboard_within_a_tenth_of_a_second_and_fit(chromium, tmp_path):

@@ -6,6 +6,7 @@ in ``scripts``, which a test holds against these.
 """
 
 import base64
+import contextlib
 import dataclasses
 import html
 import itertools
@@ -13,22 +14,28 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..draw.page import listed
 from ..draw.scene import BLUE
 from ..draw.strip import FIELD_NAMES, FILLS
+from ..errors import LabError
 from ..formats import NAMES, TABLE
 from ..inspection import encodings, given
 from ..inspection.encodings import BookCodes, FloatCodes, IntegerCodes
 from ..inspection.rows import CLASSES
 from ..integers import grids
 from ..language import LANGUAGES, speaking
+from ..parallel.collectives import ALGORITHMS
 from ..widgets import lossscale
+from ..widgets.collectives import OWN
 from ..widgets.shell import Control, picture
-from ..words import Text, translated
+from ..widgets.stepper import PRESETS
+from ..widgets.zero import MOST
+from ..words import Text, say, translated
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MARKED = re.compile(r'<div class="fplab-live" data-widget="(\w+)" data-state="([^"]*)">')
@@ -38,7 +45,9 @@ SAID = re.compile(r'"((?:[^"\\\n]|\\.)+)"|\'([^\'\n]+)\'')
 IN_CONTEXT = re.compile(r'sayOf\("([^"]+)", "([^"]+)"\)')
 WRITTEN = ("bits", "lossscale")
 NARROW = ("fp16", "bf16", "e5m2", "e4m3")
-# What each input of a widget can be on a page, where that is not all that it can be in a notebook.
+ROWS = [(name, *row) for name, row in PRESETS.items()]
+# What each input of a widget can be on a page, where that is not all that it can be in a notebook. A name of several
+# fields: one input chooses them together.
 DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "accumulation": {
         "term": ("0.1", "1", "1/3"), "n": (64, 256, 1024, 4096), "format": NARROW,
@@ -49,12 +58,46 @@ DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "outlier": (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "draws": (0, 1, 16, 64),
     },
     "blockwise": {"outlier": (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, -64.0), "place": (4, 20, 40)},
+    "collectives": {
+        "collective algorithm": [*(("all-reduce", way) for way in ALGORITHMS), *OWN.items()],
+        "ranks": (2, 3, 4, 8), "format": ("fp32", "fp16", "bf16", "e4m3"),
+    },
     "designer": {"exponent_bits": (2, 3, 4, 5, 8), "fraction_bits": (1, 2, 3, 4, 7, 10), "beside": ("fp16",)},
+    "gpus": {"preset a b c": ROWS},
     "gradients": {},
+    "memory": {
+        "model": ("gpt2-xl", "gpt3", "llama3-8b", "llama3-70b"), "gpus": (1, 8, 16, 32, 64, 1024), "tensor": (1,),
+        "pipeline": (1,), "micro_batch": (1,), "precision": ("mixed",), "optimizer": ("adamw", "adamw8bit"), "card": (),
+    },
+    "mixed": {
+        "log2_scale": (0, 8, 16, 24, 32), "log2_loss": (-24, -14, 0), "log2_rate": (-16, -8, -2), "digit": (1,),
+        "pixel": (1,),
+    },
     "pipeline": {"stages": (2, 4, 8), "micro_batches": (4, 8, 16), "chunks": (1, 2), "backward": (1, 2)},
     "rounding": {"format": (*NARROW, "e2m1", "fp32"), "base": ("0", "1")},
+    "stepper": {
+        "preset a b c": ROWS, "inputs": ("fp16", "bf16", "e4m3"), "output": ("fp32",), "instruction": ("",)
+    },
     "zero": {},
 }  # fmt: skip
+# What a notebook's buttons go through: the last input of a page, which ends where another step changes nothing.
+STEPS = {
+    "collectives": Control("step", say("step"), low=1, high=14),
+    "mixed": Control("edge", say("edge"), low=1, high=10),
+    "stepper": Control("step", say("step"), low=0, high=7),
+    "zero": Control("moment", say("act"), low=1, high=MOST),
+}
+SOME = say("Some of its states; in JupyterLab, every one.")
+TOGETHER = 120  # pictures at most that are packed as one, for what they share is there once
+
+
+class Choice(NamedTuple):
+    """An input of a page. ``values``: what its ``fields`` can be; ``at``: the place of the state's own in them."""
+
+    control: Control
+    fields: tuple[str, ...]
+    values: list[tuple[Any, ...]]
+    at: int
 
 
 def moving(body: str) -> str:
@@ -84,44 +127,78 @@ def _json(value: object) -> str:
 
 
 # --- pictures drawn beforehand ----------------------------------------------------------------------------------
-def choices(name: str, state: Mapping[str, Any]) -> Iterator[tuple[Control, list[Any]]]:
+def choices(name: str, state: Mapping[str, Any]) -> list[Choice]:
     """The inputs of a widget, and what each can be on a page: the state's own value always."""
-    for control in import_module(f"fplab.widgets.{name}").CONTROLS:
-        values = DRAWN[name].get(control.field) or control.options
-        if not values:
+    steps = [STEPS[name]] if name in STEPS else []
+    told = {fields.split()[0]: (tuple(fields.split()), values) for fields, values in DRAWN[name].items()}
+    elsewhere = {field for fields, _ in told.values() for field in fields[1:]} | {one.field for one in steps}
+    controls = [one for one in import_module(f"fplab.widgets.{name}").CONTROLS if one.field not in elsewhere]
+    found = []
+    for control in [*controls, *steps]:
+        fields, values = told.get(control.field, ((control.field,), control.options))
+        if control.low is not None and control.high is not None and not values:
             values = range(int(control.low), int(control.high) + 1, int(control.step))
-        mine = state[control.field]
-        found = list(values) if mine in values else [mine, *values]
-        yield control, sorted(found) if control.low is not None else found
+        each = [value if len(fields) > 1 else (value,) for value in values]
+        mine = tuple(state[field] for field in fields)
+        each = each if mine in each else [mine, *each]
+        each = sorted(each) if control.low is not None else each
+        found.append(Choice(control, fields, each, each.index(mine)))
+    return found
+
+
+def together(inputs: Sequence[Choice]) -> int:
+    """How many inputs, the last ones, lead to the pictures that are packed as one."""
+    sizes = [math.prod(len(one.values) for one in inputs[i:]) for i in range(len(inputs))]
+    return max(1, sum(size <= TOGETHER for size in sizes))
+
+
+def chosen(module: Any, state: Mapping[str, Any], inputs: Sequence[Choice], values: Sequence[tuple[Any, ...]]) -> Any:
+    """The widget's state where its inputs have some values; of steps beyond the last, the last."""
+    pairs = (zip(one.fields, value, strict=True) for one, value in zip(inputs, values, strict=True))
+    found = module.State(**{**state, **dict(itertools.chain.from_iterable(pairs))})
+    with contextlib.suppress(LabError):  # the picture of what cannot be says why
+        return module.moved(found, 0) if hasattr(module, "moved") else found
+    return found
 
 
 def drawn(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs, and for each choice of all but the last the pictures that the last one leads to, deflated."""
+    """The inputs, and for each choice of all but the last ones the pictures that these lead to, deflated."""
     module = import_module(f"fplab.widgets.{name}")
-    inputs = list(choices(name, state))
-    fields, last = [control.field for control, _ in inputs], inputs[-1][1]
-    pictures = []
-    for before in itertools.product(*(values for _, values in inputs[:-1])):
-        found: dict[str, list[list[int]]] = {}
+    inputs = choices(name, state)
+    count = together(inputs)
+    first, last = ([one.values for one in some] for some in (inputs[:-count], inputs[-count:]))
+    packs = []
+    for before in itertools.product(*first):
         parts: dict[str, int] = {}  # what pictures share is there once
+        drawings: dict[tuple[int, ...], int] = {}
+        found: dict[str, list[int]] = {}
         for language in LANGUAGES:
             with speaking(language):
-                states = (module.State(**{**state, **dict(zip(fields, (*before, v), strict=True))}) for v in last)
-                drawings = [TAG.split(picture(module.render, one)) for one in states]
-            found[language] = [[parts.setdefault(part, len(parts)) for part in one] for one in drawings]
-        data = _json({"parts": [*parts], **found}).encode()
-        pictures.append(base64.b64encode(zlib.compress(data, 9)).decode("ascii"))
-    return {"controls": [_control(one, values, state[one.field]) for one, values in inputs], "pictures": pictures}
+                states = [chosen(module, state, inputs, (*before, *after)) for after in itertools.product(*last)]
+                pieces = {one: TAG.split(picture(module.render, one)) for one in dict.fromkeys(states)}
+            numbers = [tuple(parts.setdefault(piece, len(parts)) for piece in pieces[one]) for one in states]
+            found[language] = [drawings.setdefault(one, len(drawings)) for one in numbers]
+        data = _json({"parts": [*parts], "drawings": [*drawings], **found}).encode()
+        packs.append(base64.b64encode(zlib.compress(data, 9)).decode("ascii"))
+    return {"controls": [_control(one, name) for one in inputs], "together": count, "note": _each(SOME),
+            "pictures": packs}  # fmt: skip
 
 
-def _control(control: Control, values: list[Any], at: Any) -> dict[str, Any]:
-    options = [_each(control.shown(value)) for value in values]
-    is_range = control.low is not None
-    return {"label": _each(control.label), "range": is_range, "at": values.index(at), "options": options}
+def _control(one: Choice, name: str) -> dict[str, Any]:
+    heads = {value[0] for value in one.values}
+    said = 1 if len(heads) == len(one.values) else len(one.fields)  # as much as tells them apart
+    options: list[dict[str, str]] = [{} for _ in one.values]
+    for language in LANGUAGES:
+        with speaking(language):
+            for option, value in zip(options, one.values, strict=True):
+                option[language] = listed(*map(one.control.shown, value[:said]))
+    is_steps = name in STEPS and STEPS[name].field == one.control.field
+    return {"label": _each(one.control.label), "range": one.control.low is not None, "steps": is_steps, "at": one.at,
+            "options": options}  # fmt: skip
 
 
-def _each(text: Text | str) -> dict[str, str]:
-    return {language: text.into(language) if isinstance(text, Text) else text for language in LANGUAGES}
+def _each(text: Text) -> dict[str, str]:
+    return {language: text.into(language) for language in LANGUAGES}
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------

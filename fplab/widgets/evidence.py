@@ -62,12 +62,9 @@ def _rows(model: Model, folder: Path | None, own: Path) -> tuple[Rows, ...]:
 
 def _from_records(model: Model, own: Path) -> Iterator[Rows]:
     """The rows of every record of this GPU that hold this instruction."""
-    if not own.is_dir():
-        return
     named = {mma.name: mma for mma in instructions.TABLE}
-    for path in records.records_in(own):
-        record = records.read(path)
-        if not record.on_gpu or _gpu(record.meta) != model.gpu:
+    for record in _on_gpus(own):
+        if _gpu(record.meta) != model.gpu:
             continue
         for case in record.cases:
             mma = named.get(case.name)
@@ -78,6 +75,13 @@ def _from_records(model: Model, own: Path) -> Iterator[Rows]:
                     a, b = (_wide(case.inputs[f"{regime}.{x}"], f) for x, f in (("a", mma.a), ("b", mma.b)))
                     c, d = (_wide(x, mma.output) for x in (case.inputs[f"{regime}.c"], case.outputs[regime]))
                     yield Rows(a, b, c.reshape(-1), d.reshape(-1), f"{record.where}, {regime}")
+
+
+@functools.lru_cache(maxsize=2)
+def _on_gpus(own: Path) -> tuple[records.Record, ...]:
+    """The records of GPUs: read once, for each choice of a widget asks for them."""
+    found = map(records.read, records.records_in(own)) if own.is_dir() else ()
+    return tuple(record for record in found if record.on_gpu)
 
 
 def _key(model: Model) -> tuple[str, int, str, str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import functools
+from dataclasses import asdict, dataclass, replace
 
 from .. import memory
 from ..draw.memory import bars_scene
@@ -38,18 +39,17 @@ class State:
     card: str = "80 GB"
 
 
-def estimated(state: State, zero: int | None = None) -> Estimate:
-    """The estimate of a state, or of the same with another stage of ZeRO."""
+@functools.lru_cache(maxsize=64)
+def estimated(state: State) -> Estimate:
+    """The estimate of a state."""
     options = asdict(state)
     model, _ = options.pop("model"), options.pop("card")
-    if zero is not None:
-        options["zero"] = zero
     return memory.estimate(model, **options)
 
 
 def render(state: State) -> str:
     """A bar for each stage of ZeRO, that which was chosen marked, and its bytes by kind."""
-    found = [estimated(state, zero) for zero in range(4)]
+    found = [estimated(replace(state, zero=zero)) for zero in range(4)]
     chosen = found[state.zero]
     rank = chosen.fullest
     bars = {f"ZeRO-{zero}": dict(e.fullest.device) for zero, e in enumerate(found)}

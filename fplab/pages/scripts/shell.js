@@ -20,36 +20,65 @@ const label = (...inputs) => {
   return made;
 };
 
-// Pictures drawn beforehand: all that the last input leads to are one deflated list, unpacked when it is asked for.
-WIDGETS.drawn = (host, given, { controls, pictures }) => {
-  const at = controls.map((control) => control.at), unpacked = new Map();
-  const view = element("div"), last = controls.at(-1);
+// Pictures drawn beforehand: all that the last inputs lead to are one deflated pack, unpacked when it is asked for.
+WIDGETS.drawn = (host, given, { controls, together, note, pictures }) => {
+  const at = controls.map((control) => control.at), unpacked = new Map(), first = controls.length - together;
+  const view = element("div"), told = element("small");
   const inputs = controls.map((control, i) => {
     const isRange = control.range, input = element(isRange ? "input" : "select", isRange ? { type: "range", min: 0, max: control.options.length - 1 } : {});
     const read = element("output");
     if (!isRange) input.append(...control.options.map((_, place) => element("option", { value: place })));
+    input.disabled = control.options.length < 2;
     input.addEventListener("input", () => { at[i] = Number(input.value); move(); });
     return { input, read, control, made: label(input, ...(isRange ? [read] : [])) };
+  });
+  const last = inputs.at(-1), steps = last.control.steps ? [-1, 1].map((by) => {
+    const button = element("button", { type: "button" });
+    button.addEventListener("click", () => {
+      at[at.length - 1] = Math.min(Math.max(Number(last.input.value) + by, 0), Number(last.input.max));
+      move();
+    });
+    return button;
+  }) : [];
+  view.addEventListener("click", ({ target }) => { // a box of a diagram that stands for a step
+    const place = [...view.querySelectorAll(".edge")].indexOf(target);
+    if (steps.length && place >= 0) { at[at.length - 1] = place; move(); }
   });
   const unpack = async (place) => {
     const bytes = Uint8Array.from(atob(pictures[place]), (c) => c.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
   };
+  const place = (begin, end) =>
+    controls.slice(begin, end).reduce((sum, control, i) => sum * control.options.length + at[begin + i], 0);
   const move = async () => {
+    const pack = place(0, first);
+    if (!unpacked.has(pack)) unpacked.set(pack, unpack(pack));
+    const found = await unpacked.get(pack);
+    if (pack !== place(0, first)) return; // moved on
+    const drawings = found[language];
+    if (steps.length) { // the end of the steps: beyond it nothing changes
+      const begin = place(first) - at.at(-1);
+      let end = last.control.options.length - 1;
+      while (end && drawings[begin + end] === drawings[begin + end - 1]) end -= 1;
+      at[at.length - 1] = Math.min(at.at(-1), end);
+      last.input.max = end;
+      last.input.disabled = end === 0;
+      steps.forEach((button, i) => {
+        button.textContent = [say("◀ step"), say("step ▶")][i];
+        button.disabled = at.at(-1) === [0, end][i];
+      });
+    }
     inputs.forEach(({ input, read, control, made }, i) => {
       made.firstChild.data = control.label[language];
-      if (!control.range) [...input.options].forEach((option, place) => { option.textContent = control.options[place][language]; });
+      if (!control.range) [...input.options].forEach((option, n) => { option.textContent = control.options[n][language]; });
       input.value = at[i];
-      read.textContent = control.options[at[i]][language];
+      read.textContent = control.steps ? at[i] + 1 : control.options[at[i]][language];
       input.setAttribute("aria-valuetext", read.textContent);
     });
-    const place = controls.slice(0, -1).reduce((sum, control, i) => sum * control.options.length + at[i], 0);
-    if (!unpacked.has(place)) unpacked.set(place, unpack(place));
-    const found = await unpacked.get(place);
-    if (place !== controls.slice(0, -1).reduce((sum, control, i) => sum * control.options.length + at[i], 0)) return; // moved on
-    view.innerHTML = found[language][at.at(-1)].map((part) => found.parts[part]).join("");
+    told.textContent = note[language];
+    view.innerHTML = found.drawings[drawings[place(first)]].map((part) => found.parts[part]).join("");
   };
-  host.replaceChildren(row(...inputs.map(({ made }) => made)), view);
+  host.replaceChildren(row(...inputs.map(({ made }) => made), ...steps), told, view);
   move();
   return move;
 };
