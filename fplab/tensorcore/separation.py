@@ -85,8 +85,9 @@ def _bits(model: Model, a: Array, b: Array, c: Array) -> Array:
 
 def _common(x: Array, model: Model, other: Model, side: str) -> Array:
     """Values rounded to both models' formats of A, B or C; what overflows one of them becomes 0."""
-    names = {"a": (model.a, other.a), "b": (model.b, other.b), "c": (model.output, other.output)}[side]
-    for _ in range(2):
+    both = {"a": (model.a, other.a), "b": (model.b, other.b), "c": (model.output, other.output)}[side]
+    names = tuple(dict.fromkeys(both))
+    for _ in names:  # of two, each once more: a value of the one may have left the other
         for name in names:
             x = np.asarray(quantize(x, name))
             x = np.where(np.isfinite(x), x, np.float32(0))
@@ -121,8 +122,9 @@ def _draw(kind: int, k: int, rng: np.random.Generator, model: Model, other: Mode
 def _size(row: tuple[Array, Array, float]) -> tuple[int, int, int, int]:
     """Products, length, whether there is a c, and digits: what a small row has little of."""
     a, b, c = row
-    fractions = np.frexp(np.array([*a, *b, c], np.float64))[0]
-    digits = sum(float(x).as_integer_ratio()[0].bit_length() for x in fractions)
+    fractions = (np.frexp(np.concatenate([a, b, [c]]))[0] * 2.0**53).astype(np.int64)
+    lowest = np.frexp(fractions & -fractions)[1]  # the place of the last digit that is 1, counted from 1; 0 in zeros
+    digits = int(np.where(lowest > 0, 54 - lowest, 0).sum())
     return int(np.count_nonzero((a != 0) & (b != 0))), a.size, int(c != 0), digits
 
 
@@ -130,11 +132,12 @@ def _shrink(model: Model, other: Model, a: Array, b: Array, c: float) -> tuple[A
     """Make a row smaller, one change at a time, for as long as the models still differ on it."""
     current = (a, b, c)
     while True:
-        candidates = [x for x in _smaller(*current) if _size(x) < _size(current)]
-        for x in sorted(candidates, key=_size):
+        size = _size(current)
+        sized = [(_size(x), x) for x in _smaller(*current)]
+        for _, x in sorted((one for one in sized if one[0] < size), key=lambda one: one[0]):
             values = [_common(np.asarray(v, np.float64), model, other, side) for v, side in zip(x, "abc", strict=True)]
             row = values[0], values[1], float(values[2])
-            if _size(row) >= _size(current):
+            if _size(row) >= size:
                 continue
             one, two = (_bits(m, row[0][None], row[1][None], np.array([row[2]], np.float32)) for m in (model, other))
             if one[0] != two[0]:
