@@ -15,11 +15,12 @@ COLUMNS = 10
 
 
 @jit
-def discrepancies(real, local, exact, tiny, largest, floor, errors, out, start, stop):
+def discrepancies(real, local, exact, local_low, exact_low, tiny, largest, floor, errors, out, start, stop):
     """Fill rows of ``out`` (blocks, 10) with sums over blocks ``start`` to ``stop`` of three vectors (n,).
 
     ``real``: float32 or float64, as computed. ``local``, ``exact``: float64, the exact result of the operands as they
-    were computed and of the exact operands. ``errors``: float32 (n,), gets what was born, 0 where that is not finite;
+    were computed and of the exact operands; ``local_low``, ``exact_low``: what is to be added to them, (0,) for
+    nothing. ``errors``: float32 (n,), gets what was born, 0 where that is not finite;
     (0,): not asked for. Columns: the squares of ``exact``, of real - local (born here) and of
     real - exact (total), the products of born and total; how many are not finite though exact; that are zero though
     ``local`` is not; subnormal, below ``tiny``; at ``largest`` though ``local`` is beyond it; the largest relative
@@ -31,15 +32,16 @@ def discrepancies(real, local, exact, tiny, largest, floor, errors, out, start, 
         where = -1
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(real))):
             x, within, true = np.float64(real[i]), local[i], exact[i]
+            born = x - within - (local_low[i] if len(local_low) else 0.0)
             if len(errors):
-                errors[i] = np.float32(x - within) if np.isfinite(x - within) else np.float32(0.0)
+                errors[i] = np.float32(born) if np.isfinite(born) else np.float32(0.0)
             if not np.isfinite(true):
                 continue
             if not np.isfinite(x):
                 broken += 1
                 continue
             squares += true * true
-            total = x - true
+            total = x - true - (exact_low[i] if len(exact_low) else 0.0)
             total_squares += total * total
             if x == 0.0:
                 gone += within != 0.0
@@ -48,7 +50,6 @@ def discrepancies(real, local, exact, tiny, largest, floor, errors, out, start, 
             if abs(x) >= largest and abs(within) > largest:
                 high += 1
             if np.isfinite(within):
-                born = x - within
                 born_squares += born * born
                 together += born * total
             if abs(true) > floor and abs(total) > worst * abs(true):

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ...errors import LabError
-from ..shadowing.companions import floating, wide
+from ..shadowing.tensors import floating, wide
 from ..surveying.measuring import undisturbed
 from .ways import Way
 

@@ -20,8 +20,8 @@ from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
 from ..emulation.operations import base_name
 from ..shadowing import operations
-from ..shadowing.companions import floating, wide
 from ..shadowing.tallies import spelt
+from ..shadowing.tensors import floating, wide
 from .hybrids import Hybrid, Hybrids
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .double_double import Pair, halves, of
+from .tensors import COMPLEX, wide
+
 Tensor = torch.Tensor
-FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
-          torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}  # fmt: skip
-COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 _SWEEP = 64  # new companions after which those of freed storages are dropped
 
 
@@ -36,19 +36,7 @@ class Held:
     worst: float = 0.0
     lengths: tuple[int, ...] = ()
     origin: Any = None
-
-
-def floating(x: Any) -> bool:
-    """Whether something is a dense tensor of real or complex floating-point numbers."""
-    return (
-        isinstance(x, Tensor) and (x.dtype in FLOATS or x.dtype in COMPLEX) and x.layout == torch.strided
-        and x.device.type != "meta" and not x.is_nested
-    )  # fmt: skip
-
-
-def wide(x: Tensor) -> Tensor:
-    """A new tensor of a tensor's values in float64 or complex128."""
-    return x.to(torch.complex128 if x.dtype in COMPLEX else torch.float64, copy=True)
+    low: Tensor | None = None  # what is to be added to ``flat``, of double-double numbers
 
 
 def key(x: Tensor) -> int:
@@ -57,9 +45,10 @@ def key(x: Tensor) -> int:
 
 
 class Companions:
-    """All companions of one run."""
+    """All companions of one run. ``doubled``: those of real numbers are pairs, and so are values that are put."""
 
-    def __init__(self) -> None:
+    def __init__(self, doubled: bool = False) -> None:
+        self.doubled = doubled
         self._held: dict[int, Held] = {}
         self._new = 0
 
@@ -78,9 +67,22 @@ class Companions:
         found = self.window(x)
         return found if found is not None else x if x.dtype in (torch.float64, torch.complex128) else wide(x)
 
+    def value(self, x: Tensor) -> Tensor | None:
+        """The companion through the tensor's window as it is computed with: a pair where numbers are double-double."""
+        held = self.held(x)
+        if held is None or held.low is None:
+            found = self.window(x)
+            return None if found is None else self.widened(found)
+        return Pair(_window(x, held.flat), _window(x, held.low))
+
+    def widened(self, x: Tensor) -> Tensor:
+        """Exact values as they are computed with: the tensor itself, or the pair of it and zeros."""
+        return of(x) if self.doubled and x.dtype == torch.float64 else x
+
     def put(self, x: Tensor, value: Tensor, relative: float = 0.0, worst: float = 0.0, origin: Any = None) -> None:
         """Make ``value``, float64 or complex128 in its shape, the companion of a tensor."""
         held = self.held(x)
+        value, low = halves(value)
         if held is None:
             size = x.untyped_storage().nbytes() // _unit(x)
             held = Held(StorageWeakRef(x.untyped_storage()), _unit(x), torch.empty(0, dtype=torch.float64))
@@ -101,13 +103,21 @@ class Companions:
                 self.sweep()
         elif (window := _window(x, held.flat)).data_ptr() != value.data_ptr():
             window.copy_(value)
+        if low is not None and held.low is None:
+            held.low = torch.zeros_like(held.flat)
+        if held.low is not None:
+            window = _window(x, held.low)
+            if low is None:
+                window.zero_()
+            elif window.data_ptr() != low.data_ptr():
+                window.copy_(low)
         held.relative, held.worst, held.lengths, held.origin = relative, worst, (), origin
 
     def open(self, x: Tensor) -> Tensor:
         """The companion of a tensor, to be written to; made of its own values where it had none."""
         if self.held(x) is None:
-            self.put(x, wide(x))
-        found = self.window(x)
+            self.put(x, self.widened(wide(x)))
+        found = self.value(x)
         assert found is not None
         return found
 
@@ -119,7 +129,7 @@ class Companions:
     @property
     def bytes(self) -> int:
         """Bytes that companions take."""
-        return sum(held.flat.nbytes for held in self._held.values())
+        return sum(held.flat.nbytes * (1 if held.low is None else 2) for held in self._held.values())
 
 
 def _unit(x: Tensor) -> int:

@@ -17,8 +17,10 @@ from ...errors import LabError
 from ..emulation import modes
 from ..emulation.operations import name_of
 from . import operations
-from .companions import floating, key, wide
+from .companions import key
+from .double_double import difference, evaluating
 from .tallies import Run
+from .tensors import floating, wide
 
 Tensor = torch.Tensor
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
@@ -91,33 +93,34 @@ class Following(TorchDispatchMode):
     ) -> None:  # fmt: skip
         """The companions of one operation's results."""
         companions = self.run.companions
-        own = {id(x): before[id(x)] for x in writes}
-        widened = dict(before)  # each operand once, for both
+        own = {id(x): companions.widened(before[id(x)]) for x in writes}
+        widened = {**{i: companions.widened(x) for i, x in before.items()}, **own}  # each operand once, for both
 
         def as_computed(x: Tensor) -> Tensor:
             if id(x) not in widened:
-                widened[id(x)] = x if x.dtype in (torch.float64, torch.complex128) else wide(x)
+                plain = x if x.dtype in (torch.float64, torch.complex128) else wide(x)
+                widened[id(x)] = companions.widened(plain)
             return widened[id(x)]
 
         def exactly(x: Tensor) -> Tensor:
-            found = companions.window(x)
+            found = companions.value(x)
             return as_computed(x) if found is None else found
 
         try:
             if any(own[id(x)].shape != x.shape for x in writes):
                 raise RuntimeError("an out= that was resized")
             for x in [x for x in writes if held and companions.held(x) is None]:
-                companions.put(x, before[id(x)].clone())
+                companions.put(x, companions.widened(before[id(x)].clone()))
             local = exact = None
             if not moves:
-                local = operations.on(func, args, kwargs, as_computed, result, own)
+                local = self._on(func, args, kwargs, as_computed, result, own)
             mixed = None
             if held and not moves and not writes and self.run.recording:
                 mixed = self._on_exact_data(func, args, kwargs, result, as_computed, exactly)
             true = own
             if held:
                 true = {id(x): companions.open(x) for x in writes}
-                exact = operations.on(func, args, kwargs, exactly, result, true)
+                exact = self._on(func, args, kwargs, exactly, result, true)
             else:
                 exact = local
         except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
@@ -137,7 +140,14 @@ class Following(TorchDispatchMode):
                 else:
                     self.run.judge(func, args, kwargs, real, within, value, held, before)
                     if mixed is not None and real is fresh[0]:
-                        self.run.follow_data(real, within - mixed[0], mixed[1])
+                        self.run.follow_data(real, difference(within, mixed[0]), mixed[1])
+
+    def _on(self, *operation: Any) -> Any:
+        """An operation on companions, as :func:`operations.on`."""
+        if not self.run.companions.doubled:
+            return operations.on(*operation)
+        with evaluating(self.run.narrow):
+            return operations.on(*operation)
 
     def _on_exact_data(
         self, func: Any, args: Any, kwargs: Any, result: Any, computed: Any, exactly: Any
@@ -150,5 +160,5 @@ class Following(TorchDispatchMode):
         data = [h for x in operands if not x.requires_grad and (h := self.run.companions.held(x)) is not None]
         if not data or data[0].origin is None or not any(x.requires_grad for x in operands):
             return None
-        mixed = operations.on(func, args, kwargs, lambda x: computed(x) if x.requires_grad else exactly(x), result, {})
+        mixed = self._on(func, args, kwargs, lambda x: computed(x) if x.requires_grad else exactly(x), result, {})
         return tree_leaves(mixed)[0], data[0].origin

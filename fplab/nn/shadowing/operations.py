@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
 from ..emulation.operations import base_name, name_of
-from .companions import COMPLEX, FLOATS, floating
+from .tensors import COMPLEX, FLOATS, floating
 
 Tensor = torch.Tensor
 # What only moves values: exact in every dtype, so nothing is born there.
@@ -113,7 +113,7 @@ def on(
 
 def _in_groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
     """Products of groups of rows by matrices, which torch has not in float64."""
-    out = grouped(a, b, offs, a.dtype)
+    out = a.new_zeros(grouped(a, b, offs, a.dtype).shape)
     for group in groups(name, a, b, offs):
         if not group.empty:
             out[group.place] = group.a @ group.b

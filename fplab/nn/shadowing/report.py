@@ -61,6 +61,7 @@ LEGEND = say(
     "operands and results (roots of squares); growth: arrives to carried on."
 )
 ANEW = say("Taken as exact where they began, having no float64 form here: {names}.")
+NARROW = say("In FP64 only, having no double-double form: {names}.")
 WORST = say("Worst elements:")
 ELEMENT = say("* {layer} {operation}{place}: {real:.9g} for {exact:.9g}, an error of {relative:.1e}{cancelled}{made}")
 CANCELLED = say("; catastrophic cancellation, {bits:.1f} bits lost")
@@ -97,6 +98,7 @@ class Row:
 class Report:
     """``rows``: the waterfall. ``operations``: tallies of all kinds of results. ``elements``: the worst, traced.
 
+    ``narrow``: operations that a shadow in double-double had in FP64 alone.
     ``whole``: the loss less its exact value; ``explained``: the sum of the rows' effects; ``rest``: the difference.
     """
 
@@ -112,6 +114,7 @@ class Report:
     explained: float
     _how: Text
     splits: dict[str, tuple[int, ...]]
+    narrow: tuple[str, ...] = ()
 
     def against(self, other: Report) -> Text:
         """The first layer and operation whose errors are not those of another run of the same model, and why."""
@@ -151,6 +154,8 @@ class Report:
         below = [str(WORST), *(str(_told(e)) for e in self.elements)] if self.elements else []
         if self.anew:
             below.append(str(ANEW.fill(names=", ".join(self.anew))))
+        if self.narrow:
+            below.append(str(NARROW.fill(names=", ".join(self.narrow))))
         return "\n".join([*lines, "", *folded(below)]).rstrip()
 
     __repr__ = __str__
@@ -171,7 +176,7 @@ def make(run: Run) -> Report:
     return Report(
         diagnosis, layer, cause, rows, tallies, elements=tuple(run.elements), anew=tuple(sorted(run.anew)),
         loss=(run.real, run.exact) if run.roots else None, whole=run.whole, explained=sums[better],
-        _how=HOW if better else NOTHING, splits=dict(run.splits),
+        _how=HOW if better else NOTHING, splits=dict(run.splits), narrow=tuple(sorted(run.narrow)),
     )  # fmt: skip
 
 

@@ -13,12 +13,13 @@ import torch
 from ...errors import LabError, quotes_call, unknown
 from ..emulation.modes import demand_eager
 from ..witness import WITNESSES
-from .companions import floating, wide
+from .double_double import halves
 from .mode import Following
 from .report import Report, make
 from .tallies import Run
+from .tensors import floating, wide
 
-PRECISIONS = ("fp64",)
+PRECISIONS = ("fp64", "double-double")
 
 
 class Shadow:
@@ -56,6 +57,14 @@ class Shadow:
             found = self._run.companions.window(x)
             return wide(x) if found is None else found.clone()
 
+    def rest(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What is to be added to :meth:`exact`, float64: zeros but where ``precision`` is "double-double"."""
+        exact = self.exact(tensor)
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            found = self._run.companions.value(tensor.detach())
+            low = None if found is None else halves(found)[1]
+            return torch.zeros_like(exact) if low is None else low.clone()
+
     @property
     def bytes(self) -> int:
         """Bytes that companions take now."""
@@ -71,23 +80,29 @@ class Shadow:
 def shadow(precision: str = "fp64") -> Shadow:
     """Take every tensor's exact companion along beside a run, forward and backward, within a ``with`` block.
 
-    The run itself keeps its bits. Each operation that torch records below autograd is done twice more in ``precision``
-    ("fp64"): on the companions of its operands, and on the operands as they were computed; so what it adds itself is
-    told from what it was given. Weights and data are exact as they are. Integers, masks, indices, random numbers and
-    Python's numbers are the run's own; views, operations in place and optimizers' steps are followed. What leaves torch
-    (numpy) begins anew, exact, except :func:`fplab.nn.quantize` and :func:`fplab.nn.formats`; so do operations that
-    float64 lacks, which the report names. ``backward()`` belongs inside the block. Beside an emulation the shadow is
-    entered last: ``with emulate("H100"), shadow() as s:``.
+    The run itself keeps its bits. Each operation that torch records below autograd is done twice more in ``precision``:
+    on the companions of its operands, and on the operands as they were computed; so what it adds itself is told from
+    what it was given. ``precision``: "fp64", or where that does not suffice "double-double", about 106 bits of FP64's
+    range and many times slower; what has no such form (erf, convolutions) is done in FP64, and the report names it.
+    Weights and data are exact as they are. Integers, masks, indices, random numbers and Python's numbers are the run's
+    own; views, operations in place and optimizers' steps are followed. What leaves torch (numpy) begins anew, exact,
+    except :func:`fplab.nn.quantize` and :func:`fplab.nn.formats`; so do operations that float64 lacks, which the report
+    names. ``backward()`` belongs inside the block. Beside an emulation the shadow is entered last: ``with
+    emulate("H100"), shadow() as s:``.
 
     >>> import torch
     >>> with shadow() as s:
     ...     x = torch.tensor([1e8, 1.0]) + 1 - 1e8
     >>> s.exact(x).tolist(), x.tolist()
     ([1.0, -99999998.0], [0.0, -100000000.0])
+    >>> with shadow("double-double") as s:
+    ...     x = torch.tensor(1e16, dtype=torch.float64) + 1 - 1e16
+    >>> s.exact(x).item(), x.item()
+    (1.0, 0.0)
     """
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    return Shadow()
+    return Shadow(Run(precision == "double-double"))
 
 
 @contextmanager

@@ -21,7 +21,9 @@ from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
 from ..layers import Layers
 from . import tracing
-from .companions import COMPLEX, FLOATS, Companions, Held, floating, key, wide
+from .companions import Companions, Held, key
+from .double_double import Pair, difference, halves
+from .tensors import COMPLEX, FLOATS, floating, wide
 from .tracing import Element
 
 Tensor = torch.Tensor
@@ -108,9 +110,11 @@ class Constant(NamedTuple):
 class Run(Layers):
     """Companions, tallies, and which layer is running."""
 
-    def __init__(self) -> None:
+    def __init__(self, doubled: bool = False) -> None:
         super().__init__()
-        self.companions = Companions()
+        self.companions = Companions(doubled)
+        self._seen = 1e-28 if doubled else 1e-12  # relative error from which an element is traced
+        self.narrow: Counter[str] = Counter()  # operations without a double-double form
         self.tallies: dict[Where, Tally] = {}
         self.anew: Counter[str] = Counter()
         self.constants: dict[Where, Constant] = {}
@@ -166,8 +170,8 @@ class Run(Layers):
                 tally.made_broken = tally.count(kernel.BROKEN)
         known = max((h.worst for h in held), default=0.0)
         least = self.elements[-1].relative if len(self.elements) == KEPT else 0.0
-        if place >= 0 and real.dtype in FLOATS and worst > max(GREW * known, least) and worst > 1e-12:
-            self._trace(name, args, kwargs, real, exact, worst, place, before)
+        if place >= 0 and real.dtype in FLOATS and worst > max(GREW * known, least, self._seen):
+            self._trace(name, args, kwargs, real, halves(exact)[0], worst, place, before)
 
     def rounded(self, x: Tensor, result: Tensor, fmt: str) -> None:
         """A rounding by the lab's own kernels."""
@@ -178,9 +182,12 @@ class Run(Layers):
             layer = self._left.get(key(x))
             self.recording = True
             held = self.companions.held(x)
-            exact = self.companions.exact(x)
+            local = self.companions.widened(wide(x))
+            known = self.companions.value(x)
+            exact, low = halves(local if known is None else known)
+            exact = exact.clone() if low is None else Pair(exact.clone(), low.clone())
             where = self._where("rounding", fmt, layer)
-            self._compare(where, result, wide(x), exact.clone(), [held] if held else [], fmt)
+            self._compare(where, result, local, exact, [held] if held else [], fmt)
             if layer is not None:
                 self._left[key(result)] = layer
 
@@ -248,8 +255,8 @@ class Run(Layers):
         where = self._where(name, "")
         given = tuple(before.get(id(x), x) if isinstance(x, Tensor) else x for x in args)
         exactly = self.companions.exact if not before else lambda x: x.double()
-        pairs, bits = tracing.operands(name, given, kwargs, real.shape, place, exactly)
         index = tuple(int(i) for i in np.unravel_index(place, real.shape)) if real.dim() else ()
+        pairs, bits = tracing.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
         found = Element(
             where.layer, where.phase, name, index, float(real[index]), float(exact[index]), worst, pairs, bits
         )
@@ -317,7 +324,9 @@ class Run(Layers):
             self.roots += 1
             self.real += float((real * by).sum().real)
             self.exact += float((exact * by).sum().real)
-            self.whole += float(((real - exact) * by).sum().real)
+            true = self.companions.value(x)
+            apart = real - exact if true is None else difference(self.companions.widened(real), true)
+            self.whole += float((apart * by).sum().real)
 
 
 def _like(real: Tensor) -> Tensor:
@@ -336,6 +345,8 @@ def compare(
     """
     info = torch.finfo(getattr(torch, fmt)) if hasattr(torch, fmt) else None
     tiny, largest = (info.smallest_normal, info.max) if info else (2.0 ** formats.get(fmt).emin, formats.get(fmt).max)
+    (local, *low), (exact, *rest) = halves(local), halves(exact)
+    lows = [np.empty(0) if x is None else reals(x) for x in (*low, *rest)]
     flat = [reals(x) for x in (real, local, exact)]
     floor = FLOOR * float(torch.linalg.vector_norm(exact)) / max(1.0, math.sqrt(exact.numel()))
     blocks = -(-len(flat[0]) // kernel.BLOCK)
@@ -344,7 +355,7 @@ def compare(
 
     def work(start: int, stop: int) -> None:
         low, high = start // kernel.BLOCK, -(-stop // kernel.BLOCK)
-        kernel.discrepancies(*flat, tiny, float(largest), floor, errors, out, low, high)
+        kernel.discrepancies(*flat, *lows, tiny, float(largest), floor, errors, out, low, high)
 
     split(work, len(flat[0]), unit=kernel.BLOCK)
     at = int(out[:, kernel.WORST].argmax())

@@ -34,14 +34,17 @@ class Element(NamedTuple):
 
 
 def operands(
-    name: str, args: Any, kwargs: Any, shape: torch.Size, place: int, exact: Callable[[Tensor], Tensor]
+    name: str, args: Any, kwargs: Any, shape: torch.Size, place: int, exact: Callable[[Tensor], Tensor], value: float
 ) -> tuple[tuple[tuple[float, float], ...], float | None]:
-    """The largest summands of an element, as computed and exact, and the bits that cancelled; () where not known."""
+    """The largest summands of an element, as computed and exact, and the bits that cancelled; () where not known.
+
+    ``value``: the exact element, which counts where float64 leaves nothing of the summands' sum.
+    """
     terms = _terms(name, args, kwargs, shape, place, exact)
     if terms is None:
         return (), None
     real, true = terms
-    size, total = float(true.abs().sum()), abs(float(true.sum()))
+    size, total = float(true.abs().sum()), abs(float(true.sum())) or abs(value)
     bits = math.log2(size / total) if total and math.isfinite(size) else math.inf if size else 0.0
     order = true.abs().argsort(descending=True)[:SHOWN]
     return tuple((float(real[i]), float(true[i])) for i in order), bits

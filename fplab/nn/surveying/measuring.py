@@ -21,9 +21,9 @@ from ...threads import split
 from ..emulation import emulate
 from ..emulation.operations import EMULATED, base_name
 from ..recipes import RECIPES, Recipe, get_recipe
-from ..shadowing.companions import floating
 from ..shadowing.session import Shadow
 from ..shadowing.tallies import Run, Tally, reals
+from ..shadowing.tensors import floating
 
 Loss = Callable[[nn.Module, Any], Any]
 
