@@ -24,6 +24,7 @@ WIDTH = 64  # columns of a panel: one row of a block stays in registers and firs
 TILE = 64  # rows that share a block of B while it is in the cache
 TAME_LOW, TAME_HIGH = -50, 60  # exponents of operands whose products, scaled, stay inside float32
 LEAST = -100  # of an exponent of tame products: the sum of two TAME_LOW
+MOST_SHIFT = 90  # of scales beside tame blocks: their sums' exponents stay inside float32
 NEVER = -10000  # the exponent of a zero
 TAME, WIDE, SPECIAL = range(3)
 INFINITY = np.uint32(0x7F800000)
@@ -68,10 +69,15 @@ def _power64(e):
 
 
 @inlined
+def _field(bits):
+    """The exponent's field of float32 bits."""
+    return np.int32(np.uint32(bits >> np.uint32(23)) & np.uint32(255))
+
+
+@inlined
 def _c_exponent(bits, emin):
     """The exponent of an accumulator, clamped; NEVER for a zero."""
-    field = np.int32(np.uint32(bits >> np.uint32(23)) & np.uint32(255))
-    e = max(np.int32(field - np.int32(127)), np.int32(emin))
+    e = max(np.int32(_field(bits) - np.int32(127)), np.int32(emin))
     return np.int32(NEVER) if np.uint32(bits << np.uint32(1)) == np.uint32(0) else e
 
 
@@ -257,11 +263,12 @@ def _add_up(upper, at, lower, r):
         lower[_at(at + j)] = np.uint32(0)
 
 
-def _kernel(length, finish_tame, finish, keeps):
+def _kernel(length, finish_tame, finish, keeps, scaled):
     """The kernel of one block length and rounding.
 
     ``keeps``: where all products are zero c passes through, truncated: for FP32, whose exponents go far below those
-    of tame products.
+    of tame products. ``scaled``: whether blocks have scales, whose exponents move those of a row's products with a
+    column all alike: what is tame without them is so with them, unless they go far.
     """
     largest = _largest(length)
     halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
@@ -269,18 +276,25 @@ def _kernel(length, finish_tame, finish, keeps):
     second = (length // 2) if halves == 2 else 0
 
     @inlined
-    def tame(a, ea, at, b, eb, bt, acc, ct, top, part, part2, part_c, emaxes, r):
+    def scale(moved, emax, r):
+        """What takes a product, or with ``moved`` 0 the accumulator, to units of 2**(emax - align)."""
+        e = np.int32(np.int32(r.align) - emax)
+        return _power(max(np.int32(e + moved), np.int32(-126))) if scaled else _power(e)
+
+    @inlined
+    def tame(a, ea, at, b, eb, bt, shift, shifts, st, acc, ct, top, part, part2, part_c, emaxes, r):
         for j in range(WIDTH):
             top[j] = largest(ea, at, eb, bt + j)
         least = np.int32(max(r.floor, LEAST))
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
-            emax = max(max(np.int32(top[j]), _c_exponent(c, r.emin_c)), least)
-            scale = _power(np.int32(r.align) - emax)
-            part[j] = tame_sum(a, at, b, bt + j, scale)
+            moved = np.int32(shift + shifts[_at(st + j)]) if scaled else np.int32(0)
+            emax = max(max(np.int32(top[j] + moved), _c_exponent(c, r.emin_c)), least)
+            factor = scale(moved, emax, r)
+            part[j] = tame_sum(a, at, b, bt + j, factor)
             if halves == 2:
-                part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, scale)
-            part_c[j] = np.int32(np.float32(_float(c) * scale))
+                part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, factor)
+            part_c[j] = np.int32(np.float32(_float(c) * _power(np.int32(np.int32(r.align) - emax))))
             emaxes[j] = emax
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
@@ -337,7 +351,7 @@ def _kernel(length, finish_tame, finish, keeps):
         count = length * WIDTH
         sb, xb, qb = np.empty(count, np.float32), np.empty(count, np.int32), np.empty(count, np.float32)
         none = np.zeros(WIDTH, np.int32)
-        scaled = shifts_a.size > 0
+        least = np.int32(LEAST - r.emin_a - r.emin_b)  # of a shift that leaves all products at exponents from LEAST on
         for panel in range(panel0, panel1):
             left = panel * WIDTH
             for tile in range(row0, row1, TILE):
@@ -349,19 +363,26 @@ def _kernel(length, finish_tame, finish, keeps):
                         acc[i * WIDTH + j] = np.uint32(0) if r.period else c
                 for n in range(n0, n1):
                     apart = False
-                    bt = (panel * blocks + n) * count
+                    bt, st = (panel * blocks + n) * count, (panel * blocks + n) * WIDTH
+                    low = high = np.int32(0)  # between them a row's shift leaves sums of tame blocks inside float32
+                    if scaled:
+                        low = high = shifts_b[_at(st)]
+                        for j in range(WIDTH):
+                            low, high = min(low, shifts_b[_at(st + j)]), max(high, shifts_b[_at(st + j)])
+                        low, high = least - low, np.int32(MOST_SHIFT - high)
                     for i in range(height):
                         at = n * rows + tile + i
                         kind = max(ka[at], kb[panel * blocks + n])
-                        if kind == TAME and not scaled:
-                            tame(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, part2, part_c, emaxes, r)
+                        shift = shifts_a[_at(at)] if scaled else np.int32(0)
+                        if kind == TAME and low <= shift <= high:
+                            tame(a, ea, at * length, b, eb, bt, shift, shifts_b, st, acc, i * WIDTH,
+                                 top, part, part2, part_c, emaxes, r)  # fmt: skip
                             continue
                         if not apart:
                             _take_apart(b, bt, count, r.emin_b, sb, xb, qb)
                             apart = True
                         _take_apart(a, at * length, length, r.emin_a, sa, xa, qa)
-                        wide(sa, xa, qa, sb, xb, qb, shifts_a[at] if scaled else np.int32(0),
-                             shifts_b if scaled else none, (panel * blocks + n) * WIDTH if scaled else 0,
+                        wide(sa, xa, qa, sb, xb, qb, shift, shifts_b if scaled else none, st if scaled else 0,
                              acc, i * WIDTH, top16, part, part2, emaxes, marks, kind == SPECIAL, r)  # fmt: skip
                     if r.period and ((n - n0) % r.period == r.period - 1 or n == n1 - 1):
                         for i in range(height):
@@ -374,5 +395,6 @@ def _kernel(length, finish_tame, finish, keeps):
     return kernel
 
 
-TO_FLOAT = {n: _kernel(n, _truncate_normal, _truncate, True) for n in (4, 8, 16, 32)}
-TO_HALF = {n: _kernel(n, _to_half, _to_half, False) for n in (4, 8, 16, 32)}
+TO_FLOAT = {n: _kernel(n, _truncate_normal, _truncate, True, False) for n in (4, 8, 16, 32)}
+TO_HALF = {n: _kernel(n, _to_half, _to_half, False, False) for n in (4, 8, 16, 32)}
+SCALED = {n: _kernel(n, _truncate_normal, _truncate, True, True) for n in (4, 8, 16, 32)}  # FP32, blocks with scales

@@ -79,7 +79,7 @@ class FusedBlocks(Unit):
             and model.length in fast.TO_FLOAT
             and model.alignment_bits <= 25
             and model.rounding == ("rtz" if model.output == "fp32" else "rne")
-            and (model.kept_bits == 10 or model.output == "fp32")
+            and (model.output == "fp32" or (model.kept_bits == 10 and model.scale is None))
         )
 
     def fast_rule(self, model: Model, dtype: Any, period: int) -> fast.Rule:
@@ -155,7 +155,8 @@ class FusedBlocks(Unit):
         if scales:
             shifts_a = np.ascontiguousarray(scales[0].exponents[:, blocks].T).reshape(-1)
             shifts_b = _panel_shifts(scales[1].exponents[:, blocks], panels)
-        kernel = (fast.TO_FLOAT if model.output == "fp32" else fast.TO_HALF)[length]
+        kernels = fast.TO_FLOAT if model.output == "fp32" else fast.TO_HALF
+        kernel = (fast.SCALED if scales else kernels)[length]
         macs = rows * k * columns
         for x, y, flat in zip(_to_read(a), _to_read(b), c.reshape(len(c), -1), strict=True):
             _pack_rows(x, blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
