@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import floats
-from ..arrays import values
+from ..arrays import as_array, values
 from ..errors import LabError, integer, quotes_call
 from ..formats import FormatName, get
 from ..kernels.scaled import butterflies
@@ -39,21 +39,20 @@ def hadamard(
     array([-2.,  2.,  2., -2.,  2., -2., -2.,  2.,  2., -2., -2.,  2., -2.,
             2.,  2., -2.], dtype=float32)
     """
-    v = values(x)
-    axis = integer("axis", axis, -max(len(v.shape), 1), max(len(v.shape), 1) - 1)
+    whole = as_array(x, "x")
+    axis = integer("axis", axis, -max(whole.ndim, 1), max(whole.ndim, 1) - 1)
+    v = values(np.moveaxis(whole.reshape(whole.shape or (1,)), axis, -1))
     size = integer("size", size, 1, 1 << 15)
     if size & (size - 1):
         raise LabError(f"size={size} is not possible; allowed: powers of two.")
     ones = np.asarray(signs)
     if ones.ndim != 1 or not ones.size or not np.isin(ones, (1, -1)).all():
         raise LabError(f"signs={signs!r} is not possible; allowed: a sequence of 1 and -1.")
-    moved = np.moveaxis(v.flat.reshape(v.shape or (1,)), axis, -1)
-    if moved.shape[-1] % size:
-        raise LabError(f"x has {moved.shape[-1]} values along axis {axis}; size={size} allows multiples of it.")
-    given = np.ascontiguousarray(moved)
-    found: Array = np.empty(given.shape, np.float32 if get(dtype).name == "fp32" else np.float64)
-    flat, blocks, factors = given.reshape(-1), found.reshape(-1), np.resize(ones, size).astype(np.float64)
+    if v.shape[-1] % size:
+        raise LabError(f"x has {v.shape[-1]} values along axis {axis}; size={size} allows multiples of it.")
+    found: Array = np.empty(v.shape, np.float32 if get(dtype).name == "fp32" else np.float64)
+    flat, blocks, factors = v.flat, found.reshape(-1), np.resize(ones, size).astype(np.float64)
     split(lambda a, b: butterflies(flat[a:b], blocks[a:b], factors, 1 / np.sqrt(size)), blocks.size, unit=size)
     if found.dtype == np.float64:
         found = floats.quantize(found, dtype).astype(np.float32, copy=False)
-    return np.ascontiguousarray(np.moveaxis(found, -1, axis)).reshape(v.shape)
+    return np.moveaxis(found, -1, axis).reshape(whole.shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import values
+from ..arrays import as_array, values
 from ..errors import LabError, integer, quotes_call
 from ..formats import Format, Rounding, rounding
 from ..kernels import scaled as kernels
@@ -56,11 +56,15 @@ def quantize(
     >>> scaled.quantize([1.0, -2.0, 500.0], "mxfp8", rule="ceil").dequantize()
     array([  1.,  -2., 512.], dtype=float32)
     """
-    found, v, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), values(x), mode_of(rounding)
-    axis = integer("axis", axis, -max(len(v.shape), 1), max(len(v.shape), 1) - 1)
+    found, given, mode = (
+        get_scheme(scheme, rule=rule, variant=variant, block=block),
+        as_array(x, "x"),
+        mode_of(rounding),
+    )
+    axis = integer("axis", axis, -max(given.ndim, 1), max(given.ndim, 1) - 1)
+    v = values(np.moveaxis(given.reshape(given.shape or (1,)), axis, -1))
     with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
-        given = v.flat.astype(f32, copy=False).reshape(v.shape or (1,))
-    moved = np.ascontiguousarray(np.moveaxis(given, axis, -1))
+        moved = v.flat.astype(f32, copy=False).reshape(v.shape)
     k, lead = moved.shape[-1], moved.shape[:-1]
     high, wide = (1, max(k, 1)) if isinstance(found.block, str) else found.block
     if high > 1 and not lead:
@@ -93,7 +97,7 @@ def quantize(
     scales = scales.view(f32) if found.kind == "fp32" else scales.astype(np.uint8)
     second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if found.tensor else None
     back = [None if part is None else np.moveaxis(part, -1, axis) for part in (codes, scales, second)]
-    return Scaled(np.asarray(back[0]).reshape(v.shape), np.asarray(back[1]), back[2], found, axis)
+    return Scaled(np.asarray(back[0]).reshape(given.shape), np.asarray(back[1]), back[2], found, axis)
 
 
 def mode_of(mode: str | Rounding) -> int:

@@ -119,10 +119,15 @@ def read_scales(scale: Any, name: str, shape: tuple[int, ...], model: Model) -> 
         raise LabError(f"{name} has shape {v.shape}; it must be {shape}: one scale for {length} elements of k.")
     magnitude = np.abs(widened(v.flat))
     demand(magnitude, name, form, "")
+    return taken_apart(magnitude.reshape(shape), form)
+
+
+def taken_apart(magnitude: Array, form: Format) -> Scales:
+    """Scales of block-scaled inputs, float64 magnitudes that their format represents, as kernels take them."""
     finite = np.isfinite(magnitude)
     mantissa, exponent = np.frexp(np.where(finite, magnitude, 0))
     clamped = np.maximum(exponent - 1, form.emin).astype(np.int32)
     clamped[~finite] = 0
     significand = np.where(finite, np.ldexp(mantissa, exponent - clamped), np.nan)
     clamped[magnitude == 0] = ZERO_EXPONENT
-    return Scales(significand.reshape(shape), clamped.reshape(shape))
+    return Scales(significand, clamped)

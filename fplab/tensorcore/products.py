@@ -34,7 +34,7 @@ from ..threads import SMALLEST_SHARE
 from . import accumulators, engine, models, oracle, units
 from .activations import activated
 from .models import Inputs, Model
-from .operands import Array, Scales, nan_bits, read, read_scales
+from .operands import Array, Scales, nan_bits, read, read_scales, taken_apart
 from .plan import ONE_CHAIN, AnyPlan, Plan
 
 MANY = 16  # products of a batch that threads share among them, whatever their size
@@ -130,7 +130,8 @@ def multiply(
     """``x @ y`` from zero, by a plan, for operands that are values of the model's formats already (not looked at).
 
     x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
-    ``scales``: of blocks, as in :func:`matmul`. The result (..., M, N) is in the format of the accumulator, not stored.
+    ``scales``: of blocks, as in :func:`matmul`, none negative; they are not looked at, either. The result (..., M, N)
+    is in the format of the accumulator, not stored.
     """
     if plan.activation is not None:
         raise LabError(
@@ -139,8 +140,11 @@ def multiply(
         )
     accumulator = accumulators.of(model)
     acc = accumulator.read(None, model, _result_shape(x, y), False)
-    left, right = scales or (None, None)
-    sa, sb = _matrix_scales(left, right, x, y, model)
+    if scales is None or model.scale is None:
+        sa, sb = _matrix_scales(*(scales or (None, None)), x, y, model)
+    else:
+        form = get(model.scale[0])
+        sa, sb = (taken_apart(s.astype(np.float64), form) for s in (scales[0], scales[1].swapaxes(-1, -2)))
     _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
     return accumulator.values(acc)
 
