@@ -133,19 +133,19 @@ def grouped_dot(a, b, ma, ea, mb, eb, per, c, out, p):
 
 
 def _group_sum(n):
-    """The exact sum of ``n`` products of E2M1 values, as a function of (a, row, b, column, k)."""
+    """The sum of ``n`` products of int16, which holds it, as a function of (a, row, b, column, k)."""
     if n == 1:
 
         @inlined
         def one(a, i, b, j, k):
-            return np.float32(a[np.uintp(i), np.uintp(k)] * b[np.uintp(k), np.uintp(j)])
+            return np.int16(a[np.uintp(i), np.uintp(k)] * b[np.uintp(k), np.uintp(j)])
 
         return one
     half, h = _group_sum(n // 2), n // 2
 
     @inlined
     def total(a, i, b, j, k):
-        return np.float32(half(a, i, b, j, k) + half(a, i, b, j, k + h))
+        return np.int16(half(a, i, b, j, k) + half(a, i, b, j, k + h))
 
     return total
 
@@ -161,39 +161,38 @@ def _true_exponent(bits, emin):
 
 
 @jit
-def grouped_matmul(a, b, ma, ea, mb, eb, per, out, row0, row1, length, r):
+def grouped_matmul(a, b, sa, ea, sb, eb, per, out, row0, row1, length, r):
     """The same for all columns, where groups of zero count: ``out`` holds c and receives results, as float32 bits.
 
-    Shapes: a (M, K), b (K, N); scale significands ``ma`` (M, K / per), ``mb`` (K / per, N) as float64 (NaN for a NaN
-    scale) and exponents ``ea``, ``eb`` as int32. K is a multiple of ``length``.
+    Shapes: twice the values ``a`` (M, K), ``b`` (K, N) as int16; scales ``sa`` (M, K / per), ``sb`` (K / per, N) as
+    float64 and their exponents ``ea``, ``eb`` as int32. K is a multiple of ``length``.
     """
-    top, total = np.empty(SPAN, np.int32), np.empty(SPAN, np.float64)
-    terms = np.empty((length // GROUP, SPAN), np.float64)
-    exponents = np.empty((length // GROUP, SPAN), np.int32)
+    groups = length // GROUP
+    top, unit = np.empty(SPAN, np.int32), np.empty(SPAN, np.float64)
+    total, terms = np.empty(SPAN, np.float64), np.empty((groups, SPAN), np.int16)
     for left in range(0, b.shape[1], SPAN):
         width = min(SPAN, b.shape[1] - left)
         for i in range(row0, row1):
             for start in range(0, a.shape[1], length):
                 for j in range(width):
                     top[j] = max(_true_exponent(out[np.uintp(i), np.uintp(left + j)], r.emin_c), np.int32(r.floor))
-                for g in range(length // GROUP):
-                    n = (start + g * GROUP) // per
-                    x, e = ma[i, n], ea[i, n]
+                for g in range(groups):
+                    n = np.uintp((start + g * GROUP) // per)
+                    e = ea[i, n]
                     for j in range(width):
-                        at = np.uintp(left + j)
-                        s = _sum16(a, i, b, left + j, start + g * GROUP)
-                        t = np.float64(s) * (x * mb[np.uintp(n), at])
-                        exponent = np.int32(e + eb[np.uintp(n), at])
-                        terms[np.uintp(g), np.uintp(j)] = t
-                        exponents[np.uintp(g), np.uintp(j)] = exponent
-                        top[j] = max(top[j], exponent)
+                        terms[np.uintp(g), np.uintp(j)] = _sum16(a, i, b, left + j, start + g * GROUP)
+                    for j in range(width):
+                        top[j] = max(top[j], np.int32(e + eb[n, np.uintp(left + j)]))
                 for j in range(width):
                     c = np.float64(_float(out[np.uintp(i), np.uintp(left + j)]))
-                    total[j] = np.trunc(c * _power64(np.int64(r.align) - np.int64(top[j])))
-                for g in range(length // GROUP):
+                    unit[j] = _power64(np.int64(r.align) - np.int64(top[j]))
+                    total[j] = np.trunc(c * unit[j])
+                for g in range(groups):
+                    n = np.uintp((start + g * GROUP) // per)
+                    x = sa[i, n] * 0.25  # a product of twice two values is four times theirs
                     for j in range(width):
-                        e = np.int64(exponents[np.uintp(g), np.uintp(j)]) - np.int64(top[j]) + np.int64(r.align)
-                        total[j] += np.trunc(terms[np.uintp(g), np.uintp(j)] * _power64(max(e, np.int64(-1000))))
+                        scale = np.float64(x * sb[n, np.uintp(left + j)])
+                        total[j] += np.trunc(np.float64(terms[np.uintp(g), np.uintp(j)]) * scale * unit[j])
                 for j in range(width):
                     at = np.uintp(left + j)
                     c = out[np.uintp(i), at]

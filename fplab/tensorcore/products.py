@@ -141,7 +141,8 @@ def multiply(
     accumulator = accumulators.of(model)
     acc = accumulator.read(None, model, _result_shape(x, y), False)
     if scales is None or model.scale is None:
-        sa, sb = _matrix_scales(*(scales or (None, None)), x, y, model)
+        given, other = scales or (None, None)
+        sa, sb = _matrix_scales(given, other, x, y, model)
     else:
         form = get(model.scale[0])
         sa, sb = (taken_apart(s.astype(np.float64), form) for s in (scales[0], scales[1].swapaxes(-1, -2)))

@@ -77,11 +77,14 @@ class Grouped(FusedBlocks):
         a, b, scales = engine.chosen(model, a, b, instructions, scales)
         assert model.scale
         assert scales
-        x, y, size = engine.whole(a, model), np.ascontiguousarray(engine.whole(b.T, model).T), model.scale[1]
-        ma, ea = _whole_scales(scales[0], x.shape[1] // size)
-        mb, eb = (np.ascontiguousarray(part.T) for part in _whole_scales(scales[1], x.shape[1] // size))
-        rule = self.fast_rule(model, np.int8, 0)
-        engine.share(lambda p, q: kernels.grouped_matmul(x, y, ma, ea, mb, eb, size, c, p, q, model.length, rule),
+        x, y = (
+            np.ascontiguousarray(2 * part, np.int16) for part in (engine.whole(a, model), engine.whole(b.T, model).T)
+        )
+        size, groups = model.scale[1], x.shape[1] // model.scale[1]
+        left, right = (_whole_scales(part, groups) for part in scales)
+        sa, sb = np.ldexp(*left), np.ascontiguousarray(np.ldexp(*right).T)
+        ea, eb, rule = left.exponents, np.ascontiguousarray(right.exponents.T), self.fast_rule(model, np.int8, 0)
+        engine.share(lambda p, q: kernels.grouped_matmul(x, y, sa, ea, sb, eb, size, c, p, q, model.length, rule),
                      a.shape[0], a.size * b.shape[1])  # fmt: skip
 
     def on_device(self, model: Model) -> OnDevice:
