@@ -56,11 +56,8 @@ def quantize(
     >>> scaled.quantize([1.0, -2.0, 500.0], "mxfp8", rule="ceil").dequantize()
     array([  1.,  -2., 512.], dtype=float32)
     """
-    found, given, mode = (
-        get_scheme(scheme, rule=rule, variant=variant, block=block),
-        as_array(x, "x"),
-        mode_of(rounding),
-    )
+    found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
+    given = as_array(x, "x")
     axis = integer("axis", axis, -max(given.ndim, 1), max(given.ndim, 1) - 1)
     v = values(np.moveaxis(given.reshape(given.shape or (1,)), axis, -1))
     with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
