@@ -41,10 +41,8 @@ def values(x: Any, name: str = "x") -> Values:
         narrow = itemsize == 4
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
     else:
-        raise LabError(
-            f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers"
-            + ("; a float64 holds 53 of its bits: convert it yourself." if kind == "f" else ".")
-        )
+        hint = "; a float64 holds 53 of its bits: convert it yourself" if kind == "f" else ""
+        raise LabError(f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers{hint}.")
     return Values(np.ascontiguousarray(array).reshape(-1), array.shape, narrow, type(x) in (int, float))
 
 

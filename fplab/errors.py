@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from .words import Message, say
+from .words.patterns import refused
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +44,9 @@ class LabError(ValueError):
 
     call: str | None = None
     is_misuse = True
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(refused, args))
 
 
 # What an extra of the package installs, by the name under which it is imported.
@@ -189,7 +193,7 @@ def warn(text: str) -> None:
     inside = tuple(str(Path(file).parent) for file in files if file)
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
     level = next((i for i, f in enumerate(frames) if not f.f_code.co_filename.startswith(inside)), 0)
-    warnings.warn(text, stacklevel=level + 2)
+    warnings.warn(refused(text), stacklevel=level + 2)
 
 
 def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
@@ -387,7 +391,7 @@ def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
     number = operator.index(value)
     if not low <= number <= high:
         rule = say("{name}={value} is not possible; allowed: {low} to {high}{why}.", name=name, value=summary(number))
-        raise LabError(rule.fill(low=low, high=high, why=why))
+        raise LabError(rule.fill(low=low, high=high, why=refused(why)))
     return number
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import LabError
+from .words import part
 
 HOST = "127.0.0.1"
 FIRST = "00_start.ipynb"
@@ -151,7 +152,7 @@ def _failure(server: subprocess.Popen[bytes], log: IO[bytes]) -> str:
     """What a server that did not listen said last."""
     log.seek(0)
     said = log.read().decode("utf-8", "replace").strip().splitlines()
-    how = "did not listen" if server.poll() is None else f"ended with status {server.returncode}"
+    how = part("did not listen" if server.poll() is None else f"ended with status {server.returncode}")
     return f"JupyterLab {how}: {said[-1].strip() if said else 'it said nothing'}"
 
 

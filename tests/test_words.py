@@ -1,11 +1,15 @@
 """Messages and their catalogues: compiled as they are, asked for by the source, the numbers carried over."""
 
+import re
 import shutil
 
 import pytest
 
+import fplab
+from fplab.errors import LabError
 from fplab.language import speaking
-from fplab.words import Given, Message, catalogues, given, joined, say, say_of, translated, verbatim
+from fplab.words import REFUSAL, Given, Message, catalogues, given, joined, messages, say, say_of, translated, verbatim
+from fplab.words.patterns import FIELD, refused
 
 LANGUAGES = catalogues.languages()
 
@@ -76,3 +80,34 @@ def test_an_uncompiled_language_is_said_in_english(tmp_path, monkeypatch):
         assert Message("sum").zh == "sum"
     finally:
         words.catalogue.cache_clear()
+
+
+def test_every_refusal_finds_its_own_translation():
+    """Whatever is filled in: no other message is of the same build and found before it."""
+    for message, chinese in messages(REFUSAL, "zh").items():
+        values = {
+            name: f"<{i}>" if name != "n" else "7" for i, name in enumerate(dict.fromkeys(FIELD.findall(message)))
+        }
+        said, wanted = (FIELD.sub(lambda field, v=values: v[field[1]], text) for text in (message, chinese))
+        with speaking("zh"):
+            assert refused(said) == wanted
+        assert refused(said) == said
+
+
+REFUSED = {  # a call, and what is said of it after the call itself
+    "a sentence with a part": (lambda: fplab.dot([1], [1], "fp16", accumulate="fp64"),
+        "accumulate='fp64' 有 64 位；可用：不超过 32 位的格式；accumulate=\"exact\" 与 store=\"fp64\" 给出精确的和"),
+    "one inside another": (lambda: fplab.Format("x", 12, 3),
+        "exponent_bits=12 不可用；可用：1 到 11（承载这些值的 float64 有 11 位）。"),
+    "a name": (lambda: fplab.quantize(1, "fp17"), "未知的格式 'fp17'。可用：fp64, "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "chinese"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_is_said_in_the_language_of_whoever_asks(call, chinese):
+    with speaking("zh"), pytest.raises(LabError) as caught:
+        call()
+    assert chinese in str(caught.value)
+    with pytest.raises(LabError) as caught:
+        call()
+    assert not re.search("[\u4e00-\u9fff]", str(caught.value))

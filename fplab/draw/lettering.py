@@ -18,7 +18,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
 from ..language import lang
-from ..words import FIGURE, SOURCE, messages, say
+from ..words import FIGURE, SOURCE, patterns, say
 
 LATIN = "DejaVu Sans"  # matplotlib brings it, and it has no Chinese
 CHINESE = (  # families, the first that is there: of Linux, macOS and Windows; Japanese forms before none
@@ -27,10 +27,8 @@ CHINESE = (  # families, the first that is there: of Linux, macOS and Windows; J
     "Noto Sans CJK JP", "Droid Sans Fallback", "Arial Unicode MS",
 )  # fmt: skip
 STAYS = say("figures stay in English: no font here has Chinese; install one, such as Debian's fonts-noto-cjk.")
-NUMBER = r"[\d.,]*\d"
 MATH = re.compile(r"\$[^$]*\$")
 WORD = re.compile(r"(?<![\w.-])[a-z]{4,}(?![\w.-])")  # of English, and no part of a name
-FIELD = re.compile(r"\{([a-z]\w*)\}")
 
 
 @functools.cache
@@ -58,44 +56,14 @@ def families() -> list[str]:
     return [LATIN] if language() == SOURCE else [str(chinese()), LATIN]
 
 
-@functools.cache
-def patterns(language: str) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """The messages with something to fill in, as patterns of their English, and their translations; the longest first.
-
-    >>> from fplab.draw.lettering import pattern
-    >>> pattern("segments of {n}").fullmatch("segments of 4")["n"]
-    '4'
-    """
-    filled = [(message, said) for message, said in messages(FIGURE, language).items() if FIELD.search(message)]
-    filled.sort(key=lambda one: -len(FIELD.sub("", one[0])))
-    return tuple((pattern(message), said) for message, said in filled)
-
-
-def pattern(message: str) -> re.Pattern[str]:
-    """What a message looks like once its names are filled in: a group each, and the same everywhere; ``n`` a number."""
-    parts = FIELD.split(message)
-    groups = [
-        f"(?P={name})" if name in parts[1 : 2 * i : 2] else f"(?P<{name}>{NUMBER if name == 'n' else '.+?'})"
-        for i, name in enumerate(parts[1::2])
-    ]
-    return re.compile("".join(a + b for a, b in zip(map(re.escape, parts[::2]), [*groups, ""], strict=True)), re.S)
-
-
 def translated(text: str, language: str) -> str:
-    """A text of a figure in another language: by its English, or by its pattern; itself where there is neither."""
-    if not re.search("[A-Za-z]{2}", text):
-        return text
-    if said := messages(FIGURE, language).get(text):
-        return said
-    for english, said in patterns(language):
-        if found := english.fullmatch(text):
-            values = {name: translated(value, language) for name, value in found.groupdict().items()}
-            if any(
-                WORD.search(MATH.sub("", value)) for value in values.values()
-            ):  # another sentence of the same build: half of it is no help
-                continue
-            return FIELD.sub(lambda field, values=values: values[field[1]], said)  # type: ignore[misc]
-    return text
+    """A text of a figure in another language, as :func:`fplab.words.patterns.translated` finds it."""
+    return patterns.translated(text, FIGURE, language, _is_whole)
+
+
+def _is_whole(value: str) -> bool:
+    """Whether no English is left in what was filled in: half of another sentence of the same build is no help."""
+    return not WORD.search(MATH.sub("", value))
 
 
 def letter(figure: Artist, language: str) -> None:

@@ -263,4 +263,5 @@ def _compiled(file: Path, source: str) -> types.CodeType:
     except (SyntaxError, ValueError, OverflowError) as error:
         line = getattr(error, "lineno", None)
         what = getattr(error, "msg", None) or str(error)
-        raise LabError(f"{str(file)!r} is not Python: {what}" + (f" (line {line})." if line else ".")) from None
+        where = f" (line {line})" if line else ""
+        raise LabError(f"{str(file)!r} is not Python: {what}{where}.") from None

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..arrays import as_array, values
 from ..errors import LabError, quotes_call, unknown
+from ..words import part
 from .grids import Grid, GridLike, get
 
 Array = np.ndarray[Any, Any]
@@ -206,7 +207,7 @@ def _fitting(how: Affine, x: Any) -> tuple[Array, Array]:
     if not isinstance(how, Affine):
         raise LabError(f"how is a {type(how).__name__}; pass what symmetric, affine or scheme returned.")
     shape = np.shape(x)
-    for name, one in (("scale", how.scale), ("zero point", how.zero_point)):
+    for name, one in (("scale", how.scale), (part("zero point"), how.zero_point)):
         try:
             np.broadcast_to(one, shape)
         except ValueError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import LabError, door, own_integer, unknown
 from ..formats import FormatName, spelt
-from ..words import say
+from ..words import part, say
 from .activations import RECOMPUTE
 from .models import LARGEST, Transformer, flag
 from .pipeline import check_schedule
@@ -24,14 +24,20 @@ TRAINING = (
     "recompute", "recipe", "offload", "chunk_elements", "chunk_budget", "bucket", "bucket_views",
 )  # fmt: skip
 EFFECTS: dict[str, tuple[Callable[[Options], bool], str]] = {  # an option, where it has an effect, and in words
-    "partition": (lambda o: o.zero > 0, "how ZeRO divides tensors; with zero=0 nothing is divided"),
-    "schedule": (lambda o: o.pipeline > 1 and o.inference is None, "of training in a pipeline, pipeline >= 2"),
-    "block": (lambda o: optimizer(o.optimizer).bits == 8, "of 8-bit optimizer states"),
-    "step_counts": (lambda o: optimizer(o.optimizer).counts, "of optimizers that keep one, torch's Adam and AdamW"),
-    "chunk_elements": (lambda o: o.offload == "chunks", "of offload='chunks'"),
-    "chunk_budget": (lambda o: o.offload == "chunks", "of offload='chunks'"),
-    "bucket": (lambda o: o.zero in (1, 2) or o.offload == "optimizer", "of zero=1, zero=2 and offload='optimizer'"),
-    "bucket_views": (lambda o: o.zero == 0, "of DDP, zero=0"),
+    "partition": (lambda o: o.zero > 0, part("how ZeRO divides tensors; with zero=0 nothing is divided")),
+    "schedule": (lambda o: o.pipeline > 1 and o.inference is None, part("of training in a pipeline, pipeline >= 2")),
+    "block": (lambda o: optimizer(o.optimizer).bits == 8, part("of 8-bit optimizer states")),
+    "step_counts": (
+        lambda o: optimizer(o.optimizer).counts,
+        part("of optimizers that keep one, torch's Adam and AdamW"),
+    ),
+    "chunk_elements": (lambda o: o.offload == "chunks", part("of offload='chunks'")),
+    "chunk_budget": (lambda o: o.offload == "chunks", part("of offload='chunks'")),
+    "bucket": (
+        lambda o: o.zero in (1, 2) or o.offload == "optimizer",
+        part("of zero=1, zero=2 and offload='optimizer'"),
+    ),
+    "bucket_views": (lambda o: o.zero == 0, part("of DDP, zero=0")),
 }
 # What no number of parameters and no tensors can use.
 OF_LAYERS = ("micro_batch", "sequence", "flash", "recompute", "recipe")
@@ -116,8 +122,9 @@ class Options:
             value = getattr(self, field.name)
             if field.name in TRAINING and value != field.default:
                 value = getattr(value, "name", value)
-                rule = f"belongs to training; inference={self.inference!r} has none of it"
-                raise LabError(f"{field.name}={value!r} {rule}.")
+                raise LabError(
+                    f"{field.name}={value!r} belongs to training; inference={self.inference!r} has none of it."
+                )
 
     def _check_degrees(self) -> None:
         ranks = self.tensor * self.pipeline

@@ -18,6 +18,7 @@ from ..errors import LabError, door, quotes_call, summary
 from ..integers import Affine, Grid
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.grids import GridLike, get
+from ..words import say
 from .replacing import Layer
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -87,7 +88,7 @@ def _along(values: Tensor, x: Tensor, axis: int | None, name: str) -> Tensor:
             raise LabError(f"{name} has {values.numel()} elements; without axis= it is one number.")
         return values.reshape(())
     if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
-        allowed = f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "none"
+        allowed = say("{low} to {high}", low=-x.ndim, high=x.ndim - 1) if x.ndim else "none"
         raise LabError(f"axis={summary(axis)} of a tensor of {x.ndim} dimensions; allowed: {allowed}.")
     if values.numel() != x.shape[axis]:
         raise LabError(f"{name} has {values.numel()} elements, and axis {axis} of x has {x.shape[axis]} channels.")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError, demand, integer, quotes_call, unknown
+from ..words import part
 from .settings import KILL, LAUNCHED, Result, Setting, read
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Setting))[2:]
@@ -174,5 +175,5 @@ def reason(folder: Path, log: str, status: int) -> str:
     if status < 0:
         return f"torchrun died ({signal.Signals(-status).name}); its processes were ended."
     lines = [line for line in log.splitlines() if re.search(r"^(\[rank\d+\]: )?\w*(Error|Exception)\b", line)]
-    rank = f"rank {died[1]}" if died else "a process"
+    rank = f"rank {died[1]}" if died else part("a process")
     return f"{rank} failed: {lines[-1] if lines else 'no message'}"

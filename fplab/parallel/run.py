@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
+from ..words import part
 from .settings import BACKENDS, HANG, KILL, LAUNCHED, STRATEGIES, RankResult, Setting, setting
 
 PATIENCE = 20  # seconds that a process waits for the others
@@ -62,7 +63,9 @@ def in_vain(rank: int, error: RuntimeError) -> str | None:
     """What to say of an error of gloo's or NCCL's after :data:`PATIENCE`; None for any other."""
     if not re.search(r"time(d )?out", str(error), re.IGNORECASE):
         return None
-    return f"rank {rank} waited {PATIENCE} seconds for another rank in vain: one is stopped, cut off or far slower."
+    return part(
+        f"rank {rank} waited {PATIENCE} seconds for another rank in vain: one is stopped, cut off or far slower."
+    )
 
 
 def end_with_launcher() -> None:

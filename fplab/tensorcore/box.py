@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabError
+from ..words import part, say
+from ..words.patterns import refused
 
 Array = np.ndarray[Any, Any]
 BlackBox = Callable[..., Any]
 TILE = 16  # rows and columns of the matrices handed to a product of matrices: one size, for one order of additions
 FORMS = {
-    "rows": "a and b (N, K), c and d (N,)",
-    "matrices": "a (M, K), b (K, N), c and d (M, N)",
-    "vectors": "a and b (K,), c and d numbers",
+    "rows": part("a and b (N, K), c and d (N,)"),
+    "matrices": part("a (M, K), b (K, N), c and d (M, N)"),
+    "vectors": part("a and b (K,), c and d numbers"),
 }
 
 
@@ -77,12 +79,12 @@ class Box:
                 try:
                     self._call(form, arguments, a, b, c)
                 except Exception as error:  # whatever f raises for arguments that are not its own
-                    said.append(
-                        f"{form}, {arguments} arguments: {type(error).__name__}: {str(error).partition('. ')[0]}"
-                    )
+                    what = f"{type(error).__name__}: {str(error).partition('. ')[0]}"
+                    each = say("{form}, {arguments} arguments: {what}", form=form, arguments=arguments, what=what)
+                    said.append(str(each))
                 else:
                     return form, arguments
-        allowed = "; ".join(f"{name}: {shapes}" for name, shapes in FORMS.items())
+        allowed = "; ".join(f"{name}: {refused(shapes)}" for name, shapes in FORMS.items())
         raise LabError(
             f"f takes no form of a product. Allowed, with c or without: {allowed}. It said: {' | '.join(said)}"
         )

@@ -9,6 +9,7 @@ from ..errors import LabError, unknown
 from ..floats import round_into
 from ..formats import Format, Rounding, get
 from ..plans import options
+from ..words import part
 from .models import ZERO_EXPONENT, Model
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +59,7 @@ def rounded(flat: Array, form: Format, mode: Rounding) -> Array:
     return out
 
 
-ROUND_FIRST = "; pass strict=False to round operands first"
+ROUND_FIRST = part("; pass strict=False to round operands first")
 
 
 def demand(flat: Array, name: str, form: Format, remedy: str = ROUND_FIRST) -> None:

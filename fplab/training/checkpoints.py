@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import LabError, reason
 from ..storage import read_arrays, write_bytes
+from ..words import part, say
 
 VERSION = 1
 Configuration = Mapping[str, Any]
@@ -58,7 +59,7 @@ def load(path: Path, configuration: Configuration) -> Any:
         ) from None
     if version != VERSION:
         raise LabError(f"{str(path)!r} has layout {version!r}; this release reads {VERSION}. Delete it to begin again.")
-    demand_same(path, theirs, configuration, "a checkpoint")
+    demand_same(path, theirs, configuration, part("a checkpoint"))
     return state
 
 
@@ -69,7 +70,8 @@ def demand_same(path: Path, theirs: Configuration, ours: Configuration, what: st
     absent = object()
     differ = [n for n in names if theirs.get(n, absent) != ours.get(n, absent)]
     if differ:
-        said = "; ".join(f"{n} is {theirs.get(n)!r} in the file and {ours.get(n)!r} here" for n in differ)
+        each = say("{name} is {theirs!r} in the file and {ours!r} here")
+        said = "; ".join(str(each.fill(name=n, theirs=theirs.get(n), ours=ours.get(n))) for n in differ)
         raise LabError(f"{str(path)!r} is {what} of another run: {said}. Name another file, or delete it.")
 
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from ..errors import LabError
 from ..formats import get
+from ..words import part, say
+from ..words.patterns import refused
 from .policies import Policy
 
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -25,13 +27,14 @@ class StoppedError(LabError):
     is_misuse = False
 
     def __init__(self, step: int, tensor: str, what: str, cause: str) -> None:
-        super().__init__(f"step {step}: {tensor} is {what}. Likely cause: {cause}")
+        rule = say("step {step}: {tensor} is {what}. Likely cause: {cause}", step=step, tensor=refused(tensor))
+        super().__init__(rule.fill(what=what, cause=refused(cause)))
         self.step, self.tensor, self.cause = step, tensor, cause
 
 
 def kind(tensor: Tensor) -> str:
     """NaN or infinite, for a tensor that holds either."""
-    return "NaN" if bool(tensor.isnan().any()) else "infinite"
+    return "NaN" if bool(tensor.isnan().any()) else str(say("infinite"))
 
 
 def finite(tensor: Tensor) -> bool:
@@ -52,12 +55,12 @@ def loss_not_finite(step: int, loss: Tensor, model: nn.Module, again: Callable[[
     """The error for a loss; ``again()`` computes the loss once more, and the first layer to go wrong is found."""
     found = first_bad_layer(model, again)
     if found is None:
-        cause = (
+        cause = part(
             f"every layer's output is finite, so the loss overflows by itself in {_format(loss)}; compute it in FP32."
         )
     else:
         cause = found
-    return StoppedError(step, "the loss", kind(loss.detach()), cause)
+    return StoppedError(step, part("the loss"), kind(loss.detach()), cause)
 
 
 def first_bad_layer(model: nn.Module, again: Callable[[], object]) -> str | None:
@@ -86,12 +89,12 @@ def _layer_cause(name: str, inputs: list[Tensor], output: Tensor) -> str:
     fmt = _format(output)
     if all(finite(x) for x in inputs):
         most = max((float(x.abs().amax()) for x in inputs if x.is_floating_point() and x.numel()), default=0.0)
-        return (
+        return part(
             f"layer {name!r} overflows {fmt}, whose largest number is {float(get(fmt).max):g}: its inputs are finite, "
             f"of magnitudes up to {most:g}. A smaller learning rate, BF16's range, or this layer in FP32."
         )
     given = kind(next(x for x in inputs if not finite(x)))
-    return (
+    return part(
         f"what layer {name!r} is given is {given} already, from an operation between the layers or the data, in {fmt}."
     )
 
@@ -109,12 +112,12 @@ def weights_not_finite(
     cause = (
         _from_gradient(parameter.grad, policy, scale)
         or _from_states(optimizer, parameter, policy)
-        or (
+        or part(
             f"gradient and states are finite, so the update overflows {policy.weights}, whose largest number is "
             f"{float(get(policy.weights).max):g} (weights were at most {before:g}); a smaller learning rate."
         )
     )
-    return StoppedError(step, f"weight {name!r}", kind(parameter.detach()), cause)
+    return StoppedError(step, part(f"weight {name!r}"), kind(parameter.detach()), cause)
 
 
 def _from_gradient(gradient: Tensor | None, policy: Policy, scale: float) -> str | None:
@@ -124,7 +127,7 @@ def _from_gradient(gradient: Tensor | None, policy: Policy, scale: float) -> str
     advice = (
         "a smaller scale, or a dynamic scaler that skips such a step" if scale > 1 else "a check that skips the step"
     )
-    return (
+    return part(
         f"its gradient was {kind(gradient)}: the backward pass in {where} at loss scale {scale:g} overflowed; {advice}."
     )
 
@@ -133,14 +136,16 @@ def _from_states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, poli
     states: Mapping[str, Any] = optimizer.state.get(parameter, {})
     for name, state in states.items():
         if isinstance(state, Tensor) and not finite(state):
-            what = f"the optimizer's state {name!r} is {kind(state)}"
-            return f"{what}: it overflows {policy.states}; hold it in FP32 or BF16."
+            return part(
+                f"the optimizer's state {name!r} is {kind(state)}: it overflows {policy.states}; "
+                "hold it in FP32 or BF16."
+            )
     eps = next((group["eps"] for group in optimizer.param_groups if "eps" in group), None)
     second = states.get("exp_avg_sq")
     if eps is not None and isinstance(second, Tensor) and bool((second == 0).any()):
         smallest = float(get(policy.states).smallest_subnormal) if policy.states != "fp32" else 0.0
         if eps <= smallest / 2:
-            return (
+            return part(
                 f"Adam divides by zero: {int((second == 0).sum())} elements of 'exp_avg_sq' underflow to 0, and "
                 f"eps={eps:g} is 0 in {policy.states} too, whose smallest number is {smallest:g}; a larger eps, or "
                 "FP32 states."

@@ -24,6 +24,7 @@ from torch import nn
 from ..errors import LabError, own_integer, reason, summary
 from ..nn import bits
 from ..storage import digest, write_text
+from ..words import part
 from . import policies, tasks
 from .checkpoints import demand_same
 from .policies import Policy
@@ -115,7 +116,7 @@ class Cell:
                 f"{str(path)!r} is no result of a sweep, or a damaged one ({reason(error)}); delete it, and the cell "
                 "is computed again."
             ) from None
-        demand_same(path, found["settings"], self.settings, "a result")
+        demand_same(path, found["settings"], self.settings, part("a result"))
         return dict(found)
 
 

@@ -20,12 +20,18 @@ from typing import Any
 FOLDER = Path(__file__).parent
 SOURCE = "en"  # the language that the ids are written in
 FIGURE = "figure"  # the context of the texts of figures, which are looked up as they are drawn (draw.lettering)
+REFUSAL = "refusal"  # that of what errors and warnings say, looked up as they are raised (words.patterns)
 _chosen: list[Callable[[], str]] = [lambda: SOURCE]
 
 
 def spoken(choice: Callable[[], str]) -> None:
     """Say which language ``str`` of a text speaks: called by the module that knows."""
     _chosen[:] = [choice]
+
+
+def chosen() -> str:
+    """The language that ``str`` of a text speaks."""
+    return _chosen[0]()
 
 
 class Text:
@@ -54,7 +60,7 @@ class Text:
         return self.into("zh")
 
     def __str__(self) -> str:
-        return self.into(_chosen[0]())
+        return self.into(chosen())
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
@@ -127,6 +133,11 @@ def say_of(context: str, message: str, /, **values: Any) -> Message:
 def mark(message: str) -> str:
     """The message itself, which is looked up later: :func:`say` with a variable is no place to collect it from."""
     return message
+
+
+def part(text: str) -> str:
+    """A part of what a refusal says, which is looked up with it: marked where no raise of its module names it."""
+    return text
 
 
 def given(en: str, **others: str) -> Given:

@@ -10,12 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import FIGURE
+from . import FIGURE, REFUSAL
+from .patterns import FIELD
 
 FOLDER = Path(__file__).parent
 KEYWORDS = {
     "say": None, "mark": None, "say_of": ((1, "c"), 2), "proved": None, "library": None, "live": None, "measured": None,
     "unknown": None, "chosen": None, "name_of": None,
+}  # fmt: skip
+REFUSING = {  # what says a text to whoever asked for too much, and which argument is the text
+    **dict.fromkeys(("LabError", "NoBlockError", "NotHereError", "UnknownArithmeticError", "WriteError", "warn"), 0),
+    "part": 0, "_unwritable": 1, "integer": 4, "own_integer": 4,
 }  # fmt: skip
 COMMAND_LINE = FOLDER.parent / "cli.py"  # argparse is given its texts as they are: each of several words is a message
 DIGEST = "X-Source-SHA-256"
@@ -73,12 +78,15 @@ def collected() -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for file, line, message, _, context in extract_from_dir(FOLDER.parent, [("**.py", "python")], keywords=KEYWORDS):
         found.setdefault((context or "", str(message)), f"{file}:{line}")
+    for path in sorted(FOLDER.parent.rglob("*.py")):
+        for line, message in refusals(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault((REFUSAL, message), f"{path.relative_to(FOLDER.parent)}:{line}")
     tree = ast.parse(COMMAND_LINE.read_text(encoding="utf-8"))
     # What a function says of itself is help where the function is a command.
     about = {
         id(node.body[0].value)
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)
         and isinstance(node.body[0], ast.Expr)
         and ast.unparse(getattr(node, "args", node)) != "args: Arguments"
     }
@@ -88,6 +96,59 @@ def collected() -> dict[tuple[str, str], str]:
         if " " in node.value.strip():
             found.setdefault(("", node.value), f"{COMMAND_LINE.name}:{node.lineno}")
     return found
+
+
+def refusals(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """What errors and warnings of a module say, ``raise LabError(f"...")``: lines and messages.
+
+    What an f-string fills in has the last name of its expression; what the module assigns to such a name or returns
+    under it, and the two ways of ``x if y else z``, are messages too.
+
+    >>> [*refusals(ast.parse("LabError(f'{self.name!r} has {len(rows)} rows' + (f' and {n} more' if n else '.'))"))]
+    [(1, '{name} has {rows} rows{n}'), (1, ' and {n} more')]
+    """
+    known: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            known.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.FunctionDef):
+            found = [one.value for one in ast.walk(node) if isinstance(one, ast.Return) and one.value]
+            known.setdefault(node.name, []).extend(found)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or len(node.args) <= (place := REFUSING.get(ast.unparse(node.func), 99)):
+            continue
+        if ast.unparse(node.args[place]).startswith("say("):
+            continue
+        names = {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node.args[place])}
+        texts = [node.args[place], *(text for name in sorted(names) for text in known.get(name, ()))]
+        ways = (one for text in texts for one in ast.walk(text) if isinstance(one, ast.IfExp))
+        for text in [*texts, *(way for one in ways for way in (one.body, one.orelse))]:
+            message = _template(text, {})
+            if len(re.findall("[a-z]", words := FIELD.sub("", message))) > 3 and " " in words:
+                yield text.lineno, message
+
+
+def _template(node: ast.expr, names: dict[str, str]) -> str:
+    """A text as a message; ``names``: what is filled in so far, by its source."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_template(one, names) for one in node.values)
+    if isinstance(node, ast.BinOp):
+        return _template(node.left, names) + _template(node.right, names)
+    source = ast.unparse(node)
+    if source not in names:
+        called = {id(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+        last = [
+            (one.end_lineno, one.end_col_offset, getattr(one, "attr", getattr(one, "id", "")))
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name | ast.Attribute) and id(one) not in called
+        ]
+        said = [name for _, _, name in sorted(last) if not name.startswith("__")]
+        name = said[-1].lower().strip("_") if said else "what"
+        same = sum(re.sub(r"_\d+$", "", one) == name for one in names.values())
+        names[source] = f"{name}_{same + 1}" if same else name
+    return f"{{{names[source]}}}"
 
 
 def missing(language: str) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from ...tensorcore.models import ZERO_EXPONENT, Model
 from ...tensorcore.operands import CONVERSIONS, demand, nan_bits
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan, Plan
 from ...tensorcore.units import OnDevice
+from ...words import say
 from . import running
 from .rounding import quantize
 
@@ -45,7 +46,7 @@ def matmul(
     _form(model)
     fit = a.dim() > 1 and b.dim() > 1 and a.shape[-1] == b.shape[-2] and _broadcast(a, b) is not None
     if not fit or len({t.device for t in (a, b)}) > 1:
-        where = [f"{tuple(t.shape)} on {t.device}" for t in (a, b)]
+        where = [say("{shape} on {device}", shape=tuple(t.shape), device=t.device) for t in (a, b)]
         raise LabError(f"a is {where[0]} and b {where[1]}; (..., M, K) and (..., K, N) on one device are needed.")
     x, y = (_operand(t, name, fmt, conversion) for t, name, fmt in ((a, "a", model.a), (b, "b", model.b)))
     scales = None

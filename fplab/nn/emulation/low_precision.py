@@ -27,6 +27,7 @@ from ...tensorcore import accumulators, models
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN
+from ...words import say
 from .. import bits
 from ..recipes import PROMOTED
 from .multiply import Products
@@ -114,7 +115,7 @@ def _number(name: str, scale: Tensor) -> float:
 
 
 def _said(scale: Tensor) -> str:
-    return f"{tuple(scale.shape)} of {scale.dtype}"
+    return str(say("{shape} of {dtype}", shape=tuple(scale.shape), dtype=scale.dtype))
 
 
 def kinds_of(name: str, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tuple[int, int]:
@@ -291,7 +292,7 @@ def groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> Iterator[Gro
     count = [len(x) for x, is_flat in zip((a, b), flat, strict=True) if not is_flat]
     whole = a.shape[0 if flat == (True, False) else 1] if flat[0] else b.shape[1]
     if any(n != len(ends) for n in count) or sorted(ends) != ends or (offs is not None and ends and ends[-1] > whole):
-        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        shapes = say("{a} and {b}", a=tuple(a.shape), b=tuple(b.shape))
         raise LabError(f"{name} of {shapes} with groups that end at {ends} does not exist.")
     start = 0
     for g, end in enumerate(ends):

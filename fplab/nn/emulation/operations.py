@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from ...errors import LabError, unknown
+from ...words import part
+from ...words.patterns import refused
 from . import attention, convolution, dense, low_precision
 from .product_free import is_free
 
@@ -31,13 +33,13 @@ EMULATED: dict[str, Handler] = {
 }  # fmt: skip
 
 UNITS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # dtypes of operands
-NO_UNIT = "a matrix unit takes dense tensors of float16, bfloat16, float32 and float64 here"
-_OTHER_LINEAR = "its products are not taken apart"
-_FACTORS = "a factorisation or solver multiplies matrices inside a library"
-_SPARSE = "a sparse product"
-_QUANTIZED = "a product of integers or packed weights"
-_LIBRARY = "a kernel of one library or device"
-_FUSED = "a fused kernel, with its products inside"
+NO_UNIT = part("a matrix unit takes dense tensors of float16, bfloat16, float32 and float64 here")
+_OTHER_LINEAR = part("its products are not taken apart")
+_FACTORS = part("a factorisation or solver multiplies matrices inside a library")
+_SPARSE = part("a sparse product")
+_QUANTIZED = part("a product of integers or packed weights")
+_LIBRARY = part("a kernel of one library or device")
+_FUSED = part("a fused kernel, with its products inside")
 
 
 def _all(reason: str, names: str) -> dict[str, str]:
@@ -101,17 +103,18 @@ REFUSED: dict[str, str] = {
         "_scaled_dot_product_fused_attention_overrideable_backward",
     ),
 }  # fmt: skip
-_STRANGER = "an operation that is not torch's own may multiply matrices"
-_UNKNOWN = "it is not among the operations that are known to multiply no matrices"
+_STRANGER = part("an operation that is not torch's own may multiply matrices")
+_UNKNOWN = part("it is not among the operations that are known to multiply no matrices")
 
 
-_DISTANCE = "(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1) has no products."
-_DENSE = "to_dense() makes a tensor whose products are emulated."
-_SOLVE = "Solve before the block, or multiply by an inverse that was computed before it."
+_DISTANCE = part("(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1) has no products.")
+_DENSE = part("to_dense() makes a tensor whose products are emulated.")
+_SOLVE = part("Solve before the block, or multiply by an inverse that was computed before it.")
 INSTEAD = {  # what to write, by operation or by the beginning of a kind of tensors
-    "_trilinear": "torch.einsum('bi,oij,bj->bo', x, weight, y) is taken apart into products that are emulated.",
+    "_trilinear": part("torch.einsum('bi,oij,bj->bo', x, weight, y) is taken apart into products that are emulated."),
     "_cdist_forward": _DISTANCE, "_euclidean_dist": _DISTANCE, "linalg_solve_triangular": _SOLVE,
-    "triangular_solve": _SOLVE, "complex": "Multiply real and imaginary parts apart, as torch.view_as_real gives them.",
+    "triangular_solve": _SOLVE,
+    "complex": part("Multiply real and imaginary parts apart, as torch.view_as_real gives them."),
     **dict.fromkeys(["sparse", *(name for name, why in REFUSED.items() if why == _SPARSE)], _DENSE),
 }  # fmt: skip
 
@@ -120,7 +123,7 @@ def instead(name: str) -> str:
     """What to write instead of an operation that is refused, " ..."; "" where nothing is known."""
     operation, _, kind = name.partition(" of ")
     found = (text for key, text in INSTEAD.items() if (kind.startswith(key) if kind else operation == key))
-    return "".join(f" {text}" for text in found)
+    return "".join(f" {refused(text)}" for text in found)
 
 
 def allowed_names(names: Iterable[str]) -> frozenset[str]:

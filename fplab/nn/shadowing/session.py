@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...errors import LabError, quotes_call, unknown
+from ...words import say
 from ..emulation.modes import demand_eager
 from ..witness import WITNESSES
 from .double_double import halves
@@ -129,4 +130,5 @@ def _roots_seen(run: Run) -> Iterator[None]:
 
 
 def _named(x: Any) -> str:
-    return f"a {type(x).__name__}" + (f" of {x.dtype}" if isinstance(x, torch.Tensor) else "")
+    named = say("a {kind} of {dtype}", dtype=x.dtype) if isinstance(x, torch.Tensor) else say("a {kind}")
+    return str(named.fill(kind=type(x).__name__))

@@ -16,6 +16,7 @@ from ...errors import LabError
 from ...kernels.optim8 import BLOCKWISE, WHOLE, Coding, Numbers, first_bad
 from ...nn import bits
 from ...threads import split
+from ...words import part
 from ..optimizers.base import LabOptimizer
 from .options import CHECKS, SIGNS, books_of
 
@@ -94,7 +95,7 @@ class EightBit(LabOptimizer):
     checks = CHECKS
     fixed = ("update", "block", "codes")
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
-    demand = "8-bit optimizers take float32, float16 and bfloat16 on the CPU"
+    demand = part("8-bit optimizers take float32, float16 and bfloat16 on the CPU")
     carried = ("codes",)
 
     def __init__(
@@ -125,9 +126,9 @@ class EightBit(LabOptimizer):
 
     def _mismatch(self, name: str, saved: Any, own: Any) -> str:
         if name == "update":
-            return f"is of {saved}, this optimizer of {own}."
+            return part(f"is of {saved}, this optimizer of {own}.")
         if name == "codes":
-            return "was made with other codebooks; make the optimizer with the same code."
+            return part("was made with other codebooks; make the optimizer with the same code.")
         return super()._mismatch(name, saved, own)
 
     # --- a step ---------------------------------------------------------------------------------------------------

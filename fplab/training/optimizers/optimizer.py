@@ -10,6 +10,7 @@ from torch import Tensor
 from ...errors import LabError
 from ...formats import FormatLike
 from ...nn import bits
+from ...words import part
 from . import programs
 from .arithmetic import rounded
 from .base import LabOptimizer
@@ -44,7 +45,7 @@ class FormatOptimizer(LabOptimizer):
 
     fixed = ("weights", "states", "compute", "update", "seed")
     dtypes = (torch.float32,)
-    demand = 'pass float32 on the CPU, in which values of every format travel, and say which: weights="bf16"'
+    demand = part('pass float32 on the CPU, in which values of every format travel, and say which: weights="bf16"')
     carried = ("_formats",)
     observer: Observer | None = None
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import LabError, own_integer, quotes_class
+from ...words import part
 
 POSITIVE_FLOAT32 = "a finite number above 0 (float32: 2**-149 to 3.4e38)"
 
@@ -43,12 +44,12 @@ def checked_scale(name: str, value: Any) -> float:
 def _fault(scale: float) -> str:
     """What a scale does wrong, or nothing."""
     if scale != scale:
-        return "every scaled gradient would be NaN"
+        return part("every scaled gradient would be NaN")
     if scale < 0:
-        return "it would turn every gradient around"
+        return part("it would turn every gradient around")
     if _float32(scale) == 0:
-        return "every scaled gradient would be 0"
-    return "every scaled gradient would be infinite or NaN" if _float32(scale) == math.inf else ""
+        return part("every scaled gradient would be 0")
+    return part("every scaled gradient would be infinite or NaN") if _float32(scale) == math.inf else ""
 
 
 @quotes_class

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ...errors import LabError, quotes_class
 from ...formats import FormatLike, get
 from ...nn import bits
+from ...words import part
 from .machine import APEX, KERAS, TORCH, Machine, Tracked, checked_scale, unscaled
 
 
@@ -144,7 +145,7 @@ class Scaler:
         if isinstance(good, bool) or not isinstance(good, int) or not 0 <= good < self.machine.growth_interval:
             most = self.machine.growth_interval - 1
             raise LabError(f"the state's _growth_tracker={good!r} is not possible; allowed: 0 to {most}.")
-        self._now = Tracked(checked_scale("the state's scale", state["scale"]), good)
+        self._now = Tracked(checked_scale(part("the state's scale"), state["scale"]), good)
         self._progress.clear()
 
     # --- beyond GradScaler ----------------------------------------------------------------------------------
