@@ -153,8 +153,14 @@ def _template(node: ast.expr, names: dict[str, str]) -> str:
 
 def missing(language: str) -> Iterator[tuple[str, str]]:
     """The messages without a translation: where they are said, and their ids."""
-    there = {(m.context or "", m.id) for m in read(FOLDER / f"{language}.po") if m.id and m.string}
-    yield from ((place, key[1]) for key, place in collected().items() if key not in there and key[1].strip())
+    there = {_wording(m.context or "", m.id) for m in read(FOLDER / f"{language}.po") if m.id and m.string}
+    said = collected().items()
+    yield from ((place, key[1]) for key, place in said if _wording(*key) not in there and key[1].strip())
+
+
+def _wording(context: str, message: str) -> tuple[str, str]:
+    """A message as it is compared: in a refusal, the names of what is filled in are those of variables, and go."""
+    return context, FIELD.sub("{}", message) if context == REFUSAL else message
 
 
 def problems(language: str) -> list[str]:
@@ -164,11 +170,11 @@ def problems(language: str) -> list[str]:
     """
     source = (FOLDER / f"{language}.po").read_text(encoding="utf-8")
     twice = [id for id, n in Counter(re.findall(r"^(?:msgctxt .*\n)?msgid .+$", source, re.M)).items() if n > 1]
-    said, wrong = collected(), [f"{language}: twice: {id!r}" for id in twice]
+    said, wrong = {_wording(*key) for key in collected()}, [f"{language}: twice: {id!r}" for id in twice]
     for one in read(FOLDER / f"{language}.po"):
         if not one.id:
             continue
-        if one.context != FIGURE and (one.context or "", one.id) not in said:
+        if one.context != FIGURE and _wording(one.context or "", one.id) not in said:
             wrong.append(f"{language}: nothing says {one.id!r}")
         elif strays := fields(str(one.string)) - fields(str(one.id)):
             wrong.append(f"{language}: {one.id!r} has no {sorted(strays)}")
