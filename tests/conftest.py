@@ -45,9 +45,14 @@ for chosen in ("FPLAB_CORPUS", "FPLAB_LANG", "FPLAB_STATIC"):
 
 
 def seed():
-    """torch's generator as new: what a test draws does not depend on the tests that a process ran before."""
+    """torch's generators as new: what a test draws does not depend on the tests that a process ran before.
+
+    Where no GPU is in use, ``torch.manual_seed`` would each time note the stack of calls for when one is.
+    """
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(0)
+        torch.random.default_generator.manual_seed(0)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,11 +67,16 @@ def same_draws():
     seed()
 
 
-# Files whose few tests start notebooks, browsers, builds or many processes. A process of pytest-xdist takes file after
-# file: these go first, then those of most tests, so that none is left to one process while the others have ended.
+# Files that are long for the number of their tests: they start notebooks, browsers, builds, processes, or train.
+# A process of pytest-xdist takes file after file: these go first, the longest at the head, then those of most tests, so
+# that none is left to one process while the others have ended.
 LONG = (
-    "notebooks", "browser", "withstand", "prove", "strangers", "parallel_runs", "wheel", "pages", "cookbook", "runner",
-    "runs", "lab", "visible", "nn_autocast_training", "watch_report", "course", "exercises_judge",
+    "prove", "notebooks", "arithmetic", "exercises", "parallel_runs", "sweep", "pages", "browser", "withstand",
+    "pages_live", "runner", "visible", "strangers", "rounding", "distributed", "lab", "structure", "portable",
+    "hardware_suite", "snippets", "data_parallel", "device", "bounds", "nn_emulate_operators", "inference",
+    "calibration", "sensitive_operations", "recorder", "exercises_judge", "cookbook", "scalers", "wheel",
+    "tensorcore_probe", "watch_report", "underflow", "recipes", "runs", "kernel_cache", "few", "parallel_gloo",
+    "nn_autocast_training", "master_weights", "course", "fp8_training", "trajectory", "formats_in_training",
 )  # fmt: skip
 
 
