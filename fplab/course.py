@@ -48,13 +48,15 @@ index(__name__)
 # Where the keyboard is, is said by a line and not by a colour alone.
 FOCUSED = ":is(button,input,select,.noUi-handle,.widget-readout):focus-visible"
 FOCUS = f".jupyter-widgets {FOCUSED}{{outline:2px solid;outline-offset:2px}}"
+# What is printed breaks between words, where JupyterLab breaks it anywhere.
+PRINTED = ".jp-OutputArea-output pre{word-break:normal;overflow-wrap:anywhere}"
 SIGNS = {"pass": "✓", "FAIL": "✗", "differs, unexplained": "✗", "absent": "–"}  # a dash: neither yes nor no
 
 
 # --- the language -----------------------------------------------------------------------------------------------
 def style() -> str:
-    """The style sheet that shows the prose of the chosen language and hides the other, and marks the focus."""
-    rules = [FOCUS]
+    """The style sheet: prose of the chosen language alone, the focus marked, lines broken between words."""
+    rules = [FOCUS, PRINTED]
     for language in LANGUAGES:
         shown = "block" if language == lang() else "none"
         rules.append(f".fplab-{language}{{display:{shown}!important}}")

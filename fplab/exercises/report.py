@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..columns import padded, width_of
-from ..draw.page import Html, code, table
+from ..draw.page import Html, after_colon, code, table
 from ..draw.scene import GREEN, RED
 from ..draw.strip import bit_strip
 from ..language import in_each
@@ -130,7 +130,7 @@ def caption(report: Report) -> str:
     if not failure.arguments:
         return str(failure.says)
     above = SMALLEST if failure.least and failure.how not in GONE else FAILING
-    return f"{above}:" + (f" {failure.says}" if failure.says else "")
+    return after_colon(above, failure.says or "").rstrip()
 
 
 def legend(shown: Shown) -> str:
@@ -214,4 +214,5 @@ def _rows_html(rows: list[Line], report: Report) -> str:
     for i, (label, shown) in enumerate(rows):
         strip = bit_strip(shown.fields, shown.of, expected if i == len(rows) - 1 else ()).svg() if shown.fields else ""
         cells.append((label, code(shown.text), Html(strip), shown.of))
-    return table((), cells, (0, 0, 0, 0))
+    heads, formats = (0.7 * max(width_of(str(row[column])) for row in cells) for column in (0, 3))
+    return table((), cells, (min(heads, 6), 0, 0, min(formats, 6)))  # in em: short names are not broken

@@ -84,7 +84,8 @@ def render(state: State) -> str:
         drawing.text(x, 16, head, size=12, opacity=0.8)
     for row, answer in enumerate(given):
         _row(drawing, 40 + 26 * row, answer, groups, wanted, worst)
-    count = say("one answer") if len(groups) == 1 else say("{n} different answers", n=len(groups))
+    counts = (say("no GPU has this product"), say("one answer"))
+    count = counts[len(groups)] if len(groups) < 2 else say("{n} different answers", n=len(groups))
     total = say_of("gpus", "none") if wanted is None else repr(float(wanted))
     return panel(title(after_colon(f"{state.inputs} → {state.output}", count)), drawing.svg(_spoken(given)),
                  facts([(say("exact sum"), total)]),
