@@ -211,16 +211,18 @@ def dequantize(codes, absmax, out, block, table, first, past_cache):
     """
     buffer = np.empty(BLOCK, np.float32)
     at, n = 0, codes.size
+    k, end = 0, block  # of the block and its end
     while at < n:
         count = min(n - at, BLOCK if at or not first else first)
         done = 0
         while done < count:
-            k = (at + done) // block
-            stop = min(count, (k + 1) * block - at)
+            stop = min(count, end - at)
             source, target, scale = codes[at + done : at + stop], buffer[done:stop], absmax[k]
             for i in range(source.size):
                 target[i] = np.float32(table[source[i]] * scale)
             done = stop
+            if at + done == end:
+                k, end = k + 1, end + block
         write(out, at, buffer.view(np.uint32), count, past_cache)
         at += count
     if past_cache:
