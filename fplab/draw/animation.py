@@ -9,6 +9,7 @@ from html import escape
 
 import numpy as np
 
+from ..words import say, say_of
 from .collectives import ROW, WIDTH, add_frame
 from .scene import Scene
 from .themes import DARK, LIGHT, Theme
@@ -33,7 +34,7 @@ class Moving:
 
 def animation(panels: Sequence[Moving]) -> str:
     """The text of the SVG file: all panels, over and over, each with its steps from the common start on."""
-    note = "a chunk's number: how many ranks' values are in it (or which); orange: on its way, or just come"
+    note = say("a chunk's number: how many ranks' values are in it (or which); orange: on its way, or just come")
     beats = max(len(one.messages) for one in panels) + 2
     ranks = max(len(one.frames[0]) for one in panels)
     width, height = LEFT + WIDTH + 20, TOP + ranks * ROW + 14
@@ -71,7 +72,7 @@ def _panel(one: Moving, beats: int) -> str:
     for k, frame in enumerate(one.frames):
         written = {(target, chunk) for _, target, chunk in one.messages[k - 1]} if k else set()
         shown = _between("visibility", "visible", "hidden", k, k + 1 if k < last else beats, beats)
-        label = f"step {k} of {last}" if k else "before"
+        label = say("step {k} of {last}", k=k, last=last) if k else say_of("a frame", "before")
         state = "visible" if k == last else "hidden"
         scene = Scene(LEFT + WIDTH, TOP + ranks * ROW)
         add_frame(scene, frame, written, LEFT, TOP)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST = 4  # steps that fit one figure
 BELOW = 10  # places drawn below the quantum; what lies lower is told in words
 CELL, ROW, LEFT, RIGHT = 15, 20, 190, 250
+LETTER = 7.7  # pixels of a digit of the widest font
 X = Callable[[int], float]  # from a place to the left edge of its column
 EMPTY = 0.12  # opacity of the box of a 0
 
@@ -77,29 +78,30 @@ def step_scene(step: Step, trace: Trace) -> Scene:
     top = max(max((_top(v) for v in values if v), default=low), step.emax)
     bottom = max(low - BELOW, min(low, *(_last(v) for v in values if v))) if any(values) else low
     cell = max(6.0, min(CELL, 620 / (top - bottom + 1)))
-    width = LEFT + (top - bottom + 2) * cell + RIGHT
+    left = max(LEFT, 12 + LETTER * max((len(_signed(_name(t), t.value < 0)) for t in terms), default=0))
+    width = left + (top - bottom + 2) * cell + RIGHT
     drawing = Scene(width, 34 + (len(terms) + 2) * ROW + 34, _spoken(step, trace, terms))
 
     def x_of(place: int) -> float:
-        return LEFT + (top - place) * cell
+        return left + (top - place) * cell
 
     y = 24.0
     for term in terms:
         _bits(drawing, y, term.value, low, bottom, x_of, cell, GREEN if term.k < 0 else BLUE)
-        _words(drawing, y, _name(term), _fate(term, low), width, term.value < 0)
+        _words(drawing, y, left, _signed(_name(term), term.value < 0), _fate(term, low), width)
         y += ROW
     edge = x_of(low) + cell
     if not is_whole(step):
         drawing.line(edge, 14, edge, y + 2, stroke=ORANGE, stroke_width=2)
         drawing.text(edge + 3, 13, say("cut"), size=11)
-    drawing.line(LEFT - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
+    drawing.line(left - 4, y + 3, width - RIGHT, y + 3, stroke_opacity=0.6)
     y += 8
     change_ = f", {float(-step.lost_to_rounding):+.3g}" if step.lost_to_rounding else ""
     sums = ((step.total, say("sum"), f"{step.units:,} × {two_to(low)}"),
             (result, say("result"), f"{step.result:.9g}{change_}"))  # fmt: skip
     for value, name, end in sums:
         _bits(drawing, y, value, kept, bottom, x_of, cell, "currentColor")
-        _words(drawing, y, name, end, width, value < 0, bold=True)
+        _words(drawing, y, left, _signed(name, value < 0), end, width, "bold")
         y += ROW
     for place in range(bottom, top + 1):
         if place % 4 == 0:
@@ -128,9 +130,12 @@ def _bits(drawing: Scene, y: float, value: Fraction, low: int, bottom: int, x_of
         drawing.text(x_of(bottom) + cell + 2, y + 12, "…")
 
 
-def _words(drawing: Scene, y: float, name: object, end: str, width: float, negative: bool, bold: bool = False) -> None:
-    weight = "bold" if bold else "normal"
-    drawing.text(LEFT - 8, y + 12.5, f"{name}{'  −' if negative else ''}", "end", 12, font_weight=weight)
+def _signed(name: object, negative: bool) -> str:
+    return f"{name}{'  −' if negative else ''}"
+
+
+def _words(drawing: Scene, y: float, left: float, name: str, end: str, width: float, weight: str = "normal") -> None:
+    drawing.text(left - 8, y + 12.5, name, "end", 12, font_weight=weight)
     drawing.text(width - RIGHT + 6, y + 12.5, end, size=12)
 
 

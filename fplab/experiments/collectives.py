@@ -6,6 +6,7 @@ averaging before or after the sum; and what happens to replicas that do not skip
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,9 +20,11 @@ import numpy as np
 from .. import draw, numeric
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
+from ..language import lang
 from ..parallel import collectives
 from ..parallel.collectives import Collective, Wire, reduce_fast
-from ..words import COMMA, joined, say
+from ..words import COMMA, FIGURE, joined, say
+from ..words.patterns import translated
 from .base import Claims, Columns, Digested, Experiment, Tick
 from .outcomes import Outcome, failed, passed, verdict
 from .statistics import both, superior
@@ -503,7 +506,8 @@ def moving() -> str:
     for one in (one for line in shown() for one in line):
         messages = [[(m.source, m.target, m.chunk) for m in step] for step in one.collective.steps]
         there = collectives.contributions(one.collective, one.given)
-        panels.append(Moving(one.title.partition(":")[0], there, messages))
+        title = re.split("[:：]", translated(one.title, FIGURE, lang()))[0]
+        panels.append(Moving(title, there, messages))
     return animation(panels)
 
 

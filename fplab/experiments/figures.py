@@ -1,9 +1,9 @@
 """What an experiment leaves on disk: figures, the data behind them, and the manifest that says how they were made.
 
 ``NAME.svg``, on request also ``NAME.png``, both in dark colours and in Chinese (:data:`PICTURES`), ``NAME.csv``,
-``NAME.steps.svg`` where the experiment has an ``animation``, and ``MANIFEST.json`` with parameters, versions and
-digests of the arrays whose bits are the same on every machine. Each file is written beside its place and renamed into
-it, the manifest last.
+``NAME.steps.svg`` (``.zh.svg``) where the experiment has an ``animation``, and ``MANIFEST.json`` with parameters,
+versions and digests of the arrays whose bits are the same on every machine. Each file is written beside its place and
+renamed into it, the manifest last.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ def write_figures(
                         save(figure, part, theme)
                     written.append(path)
     if (animation := experiment.animation) is not None:
-        written.append(folder / f"{name}.steps.svg")
-        write_text(written[-1], animation())
+        for language in dict.fromkeys(PICTURES[ending][1] for ending in pictures):
+            written.append(folder / f"{name}.steps.{language and f'{language}.'}svg")
+            with speaking(language or lang()):
+                write_text(written[-1], animation())
     return written
 
 

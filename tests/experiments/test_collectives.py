@@ -59,8 +59,11 @@ def test_the_full_size_adds_in_every_way() -> None:
 
 def test_the_steps_move(result: Any, tmp_path: Path) -> None:
     """Every message of six collectives flies from its source's row to its target's; the end stays where none moves."""
-    files = write_figures(tmp_path, "collectives", collectives.EXPERIMENT, result, silent)
-    assert files[-1] == tmp_path / "collectives.steps.svg"
+    files = write_figures(tmp_path, "collectives", collectives.EXPERIMENT, result, silent, ("zh.svg", "svg"))
+    assert files[-2:] == [tmp_path / "collectives.steps.zh.svg", tmp_path / "collectives.steps.svg"]
+    chinese = ElementTree.parse(files[-2]).getroot()
+    words = {text.text for text in chinese.iter("{http://www.w3.org/2000/svg}text")}
+    assert words >= {"广播", "第 1 步，共 2 步", "rank 0"}
     drawing = ElementTree.parse(files[-1]).getroot()
     parts = {name: list(drawing.iter(f"{{http://www.w3.org/2000/svg}}{name}")) for name in ("g", "rect", "animate")}
     every = [one.collective for line in shown() for one in line]
