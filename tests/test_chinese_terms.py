@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from english_words import STAYS, english_left
 
 from fplab.pages import glossary
 from fplab.words import catalogues
@@ -102,3 +103,13 @@ def test_a_term_has_its_english_beside_it_where_the_course_introduces_it(term: g
 def test_marks_and_spaces(rule: str) -> None:
     found = [f"{where}: {line}" for where, line in LINES if re.search(MARKS[rule], line)]
     assert not found, f"{rule}:\n" + "\n".join(found)
+
+
+def test_no_english_is_left_in_what_is_said_in_chinese() -> None:
+    """Of the command line, experiments, pages, widgets, figures and refusals: all that the catalogue translates."""
+    said = [str(entry.string) for path in catalogues.FOLDER.glob("zh.po") for entry in catalogues.read(path)
+            if entry.id and entry.string != entry.id]  # fmt: skip
+    assert len(said) > 3000
+    assert [(text, left) for text in said if (left := english_left(text))] == []
+    assert all(any(re.search(one, text) for text in said) for one in STAYS), "an exception that nothing needs"
+    assert english_left("损失 is not finite。") == ["is not finite"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import refusals
+from english_words import english_left
 from pictures import all_states, bits_shown, parse, text_of
 
 import fplab
@@ -88,6 +89,7 @@ def test_a_picture_in_chinese_is_spoken_and_punctuated_in_chinese(name):
             assert english != chinese or not re.search("[a-z]{4}", english), english
         for text in [*labels[1], *(text for text in roots[1].itertext())]:
             assert not half_width.search(text), text
+            assert english_left(text) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
