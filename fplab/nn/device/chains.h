@@ -20,17 +20,18 @@ DEVICE u32 sum_of(u32 x, u32 y) {
 // acc += a @ b for each of a batch: a (m, count * LENGTH) and b (count * LENGTH, n), float32 bits, scales (m, k / SCALE)
 // and (k / SCALE, n); the first row and matrix of a, and the matrix of b, are those of place_of. COLUMNS divides n.
 KERNEL(matmul)(const u32 *a, const u32 *b, u32 *acc, const int *left, const int *right, int m, int n, int count, int batch, int many_a, int many_b) {
-    const u64 k = (u64)count * LENGTH, groups = SCALE ? k / (SCALE ? SCALE : 1) : 0;
+    const int each = SCALE ? LENGTH / (SCALE ? SCALE : 1) : 0;  // scales of a step
+    static_assert(each * SCALE == LENGTH || !SCALE, "steps of whole scales");
+    const u64 k = (u64)count * LENGTH, groups = (u64)count * each;
     for (u32 at = first() * COLUMNS; at < (u32)m * (u32)n * (u32)batch; at += stride() * COLUMNS) {
         const Place place = place_of(at, m, n, many_a, many_b);
-        const u64 row = place.row;
-        const u32 column = place.column;
+        const u32 *x = a + place.row * k, *y = b + place.matrix * k * n + place.column;
+        const int *of_row = left + place.row * groups, *of_column = right + place.matrix * groups * n + place.column;
         u32 c[COLUMNS], lower[COLUMNS];
         for (int j = 0; j < COLUMNS; j++) c[j] = is_nan(acc[at + j]) ? NAN_BITS : acc[at + j], lower[j] = 0;
-        for (int t = 0; t < count; t++) {
-            const u32 *x = a + row * k + (u64)t * LENGTH, *y = b + (place.matrix * k + (u64)t * LENGTH) * n + column;
-            const u64 group = SCALE ? (u64)t * LENGTH / (SCALE ? SCALE : 1) : 0;
-            step(x, y, n, left + row * groups + group, right + (place.matrix * groups + group) * n + column, WIDENED || PERIOD ? lower : c);
+        for (int t = 0; t < count; t++, x += LENGTH, y += (u64)LENGTH * n) {
+            step(x, y, n, of_row, of_column, WIDENED || PERIOD ? lower : c);
+            of_row += each, of_column += (u64)each * n;
             const bool ends = WIDENED ? t % 2 : PERIOD && ((t + 1) % (PERIOD ? PERIOD : 1) == 0 || t + 1 == count);
             for (int j = 0; j < COLUMNS && ends; j++) {
                 c[j] = WIDENED ? sum_of(lower[j], c[j]) : sum_in_fp32(c[j], lower[j]);

@@ -14,9 +14,9 @@ DEVICE float no_number() { return as_float(NAN_BITS); }
 KERNEL(matmul)(const Real *a, const Real *b, Real *acc, const int *, const int *, int m, int n, int count, int batch, int many_a, int many_b) {
     for (u32 at = first(); at < (u32)m * (u32)n * (u32)batch; at += stride()) {
         const Place place = place_of(at, m, n, many_a, many_b);
+        const Real *x = a + place.row * count, *y = b + place.matrix * count * n + place.column;
         Real c = acc[at];
-        for (int i = 0; i < count; i++)
-            c = fused(a[place.row * count + i], b[(place.matrix * count + i) * n + place.column], c);
+        for (int i = 0; i < count; i++, y += n) c = fused(x[i], *y, c);
         acc[at] = lost(c) ? no_number() : c;
     }
 }
