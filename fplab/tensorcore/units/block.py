@@ -159,13 +159,18 @@ class FusedBlocks(Unit):
         kernel = (fast.SCALED if scales else kernels)[length]
         macs = rows * k * columns
         for x, y, flat in zip(_to_read(a), _to_read(b), c.reshape(len(c), -1), strict=True):
-            _pack_rows(x, blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
-            _pack_panels(y, blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
 
             def run(row0: int, row1: int, panel0: int, panel1: int, flat: Array = flat) -> None:
                 kernel(*packed_a, kinds_a, rows, *packed_b, kinds_b, shifts_a, shifts_b, flat, columns,
                        row0, row1, panel0, panel1, 0, count, rule)  # fmt: skip
 
+            if len(c) > 1:  # one of a batch, whose products threads share
+                fast.pack_rows(x, blocks, length, zero, rule.emin_a, 0, rows, *packed_a, kinds_a)
+                fast.pack_panels(y, blocks, length, zero, rule.emin_b, 0, panels, *packed_b, kinds_b)
+                run(0, rows, 0, panels)
+                continue
+            _pack_rows(x, blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
+            _pack_panels(y, blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
             if rows >= 4 * fast.TILE or rows >= columns:
                 engine.share(lambda p, q, run=run: run(p, q, 0, panels), rows, macs,
                              fast.TILE if rows > 2 * fast.TILE else 1)  # fmt: skip
