@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .draw.page import note, panel, table
+from .draw.page import Html, note, panel, table
 from .errors import LabError, door, unknown
 from .language import LANGUAGES, follow, in_each, lang, prefer
 from .lazily import index
@@ -181,8 +181,9 @@ class Claims:
         for row in self.rows:
             claim, evidence, status, found = map(str, row.said())
             shown = f"{SIGNS[row.outcome.status.value]} {status}" + (str(say(": ")) + str(found) if found else "")
-            rows.append((*([row.experiment] if several else []), claim, evidence, shown))
-        return table(head, rows, (5, 9, 5.5, 5.5)[-len(head) :])
+            name = Html(html.escape(row.experiment).replace("_", "_<wbr>"))
+            rows.append((*([name] if several else []), claim, evidence, shown))
+        return table(head, rows, (7, 9, 5.5, 5.5)[-len(head) :])
 
 
 @door

@@ -214,5 +214,5 @@ def _rows_html(rows: list[Line], report: Report) -> str:
     for i, (label, shown) in enumerate(rows):
         strip = bit_strip(shown.fields, shown.of, expected if i == len(rows) - 1 else ()).svg() if shown.fields else ""
         cells.append((label, code(shown.text), Html(strip), shown.of))
-    heads, formats = (0.7 * max(width_of(str(row[column])) for row in cells) for column in (0, 3))
-    return table((), cells, (min(heads, 6), 0, 0, min(formats, 6)))  # in em: short names are not broken
+    heads, formats = (0.7 * max(width_of(str(row[column])) for row in cells) + 1 for column in (0, 3))
+    return table((), cells, (min(heads, 7), 0, 0, min(formats, 7)))  # in em: short names are not broken
