@@ -174,7 +174,7 @@ def test_sums_of_errors_against_fractions_of_python():
     tiny, largest, floor = 2.0**-14, 65504.0, 0.01
     out = np.empty((2, discrepancy.COLUMNS))
     errors = np.empty(n, np.float32)
-    discrepancy.discrepancies(real, local, exact, np.empty(0), np.empty(0), tiny, largest, floor, errors, out, 0, 2)
+    discrepancy.discrepancies(real, local, exact, None, None, tiny, largest, floor, errors, out, 0, 2)
     with np.errstate(invalid="ignore"):
         born = real - local
     assert np.array_equal(errors, np.where(np.isfinite(born), born, 0).astype(np.float32))

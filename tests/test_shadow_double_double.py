@@ -172,12 +172,12 @@ def test_errors_below_float64_are_counted():
     true = draw(500, seed=7).numpy()
     low = true * 2.0**-60
     out, real = np.empty((1, discrepancy.COLUMNS)), true.copy()
-    none, errors = np.empty(0), np.empty(500, np.float32)
+    errors = np.empty(500, np.float32)
     discrepancy.discrepancies(real, true, true, low, low, 1e-300, 1e300, 0.0, errors, out, 0, 1)
     assert np.array_equal(errors, -low.astype(np.float32))
     assert out[0, discrepancy.BORN] == out[0, discrepancy.TOTAL] == pytest.approx(np.sum(low**2), rel=1e-12)
     assert out[0, discrepancy.WORST] == 2.0**-60
-    discrepancy.discrepancies(real, true, true, none, none, 1e-300, 1e300, 0.0, errors, out, 0, 1)
+    discrepancy.discrepancies(real, true, true, None, None, 1e-300, 1e300, 0.0, errors, out, 0, 1)
     assert out[0, discrepancy.TOTAL] == 0
 
 

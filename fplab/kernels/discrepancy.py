@@ -19,12 +19,11 @@ def discrepancies(real, local, exact, local_low, exact_low, tiny, largest, floor
     """Fill rows of ``out`` (blocks, 10) with sums over blocks ``start`` to ``stop`` of three vectors (n,).
 
     ``real``: float32 or float64, as computed. ``local``, ``exact``: float64, the exact result of the operands as they
-    were computed and of the exact operands; ``local_low``, ``exact_low``: what is to be added to them, (0,) for
-    nothing. ``errors``: float32 (n,), gets what was born, 0 where that is not finite;
-    (0,): not asked for. Columns: the squares of ``exact``, of real - local (born here) and of
-    real - exact (total), the products of born and total; how many are not finite though exact; that are zero though
-    ``local`` is not; subnormal, below ``tiny``; at ``largest`` though ``local`` is beyond it; the largest relative
-    total error of those beyond ``floor``, and where it is (-1: none).
+    were computed and of the exact operands; ``local_low``, ``exact_low``: what is to be added to them, or None.
+    ``errors``: float32 (n,), gets what was born, 0 where that is not finite; or None. Columns: the squares of
+    ``exact``, of real - local (born here) and of real - exact (total), the products of born and total; how many are not
+    finite though exact; that are zero though ``local`` is not; subnormal, below ``tiny``; at ``largest`` though
+    ``local`` is beyond it; the largest relative total error of those beyond ``floor``, and where it is (-1: none).
     """
     for block in range(start, stop):
         squares = born_squares = total_squares = together = worst = 0.0
@@ -32,8 +31,10 @@ def discrepancies(real, local, exact, local_low, exact_low, tiny, largest, floor
         where = -1
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(real))):
             x, within, true = np.float64(real[i]), local[i], exact[i]
-            born = x - within - (local_low[i] if len(local_low) else 0.0)
-            if len(errors):
+            born = x - within
+            if local_low is not None:
+                born -= local_low[i]
+            if errors is not None:
                 errors[i] = np.float32(born) if np.isfinite(born) else np.float32(0.0)
             if not np.isfinite(true):
                 continue
@@ -41,7 +42,9 @@ def discrepancies(real, local, exact, local_low, exact_low, tiny, largest, floor
                 broken += 1
                 continue
             squares += true * true
-            total = x - true - (exact_low[i] if len(exact_low) else 0.0)
+            total = x - true
+            if exact_low is not None:
+                total -= exact_low[i]
             total_squares += total * total
             if x == 0.0:
                 gone += within != 0.0

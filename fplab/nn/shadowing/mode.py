@@ -20,7 +20,7 @@ from . import operations
 from .companions import key
 from .double_double import difference, evaluating
 from .tallies import Run
-from .tensors import floating, wide
+from .tensors import among, wide
 
 Tensor = torch.Tensor
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
@@ -54,17 +54,17 @@ class Following(TorchDispatchMode):
             return self._operation(func, args, kwargs or {})
 
     def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = [x for x in tree_leaves((args, kwargs)) if floating(x)]
+        inputs = among((args, *kwargs.values()))
         if not inputs or operations.makes(func):
             return func(*args, **kwargs)  # integers and masks, and new data: exact by what they are
         held = [h for x in inputs if (h := self.run.companions.held(x)) is not None]
-        for x in inputs:
-            leaf = self.run.recording and x.requires_grad and x.is_leaf and not x._is_view()
-            if held and leaf and self.run.companions.held(x) is not None:
+        for x in inputs if held and self.run.recording else ():
+            leaf = x.requires_grad and x.is_leaf and not x._is_view()
+            if leaf and self.run.companions.held(x) is not None:
                 self.run.leaves.setdefault(id(x), (x, self.run.here))
         places = operations.written(func)
         given = [kwargs.get(name, args[i] if i < len(args) else None) for i, name in places]
-        writes = [x for x in tree_leaves(given) if floating(x)]
+        writes = among(given)
         changed = {key(x) for x in writes}
         # What is read before it is overwritten, also through another window on the same storage.
         before = {}
@@ -72,9 +72,10 @@ class Following(TorchDispatchMode):
             with torch._C._DisableTorchDispatch():
                 before = {id(x): wide(x.detach()) for x in inputs if key(x) in changed}
         result = func(*args, **kwargs)
-        self.run.mark([x for x in tree_leaves(result) if floating(x)])
+        results = among(result)
+        self.run.mark(results)
         known = {key(x) for x in inputs}
-        fresh = [x for x in tree_leaves(result) if floating(x) and key(x) not in known]
+        fresh = [x for x in results if key(x) not in known]
         one_dtype = len({x.dtype for x in (*inputs, *fresh)}) == 1
         moves = operations.moves(func) or (one_dtype and operations.casts(func))
         if not (writes or fresh) or (moves and not held):
@@ -156,7 +157,7 @@ class Following(TorchDispatchMode):
 
         No gradient tells what the errors of such operands do: the first operation that has one tells it for them.
         """
-        operands = [x for x in tree_leaves((args, kwargs)) if floating(x)]
+        operands = among((args, *kwargs.values()))
         data = [h for x in operands if not x.requires_grad and (h := self.run.companions.held(x)) is not None]
         if not data or data[0].origin is None or not any(x.requires_grad for x in operands):
             return None

@@ -23,7 +23,7 @@ from ..layers import Layers
 from . import tracing
 from .companions import Companions, Held, key
 from .double_double import Pair, difference, halves
-from .tensors import COMPLEX, FLOATS, floating, wide
+from .tensors import COMPLEX, FLOATS, among, floating, wide
 from .tracing import Element
 
 Tensor = torch.Tensor
@@ -165,7 +165,7 @@ class Run(Layers):
         self._constants(name, args, real.dtype)
         self._lengths(name, args, real)
         if tally.made_broken == 0 and tally.count(kernel.BROKEN):
-            operands = [x for x in tree_leaves((args, kwargs)) if floating(x)]
+            operands = among((args, *kwargs.values()))
             if all(bool(before.get(id(x), x).isfinite().all()) for x in operands):
                 tally.made_broken = tally.count(kernel.BROKEN)
         known = max((h.worst for h in held), default=0.0)
@@ -346,12 +346,12 @@ def compare(
     info = torch.finfo(getattr(torch, fmt)) if hasattr(torch, fmt) else None
     tiny, largest = (info.smallest_normal, info.max) if info else (2.0 ** formats.get(fmt).emin, formats.get(fmt).max)
     (local, *low), (exact, *rest) = halves(local), halves(exact)
-    lows = [np.empty(0) if x is None else reals(x) for x in (*low, *rest)]
+    lows = [None if x is None else reals(x) for x in (*low, *rest)]
     flat = [reals(x) for x in (real, local, exact)]
     floor = FLOOR * float(torch.linalg.vector_norm(exact)) / max(1.0, math.sqrt(exact.numel()))
     blocks = -(-len(flat[0]) // kernel.BLOCK)
     out = np.empty((blocks, kernel.COLUMNS))
-    errors = np.empty(0, np.float32) if born is None else reals(born)
+    errors = None if born is None else reals(born)
 
     def work(start: int, stop: int) -> None:
         low, high = start // kernel.BLOCK, -(-stop // kernel.BLOCK)

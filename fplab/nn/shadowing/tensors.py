@@ -20,6 +20,13 @@ def floating(x: Any) -> bool:
     )  # fmt: skip
 
 
+def among(given: Any) -> list[Tensor]:
+    """Those among an operation's arguments or results, which are tensors, lists and tuples of them, and numbers."""
+    if isinstance(given, Tensor):
+        return [given] if floating(given) else []
+    return [x for one in given for x in among(one)] if isinstance(given, (list, tuple)) else []
+
+
 def wide(x: Tensor) -> Tensor:
     """A new tensor of a tensor's values in float64 or complex128."""
     return x.to(torch.complex128 if x.dtype in COMPLEX else torch.float64, copy=True)
