@@ -382,6 +382,22 @@ def test_experiments_side_by_side_leave_what_they_leave_one_by_one(tmp_path: Pat
     assert {"toy.svg", "toy_other.svg", "MANIFEST.json"} < found[0][1].keys()
 
 
+def test_those_that_may_take_longest_begin_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of eight seconds may begin when all others have ended; one that does not load is soon done."""
+    begun: list[str] = []
+
+    def in_processes(_: object, names: list[str], *others: object) -> Iterator[Any]:
+        begun.extend(names)
+        yield from ()
+
+    for name, budget in {"toy_short": 1.0, "toy_long": 8.0, "toy_middle": 3.0}.items():
+        toy.install(name, budget=budget)
+    monkeypatch.setattr(experiments, "NAMES", ("toy_broken", "toy_short", "toy_long", "toy_middle"))
+    monkeypatch.setattr(runner, "in_processes", in_processes)
+    assert not [*runner.run_experiments(jobs=2, quiet=True, recorded=())]
+    assert begun == ["toy_long", "toy_middle", "toy_short", "toy_broken"]
+
+
 def test_an_experiment_whose_process_dies_is_a_row_that_fails(tmp_path: Path) -> None:
     parts = "{'toy_dies': {'run': dies}, 'toy_second': {'run': toy.boom}, 'toy_third': {'run': toy.boom}}"
     with side_by_side(tmp_path, 2, parts, "figures") as run:

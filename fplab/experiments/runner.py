@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import traceback
@@ -28,6 +29,7 @@ from .recorder import Evidenced, cases_of, known, silent, verify_live, verify_re
 from .table import WRONG, Row
 
 CLAIM = say("the GPU cases give the very bits of the GPU")
+OBJECTS = 100_000  # that a process makes between two searches for cycles; figures and graphs are made of many
 OF_CPUS = say("the units of recorded CPUs gave the lab's bits")
 LOADS, RUNS = "the experiment can be loaded", "the experiment runs to its end"
 DIED = say("its process, or one beside it, was ended: killed, or out of memory? Alone: fplab run {name}")
@@ -76,15 +78,30 @@ def run_experiments(
 
 
 def _side_by_side(work: Callable[[str], Finished], names: Sequence[str], jobs: int, quiet: bool) -> Iterator[Finished]:
-    """Experiments in processes, as they end, begun in the order of the ladder."""
+    """Experiments in processes, as they end; those that take longest begin first, so that none is waited for alone."""
+    names = sorted(names, key=_seconds, reverse=True)
     with (
         several(len(names), quiet) as board,
-        closing(in_processes(work, names, jobs, partial(lang, lang()), board.show)) as running,
+        closing(in_processes(work, names, jobs, partial(_settle, lang()), board.show)) as running,
     ):
         for name, future in running:
             done = _result(name, future)
             board.ended(name, done.seconds)
             yield done
+
+
+def _seconds(name: str) -> float:
+    """What an experiment may take; one that does not load is soon done."""
+    try:
+        return load(name).budget
+    except Exception:
+        return 0.0
+
+
+def _settle(language: str) -> None:
+    """What a process of experiments does first."""
+    lang(language)
+    gc.set_threshold(OBJECTS)
 
 
 def _result(name: str, future: Future[Finished]) -> Finished:
