@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ import refusals
 pytest.importorskip("matplotlib")
 
 import matplotlib as mpl
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
-from fplab.draw import style
+from fplab.draw import layouts, style
 from fplab.draw.histogram import binade_histogram, format_thresholds, percent, shares
 from fplab.draw.numberline import number_line, values_between
 from fplab.draw.shares import stacked_shares
@@ -310,3 +314,39 @@ def test_the_sheet_is_all_that_is_added(tmp_path):
     assert page.replace(sheet(), "") == light
     assert page.index(sheet()) < page.index("<metadata>") or "<metadata>" not in page
     assert f"svg{{fill:{DARK.ink}}}" in sheet()  # text that nobody gave a colour
+
+
+def test_a_figure_whose_texts_are_measured_once_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that are alike but for one thing each, which says how they are laid out."""
+    looks: list[dict[str, Any]] = [
+        {}, {"rotation": 30}, {"rotation": 30, "rotation_mode": "anchor"}, {"ha": "right"}, {"va": "top"},
+        {"multialignment": "right"}, {"linespacing": 2.0}, {"fontsize": 7}, {"fontweight": "bold"},
+        {"parse_math": False}, {"wrap": True},
+    ]  # fmt: skip
+
+    def drawn() -> str:
+        with style.themed("light"):
+            figure = style.new_figure()
+            upper, lower = figure.subplots(2)
+            upper.set(yscale="log", ylim=(1e-6, 1e6), title="a title", ylabel="$2^{-24}$")
+            for i, look in enumerate(looks):
+                lower.text(0.3, i / len(looks), "one, $x^2$\nand another", **look)
+        return style.svg_of(figure)
+
+    once = drawn()
+    monkeypatch.setattr(style, "remembered", nullcontext)
+    assert once == drawn()
+
+
+def test_a_text_is_measured_once_however_often_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with style.themed("light"):
+        figure = style.new_figure()
+        texts = [figure.text(x, 0.5, "the same") for x in (0.0, 0.5)]
+    renderer = RendererAgg(800, 450, 100)
+    wanted = [text.get_window_extent(renderer) for text in texts]
+    with layouts.remembered():
+        texts[0].get_window_extent(renderer)
+        with monkeypatch.context() as patch:
+            patch.setattr(layouts, "MEASURE", None)
+            assert [text.get_window_extent(renderer).bounds for text in texts] == [one.bounds for one in wanted]
+    assert Text._get_layout is layouts.MEASURE  # type: ignore[attr-defined]

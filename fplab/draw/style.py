@@ -31,6 +31,7 @@ from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
 from ..words import SOURCE
+from .layouts import remembered
 from .lettering import families, language, letter
 from .themes import DARK, LIGHT, STATIC, THEMES, Theme, embedded
 
@@ -183,7 +184,8 @@ def svg_of(figure: Figure, theme: str | Theme = "light") -> str:
     with themed(theme) as chosen:
         figure.patch.set(facecolor=chosen.background, edgecolor=chosen.background)
         dpi, figure.dpi = figure.dpi, 72  # of an SVG. Figure.savefig draws twice, the first time to lay out
-        FigureCanvasSVG(figure).print_svg(picture, metadata={"Date": None, "Creator": None})
+        with remembered():
+            FigureCanvasSVG(figure).print_svg(picture, metadata={"Date": None, "Creator": None})
         figure.dpi = dpi
     return picture.getvalue()
 
