@@ -32,14 +32,14 @@ def values(x: Any, name: str = "x") -> Values:
     array = as_array(x, name)
     kind, itemsize = array.dtype.kind, array.dtype.itemsize
     narrow = True
-    if kind in "iu":
+    if kind == "f" and itemsize in (4, 8):
+        narrow = itemsize == 4
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    elif kind in "iu":
         array = _integers(array, name)
     elif array.dtype.name.startswith(EXTENSION_FLOATS) or (kind == "f" and itemsize == 2):
         with np.errstate(invalid="ignore"):  # a signalling float16 NaN becomes quiet
             array = array.astype(np.float32)
-    elif kind == "f" and itemsize in (4, 8):
-        narrow = itemsize == 4
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
     else:
         hint = "; a float64 holds 53 of its bits: convert it yourself" if kind == "f" else ""
         raise LabError(f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers{hint}.")

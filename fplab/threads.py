@@ -20,10 +20,15 @@ def num_threads() -> int:
     if _count is not None:
         return _count
     if named := os.environ.get("FPLAB_NUM_THREADS"):
-        if not named.isdecimal():
-            raise LabError(f"FPLAB_NUM_THREADS={named!r} is not a number; allowed: 1 to {MOST}.")
-        return integer("FPLAB_NUM_THREADS", int(named), 1, MOST)
+        return _given(named)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=4)  # asked for each time that work is divided
+def _given(named: str) -> int:
+    if not named.isdecimal():
+        raise LabError(f"FPLAB_NUM_THREADS={named!r} is not a number; allowed: 1 to {MOST}.")
+    return integer("FPLAB_NUM_THREADS", int(named), 1, MOST)
 
 
 @quotes_call

@@ -13,6 +13,7 @@ from ..errors import LabError, integer, quotes_call
 from ..formats import FormatName, get
 from ..kernels.scaled import butterflies
 from ..threads import split
+from .result import axis_moved
 
 Array = np.ndarray[Any, Any]
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
@@ -41,7 +42,7 @@ def hadamard(
     """
     whole = as_array(x, "x")
     axis = integer("axis", axis, -max(whole.ndim, 1), max(whole.ndim, 1) - 1)
-    v = values(np.moveaxis(whole.reshape(whole.shape or (1,)), axis, -1))
+    v = values(axis_moved(whole.reshape(whole.shape or (1,)), axis, -1))
     size = integer("size", size, 1, 1 << 15)
     if size & (size - 1):
         raise LabError(f"size={size} is not possible; allowed: powers of two.")
@@ -55,4 +56,4 @@ def hadamard(
     split(lambda a, b: butterflies(flat[a:b], blocks[a:b], factors, 1 / np.sqrt(size)), blocks.size, unit=size)
     if found.dtype == np.float64:
         found = floats.quantize(found, dtype).astype(np.float32, copy=False)
-    return np.moveaxis(found, -1, axis).reshape(whole.shape)
+    return axis_moved(found, -1, axis).reshape(whole.shape)

@@ -16,7 +16,7 @@ from ..kernels.rounding import MODES, stream_keys
 from ..plans import seed_bits
 from ..roundings import without_kernel
 from ..threads import split
-from .result import Scaled
+from .result import Scaled, axis_moved
 from .schemes import Block, Scheme, get_scheme
 
 Array = np.ndarray[Any, Any]
@@ -59,7 +59,7 @@ def quantize(
     found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
     given = as_array(x, "x")
     axis = integer("axis", axis, -max(given.ndim, 1), max(given.ndim, 1) - 1)
-    v = values(np.moveaxis(given.reshape(given.shape or (1,)), axis, -1))
+    v = values(axis_moved(given.reshape(given.shape or (1,)), axis, -1))
     with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
         moved = v.flat.astype(f32, copy=False).reshape(v.shape)
     k, lead = moved.shape[-1], moved.shape[:-1]
@@ -93,7 +93,7 @@ def quantize(
         scales = scales.reshape(*above, scales.shape[-1])
     scales = scales.view(f32) if found.kind == "fp32" else scales.astype(np.uint8)
     second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if found.tensor else None
-    back = [None if part is None else np.moveaxis(part, -1, axis) for part in (codes, scales, second)]
+    back = [None if part is None else axis_moved(part, -1, axis) for part in (codes, scales, second)]
     return Scaled(np.asarray(back[0]).reshape(given.shape), np.asarray(back[1]), back[2], found, axis)
 
 

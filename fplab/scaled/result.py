@@ -22,6 +22,13 @@ Array = np.ndarray[Any, Any]
 f32 = np.float32
 
 
+def axis_moved(x: Array, source: int, destination: int) -> Array:
+    """``np.moveaxis``, which for the last two dimensions takes longer than a small array's kernel."""
+    if -2 <= source < 0 and -2 <= destination < 0:
+        return x.swapaxes(source, destination)
+    return np.moveaxis(x, source, destination)
+
+
 class Packed(NamedTuple):
     """Bytes, uint8 (n,), of codes and of scales."""
 
@@ -73,8 +80,8 @@ class Scaled:
         ``each_row``: of blocks of several rows once for each of these, as if they had one.
         """
         if each_row and not isinstance(self.scheme.block, str):
-            codes, scales = (np.moveaxis(part, self.axis, -1) for part in (self.codes, self.scale_values()))
-            return np.moveaxis(over_rows(scales, self.scheme.block[0], codes.shape), -1, self.axis)
+            codes, scales = (axis_moved(part, self.axis, -1) for part in (self.codes, self.scale_values()))
+            return axis_moved(over_rows(scales, self.scheme.block[0], codes.shape), -1, self.axis)
         return self.scales if self.scheme.kind == "fp32" else values_of(self.scales, self.scheme.scale)
 
     def factors(self) -> Array:
@@ -115,7 +122,7 @@ class Scaled:
         split(run, flat.size, unit=block)
         if result is out:
             return out
-        back = np.moveaxis(result[..., :k], -1, self.axis).reshape(self.shape)
+        back = axis_moved(result[..., :k], -1, self.axis).reshape(self.shape)
         if out is None:
             return back
         out[...] = back
@@ -127,8 +134,8 @@ class Scaled:
 
     def _rows(self) -> tuple[Array, Array, int, int]:
         """Codes with the axis last and whole blocks of zeros at its end, a factor each, its length, and the block's."""
-        codes = np.moveaxis(self.codes.reshape(self.codes.shape or (1,)), self.axis, -1)
-        factors, k = np.moveaxis(self.factors(), self.axis, -1), codes.shape[-1]
+        codes = axis_moved(self.codes.reshape(self.codes.shape or (1,)), self.axis, -1)
+        factors, k = axis_moved(self.factors(), self.axis, -1), codes.shape[-1]
         if isinstance(self.scheme.block, str):
             block = max(codes.size if self.scheme.block == "tensor" else k, 1)
         else:
@@ -152,7 +159,7 @@ class Scaled:
         elif bits < 8:
             single = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
             codes = np.packbits(single.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little")
-        scales = np.moveaxis(self.scales, self.axis, -1)
+        scales = axis_moved(self.scales, self.axis, -1)
         if self.scheme.kind == "fp32":
             return Packed(codes.reshape(-1), np.ascontiguousarray(scales, "<f4").reshape(-1).view(np.uint8))
         if not isinstance(self.scheme.block, str):

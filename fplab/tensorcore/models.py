@@ -15,6 +15,7 @@ The GPUs and their cells are the rows of :mod:`.gpus`; how a kind of cell comput
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class Model:
         """The record of the format of C and D."""
         return formats.get(self.output)
 
-    @property
+    @functools.cached_property  # making a format checks it, which takes longer than a small product
     def result(self) -> Format:
         """The format whose values results take: D's, or FP32 with fewer fraction bits."""
         d = self.format_d

@@ -84,7 +84,9 @@ class Plan:
 
         ``k``: products of an instruction; ``tile``: the number of the result's tile among ``tiles``.
         """
-        if self.stream_k is None:
+        if self.stream_k is None and self.split_k == 1:
+            slices = [np.arange(instructions)]
+        elif self.stream_k is None:
             slices = np.array_split(np.arange(instructions), min(self.split_k, max(1, instructions)))
         else:
             slices = np.split(np.arange(instructions), self._cuts(instructions, k, tile, tiles))

@@ -211,6 +211,8 @@ def _result_shape(x: Array, y: Array) -> tuple[int, ...]:
 
 def _batch(x: Array, index: tuple[int, ...], lead: tuple[int, ...]) -> Array:
     """One matrix of a batch that broadcasts."""
+    if not lead:
+        return x
     one: Array = np.broadcast_to(x, (*lead, *x.shape[-2:]))[index]
     return one
 

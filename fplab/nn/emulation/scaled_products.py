@@ -102,6 +102,7 @@ def multiply(
     return times(result, left, model), 1.0
 
 
+@lru_cache
 def promoted(plan: Plan, every: int | None, model: Model) -> Plan:
     """A plan whose sums start again after ``every`` elements of k, if it has no such rule and the unit cuts sums."""
     if every and model.kept_bits < model.format_d.fraction_bits and plan.promote is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -100,12 +100,12 @@ class Settings:
         """Whether operands are rounded to 8 bits or fewer, whatever dtype they arrive in."""
         return formats.get(self.inputs).bits <= 8
 
-    @property
+    @cached_property  # asked for at every operation
     def splits(self) -> bool:
         """Whether it matters which operand of a backward product is the gradient."""
         return self.gradients != self.inputs or self.scaling is not None or bool(self.recipes)
 
-    @property
+    @cached_property
     def recipes(self) -> tuple[Recipe, ...]:
         """The recipes of any layer."""
         every = (self.recipe, *self.layers.values())
@@ -115,7 +115,7 @@ class Settings:
         """The unit's model for operands of two schemes; None where the GPU has none and may do otherwise."""
         gpu = self.gpu.gpu if isinstance(self.gpu, Model) else self.gpu
         try:
-            return models.get(gpu, unit_inputs(a, b), "fp32")
+            return _scaled_model(gpu, unit_inputs(a, b))
         except LabError:
             if self.fallback == "bf16":
                 return None
@@ -143,6 +143,11 @@ class Settings:
         if isinstance(self.gpu, Model):
             return _retargeted(self.gpu, a, b)
         return _model(self.gpu, a, b, self.accumulate, self.instruction)
+
+
+@lru_cache(maxsize=256)
+def _scaled_model(gpu: str, inputs: str) -> Model:
+    return models.get(gpu, inputs, "fp32")
 
 
 @lru_cache(maxsize=256)

@@ -255,6 +255,7 @@ def emin_c(model: Model) -> int:
     return model.result.emin if model.c_exponent == "clamped" else -149
 
 
+@functools.lru_cache(maxsize=256)
 def is_usual(model: Model) -> bool:
     """Whether a model gives the default answers to the open questions, all but c's exponent, which is the fast kernels'
     to choose."""
