@@ -149,6 +149,22 @@ def _truncate_normal(v, r):
 
 
 @inlined
+def _truncated(total, emax, r):
+    """An int32 times 2**(emax - align), no FP32 subnormal, truncated to ``r.kept`` fraction bits; float32 bits."""
+    near = np.float32(total)  # to nearest; where that is away from zero, one step back
+    back = np.uint32(1) if abs(np.int32(near)) > abs(total) else np.uint32(0)
+    cut = np.uint32(np.uint32(_bits(near) - back) & np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - r.kept)))
+    return _bits(np.float32(_float(cut) * _power(np.int32(emax - np.int32(r.align)))))
+
+
+@inlined
+def _kept(c, r):
+    """An accumulator's bits truncated to ``r.kept`` fraction bits; a zero is +0."""
+    cut = np.uint32(c & np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - r.kept)))
+    return np.uint32(0) if np.uint32(cut << np.uint32(1)) == np.uint32(0) else cut
+
+
+@inlined
 def _truncate(v, r):
     """A float64 truncated to ``r.kept`` fraction bits or to the subnormals of FP32."""
     bits = np.float64(v).view(np.int64)
@@ -274,6 +290,7 @@ def _kernel(length, finish_tame, finish, keeps, scaled):
     halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
     tame_sum, wide_sum = _tame_sum(length // halves), _wide_sum(length // halves)
     second = (length // 2) if halves == 2 else 0
+    most = np.int32((2**31 - 2**28) // halves)  # of sums that fit int32 together with c's part
 
     @inlined
     def scale(moved, emax, r):
@@ -296,6 +313,22 @@ def _kernel(length, finish_tame, finish, keeps, scaled):
                 part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, factor)
             part_c[j] = np.int32(np.float32(_float(c) * _power(np.int32(np.int32(r.align) - emax))))
             emaxes[j] = emax
+        if keeps:
+            far = False
+            for j in range(WIDTH):
+                far |= abs(part[j]) > most
+                if halves == 2:
+                    far |= abs(part2[j]) > most
+            if not far:
+                for j in range(WIDTH):
+                    c = acc[_at(ct + j)]
+                    total = np.int32(part[j] + part_c[j])
+                    if halves == 2:
+                        total = np.int32(total + part2[j])
+                    result = _truncated(total, emaxes[j], r)
+                    result = _kept(c, r) if np.int32(top[j]) < np.int32(r.none) else result
+                    acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
+                return
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
             total = np.float64(part[j]) + np.float64(part_c[j])
@@ -303,9 +336,7 @@ def _kernel(length, finish_tame, finish, keeps, scaled):
                 total += np.float64(part2[j])
             result = finish_tame(total * _power64(np.int64(emaxes[j]) - np.int64(r.align)), r)
             if keeps:
-                cut = np.uint32(c & np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - r.kept)))
-                cut = np.uint32(0) if np.uint32(cut << np.uint32(1)) == np.uint32(0) else cut
-                result = cut if np.int32(top[j]) < np.int32(r.none) else result
+                result = _kept(c, r) if np.int32(top[j]) < np.int32(r.none) else result
             acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
 
     @inlined
