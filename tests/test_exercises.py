@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from answers_here import check
+from answers_here import cases_of, check
 
 import fplab
-from fplab.exercises import chapters, exercise, names, registry
+from fplab.exercises import chapters, exercise, names, registry, wire
 from fplab.exercises.cases import boundary_cases, choices, random_cases, smallest
 from fplab.exercises.kinds import simplicity
 from fplab.exercises.tasks import Find, Implement, Predict, given
@@ -102,6 +102,19 @@ def test_the_counterexample_is_minimal(name, i):
     assert fails(name, i, case)
     own = choices(task, case)
     assert not [c for c in boundary_cases(task) if simplicity(choices(task, c)) < simplicity(own) and fails(name, i, c)]
+
+
+# Here, where all cases have been drawn.
+def test_every_answer_crosses_the_line_whole():
+    for name, one in EXERCISES.items():
+        task = one.task
+        if isinstance(task, Implement):
+            kind, values = task.result, [task.expected(case) for case in cases_of(name)[::7]]
+        else:
+            kind, values = task.kind, [task.kind.read(task.answer if isinstance(task, Predict) else task.example)]
+        for value in values:
+            again = wire.unpacked(json.loads(json.dumps(wire.packed(value))))
+            assert kind.key(kind.read(again)) == kind.key(value), name
 
 
 # What hypothesis has to find from a large case: one term of a list, one bit of a number, one row of two lists.

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from answers_here import cases_of
 from test_exercises_process import RIGHT, WRONG, at_home, checked, posix  # noqa: F401
 
-from fplab.exercises import attempts, isolation, kinds, registry, tasks, wire
+from fplab.exercises import attempts, isolation, kinds, wire
 
 # --- hostile files -----------------------------------------------------------------------------------------------
 REPLACED = """
@@ -113,18 +112,6 @@ def test_a_file_that_spoils_the_line_is_refused(tmp_path, capfd):
 
 
 # --- the line between the two ------------------------------------------------------------------------------------
-def test_every_answer_crosses_the_line_whole():
-    for name, one in registry().items():
-        task = one.task
-        if isinstance(task, tasks.Implement):
-            kind, values = task.result, [task.expected(case) for case in cases_of(name)[::7]]
-        else:
-            kind, values = task.kind, [task.kind.read(task.answer if isinstance(task, tasks.Predict) else task.example)]
-        for value in values:
-            again = wire.unpacked(json.loads(json.dumps(wire.packed(value))))
-            assert kind.key(kind.read(again)) == kind.key(value), name
-
-
 KINDS = [
     kinds.Integers(0, 9), kinds.Floats("fp16"), kinds.Codes("e4m3"), kinds.Ratios(), kinds.Options(("a", True)),
     kinds.Bits("fp16"),

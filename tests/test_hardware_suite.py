@@ -30,7 +30,7 @@ from fplab.hardware.cases import Case, NotHereError, unmodelled
 from fplab.hardware.records import Record, RecordedCase
 
 H100 = {"kind": "cuda", "device": "NVIDIA H100 80GB HBM3", "capability": "9.0", "torch": "2.11.0"}
-MODELLED = ("scalar", "mma", "wgmma")
+MODELLED = ("scalar", "mma", "wgmma", "device")
 
 
 @pytest.fixture(scope="module")

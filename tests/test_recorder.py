@@ -260,6 +260,7 @@ sys.exit(status)
     assert lacking == {
         "numba is missing, with which the CPU stands in for a Tensor Core.",
         "llvmlite is missing, which assembles the calls of a CPU's units.",
+        "numba is missing, which fplab.nn.device needs beside torch.",
     }
 
 

@@ -7,6 +7,7 @@
 ``orders``              the summation order of each, by masked ones
 ``scalar``              instructions on single numbers: conversions, multiply-adds, approximations
 ``mma``, ``wgmma``      the Tensor Core instructions on chosen operands
+``device``              the kernels of ``fplab.nn.device``: the lab's own arithmetic on that GPU
 ======================  =============================================================================================
 
 The parts that launch kernels of our own come last: should one break the CUDA context, the others are already written.
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import unknown
-from . import elementwise, instruction_cases, order, products, reductions, timing
+from . import device_cases, elementwise, instruction_cases, order, products, reductions, timing
 from .cases import Arrays, Case
 
 _PARTS: dict[str, Callable[[], tuple[Case, ...]]] = {
@@ -28,6 +29,7 @@ _PARTS: dict[str, Callable[[], tuple[Case, ...]]] = {
     "scalar": instruction_cases.scalar_cases,
     "mma": partial(instruction_cases.matrix_cases, "mma"),
     "wgmma": partial(instruction_cases.matrix_cases, "wgmma"),
+    "device": device_cases.cases,
 }
 NAMES: tuple[str, ...] = tuple(_PARTS)
 PROFILED = ("elementwise", "reductions", "products", "orders")  # the names of whose kernels are recorded

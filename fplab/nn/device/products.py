@@ -237,16 +237,16 @@ def epilogue(model: Model, result: torch.Tensor, c: torch.Tensor | None, alpha: 
     if c is not None:
         addend = _entering(c, model) if beta == 1 and model.output != "fp64" else _entering(c, model) * second
     if alpha != 1 or model.output == "fp64":
-        return settled(_fused(result, first, addend), model)
+        by = torch.full((1,), first, dtype=result.dtype, device=result.device)
+        return settled(fused(result, by, addend), model)
     return settled(quantize(result + addend, model.output) if model.output == "fp16" else result + addend, model)
 
 
-def _fused(x: torch.Tensor, factor: float, y: torch.Tensor) -> torch.Tensor:
-    """``x * factor + y``, rounded once: a batch of products of one by one."""
+def fused(x: torch.Tensor, by: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``x * by + y``, rounded once, a batch of products of one by one; ``by`` has x's shape, or is one number."""
     total = y.expand(x.shape).clone(memory_format=torch.contiguous_format)
     constants = {"DOUBLE": int(x.dtype == torch.float64), "NAN_BITS": 0x7FFFFFFF}
     compiled = running.kernel("matmul", ("multiply_adds.h",), constants)
-    by = torch.full((1,), factor, dtype=x.dtype, device=x.device)
-    operands = x.contiguous(), by, total, total, total
-    running.run(compiled, str(x.device), total.numel(), *operands, 1, 1, 1, total.numel(), 1, 0)
+    operands = x.contiguous(), by.contiguous(), total, total, total
+    running.run(compiled, str(x.device), total.numel(), *operands, 1, 1, 1, total.numel(), 1, int(by.numel() > 1))
     return total

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...errors import LabError, integer, quotes_call
-from ...formats import Rounding
+from ...formats import Format, Rounding
 from ...hardware.instructions import Kernel
 from ...kernels.rounding import MODES, stream_keys
 from ...plans import seed_bits
@@ -35,6 +35,19 @@ class ScaledTensor:
     amax: torch.Tensor | None
     scheme: Scheme
     axis: int
+
+    def elements(self) -> torch.Tensor:
+        """The values of the codes, float32."""
+        return _values(self.codes, self.scheme.element)
+
+    def scale_values(self, each_row: bool = False) -> torch.Tensor:
+        """The values of the scales, float32; ``each_row``: of blocks of several rows once for each of these."""
+        found = self.scales if self.scheme.kind == "fp32" else _values(self.scales, self.scheme.scale)
+        if not each_row or isinstance(self.scheme.block, str) or self.scheme.block[0] == 1:
+            return found
+        rows = self.codes.movedim(self.axis, -1).shape[-2]
+        moved = found.movedim(self.axis, -1).repeat_interleave(self.scheme.block[0], -2)
+        return moved[..., :rows, :].movedim(-1, self.axis)
 
     def dequantize(self) -> torch.Tensor:
         """:meth:`fplab.scaled.Scaled.dequantize`, float32 on the device; every NaN is 0x7FC00000."""
@@ -97,6 +110,10 @@ def quantize_scaled(
         second = second.view(torch.float32).reshape((1,) * moved.dim() if second.numel() == 1 else (*lead, 1))
         second = second.movedim(-1, axis)
     return ScaledTensor(codes.movedim(-1, axis).reshape(x.shape), scales.movedim(-1, axis), second, found, axis)
+
+
+def _values(codes: torch.Tensor, fmt: Format) -> torch.Tensor:
+    return torch.from_numpy(table_of(fmt)).to(codes.device)[codes.int()]
 
 
 def _last(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -81,8 +81,8 @@ def emulate(
     """Compute every matrix product of torch in a GPU's bits, forward and backward, within a ``with`` block.
 
     Of tensors on the CPU; of CUDA tensors on their device, by :mod:`fplab.nn.device`, whose kernels no GPU has run yet.
-    There recipes, torch's own scaled products and its fused attention are refused (``sdpa_kernel(SDPBackend.MATH)``
-    takes that apart), and a NaN that torch casts to a narrower dtype has torch's bits.
+    There torch's own scaled products and its fused attention are refused (``sdpa_kernel(SDPBackend.MATH)`` takes that
+    apart), and a NaN that torch casts to a narrower dtype has torch's bits.
 
     A ``backward()`` after the block still computes what the block recorded in those bits: a plain backward pass, one
     through ``torch.utils.checkpoint``, and second derivatives. Everything that is not a product stays torch's own.

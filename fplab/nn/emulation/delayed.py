@@ -19,7 +19,6 @@ from ..recipes import Recipe
 from .places import Place
 
 RULES = ("amax_history_len", "amax_compute_algo", "margin", "reduce_amax")  # of a recipe
-Array = np.ndarray[Any, Any]
 
 
 class Amaxes:
@@ -35,14 +34,14 @@ class Amaxes:
         self._pending: dict[str, float] = {}
         self._recipes: dict[str, Recipe] = {}
 
-    def of(self, recipe: Recipe, place: Place, role: str, largest: float, x: Array | None) -> float:
-        """What to scale the operand of a role by; ``x`` is noted for later steps, None is not.
+    def of(self, recipe: Recipe, place: Place, role: str, largest: float, own: float | None) -> float:
+        """What to scale the operand of a role by; its ``own`` amax is noted for later steps, None is not.
 
         ``largest``: of its format, so the scale is 1 until there is a history.
         """
-        if x is not None:
+        if own is not None:
             self._recipes[role] = recipe
-            self._pending[role] = float(np.maximum(self._pending.get(role, 0.0), np.abs(x).max(initial=0)))
+            self._pending[role] = float(np.maximum(self._pending.get(role, 0.0), own))
         return place.step.amaxes.setdefault(role, self._used.get(role, largest))
 
     def new_step(self) -> None:

@@ -16,15 +16,13 @@ from ...seeds import word
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import Plan
-from .. import bits
 from ..recipes import Operand, Product, Recipe
 from .places import Place
 from .report import Shape
 from .run import Run
-from .scaled_products import dequantized, promoted, quantized, transform_format
-from .scaled_products import multiply as scaled_multiply
+from .scaled_products import promoted, transform_format
 from .settings import OWN
-from .where import Numbers, held, of, on_cpu, unscaled
+from .where import Numbers, held, of, unscaled
 
 Array = np.ndarray[Any, Any]
 INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
@@ -109,7 +107,7 @@ class Products:
     def _quantized(
         self, recipe: Recipe, product: Product, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype,
         kinds: tuple[str, str],
-    ) -> tuple[Array, Model, float]:  # fmt: skip
+    ) -> tuple[Numbers, Model, float]:  # fmt: skip
         """A product of operands that a recipe quantises, and the factor of it that the epilogue applies."""
         first = GRADIENT if product is recipe.weight_gradient else WEIGHT
         flipped = kinds[first == WEIGHT] != first and kinds[first == GRADIENT] == first
@@ -124,17 +122,18 @@ class Products:
         if model is None:
             model = self.settings.model("bf16", "bf16")
             self._used = None
-            return dequantized(model, x, y, plan), model, 1.0
+            return of(a).scaled.dequantized(model, x, y, plan), model, 1.0
         self._used = x, y, promoted(plan, product.promote, model)
-        result, factor = scaled_multiply(model, x, y, product.promote, plan)
+        result, factor = of(a).scaled.multiply(model, x, y, product.promote, plan)
         return result, model, factor
 
     def _codes(
         self, recipe: Recipe, operand: Operand, tensor: torch.Tensor, axis: int, kind: str, of_activations: bool,
         dtype: str,
-    ) -> Scaled:  # fmt: skip
+    ) -> Numbers:  # fmt: skip
         """An operand quantised along K."""
-        array: Array = bits.array(on_cpu(tensor, "operands of recipes").to(torch.float32))
+        where = of(tensor)
+        array = where.numbers(held(tensor).to(torch.float32))
         side, back = int(axis == -2), self.turn is not None
         amax: float | None = None
         if recipe.amax_history_len and operand.record.block == "tensor":
@@ -144,14 +143,18 @@ class Products:
             role = f"{self.place.layer} {number}{part} {kind or 'input'}"
             first = kind == GRADIENT or not back or of_activations  # else what the forward pass had
             amax = self.run.amaxes.of(
-                recipe, self.place, role, operand.record.element.max, array if first and not self.again else None
+                recipe,
+                self.place,
+                role,
+                operand.record.element.max,
+                where.largest(array) if first and not self.again else None,
             )
         sub = (self.place.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
         step = self.place.step.number
         seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0
         told = self.run.quantised
         seen = None if told is None else partial(told, self.place.layer, self.phase)
-        return quantized(array, operand, axis, seed, amax, dtype, seen)
+        return where.scaled.quantized(array, operand, axis, seed, amax, dtype, seen)
 
     def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Numbers, float]:
         """An operand in its unit's format, contiguous, and the scale that it carries."""

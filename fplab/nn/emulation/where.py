@@ -21,12 +21,18 @@ from ...tensorcore.operands import rounded
 from ...tensorcore.plan import Plan
 from .. import bits
 from ..device import running
+from . import scaled_products
 
 Numbers = Any  # an array, or a tensor on a GPU
 
 
 class Host:
     """Arrays and numba's kernels."""
+
+    @property
+    def scaled(self) -> Any:
+        """What quantises, multiplies and dequantises operands with scales."""
+        return scaled_products
 
     def numbers(self, tensor: torch.Tensor) -> Numbers:
         """The values of a tensor of float32 or float64."""
@@ -61,13 +67,23 @@ class Host:
         """``alpha * result + beta * c``: beta * c rounded, then one fused multiply-add, in the accumulator's format."""
         return accumulators.of(model).epilogue(result, None if c is None else bits.values(c), alpha, beta, model)
 
+    def largest(self, x: Numbers) -> float:
+        """The largest magnitude."""
+        return float(np.abs(x).max(initial=0))
+
     def array(self, x: Numbers) -> Numbers:
-        """As an array."""
+        """As an array, or as codes and scales in arrays."""
         return x
 
 
 class Gpu(Host):
     """Tensors, and the kernels of :mod:`fplab.nn.device`."""
+
+    @property
+    def scaled(self) -> Any:
+        from . import scaled_on_gpu
+
+        return scaled_on_gpu
 
     def numbers(self, tensor: torch.Tensor) -> Numbers:
         return tensor
@@ -107,8 +123,11 @@ class Gpu(Host):
             )
         return products.epilogue(model, result, c, alpha, beta)
 
+    def largest(self, x: Numbers) -> float:
+        return float(x.abs().max()) if x.numel() else 0.0
+
     def array(self, x: Numbers) -> Numbers:
-        return x.cpu().numpy()
+        return x.cpu().numpy() if isinstance(x, torch.Tensor) else x.on_host()
 
 
 HOST, GPU = Host(), Gpu()
