@@ -8,9 +8,13 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from figure_words import words_left
+
+from fplab.draw import explain, lettering
 from fplab.draw.scene import Scene
 from fplab.draw.stepper import EMPTY, step_scene, trace_figure
 from fplab.errors import LabError
+from fplab.language import speaking
 from fplab.tensorcore import trace
 
 
@@ -69,3 +73,15 @@ def test_special_operands_and_empty_rows() -> None:
         trace_figure(trace([1.0], [1.0]), steps=5)
     with pytest.raises(LabError, match="first=1 is not possible; allowed: 0 to 0"):
         trace_figure(trace([1.0], [1.0]), first=1)
+
+
+@pytest.mark.skipif(lettering.chinese() is None, reason="no font here has Chinese: a figure stays English")
+def test_figures_of_steps_and_of_differences_are_in_the_language_that_is_chosen() -> None:
+    a, b = [-0.0625, 1.5, 3.125], [-0.00390625, 2.75, -0.0009765625]
+    for gpu in ("V100", "H100", "MI250X"):
+        with speaking("zh"):
+            figure = trace_figure(trace(a, b, gpu=gpu))
+        assert words_left(figure) == []
+        assert "第 0 步" in figure.axes[0].get_title(loc="left")
+    with speaking("zh"):
+        assert words_left(explain.draw([("conv1", 1.0, 2.0)], 3.0, (0.1, 0.2))) == []

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from ..errors import LabError
+from ..language import speaking
 from ..tensorcore.tracing import Trace
+from ..words import say
+from .lettering import language
 from .scene import figure_of_scenes
 from .stepper import step_scene, told
 from .style import look, new_figure
@@ -47,8 +50,11 @@ def stepper(traces: tuple[tuple[Trace, ...], tuple[Trace, ...]]) -> Figure:
     for name, chains, (chain, number) in zip("ab", traces, apart(*traces), strict=True):
         trace = chains[chain]
         step = trace.steps[number]
-        slices = f", sum {chain + 1} of {len(chains)}" if len(chains) > 1 else ""
-        scenes.append((f"{name}: {trace.model.name}{slices}, step {number}: {told(step)}", step_scene(step, trace)))
+        with speaking(language()):
+            slices = say(", sum {i} of {n}", i=chain + 1, n=len(chains)) if len(chains) > 1 else ""
+            titled = say("{name}: {model}{slices}, step {number}: {told}", name=name, model=trace.model.name)
+            title = str(titled.fill(slices=slices, number=number, told=told(step)))
+            scenes.append((title, step_scene(step, trace)))
     return figure_of_scenes(scenes)
 
 

@@ -78,8 +78,11 @@ def letter(figure: Artist, language: str) -> None:
         else:
             continue
         labels.update({place: translated(str(label), language) for place, label in labels.items()})
+    fonts = [name for name in (chinese(), LATIN) if name]
     for text in figure.findobj(Text):
         text.set_text(translated(text.get_text(), language))
+        if "monospace" not in text.get_fontfamily():  # digits in columns
+            text.set_fontfamily(fonts)  # the text may have been made where no theme was chosen
 
 
 def label_at(labels: Mapping[float, str], place: float, index: int) -> str:

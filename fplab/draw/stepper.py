@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import LabError, integer
 from ..language import speaking
 from ..tensorcore.tracing import Step, Term, Trace
-from ..words import say, say_of
+from ..words import Message, say, say_of
 from .page import after_colon, bracketed, power, two_to
 from .scene import BLUE, GREEN, MONO, ORANGE, Scene, figure_of_scenes
 
@@ -26,7 +26,7 @@ EMPTY = 0.12  # opacity of the box of a 0
 
 
 def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
-    """Draw ``steps`` steps of a trace, from step ``first`` on, below one another, in English.
+    """Draw ``steps`` steps of a trace, from step ``first`` on, below one another.
 
     A column is a power of two, a row a term: its exact bits, those below the quantum crossed out. Below them the sum
     of what is left, an integer number of quanta, its bits crossed out where the result has no place for them; and the
@@ -39,23 +39,32 @@ def trace_figure(trace: Trace, first: int = 0, steps: int = 2) -> Figure:
     if not trace.steps:
         raise LabError("the trace has no steps: its row is empty.")
     shown = trace.steps[first : first + steps]
-    with speaking("en"):
+    from .lettering import language
+
+    with speaking(language()):
+        titled = say("{model}, step {number}: {told}", model=trace.model.name)
         return figure_of_scenes(
-            [(f"{trace.model.name}, step {number}: {told(step)}", step_scene(step, trace))
+            [(str(titled.fill(number=number, told=told(step))), step_scene(step, trace))
              for number, step in enumerate(shown, first)]
         )  # fmt: skip
 
 
+def kind_of(step: Step) -> Message:
+    """What a step does, in words."""
+    what = {"block": say_of("stepper", "block"), "join": say("both sums are added"),
+            "tree": say("products, pairwise"), "fma": say("multiply-add")}  # fmt: skip
+    return what.get(step.what, say("c is added"))
+
+
 def told(step: Step) -> str:
-    what = {"block": "block", "join": "both sums are added", "tree": "products, pairwise", "fma": "multiply-add"}.get(
-        step.what, "c is added"
-    )
+    what = kind_of(step)
     if step.emax is None or not step.quantum:
-        text = "nothing is aligned" if math.isfinite(step.result) else "special operands decide"
-        return f"{what}; {text}, result {step.result:g}"
+        text = say("nothing is aligned") if math.isfinite(step.result) else say("special operands decide")
+        return str(say("{what}; {text}, result {value:g}", what=what, text=text, value=step.result))
     if is_whole(step):
-        return f"{what}; nothing is cut"
-    return f"{what}; aligned to {two_to(step.emax)}, cut below {power(step.quantum)}"
+        return str(say("{what}; {text}", what=what, text=say("nothing is cut")))
+    cut = say("{what}; aligned to {emax}, cut below {quantum}", emax=two_to(step.emax), quantum=power(step.quantum))
+    return str(cut.fill(what=what))
 
 
 def is_whole(step: Step) -> bool:

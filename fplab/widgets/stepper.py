@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..draw.page import Facts, Said, after_colon, bracketed, facts, listed, note, panel, power, title, two_to
-from ..draw.stepper import is_whole, step_scene
+from ..draw.stepper import is_whole, kind_of, step_scene
 from ..errors import LabError, quotes_call
 from ..lazily import index
 from ..tensorcore import GPUS, models, tracing
@@ -140,15 +140,9 @@ def render(state: State) -> str:
     number = min(state.step, len(trace.steps) - 1)
     step = trace.steps[number]
     place = say("step {n} / {steps}", n=number + 1, steps=len(trace.steps))
-    head = title(after_colon(trace.model.name, bracketed(place, _what(step))))
+    head = title(after_colon(trace.model.name, bracketed(place, kind_of(step))))
     drawing = step_scene(step, trace).svg() if step.emax is not None and step.quantum else note(_unaligned(step))
     return panel(head, drawing, facts(_lines(step, trace)), facts(_results(state, trace)))
-
-
-def _what(step: Step) -> Said:
-    what = {"block": say_of("stepper", "block"), "join": say("both sums are added"),
-            "tree": say("products, pairwise"), "fma": say("multiply-add")}  # fmt: skip
-    return what.get(step.what, say("c is added"))
 
 
 def _unaligned(step: Step) -> Said:
