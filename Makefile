@@ -11,8 +11,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .DEFAULT_GOAL := help
 .PHONY: help install run figures gallery test lint browser lab pages bench bench-first prove withstand cpus nightly clean
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
+help: ## this list ## 本列表
+	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | awk -F ' ## ' '{sub(/:.*/, "", $$1); \
+		printf "make %-11s %s\n", $$1, "$(FPLAB_LANG)" ~ /^zh/ ? $$3 : $$2}'
 
 $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py
 	@test -n "$(PYTHON)" || { echo "fplab needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -26,49 +27,49 @@ $(VENV)/.ready: $(VENV)/.installed $(wildcard fplab/words/*.po)
 	@$(BIN)/python -m fplab.words >/dev/null
 	@touch $@
 
-install: $(VENV)/.ready ## build .venv only
+install: $(VENV)/.ready ## build .venv only ## 只建立 .venv
 
-run: $(VENV)/.ready ## every experiment at its quick size: the table of claims, and figures in runs/quick
+run: $(VENV)/.ready ## every experiment at its quick size: the table of claims, and figures in runs/quick ## 以快速规模运行全部实验：打印论断表，图写入 runs/quick
 	@$(BIN)/python -m fplab run
 
-figures: $(VENV)/.ready ## every experiment at its full size, into runs/full
+figures: $(VENV)/.ready ## every experiment at its full size, into runs/full ## 以完整规模运行全部实验，写入 runs/full
 	@$(BIN)/python -m fplab figures --full
 
-gallery: $(VENV)/.ready ## draw figures/ anew, the pictures that are kept; in the pinned environment
+gallery: $(VENV)/.ready ## draw figures/ anew, the pictures that are kept; in the pinned environment ## 重画 figures/ 中保留的图；在固定版本的环境中
 	@FPLAB_LANG=en $(BIN)/python -m fplab figures --out figures --pictures svg zh.svg
 	@FPLAB_LANG=en $(BIN)/python -m fplab figures --full recipes fp8_training --out figures --pictures svg zh.svg
 	@$(BIN)/python -m tests.screenshots
 
-lint: $(VENV)/.ready ## ruff and mypy
+lint: $(VENV)/.ready ## ruff and mypy ## ruff 与 mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## ruff, mypy and the whole test suite
+test: lint ## ruff, mypy and the whole test suite ## ruff、mypy 和全部测试
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages
+browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装浏览器测试所需的 Chromium 与中文字体
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null
 
-lab: $(VENV)/.ready ## the course in JupyterLab, copied into fplab-course
+lab: $(VENV)/.ready ## the course in JupyterLab, copied into fplab-course ## 在 JupyterLab 中打开课程（复制到 fplab-course）
 	@$(BIN)/python -m fplab lab
 
-pages: $(VENV)/.ready ## the course, a cookbook and a reference as one site that is read offline, into pages
+pages: $(VENV)/.ready ## the course, a cookbook and a reference as one site that is read offline, into pages ## 课程、实用手册与参考合成的网站，可离线阅读，写入 pages
 	@$(BIN)/python -m fplab pages
 
-bench: $(VENV)/.ready ## speed, as ratios measured in one run
+bench: $(VENV)/.ready ## speed, as ratios measured in one run ## 速度，以同一次运行中的比值表示
 	@$(BIN)/python -m benchmarks
 
-bench-first: $(VENV)/.ready ## what first calls take where no kernel is compiled yet
+bench-first: $(VENV)/.ready ## what first calls take where no kernel is compiled yet ## 尚无编译好的内核时，首次调用所需的时间
 	@$(BIN)/python -m benchmarks first
 
-prove: $(VENV)/.ready ## the exhaustive proofs (16 minutes on two free cores, resumable)
+prove: $(VENV)/.ready ## the exhaustive proofs (an hour or more on two cores, resumable) ## 穷举证明（两个核心需一小时以上，中断后可继续）
 	@$(BIN)/python -m tests.prove
 
-withstand: $(VENV)/.ready ## kills, damaged files, races and misuse, from a seed (minutes)
+withstand: $(VENV)/.ready ## kills, damaged files, races and misuse, from a seed (minutes) ## 强行终止、损坏的文件、竞争与误用，由种子决定（数分钟）
 	@$(BIN)/python -m tests.withstand
 
-cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with three other CPUs imitated (minutes)
+cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with three other CPUs imitated (minutes) ## 模拟另外三种 CPU，测试向量单元可能改变的结果（数分钟）
 	@$(BIN)/python -m tests.cpus -n 2 --dist load
 
 # The oldest and the newest torch of pyproject.toml, each in an environment of its own under .nightly; TORCH_FLAGS chooses
@@ -89,7 +90,7 @@ NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tes
 $(TORCHES:%=nightly-%): nightly-%: .nightly/%/.ready
 	.nightly/$*/bin/python -m pytest -p no:cacheprovider $(NIGHTLY)
 
-nightly: $(TORCHES:%=nightly-%) ## the tests of torch's part on the oldest and the newest torch supported
+nightly: $(TORCHES:%=nightly-%) ## the tests of torch's part on the oldest and the newest torch supported ## 在所支持的最旧与最新的 torch 上运行与 torch 有关的测试
 
-clean: ## remove the environment and everything generated
+clean: ## remove the environment and everything generated ## 删除环境与一切生成的文件
 	rm -rf $(VENV) .nightly .prove .pytest_cache .mypy_cache .ruff_cache pages runs figures/*.png figures/*.dark.svg

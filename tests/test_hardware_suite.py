@@ -89,7 +89,8 @@ def test_the_whole_suite_is_small(where: dict[str, Any]) -> None:
 def test_unknown_parts_are_refused() -> None:
     with pytest.raises(LabError, match=r"unknown part of the hardware suite 'mna'.*Did you mean 'mma'"):
         suite.cases("mna")
-    with pytest.raises(LabError, match=r"unknown experiment 'wgma'. Allowed: formats.*wgmma, device. Did you mean 'wgmma'"):
+    known = r"unknown experiment 'wgma'. Allowed: formats.*wgmma, device. Did you mean 'wgmma'"
+    with pytest.raises(LabError, match=known):
         recorder.known_to_record(["wgma"])
 
 

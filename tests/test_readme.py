@@ -1,7 +1,9 @@
 """The README is true: its Python says what its comments say, its commands and files exist, both languages agree."""
 
 import doctest
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import fplab
@@ -44,6 +46,18 @@ def test_its_commands_and_files_exist():
     assert set(re.findall(r"\bfplab (list|run|figures|record|verify|memory|inspect|lab)\b", TEXT)) <= known
     for path in re.findall(r"\]\((figures/[^)]+)\)", TEXT):
         assert (ROOT / path).is_file(), path
+
+
+def test_makes_list_is_in_both_languages():
+    def listed(**chosen):
+        given = subprocess.run(["make", "-s"], cwd=ROOT, env=os.environ | chosen, capture_output=True, text=True)
+        return [line.removeprefix("make ").split(maxsplit=1) for line in given.stdout.splitlines()]
+
+    english, chinese = listed(FPLAB_LANG="en"), listed(FPLAB_LANG="zh")
+    assert [name for name, _ in english] == [name for name, _ in chinese]
+    assert {"run", "lab", "test", "bench-first"} <= {name for name, _ in english}
+    assert not any(re.search("[\u4e00-\u9fff]", text) for _, text in english)
+    assert all(re.search("[\u4e00-\u9fff]", text) for name, text in chinese if name != "lint")
 
 
 def test_the_numbers_of_the_course_are_true():
