@@ -19,21 +19,22 @@ import pytest
 from fplab.inspection import encodings
 from fplab.language import LANGUAGES, lang, speaking
 from fplab.pages import live, offline, site
-from fplab.widgets import bits, gradients, lossscale, mixed, stepper
+from fplab.widgets import bits, gradients, lossscale, mixed, rounding, stepper
 from fplab.widgets.shell import picture
 from fplab.words import given
 
 ALL = encodings.encodings()
 TYPED = ("0.1", "-0.1", "1/3", "-7/2", "0x1.8p3", ".5e-3", "1e400", "1e-400", "-0", "inf", "-inf", "nan", "snan",
          "65520", "1_000", "fp16:0x3c00", "HALF: 0b11", "e4m3:999", "fp16:x", "0x2e", "0b1", "0xfffffffffffffffff",
-         "1/0", "1e9999", "what?", "it's", "", "9" * 251)  # fmt: skip
+         "1/0", "1e9999", "what?", "it's", "", "9" * 251, "fp17:1", "fp8:1", "x:1", "bf-16:0", "e4m3:-5", "fp16:1__0",
+         "fp16:0x_3c_00", "floaty:0", "1 / 3", "-5.e3", "e5m2:0x7d", "9" * 250, "1e-3000")  # fmt: skip
 FRAME = (  # the scripts as a function of calls, without the page's own widgets
     "(calls) => {{ {scripts} language = calls.language; "
     "return calls.all.map(([name, ...given]) => ({{ bits(state, edit, side, what) {{"
     " state = {{ ...state, codes: state.codes.map((c) => (c === null ? null : BigInt(c))) }};"
     " const more = edit === 'scaled' ? [what] : [side, edit === 'edited' ? BigInt(what) : what];"
     " return bitsPicture(edit === '' ? state : EDITS[edit](state, ...more)); }},"
-    " lossscale: lossPicture }})[name](...given)); }}"
+    " lossscale: lossPicture, rounding: (state) => pictureOf(roundingPicture, state) }})[name](...given)); }}"
 )
 
 
@@ -49,7 +50,7 @@ def chromium():
 def computed(chromium: Any, language: str, calls: list[Any]) -> list[str]:
     """What the scripts draw for each call."""
     page = chromium.new_page()
-    scripts = live.scripts({"bits", "lossscale"})
+    scripts = live.scripts({*live.WRITTEN})
     found = page.evaluate(FRAME.format(scripts=scripts), {"language": language, "all": calls})
     page.close()
     return list(found)
@@ -104,6 +105,29 @@ def test_the_loss_scale_of_a_page_is_that_of_a_notebook(chromium, language):
     with speaking(language):
         for state, picture in zip(states, shown, strict=True):
             assert picture == lossscale.render(state), state
+
+
+def lines(seed: int) -> list[rounding.State]:
+    """The number line in several formats at each place of x, and where it is typed to begin."""
+    draw, names = random.Random(seed), rounding.CONTROLS[0].options
+    every = itertools.product((*live.NARROW, "e2m1", "fp32"), ("0", "1"), range(65))
+    typed = [*TYPED, *(f"{draw.choice('-+')}{draw.random():.3g}e{draw.randint(-9, 9)}" for _ in TYPED)]
+    return [rounding.State(*one) for one in every] + [
+        rounding.State(draw.choice(names), text, draw.randint(0, 64)) for text in typed for _ in range(6)
+    ]
+
+
+BOARDS = {rounding: lines}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("widget", BOARDS)
+def test_a_widget_that_a_page_computes_is_that_of_a_notebook(chromium, widget, language):
+    name, given = widget.__name__.rpartition(".")[2], BOARDS[widget](seed=20)
+    shown = computed(chromium, language, [[name, dataclasses.asdict(state)] for state in given])
+    with speaking(language):
+        for state, found in zip(given, shown, strict=True):
+            assert found == picture(widget.render, state), state
 
 
 def page_of(folder: Path, *states: Any) -> Path:
@@ -189,6 +213,46 @@ def test_pictures_that_were_drawn_beforehand_are_shown(chromium, tmp_path, name,
         wrong, took = person.page.evaluate(EACH, [host, expected])
         assert wrong == []
         assert statistics.median(took) < 100, took
+    assert person.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert person.complaints == []
+
+
+MOVE = """([host, place, value]) => {
+    const input = host.querySelectorAll("input, select, button")[place], begin = performance.now();
+    if (input.tagName === "BUTTON") input.click();
+    else if (input.tagName === "SELECT") input.selectedIndex = value; else input.value = value;
+    input.dispatchEvent(new Event(input.type === "text" ? "change" : "input"));
+    host.getBoundingClientRect();
+    return [host.lastChild.innerHTML, performance.now() - begin];
+}"""
+
+
+@pytest.mark.parametrize("widget", BOARDS)
+def test_inputs_of_a_page_do_what_those_of_a_notebook_do(chromium, tmp_path, widget):
+    person, draw, took = browser.Person(chromium, 800), random.Random(5), []
+    address = page_of(tmp_path, widget.State()).as_uri()
+    parsed = "(text) => Object.assign(document.createElement('template'), {innerHTML: text}).innerHTML"
+    for language in LANGUAGES:
+        person.page.goto(address)
+        host = person.page.locator(".fplab-live").element_handle()
+        person.page.locator(f"#language-{language}").check(force=True)
+        with speaking(language):
+            board = widget.widget()
+            for _ in range(60):
+                place = draw.randrange(len(board.controls) + len(board.buttons))
+                given: Any = None
+                if place >= len(board.controls):
+                    board.buttons[place - len(board.controls)].click()
+                else:
+                    control = board.controls[place]
+                    ends = range(int(control.low or 0), int(control.high or 0) + 1)
+                    value = draw.choice(control.options or (TYPED if control.low is None else ends))
+                    board.inputs[control.field].value = value
+                    given = control.options.index(value) if control.options else value
+                shown, time = person.page.evaluate(MOVE, [host, place, given])
+                took.append(time)
+                assert shown == person.page.evaluate(parsed, board.view.value), (board.state, place, given)
+    assert statistics.median(took) < 100, took
     assert person.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert person.complaints == []
 

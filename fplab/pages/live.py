@@ -1,8 +1,8 @@
 """Widgets that move on a page behind which there is no kernel: by pictures drawn beforehand, or by a small script.
 
 A notebook's widget leaves its name and state beside its picture. Where the states are few, each picture is drawn here
-and the page chooses among them; the bit editor and the loss-scale machine have too many, and are written a second time
-in ``scripts``, which a test holds against these.
+and the page chooses among them; others have too many, or inputs that are typed, and are written a second time in
+``scripts``, which a test holds against these.
 """
 
 import base64
@@ -23,14 +23,14 @@ from ..draw.page import listed
 from ..draw.scene import BLUE
 from ..draw.strip import FIELD_NAMES, FILLS
 from ..errors import LabError
-from ..formats import NAMES, TABLE
+from ..formats import NAMES, TABLE, Format
 from ..inspection import encodings, given
 from ..inspection.encodings import BookCodes, FloatCodes, IntegerCodes
 from ..inspection.rows import CLASSES
 from ..integers import grids
 from ..language import LANGUAGES, speaking
 from ..parallel.collectives import ALGORITHMS
-from ..widgets import lossscale
+from ..widgets import lossscale, rounding
 from ..widgets.collectives import OWN
 from ..widgets.shell import Control, picture
 from ..widgets.stepper import PRESETS
@@ -43,7 +43,8 @@ LIVE = re.compile(r'<div class="fplab-live" data-widget="(\w+)" data-state="[^"]
 TAG = re.compile(r"(?=<[a-z])")
 SAID = re.compile(r'"((?:[^"\\\n]|\\.)+)"|\'([^\'\n]+)\'')
 IN_CONTEXT = re.compile(r'sayOf\("([^"]+)", "([^"]+)"\)')
-WRITTEN = ("bits", "lossscale")
+# The scripts of each widget that is written a second time, before its own; those of "board" have its inputs there.
+WRITTEN = {"bits": ("exact", "formats"), "lossscale": ("exact",), "rounding": ("exact", "formats", "board")}
 NARROW = ("fp16", "bf16", "e5m2", "e4m3")
 ROWS = [(name, *row) for name, row in PRESETS.items()]
 # What each input of a widget can be on a page, where that is not all that it can be in a notebook. A name of several
@@ -74,7 +75,6 @@ DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "pixel": (1,),
     },
     "pipeline": {"stages": (2, 4, 8), "micro_batches": (4, 8, 16), "chunks": (1, 2), "backward": (1, 2)},
-    "rounding": {"format": (*NARROW, "e2m1", "fp32"), "base": ("0", "1")},
     "stepper": {
         "preset a b c": ROWS, "inputs": ("fp16", "bf16", "e4m3"), "output": ("fp32",), "instruction": ("",)
     },
@@ -204,10 +204,15 @@ def _each(text: Text) -> dict[str, str]:
 # --- scripts ----------------------------------------------------------------------------------------------------
 def scripts(names: set[str]) -> str:
     """The scripts that some widgets need, with the data and the words that they need."""
-    parts = {"shell": "", "exact": "", "bits": f"const BITS = {_json(_bits())};\n",
-             "lossscale": f"const LOSSSCALE = {_json(_machines())};\n", "start": ""}  # fmt: skip
-    needed = {"shell", "start", *names} | ({"exact"} if names & {*WRITTEN} else set())
-    text = "".join(f"{data}{_script(name)}" for name, data in parts.items() if name in needed)
+    needed = {"shell", "start", *names}.union(*(WRITTEN.get(name, ()) for name in names))
+    parts = {"shell": None, "exact": None, "formats": _formats, "bits": _others, "lossscale": _machines,
+             "board": lambda: {name: _board(name) for name in sorted(names) if "board" in WRITTEN.get(name, ())},
+             "rounding": _line, "start": None}  # fmt: skip
+    text = "".join(
+        (f"const {name.upper()} = {_json(data())};\n" if data else "") + _script(name)
+        for name, data in parts.items()
+        if name in needed
+    )
     return f"const WORDS = {_json(_words(text))};\n{text}".replace("</", "<\\/")
 
 
@@ -225,32 +230,38 @@ def _words(script: str) -> dict[str, str]:
     return {message: text for message, text in found.items() if text != message}
 
 
-def _bits() -> dict[str, Any]:
-    """What the bit editor knows: the encodings, and how fields and classes are called and coloured."""
+def _formats() -> dict[str, Any]:
+    """The formats, how fields and classes are called and coloured, and what can be typed."""
     names = {**FIELD_NAMES, **CLASSES}
     return {
-        "encodings": [_encoding(one) for one in encodings.encodings().values()],
-        "formats": NAMES, "aliases": {name: f.name for f in TABLE for name in (f.name, *f.aliases)},
+        "records": [_float(one) for one in TABLE], "formats": NAMES,
+        "aliases": {name: f.name for f in TABLE for name in (f.name, *f.aliases)},
         "names": {name: _each(text) for name, text in names.items()},
         "fills": {name: FILLS.get(name, BLUE) for name in FIELD_NAMES},
         "most_bits": given.MOST_BITS, "longest_text": given.LONGEST_TEXT, "largest_exponent": given.LARGEST_EXPONENT,
     }  # fmt: skip
 
 
-def _encoding(one: object) -> dict[str, Any]:
-    """An encoding as data; codes as text, which is of up to 64 bits."""
-    if isinstance(one, IntegerCodes):
-        grid = grids.get(one.grid)
-        return {"name": one.name, "bits": one.bits, "low": grid.low, "high": grid.high}
-    if isinstance(one, BookCodes):
-        return {"name": one.name, "bits": one.bits, "is_tree": one.is_tree, "table": one.book.table.tolist()}
-    assert isinstance(one, FloatCodes)
-    form = one.format
+def _float(form: Format) -> dict[str, Any]:
+    """A format as data; codes as text, which is of up to 64 bits."""
     codes = {key: None if (code := getattr(form, key)) is None else str(code)
              for key in ("sign_mask", "max_code", "inf_code", "nan_code")}  # fmt: skip
     plain = {key: getattr(form, key) for key in ("name", "bits", "signed", "exponent_bits", "fraction_bits", "emin")}
     return {**plain, **codes, "zero": int(form.zero), "negative_zero": form.has_negative_zero,
             "specials": form.specials.value}  # fmt: skip
+
+
+def _others() -> list[dict[str, Any]]:
+    """The encodings of the bit editor that are no formats."""
+    return [_encoding(one) for one in encodings.encodings().values() if not isinstance(one, FloatCodes)]
+
+
+def _encoding(one: object) -> dict[str, Any]:
+    if isinstance(one, IntegerCodes):
+        grid = grids.get(one.grid)
+        return {"name": one.name, "bits": one.bits, "low": grid.low, "high": grid.high}
+    assert isinstance(one, BookCodes)
+    return {"name": one.name, "bits": one.bits, "is_tree": one.is_tree, "table": one.book.table.tolist()}
 
 
 def _machines() -> dict[str, Any]:
@@ -259,3 +270,27 @@ def _machines() -> dict[str, Any]:
     for how in found.values():
         how["highest"] = None if math.isinf(how["highest"]) else how["highest"]
     return {"machines": found, "most": lossscale.MOST}
+
+
+def _line() -> dict[str, Any]:
+    """The roundings, and the sizes of the number line."""
+    modes = [
+        {"name": mode.value, "random": mode.random, "said": _each(rounding.NAMES[mode])} for mode in rounding.Rounding
+    ]
+    sizes = {"left": rounding.LEFT, "width": rounding.WIDTH, "row": rounding.ROW}
+    return {"modes": modes, "gaps": rounding.GAPS, "parts": rounding.PARTS, **sizes}
+
+
+def _board(name: str) -> dict[str, Any]:
+    """The inputs and buttons of a widget as a notebook has them; a button as the fields that it sets."""
+    module = import_module(f"fplab.widgets.{name}")
+    inputs = []
+    for one in module.CONTROLS:
+        options: list[dict[str, Any]] = [{"value": option} for option in one.options]
+        for language in LANGUAGES:
+            with speaking(language):
+                for option in options:
+                    option[language] = str(one.shown(option["value"]))
+        inputs.append({"field": one.field, "label": _each(one.label), "low": one.low, "high": one.high,
+                       "options": options or None})  # fmt: skip
+    return {"controls": inputs, "actions": []}

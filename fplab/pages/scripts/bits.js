@@ -1,87 +1,12 @@
-// The bit editor: encodings, what edits do, and the picture, as fplab.widgets.bits does it.
-const ALL_ONES = (bits) => (1n << BigInt(bits)) - 1n;
-const digitsOf = (code, bits) => code.toString(2).padStart(bits, "0");
-const refuse = (...words) => { throw { words }; }; // what a message says, in the language in which it is shown
-
-const FLOATS = {
-  fields(f, code) {
-    const digits = digitsOf(code, f.bits), start = f.signed ? 1 : 0, end = start + f.exponent_bits;
-    return [["sign", digits.slice(0, start)], ["exponent", digits.slice(start, end)], ["fraction", digits.slice(end)]]
-      .filter(([, part]) => part);
-  },
-  sizeOf(f, magnitude) { // of a magnitude code, as if the exponent field had no upper end
-    const field = Number(magnitude >> f.places), fraction = magnitude & ALL_ONES(f.fraction_bits);
-    if (field === 0 && f.zero) return timesTwoTo([fraction, 1n], f.emin - f.fraction_bits);
-    return timesTwoTo([fraction + (1n << f.places), 1n], field - f.zero + f.emin - f.fraction_bits);
-  },
-  value(f, code) {
-    const negative = (code & f.sign_mask) !== 0n, magnitude = code & ~f.sign_mask;
-    if (f.specials === "negative_zero" && code === f.nan_code) return special("nan", negative);
-    if (magnitude <= f.max_code) return { kind: "finite", negative, magnitude: this.sizeOf(f, magnitude) };
-    if (magnitude === f.inf_code) return special("inf", negative);
-    if (f.specials === "last") return special("nan", negative);
-    const payload = ratio(magnitude & ALL_ONES(f.fraction_bits), 1n << f.places);
-    return special(less(payload, [1n, 2n]) ? "snan" : "nan", negative, payload);
-  },
-  nanCode(f, x) {
-    const sign = x.negative ? f.sign_mask : 0n;
-    if (f.nan_code === null) refuse('{format} has no NaN; pass nan="zero" or nan="max" to replace it.', { format: f.name });
-    if (f.specials === "ieee") return sign | f.nan_code | ((x.payload[0] << f.places) / x.payload[1]);
-    return f.specials === "last" ? sign | f.nan_code : f.nan_code;
-  },
-  nearest(f, x) {
-    if (x.kind === "nan" || x.kind === "snan") return this.nanCode(f, x);
-    const sign = x.negative ? f.sign_mask : 0n;
-    if ((isZero(x) && !f.zero) || (x.negative && !f.signed && !isZero(x))) return this.nanCode(f, special("nan"));
-    if (isZero(x)) return f.negative_zero ? sign : 0n;
-    if (x.kind === "finite") {
-      const exponent = Math.max(floorLog2(x.magnitude), f.emin);
-      const [n, d] = timesTwoTo(x.magnitude, f.fraction_bits - exponent), units = n / d;
-      let code = (BigInt(exponent - f.emin) << f.places) + units - (f.zero ? 0n : 1n << f.places);
-      if (code < 0n) code = 0n; // no zero to round to: the smallest value
-      else {
-        const odd = f.fraction_bits === 0 ? code > 0n || !f.zero : code % 2n === 1n, twice = 2n * (n % d);
-        if (twice > d || (twice === d && odd)) code += 1n;
-      }
-      if (code <= f.max_code) return code === 0n && f.zero && !f.negative_zero ? 0n : sign | code;
-    }
-    if (f.inf_code !== null) return sign | f.inf_code;
-    return f.nan_code !== null ? this.nanCode(f, special("nan", x.negative)) : sign | f.max_code;
-  },
-  neighbour(f, code, up) {
-    const { kind } = this.value(f, code);
-    if (kind === "nan" || kind === "snan") return null;
-    const top = f.inf_code ?? f.max_code, first = f.zero ? 0n : 1n, size = code & ~f.sign_mask;
-    const place = (code & f.sign_mask ? -(size + first) : size) + (up ? 1n : -1n);
-    if (place > top || place < (f.signed ? -(top + first) : 0n)) return null;
-    return this.nearest(f, this.value(f, place >= 0n ? place : f.sign_mask | (-place - first)));
-  },
-  kind(f, code) {
-    const x = this.value(f, code);
-    if (x.kind !== "finite") return named({ inf: "infinite", nan: "quiet NaN", snan: "signalling NaN" }[x.kind]);
-    return named(isZero(x) ? "zero" : less(x.magnitude, timesTwoTo([1n, 1n], f.emin)) ? "subnormal" : "normal");
-  },
-  formula(f, code) {
-    if (this.value(f, code).kind !== "finite") return say("exponent and fraction name no number");
-    const magnitude = code & ~f.sign_mask, field = Number(magnitude >> f.places);
-    const hidden = field !== 0 || !f.zero ? 1 : 0, exponent = Math.max(field, f.zero) - f.zero + f.emin;
-    const digits = f.fraction_bits ? "." + digitsOf(magnitude & ALL_ONES(f.fraction_bits), f.fraction_bits) : "";
-    return `${code & f.sign_mask ? "−" : ""}${hidden}${digits}₂ × ${twoTo(exponent)}`;
-  },
-};
-
+// The bit editor: integers and codebooks, what edits do, and the picture, as fplab.widgets.bits does it.
 // What has neither NaN nor infinity takes a number as a double, within the range of FP32.
 const asDouble = (x, name) => {
   if (x.kind !== "finite") refuse("{format} has neither NaN nor infinity.", { format: name });
   const most = 3.4028234663852886e38;
   if (less(ofNumber(most), x.magnitude)) return x.negative ? -most : most;
   const size = FLOATS.sizeOf(ENCODINGS.fp64, FLOATS.nearest(ENCODINGS.fp64, { ...x, negative: false }));
-  const found = Number(size[0]) === 0 ? 0 : quotient(size);
+  const found = toNumber(size);
   return x.negative ? -found : found;
-};
-const quotient = ([n, d]) => { // of a binary fraction that a double holds
-  const shift = bitLength(d) - 1, half = Math.min(shift, 1000);
-  return Number(n >> BigInt(Math.max(bitLength(n) - 53, 0))) * 2 ** Math.max(bitLength(n) - 53, 0) / 2 ** half / 2 ** (shift - half);
 };
 
 const INTEGERS = {
@@ -152,82 +77,10 @@ const BOOKS = {
   },
 };
 
-const ENCODINGS = Object.fromEntries(BITS.encodings.map((one) => {
-  for (const key of ["sign_mask", "max_code", "inf_code", "nan_code"]) if (one[key] != null) one[key] = BigInt(one[key]);
+for (const one of BITS) {
   if (one.table) one.order = [...new Set(one.table.map((v) => v + 0))].sort((a, b) => a - b);
-  const way = one.table ? BOOKS : "low" in one ? INTEGERS : FLOATS;
-  one.places = BigInt(one.fraction_bits ?? 0);
-  for (const name of ["fields", "value", "nearest", "neighbour", "kind", "formula"]) one[name] = (...given) => way[name](one, ...given);
-  return [one.name, one];
-}));
-const named = (name) => BITS.names[name]?.[language] ?? name;
-
-// --- what is typed ---------------------------------------------------------------------------------------------
-const quoted = (text) => {
-  const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
-  return quote + text.replaceAll("\\", "\\\\").replaceAll(quote, "\\" + quote) + quote;
-};
-const ALLOWED = 'a number; a decimal text such as "0.1" or "-2.5e-8", taken exactly; a ratio "1/3"; a hexadecimal float "0x1.8p3"; "inf", "nan"; or a code of a format, "fp16:0x3c00" or "fp16:0b0011110000000000"';
-const parse = (text) => {
-  const found = parsed(text), [n, d] = found.magnitude;
-  if (Math.max(bitLength(n), bitLength(d)) > BITS.most_bits) {
-    refuse("the number is too large, small or long: inspect works out at most {bits} bits exactly.", { bits: BITS.most_bits });
-  }
-  return found;
-};
-const parsed = (text) => {
-  const word = text.trim().toLowerCase().replaceAll("_", "");
-  if (word.length > BITS.longest_text) {
-    refuse("a text of {n} characters is too long; allowed: {most}, or a Fraction.", { n: word.length, most: BITS.longest_text });
-  }
-  if (word.includes(":")) return ofCode(text.trim());
-  const bare = word.replace(/^[+-]+/, ""), negative = word.startsWith("-");
-  if (["inf", "infinity", "nan", "snan"].includes(bare)) return special(bare.startsWith("inf") ? "inf" : bare, negative);
-  const sane = (power) => {
-    if (power.length <= 8 && Math.abs(Number(power)) <= BITS.largest_exponent) return;
-    refuse("the exponent of {text} is beyond ±{most}, the largest that inspect works out exactly.",
-      { text: quoted(text), most: BITS.largest_exponent });
-  };
-  let match = /^([+-]?)([0-9]+)\s*\/\s*([0-9]+)$/.exec(word);
-  if (match) {
-    if (BigInt(match[3]) === 0n) refuse("{text} divides by zero; allowed: {allowed}.", { text: quoted(text), allowed: [ALLOWED] });
-    return finite(ratio(BigInt(match[2]) * (negative ? -1n : 1n), BigInt(match[3])), negative);
-  }
-  match = /^([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?[0-9]+))?$/.exec(word);
-  if (match && (match[2] || match[3])) {
-    sane(match[4] ?? "0");
-    const digits = BigInt("0x" + match[2] + (match[3] ?? "")), shift = Number(match[4] ?? 0) - 4 * (match[3] ?? "").length;
-    return finite(timesTwoTo([negative ? -digits : digits, 1n], shift), negative);
-  }
-  match = /^[+-]?(?:([0-9]+)\.?([0-9]*)|\.([0-9]+))(?:e([+-]?[0-9]+))?$/.exec(word);
-  if (match) {
-    sane(match[4] ?? "0");
-    const part = match[3] ?? match[2], digits = BigInt((match[1] ?? "") + part), power = Number(match[4] ?? 0) - part.length;
-    const size = power >= 0 ? [digits * 10n ** BigInt(power), 1n] : ratio(digits, 10n ** BigInt(-power));
-    return finite([negative ? -size[0] : size[0], size[1]], negative);
-  }
-  return refuse("cannot read {text} as a value; allowed: {allowed}.", { text: quoted(text), allowed: [ALLOWED] });
-};
-const integerOf = (text) => {
-  const digits = text.replaceAll("_", "").toLowerCase();
-  return /^(0x[0-9a-f]+|0b[01]+|0o[0-7]+|0+|[1-9][0-9]*)$/.test(digits) ? BigInt(digits) : null;
-};
-const hex = (code, bits) => "0x" + code.toString(16).padStart(Math.ceil(bits / 4), "0");
-const ofCode = (text) => {
-  const [, given, digits] = /^([^:]*):(.*)$/s.exec(text).map((part) => part.trim());
-  const format = ENCODINGS[BITS.aliases[given.toLowerCase()]];
-  if (!format) refuse("unknown {kind} {given}. Allowed: {allowed}.", { kind: ["format"], given: quoted(given), allowed: BITS.formats.join(", ") });
-  const code = integerOf(digits.replaceAll(" ", "")), { name, bits } = format;
-  if (code === null) {
-    refuse('cannot read {text} as a code of {format}; allowed: "{format}:0x..." in hexadecimal, "{format}:0b..." in binary, or a plain integer.',
-      { text: quoted(digits), format: name });
-  }
-  if (code >> BigInt(bits)) {
-    refuse("{text} is not a code of {format}, which has {bits} bits; allowed: 0 to {last}.",
-      { text: digits, format: name, bits, last: hex(ALL_ONES(bits), bits) });
-  }
-  return format.value(code);
-};
+  ENCODINGS[one.name] = enrolled(one, one.table ? BOOKS : INTEGERS);
+}
 
 // --- what edits do ---------------------------------------------------------------------------------------------
 const valueAt = (state, side) => (state.codes[side] === null ? null : ENCODINGS[state.names[side]].value(state.codes[side], state.scale));
@@ -340,7 +193,7 @@ WIDGETS.bits = (host, given) => {
       sides[side].shape = shape;
       let bit = encoding.bits;
       bits.replaceChildren(...fields.map(([field, digits]) => {
-        const group = element("div"), fill = BITS.fills[field];
+        const group = element("div"), fill = FORMATS.fills[field];
         for (let i = 0; i < digits.length; i += 1) {
           const at = (bit -= 1), button = element("button", { type: "button", title: `${named(field)}, bit ${at}` });
           button.style.setProperty("--fill", fill);

@@ -8,12 +8,19 @@ const ratio = (n, d = 1n) => { const g = gcd(n, d) || 1n; return d < 0n ? [-n / 
 const timesTwoTo = ([n, d], k) => (k >= 0 ? ratio(n << BigInt(k), d) : ratio(n, d << BigInt(-k)));
 const times = (a, b) => ratio(a[0] * b[0], a[1] * b[1]);
 const minus = (a, b) => ratio(a[0] * b[1] - b[0] * a[1], a[1] * b[1]);
+const plus = (a, b) => minus(a, [-b[0], b[1]]);
 const magnitude = ([n, d]) => [n < 0n ? -n : n, d];
 const less = (a, b) => a[0] * b[1] < b[0] * a[1];
 const ofNumber = (x) => {
   let d = 1n;
   while (!Number.isInteger(x)) { x *= 2; d *= 2n; }
   return ratio(BigInt(x), d);
+};
+// The double nearest to a rational, ties to even; one that only a subnormal double is near is to be one.
+const toNumber = ([n, d]) => {
+  const shift = Math.max(56 - (bitLength(n) - bitLength(d)), 0), top = magnitude([n, d])[0] << BigInt(shift);
+  const half = Math.min(shift, 1000), size = Number((top / d) | BigInt(top % d !== 0n)) / 2 ** half / 2 ** (shift - half);
+  return n < 0n ? -size : size;
 };
 const floorLog2 = ([n, d]) => {
   const guess = bitLength(n) - bitLength(d);
@@ -135,6 +142,7 @@ const pixel = (x) => {
   const text = tie ? ((hundreds + (rest > 0.5 || (rest === 0.5 && hundreds % 2 !== 0) ? 1 : 0)) / 100).toFixed(2) : x.toFixed(2);
   return text.replace(/\.?0+$/, "");
 };
+const MONO = "ui-monospace,'DejaVu Sans Mono',monospace";
 class Scene {
   constructor(width, height) { Object.assign(this, { width, height, marks: [] }); }
   add(tag, given, text = "") {
