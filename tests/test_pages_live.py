@@ -19,7 +19,7 @@ import pytest
 from fplab.inspection import encodings
 from fplab.language import LANGUAGES, lang, speaking
 from fplab.pages import live, offline, site
-from fplab.widgets import bits, gradients, lossscale, mixed, rounding, stepper
+from fplab.widgets import bits, designer, gradients, lossscale, mixed, rounding, stepper
 from fplab.widgets.shell import picture
 from fplab.words import given
 
@@ -34,7 +34,8 @@ FRAME = (  # the scripts as a function of calls, without the page's own widgets
     " state = {{ ...state, codes: state.codes.map((c) => (c === null ? null : BigInt(c))) }};"
     " const more = edit === 'scaled' ? [what] : [side, edit === 'edited' ? BigInt(what) : what];"
     " return bitsPicture(edit === '' ? state : EDITS[edit](state, ...more)); }},"
-    " lossscale: lossPicture, rounding: (state) => pictureOf(roundingPicture, state) }})[name](...given)); }}"
+    " lossscale: lossPicture, rounding: (state) => pictureOf(roundingPicture, state),"
+    " designer: (state) => pictureOf(designerPicture, state) }})[name](...given)); }}"
 )
 
 
@@ -117,7 +118,18 @@ def lines(seed: int) -> list[rounding.State]:
     ]
 
 
-BOARDS = {rounding: lines}
+def designs(seed: int) -> list[designer.State]:
+    """Formats that a designer begins with, beside FP16, and many others beside any, also such as cannot be."""
+    draw, (exponents, fractions, specials, other) = random.Random(seed), designer.CONTROLS
+    every = itertools.product((2, 3, 4, 5, 8), (1, 2, 3, 4, 7, 10), specials.options, ("fp16",))
+    some = [*itertools.product(range(1, 12), range(24), specials.options)]
+    assert (exponents.low, exponents.high, fractions.low, fractions.high) == (1, 11, 0, 23)
+    return [designer.State(*one) for one in every] + [
+        designer.State(*one, draw.choice(other.options)) for one in draw.sample(some, 300)
+    ]
+
+
+BOARDS = {rounding: lines, designer: designs}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

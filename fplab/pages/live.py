@@ -14,7 +14,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +23,14 @@ from ..draw.page import listed
 from ..draw.scene import BLUE
 from ..draw.strip import FIELD_NAMES, FILLS
 from ..errors import LabError
-from ..formats import NAMES, TABLE, Format
+from ..formats import NAMES, TABLE, Format, Rounding
 from ..inspection import encodings, given
 from ..inspection.encodings import BookCodes, FloatCodes, IntegerCodes
 from ..inspection.rows import CLASSES
 from ..integers import grids
 from ..language import LANGUAGES, speaking
 from ..parallel.collectives import ALGORITHMS
-from ..widgets import lossscale, rounding
+from ..widgets import designer, lossscale, rounding
 from ..widgets.collectives import OWN
 from ..widgets.shell import Control, picture
 from ..widgets.stepper import PRESETS
@@ -44,7 +44,8 @@ TAG = re.compile(r"(?=<[a-z])")
 SAID = re.compile(r'"((?:[^"\\\n]|\\.)+)"|\'([^\'\n]+)\'')
 IN_CONTEXT = re.compile(r'sayOf\("([^"]+)", "([^"]+)"\)')
 # The scripts of each widget that is written a second time, before its own; those of "board" have its inputs there.
-WRITTEN = {"bits": ("exact", "formats"), "lossscale": ("exact",), "rounding": ("exact", "formats", "board")}
+BOARD = ("exact", "formats", "board")
+WRITTEN = {"bits": ("exact", "formats"), "lossscale": ("exact",), "rounding": BOARD, "designer": BOARD}
 NARROW = ("fp16", "bf16", "e5m2", "e4m3")
 ROWS = [(name, *row) for name, row in PRESETS.items()]
 # What each input of a widget can be on a page, where that is not all that it can be in a notebook. A name of several
@@ -63,7 +64,6 @@ DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "collective algorithm": [*(("all-reduce", way) for way in ALGORITHMS), *OWN.items()],
         "ranks": (2, 3, 4, 8), "format": ("fp32", "fp16", "bf16", "e4m3"),
     },
-    "designer": {"exponent_bits": (2, 3, 4, 5, 8), "fraction_bits": (1, 2, 3, 4, 7, 10), "beside": ("fp16",)},
     "gpus": {"preset a b c": ROWS},
     "gradients": {},
     "memory": {
@@ -205,9 +205,13 @@ def _each(text: Text) -> dict[str, str]:
 def scripts(names: set[str]) -> str:
     """The scripts that some widgets need, with the data and the words that they need."""
     needed = {"shell", "start", *names}.union(*(WRITTEN.get(name, ()) for name in names))
-    parts = {"shell": None, "exact": None, "formats": _formats, "bits": _others, "lossscale": _machines,
-             "board": lambda: {name: _board(name) for name in sorted(names) if "board" in WRITTEN.get(name, ())},
-             "rounding": _line, "start": None}  # fmt: skip
+    drawing = {"width": designer.WIDTH, "most": designer.MOST_TICKS}
+    boards = [name for name in sorted(names) if WRITTEN.get(name) == BOARD]
+    parts: dict[str, Callable[[], Any] | None] = {
+        "shell": None, "exact": None, "formats": _formats, "bits": _others, "lossscale": _machines,
+        "board": lambda: {name: _board(name) for name in boards}, "rounding": _line, "designer": lambda: drawing,
+        "start": None,
+    }  # fmt: skip
     text = "".join(
         (f"const {name.upper()} = {_json(data())};\n" if data else "") + _script(name)
         for name, data in parts.items()
@@ -274,9 +278,7 @@ def _machines() -> dict[str, Any]:
 
 def _line() -> dict[str, Any]:
     """The roundings, and the sizes of the number line."""
-    modes = [
-        {"name": mode.value, "random": mode.random, "said": _each(rounding.NAMES[mode])} for mode in rounding.Rounding
-    ]
+    modes = [{"name": mode.value, "random": mode.random, "said": _each(rounding.NAMES[mode])} for mode in Rounding]
     sizes = {"left": rounding.LEFT, "width": rounding.WIDTH, "row": rounding.ROW}
     return {"modes": modes, "gaps": rounding.GAPS, "parts": rounding.PARTS, **sizes}
 
@@ -293,4 +295,10 @@ def _board(name: str) -> dict[str, Any]:
                     option[language] = str(one.shown(option["value"]))
         inputs.append({"field": one.field, "label": _each(one.label), "low": one.low, "high": one.high,
                        "options": options or None})  # fmt: skip
-    return {"controls": inputs, "actions": []}
+    nothing = module.State(**{field.name: None for field in dataclasses.fields(module.State)})
+    buttons = []
+    for one in getattr(module, "ACTIONS", ()):
+        after = dataclasses.asdict(one.after(nothing))
+        fields = {field: value for field, value in after.items() if value is not None}
+        buttons.append({"text": str(one.label), "fields": fields})
+    return {"controls": inputs, "actions": buttons}

@@ -143,6 +143,7 @@ const pixel = (x) => {
   return text.replace(/\.?0+$/, "");
 };
 const MONO = "ui-monospace,'DejaVu Sans Mono',monospace";
+const [BLUE, ORANGE, GREY] = ["#3b82d6", "#d9730d", "#808890"];
 class Scene {
   constructor(width, height) { Object.assign(this, { width, height, marks: [] }); }
   add(tag, given, text = "") {

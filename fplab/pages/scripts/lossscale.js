@@ -35,7 +35,7 @@ const lastStep = ({ events }, tracked) => {
 const lossDiagram = (state, how) => {
   const drawing = new Scene(860, 76), last = state.events.slice(-1) || "g";
   for (const [x, name, isNow] of [[40, say("count good steps"), last === "g"], [560, say("back off, skip the step"), last === "o"]]) {
-    drawing.rect(x, 20, 200, 34, x === 40 ? "#3b82d6" : "#d9730d",
+    drawing.rect(x, 20, 200, 34, x === 40 ? BLUE : ORANGE,
       { fill_opacity: isNow ? 0.35 : 0.08, rx: 8, stroke: "currentColor", stroke_width: isNow ? 2.5 : 1 });
     drawing.text(x + 100, 42, (isNow ? "▶ " : "") + name, "middle", 13);
   }
@@ -65,14 +65,14 @@ const lossPlot = (state, tracked) => {
     if (points.length) points.push([at(i, value)[0], points.at(-1)[1]]);
     points.push(at(i, value));
   });
-  drawing.path(points, { stroke: "#3b82d6", stroke_width: 2 });
+  drawing.path(points, { stroke: BLUE, stroke_width: 2 });
   [...state.events].forEach((event, before) => {
     const value = logs[before + 1];
     if (value === null) return;
     const [x, y] = at(before + 1, value), { scale } = tracked[before + 1];
     const mark = event === "o" ? "✕" : scale > tracked[before].scale ? "▲" : "○";
     drawing.text(x, y + 5, mark, "middle", 14,
-      { class_: "event", data_scale: repr(scale), fill: event === "o" ? "#d9730d" : "currentColor" });
+      { class_: "event", data_scale: repr(scale), fill: event === "o" ? ORANGE : "currentColor" });
   });
   drawing.text(width - 10, height + 30, say("steps →"), "end", 11);
   return drawing.svg(afterColon(say("scales"), tracked.slice(-8).map(({ scale }) => general(scale)).join(", ")));

@@ -50,18 +50,18 @@ const roundingPicture = (state) => {
   }
   values.slice(1).forEach((one, i) => {
     const middle = at(times(plus(valueOf(values[i]), valueOf(one)), [1n, 2n]));
-    drawing.line(middle, 33, middle, 55, { stroke: "#808890", stroke_dasharray: "3 2", stroke_width: 1.5 });
+    drawing.line(middle, 33, middle, 55, { stroke: GREY, stroke_dasharray: "3 2", stroke_width: 1.5 });
   });
-  drawing.line(at(x), 40, at(x), bottom, { stroke: "#d9730d", stroke_dasharray: "4 3", stroke_width: 1.5 });
-  drawing.add("circle", { cx: at(x), cy: 44, r: 5, fill: "#d9730d" });
+  drawing.line(at(x), 40, at(x), bottom, { stroke: ORANGE, stroke_dasharray: "4 3", stroke_width: 1.5 });
+  drawing.add("circle", { cx: at(x), cy: 44, r: 5, fill: ORANGE });
   drawing.text(at(x) + 7, 60, "x", "start", 13, { font_weight: "bold" });
   rows.forEach(({ name, said, ends }, i) => {
     const y = 78 + i * tall;
     drawing.text(left, y + 4, `${name}  ${said[language]}`, "end", 12);
     for (const [code, share] of ends) { // from x to a result; the thickness is the probability
       const end = at(valueOf(f.value(code))), likely = toNumber(share);
-      if (at(x) !== end) drawing.line(at(x), y, end, y, { stroke: "#3b82d6", stroke_width: 1 + 2 * likely });
-      drawing.add("circle", { cx: end, cy: y, r: 3 + 2 * likely, fill: "#3b82d6", class_: "result", data_mode: name,
+      if (at(x) !== end) drawing.line(at(x), y, end, y, { stroke: BLUE, stroke_width: 1 + 2 * likely });
+      drawing.add("circle", { cx: end, cy: y, r: 3 + 2 * likely, fill: BLUE, class_: "result", data_mode: name,
         data_code: String(code), data_share: asRatio(share) });
       if (likely !== 1) drawing.text(end, y - 8, asRatio(share), "middle", 11);
     }
