@@ -16,14 +16,16 @@ from typing import Any
 import browser
 import pytest
 
+from fplab import sums
 from fplab.inspection import encodings
 from fplab.language import LANGUAGES, lang, speaking
 from fplab.pages import live, offline, site
-from fplab.widgets import bits, designer, gradients, lossscale, mixed, rounding, stepper
+from fplab.widgets import accumulation, bits, designer, gradients, lossscale, mixed, rounding, stepper
 from fplab.widgets.shell import picture
 from fplab.words import given
 
 ALL = encodings.encodings()
+NARROW = ("fp16", "bf16", "e5m2", "e4m3")
 TYPED = ("0.1", "-0.1", "1/3", "-7/2", "0x1.8p3", ".5e-3", "1e400", "1e-400", "-0", "inf", "-inf", "nan", "snan",
          "65520", "1_000", "fp16:0x3c00", "HALF: 0b11", "e4m3:999", "fp16:x", "0x2e", "0b1", "0xfffffffffffffffff",
          "1/0", "1e9999", "what?", "it's", "", "9" * 251, "fp17:1", "fp8:1", "x:1", "bf-16:0", "e4m3:-5", "fp16:1__0",
@@ -35,7 +37,8 @@ FRAME = (  # the scripts as a function of calls, without the page's own widgets
     " const more = edit === 'scaled' ? [what] : [side, edit === 'edited' ? BigInt(what) : what];"
     " return bitsPicture(edit === '' ? state : EDITS[edit](state, ...more)); }},"
     " lossscale: lossPicture, rounding: (state) => pictureOf(roundingPicture, state),"
-    " designer: (state) => pictureOf(designerPicture, state) }})[name](...given)); }}"
+    " designer: (state) => pictureOf(designerPicture, state),"
+    " accumulation: (state) => pictureOf(accumulationPicture, state) }})[name](...given)); }}"
 )
 
 
@@ -111,7 +114,7 @@ def test_the_loss_scale_of_a_page_is_that_of_a_notebook(chromium, language):
 def lines(seed: int) -> list[rounding.State]:
     """The number line in several formats at each place of x, and where it is typed to begin."""
     draw, names = random.Random(seed), rounding.CONTROLS[0].options
-    every = itertools.product((*live.NARROW, "e2m1", "fp32"), ("0", "1"), range(65))
+    every = itertools.product((*NARROW, "e2m1", "fp32"), ("0", "1"), range(65))
     typed = [*TYPED, *(f"{draw.choice('-+')}{draw.random():.3g}e{draw.randint(-9, 9)}" for _ in TYPED)]
     return [rounding.State(*one) for one in every] + [
         rounding.State(draw.choice(names), text, draw.randint(0, 64)) for text in typed for _ in range(6)
@@ -129,7 +132,23 @@ def designs(seed: int) -> list[designer.State]:
     ]
 
 
-BOARDS = {rounding: lines, designer: designs}
+def curves(seed: int) -> list[accumulation.State]:
+    """Sums of a few terms in narrow formats, and of any that is typed in any format and order."""
+    draw, names = random.Random(seed), accumulation.FORMATS
+    every = itertools.product(("0.1", "1", "1/3"), (64, 256, 1024, 4096), NARROW, ("fp16", "bf16", "fp32"),
+                              ("sequential", "pairwise", "kahan"))  # fmt: skip
+    typed = [*TYPED, *(f"{draw.choice('-+')}{draw.random()}e{draw.randint(-9, 9)}" for _ in range(200))]
+    far = (f"{draw.getrandbits(24)}/{1 << draw.randint(0, 160)}" for _ in range(100))
+    return [accumulation.State(*one) for one in every] + [
+        accumulation.State(
+            text, draw.choice((1, 2, 3, draw.randint(4, 4096))), draw.choice(names), draw.choice(names), order
+        )
+        for text in (*typed, *far)
+        for order in draw.sample([*sums.ORDERS], 2)
+    ]
+
+
+BOARDS = {rounding: lines, designer: designs, accumulation: curves}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

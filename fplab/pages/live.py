@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import sums
 from ..draw.page import listed
 from ..draw.scene import BLUE
 from ..draw.strip import FIELD_NAMES, FILLS
@@ -30,7 +31,7 @@ from ..inspection.rows import CLASSES
 from ..integers import grids
 from ..language import LANGUAGES, speaking
 from ..parallel.collectives import ALGORITHMS
-from ..widgets import designer, lossscale, rounding
+from ..widgets import accumulation, designer, lossscale, rounding
 from ..widgets.collectives import OWN
 from ..widgets.shell import Control, picture
 from ..widgets.stepper import PRESETS
@@ -45,16 +46,12 @@ SAID = re.compile(r'"((?:[^"\\\n]|\\.)+)"|\'([^\'\n]+)\'')
 IN_CONTEXT = re.compile(r'sayOf\("([^"]+)", "([^"]+)"\)')
 # The scripts of each widget that is written a second time, before its own; those of "board" have its inputs there.
 BOARD = ("exact", "formats", "board")
-WRITTEN = {"bits": ("exact", "formats"), "lossscale": ("exact",), "rounding": BOARD, "designer": BOARD}
-NARROW = ("fp16", "bf16", "e5m2", "e4m3")
+WRITTEN = {"bits": ("exact", "formats"), "lossscale": ("exact",), "rounding": BOARD, "designer": BOARD,
+           "accumulation": BOARD}  # fmt: skip
 ROWS = [(name, *row) for name, row in PRESETS.items()]
 # What each input of a widget can be on a page, where that is not all that it can be in a notebook. A name of several
 # fields: one input chooses them together.
 DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "accumulation": {
-        "term": ("0.1", "1", "1/3"), "n": (64, 256, 1024, 4096), "format": NARROW,
-        "accumulate": ("fp16", "bf16", "fp32"), "order": ("sequential", "pairwise", "kahan"),
-    },
     "block_scales": {
         "way": ("mxfp8", "mxfp4", "nvfp4", "nvfp4 4over6"), "values": ("normal",), "place": (20,), "hadamard": (0, 16),
         "outlier": (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "draws": (0, 1, 16, 64),
@@ -210,7 +207,7 @@ def scripts(names: set[str]) -> str:
     parts: dict[str, Callable[[], Any] | None] = {
         "shell": None, "exact": None, "formats": _formats, "bits": _others, "lossscale": _machines,
         "board": lambda: {name: _board(name) for name in boards}, "rounding": _line, "designer": lambda: drawing,
-        "start": None,
+        "accumulation": _sums, "start": None,
     }  # fmt: skip
     text = "".join(
         (f"const {name.upper()} = {_json(data())};\n" if data else "") + _script(name)
@@ -281,6 +278,12 @@ def _line() -> dict[str, Any]:
     modes = [{"name": mode.value, "random": mode.random, "said": _each(rounding.NAMES[mode])} for mode in Rounding]
     sizes = {"left": rounding.LEFT, "width": rounding.WIDTH, "row": rounding.ROW}
     return {"modes": modes, "gaps": rounding.GAPS, "parts": rounding.PARTS, **sizes}
+
+
+def _sums() -> dict[str, Any]:
+    """How many points a curve has, by the order of its sums, and the sizes of the picture."""
+    sizes = {"left": accumulation.LEFT, "width": accumulation.WIDTH, "height": accumulation.HEIGHT}
+    return {"points": accumulation.POINTS, "fewer": accumulation.FEWER, "running": sums.RUNNING, **sizes}
 
 
 def _board(name: str) -> dict[str, Any]:

@@ -20,8 +20,6 @@ const designed = ({ exponent_bits, fraction_bits, specials }) => {
   return form;
 };
 const emaxOf = (f) => Number(f.max_code >> f.places) - f.zero + f.emin;
-const sizeAt = (f, code) => toNumber(FLOATS.sizeOf(f, BigInt(code)));
-const withCommas = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 
 const stripOf = (f) => { // the fields of a code, all of its digits 0
   const parts = [["sign", Number(f.signed)], ["exponent", f.exponent_bits], ["fraction", f.fraction_bits]].filter(([, size]) => size);

@@ -86,6 +86,7 @@ const binaryText = (x) => {
 };
 const superscript = (n) => String(n).replace(/[-0-9]/g, (c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]);
 const twoTo = (exponent) => "2" + superscript(exponent);
+const withCommas = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 // Python's "g" with so many digits, with commas where asked.
 const general = (x, count = 6, commas = false) => {
   if (!Number.isFinite(x)) return Number.isNaN(x) ? "nan" : x < 0 ? "-inf" : "inf";
@@ -97,7 +98,7 @@ const general = (x, count = 6, commas = false) => {
     return `${sign}${digits[0]}${digits.length > 1 ? "." : ""}${digits.slice(1)}e${exponent < 0 ? "-" : "+"}${power}`;
   }
   const [whole, part] = withPoint(digits, exponent).split(".");
-  return sign + (commas ? whole.replace(/\B(?=(\d{3})+$)/g, ",") : whole) + (part ? "." + part : "");
+  return sign + (commas ? withCommas(whole) : whole) + (part ? "." + part : "");
 };
 // Python's repr of a float: the fewest digits that say which it is.
 const repr = (x) => {

@@ -84,6 +84,7 @@ const enrolled = (one, way) => { // a record of Python's with its methods
   return one;
 };
 const ENCODINGS = Object.fromEntries(FORMATS.records.map((one) => [one.name, enrolled(one, FLOATS)]));
+const sizeAt = (f, code) => toNumber(FLOATS.sizeOf(f, BigInt(code)));
 const named = (name) => FORMATS.names[name]?.[language] ?? name;
 
 // --- what is typed ---------------------------------------------------------------------------------------------
