@@ -113,8 +113,8 @@ const repr = (x) => {
 };
 
 // --- as a page -------------------------------------------------------------------------------------------------
-const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;")
-  .replaceAll('"', "&quot;").replaceAll("'", "&#x27;");
+const MARKS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;" };
+const escaped = (text) => String(text).replace(/[&<>"']/g, (mark) => MARKS[mark]);
 const panel = (...blocks) => {
   const inside = blocks.filter(Boolean).map((block) => `<div style="margin:.35em 0">${block}</div>`).join("");
   const style = "color:inherit;line-height:1.45;max-width:70em;display:grid;grid-template-columns:minmax(0,1fr)";
@@ -145,11 +145,13 @@ const pixel = (x) => {
 };
 const MONO = "ui-monospace,'DejaVu Sans Mono',monospace";
 const [BLUE, ORANGE, GREY] = ["#3b82d6", "#d9730d", "#808890"];
+const ATTRIBUTES = {}; // as SVG writes them: a drawing has the same few thousands of times
+const attribute = (name) => (ATTRIBUTES[name] ??= name.replace(/_$/, "").replaceAll("_", "-"));
 class Scene {
   constructor(width, height) { Object.assign(this, { width, height, marks: [] }); }
   add(tag, given, text = "") {
     const attributes = Object.entries(given).map(([name, value]) =>
-      ` ${name.replace(/_$/, "").replaceAll("_", "-")}="${typeof value === "number" ? pixel(value) : escaped(value)}"`).join("");
+      ` ${attribute(name)}="${typeof value === "number" ? pixel(value) : escaped(value)}"`).join("");
     this.marks.push(`<${tag}${attributes}` + (text === "" ? "/>" : `>${escaped(text)}</${tag}>`));
   }
   rect(x, y, width, height, fill, given) { this.add("rect", { x, y, width, height, fill, ...given }); }
