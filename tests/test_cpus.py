@@ -140,7 +140,7 @@ DIGESTS = {
     "fma": "696208a67752b571",
     "compare": "e6e6e209273d1f7b",
     "sums": "c86f0e335bb1feb7",
-    "products": "2ee3aecf22aba491",
+    "products": "96f8dc090eab695c",
     "codebooks": "1555a0bd23d0f4a3",
 }
 

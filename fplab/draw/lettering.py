@@ -81,7 +81,7 @@ def letter(figure: Artist, language: str) -> None:
     fonts = [name for name in (chinese(), LATIN) if name]
     for text in figure.findobj(Text):
         text.set_text(translated(text.get_text(), language))
-        if "monospace" not in text.get_fontfamily():  # digits in columns
+        if not text.get_text().isascii() and "monospace" not in text.get_fontfamily():  # digits in columns
             text.set_fontfamily(fonts)  # the text may have been made where no theme was chosen
 
 
