@@ -68,6 +68,15 @@ def test_empty_products() -> None:
     assert dot(np.zeros((2, 0)), np.zeros((2, 0))).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("gpu", ["A100", "H200"])
+def test_an_fp64_sum_stays_under_a_c_of_one_row(gpu: str) -> None:
+    rng = np.random.default_rng(12)
+    a, b, c = rng.standard_normal((5, 9)), rng.standard_normal((9, 4)), rng.standard_normal((5, 4))
+    product = matmul(a, b, gpu=gpu, inputs="fp64")
+    for part in (c[0], c[:1], c[:, :1], c[0, 0], c):
+        assert np.array_equal(matmul(a, b, part, gpu=gpu, inputs="fp64", alpha=2, beta=4), 2 * product + 4 * part)
+
+
 def test_batches_broadcast() -> None:
     a, b, c = values("fp16", 3, 1, 5, 20), values("fp16", 4, 20, 7), values("fp32", 7)
     d = matmul(a, b, c)
