@@ -142,13 +142,8 @@ class Products:
                 number += f".{self.turn} {side}"
             role = f"{self.place.layer} {number}{part} {kind or 'input'}"
             first = kind == GRADIENT or not back or of_activations  # else what the forward pass had
-            amax = self.run.amaxes.of(
-                recipe,
-                self.place,
-                role,
-                operand.record.element.max,
-                where.largest(array) if first and not self.again else None,
-            )
+            own = where.largest(array) if first and not self.again else None
+            amax = self.run.amaxes.of(recipe, self.place, role, operand.record.element.max, own)
         sub = (self.place.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
         step = self.place.step.number
         seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import LabError
 from ...scaled import Scaled
 from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN, Plan
@@ -17,7 +16,7 @@ from ..device import products
 from ..device.rounding import quantize
 from ..device.scaling import ScaledTensor, quantize_scaled
 from ..recipes import Operand
-from .scaled_products import promoted
+from .scaled_products import demand_one_chain, promoted
 
 f32 = np.float32
 
@@ -69,10 +68,7 @@ def multiply(
         return products.multiply(model, x, y, plan), 1.0
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
-        if plan != ONE_CHAIN:
-            raise LabError(
-                f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
-            )
+        demand_one_chain(plan)
         return _by_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
     scales = None
     if model.scale:

@@ -89,10 +89,7 @@ def multiply(
         return tensorcore.multiply(model, x, y, plan), 1.0
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
-        if plan != ONE_CHAIN:
-            raise LabError(
-                f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out."
-            )
+        demand_one_chain(plan)
         return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
     scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
     result = tensorcore.multiply(model, x, y, promoted(plan, promote, model), scales)
@@ -100,6 +97,12 @@ def multiply(
     if len(left) == 1 and left[0].size == 1:
         return result, float(left[0].item())
     return times(result, left, model), 1.0
+
+
+def demand_one_chain(plan: Plan) -> None:
+    """Raise LabError for another plan, beside FP32 scales of blocks."""
+    if plan != ONE_CHAIN:
+        raise LabError(f"{plan} does not go with FP32 scales of blocks, whose sums follow the blocks; leave it out.")
 
 
 @lru_cache

@@ -52,10 +52,10 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     was there before the block.
 
     Memory does not grow with the number of steps: 29 kB for each kind and layer, ``keep`` times about 250 bytes for
-    each tensor of a step, and some FP32 copies of the parameters and the states. Of a model on a GPU,
-    outputs and their gradients are counted there (by kernels that no GPU has run yet); parameters and states are copied
-    to the CPU, which takes longer. Leaving the block removes every hook. Raises :class:`LabError` for a model without
-    parameters, an optimizer that owns none of them, a watch inside a watch, and a report of a run without a step.
+    each tensor of a step, and some FP32 copies of the parameters and the states. Of a model on a GPU outputs and their
+    gradients are counted there (by kernels that no GPU has run yet); parameters and states are copied to the CPU, which
+    takes longer. Leaving the block removes every hook. Raises :class:`LabError` for a model without parameters, an
+    optimizer that owns none of them, a watch inside a watch, and a report of a run without a step.
     """
 
     compare = compare  # of two watches: watch.compare(a, b), or a.compare(b)

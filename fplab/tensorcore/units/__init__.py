@@ -62,12 +62,13 @@ class OnDevice(NamedTuple):
     constants: Mapping[str, int]
     columns: int = 4
 
-
-def ieee_constants(model: Model) -> dict[str, int]:
-    """The formats of a model for the C++, with results rounded as IEEE 754 does."""
-    a, b, d = model.format_a, model.format_b, model.format_d
-    ends = {"EMIN_A": a.emin, "EMIN_B": b.emin, "EMIN_D": d.emin, "EMAX_D": d.emax}
-    return {**ends, "KEPT": d.fraction_bits, "NEAREST": 1, "OVERFLOW_MAX": 0, "PLUS_FROM_BELOW": 0}
+    @classmethod
+    def of_ieee(cls, files: tuple[str, ...], model: Model, **constants: int) -> "OnDevice":
+        """With the formats of a model, and results rounded as IEEE 754 does."""
+        a, b, d = model.format_a, model.format_b, model.format_d
+        ends = {"EMIN_A": a.emin, "EMIN_B": b.emin, "EMIN_D": d.emin, "EMAX_D": d.emax}
+        nearest = {"KEPT": d.fraction_bits, "NEAREST": 1, "OVERFLOW_MAX": 0, "PLUS_FROM_BELOW": 0}
+        return cls(files, {**ends, **nearest, **constants})
 
 
 class Unit:

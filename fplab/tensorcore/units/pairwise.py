@@ -18,21 +18,7 @@ from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
-from . import (
-    OF_SUM,
-    Array,
-    Factors,
-    Known,
-    OnDevice,
-    Pairs,
-    Rounded,
-    Rows,
-    ScalePair,
-    Unit,
-    factors_at,
-    ieee_constants,
-    nearest,
-)
+from . import OF_SUM, Array, Factors, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest
 from .block import _elements
 
 ZERO = Exact(False)
@@ -101,8 +87,7 @@ class Pairwise(Unit):
         return x, np.ascontiguousarray(y), total
 
     def on_device(self, model: Model) -> OnDevice:
-        constants = {**ieee_constants(model), "FLUSHES": int(model.subnormals == "flushed")}
-        return OnDevice(("terms.h", "pairs.h", "chains.h"), constants)
+        return OnDevice.of_ieee(("terms.h", "pairs.h", "chains.h"), model, FLUSHES=int(model.subnormals == "flushed"))
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 

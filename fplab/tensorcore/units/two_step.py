@@ -24,22 +24,7 @@ from .. import engine
 from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
-from . import (
-    OF_SUM,
-    Array,
-    Factors,
-    Known,
-    OnDevice,
-    Pairs,
-    Rounded,
-    Rows,
-    ScalePair,
-    Unit,
-    factors_at,
-    ieee_constants,
-    nearest,
-    power,
-)
+from . import OF_SUM, Array, Factors, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest, power
 from .block import _accumulators, _elements, _pack_panels, _pack_rows
 
 SUM_BITS = 31  # places below m to which the sum of products is rounded down
@@ -148,7 +133,7 @@ class TwoStep(Unit):
             engine.share(lambda p, q: run(0, rows, p, q), panels, x.size * columns)
 
     def on_device(self, model: Model) -> OnDevice:
-        return OnDevice(("terms.h", "two_steps.h", "chains.h"), {**ieee_constants(model), "PARTS": self.parts})
+        return OnDevice.of_ieee(("terms.h", "two_steps.h", "chains.h"), model, PARTS=self.parts)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
