@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import EVERY, assert_same, combinations, fmt_id, random_floats, specials
-from tensorcore_cases import REGIMES, operand, representative
+from tensorcore_cases import REGIMES, operand, powers, representative
 
 import fplab
 from fplab import arithmetic, few, floats
 from fplab.errors import LabError
 from fplab.formats import Format
 from fplab.sums import ORDERS, RUNNING
-from fplab.tensorcore import Model, dot
+from fplab.tensorcore import Model, dot, matmul, products, vectors
 
 ARITHMETIC = [f for f in EVERY if f.bits <= 32 and f.significand_bits <= 31]
 SUMMED = ("bf16", "fp16", "e4m3", "e5m2", "e3m2", "fp32", "e8m0", "p3109_k8p3")
@@ -28,6 +28,8 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def answer(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], left: int) -> Any:
         monkeypatch.setattr(few, "_left", left)
+        monkeypatch.setattr(few, "_most_products", left)
+        monkeypatch.setattr(few, "_made", {})
         try:
             return call(*args, **options)
         except LabError as error:
@@ -44,6 +46,7 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             assert_same(np.asarray(one), np.asarray(other), what)
 
     monkeypatch.setattr(few, "AT_ONCE", 1 << 20)
+    monkeypatch.setattr(few, "is_ready", lambda *_: False)
     return check
 
 
@@ -109,12 +112,65 @@ def test_sums(name: str, alike: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("model", representative(), ids=lambda m: f"{m.gpu}-{m.a}-{m.output}")
 def test_products(model: Model, alike: Callable[..., None]) -> None:
+    """Rows and matrices, batches that broadcast, operands however they lie, scales, by a b that is held."""
     rng = np.random.default_rng(0)
-    for regime in REGIMES:
-        a, b = operand(model.a, (2, 19), regime, rng), operand(model.b, (2, 19), regime, rng)
-        for c in (None, np.array([1.0, -3.0])):
-            alike(dot, a, b, c, model)
-    alike(dot, a[:, :0], b[:, :0], 1.0, model)
+    for regime in ("codes", "tiny", "sparse", "infinite"):
+        a, b = operand(model.a, (2, 3, 19), regime, rng), operand(model.b, (1, 19, 70), regime, rng)
+        c = operand(model.output, (3, 70), str(rng.choice(REGIMES)), rng)
+        scales = {"scale_a": powers((2, 3, 1), rng, 60), "scale_b": powers((1, 1, 70), rng, 60)} if model.scale else {}
+        rows = {name: x[0, :3] if name == "scale_a" else x[0, :, :3].T for name, x in scales.items()}
+        for entering in (None, c):
+            alike(dot, a[0], b[0, :, :3].T, None if entering is None else c[:, 0], model, **rows)
+            alike(matmul, a, b, entering, model, **scales)
+            alike(matmul, a[0], np.asfortranarray(b[0]), entering, model, **{n: x[0] for n, x in scales.items()})
+        if not model.scale:
+            alike(held, model, b[0], a[0])
+    alike(dot, a[0, :, :0], b[0, :0, :3].T, 1.0, model)
+    if products.rounds(model):
+        wide = rng.integers(0, 1 << 32, (3, 19, 19), np.uint32).view(np.float32)
+        alike(products.multiply, model, wide, wide.swapaxes(1, 2))
+        alike(held, model, wide[0], wide[1])
+
+
+def held(model: Model, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return products.held(model, y)(x)
+
+
+def test_a_kernel_is_compiled_once_products_pay_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    work = (1 << 14) + 16**3
+    monkeypatch.setattr(few, "_most_products", 3 * work)
+    monkeypatch.setattr(few, "_made", {})
+    monkeypatch.setattr(few, "is_ready", lambda *_: False)
+    monkeypatch.setattr(vectors, "fill", lambda x, *_: made.append(len(x.values)))
+    one, large = np.ones((16, 16)), np.ones((64, 64))
+    for gpu in ("H100", "A100"):  # whose blocks of 8 products are two, each with its time besides
+        for x in (one, large, one, one, one):
+            matmul(x, x, gpu=gpu)
+    assert made == [16] * 4
+    monkeypatch.setattr(few, "_made", {})
+    monkeypatch.setattr(few, "is_ready", lambda *_: True)
+    matmul(one, one)
+    assert made == [16] * 4
+
+
+CACHED = """
+import numpy as np
+from fplab import few
+from fplab.tensorcore import dot, matmul
+x = np.ones((2, 32, 32), np.float32)
+for how in ({}, {"inputs": "bf16"}, {"gpu": "V100", "output": "fp16"}, {"gpu": "B200", "inputs": "mxfp8_e4m3"}):
+    matmul(x, x, **how), matmul(x[0], x[0], **how), dot(x[0], x[0], **how)
+print(len(few._made), *set(few._made.values()))
+"""
+
+
+def test_a_kernel_in_the_cache_makes_all_products() -> None:
+    """Three of matrices and three of batches, by few exponents and many; one with scales; that of rows."""
+    for allowed, found in (("0", "0"), ("1000", "8 inf")):
+        run = subprocess.run([sys.executable, "-c", CACHED], env=os.environ | {"FPLAB_FEW": allowed}, text=True,
+                             capture_output=True, check=True)  # fmt: skip
+        assert run.stdout.strip() == found
 
 
 def test_what_is_asked_often_gets_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

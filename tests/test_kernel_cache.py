@@ -86,6 +86,25 @@ def test_every_closure_of_the_kernels_has_a_name_of_its_own():
     }
 
 
+NAMES = """
+import pkgutil
+from importlib import import_module
+from fplab import kernels
+
+modules = [import_module(f"fplab.kernels.{found.name}") for found in pkgutil.iter_modules(kernels.__path__)]
+made = [value for module in modules for value in vars(module).values()]
+made += [part for value in made if isinstance(value, dict) for part in value.values()]
+print(*sorted({part._cache.key[0] for part in made if hasattr(part, "_cache")}), sep="\\n")
+"""
+
+
+def test_every_kernel_has_the_same_name_in_the_next_process(tmp_path):
+    """By another one it is not found in the cache, and compiled again in every process."""
+    names, again = (python(tmp_path, NAMES)[0].splitlines() for _ in range(2))
+    assert names == again
+    assert len(names) > 100
+
+
 def test_damaged_machine_code_is_compiled_again_and_a_word_is_said_once(tmp_path):
     assert climb(tmp_path, 2) == "7"
     whole = kept(tmp_path)

@@ -10,6 +10,7 @@ from prove.shares import Difference
 
 from fplab import nn
 from fplab.errors import LabError
+from fplab.language import speaking
 from fplab.tensorcore import TABLE, Model, Plan, classes, dot, get, matmul, models, oracle, probe, trace
 from fplab.tensorcore.models import input_name
 from fplab.widgets import gpus, stepper
@@ -210,12 +211,24 @@ NAMES = {
     "RTX A6000": "A2", "RTX 4090": "Ada", "NVIDIA GeForce RTX 4070 Ti SUPER": "Ada", "RTX4080 Laptop GPU": "Ada",
     "L4": "Ada", "L40": "Ada", "RTX 6000 Ada": "Ada", "H800": "H100", "GH200": "H100", "GB200": "B200",
     "RTX 5090": "RTXPRO6000", "RTX PRO 6000": "RTXPRO6000", "CDNA1": "MI100", "cdna2": "MI210", "CDNA3": "MI300X",
-    "AMD Instinct MI300X": "MI300X", "L40S": "L40S", "A30": "A30",
+    "AMD Instinct MI300X": "MI300X", "L40S": "L40S", "A30": "A30", "A800": "A100", "H20": "H100", "MI325X": "MI300X",
+    "Hopper": "H100", "volta": "V100", "Ampere": "A100", "Turing": "T4",
+}  # fmt: skip
+DEVICES = {  # as torch.cuda.get_device_name() has them
+    "Tesla V100-SXM2-16GB": "V100", "Tesla T4": "T4", "NVIDIA A100-SXM4-80GB": "A100", "NVIDIA A100-PCIE-40GB": "A100",
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb": "A100", "NVIDIA A10G": "A2", "NVIDIA RTX 6000 Ada Generation": "Ada",
+    "NVIDIA H100 80GB HBM3": "H100", "NVIDIA H100 PCIe": "H100", "NVIDIA H100 NVL": "H100", "NVIDIA H200": "H200",
+    "NVIDIA GH200 480GB": "H100", "NVIDIA B200": "B200", "NVIDIA GeForce RTX 2080 Ti": "T4", "NVIDIA L40S": "L40S",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTXPRO6000", "AMD Instinct MI300X OAM": "MI300X",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTXPRO6000", "AMD Instinct MI250X": "MI250X",
 }  # fmt: skip
 
 
 def test_names_that_people_own() -> None:
-    assert {name: get(name).gpu for name in NAMES} == NAMES
+    assert {name: get(name).gpu for name in NAMES | DEVICES} == NAMES | DEVICES
+    for name in ("Tesla P100-PCIE-16GB", "NVIDIA GeForce GTX 1080 Ti"):
+        with pytest.raises(LabError, match=rf"^{name} \(Pascal\) has no matrix units\.$"):
+            get(name)
     for name, architecture in (("MI350", "AMD CDNA4"), ("mi355x", "AMD CDNA4"), ("B300", "Blackwell, sm_103")):
         with pytest.raises(LabError, match=rf"(?i){name} \({architecture}\) has matrix units of which no model"):
             get(name)
@@ -227,6 +240,10 @@ def test_names_that_people_own() -> None:
         get("H100", instruction="mfma")
     with pytest.raises(LabError, match=r"MI100 \(AMD CDNA1\), .*RTX 40xx"):
         get("GTX")
+    with pytest.raises(LabError, match=r"CDNA3\. Did you mean 'H100'\?$"):
+        get("H1000")
+    with speaking("zh"), pytest.raises(LabError, match=r"按共有的单元还有：.*CDNA3。是否想用 'H100'？$"):
+        get("H1000")
 
 
 def test_instructions_and_inputs() -> None:

@@ -32,6 +32,7 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prove.grid import bits_of, grid, make_quiet
+from prove.shares import words_of
 
 import fplab
 from fplab import exact
@@ -39,7 +40,6 @@ from fplab.errors import LabError
 from fplab.floats import round_into
 from fplab.formats import TABLE, Format, Overflow, Rounding, Specials, get
 from fplab.hardware.tensors import overflow_of
-from fplab.kernels.convert import random_words
 from fplab.kernels.rounding import stream_keys
 from fplab.plans import carrier
 
@@ -85,12 +85,6 @@ GFLOAT_MODES = {
 MPFR_MODES = {"rne": gmpy2.RoundToNearest, "rtz": gmpy2.RoundToZero, "rtp": gmpy2.RoundUp, "rtn": gmpy2.RoundDown}
 
 
-def random_stream(n: int) -> Array:
-    words = np.empty(n, np.uint64)
-    random_words(words, 0, np.uint64(SEED))
-    return words
-
-
 def signalling(x: Array) -> Array:
     return bits_of(make_quiet(x)) != bits_of(x)
 
@@ -118,7 +112,7 @@ def oracle(
 def test_grid_and_kernels_agree(fmt: Format, dtype: type) -> None:
     """Every code, midpoint, neighbour and special; all roundings, policies and flush modes; codes, flags and values."""
     g, x = grid(fmt), regimes(fmt, dtype, 1000)
-    words, keys = random_stream(x.size), stream_keys(np.uint64(SEED), np.uint64(0))
+    words, keys = words_of(x.size, SEED), stream_keys(np.uint64(SEED), np.uint64(0))
     invalid = np.where(signalling(x), exact.INVALID, 0).astype(np.uint8)
     for mode, policy, subnormals in combinations(fmt):
         what = f"{fmt} {mode.value} {policy.value} subnormals={subnormals}"
@@ -153,7 +147,7 @@ def test_fractions_agree(fmt: Format) -> None:
     for dtype in FLOATS:
         x = regimes(fmt, dtype, 2 if fmt in WIDE else 1, key=3)
         x = x[:: max(1, x.size // (200 if fmt in WIDE else 48))]
-        words = random_stream(x.size)
+        words = words_of(x.size, SEED)
         for mode, policy, subnormals in combinations(fmt):
             opt = opts(fmt, mode, policy, subnormals)
             want, want_flags = oracle(x, fmt, mode, policy, subnormals, words)
@@ -194,7 +188,7 @@ def test_any_format_any_rounding(data: st.DataObject) -> None:
         st.floats(0.1, 4).map(lambda f: np.array([f * fmt.smallest_subnormal], np.float32)),
     )
     x = data.draw(some)
-    opt, words = opts(fmt, mode, policy, subnormals), random_stream(1)
+    opt, words = opts(fmt, mode, policy, subnormals), words_of(1, SEED)
     want, want_flags = oracle(x, fmt, mode, policy, subnormals, words)
     codes, flags = general_encode(x, fmt, opt, SEED)
     assert (int(codes[0]), int(flags[0])) == (int(want[0]), int(want_flags[0])), (fmt, mode, policy, subnormals, x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -219,6 +220,16 @@ def test_hadamard_is_its_definition(dtype: str, size: int) -> None:
     signs = np.resize(scaled.SIGNS, size).tolist()
     want = [oracle.hadamard(block, signs, dtype) for block in x.reshape(-1, size).tolist()]
     same(scaled.hadamard(x, size=size, dtype=dtype).reshape(-1, size), np.array(want, f32))
+
+
+def test_hadamard_is_rounded_once_where_its_factor_is_a_power_of_two() -> None:
+    x = np.zeros(16, f32)
+    x[:2] = 1 + 2.0**-23, 2.0**-24 + 2.0**-46  # their sum lies just above a midpoint
+    assert scaled.hadamard(x, signs=[1])[0] * 4 == 1 + 2.0**-22
+    x[:2] = [float.fromhex(v) for v in ("0x1.2ce764p+26", "0x1.dd95fep+2")]
+    of_eight = scaled.hadamard(x[:8], size=8, signs=[1])[0]
+    quotient_squared = sum(map(Fraction, x.tolist())) ** 2 / 8
+    assert (Fraction(float(of_eight)) + 1) ** 2 < quotient_squared  # beyond the midpoint to the next number, 2 above
 
 
 def test_hadamard_is_the_product_with_the_matrix_of_others() -> None:

@@ -351,7 +351,7 @@ def test_nan_needs_a_place() -> None:
      ({"axis": 0.5}, "axis=0.5 is not an integer"),
      ({"fmt": "e8m0", "order": "kahan"}, "e8m0 has no negative numbers"),
      ({"fmt": "e4m3", "overflow": "inf"}, "e4m3 has no infinity"),
-     ({"x": np.array(["a"])}, "x has dtype")],
+     ({"x": np.array(["a"])}, "x holds an element of type str")],
 )  # fmt: skip
 def test_bad_requests_say_what_is_allowed(arguments: dict[str, Any], text: str) -> None:
     given_arguments = {"x": np.ones((3, 4)), "fmt": "fp16", **arguments}

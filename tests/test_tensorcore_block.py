@@ -1,4 +1,7 @@
-"""Oracle, general kernel and fast kernel give the same bits, whatever the operands."""
+"""Oracle, the general kernel of rows, NumPy's products and fast kernels give the same bits, whatever the operands."""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,14 +12,14 @@ from tensorcore_cases import REGIMES, bits, distinct, exact_bits, operand, power
 import fplab
 from fplab import exact
 from fplab.formats import get
-from fplab.tensorcore import Model, dot, matmul, oracle
+from fplab.tensorcore import Model, Plan, dot, engine, matmul, oracle
 from fplab.tensorcore import get as get_model
 from fplab.tensorcore.models import OPTIONS
 from fplab.tensorcore.units.block import FusedBlocks
 
 
 def by_general(model: Model, a: np.ndarray, b: np.ndarray, c: np.ndarray, **more: np.ndarray) -> np.ndarray:
-    """A product by the general kernel."""
+    """A product by NumPy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FusedBlocks, "is_fast", lambda *_: False)
         return bits(matmul(a, b, c, gpu=model, **more))
@@ -40,6 +43,35 @@ def test_three_ways(model: Model, regime: str) -> None:
         i, j = int(rng.integers(m)), int(rng.integers(n))
         pairs = list(zip(scales["scale_a"][i], scales["scale_b"][:, j], strict=True)) if scales else []
         assert exact_bits(model, a[i], b[:, j], c[i, j], pairs) == general[i, j], (i, j)
+
+
+@pytest.mark.parametrize("inputs", ["fp16", "bf16", "e4m3"])
+def test_what_the_vectors_of_a_row_leave(inputs: str) -> None:
+    """Sums that reach 2**31 units, and accumulators far beside the products, zeros above all: the same bits."""
+    model = get_model("B200", inputs, "fp32")
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 64), (64, 70), (20, 70)))
+    most = np.full_like(a, 1.99), np.full_like(b, 1.99), c * 300
+    few = np.where(rng.random(a.shape) < 0.1, a, 0).astype(np.float32)
+    few[:4] = 0
+    far = [(few, b, np.ldexp(c, e)) for e in (-140, -120, -60, 110, 124)]
+    for x, y, z in [most, (most[0], -most[1], most[2]), *far]:
+        for m in (model, dataclasses.replace(model, floor=-30)):
+            assert np.array_equal(bits(matmul(x, y, z, gpu=m)), by_general(m, x, y, z))
+
+
+@pytest.mark.parametrize("bits_aligned", [44, 45, 50])
+def test_sums_of_more_bits_than_float64_has(bits_aligned: int) -> None:
+    """Sixteen, half a last place, and a last term that decides the tie from as far below as a unit aligns."""
+    model = dataclasses.replace(get_model("H100", "bf16"), length=32, k=32, alignment_bits=bits_aligned, rounding="rne")
+    down = bits_aligned // 2
+    a = np.array([*[1.0] * 16, 2.0**-10, 2.0**-down, *[0.0] * 14])
+    b = np.array([*[1.0] * 16, 2.0**-10, 2.0 ** (down - bits_aligned), *[0.0] * 14])
+    wanted = exact_bits(model, a, b, 0.0)
+    assert wanted == bits(16 + 2.0**-19)
+    for plan in (None, Plan(promote=32)):
+        assert bits(matmul(a[None], b[:, None], gpu=model, plan=plan)) == wanted
+    assert bits(dot(a, b, gpu=model)) == wanted
 
 
 @settings(max_examples=300, deadline=None)
@@ -126,10 +158,13 @@ LESS = [2.0**-12, -(2.0**-20), -0.0, -0.0], [2.0**-13, 2.0**-20, 1.0, 1.0]
             float.fromhex("0x1.fffffep127"),
         ),
         ({"overflow": "max"}, ("A100", "fp16", "fp16"), [-256.0], [256.0], 0.0, -np.inf, -65504.0),
+        # The option is of blocks; what widened FP8 adds at last is an IEEE sum, and 65520 the first beyond its range.
+        ({"overflow": "max"}, ("H100", "e4m3", "fp16", "mma"), [256.0], [128.0], 32752.0, np.inf, np.inf),
+        ({"overflow": "max"}, ("H100", "e4m3", "fp16", "mma"), [256.0], [128.0], 32736.0, 65504.0, 65504.0),
     ],
 )
 def test_each_open_option_by_hand(
-    option: dict[str, str], cell: tuple[str, str, str], a: list[float], b: list[float], c: float, default: float,
+    option: dict[str, str], cell: tuple[str, ...], a: list[float], b: list[float], c: float, default: float,
     other: float,
 ) -> None:  # fmt: skip
     model = get_model(*cell)
@@ -184,3 +219,26 @@ def test_not_monotonic() -> None:
     four = [2.0**-12] * 4
     assert dot(four, four, 1.0, gpu="V100") == 1
     assert dot(four, four, 1 - 2.0**-24, gpu="V100") == 1 + 2.0**-23
+
+
+def test_scratch_is_of_one_name_and_thread_and_of_no_end() -> None:
+    first = engine.scratch("test", 10, np.float32)
+    assert np.shares_memory(first, engine.scratch("test", 20, np.int16))
+    assert not np.shares_memory(first, engine.scratch("another", 10, np.float32))
+    with ThreadPoolExecutor(1) as pool:
+        assert not np.shares_memory(first, pool.submit(engine.scratch, "test", 10, np.float32).result())
+    large = engine.MOST_SCRATCH // 4 + 1
+    assert not np.shares_memory(*(engine.scratch("test", large, np.float32) for _ in range(2)))
+
+
+@pytest.mark.parametrize("shape", [(70, 33, 5), (5, 33, 70), (130, 16, 64)])
+def test_a_result_is_written_where_it_lies_whether_or_not_operands_are_exchanged(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    a, b = (rng.standard_normal((3, *s)).astype(np.float16).astype(np.float32) for s in ((m, k), (k, n)))
+    c = rng.standard_normal((3, n, m)).astype(np.float32).swapaxes(1, 2)
+    model = get_model("H100", "fp16")
+    whole = bits(matmul(a, b, c, gpu=model))
+    for one, x, y, z in zip(whole, a, b, c, strict=True):
+        assert np.array_equal(one, bits(matmul(x, y, z, gpu=model)))
+        assert np.array_equal(one, by_general(model, x, y, z))

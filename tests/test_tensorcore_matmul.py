@@ -18,7 +18,7 @@ from tensorcore_cases import bits, exact_bits, operand, representative
 import fplab
 from fplab import exact, set_num_threads
 from fplab.errors import LabError
-from fplab.tensorcore import Model, Plan, PlanByRows, dot, get, matmul, oracle, trace
+from fplab.tensorcore import Model, Plan, PlanByRows, accumulators, dot, get, matmul, oracle, products, trace
 from fplab.tensorcore.units import block
 
 RNG = np.random.default_rng(11)
@@ -95,6 +95,100 @@ def test_a_batch_is_its_products_one_by_one(model: Model, m: int, k: int, n: int
     strided = matmul(np.asfortranarray(a), np.asfortranarray(b), c, gpu=model)
     assert np.array_equal(bits(matmul(a, b, c, gpu=model)), alone)
     assert np.array_equal(bits(strided), alone)
+
+
+@pytest.mark.parametrize("model", [m for m in representative() if m.scale is None], ids=lambda m: m.name)
+@pytest.mark.parametrize(("k", "n"), [(9, 70), (33, 5), (0, 3)])
+def test_products_by_an_operand_that_is_held(model: Model, k: int, n: int) -> None:
+    kinds = {"fp64": np.float64, "int8": np.int8}
+    first, other, y = (operand(model.a, s, "uniform", RNG).astype(kinds.get(model.a, np.float32))
+                       for s in ((7, k), (1, k), (k, n)))  # fmt: skip
+    multiply = products.held(model, y)
+    found = multiply(first), multiply(other), multiply(first)
+    for x, result in zip((first, other, first), found, strict=True):
+        assert np.array_equal(bits(result), bits(matmul(x, y, gpu=model)))
+
+
+ROUNDING = [("H100", "fp16", "fp32"), ("V100", "fp16", "fp16"), ("A100", "bf16", "fp32"), ("MI300X", "bf16", "fp32")]
+
+
+@pytest.mark.parametrize("cell", ROUNDING, ids=lambda cell: " ".join(cell))
+def test_packing_rounds_as_quantize_however_operands_lie(cell: tuple[str, str, str]) -> None:
+    """Any bits of FP32, ties and what rounds to a subnormal or to infinity; a batch that broadcasts, transposed."""
+    gpu, inputs, output = cell
+    model = get(gpu, inputs, output)
+    assert products.rounds(model)
+    form, rng = model.format_a, np.random.default_rng(3)
+    wide = rng.integers(0, 1 << 32, (2, 3, 40, 70), np.uint32).view(np.float32)
+    near = np.ldexp(rng.integers(1 << 12, 1 << 13, (2, 3, 40, 70)), rng.integers(form.emin - 26, form.emin + 4))
+    far = np.ldexp(rng.integers(-(1 << 13), 1 << 13, (2, 3, 40, 70)), rng.integers(-14, -10, (2, 3, 40, 70)))
+    top = np.full((40, 70), form.max * (1 + 2.0 ** -(form.fraction_bits + 2)))
+    for a in (wide, near, far, top):
+        a = np.where(rng.random(a.shape) < 0.3, a, 0).astype(np.float32)
+        x, y = a.swapaxes(-1, -2), a[..., :1, :, :33] if a.ndim > 2 else a[:, ::2]
+        with np.errstate(over="ignore", invalid="ignore"):
+            first, second = (np.asarray(fplab.quantize(v, inputs)) for v in (x, y))
+        assert (bits(products.multiply(model, x, y)) == bits(products.multiply(model, first, second))).all()
+        for index in itertools.product(*map(range, x.shape[:-2])):
+            one = first[index], np.broadcast_to(second, (*x.shape[:-2], *second.shape[-2:]))[index]
+            found = products.multiply(model, x, y)[index]
+            assert (bits(found) == bits(products.multiply(model, *map(np.ascontiguousarray, one)))).all()
+
+
+ZEROS = [("H100", "fp16", "fp32"), ("H100", "e4m3", "fp32"), ("A100", "bf16", "fp32"), ("V100", "fp16", "fp16")]
+
+
+@pytest.mark.parametrize("cell", ZEROS, ids=lambda cell: " ".join(cell))
+def test_blocks_of_zeros_that_a_batch_leaves_out_change_no_bit(cell: tuple[str, str, str]) -> None:
+    """As under a causal mask, at both ends of k; not where infinities, NaNs or tiny numbers meet them, nor with a c."""
+    how = dict(zip(("gpu", "inputs", "output"), cell, strict=True))
+    past, held = np.tril(values(cell[1], 3, 6, 128, 128)), values(cell[1], 3, 6, 128, 32)
+    c = np.float32([-0.0, 1 + 2.0**-23, -(2.0**-24), np.inf] * 8)
+    others = [held, np.where(np.arange(128)[:, None] == 100, held * np.float32(2.0**-70), held)]
+    for one in (np.nan,) if cell[1] == "e4m3" else (np.inf, np.nan):
+        others += [np.where(np.arange(128)[:, None] == row, np.float32(one), held) for row in (2, 125)]
+    marked = past.copy()
+    marked[..., 2, 120] = np.nan if cell[1] == "e4m3" else np.inf  # alone in its block of zeros
+    lefts = (past, past.swapaxes(-1, -2), marked, marked.swapaxes(-1, -2))
+    for other, x, entering in itertools.product(others, lefts, (None, c)):
+        found = matmul(x, other, entering, **how)  # type: ignore[arg-type]
+        for index in np.ndindex(3, 6):
+            alone = matmul(x[index], other[index], entering, **how)  # type: ignore[arg-type]
+            assert np.array_equal(bits(found[index]), bits(alone))
+
+
+@pytest.mark.parametrize("cell", ZEROS, ids=lambda cell: " ".join(cell))
+def test_infinities_and_nans_decide_what_they_meet_and_no_more(cell: tuple[str, str, str]) -> None:
+    """In rows of A, in columns of B, in both, or in C, for some blocks or for all, among numbers and zeros."""
+    how = dict(zip(("gpu", "inputs", "output"), cell, strict=True))
+    rng, special = np.random.default_rng(5), [np.nan] if cell[1] == "e4m3" else [np.inf, np.inf, -np.inf, np.nan]
+    for rate, of_a, of_b, of_c in itertools.product((0.002, 0.1), (0, 0.5), (0, 0.03, 1), (0, 0.4)):
+        a, b, c = (operand(cell[1], shape, "near", rng) for shape in ((70, 64), (64, 70), (70, 70)))
+        a[rng.random(a.shape) < 0.2], b[rng.random(b.shape) < 0.2] = 0, 0
+        for x, hit in (
+            (a, rng.random((70, 1)) < of_a),
+            (b, rng.random((1, 70)) < of_b),
+            (c, rng.random((70, 1)) < of_c),
+        ):
+            x[...] = np.where((rng.random(x.shape) < rate) & hit, rng.choice(special, x.shape), x)
+        assert np.array_equal(bits(matmul(a, b, c, **how)), bits(by_rows(a, b, c, **how)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(128, 32, 128), (70, 16, 200), (200, 16, 70), (65, 40, 65)])
+def test_what_lies_above_the_diagonal_is_left_out_where_it_is_finite(shape: tuple[int, int, int]) -> None:
+    """All else has its bits, and so has all of a matrix that meets an infinity or products that may overflow."""
+    m, k, n = shape
+    x, y = values("fp16", 20, m, k), values("fp16", 20, k, n)
+    x[3, 0, 1], y[4, 2, -1], x[5], y[5] = np.inf, np.nan, x[5] * np.float32(2.0**40), y[5] * np.float32(2.0**40)
+    for inputs in ("fp16", "bf16"):
+        model, untouched = get("H100", inputs), [3, 4, 5]
+        for left, right in ((x, y), (y.swapaxes(-1, -2), x.swapaxes(-1, -2))):
+            whole, found = (products.multiply(model, left, right, below=below) for below in (False, True))
+            assert np.array_equal(bits(np.tril(found)), bits(np.tril(whole)))
+            assert np.array_equal(bits(found[untouched]), bits(whole[untouched]))
+            above = bits(found) != bits(whole)
+            assert (bits(found)[above] == 0).all()
+            assert above.any((1, 2)).sum() == 17
 
 
 def test_strides_and_dtypes_do_not_matter() -> None:
@@ -466,3 +560,29 @@ def test_stream_k_shares_iterations_evenly() -> None:
     a, column = values("fp16", 8, 320), values("fp16", 320, 1)
     row = matmul(a, np.repeat(column, 257, axis=1), gpu="A100", plan=plan)  # all columns alike, but not their tiles
     assert len({row[:, i : i + 128].tobytes() for i in (0, 128)}) == 2
+
+
+def test_a_bias_is_added_as_an_addend_of_the_whole_shape_is() -> None:
+    rng = np.random.default_rng(0)
+    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, -1e-40, 3.4e38, 1.0], np.float32)
+    result, bias = rng.choice(odd, (40, 130)), rng.choice(odd, 130)
+    model = get("H100", "fp16")
+    own, whole = (
+        accumulators.of(model).epilogue(result, c, 1.0, 1.0, model) for c in (bias, np.broadcast_to(bias, result.shape))
+    )
+    assert np.array_equal(own.view(np.uint32), whole.view(np.uint32))
+    assert set(own[np.isnan(own)].view(np.uint32)) == {0x7FFFFFFF}
+
+
+@pytest.mark.parametrize(("inputs", "output"), [*((i, "fp32") for i in ("fp16", "bf16", "e4m3")), ("fp16", "fp16")])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (10, 128, 70), (70, 33, 10), (3, 300, 64)])
+def test_a_product_in_one_call_is_that_of_the_chain(shape: tuple[int, int, int], inputs: str, output: str) -> None:
+    (m, k, n), model, rng = shape, get("H100", inputs, output), np.random.default_rng(0)
+    a, b = operand(model.a, (m, k), "infinite", rng), operand(model.b, (k, n), "tiny", rng)
+    wide = np.zeros((2 * k, 2 * n), np.float32)
+    wide[::2, ::2] = b
+    want = matmul(a, b, gpu=model)
+    for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b)), (a, wide[::2, ::2])):
+        found = block.UNIT.alone(model, x, y)
+        assert found is not None
+        assert np.array_equal(found.view(np.uint32), want.view(np.uint32))

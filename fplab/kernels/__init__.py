@@ -17,7 +17,6 @@ import math
 import os
 import pickle
 import re
-import signal
 import stat
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
+from .. import interrupts
 from ..errors import LabError
 from ..storage import sweep, write_bytes
 from ..words import Text, say
@@ -239,26 +239,6 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold an interrupt back until the block ends.
-
-    While LLVM works, it would be raised in a callback of LLVM's, which loses it and the machine code with it.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    held: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *given: held.append(given))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if held:
-            before(*held[0])
-
-
 def _name(function: Kernel) -> str:
     """A name that tells a function from every other: where it is, and what it captures."""
     captured = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -293,7 +273,8 @@ def _compiler(function: Kernel, folder: Path | None, name: str, **options: Any) 
 
     @functools.wraps(compile_signature)
     def uninterrupted(signature: Any) -> Any:
-        with _wait.of(function, folder is not None), _uninterrupted(), _uncollected():
+        # While LLVM works, an interrupt would be raised in a callback of LLVM's, which loses it and the code with it.
+        with _wait.of(function, folder is not None), interrupts.held(), _uncollected():
             return compile_signature(signature)
 
     compiled.compile = uninterrupted
@@ -323,6 +304,15 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
     compiled.get_call_template = lambda args, kws: inside().get_call_template([types.unliteral(a) for a in args], kws)
     compiled.get_overload = lambda signature: inside().get_overload(signature)
     return compiled
+
+
+def is_ready(kernel: Kernel, *arguments: object) -> bool:
+    """Whether a call has nothing to compile but what is small: this process or the cache has its machine code."""
+    compiled: Any = kernel
+    signature, cache = tuple(map(numba.typeof, arguments)), compiled._cache
+    if signature in compiled.overloads:
+        return True
+    return isinstance(cache, _Cache) and cache._file(signature, compiled.targetctx.codegen()).exists()
 
 
 def inlined(function: Kernel) -> Kernel:

@@ -11,21 +11,8 @@ import numpy as np
 
 from . import inlined, jit
 from .tensorcore_exact import SPAN, fma
-from .tensorcore_fast import (
-    ABS,
-    INFINITY,
-    LEAST,
-    TAME,
-    TILE,
-    WIDTH,
-    _at,
-    _bits,
-    _float,
-    _largest,
-    _power,
-    _power64,
-    _tame_sum,
-)
+from .tensorcore_fast import ABS, INFINITY, LEAST, TILE, WIDTH, _bits, _float, _largest, _power, _power64, _tame_sum
+from .tensorcore_pack import TAME, _at
 
 ALIGN = 24  # places below the largest product to which products are truncated, and below the largest of both C
 SUM = 31  # and the sum of products

@@ -1,7 +1,7 @@
 """One fused block of a Tensor Core, element by element, on 64-bit integers: the general path, for every option.
 
 Operands are float32 bit patterns of values that the input formats represent. It follows the definition and does not
-vectorise; :mod:`.tensorcore_fast` does the same for the usual records much faster and is held to this.
+vectorise; :mod:`.tensorcore_fast` does the same for the usual records much faster.
 """
 
 from typing import NamedTuple
@@ -142,11 +142,13 @@ def deliver(total, exponent, p):
     return np.uint32(sign | (field << np.uint32(23)) | code)
 
 
-@jit
-def check(p):
-    """Refuse a block whose rounding is none: a kernel would take it for another."""
+def refuse(p):
+    """An error for a block whose rounding is none: a kernel would take it for another."""
     if p.rounding != TOWARD_ZERO and p.rounding != TO_NEAREST:
         raise ValueError("a kernel was given a rounding that it does not have")
+
+
+check = jit(refuse)
 
 
 @jit
@@ -199,6 +201,9 @@ def add(x, y, p):
     if p.kept == 23 or is_infinite(bits) or is_zero(bits):
         return bits
     negative, m, e = parts(bits, -126)
+    half_unit = 1 << (22 - p.kept)
+    if (e == p.emax_d and m >= (1 << 24) - half_unit) or e > p.emax_d:  # whatever blocks make of overflow
+        return INFINITY | bits & SIGN
     return deliver(-m if negative else m, e - 23, p)
 
 
@@ -225,12 +230,3 @@ def dot(a, b, c, shifts, out, p):
     check(p)
     for i in range(a.shape[0]):
         out[i] = chain(a[i], b[i], c[i], shifts[i], p)
-
-
-@jit
-def matmul(a, b, c, shifts_a, shifts_b, out, p):
-    """Products: ``out[i, j]`` is the chain of ``a[i]``, ``b[j]`` (rows: B transposed) and ``c[i, j]``."""
-    check(p)
-    for i in range(a.shape[0]):
-        for j in range(b.shape[0]):
-            out[i, j] = chain(a[i], b[j], c[i, j], shifts_a[i] + shifts_b[j], p)

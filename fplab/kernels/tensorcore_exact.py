@@ -75,6 +75,16 @@ def fma_outer(part, left, right, c, row0, row1):
 
 
 @jit
+def add_row(part, row, nan, c, row0, row1):
+    """``c[i, j] = part[i, j] + row[j]`` on float32, a NaN with the bits ``nan``, for some rows; c as bits."""
+    for i in range(row0, row1):
+        for j in range(part.shape[1]):
+            at = np.uintp(j)
+            total = np.float32(part[np.uintp(i), at] + row[at])
+            c[np.uintp(i), at] = np.uint32(nan) if total != total else total.view(np.uint32)
+
+
+@jit
 def fma_dot(a, b, c):
     """Rows: ``c[i] = fma(a[i, k], b[i, k], c[i])`` for ascending k on floats of one type."""
     for i in range(a.shape[0]):

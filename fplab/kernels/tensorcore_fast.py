@@ -1,12 +1,13 @@
 """Tensor Core products at speed: the blocks of :mod:`.tensorcore`, many columns of the result at a time.
 
 Operands are packed once, A as ``[block][row][L]`` and B as ``[panel][block][L][WIDTH]``, with the exponent of every
-element beside it. For one row of A and one block, three loops run over the columns of a panel, and each vectorises:
+element beside it. For one row of A and one block, three steps are taken for the columns of a panel, in vectors:
 
 1. the largest exponent of the products, on 8- or 16-bit integers;
 2. the truncated terms: a * b is exact in float32; times 2**(F - emax), again exact, the conversion to int32 truncates
    it toward zero just where the hardware does;
-3. the sum and its rounding, in float64, which holds it exactly.
+3. the sum and its rounding, to FP32 in int32 and float32 where it fits (:mod:`.tensorcore_rows`), else in float64,
+   which holds it exactly.
 
 That is right as long as no product of float32 overflows or underflows ("tame" operands: always, for FP16 and FP8).
 A block whose exponents span more takes significands and exponents apart; one with infinities or NaNs also sums
@@ -19,16 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from . import inlined, jit
+from .tensorcore_pack import ABS, INFINITY, SPECIAL, TAME, _at, pack_panels, pack_rows
+from .tensorcore_rows import LEAST, highest_of, to_float_of
+from .tensorcore_rows import WIDTH as WIDTH
 
-WIDTH = 64  # columns of a panel: one row of a block stays in registers and first-level cache
+LINE = 64  # bytes of a line of the cache
 TILE = 64  # rows that share a block of B while it is in the cache
-TAME_LOW, TAME_HIGH = -50, 60  # exponents of operands whose products, scaled, stay inside float32
-LEAST = -100  # of an exponent of tame products: the sum of two TAME_LOW
+ALL, ROWS, COLUMNS = range(3)  # of a result: all of it, or what its rows or columns have at or below the diagonal
 MOST_SHIFT = 90  # of scales beside tame blocks: their sums' exponents stay inside float32
+MODEST = 64  # of two exponents' sum: below it sums of products, and what FP32 is taken from them, are finite
 NEVER = -10000  # the exponent of a zero
-TAME, WIDE, SPECIAL = range(3)
-INFINITY = np.uint32(0x7F800000)
-ABS = np.uint32(0x7FFFFFFF)
 
 
 class Rule(NamedTuple):
@@ -44,6 +45,7 @@ class Rule(NamedTuple):
     nan: int
     period: int  # blocks after which the accumulator is added to a second one and starts again; 0: never
     half: int  # 1: that addition rounds to FP16
+    fresh: int  # 1: the result is yet to be written, and begins with +0; not with a period
 
 
 @inlined
@@ -79,12 +81,6 @@ def _c_exponent(bits, emin):
     """The exponent of an accumulator, clamped; NEVER for a zero."""
     e = max(np.int32(_field(bits) - np.int32(127)), np.int32(emin))
     return np.int32(NEVER) if np.uint32(bits << np.uint32(1)) == np.uint32(0) else e
-
-
-@inlined
-def _at(i):
-    """An index that is not negative: numba would otherwise look, for each element, whether to count from the end."""
-    return np.uintp(i)
 
 
 # --- loops over the terms of one block, of constant length, so that LLVM unrolls them ---------------------------
@@ -149,12 +145,12 @@ def _truncate_normal(v, r):
 
 
 @inlined
-def _truncated(total, emax, r):
-    """An int32 times 2**(emax - align), no FP32 subnormal, truncated to ``r.kept`` fraction bits; float32 bits."""
-    near = np.float32(total)  # to nearest; where that is away from zero, one step back
-    back = np.uint32(1) if abs(np.int32(near)) > abs(total) else np.uint32(0)
-    cut = np.uint32(np.uint32(_bits(near) - back) & np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - r.kept)))
-    return _bits(np.float32(_float(cut) * _power(np.int32(emax - np.int32(r.align)))))
+def _truncated(total, unit, r):
+    """An int32 times a power of two whose multiples are no FP32 subnormals, truncated to ``r.kept`` fraction bits."""
+    magnitude = np.uint32(abs(total))
+    cut = np.int32(magnitude & ~np.uint32(magnitude >> np.uint32(24)))  # no bit of half a last place: none rounds up
+    kept = np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - r.kept))
+    return np.uint32(np.uint32(_bits(np.float32(cut) * unit) & kept) | np.uint32(np.uint32(total) & ~ABS))
 
 
 @inlined
@@ -178,92 +174,44 @@ def _truncate(v, r):
 @inlined
 def _to_half(v, r):
     """A float64 rounded to FP16, to nearest; float32 bits. The addition of 1.5 * 2**(e + 42) itself rounds."""
-    sign = np.int64(np.float64(v).view(np.int64) & np.int64(-(2**63)))
-    e = np.int64((np.float64(v).view(np.int64) >> np.int64(52)) & np.int64(0x7FF)) - np.int64(1023)
-    magic = np.float64(1.5) * _power64(max(e, np.int64(-14)) + np.int64(42))
-    y = np.float64(np.float64(v + magic) - magic)
-    y = np.float64(np.inf) if np.abs(y) >= np.float64(65536.0) else np.abs(y)
-    return _bits(np.int64(np.float64(y).view(np.int64) | sign).view(np.float64))
+    bits = np.float64(v).view(np.int64)
+    field = max(np.int64(bits & np.int64(0x7FF << 52)), np.int64((1023 - 14) << 52))
+    magic = np.int64(field + np.int64((42 << 52) + (1 << 51))).view(np.float64)
+    y = np.abs(np.float64(np.float64(v + magic) - magic))
+    y = np.float64(np.inf) if y >= np.float64(65536.0) else y
+    return _bits(np.int64(np.float64(y).view(np.int64) | np.int64(bits & np.int64(-(2**63)))).view(np.float64))
 
 
-# --- packing --------------------------------------------------------------------------------------------------
+# --- operands ---------------------------------------------------------------------------------------------------
 @inlined
-def _pack_line(line, start, count, zero, emin, values, exponents, at):
-    """Pack ``count`` elements; the worst of their classes. Exponents are clamped, and written as ``zero`` for zeros,
-    infinities and NaNs. Without branches, so that it vectorises."""
-    worst = np.int32(TAME)
-    for j in range(count):
-        v = line[_at(start + j)]
-        magnitude = np.int32(_bits(v) & ABS)
-        exponent = max(np.int32(np.int32(magnitude >> np.int32(23)) - np.int32(127)), np.int32(emin))
-        absent = magnitude == np.int32(0)
-        special = magnitude >= np.int32(INFINITY)
-        tame = absent | ((exponent >= np.int32(TAME_LOW)) & (exponent <= np.int32(TAME_HIGH)))
-        one = np.int32(TAME) if tame else np.int32(WIDE)
-        worst = max(worst, np.int32(SPECIAL) if special else one)
-        values[_at(at + j)] = v
-        exponents[_at(at + j)] = np.int32(zero) if absent | special else exponent
-    return worst
-
-
-@jit
-def pack_rows(x, blocks, length, zero, emin, first, last, values, exponents, classes):
-    """Pack ``x[row, blocks[n] * length + l]`` as ``[n][row][l]`` for rows ``first`` to ``last``, beyond the end +0.
-
-    ``x``: float32. ``blocks``: which blocks of k, in order. ``zero``: the exponent written for a zero. The classes are
-    ``[n][row]``.
-    """
-    rows, k = x.shape
-    line = np.zeros(length, np.float32)
-    for row in range(first, last):
-        whole = x[row]
-        for n in range(blocks.size):
-            i, to = blocks[n] * length, n * rows + row
-            if i + length <= k:
-                classes[to] = _pack_line(whole, i, length, zero, emin, values, exponents, to * length)
-                continue
-            for m in range(length):
-                line[m] = whole[i + m] if i + m < k else np.float32(0)
-            classes[to] = _pack_line(line, 0, length, zero, emin, values, exponents, to * length)
-
-
-@jit
-def pack_panels(x, blocks, length, zero, emin, first, last, values, exponents, classes):
-    """Pack ``x[k, column]`` as ``[panel][n][l][column]`` for panels ``first`` to ``last``; classes ``[panel][n]``."""
-    k, columns = x.shape
-    line = np.zeros(WIDTH, np.float32)
-    for panel in range(first, last):
-        left = panel * WIDTH
-        wide = min(WIDTH, columns - left)
-        for n in range(blocks.size):
-            worst = np.int32(TAME)
-            for m in range(length):
-                i = blocks[n] * length + m
-                at = ((panel * blocks.size + n) * length + m) * WIDTH
-                if i < k and wide == WIDTH:
-                    worst = max(worst, _pack_line(x[i], left, WIDTH, zero, emin, values, exponents, at))
-                    continue
-                for j in range(WIDTH):
-                    line[j] = x[i, left + j] if i < k and j < wide else np.float32(0)
-                worst = max(worst, _pack_line(line, 0, WIDTH, zero, emin, values, exponents, at))
-            classes[panel * blocks.size + n] = worst
-
-
-@inlined
-def _take_apart(values, at, count, emin, significands, exponents, marks):
-    """Significands, exponents and indicators: an infinity or NaN is itself, other numbers -1, 0 or 1."""
+def _take_apart(values, at, count, emin, significands, exponents):
+    """Significands and exponents; infinities and NaNs count as zeros."""
     for i in range(count):
         v = values[_at(at + i)]
-        bits = _bits(v)
-        magnitude = np.int32(bits & ABS)
+        magnitude = np.int32(_bits(v) & ABS)
         finite = magnitude < np.int32(INFINITY)
         e = max(np.int32((magnitude >> np.int32(23)) - np.int32(127)), np.int32(emin))
         m = np.float32(np.float64(v) * _power64(-np.int64(e)))
         significands[i] = m if finite else np.float32(0)
         exponents[i] = e if finite and magnitude != np.int32(0) else np.int32(NEVER)
-        one = np.float32(1) if magnitude != np.int32(0) else np.float32(0)
+
+
+@inlined
+def _mark(values, at, count, marks):
+    """Indicators: an infinity or NaN is itself, other numbers -1, 0 or 1."""
+    for i in range(count):
+        v = values[_at(at + i)]
+        bits = _bits(v)
+        magnitude = np.uint32(bits & ABS)
+        one = np.float32(1) if magnitude != np.uint32(0) else np.float32(0)
         one = _float(np.uint32(_bits(one) | np.uint32(bits & ~ABS)))
-        marks[i] = one if finite else v
+        marks[i] = one if magnitude < INFINITY else v
+
+
+@inlined
+def _lined(x):
+    """``x`` from the first element that begins a line of the cache: a vector across two lines takes two loads."""
+    return x[(-x.ctypes.data % LINE) // x.itemsize :]
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------
@@ -279,68 +227,124 @@ def _add_up(upper, at, lower, r):
         lower[_at(at + j)] = np.uint32(0)
 
 
-def _kernel(length, finish_tame, finish, keeps, scaled):
+@inlined
+def _take(out, at, row_step, column_step, height, width, tile):
+    """A tile's accumulators, from a result that is laid out by rows or by columns; beyond its width +0."""
+    if column_step == 1:
+        for i in range(height):
+            for j in range(width):
+                tile[_at(i * WIDTH + j)] = out[_at(at + i * row_step + j)]
+    else:
+        for j in range(width):
+            for i in range(height):
+                tile[_at(i * WIDTH + j)] = out[_at(at + i * row_step + j * column_step)]
+    if width < WIDTH:
+        for i in range(height):
+            for j in range(width, WIDTH):
+                tile[i * WIDTH + j] = np.uint32(0)
+
+
+@inlined
+def _give(tile, height, width, out, at, row_step, column_step):
+    """What :func:`_take` took, back in its place."""
+    if column_step == 1:
+        for i in range(height):
+            for j in range(width):
+                out[_at(at + i * row_step + j)] = tile[_at(i * WIDTH + j)]
+    else:
+        for j in range(width):
+            for i in range(height):
+                out[_at(at + i * row_step + j * column_step)] = tile[_at(i * WIDTH + j)]
+
+
+def _kernel(length, finish, scaled):
     """The kernel of one block length and rounding.
 
-    ``keeps``: where all products are zero c passes through, truncated: for FP32, whose exponents go far below those
-    of tame products. ``scaled``: whether blocks have scales, whose exponents move those of a row's products with a
-    column all alike: what is tame without them is so with them, unless they go far.
+    ``scaled``: whether blocks have scales, whose exponents move those of a row's products with a column all alike:
+    what is tame without them is so with them, unless they go far.
     """
-    largest = _largest(length)
+    largest, highest, to_float = _largest(length), highest_of(length), to_float_of(length, scaled)
     halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
     tame_sum, wide_sum = _tame_sum(length // halves), _wide_sum(length // halves)
     second = (length // 2) if halves == 2 else 0
-    most = np.int32((2**31 - 2**28) // halves)  # of sums that fit int32 together with c's part
+    keeps = finish is _truncate
 
     @inlined
-    def scale(moved, emax, r):
-        """What takes a product, or with ``moved`` 0 the accumulator, to units of 2**(emax - align)."""
-        e = np.int32(np.int32(r.align) - emax)
-        return _power(max(np.int32(e + moved), np.int32(-126))) if scaled else _power(e)
-
-    @inlined
-    def tame(a, ea, at, b, eb, bt, shift, shifts, st, acc, ct, top, part, part2, part_c, emaxes, r):
+    def lost(acc, ct):
+        """Whether an accumulator is too small to pass a block of products that are all zero."""
+        found = False
         for j in range(WIDTH):
-            top[j] = largest(ea, at, eb, bt + j)
+            c = np.int32(acc[_at(ct + j)] & ABS)
+            found |= (c < np.int32((LEAST + 127) << 23)) & (c != np.int32(0))
+        return found
+
+    @inlined
+    def to_half(a, at, b, bt, acc, ct, top, part, part2, part_c, emaxes, r):
+        """A tame block rounded to FP16."""
         least = np.int32(max(r.floor, LEAST))
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
-            moved = np.int32(shift + shifts[_at(st + j)]) if scaled else np.int32(0)
-            emax = max(max(np.int32(top[j] + moved), _c_exponent(c, r.emin_c)), least)
-            factor = scale(moved, emax, r)
+            emax = max(max(np.int32(np.int32(top[_at(ct + j)]) - np.int32(127)), _c_exponent(c, r.emin_c)), least)
+            factor = _power(np.int32(np.int32(r.align) - emax))
             part[j] = tame_sum(a, at, b, bt + j, factor)
             if halves == 2:
                 part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, factor)
-            part_c[j] = np.int32(np.float32(_float(c) * _power(np.int32(np.int32(r.align) - emax))))
+            part_c[j] = np.int32(np.float32(_float(c) * factor))
             emaxes[j] = emax
-        if keeps:
-            far = False
-            for j in range(WIDTH):
-                far |= abs(part[j]) > most
-                if halves == 2:
-                    far |= abs(part2[j]) > most
-            if not far:
-                for j in range(WIDTH):
-                    c = acc[_at(ct + j)]
-                    total = np.int32(part[j] + part_c[j])
-                    if halves == 2:
-                        total = np.int32(total + part2[j])
-                    result = _truncated(total, emaxes[j], r)
-                    result = _kept(c, r) if np.int32(top[j]) < np.int32(r.none) else result
-                    acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
-                return
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
             total = np.float64(part[j]) + np.float64(part_c[j])
             if halves == 2:
                 total += np.float64(part2[j])
-            result = finish_tame(total * _power64(np.int64(emaxes[j]) - np.int64(r.align)), r)
-            if keeps:
-                result = _kept(c, r) if np.int32(top[j]) < np.int32(r.none) else result
+            result = finish(total * _power64(np.int64(emaxes[j]) - np.int64(r.align)), r)
             acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
 
+    @jit
+    def tame(start, end, a, at, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before, part, part2, part_c, emaxes, r):
+        """Blocks of rows ``start`` to ``end`` of a tile; the first row that is left, as beyond what this can do."""
+        kept = np.int64(-1) << np.int64(23 - r.kept)
+        left = end
+        for i in range(start, end):
+            ct, shift = i * WIDTH, shifts_a[_at(at + i)] if scaled else np.int32(0)
+            if not keeps:
+                to_half(a, (at + i) * length, b, bt, acc, ct, top, part, part2, part_c, emaxes, r)
+            elif zeros[i] and lost(acc, ct):
+                left = i
+                break
+            elif to_float(a, (at + i) * length, b, bt, acc, ct, top, before, shift, shifts_b, st, r.align, kept):
+                for j in range(WIDTH):
+                    acc[_at(ct + j)] = before[j]
+                left = i
+                break
+        return left
+
     @inlined
-    def wide(a, ea, ma, b, eb, mb, shift, shifts, st, acc, ct, top, part, part2, emaxes, marks, special, r):
+    def settled(ma, mb, special, both, acc, ct, marks, r):
+        """Whether infinities and NaNs decide a block in all columns, as one of a row of A does; it is then done.
+
+        ``special``: whether an operand has any; ``both``: whether B has. Where none decides, ``marks`` is zero.
+        """
+        for j in range(WIDTH):
+            marks[j] = np.float32(0)
+        if special:
+            for m in range(length):
+                if both or np.uint32(_bits(ma[_at(m)]) & ABS) >= INFINITY:
+                    for j in range(WIDTH):
+                        marks[j] += ma[_at(m)] * mb[_at(m * WIDTH + j)]
+        done = True
+        for j in range(WIDTH):
+            c = acc[_at(ct + j)]
+            mark = marks[j] if np.uint32(_bits(marks[j]) & INFINITY) == INFINITY else np.float32(0)
+            mark += _float(c) if np.uint32(c & INFINITY) == INFINITY else np.float32(0)
+            done &= mark != np.float32(0)
+            marks[j] = _float(r.nan) if np.uint32(_bits(mark) & ABS) > INFINITY else mark
+        if done:
+            for j in range(WIDTH):
+                acc[_at(ct + j)] = _bits(marks[j])
+        return done
+
+    @inlined
+    def wide(a, ea, b, eb, shift, shifts, st, acc, ct, top, part, part2, emaxes, marks, r):
         for j in range(WIDTH):
             top[j] = largest(ea, 0, eb, j)
         for j in range(WIDTH):
@@ -353,47 +357,45 @@ def _kernel(length, finish_tame, finish, keeps, scaled):
                 part2[j] = wide_sum(a, ea, second, b, eb, second * WIDTH + j, base)
             emaxes[j] = emax
         for j in range(WIDTH):
-            marks[j] = np.float32(0)
-        if special:
-            for m in range(length):
-                for j in range(WIDTH):
-                    marks[j] += ma[_at(m)] * mb[_at(m * WIDTH + j)]
-        for j in range(WIDTH):
             c = acc[_at(ct + j)]
             exponent = np.int64(emaxes[j]) - np.int64(r.align)
             total = np.float64(part[j]) + np.float64(np.int32(np.float64(_float(c)) * _power64(-exponent)))
             if halves == 2:
                 total += np.float64(part2[j])
             result = finish(total * _power64(exponent), r)
-            mark = marks[j] if np.uint32(_bits(marks[j]) & INFINITY) == INFINITY else np.float32(0)
-            mark += _float(c) if np.uint32(c & INFINITY) == INFINITY else np.float32(0)
-            result = _bits(mark) if mark != np.float32(0) else result
-            acc[_at(ct + j)] = np.uint32(r.nan) if np.uint32(_bits(mark) & ABS) > INFINITY else result
+            acc[_at(ct + j)] = _bits(marks[j]) if marks[j] != np.float32(0) else result
 
     @jit
-    def kernel(a, ea, ka, rows, b, eb, kb, shifts_a, shifts_b, out, columns, row0, row1, panel0, panel1, n0, n1, r):
+    def kernel(
+        a, ea, ka, rows, b, eb, kb, shifts_a, shifts_b, out, columns, row_step, column_step, row0, row1, panel0, panel1,
+        n0, n1, r
+    ):  # fmt: skip
+        # the result of row i and column j is out[i * row_step + j * column_step]
         blocks = ka.size // rows
-        acc = np.empty(TILE * WIDTH, np.uint32)
+        zeros = np.empty(TILE, np.bool_)
+        acc = _lined(np.empty(TILE * WIDTH + LINE, np.uint32))
         upper = np.zeros(TILE * WIDTH, np.uint32)
-        top, part, part2 = np.empty(WIDTH, eb.dtype), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
-        part_c, emaxes = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        top = _lined(np.empty(TILE * WIDTH + LINE, np.uint8))
+        part, part2 = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        part_c, emaxes, before = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.uint32)
         marks, top16 = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.int32)
         sa, xa, qa = np.empty(length, np.float32), np.empty(length, np.int32), np.empty(length, np.float32)
         count = length * WIDTH
         sb, xb, qb = np.empty(count, np.float32), np.empty(count, np.int32), np.empty(count, np.float32)
         none = np.zeros(WIDTH, np.int32)
+        usual = not keeps or r.floor <= LEAST
         least = np.int32(LEAST - r.emin_a - r.emin_b)  # of a shift that leaves all products at exponents from LEAST on
         for panel in range(panel0, panel1):
             left = panel * WIDTH
             for tile in range(row0, row1, TILE):
                 height, wide_cols = min(TILE, row1 - tile), min(WIDTH, columns - left)
-                for i in range(height):
-                    for j in range(WIDTH):
-                        c = out[(tile + i) * columns + left + j] if j < wide_cols else np.uint32(0)
-                        upper[i * WIDTH + j] = c
-                        acc[i * WIDTH + j] = np.uint32(0) if r.period else c
+                corner, held = tile * row_step + left * column_step, upper if r.period else acc
+                if r.fresh or r.period:
+                    acc[:] = np.uint32(0)
+                if not r.fresh:
+                    _take(out, corner, row_step, column_step, height, wide_cols, held)
                 for n in range(n0, n1):
-                    apart = False
+                    apart = marked = False
                     bt, st = (panel * blocks + n) * count, (panel * blocks + n) * WIDTH
                     low = high = np.int32(0)  # between them a row's shift leaves sums of tame blocks inside float32
                     if scaled:
@@ -401,31 +403,118 @@ def _kernel(length, finish_tame, finish, keeps, scaled):
                         for j in range(WIDTH):
                             low, high = min(low, shifts_b[_at(st + j)]), max(high, shifts_b[_at(st + j)])
                         low, high = least - low, np.int32(MOST_SHIFT - high)
-                    for i in range(height):
-                        at = n * rows + tile + i
-                        kind = max(ka[at], kb[panel * blocks + n])
-                        shift = shifts_a[_at(at)] if scaled else np.int32(0)
-                        if kind == TAME and low <= shift <= high:
-                            tame(a, ea, at * length, b, eb, bt, shift, shifts_b, st, acc, i * WIDTH,
-                                 top, part, part2, part_c, emaxes, r)  # fmt: skip
-                            continue
-                        if not apart:
-                            _take_apart(b, bt, count, r.emin_b, sb, xb, qb)
-                            apart = True
-                        _take_apart(a, at * length, length, r.emin_a, sa, xa, qa)
-                        wide(sa, xa, qa, sb, xb, qb, shift, shifts_b if scaled else none, st if scaled else 0,
-                             acc, i * WIDTH, top16, part, part2, emaxes, marks, kind == SPECIAL, r)  # fmt: skip
+                    i = end = 0
+                    while i < height:
+                        first = n * rows + tile
+                        if i >= end:  # of the rows whose blocks are tame, from row i on
+                            end = i
+                            while end < height and usual and max(ka[first + end], kb[panel * blocks + n]) == TAME:
+                                if scaled and not low <= shifts_a[_at(first + end)] <= high:
+                                    break
+                                zeros[end] = highest(ea, (first + end) * length, eb, bt, r.none, top, end * WIDTH)
+                                end += 1
+                        if i < end:
+                            i = tame(i, end, a, first, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before,
+                                     part, part2, part_c, emaxes, r)  # fmt: skip
+                        if i < height:
+                            at, theirs = first + i, kb[panel * blocks + n] == SPECIAL
+                            special = theirs or ka[first + i] == SPECIAL
+                            if special:
+                                if not marked:
+                                    _mark(b, bt, count, qb)
+                                    marked = True
+                                _mark(a, at * length, length, qa)
+                            if not settled(qa, qb, special, theirs, acc, i * WIDTH, marks, r):
+                                if not apart:
+                                    _take_apart(b, bt, count, r.emin_b, sb, xb)
+                                    apart = True
+                                _take_apart(a, at * length, length, r.emin_a, sa, xa)
+                                shift = shifts_a[_at(at)] if scaled else np.int32(0)
+                                wide(sa, xa, sb, xb, shift, shifts_b if scaled else none, st if scaled else 0,
+                                     acc, i * WIDTH, top16, part, part2, emaxes, marks, r)  # fmt: skip
+                            i += 1
                     if r.period and ((n - n0) % r.period == r.period - 1 or n == n1 - 1):
                         for i in range(height):
                             _add_up(upper, i * WIDTH, acc, r)
-                source = upper if r.period else acc
-                for i in range(height):
-                    for j in range(wide_cols):
-                        out[(tile + i) * columns + left + j] = source[i * WIDTH + j]
+                _give(held, height, wide_cols, out, corner, row_step, column_step)
 
     return kernel
 
 
-TO_FLOAT = {n: _kernel(n, _truncate_normal, _truncate, True, False) for n in (4, 8, 16, 32)}
-TO_HALF = {n: _kernel(n, _to_half, _to_half, False, False) for n in (4, 8, 16, 32)}
-SCALED = {n: _kernel(n, _truncate_normal, _truncate, True, True) for n in (4, 8, 16, 32)}  # FP32, blocks with scales
+TO_FLOAT = {n: _kernel(n, _truncate, False) for n in (4, 8, 16, 32)}
+TO_HALF = {n: _kernel(n, _to_half, False) for n in (4, 8, 16, 32)}
+SCALED = {n: _kernel(n, _truncate, True) for n in (4, 8, 16, 32)}  # FP32, blocks with scales
+
+
+@inlined
+def _largest_of(x, start, size):
+    found = x[start]
+    for i in range(size):
+        found = max(found, x[_at(start + i)])
+    return found
+
+
+@jit
+def _occupied(exponents, classes, panel, blocks, size, emin, fresh):
+    """Of a panel of tame blocks the first and the end of those to multiply: beyond are zeros, as under a causal mask.
+
+    By tame operands these leave an FP32 accumulator that a tame block has left as it is; and ``fresh`` ones, all +0.
+    """
+    first, end, start = 0, blocks, panel * blocks * size
+    if _largest_of(classes, panel * blocks, blocks) != TAME:
+        return first, end
+    while end > 1 and _largest_of(exponents, start + (end - 1) * size, size) < emin:
+        end -= 1
+    while fresh and first < end - 1 and _largest_of(exponents, start + first * size, size) < emin:
+        first += 1
+    return first, end
+
+
+@inlined
+def _seen(below, panel, rows):
+    """Of a panel the first and the end of the rows that reach to or below the diagonal: ALL, of rows or of columns."""
+    left = panel * WIDTH
+    if below == ROWS:
+        return min(left, rows), rows
+    return 0, min(left + WIDTH, rows) if below == COLUMNS else rows
+
+
+def _batch(kernel, skips):
+    """A whole product for each of a batch, from operands as they lie, as a function.
+
+    Of ``x`` (rows, k) and ``y`` (k, columns) both are packed; the steps are from a row to the next, from one k to the
+    next, and from a column to the next. ``x_at``, ``y_at``: where the matrices of a product begin. ``skips``: whether
+    blocks of zeros at both ends of k are left out: an FP16 accumulator's -0 they would make +0. ``below``: ALL, or
+    what of a fresh result lies above the diagonal is +0 where no sum goes far, which ROWS or COLUMNS go down.
+    """
+
+    @jit
+    def products(
+        x, x_at, x_row, x_k, x_cut, y, y_at, y_k, y_column, y_cut, blocks, length, zero, a, ea, ka, rows, k, b, eb, kb,
+        out, columns, row_step, column_step, first, last, below, r
+    ):  # fmt: skip
+        panels, size, none = -(-columns // WIDTH), rows * columns, np.zeros(0, np.int32)
+        for one in range(first, last):
+            pack_rows(x, x_at[one], x_row, x_k, rows, k, blocks, length, zero, r.emin_a, x_cut, 0, rows, a, ea, ka)
+            pack_panels(y, y_at[one], y_k, y_column, k, columns, blocks, length, zero, r.emin_b, y_cut, 0, panels,
+                        b, eb, kb)  # fmt: skip
+            result = out[one * size : (one + 1) * size]
+            clean = skips and _largest_of(ka, 0, rows * blocks.size) == TAME
+            within = ALL
+            if below != ALL and clean and _largest_of(kb, 0, panels * blocks.size) == TAME:
+                most = np.int32(_largest_of(ea, 0, ea.size)) + np.int32(_largest_of(eb, 0, eb.size))
+                within = below if most < MODEST else ALL
+            if within != ALL:
+                result[:] = np.uint32(0)
+            for panel in range(panels):
+                (n0, n1), (row0, row1) = (0, blocks.size), _seen(within, panel, rows)
+                if clean:
+                    n0, n1 = _occupied(eb, kb, panel, blocks.size, length * WIDTH, r.emin_b, r.fresh)
+                kernel(a, ea, ka, rows, b, eb, kb, none, none, result, columns, row_step, column_step,
+                       row0, row1, panel, panel + 1, n0, n1, r)  # fmt: skip
+
+    return products
+
+
+BATCH_TO_FLOAT = {n: _batch(kernel, True) for n, kernel in TO_FLOAT.items()}
+BATCH_TO_HALF = {n: _batch(kernel, False) for n, kernel in TO_HALF.items()}

@@ -31,9 +31,10 @@ def hadamard(
     as it is. ``axis``: its length is a multiple of ``size``, a power of two. ``dtype``: the tensor's format.
 
     The bits: Sylvester's butterflies in FP64, sums and differences at distance 1, 2, 4, ..., times 1 / sqrt(size),
-    rounded once to ``dtype``. So it is the exact product rounded once wherever values of a block lie within 2**24 of
-    each other for FP32, 2**40 for BF16. A library's product on a matrix unit rounds in that unit's way before:
-    for its bits, pass ``hadamard(np.eye(size))`` to :func:`fplab.tensorcore.matmul`.
+    rounded once to ``dtype``. So at sizes 4 and 16, whose roots are powers of two, it is the exact product rounded once
+    wherever values of a block lie within 2**24 of each other for FP32, 2**40 for BF16. A library's product on a matrix
+    unit rounds in that unit's way before: for its bits, pass ``hadamard(np.eye(size))`` to
+    :func:`fplab.tensorcore.matmul`.
 
     >>> from fplab import scaled
     >>> scaled.hadamard([0.0] * 15 + [8.0])

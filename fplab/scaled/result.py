@@ -197,8 +197,8 @@ def swizzled(scales: Array) -> Array:
     return np.ascontiguousarray(tiles.transpose(0, 3, 2, 1, 4)).reshape(-1)
 
 
-def unswizzled(scales: Array, rows: int, blocks: int) -> Array:
-    """Scales (rows, blocks) out of the layout of tiles, flat, that :func:`swizzled` gives."""
+def unswizzled(scales: Any, rows: int, blocks: int) -> Any:
+    """Scales (rows, blocks) out of the layout of tiles, flat, that :func:`swizzled` gives: an array or a tensor."""
     down, across = -(-rows // 128), -(-blocks // 4)
-    tiles = scales.reshape(down, across, 32, 4, 4).transpose(0, 3, 2, 1, 4)
+    tiles = scales.reshape(down, across, 32, 4, 4).swapaxes(1, 3)
     return tiles.reshape(128 * down, 4 * across)[:rows, :blocks]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import fma, mul
-from ..arrays import values, widened
+from ..arrays import Values, values, widened
 from ..errors import LabError
 from ..floats import quantize
 from ..formats import Rounding
@@ -19,6 +19,13 @@ from .models import Model
 from .operands import Array, demand, nan_bits, rounded, spread, whole_numbers
 
 
+def _given(c: Any) -> Values:
+    """C as an argument: after A and B it stands before the GPU."""
+    if isinstance(c, str):
+        raise LabError(f"c is the text {c!r}; a GPU is named by gpu={c!r}.")
+    return values(c, "c")
+
+
 class Floats:
     """FP32 and FP16 results: uint32, the bits of float32."""
 
@@ -26,11 +33,14 @@ class Floats:
         """C at the shape of the result (it broadcasts); None is zero."""
         if c is None:
             return np.zeros(shape, np.uint32)
-        v = values(c, "c")
+        v = _given(c)
         if strict:
             demand(v.flat, "c", model.format_d)
-        flat = rounded(v.flat, model.format_d, Rounding.RNE)
-        bits = np.array(spread(flat.reshape(v.shape), shape, "c"), dtype=np.float32).view(np.uint32)
+        return np.array(spread(self._bits(v, model), shape, "c"))
+
+    def _bits(self, v: Values, model: Model) -> Array:
+        """C at its own shape."""
+        bits = np.array(rounded(v.flat, model.format_d, Rounding.RNE)).view(np.uint32).reshape(v.shape)
         bits[(bits & 0x7FFFFFFF) > 0x7F800000] = nan_bits(model)
         return bits
 
@@ -49,11 +59,19 @@ class Floats:
 
     def epilogue(self, result: Array, c: Any, alpha: float, beta: float, model: Model) -> Array:
         """``alpha * result + beta * c`` in the output format: beta * c rounded, then one fused multiply-add."""
+        if alpha == beta == 1 and model.output == "fp32" and _is_row(c, result):
+            sums, part, row = np.empty(result.shape, np.uint32), *map(np.ascontiguousarray, (result, c))
+            add = functools.partial(tensorcore_exact.add_row, part, row, nan_bits(model), sums)
+            engine.share(add, len(sums), sums.size)
+            return sums.view(np.float32)
         with np.errstate(invalid="ignore", over="ignore"):
             first, second = np.float32(alpha), np.float32(beta)
         addend: Any = np.float32(0)
         if c is not None:
-            addend = self.values(self.read(c, model, result.shape, False))
+            own = (
+                type(c) is np.ndarray and c.dtype == np.float32 and model.output == "fp32"
+            )  # a NaN becomes the model's
+            addend = spread(c if own else self.values(self._bits(_given(c), model)), result.shape, "c")
             addend = addend if beta == 1 else mul(second, addend, model.output)
         if alpha == 1 and model.output == "fp32":
             with np.errstate(invalid="ignore", over="ignore"):
@@ -66,8 +84,14 @@ class Floats:
             engine.share(functools.partial(tensorcore_exact.fma_outer, part, *factors, c), len(c), c.size)
         else:
             total = np.array(fma(first, result, addend, model.output))
-        total.view(np.uint32)[np.isnan(total)] = nan_bits(model)
+        if (bad := np.isnan(total)).any():
+            total.view(np.uint32)[bad] = nan_bits(model)
         return total
+
+
+def _is_row(c: Any, result: Array) -> bool:
+    """Whether c is the bias of a layer, the same in all rows."""
+    return type(c) is np.ndarray and c.dtype == np.float32 and result.ndim == 2 and c.shape == result.shape[1:]
 
 
 class Doubles(Floats):
@@ -76,7 +100,7 @@ class Doubles(Floats):
     def read(self, c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
         if c is None:
             return np.zeros(shape, np.float64)
-        v = values(c, "c")
+        v = _given(c)
         if strict:
             demand(v.flat, "c", model.format_d)
         return np.array(spread(widened(v.flat).reshape(v.shape), shape, "c"))
@@ -103,7 +127,7 @@ class Integers(Floats):
     def read(self, c: Any, model: Model, shape: tuple[int, ...], strict: bool) -> Array:
         if c is None:
             return np.zeros(shape, np.int32)
-        v = values(c, "c")
+        v = _given(c)
         if not whole_numbers(v.flat, -(2**31), 2**31 - 1).all():
             raise LabError("c of an INT8 product must hold integers from -2147483648 to 2147483647.")
         return np.array(spread(v.flat.reshape(v.shape), shape, "c"), dtype=np.int32)

@@ -22,17 +22,9 @@ from .units.block import ALIGNMENTS, LENGTHS
 
 COUNT = 384  # rows of a round
 ROUNDS = 4
-SEEN = (
-    "kind",
-    "length",
-    "alignment_bits",
-    "kept_bits",
-    "rounding",
-    "k",
-    "saturate",
-    "zero_group",
-    "subnormals",
-)  # what varies
+SEEN = (  # what varies
+    "kind", "length", "alignment_bits", "kept_bits", "rounding", "k", "saturate", "zero_group", "subnormals",
+)  # fmt: skip
 
 
 def eliminate(black_box: Callable[..., Any], inputs: models.Inputs, output: str, k: int) -> tuple[Model, ...]:

@@ -1,16 +1,54 @@
 """What the fast products of all units share: threads, whole instructions, the choice of some, sums of results."""
 
+import threading
 from typing import Any
 
 import numpy as np
 
 from ..kernels import tensorcore_exact
-from ..threads import SMALLEST_SHARE, split
+from ..kernels.tensorcore_fast import LINE
+from ..threads import SMALLEST_SHARE, num_threads, split
 from .models import Model
 from .operands import Scales, nan_bits
 
 Array = np.ndarray[Any, Any]
 SLOW = 10  # how much longer the general kernels take for a product than the fast ones
+MOST_SCRATCH = 1 << 25  # bytes of one array that a thread keeps
+MOST_GIVEN = 1 << 10  # arrays that it finds again
+
+
+class _Scratch(threading.local):
+    """By name, bytes that a thread keeps, and the arrays that it was given of them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Array] = {}
+        self.given: dict[tuple[str, int, Any], Array] = {}
+
+
+_scratch = _Scratch()
+
+
+def scratch(name: str, size: int, dtype: Any) -> Array:
+    """A flat array with anything in it, until this thread asks for another of the name.
+
+    Memory that is fresh costs a page fault for each 4 KiB, which took a tenth of a small product. It begins a line of
+    the cache, since a vector across two lines takes two loads: 4% of a product.
+    """
+    given = _scratch.given
+    if (again := given.get((name, size, dtype))) is not None:
+        return again
+    need = size * np.dtype(dtype).itemsize
+    kept = _scratch.kept.get(name)
+    if kept is None or kept.size < need:
+        fresh = np.empty(need + LINE, np.uint8)
+        kept = fresh[-fresh.ctypes.data % LINE :]
+        if need <= MOST_SCRATCH:
+            _scratch.kept[name] = kept
+        given.clear()  # some may be of what this takes the place of
+    found: Array = kept[:need].view(dtype)
+    if need <= MOST_SCRATCH and len(given) < MOST_GIVEN:
+        given[name, size, dtype] = found
+    return found
 
 
 def share(work: Any, rows: int, macs: int, unit: int = 1) -> None:
@@ -20,6 +58,11 @@ def share(work: Any, rows: int, macs: int, unit: int = 1) -> None:
         work(0, rows)
         return
     split(lambda a, b: work(a // factor, b // factor), rows * factor, unit * factor)
+
+
+def by_one(macs: int) -> bool:
+    """Whether one thread does a product, in :func:`share`, too."""
+    return macs < 2 * 64 * SMALLEST_SHARE or num_threads() == 1
 
 
 def whole(x: Array, model: Model) -> Array:

@@ -196,28 +196,36 @@ _FP8_TO_FP32 = ("mma e4m3->fp32", "mma e5m2->fp32")
 _WGMMA_FP8 = ("wgmma e4m3->fp32", "wgmma e5m2->fp32")
 
 ROWS: tuple[GPU, ...] = (
-    GPU("V100", "Volta", (7, 0), ("mma",), _VOLTA, _FP16_TO_BOTH, ("TITAN V",)),
-    GPU("T4", "Turing", (7, 5), ("mma",), _TURING, names=("RTX 20xx", "Quadro RTX", "Quadro RTX xxxx")),
-    GPU("A100", "Ampere", (8, 0), ("mma",), _AMPERE, _RECORDED_BY_8),
-    GPU("A2", "Ampere", (8, 6), ("mma",), _AMPERE, _RECORDED_BY_8, ("A10", "A40", "RTX 30xx", "RTX Axxxx")),
+    GPU("V100", "Volta", (7, 0), ("mma",), _VOLTA, _FP16_TO_BOTH, ("TITAN V", "Volta")),
+    GPU("T4", "Turing", (7, 5), ("mma",), _TURING,
+        names=("T4G", "RTX 20xx", "Quadro RTX", "Quadro RTX xxxx", "Turing")),
+    GPU("A100", "Ampere", (8, 0), ("mma",), _AMPERE, _RECORDED_BY_8, ("A800", "Ampere")),
+    GPU("A2", "Ampere", (8, 6), ("mma",), _AMPERE, _RECORDED_BY_8,
+        ("A10", "A10G", "A16", "A40", "RTX 30xx", "RTX Axxxx")),
     GPU("A30", "Ampere", (8, 0), ("mma",), _AMPERE),
     GPU("Ada", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32, *_FP8_TO_FP16),
-        ("RTX 40xx", "L4", "L40", "RTX Ada", "RTX xxxx Ada")),
+        ("RTX 40xx", "L4", "L20", "L40", "RTX Ada", "RTX xxxx Ada")),
     GPU("L40S", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32)),
     GPU("H100", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16),
-        ("H800", "GH200")),
+        ("H800", "H20", "GH200", "Hopper")),
     GPU("H200", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
     GPU("B200", "Blackwell", (10, 0), ("tcgen05", "mma"), _B200, (*_RECORDED_BY_16, *_FP8_TO_FP16, *_FP8_TO_FP32),
-        ("GB200",)),
-    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma",), _RTX_BLACKWELL, names=("RTX 50xx",)),
+        ("B100", "GB200")),
+    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma",), _RTX_BLACKWELL, names=("RTX 50xx", "RTX PRO xxxx")),
     GPU("MI100", "CDNA1", None, _MFMA, _CDNA1, names=("CDNA1",), vendor="AMD"),
     GPU("MI210", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, names=("CDNA2",), vendor="AMD"),
-    GPU("MI250X", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, vendor="AMD"),
-    GPU("MI300X", "CDNA3", None, _MFMA, _CDNA3, names=("CDNA3",), vendor="AMD"),
+    GPU("MI250X", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, names=("MI250",), vendor="AMD"),
+    GPU("MI300X", "CDNA3", None, _MFMA, _CDNA3, names=("MI300A", "MI325X", "CDNA3"), vendor="AMD"),
 )  # fmt: skip
 # GPUs whose units nobody has published a model of.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("MI350", "MI350X", "MI355X"), "AMD CDNA4"),
     "CDNA4": "AMD",
     **dict.fromkeys(("B300", "GB300"), "Blackwell, sm_103"),
+}
+# GPUs of before the first matrix units, and those that were made without them; "x" is any digit, as in a row's names.
+WITHOUT: dict[str, str] = {
+    **dict.fromkeys(("P100", "P40", "P4", "GTX 10xx", "TITAN X", "TITAN Xp"), "Pascal"),
+    "GTX 16xx": "Turing",
+    **dict.fromkeys(("MI50", "MI60"), "AMD Vega"),
 }

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import formats
-from ..errors import LabError, door, unknown
+from ..errors import LabError, did_you_mean, door, unknown
 from ..formats import Format
-from .gpus import GPU, PLAIN, REFUSED, ROWS, SCALED, Cell, Scale
+from ..words import Message, say
+from .gpus import GPU, PLAIN, REFUSED, ROWS, SCALED, WITHOUT, Cell, Scale
 from .gpus import Status as Status
 
 GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
@@ -199,7 +200,8 @@ def _recorded(model: Model) -> tuple[str, str]:
 def gpu_name(gpu: str) -> str:
     """The name of a GPU's row: any case, spaces and hyphens ignored, by any of the row's names.
 
-    Vendors' words around a name may stand: "NVIDIA GeForce RTX 4090 Laptop GPU" is an RTX 4090.
+    Vendors' words around a name may stand, as ``torch.cuda.get_device_name()`` has them: "NVIDIA H100 80GB HBM3" is an
+    H100, "NVIDIA GeForce RTX 4090 Laptop GPU" an RTX 4090.
     """
     if not isinstance(gpu, str):
         raise unknown("GPU", gpu, [row.label for row in ROWS])
@@ -209,13 +211,13 @@ def gpu_name(gpu: str) -> str:
     for name, architecture in REFUSED.items():
         if name.lower() == wanted:
             raise LabError(f"{name} ({architecture}) has matrix units of which no model is published.")
-    head, quoted, rest = str(unknown("GPU", gpu, [name.lower() for name in GPUS])).partition(repr(gpu))
-    allowed, asks, near = rest.partition(" Did you mean")
-    for row in ROWS:
-        allowed = re.sub(rf"\b{row.name.lower()}\b", row.label, allowed)
-        near = re.sub(rf"\b{row.name.lower()}\b", row.name, near)
-    others = ", ".join(name for row in ROWS for name in row.names)
-    raise LabError(f"{head}{quoted}{allowed} By the units that they share also: {others}.{asks}{near}")
+    for name, architecture in WITHOUT.items():
+        if re.fullmatch(_pattern(name), wanted):
+            raise LabError(f"{gpu} ({architecture}) has no matrix units.")
+    rule = say("unknown {kind} {given}. Allowed: {allowed}.", kind=Message("GPU"), given=repr(gpu))
+    others = say(" By the units that they share also: {names}.", names=", ".join(n for row in ROWS for n in row.names))
+    asks = did_you_mean(wanted, {name.lower(): name for name in GPUS})
+    raise LabError(f"{rule.fill(allowed=', '.join(row.label for row in ROWS))}{others}{asks}")
 
 
 @lru_cache(maxsize=256)
@@ -231,10 +233,17 @@ def _pattern(name: str) -> str:
     return r"\d".join(_plain(part) for part in name.split("x"))
 
 
+# What vendors and torch.cuda.get_device_name() put behind a name: "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3".
+_BEHIND = re.compile(
+    r"\d+gb|\d+g\.\d+gb|mig|hbm\w+|sxm\d?|pcie|nvl|oam|generation|blackwell|(server|workstation|edition|max|q)"
+)
+
+
 def _plain(gpu: str) -> str:
     """A GPU's name without spaces and the words around it."""
-    text = re.sub(r"[\s_-]", "", gpu).lower()
-    return re.sub(r"^(nvidia|amd)?(geforce|instinct)?|((ti|super|d)*(laptopgpu)?|gpu)$", "", text)
+    first, *others = re.split(r"[\s_-]+", gpu.strip().lower())
+    text = "".join([first, *(word for word in others if not _BEHIND.fullmatch(word))])
+    return re.sub(r"^(nvidia|amd)?(geforce|instinct|tesla)?|((ti|super|d)*(laptopgpu)?|gpu)$", "", text)
 
 
 def said(gpu: str | Model) -> str:

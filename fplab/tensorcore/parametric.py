@@ -164,9 +164,10 @@ class ParametricUnit:
 
 def rounded(x: Array, emin: int, kept: int | Array, emax: int, rounding: str) -> Array:
     """Float64 rounded once to so many fraction bits; what is beyond the largest number is infinite."""
-    quantum = np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, emin) - kept)
+    quantum = np.ldexp(1.0, _raised(x, emin) - kept)
     y = np.asarray(ROUNDERS[rounding](x / quantum) * quantum)
-    return np.where(np.abs(y) >= 2.0 ** (emax + 1), np.copysign(np.inf, y), y)
+    beyond = np.abs(y) >= 2.0 ** (emax + 1)
+    return np.where(beyond, np.copysign(np.inf, y), y) if beyond.any() else y
 
 
 @functools.lru_cache(maxsize=4096)
@@ -201,7 +202,16 @@ def _format(name: str, kept: int) -> Format:
 
 def _exponent(x: Array, emin: int) -> Array:
     """Exponents, not below ``emin``; a zero's is far below all."""
-    return np.where(x == 0, DEEP, np.maximum(np.frexp(x)[1] - 1, emin))
+    e = _raised(x, emin)
+    e[x == 0] = DEEP
+    return e
+
+
+def _raised(x: Array, emin: int) -> Array:
+    """Exponents, not below ``emin``, in the array that frexp makes: inference asks for hundreds of thousands."""
+    e = np.frexp(x)[1]
+    e -= 1
+    return np.asarray(np.maximum(e, emin, out=e))
 
 
 def exact_sum(terms: Sequence[Array]) -> Array:

@@ -20,18 +20,18 @@ for FP16 0x7FFF widened. They depend neither on the number of threads nor on blo
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .. import few
 from ..arrays import check_out
 from ..errors import LabError, quotes_call
 from ..floats import quantize
 from ..formats import FormatLike, FormatName, get
 from ..kernels import tensorcore_exact
 from ..threads import SMALLEST_SHARE
-from . import accumulators, engine, models, oracle, units
+from . import accumulators, engine, models, units
 from .activations import activated
 from .models import Inputs, Model
 from .operands import Array, Scales, nan_bits, read, read_scales, taken_apart
@@ -62,10 +62,7 @@ def dot(
     accumulator = accumulators.of(model)
     acc = accumulator.read(c, model, x.shape[:1], strict)
     sa, sb = (_row_scales(v, n, x.shape, single, model) for v, n in ((scale_a, "scale_a"), (scale_b, "scale_b")))
-    if x.size and sa is None and accumulator is accumulators.FLOATS and few.answers(x.size):
-        rows = zip(x, y, acc.view(np.float32), strict=True)
-        acc[...] = [oracle.result_bits(oracle.dot(*row, model), model) for row in rows]
-    elif x.shape[1]:
+    if x.shape[1]:
         units.of(model).rows(model, x, y, acc, None if sa is None or sb is None else (sa, sb))
     result = stored(accumulator.values(acc), store)
     return result[0] if single else result
@@ -108,10 +105,9 @@ def matmul(
             "allowed: 1 and 1, or Plan(c='epilogue')."
         )
     accumulator = accumulators.of(model)
-    acc = accumulator.read(c if enters else None, model, shape, strict)
     sa, sb = _matrix_scales(scale_a, scale_b, x, y, model)
-    _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
-    result = accumulator.values(acc)
+    pair = None if sa is None or sb is None else (sa, sb)
+    result = accumulator.values(_summed(model, x, y, c if enters else None, plan, pair, strict))
     if not enters or alpha != 1:
         result = accumulator.epilogue(result, None if enters else c, alpha, beta, model)
     if plan.activation is not None:
@@ -124,30 +120,63 @@ def matmul(
     return given
 
 
+@functools.lru_cache(maxsize=256)
+def rounds(model: Model) -> bool:
+    """Whether :func:`multiply` itself rounds operands, to nearest, to the formats of a model."""
+    return units.of(model).rounds(model)
+
+
 def multiply(
-    model: Model, x: Array, y: Array, plan: Plan = ONE_CHAIN, scales: tuple[Array, Array] | None = None
-) -> Array:
-    """``x @ y`` from zero, by a plan, for operands that are values of the model's formats already (not looked at).
+    model: Model, x: Array, y: Array, plan: Plan = ONE_CHAIN, scales: tuple[Array, Array] | None = None,
+    c: Any = None, below: bool = False,
+) -> Array:  # fmt: skip
+    """``x @ y`` from zero, by a plan, for operands that are values of the model's formats already (not looked at), or,
+    where :func:`rounds` says so, are rounded to them here.
 
     x (..., M, K) and y (..., K, N): float32, for FP64 float64, for INT8 int8, with leading dimensions that broadcast.
-    ``scales``: of blocks, as in :func:`matmul`, none negative; they are not looked at, either. The result (..., M, N)
-    is in the format of the accumulator, not stored.
+    ``scales``: of blocks, as in :func:`matmul`, none negative; they are not looked at, either. ``c``: what enters
+    the first chain, by the plan. ``below``: what lies above a result's diagonal may be +0 where it is finite.
+    The result (..., M, N) is in the format of the accumulator, not stored.
     """
     if plan.activation is not None:
         raise LabError(
             f"Plan(activation={plan.activation!r}) is for fplab.tensorcore.matmul. Under torch an activation is an "
             "operation of its own, or part of torch._addmm_activation."
         )
-    accumulator = accumulators.of(model)
-    acc = accumulator.read(None, model, _result_shape(x, y), False)
+    if plan is ONE_CHAIN and scales is None and c is None and x.ndim == y.ndim == 2 and x.shape[1] == y.shape[0]:
+        found = units.of(model).alone(model, x, y)
+        if found is not None:
+            return found
     if scales is None or model.scale is None:
         given, other = scales or (None, None)
         sa, sb = _matrix_scales(given, other, x, y, model)
     else:
         form = get(model.scale[0])
         sa, sb = (taken_apart(s.astype(np.float64), form) for s in (scales[0], scales[1].swapaxes(-1, -2)))
-    _fill(model, x, y, acc, plan, None if sa is None or sb is None else (sa, sb))
-    return accumulator.values(acc)
+    pair = None if sa is None or sb is None else (sa, sb)
+    return accumulators.of(model).values(_summed(model, x, y, c, plan, pair, below=below))
+
+
+def held(model: Model, y: Array, plan: Plan = ONE_CHAIN) -> Callable[[Array], Array]:
+    """Of products by one ``y`` (K, N): a function of x (M, K) that gives ``x @ y`` as :func:`multiply` does.
+
+    What there is to do with ``y`` is done once.
+    """
+    if plan != ONE_CHAIN or not y.size:
+        return lambda x: multiply(model, x, y, plan)
+    add, accumulator = units.of(model).held(model, y), accumulators.of(model)
+
+    def product(x: Array) -> Array:
+        acc = accumulator.read(None, model, (len(x), y.shape[1]), False)
+        add(x, acc)
+        return accumulator.values(acc)
+
+    return product
+
+
+def sums_in_order(model: Model) -> bool:
+    """Whether ``multiply(..., Plan(promote=n), c=-0.0)`` adds products of n of K as fast as one product is made."""
+    return units.of(model).in_panels(model)
 
 
 def multiply_blocks(model: Model, x: Array, y: Array, left: Array, right: Array, length: int) -> Array:
@@ -168,9 +197,28 @@ def multiply_blocks(model: Model, x: Array, y: Array, left: Array, right: Array,
     return total
 
 
-def _fill(model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tuple[Scales, Scales] | None) -> None:
-    """``acc += x @ y`` for every matrix of a batch that broadcasts; small matrices are dealt out over threads."""
-    lead = acc.shape[:-2]
+def _summed(
+    model: Model, x: Array, y: Array, c: Any, plan: Plan, scales: tuple[Scales, Scales] | None, strict: bool = False,
+    below: bool = False,
+) -> Array:  # fmt: skip
+    """``c + x @ y`` as accumulators hold it; no zeros are written first where the unit does not ask for them."""
+    shape = _result_shape(x, y)
+    alone = c is None and scales is None and plan == ONE_CHAIN and x.size > 0 and y.size > 0
+    fresh = alone and units.of(model).in_panels(model)
+    acc = np.empty(shape, np.uint32) if fresh else accumulators.of(model).read(c, model, shape, strict)
+    _fill(model, x, y, acc, plan, scales, fresh, below)
+    return acc
+
+
+def _fill(
+    model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tuple[Scales, Scales] | None,
+    fresh: bool = False, below: bool = False,
+) -> None:  # fmt: skip
+    """``acc += x @ y`` for every matrix of a batch that broadcasts; small matrices are dealt out over threads.
+
+    ``fresh``: ``acc = x @ y``, of all k in one chain, from zero; ``below``: as in :func:`multiply`.
+    """
+    lead, unit = acc.shape[:-2], units.of(model)
     indices = list(np.ndindex(lead))
 
     def work(start: int, stop: int) -> None:
@@ -181,15 +229,18 @@ def _fill(model: Model, x: Array, y: Array, acc: Array, plan: Plan, scales: tupl
                 if scales is None
                 else (_batch_scales(scales[0], index, lead), _batch_scales(scales[1], index, lead))
             )
-            acc[index] = _product(model, one, two, np.ascontiguousarray(acc[index]), plan, pair)
+            _put(acc, index, _product(model, one, two, np.ascontiguousarray(acc[index]), plan, pair))
 
     (m, k), n = x.shape[-2:], y.shape[-1]
     one_thread = k * max(m, 64) * max(n, 64) < 64 * SMALLEST_SHARE  # what the engine would not split itself
     if acc.size and k and scales is None and plan == ONE_CHAIN and (one_thread or len(indices) >= MANY) and lead:
-        left, right = (np.broadcast_to(v, (*lead, *v.shape[-2:])).reshape(-1, *v.shape[-2:]) for v in (x, y))
-        sums, unit = np.ascontiguousarray(acc).reshape(-1, m, n), units.of(model)
-        engine.share(lambda p, q: unit.batch(model, left[p:q], right[p:q], sums[p:q]), len(sums), sums.size * k)
-        acc[...] = sums.reshape(acc.shape)
+        left, right = (np.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
+        sums = np.ascontiguousarray(acc).reshape(-1, m, n)
+        engine.share(lambda p, q: unit.batch(model, left, right, sums, p, q, fresh, below), len(sums), sums.size * k)
+        _put(acc, ..., sums.reshape(acc.shape))
+    elif fresh:
+        for index in indices:
+            unit.begin(model, _batch(x, index, lead), _batch(y, index, lead), acc[index])
     elif one_thread and len(indices) > 1:
         engine.share(work, len(indices), len(indices) * m * k * n)
     else:
@@ -260,8 +311,14 @@ def _product(model: Model, a: Array, b: Array, acc: Array, plan: Plan, scales: t
                 parts.append(np.zeros_like(entering) if sums or parts else entering)
                 unit.chain(model, left, right, parts[-1], instructions, period, own)
             sums.append(functools.reduce(add, parts))
-        acc[rows, columns] = plan.reduced(sums, add)
+        _put(acc, (rows, columns), plan.reduced(sums, add))
     return acc
+
+
+def _put(acc: Array, at: Any, found: Array) -> None:
+    """``acc[at] = found``, unless it was computed there."""
+    if not np.may_share_memory(acc, found):
+        acc[at] = found
 
 
 def stored(result: Array, store: FormatLike | None) -> Array:

@@ -11,7 +11,7 @@ from .. import seeds
 from ..errors import LabError, integer, quotes_call
 from ..floats import quantize
 from . import units
-from .models import Model
+from .models import Model, get
 from .products import dot
 
 Array = np.ndarray[Any, Any]
@@ -41,20 +41,20 @@ class Separation:
 
 
 @quotes_call
-def separate(model: Model, other: Model, seed: int = 0) -> Separation | None:
+def separate(model: str | Model, other: str | Model, seed: int = 0) -> Separation | None:
     """A small row on which two models give different bits; None where a wide search finds no difference.
 
     The search draws operands that both models' formats hold, of the kinds that lie where models differ: next to the
     accumulator's last bits, cancelling, tiny, and next to overflow. What it finds is then shrunk until no product and
     no element of k can be left out and no factor or c be made simpler. ``seed``: of what is drawn.
 
-    Raises LabError for models without blocks: INT8 and FP64.
+    A GPU's name is its FP16 unit. Raises LabError for models without blocks: INT8 and FP64.
 
-    >>> from fplab.tensorcore import get
-    >>> found = separate(get("A100"), get("H100"))
+    >>> found = separate("A100", "H100")
     >>> found.products, found.bits != found.other_bits
     (1, True)
     """
+    model, other = get(model), get(other)
     if not all(m.output in ("fp32", "fp16") for m in (model, other)):
         raise LabError("separate compares models of fused blocks; INT8 and FP64 are exact or plain IEEE arithmetic.")
     rng = np.random.Generator(seeds.stream(integer("seed", seed, 0, 2**64 - 1)))

@@ -5,7 +5,8 @@ a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` 
 """
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -136,10 +137,39 @@ class Unit:
             own = scales and (Scales(*(np.tile(part[i], (b.shape[1], 1)) for part in scales[0])), scales[1])
             self.rows(model, np.tile(a[i], (b.shape[1], 1)), columns, c[i], own)
 
-    def batch(self, model: Model, a: Array, b: Array, c: Array) -> None:
-        """The same for each product of a batch, of all k: a (B, M, K), b (B, K, N), c (B, M, N) contiguous."""
-        for x, y, one in zip(a, b, c, strict=True):
-            self.chain(model, x, y, one, np.arange(-(-x.shape[1] // model.k)), 0, None)
+    def rounds(self, model: Model) -> bool:
+        """Whether a chain and a batch round operands of float32 themselves."""
+        return False
+
+    def begin(self, model: Model, a: Array, b: Array, c: Array) -> None:
+        """``c = a @ b`` of all k in one chain, whatever is in c."""
+        c[...] = 0
+        self.chain(model, a, b, c, np.arange(-(-a.shape[1] // model.k)), 0, None)
+
+    def batch(
+        self, model: Model, a: Array, b: Array, c: Array, first: int, last: int, fresh: bool = False,
+        below: bool = False,
+    ) -> None:  # fmt: skip
+        """``c += a @ b`` for some products of a batch, of all k: a (..., M, K), b (..., K, N), c (B, M, N) contiguous.
+
+        ``fresh``: ``c = a @ b``. ``below``: then what lies above a matrix's diagonal may be +0 where it is finite.
+        """
+        for index, one in zip(list(np.ndindex(a.shape[:-2]))[first:last], c[first:last], strict=True):
+            if fresh:
+                one[...] = 0
+            self.chain(model, a[index], b[index], one, np.arange(-(-a.shape[-1] // model.k)), 0, None)
+
+    def alone(self, model: Model, a: Array, b: Array) -> Array | None:
+        """``a @ b``, (M, K) by (K, N), from zero in one call of compiled code; None where that is no gain."""
+        return None
+
+    def in_panels(self, model: Model) -> bool:
+        """Whether both operands of a product are packed for the fast kernels, so that a packed one can be kept."""
+        return False
+
+    def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
+        """Of products by one b (K, N): what does ``c += a @ b`` in place, a (M, K), c (M, N) contiguous."""
+        return lambda a, c: self.batch(model, a[None], b[None], c[None], 0, 1)
 
     # --- on a device ------------------------------------------------------------------------------------------------
 
@@ -197,9 +227,12 @@ def power(x: Array, emin: int, of_zero: int | None) -> Array:
 
 
 def nearest(most: Array, fmt: Format) -> Rounded:
-    """One rounding to nearest of a number of at most such a magnitude, to a format."""
+    """One rounding to nearest of a number of at most such a magnitude, to a format.
+
+    Half of FP64's smallest number is none: there it is a whole one.
+    """
     p = fmt.significand_bits
-    return Rounded(np.maximum(2.0**-p * most, 2.0 ** (fmt.emin - p)), 1, False)
+    return Rounded(np.maximum(2.0**-p * most, 2.0 ** (fmt.emin - p) or math.ulp(0.0)), 1, False)
 
 
 def factors_at(places: Sequence[int], a: Sequence[float], b: Sequence[float]) -> Factors:

@@ -1,29 +1,35 @@
 """A chain of fused blocks: of each, terms truncated at the largest exponent, added exactly, and rounded once.
 
 The fast product packs both operands and runs the panels of :mod:`fplab.kernels.tensorcore_fast`; what these do not
-know, such as other answers to open questions, goes through the general kernel (:mod:`fplab.kernels.tensorcore`).
+know, such as other answers to open questions, or would first have to be compiled for, is NumPy's (:mod:`..vectors`).
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import exact
+from ... import exact, few
 from ...exact import Exact
 from ...formats import Format, get
+from ...kernels import Kernel
 from ...kernels import tensorcore as general
 from ...kernels import tensorcore_fast as fast
-from .. import engine
+from ...kernels import tensorcore_pack as packing
+from .. import engine, vectors
 from ..blocks import Block, decided, fuse, product, special
 from ..models import OPTIONS, Model
 from ..operands import Scales, nan_bits
+from ..vectors import Operand
 from . import Array, Blocks, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 
-NO_SHIFTS = np.zeros(0, np.int32)
+Share = Callable[[int, int], None]  # work on some of what is divided over threads
+PACKING = 8  # products that take as long as packing an element
+Packed = tuple[Array, Array, Array]  # an operand's values and their exponents, and the classes of its blocks
+NO_SHIFTS, FROM_START = np.zeros(0, np.int32), np.zeros(1, np.int64)
 LENGTHS = (4, 8, 16, 32, 64)  # that elimination tries
 ALIGNMENTS = range(8, 41)
 
@@ -82,13 +88,13 @@ class FusedBlocks(Unit):
             and (model.output == "fp32" or (model.kept_bits == 10 and model.scale is None))
         )
 
-    def fast_rule(self, model: Model, dtype: Any, period: int) -> fast.Rule:
-        """A model as the fast kernels see it; ``period`` in blocks."""
+    def fast_rule(self, model: Model, dtype: Any, period: int, fresh: bool = False) -> fast.Rule:
+        """A model as the fast kernels see it; ``period`` in blocks; ``fresh``: of a result that begins with +0."""
         emin_a, emin_b = self.emins(model)
         return fast.Rule(align=model.alignment_bits, kept=model.kept_bits,
                          floor=fast.NEVER if model.floor is None else model.floor, emin_a=emin_a, emin_b=emin_b,
                          emin_c=emin_c(model), none=-32 if dtype == np.int8 else -1000, nan=nan_bits(model),
-                         period=period, half=int(self.halves and model.output == "fp16"))  # fmt: skip
+                         period=period, half=int(self.halves and model.output == "fp16"), fresh=int(fresh))  # fmt: skip
 
     # --- the fast product -------------------------------------------------------------------------------------------
 
@@ -97,107 +103,152 @@ class FusedBlocks(Unit):
         if scales:
             a, b = (_with_nan_scales(x, s, model) for x, s in zip((a, b), scales, strict=True))
             shifts = scales[0].exponents.astype(np.int64) + scales[1].exponents
-        x, y = (self.arranged(engine.whole(part, model), model).view(np.uint32) for part in (a, b))
+        x, y = (self.arranged(engine.whole(part, model), model) for part in (a, b))
         rule, before = self.general_rule(model), c.copy()
-        engine.share(lambda p, q: general.dot(x[p:q], y[p:q], before[p:q], shifts[p:q], c[p:q], rule), a.shape[0],
+        arguments = x.view(np.uint32), y.view(np.uint32), before, shifts, c
+        work, by_numpy = _work(x.shape[1] // model.length, x.size), model.alignment_bits <= vectors.MOST_ALIGNED
+        if by_numpy and few.products(general.dot, "", lambda: (*arguments, rule), work):
+            left = Operand.of(x, shifts, rule.emin_a, rule)
+            right = Operand.of(y, np.zeros_like(shifts), rule.emin_b, rule)
+            vectors.fill(left, right, c, model.format_d, rule)
+            return
+        engine.share(lambda p, q: general.dot(*(part[p:q] for part in arguments), rule), a.shape[0],
                      engine.SLOW * a.size)  # fmt: skip
 
     def chain(
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
     ) -> None:
+        usual = self.is_fast(model) and not (self.halves and period)
+        if not usual and model.alignment_bits > vectors.MOST_ALIGNED:
+            if period:
+                engine.promoted(self, model, a, b, c, instructions, period)
+            else:
+                super().chain(model, a, b, c, instructions, 0, scales)
+            return
         per = 2 if self.halves else model.k // model.length
         blocks = (instructions[:, None] * per + np.arange(per)).reshape(-1)
         if scales:
             a, b = _with_nan_scales(a, scales[0], model), _with_nan_scales(b.T, scales[1], model).T
         a, b = self.arranged(a, model), self.arranged(b.T, model).T
-        if self.is_fast(model) and not (self.halves and period):
-            self._fast_chain(model, a[None], b[None], c[None], blocks, 2 if self.halves else period * per, scales)
+        if usual:
+            self._fast_chain(model, a, b, c, blocks, 2 if self.halves else period * per, scales)
             return
         self._general_chain(model, a, b, c, blocks, period * per, scales)
 
-    def batch(self, model: Model, a: Array, b: Array, c: Array) -> None:
-        if type(self) is not FusedBlocks or not self.is_fast(model):
-            super().batch(model, a, b, c)
+    def rounds(self, model: Model) -> bool:
+        return self.in_panels(model) and min(cut(model.a), cut(model.b)) > 0
+
+    def in_panels(self, model: Model) -> bool:
+        return type(self) is FusedBlocks and self.is_fast(model)
+
+    def batch(
+        self, model: Model, a: Array, b: Array, c: Array, first: int, last: int, fresh: bool = False,
+        below: bool = False,
+    ) -> None:  # fmt: skip
+        if not self.in_panels(model):
+            super().batch(model, a, b, c, first, last, fresh)
             return
-        count = -(-a.shape[-1] // model.k) * (model.k // model.length)
-        self._fast_chain(model, a, b, c, np.arange(count), 0, None)
+        given = model, a, b, c, first, last, fresh, below
+        model, a, b, steps = _exchanged(model, a, b)
+        (rows, k), columns, length = a.shape[-2:], b.shape[-1], model.length
+        blocks, (dtype, zero, rule) = _blocks(model, k), _rule(self, model, 0, fresh)
+        within = (fast.ROWS if a is given[1] else fast.COLUMNS) if below and fresh else fast.ALL
+        packed_a = _room("a", blocks.size * rows, length, dtype)
+        packed_b = _room("b", blocks.size * _whole(columns), length, dtype)
+        x, y = Laid.of(a, model.a), Laid.of(b, model.b)
+        work = (fast.BATCH_TO_FLOAT if model.output == "fp32" else fast.BATCH_TO_HALF)[length]
+        arguments = (x.memory, x.begins, *x.steps, x.cut, y.memory, y.begins, *y.steps, y.cut, blocks, length, zero,
+                     *packed_a, rows, k, *packed_b, c.reshape(-1), columns, *steps, first, last, within,
+                     rule)  # fmt: skip
+        if few.products(work, dtype, lambda: arguments, (last - first) * _work(blocks.size, rows * k * columns)):
+            super().batch(*given)
+        else:
+            work(*arguments)
+
+    def begin(self, model: Model, a: Array, b: Array, c: Array) -> None:
+        if self.in_panels(model):
+            self._fast_chain(model, a, b, c, _blocks(model, a.shape[1]), 0, None, fresh=True)
+        else:
+            super().begin(model, a, b, c)
+
+    def alone(self, model: Model, a: Array, b: Array) -> Array | None:
+        shape = a.shape[0], b.shape[1]
+        if not (a.size and b.size and engine.by_one(a.size * shape[1]) and self.in_panels(model)):
+            return None
+        c = np.empty(shape, np.uint32)
+        self.batch(model, a, b, c[None], 0, 1, fresh=True)
+        return c.view(np.float32)
+
+    def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
+        if not self.in_panels(model):
+            return super().held(model, b)
+        blocks, (dtype, zero, rule) = _blocks(model, len(b)), _rule(self, model, 0, False)
+        count = _whole(b.shape[1]) * blocks.size
+        size = count * model.length
+        packed = np.empty(size, np.float32), np.empty(size, dtype), np.empty(count, np.uint8)
+        alike = *packed, 0, *packed, NO_SHIFTS, NO_SHIFTS, np.empty(0, np.uint32), *[0] * 9, rule
+        if few.products(_kernel(model, False), dtype, lambda: alike, _work(blocks.size, b.size)):
+            return lambda a, c: self.chain(model, a, b, c, np.arange(-(-len(b) // model.k)), 0, None)
+        pack = panels_packer(b, model.b, blocks, model.length, zero, rule.emin_b, *packed)
+        engine.share(pack, -(-b.shape[1] // fast.WIDTH), PACKING * b.size)
+        return lambda a, c: self._fast_chain(model, a, b, c, blocks, 0, None, packed)
 
     def _fast_chain(
-        self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None
-    ) -> None:
-        """The fast kernels, with rows and columns exchanged where there are too few columns for a panel.
-
-        a (B, M, K), b (B, K, N), c (B, M, N); scales are of one product alone.
-        """
-        if b.shape[-1] < min(a.shape[-2], fast.WIDTH):
-            flipped, exchanged = np.ascontiguousarray(c.swapaxes(1, 2)), scales and (scales[1], scales[0])
-            self._panels(swapped(model), b.swapaxes(1, 2), a.swapaxes(1, 2), flipped, blocks, period, exchanged)
-            c[...] = flipped.swapaxes(1, 2)
-            return
-        self._panels(model, a, b, c, blocks, period, scales)
-
-    def _panels(
-        self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None
-    ) -> None:
-        """Of each product both operands packed, and the kernel over rows and panels of columns."""
+        self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None,
+        packed: Packed | None = None, fresh: bool = False,
+    ) -> None:  # fmt: skip
+        """Both operands packed, and the kernel over rows and panels of columns. ``packed``: a b that is already."""
+        given, steps = (model, a, b, c, blocks, 0 if self.halves else period, scales), (c.shape[1], 1)
+        if packed is None:
+            model, a, b, steps = _exchanged(model, a, b)
+        if scales and a is not given[1]:
+            scales = scales[1], scales[0]
         length, count = model.length, blocks.size
-        (rows, k), columns = a.shape[1:], b.shape[-1]
-        panels = -(-columns // fast.WIDTH)
-        dtype = exponent_dtype(model)
-        rule = self.fast_rule(model, dtype, period)
-        zero = -50 if dtype == np.int8 else fast.NEVER
-        packed_a = np.empty(count * rows * length, np.float32), np.empty(count * rows * length, dtype)
-        kinds_a = np.empty(count * rows, np.uint8)
-        size = panels * count * length * fast.WIDTH
-        packed_b = np.empty(size, np.float32), np.empty(size, dtype)
-        kinds_b = np.empty(panels * count, np.uint8)
+        (rows, k), columns = a.shape, b.shape[1]
+        dtype, zero, rule = _rule(self, model, period, fresh)
+        packed_a = _room("a", rows * count, length, dtype)
+        packed_b = packed or _room("b", _whole(columns) * count, length, dtype)
         shifts_a = shifts_b = NO_SHIFTS
         if scales:
             shifts_a = np.ascontiguousarray(scales[0].exponents[:, blocks].T).reshape(-1)
-            shifts_b = _panel_shifts(scales[1].exponents[:, blocks], panels)
-        kernels = fast.TO_FLOAT if model.output == "fp32" else fast.TO_HALF
-        kernel = (fast.SCALED if scales else kernels)[length]
-        macs = rows * k * columns
-        for x, y, flat in zip(_to_read(a), _to_read(b), c.reshape(len(c), -1), strict=True):
+            shifts_b = _panel_shifts(scales[1].exponents[:, blocks], -(-columns // fast.WIDTH))
+        kernel, flat = _kernel(model, bool(scales)), c.reshape(-1)
+        if packed is None and few.products(
+            kernel,
+            dtype,
+            lambda: (*packed_a, 0, *packed_b, shifts_a, shifts_b, flat, *[0] * 9, rule),
+            _work(count, rows * count * length * columns),
+        ):
+            if fresh:
+                c[...] = 0
+            self._general_chain(*given)
+            return
+        pack_a = rows_packer(a, model.a, blocks, length, zero, rule.emin_a, *packed_a)
+        pack_b = panels_packer(b, model.b, blocks, length, zero, rule.emin_b, *packed_b) if packed is None else None
 
-            def run(row0: int, row1: int, panel0: int, panel1: int, flat: Array = flat) -> None:
-                kernel(*packed_a, kinds_a, rows, *packed_b, kinds_b, shifts_a, shifts_b, flat, columns,
-                       row0, row1, panel0, panel1, 0, count, rule)  # fmt: skip
+        def run(*part: int) -> None:
+            kernel(*packed_a, rows, *packed_b, shifts_a, shifts_b, flat, columns, *steps, *part, 0, count, rule)
 
-            if len(c) > 1:  # one of a batch, whose products threads share
-                fast.pack_rows(x, blocks, length, zero, rule.emin_a, 0, rows, *packed_a, kinds_a)
-                fast.pack_panels(y, blocks, length, zero, rule.emin_b, 0, panels, *packed_b, kinds_b)
-                run(0, rows, 0, panels)
-                continue
-            _pack_rows(x, blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
-            _pack_panels(y, blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
-            if rows >= 4 * fast.TILE or rows >= columns:
-                engine.share(lambda p, q, run=run: run(p, q, 0, panels), rows, macs,
-                             fast.TILE if rows > 2 * fast.TILE else 1)  # fmt: skip
-            else:
-                engine.share(lambda p, q, run=run: run(0, rows, p, q), panels, macs)
+        shared(pack_a, pack_b, run, rows, k, columns)
 
     def _general_chain(
         self, model: Model, a: Array, b: Array, c: Array, blocks: Array, period: int, scales: ScalePair | None
     ) -> None:
-        """The general kernel; promotion is done here, by one chain for each stretch of blocks."""
+        """By NumPy; promotion is done here, by one chain for each stretch of blocks."""
         if period:
             for start in range(0, blocks.size, period):
                 part = np.zeros_like(c)
                 self._general_chain(model, a, b, part, blocks[start : start + period], 0, scales)
                 c[...] = engine.add_up(c, part, model)
             return
-        rule = self.general_rule(model)
-        x, y = engine.gather(a, blocks, model.length), engine.gather(b.T, blocks, model.length)
-        none = np.zeros((max(a.shape[0], b.shape[1]), 0), np.int64)
-        shifts_a, shifts_b = [part.exponents[:, blocks].astype(np.int64) for part in scales] if scales else (none, none)
-        before = c.copy()
-
-        def run(row0: int, row1: int) -> None:
-            s = slice(row0, row1)
-            general.matmul(x[s], y, before[s], shifts_a[s], shifts_b, c[s], rule)
-
-        engine.share(run, a.shape[0], a.shape[0] * x.shape[1] * b.shape[1])
+        rule, operands = self.general_rule(model), []
+        for own, part, emin, fmt in ((0, a, rule.emin_a, model.format_a), (1, b.T, rule.emin_b, model.format_b)):
+            values = engine.gather(part, blocks, model.length).view(np.float32)
+            shifts = scales[own].exponents[:, blocks] if scales else np.zeros((len(values), 0), np.int32)
+            operands.append(Operand.of(values, shifts, emin, rule, fmt if self.rounds(model) else None))
+        x, y = operands
+        engine.share(lambda p, q: vectors.fill(x.at(slice(p, q)), y, c[p:q], model.format_d, rule), a.shape[0],
+                     a.shape[0] * blocks.size * model.length * b.shape[1])  # fmt: skip
 
     # --- on a device ------------------------------------------------------------------------------------------------
 
@@ -283,27 +334,139 @@ def _with_nan_scales(x: Array, scales: Scales, model: Model) -> Array:
     return np.where(np.repeat(bad, model.scale[1], axis=1)[:, : x.shape[1]], np.float32(np.nan), x)
 
 
+def _exchanged(model: Model, a: Array, b: Array) -> tuple[Model, Array, Array, tuple[int, int]]:
+    """Operands (..., M, K) and (..., K, N), with rows and columns exchanged where that leaves less of panels empty, or
+    as little and the larger operand then lies as it is packed.
+
+    And in the memory of a result, how far it is from a row to the next and from a column to the next.
+    """
+    rows, columns = a.shape[-2], b.shape[-1]
+    now, then = rows * _whole(columns), columns * _whole(rows)
+    if then < now or (then == now and columns > rows and b.strides[-1] != b.itemsize):
+        other = model if model.a == model.b else swapped(model)
+        return other, b.swapaxes(-1, -2), a.swapaxes(-1, -2), (1, columns)
+    return model, a, b, (columns, 1)
+
+
+def _whole(columns: int) -> int:
+    """Columns of whole panels."""
+    return -(-columns // fast.WIDTH) * fast.WIDTH
+
+
+def _kernel(model: Model, scaled: bool) -> Kernel:
+    """The fast kernel of a model."""
+    kernels = fast.SCALED if scaled else fast.TO_FLOAT if model.output == "fp32" else fast.TO_HALF
+    kernel: Kernel = kernels[model.length]
+    return kernel
+
+
+def _work(blocks: int, products: int) -> int:
+    """How many products take NumPy as long as these in so many blocks."""
+    return products + (blocks << 14)
+
+
+@functools.lru_cache(maxsize=256)
+def _blocks(model: Model, k: int) -> Array:
+    """The blocks of k in whole instructions."""
+    return np.arange(-(-k // model.k) * (model.k // model.length))
+
+
+@functools.lru_cache(maxsize=256)
+def _rule(
+    unit: FusedBlocks, model: Model, period: int, fresh: bool
+) -> tuple[type[np.signedinteger[Any]], int, fast.Rule]:
+    """The dtype of exponents, the one that packing writes for a zero, and a model as the fast kernels see it."""
+    dtype = exponent_dtype(model)
+    return dtype, -50 if dtype == np.int8 else fast.NEVER, unit.fast_rule(model, dtype, period, fresh)
+
+
+def _room(side: str, blocks: int, length: int, dtype: Any) -> Packed:
+    """For an operand that is packed: memory that the next one of its side takes over."""
+    values = engine.scratch(f"values {side}", blocks * length, np.float32)
+    exponents = engine.scratch(f"exponents {side}", blocks * length, dtype)
+    return values, exponents, engine.scratch(f"classes {side}", blocks, np.uint8)
+
+
 def _to_read(x: Array) -> Array:
-    """A contiguous array that a kernel may read, of one type whoever owns it: each type is compiled for itself."""
-    view = np.ascontiguousarray(x).view()
+    """An array that a kernel may read, of one type whoever owns it: each type is compiled for itself."""
+    view = x.view()
     view.flags.writeable = False
     return view
 
 
-def _pack_rows(a: Array, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> None:
-    """A in rows, each by one thread."""
-    a = _to_read(a)
-    engine.share(
-        lambda p, q: fast.pack_rows(a, blocks, length, zero, emin, p, q, *packed), a.shape[0], 4 * packed[0].size
-    )
+@functools.lru_cache
+def cut(fmt: str) -> int:
+    """How many fraction bits fewer than FP32 a format has to which operands are rounded when they are packed; 0: they
+    are not."""
+    return 23 - get(fmt).fraction_bits if fmt in ("fp16", "bf16") else 0
 
 
-def _pack_panels(b: Array, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> None:
-    """B in panels, each by one thread."""
-    b, panels = _to_read(b), -(-b.shape[1] // fast.WIDTH)
-    engine.share(
-        lambda p, q: fast.pack_panels(b, blocks, length, zero, emin, p, q, *packed), panels, 4 * packed[0].size
-    )
+class Laid(NamedTuple):
+    """Matrices as they lie in memory: all of it, flat and not to be written, since each type is compiled for itself;
+    where each begins; how far it is from a row and from a column to the next; and as :func:`cut`."""
+
+    memory: Array
+    begins: Array
+    steps: tuple[int, int]
+    cut: int
+
+    @classmethod
+    def of(cls, x: Array, fmt: str) -> "Laid":
+        """Float32 matrices (..., M, K)."""
+        if x.ndim == 2 and x.flags.c_contiguous:
+            return cls(_to_read(x.reshape(-1)), FROM_START, (x.shape[1], 1), cut(fmt))
+        if x.ndim == 2 and x.flags.f_contiguous:
+            return cls(_to_read(x.T.reshape(-1)), FROM_START, (1, x.shape[0]), cut(fmt))
+        if any(step < 0 or step % 4 for step in x.strides):
+            x = np.ascontiguousarray(x)
+        steps = [step // 4 for step in x.strides]
+        size = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
+        begins = np.zeros(1, np.int64)
+        for n, step in zip(x.shape[:-2], steps, strict=False):
+            begins = (begins[:, None] + np.arange(0, n * step, step) if step else begins.repeat(n)).reshape(-1)
+        memory = np.lib.stride_tricks.as_strided(x, (size,), (4,))
+        return cls(_to_read(memory), begins, (steps[-2], steps[-1]), cut(fmt))
+
+
+def rows_packer(a: Array, fmt: str, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> Share:
+    """What packs some rows of A (rows, K)."""
+    x, size = Laid.of(a, fmt), a.shape
+    given = x.memory, 0, *x.steps, *size, blocks, length, zero, emin, x.cut
+    return lambda first, last: packing.pack_rows(*given, first, last, *packed)
+
+
+def panels_packer(b: Array, fmt: str, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> Share:
+    """What packs some panels of B (K, columns)."""
+    y, size = Laid.of(b, fmt), b.shape
+    given = y.memory, 0, *y.steps, *size, blocks, length, zero, emin, y.cut
+    return lambda first, last: packing.pack_panels(*given, first, last, *packed)
+
+
+def shared(
+    pack_a: Share, pack_b: Share | None, run: Callable[[int, int, int, int], None], rows: int, k: int, columns: int
+) -> None:
+    """A product over threads, by rows or by panels: what is divided each packs for itself and waits for no other.
+
+    ``pack_b``: None where B is packed. ``run``: multiplies from one row to another and from one panel to another.
+    """
+    panels, macs = -(-columns // fast.WIDTH), rows * k * columns
+
+    def of_rows(first: int, last: int) -> None:
+        pack_a(first, last)
+        run(first, last, 0, panels)
+
+    def of_panels(first: int, last: int) -> None:
+        if pack_b is not None:
+            pack_b(first, last)
+        run(0, rows, first, last)
+
+    if rows >= 4 * fast.TILE or rows >= columns:
+        if pack_b is not None:
+            engine.share(pack_b, panels, PACKING * k * columns)
+        engine.share(of_rows, rows, macs, fast.TILE if rows > 2 * fast.TILE else 1)
+    else:
+        engine.share(pack_a, rows, PACKING * rows * k, packing.GROUP)
+        engine.share(of_panels, panels, macs)
 
 
 def _panel_shifts(exponents: Array, panels: int) -> Array:

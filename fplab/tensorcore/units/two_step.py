@@ -25,7 +25,7 @@ from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
 from . import OF_SUM, Array, Factors, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest, power
-from .block import _accumulators, _elements, _pack_panels, _pack_rows
+from .block import _accumulators, _elements, cut, panels_packer, rows_packer, shared
 
 SUM_BITS = 31  # places below m to which the sum of products is rounded down
 LARGEST = Fraction(2) ** 128
@@ -106,6 +106,9 @@ class TwoStep(Unit):
         x, y, rule = self.arranged(a, model), self.arranged(b, model), self.rule(model)
         engine.share(lambda p, q: kernels.two_step_dot(x[p:q], y[p:q], c[p:q], rule), a.shape[0], engine.SLOW * a.size)
 
+    def rounds(self, model: Model) -> bool:
+        return min(cut(model.a), cut(model.b)) > 0
+
     def chain(
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
     ) -> None:
@@ -118,19 +121,16 @@ class TwoStep(Unit):
         (rows, k), panels, blocks = x.shape, -(-columns // fast.WIDTH), np.arange(x.shape[1] // length)
         packed_a = np.empty(x.size, np.float32), np.empty(x.size, np.int16)
         kinds_a, kinds_b = np.empty(blocks.size * rows, np.uint8), np.empty(panels * blocks.size, np.uint8)
-        _pack_rows(x, blocks, length, ZERO_EXPONENT, rule.emin_a, *packed_a, kinds_a)
+        pack_a = rows_packer(x, model.a, blocks, length, ZERO_EXPONENT, rule.emin_a, *packed_a, kinds_a)
         size = panels * k * fast.WIDTH
         packed_b = np.empty(size, np.float32), np.empty(size, np.int16)
-        _pack_panels(y, blocks, length, ZERO_EXPONENT, rule.emin_b, *packed_b, kinds_b)
+        pack_b = panels_packer(y, model.b, blocks, length, ZERO_EXPONENT, rule.emin_b, *packed_b, kinds_b)
         kernel, flat = kernels.TWO_STEP[length, self.parts], c.reshape(-1)
 
-        def run(row0: int, row1: int, panel0: int, panel1: int) -> None:
-            kernel(*packed_a, kinds_a, rows, *packed_b, kinds_b, flat, columns, row0, row1, panel0, panel1, rule)
+        def run(*part: int) -> None:
+            kernel(*packed_a, kinds_a, rows, *packed_b, kinds_b, flat, columns, *part, rule)
 
-        if rows >= columns:
-            engine.share(lambda p, q: run(p, q, 0, panels), rows, x.size * columns)
-        else:
-            engine.share(lambda p, q: run(0, rows, p, q), panels, x.size * columns)
+        shared(pack_a, pack_b, run, rows, k, columns)
 
     def on_device(self, model: Model) -> OnDevice:
         return OnDevice.of_ieee(("terms.h", "two_steps.h", "chains.h"), model, PARTS=self.parts)
