@@ -7,6 +7,7 @@ in the order in which gloo adds them.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -27,7 +29,12 @@ from fplab.parallel import gloo
 from fplab.training import Adam8bit, AdamW, AmaxScaling
 
 STEPS, BATCH, WIDTH, MICRO = 3, 16, 32, 4
-WHATS = ("plain", "emulate", "scaled", "watch", "formats", "optimizer", "8-bit")
+RECIPES = {  # a stage of a pipeline would keep the last of its own layers high
+    "mxfp8": ("B200", recipes.mxfp8()), "nvfp4": ("B200", recipes.nvfp4(keep_last=0.0)),
+    "nearest": ("B200", recipes.nvfp4(keep_last=0.0, disable_stochastic_rounding=True)),
+    "delayed": ("H100", recipes.fp8_delayed(amax_history_len=2)),
+}  # fmt: skip
+WHATS = ("plain", "emulate", "scaled", "watch", "formats", "optimizer", "8-bit", *RECIPES)
 Found = dict[str, Any]
 
 
@@ -59,21 +66,31 @@ def optimizer_of(what: str, net: nn.Module) -> Any:
     return torch.optim.SGD(net.parameters(), 0.125)
 
 
-def block(what: str, net: nn.Module, scaling: AmaxScaling) -> Any:
+def scales_of(what: str, shared: bool = True) -> Any:
+    """What a run remembers from step to step: the emulation itself of a recipe. ``shared``: over the ranks."""
+    if what not in RECIPES:
+        return AmaxScaling()
+    gpu, recipe = RECIPES[what]
+    return emulate(gpu, recipe=replace(recipe, reduce_amax=shared))
+
+
+def block(what: str, net: nn.Module, scales: Any) -> Any:
     """The lab's part of a step; without "plain" and "watch" every step is in a GPU's bits too."""
+    if what in RECIPES:
+        return scales
     if what == "formats":
         return formats(net, weights="e4m3", activations="bf16")
     if what == "scaled":
-        return emulate("H100", "e4m3", gradients="e5m2", scaling=scaling)
+        return emulate("H100", "e4m3", gradients="e5m2", scaling=scales)
     return nullcontext() if what in ("plain", "watch") else emulate("H100")
 
 
-def step(net: nn.Module, what: str, scaling: AmaxScaling, x: torch.Tensor) -> torch.Tensor:
-    with block(what, net, scaling):
+def step(net: nn.Module, what: str, scales: Any, x: torch.Tensor) -> torch.Tensor:
+    with block(what, net, scales):
         if hasattr(net, "schedule"):
             return in_a_stage(net.schedule, x)
         loss = net(x).square().mean()
-        loss.backward()
+        torch.autograd.backward(loss)  # after loss.backward() a recipe begins its next step, before ranks are together
     return loss.detach()
 
 
@@ -86,12 +103,13 @@ def in_a_stage(schedule: ScheduleGPipe, x: torch.Tensor) -> torch.Tensor:
 
 
 def train(net: nn.Module, what: str, own: Callable[[torch.Tensor], torch.Tensor]) -> Found:
-    optimizer, scaling, losses, said = optimizer_of(what, net), AmaxScaling(), [], ""
+    staged = hasattr(net, "schedule")  # the ranks have layers of their own, and no scales in common
+    optimizer, scales, losses, said = optimizer_of(what, net), scales_of(what, not staged), [], ""
     with watch(net, optimizer) if what == "watch" else nullcontext() as session:
         for batch in batches():
-            losses.append(step(net, what, scaling, own(batch)))
-            if what == "scaled" and not hasattr(net, "schedule"):  # whose ranks have layers of their own
-                scaling.synchronize()
+            losses.append(step(net, what, scales, own(batch)))
+            if what == "scaled" and not staged:
+                scales.synchronize()
             optimizer.step()
             optimizer.zero_grad()
     if session is not None:
@@ -110,14 +128,14 @@ def alone(strategy: str, what: str, ranks: int) -> Found:
     """What rank 0 has after the steps, computed in one process."""
     net = network()
     optimizer, losses = optimizer_of(what, net), []
-    scalings = [AmaxScaling() for _ in range(ranks)]
+    scales = [scales_of(what) for _ in range(ranks)]
     for batch in batches():
         each = []
         for rank in range(ranks):
-            losses.append(step(net, what, scalings[rank], part(batch, rank, ranks)))
+            losses.append(step(net, what, scales[rank], part(batch, rank, ranks)))
             each.append([p.grad.clone() / ranks for p in net.parameters()])
             net.zero_grad()
-        together(scalings)
+        together(scales)
         total = in_shards(each) if strategy == "fsdp2" else in_one_buffer(each, len(losses) > ranks)
         for p, gradient in zip(net.parameters(), total, strict=True):
             p.grad = gradient
@@ -126,12 +144,19 @@ def alone(strategy: str, what: str, ranks: int) -> Found:
     return {"losses": torch.stack(losses[::ranks]), "weights": [p.detach() for p in net.parameters()]}
 
 
-def together(scalings: list[AmaxScaling]) -> None:
-    """As ``synchronize`` does it."""
-    for role in scalings[0]._seen:
-        largest = max(scaling._seen[role][-1] for scaling in scalings)
-        for scaling in scalings:
-            scaling._seen[role][-1] = largest
+def together(scales: list[Any]) -> None:
+    """As ``synchronize`` does it, and a recipe's next step."""
+    if isinstance(scales[0], AmaxScaling):
+        for role in scales[0]._seen:
+            largest = max(one._seen[role][-1] for one in scales)
+            for one in scales:
+                one._seen[role][-1] = largest
+        return
+    pending = [one.amaxes._pending for one in scales]
+    for role in pending[0]:
+        largest = max(one[role] for one in pending)
+        for one in pending:
+            one[role] = largest
 
 
 def in_one_buffer(each: list[list[torch.Tensor]], rebuilt: bool) -> list[torch.Tensor]:
@@ -182,16 +207,17 @@ def in_slices(what: str, ranks: int) -> Found:
                second.chunk(ranks, 1)[r].contiguous())] for r in range(ranks)]  # fmt: skip
     end = last.clone().requires_grad_()
     holder = nn.ParameterList([nn.Parameter(t) for part in slices for t in part] + [nn.Parameter(end)])
-    optimizer, losses = optimizer_of(what, holder), []
+    optimizer, losses, scales = optimizer_of(what, holder), [], [scales_of(what) for _ in range(ranks)]
     for x in batches():
-        with block(what, net, AmaxScaling()):
-            parts = []
-            for r in range(ranks):
-                a, b, c = (holder[3 * r + i] for i in range(3))
+        parts = []
+        for r in range(ranks):
+            a, b, c = (holder[3 * r + i] for i in range(3))
+            with block(what, net, scales[r]):
                 hidden = nn.functional.gelu(nn.functional.linear(x, a, b))
                 parts.append(torch.addmm(holder[3 * ranks] / ranks, hidden, c.T))  # DTensor gives each rank its share
-            loss = _Summed.apply(*parts).square().mean()
-            loss.backward()
+        loss = _Summed.apply(*parts).square().mean()
+        loss.backward()
+        together(scales)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
@@ -202,9 +228,9 @@ def in_slices(what: str, ranks: int) -> Found:
 def in_parts(what: str) -> Found:
     """A pipeline in one process: the parts of a batch go forward one after the other, then backward."""
     net = nn.Sequential(*(layer for stage in stages() for layer in stage))
-    optimizer, scaling, losses = optimizer_of(what, net), AmaxScaling(), []
+    optimizer, scales, losses = optimizer_of(what, net), scales_of(what), []
     for batch in batches():
-        with block(what, net, scaling):
+        with block(what, net, scales):
             each = [net(x).square().mean() for x in batch.chunk(MICRO)]
             for loss in each:
                 torch.autograd.backward(loss)
@@ -304,6 +330,64 @@ def resumed(ranks: int, folder: str) -> dict[str, Any]:
     return found
 
 
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda p: Adam8bit(p, 1e-2, min_8bit_size=0, block=8),
+    "ragged": lambda p: Adam8bit(p, 1e-2, min_8bit_size=0, block=48),  # no part is whole blocks
+    "formats": lambda p: AdamW(p, 1e-2, weights="bf16", update="kahan"),
+    "master": lambda p: AdamW(p, 1e-2, weights="bf16", update="master"),
+}
+
+
+def loaded(net: nn.Module, optimizer: Any, where: str) -> Found:
+    """A network and its optimizer with what a checkpoint holds."""
+    state = {"model": net.state_dict(), "optimizer": get_optimizer_state_dict(net, optimizer)}
+    checkpoint.load(state, checkpoint_id=where)
+    net.load_state_dict(state["model"])
+    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+    return states_of(optimizer)
+
+
+def states_of(optimizer: Any) -> Found:
+    """The parameters and states, whole."""
+    held = {str(i): p for i, p in enumerate(optimizer.param_groups[0]["params"])}
+    held |= {f"{i} {name}": x for i, one in optimizer.state_dict()["state"].items() for name, x in one.items()}
+    whole = {name: x.full_tensor() if isinstance(x, DTensor) else torch.as_tensor(x) for name, x in held.items()}
+    return {name: x.detach().clone() for name, x in whole.items()}
+
+
+def kept(ranks: int, folder: str) -> Found:
+    """Optimizers' states through checkpoints: two ranks save and load, four load what two saved."""
+    found: Found = {}
+    for name, make in OPTIMIZERS.items():
+
+        def begin(make: Any = make) -> tuple[nn.Module, Any]:
+            net = spread("fsdp2", ranks)
+            return net, make(net.parameters())
+
+        def go(net: nn.Module, optimizer: Any, batch: torch.Tensor) -> Found:
+            net(part(batch, dist.get_rank(), ranks)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return states_of(optimizer)
+
+        where = f"{folder}/{name}"
+        if ranks == 2:
+            run = begin()
+            found[name] = go(*run, batches()[0])
+            state = {"model": run[0].state_dict(), "optimizer": get_optimizer_state_dict(*run)}
+            checkpoint.save(state, checkpoint_id=where)
+            found[f"{name}, on"] = go(*run, batches()[1])
+            run = begin()
+            found[f"{name}, loaded"] = loaded(*run, where)
+            found[f"{name}, loaded, on"] = go(*run, batches()[1])
+        else:
+            try:
+                found[name] = loaded(*begin(), where)
+            except checkpoint.CheckpointException as error:
+                found[name] = str(error)
+    return found
+
+
 def main(folder: str, strategy: str) -> dict[str, Any]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
@@ -312,5 +396,7 @@ def main(folder: str, strategy: str) -> dict[str, Any]:
 
     if strategy == "checkpoint":
         return resumed(ranks, f"{folder}/{ranks}")
+    if strategy == "states":
+        return kept(ranks, f"{folder}/states")
     found: dict[str, Any] = {what: train(spread(strategy, ranks), what, own) for what in WHATS}
     return of_stages(found) if strategy == "pipeline" else found

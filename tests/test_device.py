@@ -6,6 +6,7 @@ NVRTC compiles the same text for four architectures. No GPU has run it here.
 import itertools
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,8 @@ from fplab.scaled import SCHEMES, Scheme
 from fplab.scaled import oracle as scaled_oracle
 from fplab.tensorcore import Plan, models, oracle, units
 from fplab.tensorcore.units.fma import MultiplyAdds
+
+pytestmark = pytest.mark.usefixtures("unoptimised")
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 FORMATS = [f.name for f in TABLE if f.fits_float32]
@@ -306,8 +309,8 @@ def test_a_watch_counts_tensors_where_they_are(monkeypatch: pytest.MonkeyPatch, 
             assert one.sample.tobytes() == other.sample.tobytes()
 
 
-def kernels() -> list[Any]:
-    """Some roundings and every kind of unit."""
+def kernels() -> Iterable[Any]:
+    """Some roundings and every kind of unit, each source once."""
     made = [rounding._kernel(get(f), options(get(f), m)) for f, m in (("bf16", "rne"), ("e4m3", "stochastic"))]
     blocks = torch.Size([64, 256])
     for name, entry, mode in (
@@ -322,7 +325,7 @@ def kernels() -> list[Any]:
         form = units.of(model).on_device(model)
         assert form
         made.append(products.kernel(model, form, 128 if form.constants.get("WIDENED") == 0 else 0))
-    return made
+    return {kernel.source: kernel for kernel in made}.values()
 
 
 def test_every_kernel_compiles_for_every_architecture_without_a_spill() -> None:

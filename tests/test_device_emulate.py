@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import test_nn_emulate_scaled as low
 import torch
 from torch import nn
 
-from fplab import LabError
+from fplab import LabError, formats
 from fplab.nn import device, emulate
 from fplab.nn.device import products, running
 from fplab.nn.emulation import modes, where
@@ -90,6 +91,76 @@ def test_a_pass_has_the_bits_of_the_cpu(
         assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
+@compiled
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(
+            lambda given=given: low.test_scales_of_tensors(*given)
+            for given in (("H100", True, None), ("L40S", False, 128))
+        ),
+        low.test_scales_of_rows,
+        *(lambda square=square: low.test_scales_of_128(square) for square in ("", "a", "b")),
+        *(lambda names=names: low.test_scales_of_blocks_go_into_the_unit(names) for names in low.MX),
+        *(lambda name=name: low.test_scaled_products_of_groups(name, False, True) for name in ("fp8_row", "nvfp4")),
+        *(
+            lambda name=name: low.test_scaled_products_of_groups(name, True, False)
+            for name in ("fp8_row", "mxfp8_e4m3")
+        ),
+    ],
+)
+def test_scaled_products_have_the_bits_that_they_have_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]
+) -> None:
+    """torch's own, ``_scaled_mm`` and its kin: what their tests demand of the CPU they demand here."""
+    launched, run = [], running.run
+    monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(running, "run", lambda kernel, *given: (launched.append(kernel.entry), run(kernel, *given)))
+    call()
+    assert "matmul" in launched
+
+
+def attended(name: str, dtype: torch.dtype, causal: bool, masked: bool) -> list[torch.Tensor]:
+    """The output and gradients of attention by a kernel of torch's, with heads that share keys; "cpu": the CPU's."""
+    draw = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, heads, n, 8, generator=draw).to(dtype) for heads, n in ((4, 9), (2, 7), (2, 7)))
+    mask = torch.randn(2, 4, 9, 7, generator=draw).to(dtype) if masked else None
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    ops, bias, by = torch.ops.aten, () if name == "flash" else (mask, True), {"is_causal": causal, "scale": 0.3}
+    with emulate("H100"):
+        if name == "cpu":
+            out = ops._scaled_dot_product_flash_attention_for_cpu(*inputs, attn_mask=mask, **by)[0]
+        else:
+            out = getattr(ops, f"_scaled_dot_product_{name}_attention")(*inputs, *bias, **by)[0]
+        (out.float() * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum().backward()
+    return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "causal", "masked"),
+    [("flash", False, False), ("flash", True, False), ("efficient", True, False), ("efficient", False, True),
+     ("cudnn", False, True), ("cudnn", True, False)],
+)  # fmt: skip
+def test_fused_attention_has_the_bits_of_the_cpus(
+    monkeypatch: pytest.MonkeyPatch, name: str, causal: bool, masked: bool, dtype: torch.dtype
+) -> None:
+    here = attended("cpu", dtype, causal, masked)
+    monkeypatch.setattr(running, "takes", lambda tensor: True)
+    there = attended(name, dtype, causal, masked)
+    assert len(here) == 4
+    assert all(map(torch.equal, here, there))
+
+
+def test_the_gradient_of_a_mask_in_a_kernel_is_refused() -> None:
+    x, mask = torch.ones(1, 1, 8, 8, requires_grad=True), torch.zeros(1, 1, 8, 8, requires_grad=True)
+    with emulate("H100"):
+        out = torch.ops.aten._scaled_dot_product_efficient_attention(x, x, x, mask, True)[0]
+        with pytest.raises(LabError, match=r"the gradient of a mask inside one kernel is not emulated; sdpa_kernel"):
+            out.sum().backward()
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """A GPU of tensors without memory, torch's "meta", which do not mix with the CPU's: where each kernel's were."""
@@ -129,6 +200,9 @@ def test_no_tensor_of_a_model_leaves_the_device(launched: list[set[str]], settin
         lambda x: products.multiply(models.get("B200", "mxfp8_e4m3"), x, x.mT, scales=(x[:, :2].int(), x[:2].int())),
         lambda x: where.GPU.epilogue(models.get("H100"), x, x[0], 2.0, 3.0),
         lambda x: where.unscaled(where.GPU, x, 4.0, 0.5),
+        lambda x: where.GPU.values(x.to(torch.uint8), formats.get("e4m3")),
+        lambda x: where.GPU.by_blocks(models.get("H100", "e4m3"), x, x.mT, x[:, :1], x[:1], 128),
+        lambda x: where.GPU.factored(x, [x[:, :1], x[:1]], models.get("H100")),
     ],
 )
 def test_no_tensor_leaves_the_device(launched: list[set[str]], call: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -3,7 +3,8 @@
 Every weight after three steps has the bits that one process computes: gloo adds the ranks' gradients in an order of its
 own, which one process takes as well (:mod:`fplab.parallel.gloo`); tensor parallel also cuts the second layer's k into
 the ranks' parts, and gives each rank its share of the bias. A pipeline adds the gradients of a batch's parts in their
-order, as one process that takes them one after the other.
+order, as one process that takes them one after the other. Under a recipe a rank quantises the parts that it
+holds; what delayed scaling scales by is the largest over the ranks.
 """
 
 from typing import Any
@@ -11,24 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distributed_steps import WHATS, alone, batches, block, in_parts, in_slices, network
+from distributed_steps import OPTIMIZERS, WHATS, alone, batches, block, in_parts, in_slices, loaded, network
 from ranks import on_ranks
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.checkpoint import CheckpointException
 
 from fplab.nn import bits, emulate
 from fplab.training import AmaxScaling
 
 STRATEGIES = ("ddp", "fsdp2", "tensor", "pipeline")
-ALONE = {"tensor": ("plain", "emulate", "optimizer", "8-bit")}  # of which one process computes the bits; else all
+# What one process computes no bits of: stochastic rounding draws by the number of a product in its own process.
+APART = {"tensor": ("watch", "formats", "nvfp4"), "pipeline": ("nvfp4",)}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
     """What rank 0 has, by strategy and number of processes."""
     folder = tmp_path_factory.mktemp("distributed")
-    jobs = [(ranks, str(folder), strategy) for strategy in (*STRATEGIES, "checkpoint") for ranks in (2, 4)]
+    jobs = [(ranks, str(folder), strategy) for strategy in (*STRATEGIES, "checkpoint", "states") for ranks in (2, 4)]
     results = on_ranks("distributed_steps:main", folder, *jobs)
-    return {(strategy, ranks): one for (ranks, _, strategy), one in zip(jobs, results, strict=True)}
+    return {"folder": folder} | {
+        (strategy, ranks): one for (ranks, _, strategy), one in zip(jobs, results, strict=True)
+    }
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -42,7 +47,7 @@ def test_every_strategy_has_the_bits_of_one_process(found: Any, strategy: str, r
     if what == "watch":
         assert "weights" in got["said"]
         assert all(map(torch.equal, got["weights"], run["plain"]["weights"])), "watching changes nothing"
-    if what in ALONE.get(strategy, WHATS):
+    if what not in APART.get(strategy, ()):
         one = {"tensor": lambda: in_slices(what, ranks), "pipeline": lambda: in_parts(what)}
         want = one.get(strategy, lambda: alone(strategy, what, ranks))()
         assert torch.equal(got["losses"], want["losses"])
@@ -62,6 +67,28 @@ def test_scales_go_through_a_distributed_checkpoint(found: Any, ranks: int) -> N
         assert all(map(torch.equal, after[0], whole[0]))
         assert after[1] == whole[1]
         assert not all(map(torch.equal, without[0], whole[0]))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # which is meant
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_states_of_optimizers_go_through_a_distributed_checkpoint(found: Any, name: str) -> None:
+    """Saved by two processes, loaded by two, by four and by one: the same bits, and the next step's too."""
+
+    def same(one: Any, other: Any) -> bool:
+        return one.keys() == other.keys() and all(torch.equal(x, other[key]) for key, x in one.items())
+
+    two, four = found["states", 2], found["states", 4]
+    assert same(two[f"{name}, loaded"], two[name])
+    assert same(two[f"{name}, loaded, on"], two[f"{name}, on"])
+    assert not same(two[f"{name}, on"], two[name])
+    net, where = network(), str(found["folder"] / "states" / name)
+    if name == "ragged":  # blocks that begin where a part does are those of this way of cutting alone
+        with pytest.raises(CheckpointException, match="ize mismatch between saved"):
+            loaded(net, OPTIMIZERS[name](net.parameters()), where)
+        assert "ize mismatch between saved" in four[name]
+        return
+    assert same(loaded(net, OPTIMIZERS[name](net.parameters()), where), two[name])
+    assert same(four[name], two[name])
 
 
 @pytest.mark.parametrize("what", ["emulate", "scaled", "formats"])

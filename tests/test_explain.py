@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch.nn import functional
 from fplab.errors import LabError
 from fplab.nn import Recipe, Way, emulate, explain
 from fplab.nn.explaining.hybrids import Hybrids
+from fplab.nn.explaining.report import LOST
 from fplab.nn.explaining.session import logits
 from fplab.tensorcore import Plan
 
@@ -333,3 +335,22 @@ def test_files_hold_the_numbers_in_full(tmp_path):
 def test_errors_say_what_is_allowed(call, words):
     with pytest.raises(LabError, match=words):
         call()
+
+
+@pytest.mark.parametrize(("weight", "lost", "layers"), [(math.nan, (3, 3), ["0"]), (7e4, (3, 0), ["0", "1"])])
+def test_of_outputs_that_are_not_finite_is_said_why_there_is_no_difference(
+    weight: float, lost: tuple[int, int], layers: list[str], tmp_path: Path
+) -> None:
+    """No ``nan%`` of a layer, and no way is said to have other bits than its user's: a NaN is as any other."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), torch.randn(3, 8)
+    with torch.no_grad():
+        model[1].weight[0] = weight
+    found = explain(model, x, {"gpu": "H100"}, {"gpu": "H100", "inputs": "bf16"}, progress=str)
+    assert found.lost == lost
+    assert (found.faithful, [row.layer for row in found.rows]) == ((True, True), layers)
+    lines = str(found.text).splitlines()
+    assert lines[0] == str(LOST.fill(n=3, a=lost[0], b=lost[1]))
+    assert lines[1].startswith("First differing operation: addmm in 0 (unit: ")
+    assert len(lines) == 2
+    assert found.runs < 2 * len(layers) + 8  # none of what could only be NaN
+    found.save(tmp_path)

@@ -1,4 +1,4 @@
-"""Operands under emulation are rounded by torch's casts; they must be the lab's roundings, wherever those decide."""
+"""FP32 operands under emulation are rounded by packing or by torch's casts: the lab's roundings, where those decide."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ for op in op_db:
     if op.dtypes and not op.name.startswith(("jiterator", "torch._scaled")):  # for CUDA alone
         dtype = torch.float32 if torch.float32 in op.dtypes else min(op.dtypes, key=str)
         grad = op.supports_autograd and dtype == torch.float32
-        samples += [(op, x) for x, _ in zip(op.sample_inputs("cpu", dtype, requires_grad=grad), range(2))]
+        samples += [(op, x) for _, x in zip(range(2), op.sample_inputs("cpu", dtype, requires_grad=grad))]
 with without_kernels():
     for op, x in samples:
         kind, text = "run", op.name
@@ -144,9 +144,11 @@ print(json.dumps(found))
 """
 
 
-def test_torch_s_own_samples_of_its_operators_run_without_a_kernel_of_a_product_or_are_refused() -> None:
+def test_torch_s_own_samples_of_its_operators_run_without_a_kernel_of_a_product_or_are_refused(tmp_path: Path) -> None:
     """Forward and backward; whatever multiplies no matrices must run, so the table of those is not too short."""
-    walk = [sys.executable, "-c", WALK, str(Path(__file__).parent)]
+    file = tmp_path / "walk.py"  # each sample looks up the lines of its stack: those of -c anew, in every folder
+    file.write_text(WALK)
+    walk = [sys.executable, str(file), str(Path(__file__).parent)]
     done = subprocess.run(walk, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -1,6 +1,7 @@
 """torch's low-precision products under ``fplab.nn.emulate``: scaled, in groups, and as torchao trains with them."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -303,14 +304,14 @@ def test_scaled_products_of_groups(name: str, by_k: bool, listed: bool) -> None:
 
 def test_the_fallback_of_transformers_is_a_product_of_groups() -> None:
     """Where it takes no ``_grouped_mm``, transformers has an operation of its own with products inside."""
-    if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
-        torch.library.define(
-            "transformers::grouped_mm_fallback", "(Tensor input, Tensor weight, Tensor offs) -> Tensor"
-        )
-        torch.library.impl("transformers::grouped_mm_fallback", "cpu", lambda x, w, offs: torch.zeros(70, 24))
-    with emulate("H100"):
-        got = torch.ops.transformers.grouped_mm_fallback(X, W, OFFS)
-        assert same(got, functional.grouped_mm(X, W, offs=OFFS))
+    with ExitStack() as undo:  # the library, imported later, defines it itself
+        if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+            library = undo.enter_context(torch.library._scoped_library("transformers", "FRAGMENT"))
+            library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+            library.impl("grouped_mm_fallback", lambda x, w, offs: torch.zeros(70, 24), "CPU")
+        with emulate("H100"):
+            got = torch.ops.transformers.grouped_mm_fallback(X, W, OFFS)
+            assert same(got, functional.grouped_mm(X, W, offs=OFFS))
 
 
 # --- torchao, unmodified ------------------------------------------------------------------------------------------

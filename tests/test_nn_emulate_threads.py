@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +18,7 @@ from torch import nn
 
 from fplab.errors import LabError
 from fplab.nn import emulate
+from fplab.nn.emulation import crowd
 from fplab.training import AmaxScaling
 
 
@@ -99,12 +104,12 @@ def test_each_thread_may_have_a_block_of_its_own(before: ThreadPoolExecutor) -> 
     def second() -> list[torch.Tensor]:
         with emulate("V100"):
             entered.set()
-            left.wait()
+            left.wait(600)
             return passes(PARTS[0])
 
     with emulate("H100"):
         future = before.submit(second)
-        entered.wait()
+        assert entered.wait(600)
         got = passes(PARTS[0])
     left.set()
     assert all(map(same, got, want["H100"]))
@@ -132,3 +137,43 @@ def test_what_depends_on_the_order_of_products_is_refused_in_threads() -> None:
         with pytest.raises(LabError, match=r"addmm in thread 'ThreadPool.*which threads decide anew each time"):
             pool.submit(NET, PARTS[0]).result()
         NET(PARTS[0])
+
+
+def test_every_product_asks_that_torch_s_idle_threads_leave_it_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(crowd, "hold", lambda: asked.append(1))
+    with emulate("H100") as run:
+        passes(PARTS[0])
+    assert len(asked) >= sum(row.count for row in run.report().rows) > 0
+
+
+TEAMS = """
+import json, os, time
+import torch
+from fplab.nn.emulation import crowd
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def until(holds):
+    return any(holds() or time.sleep(0.01) for _ in range(3000))
+
+team = torch.get_num_threads()
+torch.zeros(team << 16).add_(1)  # torch's own team is there
+alone = threads()
+there = until(lambda: crowd.hold() or threads() == alone + team)
+print(json.dumps([crowd._spins(), team, there, until(lambda: threads() == alone and not crowd.held())]))
+"""
+
+
+def test_where_there_are_products_is_a_second_team_which_goes_after_them() -> None:
+    """GNU OpenMP's idle threads hardly spin where it knows of more threads than cores."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    found = subprocess.run(
+        [sys.executable, "-c", TEAMS], env=kept, check=True, capture_output=True, text=True, timeout=600
+    )
+    spins, team, there, gone = json.loads(found.stdout)
+    if not spins or team == 1:
+        pytest.skip("torch's threads are not GNU OpenMP's, or one alone")
+    assert there
+    assert gone

@@ -279,7 +279,12 @@ def test_words_of_errors_and_of_nothing():
         shadow("fp80")
     with shadow() as s:
         x = torch.ones(3) + torch.ones(3)
-    assert str(s.report()).startswith("No error was born: every result is exact.\nNo backward() in the block")
+    alike = "No error was born: no finite result differs from its companion."
+    assert str(s.report()).startswith(f"{alike}\nNo backward() in the block")
+    for run in (torch.full((3,), torch.inf), torch.full((3,), 0.1, dtype=torch.float64)):  # nothing exact is claimed
+        with shadow() as other:
+            run / 3 - run
+        assert str(other.report()).startswith(alike)
     assert same(s.exact(x), x.double())
     with pytest.raises(LabError, match=r"exact: a Tensor of torch\.int64 has no companion"):
         s.exact(torch.arange(3))

@@ -18,7 +18,7 @@ from torch.nn import functional
 import fplab
 from fplab.errors import LabError
 from fplab.nn import Recipe, emulate, survey
-from fplab.nn.recipes import fp8_current
+from fplab.nn.recipes import fp8_current, nvfp4
 from fplab.nn.surveying import assigning
 from fplab.nn.surveying.measuring import width
 
@@ -204,9 +204,20 @@ def test_tries_again_with_less_until_it_keeps():
     assert [(t.loss, t.cost, t.within) for t in trials] == [(9.0, 8.0, False), (5.0, 12.0, False), (0.5, 16.0, True)]
 
 
+def test_where_the_loss_is_least_its_change_is_above_the_first_order():
+    torch.manual_seed(0)
+    net, batch = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(32, 16)
+    least = net(batch).detach()
+    one = survey(net, batch, lambda net, x: (net(x) - least).square().mean(), ["e4m3"], progress=str)
+    assert one.recommended.loss > one.recommended.predicted
+    said = f"{one.recommended.loss:.2e} as run, by {one.recommended.predicted:.2e} to first order"
+    assert said in " ".join(str(one).split())
+
+
 def test_what_a_choice_costs():
     assert [width(Recipe("x", high=f)) for f in ("bf16", "e4m3")] == [16, 8]
     assert width(fp8_current()) == 8
+    assert width(nvfp4()) == 4  # with the scales of blocks it would be 4.5
 
 
 def test_files_hold_the_numbers_in_full(found, tmp_path):
@@ -244,6 +255,9 @@ def test_files_hold_the_numbers_in_full(found, tmp_path):
         (lambda: survey(model(), batches(1), loss, cosine=1.0), "cosine=1.0 is not possible; allowed: 0 and"),
         (lambda: survey(model(), batches(1), loss, ["fp31"]), "unknown format 'fp31'"),
         (lambda: survey(model(), batches(1), loss, [], ["nvfp4"]), "has no unit"),
+        (lambda: survey(model(), batches(1), loss, "fp31"), "unknown format 'fp31'"),
+        (lambda: survey(model().requires_grad_(False), batches(1), loss, ["bf16"], progress=said.append),
+         "loss gave a tensor without a gradient; a survey runs backward, too: some parameter must need one"),
         (lambda: survey(model(), batches(1), lambda m, b: m(b[0]), ["bf16"], progress=said.append),
          r"loss gave a tensor of shape \(16, 5\); it must give a tensor of one number"),
     ],

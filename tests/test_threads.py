@@ -3,8 +3,12 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
+
+from fplab import set_num_threads
+from fplab.threads import SMALLEST_SHARE, split
 
 FORKED = """
 import os, warnings
@@ -34,3 +38,23 @@ def test_a_child_that_is_forked_after_a_threaded_call_computes() -> None:
         if running.poll() is None:
             os.killpg(running.pid, 9)
     assert out == "0 True\n"
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_share_that_fails_is_waited_for_and_raised(bad: int) -> None:
+    done: list[int] = []
+
+    def work(start: int, stop: int) -> None:
+        number = start // SMALLEST_SHARE
+        if number == bad:
+            raise ValueError(number)
+        time.sleep(0.2)
+        done.append(number)
+
+    set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match=str(bad)):
+            split(work, 2 * SMALLEST_SHARE)
+    finally:
+        set_num_threads(None)
+    assert done == [1 - bad]

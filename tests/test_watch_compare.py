@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,8 @@ from watched import run
 from fplab import training
 from fplab.errors import LabError
 from fplab.nn import watch
-from fplab.training.loop import one_thread
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_two_equal_runs_do_not_part():

@@ -158,7 +158,7 @@ def test_an_empty_histogram_and_an_unwatched_format():
         tables.Tables([formats.get("bf16")]).fates(table, formats.get("fp16"))
 
 
-@pytest.mark.parametrize("name", ["fp32", "fp64", "e8m0"])
+@pytest.mark.parametrize("name", ["fp32", "fp64", "e8m0", formats.Format("wider", 9, 8)], ids=str)
 def test_a_format_that_cannot_replace_fp32_is_refused(name):
     with pytest.raises(LabError, match=rf"{name} is no candidate to replace FP32\. Allowed: tf32, bf16, fp16, "):
         tables.candidate(name)

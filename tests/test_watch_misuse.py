@@ -51,6 +51,15 @@ def test_an_optimizer_of_another_model():
         watch(mlp(), torch.optim.SGD(mlp().parameters(), 0.1))
 
 
+def test_a_scheduler_is_no_optimizer_and_one_format_is_a_list_of_one():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(LabError, match="optimizer is a StepLR, a scheduler; pass its optimizer"):
+        watch(model, torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    assert watch(model, optimizer, formats="fp16").formats == watch(model, optimizer, formats=["fp16"]).formats
+    assert watch(model, optimizer, formats=torch.float16).formats == watch(model, optimizer, formats=["fp16"]).formats
+
+
 def test_a_watch_inside_a_watch_and_one_used_twice():
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -1,7 +1,6 @@
 """What a watch names where a run broke outside the optimizer: a weight, a buffer, a function between the layers."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,15 +8,11 @@ from torch import nn
 from watched import unbroken
 
 from fplab.nn import watch
-from fplab.training.loop import one_thread
 
 Tensor = torch.Tensor
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Scaled(nn.Module):

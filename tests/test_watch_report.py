@@ -1,9 +1,10 @@
 """What a watch says of real runs: where one broke, which loss scale one needs, what must stay FP32, where two part."""
 
+import copy
 import itertools
 import math
+import pickle
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,11 @@ from fplab.draw import style
 from fplab.draw import watch as drawing
 from fplab.nn import watch
 from fplab.nn.watching import advice, report
-from fplab.training.loop import one_thread
 
 Tensor = torch.Tensor
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +318,12 @@ def test_a_scaler_of_one_s_own_and_a_scale_that_is_no_power_of_two():
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
+def test_a_report_is_kept_and_copied(plain):
+    report = plain.report()
+    for kept in (pickle.loads(pickle.dumps(report)), copy.deepcopy(report)):
+        assert str(kept) == str(report)
+
+
 def test_the_report_says_what_must_stay_fp32(plain):
     found = plain.report()
     lost = plain.lost()
@@ -387,7 +390,7 @@ def test_choices_are_the_first_of_their_width_that_keep_within_the_limits(plain)
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_figure_has_a_panel_for_every_kind(plain, theme, tmp_path):
-    figure = plain.report().figure(theme)
+    figure = pickle.loads(pickle.dumps(plain.report())).figure(theme)  # a report is kept without the model
     style.save(figure, tmp_path / "watch.png", theme)
     titles = {ax.get_title(loc="left") for ax in figure.axes}
     assert set(plain.kinds) <= titles

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,15 +11,11 @@ from torch import nn
 import fplab
 from fplab.nn import watch
 from fplab.nn.watching import advice, tables
-from fplab.training.loop import one_thread
 
 Tensor = torch.Tensor
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Attention(nn.Module):

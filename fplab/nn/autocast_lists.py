@@ -12,6 +12,8 @@ interpolations.
 """
 
 import enum
+import tomllib
+from pathlib import Path
 
 
 class Rule(enum.Enum):
@@ -25,29 +27,6 @@ class Rule(enum.Enum):
     REFUSED = "refused"
 
 
-LOWER = """
-    _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
-    conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
-    einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
-    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
-    scaled_dot_product_attention
-"""
-FP32 = """
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
-    pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm
-    nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss
-    kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
-    triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
-    upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
-    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-    upsample_bicubic2d _upsample_bicubic2d_aa
-"""
-FP32_DTYPE = """
-    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-    linalg_matrix_norm.str_ord sum sum.dim_IntList
-"""
-WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
-REFUSED = "binary_cross_entropy"
 FP32_FROM_2_15 = "linalg_matrix_sqrth"  # beside RULES, as older torches lack it
 
 # norm(x, p) and norm(x, p, dim, keepdim) take no dtype; these overloads of norm do.
@@ -57,17 +36,14 @@ WITH_DTYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm
 # the CPU the same call takes other ways inside, so here the rule is the layer's.
 RECURRENT = "lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input rnn_relu.data"
 
+_LISTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 RULES: dict[str, Rule] = {
     **dict.fromkeys(RECURRENT.split(), Rule.LOWER),
-    **dict.fromkeys(LOWER.split(), Rule.LOWER),
-    **dict.fromkeys(FP32.split(), Rule.FP32),
-    **dict.fromkeys(FP32_DTYPE.split(), Rule.FP32_DTYPE),
+    **{name: Rule[rule] for rule, names in _LISTS.items() for name in names.split()},
     **dict.fromkeys(WITH_DTYPE, Rule.FP32_OVERLOAD),
-    **dict.fromkeys(WIDEST.split(), Rule.WIDEST),
-    **dict.fromkeys(REFUSED.split(), Rule.REFUSED),
 }
 
-# Operations of the first list that are one product (or sum of products), or one formula; the others are made of these.
+# Those of ``LOWER`` that are one product (or sum of products), or one formula; the others are made of these.
 SINGLE = frozenset(
     {
         "_convolution", "_convolution.deprecated", "convolution", "conv_tbc", "prelu", "addmm", "addmv", "addr", "mm",

@@ -63,6 +63,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return held
 
 
+def memory(tensor: torch.Tensor) -> Array:
+    """A dense tensor of the CPU's, of a dtype of numpy's and with elements, as an array on the same memory."""
+    return np.asarray(_Memory(tensor))
+
+
 def array(tensor: torch.Tensor) -> Array:
     """A tensor of a dtype of numpy's as an array on the same memory, copied first if it is not on the CPU.
 
@@ -70,11 +75,11 @@ def array(tensor: torch.Tensor) -> Array:
     Of a DTensor it is the part that this process holds.
     """
     plain = local(tensor).detach().cpu()
-    memory = type(plain).__torch_dispatch__ is _TENSOR and plain.layout == torch.strided and plain.numel()
-    if not memory or plain.is_neg() or plain.dtype not in _PLAIN:
+    dense = type(plain).__torch_dispatch__ is _TENSOR and plain.layout == torch.strided and plain.numel()
+    if not dense or plain.is_neg() or plain.dtype not in _PLAIN:
         found: Array = plain.resolve_neg().numpy()
         return found
-    return np.asarray(_Memory(plain))
+    return memory(plain)
 
 
 def values(tensor: torch.Tensor) -> Array:

@@ -86,7 +86,8 @@ class Recipe:
     ``activations``: products without a weight, as attention's two; None leaves them high. ``high``: the format of FP32
     operands in what stays high (tensors of 16 bits take their own unit). ``keep``, ``keep_types``: layers that stay
     high, with all inside them, by names or patterns and by type; ``keep_last``: the last share of the layers that have
-    weights to multiply by, rounded. ``output``: a format that results are rounded to; None is their dtype.
+    weights to multiply by, rounded: 0.15 of three is none. ``output``: a format that results are rounded to; None is
+    their dtype.
 
     ``amax_history_len``: 0 scales whole tensors by their own largest magnitude; else by that of so many earlier steps
     ("delayed"), by ``amax_compute_algo``, "max" or "most_recent", times 2**``margin``. The amax of a role without
@@ -172,8 +173,9 @@ def nvfp4(
 
     Blocks of 16 and a scale of the tensor; weights in 16 x 16, so that both their uses have one value
     (``disable_2d_quantization``: along K alone); gradients rounded stochastically; the weight gradient after a random
-    Hadamard transform; the last ``keep_last`` of the layers in BF16. ``four_over_six``: "none", "weights",
-    "activations" (gradients are none) or "all": blocks choose between two scales. ``variant``: "te" or "torchao".
+    Hadamard transform; the last ``keep_last`` of the layers, rounded (of three none, of four one), in BF16.
+    ``four_over_six``: "none", "weights", "activations" (gradients are none) or "all": blocks choose between two scales.
+    ``variant``: "te" or "torchao".
     """
     choices = ("none", "weights", "activations", "all")
     if four_over_six not in choices:

@@ -28,7 +28,6 @@ DEVICE void add(u32 *at, u32 value) { atomicAdd(at, value); }
 #define SHARED __shared__
 #define PHASES(count) for (int phase = 0; phase < count; phase++, __syncthreads())
 #else
-#include <cmath>
 #include <cstring>
 #include <utility>
 #define DEVICE static inline
@@ -42,8 +41,8 @@ DEVICE int leading_zeros(u64 m) { return m ? __builtin_clzll(m) : 64; }
 DEVICE float times(float x, float y) { return x * y; }
 DEVICE float plus(float x, float y) { return x + y; }
 DEVICE float over(float x, float y) { return x / y; }
-DEVICE float fused(float x, float y, float z) { return std::fma(x, y, z); }
-DEVICE double fused(double x, double y, double z) { return std::fma(x, y, z); }
+DEVICE float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }  // <cmath> is half of a compilation
+DEVICE double fused(double x, double y, double z) { return __builtin_fma(x, y, z); }
 DEVICE double as_double(u64 b) { double x; std::memcpy(&x, &b, 8); return x; }
 DEVICE int truncated(float x) { return (int)x; }
 DEVICE u32 truncated_up(float x) { return (u32)x; }

@@ -9,7 +9,7 @@ const u32 MOST = 0x7F7FFFFFu, LEAST_NORMAL = 0x00800000u;
 
 struct Run { u64 at; u32 block; int count; };
 
-DEVICE int width_of(int k) { return WIDE ? WIDE : k; }
+DEVICE int width_of(int k) { return WIDE ? WIDE : larger(k, 1); }
 DEVICE int parts(int size, int part) { return size / part + (size % part != 0); }
 
 // Element runs of a matrix of rows of k; blocks of several rows do not reach beyond `height` of them.

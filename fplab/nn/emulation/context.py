@@ -81,8 +81,7 @@ def emulate(
     """Compute every matrix product of torch in a GPU's bits, forward and backward, within a ``with`` block.
 
     Of tensors on the CPU; of CUDA tensors on their device, by :mod:`fplab.nn.device`, whose kernels no GPU has run yet.
-    There torch's own scaled products and its fused attention are refused (``sdpa_kernel(SDPBackend.MATH)`` takes that
-    apart), and a NaN that torch casts to a narrower dtype has torch's bits.
+    There a NaN that torch casts to a narrower dtype, or adds a bias to, has torch's bits.
 
     A ``backward()`` after the block still computes what the block recorded in those bits: a plain backward pass, one
     through ``torch.utils.checkpoint``, and second derivatives. Everything that is not a product stays torch's own.
@@ -101,7 +100,9 @@ def emulate(
     operand of each product of a layer is quantised; ``inputs`` is then the format of what stays high. Weights are told
     by being parameters, or made of them alone. The state of delayed scaling, and the step that stochastic rounding
     draws by, are in :meth:`Emulation.state_dict`; ``torch.distributed.checkpoint`` takes an emulation as it is, under a
-    name of each rank's own. In a pipeline, whose ranks have layers of their own, a recipe needs ``reduce_amax=False``.
+    name of each rank's own. In a pipeline, whose ranks have layers of their own, a recipe needs ``reduce_amax=False``,
+    and ``keep_last`` counts the stage's; there and in tensor parallel stochastic rounding draws by the number of a
+    product in its own process.
     ``layers``: a recipe or a plan for layers by their path in the model, or by a pattern of it,
     ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so keeps nothing high.
     ``plan``: the order of k (:class:`fplab.tensorcore.Plan`, or a rule for it by the rows of each product,

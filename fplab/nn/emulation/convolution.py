@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch._prims_common import suggest_memory_format
 
 from ...errors import LabError
+from ...tensorcore import direct
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
+from .report import Shape
 
 Tensor = torch.Tensor
 Ints = Sequence[int]
@@ -55,15 +58,10 @@ def forward(
     if transposed:
         extra = tuple(output_padding) * (dims if len(output_padding) == 1 else 1)
         sizes = _transposed_sizes(x, weight, geometry, extra)
-        result = _spread_product(products, x, weight, geometry, sizes, flags)
+        result = _spread_product(products, x, weight, geometry, sizes, flags, bias)
     else:
-        result = _patch_product(products, x, weight, geometry, flags)
-    if bias is not None:
-        shaped = bias.reshape(groups, 1, -1)
-        result = products.with_addend(result, shaped, 1.0, 1.0)
-    kernel = tuple(weight.shape[2:])
-    places = sizes if transposed else _places(x.shape[2:], kernel, geometry)
-    return _laid_out(products.stored(_as_images(result, x.shape[0], places), x.dtype), x, weight)
+        result = _patch_product(products, x, weight, geometry, flags, bias=bias)
+    return _laid_out(products.stored(result, x.dtype), x, weight)
 
 
 def backward(
@@ -77,10 +75,10 @@ def backward(
     if output_mask[0]:
         sizes, flags = tuple(x.shape[2:]), (GRADIENT, WEIGHT)
         if transposed:
-            flat = _patch_product(products, gradient, weight, geometry, flags, sizes)
+            found = _patch_product(products, gradient, weight, geometry, flags, sizes)
         else:
-            flat = _spread_product(products, gradient, weight, geometry, sizes, flags)
-        grads[0] = _laid_out(products.stored(_as_images(flat, x.shape[0], sizes), x.dtype), x, weight)
+            found = _spread_product(products, gradient, weight, geometry, sizes, flags)
+        grads[0] = _laid_out(products.stored(found, x.dtype), x, weight)
     if output_mask[1]:
         over, by, flags = (gradient, x, (GRADIENT, INPUT)) if transposed else (x, gradient, (INPUT, GRADIENT))
         grad_w = products.stored(_weight_product(products, over, by, weight, geometry, flags), weight.dtype)
@@ -150,33 +148,56 @@ def _padded(x: Tensor, before: Ints, after: Ints) -> Tensor:
 
 
 def _patch_product(
-    products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[str, str], places: Ints | None = None
-) -> Tensor:
-    """(groups, N * places, C_out / groups): a convolution as a product; ``places``: the first so many, None is all."""
+    products: Products, x: Tensor, weight: Tensor, g: Geometry, flags: tuple[str, str], places: Ints | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """(N, C_out, ...): a convolution as a product; ``places``: the first so many, None is all."""
     kernel = tuple(weight.shape[2:])
     places = places or _places(x.shape[2:], kernel, g)
-    patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
     outs, taken = weight.shape[0] // g.groups, math.prod(weight.shape[1:])
     columns = weight.reshape(g.groups, outs, taken).transpose(1, 2)
-    return products(patches, columns, x.dtype, flags)
+    return _images(products, x, columns, kernel, g, (g.padding, g.padding), places, flags, bias)
 
 
 def _spread_product(
-    products: Products, x: Tensor, weight: Tensor, g: Geometry, sizes: Ints, flags: tuple[str, str]
-) -> Tensor:
-    """(groups, N * places, C_out / groups) of a transposed convolution whose result has ``sizes``."""
+    products: Products, x: Tensor, weight: Tensor, g: Geometry, sizes: Ints, flags: tuple[str, str],
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """(N, C_out, ...) of a transposed convolution whose result has ``sizes``."""
     kernel, dims = tuple(weight.shape[2:]), weight.dim() - 2
     spread = _with_gaps(x, g.stride)
     before = [step * (k - 1) - pad for step, k, pad in zip(g.dilation, kernel, g.padding, strict=True)]
     ends = zip(sizes, spread.shape[2:], before, g.dilation, kernel, strict=True)
     after = [size + step * (k - 1) - n - left for size, n, left, step, k in ends]
     plain = Geometry((1,) * dims, (0,) * dims, g.dilation, g.groups)
-    patches = _patches(_padded(spread, before, after), kernel, sizes, plain)
     flipped = weight.flip(list(range(2, 2 + dims)))
     inner = weight.shape[0] // g.groups
     outs, area = weight.shape[1], math.prod(kernel)
     columns = flipped.reshape(g.groups, inner, outs, area).transpose(2, 3)  # group, in, place, out
-    return products(patches, columns.reshape(g.groups, inner * area, outs), x.dtype, flags)
+    columns = columns.reshape(g.groups, inner * area, outs)
+    return _images(products, spread, columns, kernel, plain, (before, after), sizes, flags, bias)
+
+
+def _images(
+    products: Products, x: Tensor, columns: Tensor, kernel: Ints, g: Geometry, pads: tuple[Ints, Ints], places: Ints,
+    flags: tuple[str, str], bias: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """(N, C_out, *places) of patches of x, padded by ``pads``, by columns (groups, K, C_out / groups), and the bias."""
+    n, (_, taken, outs) = x.shape[0], columns.shape
+    sizes = [size + sum(pad) for size, *pad in zip(x.shape[2:], *pads, strict=True)]
+    if outs <= direct.FEW and min(map(min, pads)) >= 0 and direct.fills(sizes, places):
+        work = partial(direct.convolution, kernel=kernel, before=pads[0], sizes=sizes, stride=g.stride,
+                       dilation=g.dilation, places=places)  # fmt: skip
+        shape = Shape(g.groups, n * math.prod(places), taken, outs)
+        found = products.direct(x.contiguous(), columns.transpose(1, 2).contiguous(), x.dtype, shape, work)
+        if found is not None:
+            shaped = None if bias is None else bias.reshape(-1, *(1 for _ in places))
+            return products.with_addend(found, shaped, 1.0, 1.0)
+    patches = _patches(_padded(x, *pads), kernel, places, g)
+    flat = products(patches, columns, x.dtype, flags)
+    if bias is not None:
+        flat = products.with_addend(flat, bias.reshape(g.groups, 1, -1), 1.0, 1.0)
+    return _as_images(flat, n, places)
 
 
 def _with_gaps(x: Tensor, stride: Ints) -> Tensor:
@@ -195,10 +216,28 @@ def _weight_product(
 ) -> Tensor:
     """The gradient of the weights: k is image and place. ``x``: what the kernel walks over, ``by``: where it stands."""
     kernel, places = tuple(weight.shape[2:]), tuple(by.shape[2:])
+    outs, area = by.shape[1] // g.groups, math.prod(places)
+    if g.groups >= direct.MANY and outs <= direct.FEW:
+        sizes = [size + 2 * pad for size, pad in zip(x.shape[2:], g.padding, strict=True)]
+        shape = Shape(g.groups, outs, len(x) * area, math.prod(weight.shape[1:]))
+        work = partial(direct.gradient_of_weights, kernel=kernel, before=g.padding, sizes=sizes, stride=g.stride,
+                       dilation=g.dilation)  # fmt: skip
+        found = products.direct(_groups_last(x, g), _groups_last(by, g), x.dtype, shape, work)
+        if found is not None:
+            return found.reshape(weight.shape)
     patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
-    channels = by.shape[1] // g.groups
-    rows = by.transpose(0, 1).reshape(g.groups, channels, by.shape[0] * math.prod(places))
+    rows = by.transpose(0, 1).reshape(g.groups, outs, by.shape[0] * area)
     return products(rows, patches, x.dtype, (flags[1], flags[0])).reshape(weight.shape)
+
+
+def _groups_last(x: Tensor, g: Geometry) -> Tensor:
+    """Images (N, C, ...) as (N, ..., C / groups, groups), in memory, too."""
+    n, channels, *sizes = x.shape
+    apart = x.reshape(n, g.groups, channels // g.groups, -1).transpose(1, 2).reshape(n, channels, -1)
+    last = x.new_empty(n, math.prod(sizes), channels)
+    for image, to in zip(apart, last, strict=True):
+        to.copy_(image.t())  # four times as fast as all of them at once
+    return last.reshape(n, *sizes, channels // g.groups, g.groups)
 
 
 def _as_images(flat: Tensor, n: int, places: Ints) -> Tensor:

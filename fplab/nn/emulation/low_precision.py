@@ -20,20 +20,19 @@ import numpy as np
 import torch
 
 from ...errors import LabError
-from ...floats import quantize
 from ...formats import get
-from ...scaled.result import unswizzled, values_of
-from ...tensorcore import accumulators, models
-from ...tensorcore import products as tensorcore
+from ...scaled.result import unswizzled
+from ...tensorcore import models
 from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN
 from ...words import say
 from .. import bits
 from ..recipes import PROMOTED
+from . import where
 from .multiply import Products
 from .report import Shape
-from .scaled_products import promoted, scaled_input, times
-from .where import on_cpu
+from .scaled_products import promoted, scaled_input
+from .where import Numbers
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
@@ -54,29 +53,29 @@ class Operand:
     ``scales``: (1, 1), (rows, 1), or (rows, blocks of K); ``whole``: NVFP4's second one.
     """
 
-    values: Array
+    values: Numbers
     fmt: str
     kind: int
-    scales: Array
+    scales: Numbers
     whole: np.float32 = ONE
 
 
 # --- what torch is given --------------------------------------------------------------------------------------------
 
 
-def elements(name: str, tensor: Tensor) -> tuple[Array, str]:
+def elements(name: str, tensor: Tensor) -> tuple[Numbers, str]:
     """The values of codes (rows, K), float32, and their format; FP4 comes in pairs along K, the first one low."""
     if tensor.dtype not in FORMATS:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
         raise LabError(f"{name} of {tensor.dtype} does not exist; allowed: {allowed}.")
     fmt = FORMATS[tensor.dtype]
-    codes = bits.array(on_cpu(tensor, f"operands of {name}").view(torch.uint8).contiguous())
+    codes = where.held(tensor).view(torch.uint8).contiguous()
     if fmt == "e2m1":
-        codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 2 * codes.shape[-1])
-    return values_of(codes, get(fmt)), fmt
+        codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
+    return where.of(tensor).values(codes, get(fmt)), fmt
 
 
-def blocked(name: str, scale: Tensor, rows: int, k: int, kind: int) -> Array:
+def blocked(name: str, scale: Tensor, rows: int, k: int, kind: int) -> Numbers:
     """Scales of blocks in their tiles of 128 rows and 4 blocks, as (rows, blocks)."""
     block, dtype, fmt = SCALES[kind]
     tiles = -(-rows // 128) * 128, -(-k // block // 4) * 4
@@ -85,8 +84,8 @@ def blocked(name: str, scale: Tensor, rows: int, k: int, kind: int) -> Array:
             f"{name}: scales of {rows} rows of {k} in blocks of {block} are {tiles[0]} x {tiles[1]} of {dtype}, in "
             f"tiles of 128 x 4; given: {scale.numel()} of {scale.dtype}."
         )
-    codes = bits.array(scale.detach().contiguous().view(torch.uint8)).reshape(-1)
-    return values_of(unswizzled(codes, rows, -(-k // block)), get(fmt))
+    codes = unswizzled(scale.detach().contiguous().view(torch.uint8), rows, -(-k // block))
+    return where.of(scale).values(codes, get(fmt))
 
 
 def operand(name: str, tensor: Tensor, kind: int, scale: Tensor, whole: Tensor | None = None) -> Operand:
@@ -102,10 +101,10 @@ def operand(name: str, tensor: Tensor, kind: int, scale: Tensor, whole: Tensor |
     fits = scale.numel() == shape[0] * shape[1] and (kind in (TENSOR, ROW) or tuple(scale.shape) == shape)
     if scale.dtype != torch.float32 or not fits:
         raise LabError(f"{name}: scales of {shape} of torch.float32 are needed; given: {_said(scale)}.")
-    scales = bits.array(scale.detach().reshape(shape))
+    scale = scale.detach().reshape(shape)
     if kind == SQUARE:
-        kind, scales = BY_128, np.repeat(scales, 128, 0)[:rows]
-    return Operand(values, fmt, kind, scales)
+        kind, scale = BY_128, scale.repeat_interleave(128, 0)[:rows]
+    return Operand(values, fmt, kind, where.of(scale).numbers(scale))
 
 
 def _number(name: str, scale: Tensor) -> float:
@@ -143,7 +142,7 @@ def kinds_of(name: str, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) 
 # --- what the unit and its epilogue compute -------------------------------------------------------------------------
 
 
-def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fast: bool) -> Array:
+def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fast: bool) -> Numbers:
     """The scaled product (M, N), float32, before it is stored."""
     pair = {a.kind, b.kind}
     if len(pair) > 1:
@@ -157,21 +156,19 @@ def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fas
         model = settings.model(a.fmt, b.fmt)
     shape = Shape(1, len(a.values), a.values.shape[1], len(b.values))
     products.log.product(products.place.layer, products.phase, products.operation, model, shape)
-    addend = None if bias is None else bits.values(bias)
+    at = where.GPU if isinstance(a.values, Tensor) else where.HOST
     if a.kind == BY_128:
-        blocks = tensorcore.multiply_blocks(model, a.values, b.values.T, a.scales, b.scales.T, 128)
-        return with_bias(blocks, addend)
-    result: Array = tensorcore.matmul(
-        a.values, b.values.T, gpu=model, plan=promoted(ONE_CHAIN, None if fast else PROMOTED, model),
-        scale_a=a.scales if model.scale else None, scale_b=b.scales.T if model.scale else None,
-    )  # fmt: skip
+        return with_bias(at, at.by_blocks(model, a.values, b.values.T, a.scales, b.scales.T, 128), bias)
+    scales = (a.scales, b.scales.T) if model.scale else None
+    plan = promoted(ONE_CHAIN, None if fast else PROMOTED, model)
+    result = at.scaled_product(model, a.values, b.values.T, plan, scales)
     if a.kind == ROW:
-        return with_bias(times(result, [a.scales, b.scales.T], model), addend)
+        return with_bias(at, at.factored(result, [a.scales, b.scales.T], model), bias)
     with np.errstate(all="ignore"):
-        alpha = a.whole * b.whole if model.scale else a.scales[0, 0] * b.scales[0, 0]
-    if alpha == 1 and addend is None:
+        alpha = a.whole * b.whole if model.scale else f32(a.scales[0, 0]) * f32(b.scales[0, 0])
+    if alpha == 1 and bias is None:
         return result
-    return accumulators.of(model).epilogue(result, addend, float(alpha), 1.0, model)
+    return at.epilogue(model, result, bias, float(alpha), 1.0)
 
 
 def _input(operand: Operand, both_four: bool) -> str:
@@ -180,17 +177,18 @@ def _input(operand: Operand, both_four: bool) -> str:
     return scaled_input(operand.fmt, scale, block, both_four) or f"{operand.fmt} with scales of {block}"
 
 
-def with_bias(result: Array, bias: Array | None) -> Array:
+def with_bias(at: where.Host, result: Numbers, bias: Tensor | None) -> Numbers:
     """The sum with a bias, an FP32 addition."""
     with np.errstate(all="ignore"):
-        return result if bias is None else np.asarray(result + bias)
+        return result if bias is None else result + at.numbers(bias.detach().float())
 
 
-def stored(products: Products, result: Array, dtype: torch.dtype) -> Tensor:
+def stored(products: Products, result: Numbers, dtype: torch.dtype) -> Tensor:
     """Rounded to the dtype of the result; FP8 saturates."""
+    at = where.GPU if isinstance(result, Tensor) else where.HOST
     if dtype in FORMATS:
-        return torch.from_numpy(np.asarray(quantize(result, FORMATS[dtype], overflow="saturate"))).to(dtype)
-    return products.stored(torch.from_numpy(result), dtype)
+        return at.tensor(at.stored(result, FORMATS[dtype], overflow="saturate")).to(dtype)
+    return products.stored(at.tensor(result), dtype)
 
 
 # --- one product ----------------------------------------------------------------------------------------------------
@@ -220,7 +218,7 @@ def scaled_mm(
     dtype = out_dtype or a.dtype
     if scale_result is not None and dtype in FORMATS:
         with np.errstate(all="ignore"):
-            result = result * f32(_number(name, scale_result))
+            result = where.of(a).times(result, _number(name, scale_result))
     return stored(products, result, dtype)
 
 

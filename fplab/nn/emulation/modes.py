@@ -9,6 +9,7 @@ that needs a tensor, hence in the same bits.
 
 :class:`Calls` sees calls of torch's functions from Python, for what cannot be seen below autograd:
 
+* A linear layer, which is one node of the graph where nobody looks into it (:mod:`.linear`).
 * An LSTM: torch would hand it to oneDNN whole, unless oneDNN is switched off while the call lasts.
 * ``torch.func``: its graph hangs on wrapped tensors, which do not get below. A function that ``torch.func.vjp``
   returned may be called after the block, so the nodes get their hooks here.
@@ -21,32 +22,48 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
 from torch.overrides import _push_mode as _push_calls
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from ...errors import LabError
 from ..bits import local
-from . import operations
+from . import linear, operations, recurrent
+from .aside import aside
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
 from .places import Place, saved_through
 from .run import Run
 
 _LOCAL = threading.local()
 _LSTM = frozenset({torch._VF.lstm, torch.lstm})
+_LINEAR = functional.linear
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # none of its own, as parameters and most classes of tensors
 _HOOKED = "fplab emulation"  # key of a node's metadata
 NO_COMPILER = (
     "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its own, whose products cannot be "
     "emulated. Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
 )
+
+# Functions that multiply nothing, forward or backward, whatever they are taken apart into.
+_FREE = frozenset({
+    *(getattr(functional, name) for name in (
+        "cross_entropy", "dropout", "embedding", "gelu", "layer_norm", "log_softmax", "mse_loss", "relu", "silu",
+        "softmax",
+    )),
+    torch.exp, torch.log, torch.relu, torch.sigmoid, torch.softmax, torch.sqrt, torch.tanh,
+    *(getattr(torch.Tensor, name) for name in (
+        "add", "add_", "div", "exp", "log", "mean", "mul", "mul_", "pow", "relu", "reshape", "sigmoid", "softmax",
+        "sqrt", "square", "sub", "sub_", "sum", "t", "tanh", "transpose", "unsqueeze", "view",
+    )),
+})  # fmt: skip
 
 # Nodes whose backward multiplies no matrices. They need a mode only where a checkpoint may recompute inside them.
 _PLAIN_NAMES = """
@@ -65,17 +82,6 @@ class _Result(NamedTuple):
     tensor: torch.Tensor
     origin: Place
     saved_elsewhere: bool
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """While one mode works, those below it let operations through."""
-    before = getattr(_LOCAL, "busy", False)
-    _LOCAL.busy = True
-    try:
-        yield
-    finally:
-        _LOCAL.busy = before
 
 
 class Mode(TorchDispatchMode):
@@ -121,11 +127,12 @@ class Mode(TorchDispatchMode):
         if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first, into operations that come back
         self.link()
-        if operations.composed(func) and not _nested(args):
+        composed, handler, refusal = operations.known(func)
+        if composed and not _nested(args):
             with self:
                 return func.decompose(*args, **kwargs)
-        handler = operations.handler(func)
-        with _alone():
+        _LOCAL.busy = True  # modes below let operations through
+        try:
             if handler is not None and not _abstract(args) and self._has_unit(func, args):
                 again = self._recomputes()
                 new = self.origin is None or again
@@ -134,9 +141,12 @@ class Mode(TorchDispatchMode):
                     result, weighted = self._product(handler, func, args, kwargs, origin, again)
                 origin = origin._replace(weighted=weighted) if new else origin._replace(order=origin.order + 1)
             else:
-                self._permit(func)
+                if refusal is not None:
+                    self._allowed(operations.name_of(func), operations.base_name(func), refusal)
                 origin = self.run.places.here()
                 result = func(*args, **kwargs)
+        finally:
+            _LOCAL.busy = False
         self._keep(result, origin)
         if self.run.settings.recipes:
             self._note_weights(func, args, result)
@@ -188,12 +198,6 @@ class Mode(TorchDispatchMode):
             turn = self._products
             self._products += 1
         return Products(self.run, place, phase, turn, operation, again)
-
-    def _permit(self, func: Any) -> None:
-        """An error for a product that is not emulated, unless it was allowed."""
-        why = operations.refusal(func)
-        if why is not None:
-            self._allowed(operations.name_of(func), operations.base_name(func), why)
 
     def _has_unit(self, func: Any, args: Any) -> bool:
         """Whether a unit takes the operands; an error if none does, unless that was allowed."""
@@ -324,7 +328,7 @@ class _Recorded:
         place = self.origin._replace(order=self.origin.order + (self.times << 8))
         self.mode = Mode(self.run, place, gradients, self.reentrant)
         self.times += 1
-        with _watchers_aside():
+        with aside(_watches):
             _push_mode(self.mode)
         _push_calls(Calls(self.mode))
 
@@ -332,7 +336,7 @@ class _Recorded:
         if self.mode is None:
             return  # the node was already running when it was hooked, inside the block
         _pop_calls()
-        with _watchers_aside():
+        with aside(_watches):
             _pop_mode()
         self.mode.link()  # what create_graph recorded, for a second derivative
         self.mode = None
@@ -340,17 +344,34 @@ class _Recorded:
             self.undo()
 
 
+def taken_apart(products: Products, gradient: torch.Tensor) -> AbstractContextManager[None] | None:
+    """A context for the backward pass of a layer that was one piece, in which it is operations; None: nobody looks."""
+    run = products.run
+    alone = all(isinstance(mode, Mode) for mode in _get_current_dispatch_mode_stack())
+    if (
+        alone
+        and not (torch.is_grad_enabled() or run.aside or run.seen is not None)
+        and linear.is_plain(gradient)
+        and not torch._C._functorch.get_dynamic_layer_stack_depth()
+    ):
+        demand_eager()
+        return None
+    return _node(_Recorded(run, products.place, False), gradient)
+
+
 @contextmanager
-def _watchers_aside() -> Iterator[None]:
-    """Leave on top what watches results, such as a shadow: what computes them goes beneath."""
-    aside: list[Any] = []
-    while getattr(_get_current_dispatch_mode(), "watches", False):
-        aside.append(_pop_mode())
+def _node(recorded: _Recorded, gradient: torch.Tensor) -> Iterator[None]:
+    """What its hooks put around a node."""
+    recorded.before([gradient])
     try:
         yield
     finally:
-        for mode in reversed(aside):
-            _push_mode(mode)
+        recorded.after((), ())
+
+
+def _watches(mode: Any) -> bool:
+    """Whether a mode watches results, such as a shadow, and stays on top: what computes them goes beneath."""
+    return getattr(mode, "watches", False)
 
 
 def working() -> bool:
@@ -397,7 +418,16 @@ class Calls(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _LSTM:
             with _without_onednn():
+                found = self._lstm(args, kwargs)
+                return func(*args, **kwargs) if found is None else found
+        if func in _FREE and self._passes(args, kwargs):
+            self.mode.link()
+            with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
+        if func is _LINEAR and not kwargs:
+            found = self._linear(args)
+            if found is not None:
+                return found
         if self.mode.run.settings.recipes:
             for x in (*args, *kwargs.values()):
                 for one in x if isinstance(x, (list, tuple)) else (x,):
@@ -405,23 +435,60 @@ class Calls(TorchFunctionMode):
                         self.mode.run.places.weights.add(one)
         if func in (torch.Tensor.backward, torch.autograd.grad):
             self.mode.link()
-        with _innermost("calling"):
+        _LOCAL.calling = True  # while the innermost block watches a call, those around it do not
+        try:
             result = func(*args, **kwargs)
+        finally:
+            _LOCAL.calling = False
         if func is torch.Tensor.backward:
             self.mode.run.new_step()
         if torch._C._functorch.get_dynamic_layer_stack_depth():
             self.mode.link_graph(result)
         return result
 
+    def _unwatched(self) -> bool:
+        """Whether nobody but this block wants to see a forward pass's operations, so that some may be one."""
+        mode = self.mode
+        return (
+            _get_current_dispatch_mode_stack() == [mode]
+            and mode.origin is None
+            and not (getattr(_LOCAL, "busy", False) or mode.run.aside)
+            and torch._C._current_autograd_node() is None
+            and saved_through() is None
+            and not torch._C._functorch.get_dynamic_layer_stack_depth()
+        )
 
-@contextmanager
-def _innermost(what: str) -> Iterator[None]:
-    """While the innermost block watches a call, those around it do not."""
-    setattr(_LOCAL, what, True)
-    try:
-        yield
-    finally:
-        setattr(_LOCAL, what, False)
+    def _passes(self, args: Any, kwargs: Any) -> bool:
+        """Whether nobody looks at what a function without products does to such arguments."""
+        given = (*args, *kwargs.values()) if kwargs else args
+        return (
+            not self.mode.run.settings.splits
+            and all(type(x) in linear.KINDS or not isinstance(x, torch.Tensor) for x in given)
+            and self._unwatched()
+        )
+
+    def _linear(self, args: Any) -> Any:
+        """A linear layer in one piece; None where it is taken apart."""
+        run = self.mode.run
+        if run.settings.splits or run.seen is not None or not self._unwatched() or not linear.takes(*args):
+            return None
+        model = run.settings.rounded_model(args[0].dtype)
+        if model is None:
+            return None
+        demand_eager()
+        with run.places.lock:
+            products = Products(run, run.places.take(), "forward", None, "linear")
+            biased = len(args) > 2 and args[2] is not None
+            return linear.linear(linear.Layer(products, model, args[0].dtype, biased, taken_apart), *args)
+
+    def _lstm(self, args: Any, kwargs: Any) -> Any:
+        """An LSTM in one piece; None where it is taken apart, into operations that somebody else may want to see."""
+        run = self.mode.run
+        if kwargs or len(args) != 9 or not self._unwatched() or not recurrent.takes(*args):
+            return None
+        demand_eager()
+        with run.places.lock:
+            return recurrent.lstm(Products(run, run.places.take(), "forward", None, "lstm"), *args)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,16 +14,18 @@ from ...errors import LabError, warn
 from ...formats import Rounding, get
 from ...scaled import Scaled
 from ...seeds import word
+from ...tensorcore import direct
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
-from ...tensorcore.plan import Plan
+from ...tensorcore.plan import ONE_CHAIN, Plan
 from ..recipes import Operand, Product, Recipe
+from . import crowd
 from .places import Place
 from .report import Shape
 from .run import Run
 from .scaled_products import promoted, transform_format
 from .settings import OWN
-from .where import Numbers, held, of, unscaled
+from .where import HOST, Numbers, held, of, unscaled
 
 Array = np.ndarray[Any, Any]
 INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
@@ -39,6 +42,7 @@ class Products:
     def __init__(
         self, run: Run, place: Place, phase: str, turn: int | None, operation: str, again: bool = False
     ) -> None:
+        crowd.hold()
         self.run, self.settings, self.log, self.place = run, run.settings, run.log, place
         self.phase, self.turn, self.operation, self.again = phase, turn, operation, again
         self.choice = run.choices.of(place.layer)
@@ -49,18 +53,20 @@ class Products:
         self._used: tuple[Numbers | Scaled, Numbers | Scaled, Plan] | None = None  # operands in the unit's formats
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str] = (INPUT, INPUT)
-    ) -> torch.Tensor:
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str] = (INPUT, INPUT),
+        below: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
         """``a @ b`` (..., M, K) by (..., K, N), not yet stored: float32 (float64 for FP64) values of the accumulator.
 
-        ``dtype``: of the tensors that torch was asked to multiply; ``kinds``: what each of them is.
+        ``dtype``: of the tensors that torch was asked to multiply; ``kinds``: what each of them is. ``below``: what
+        lies above a result's diagonal may be +0 where it is finite, as under a causal mask.
         """
         self.weighted |= WEIGHT in kinds
         recipe = self.choice.recipe
         product = None if recipe is None or self.choice.high or dtype == torch.float64 else self._of(recipe, kinds)
         factor = 1.0
         if recipe is None or product is None:
-            result, model = self._plain(a, b, dtype, kinds)
+            result, model = self._plain(a, b, dtype, kinds, below)
         else:
             result, model, factor = self._quantized(recipe, product, a, b, dtype, kinds)
         self.model = model
@@ -70,14 +76,14 @@ class Products:
         self.log.product(self.place.layer, self.phase, self.operation, model, shape)
         if self.run.seen is not None and self._used is not None:
             x, y, plan = self._used
-            self.run.seen.append((model, where.array(x), where.array(y), plan, where.array(result)))
+            self.run.seen.append((model, where.array(x), where.array(y), plan, where.array(result).copy()))
         self.done += 1
         found = where.tensor(whole)
         self._last = found, result, factor
         return found
 
     def _plain(
-        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str]
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str], below: bool
     ) -> tuple[Numbers, Model]:
         """A product of operands as they are, or times one scale each."""
         gradient = kinds[0] == GRADIENT, kinds[1] == GRADIENT
@@ -90,12 +96,43 @@ class Products:
         forward = "forward" if self.again else self.phase
         role = f"{self.place.layer} {forward} {self.place.number}{turn}{part}"
         roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
-        x, scale_x = self._operand(a, formats[0], roles[0])
-        y, scale_y = self._operand(b, formats[1], roles[1])
+        own = model if self.run.seen is None else None
+        x, scale_x = self._operand(a, formats[0], roles[0], own)
+        y, scale_y = self._operand(b, formats[1], roles[1], own)
         plan = self.choice.plan.of(a.shape[-2])
         self._used = x, y, plan
         where = of(a)
-        return unscaled(where, where.multiply(model, x, y, plan), scale_x, scale_y), model
+        result = where.multiply(model, x, y, plan, below and self.run.seen is None)
+        return unscaled(where, result, scale_x, scale_y), model
+
+    def direct(
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, shape: Shape,
+        kernel: Callable[[Model, Array, Array], Array | None],
+    ) -> torch.Tensor | None:  # fmt: skip
+        """A product that a kernel makes of the operands as they lie; None where only a product of matrices will do.
+
+        ``kernel``: given the model and both operands in the unit's formats; it may answer None, too.
+        """
+        model = self.model_of_rounded(a, dtype)
+        if model is None or 0 in shape or self.choice.plan.of(shape.m) != ONE_CHAIN or not direct.knows(model):
+            return None
+        x, y = self.rounded(a, model.a), self.rounded(b, model.b)
+        found = kernel(model, x, y)
+        if found is None:
+            return None
+        self.weighted, self.model, self._used = True, model, None
+        self.log.product(self.place.layer, self.phase, self.operation, model, shape)
+        self.done += 1
+        return HOST.tensor(found)
+
+    def model_of_rounded(self, tensor: torch.Tensor, dtype: torch.dtype) -> Model | None:
+        """The model of products whose operands are rounded and no more, and that nobody looks at; else None."""
+        return None if self.run.seen is not None or of(tensor) is not HOST else self.settings.rounded_model(dtype)
+
+    def rounded(self, tensor: torch.Tensor, fmt: str) -> Array:
+        """An operand of such a product."""
+        found: Array = self._operand(tensor, fmt, "")[0]
+        return found
 
     def _of(self, recipe: Recipe, kinds: tuple[str, str]) -> Product | None:
         """What a recipe does to a product of such operands; None leaves it high."""
@@ -151,11 +188,14 @@ class Products:
         seen = None if told is None else partial(told, self.place.layer, self.phase)
         return where.scaled.quantized(array, operand, axis, seed, amax, dtype, seen)
 
-    def _operand(self, tensor: torch.Tensor, fmt: str, role: str) -> tuple[Numbers, float]:
-        """An operand in its unit's format, contiguous, and the scale that it carries."""
+    def _operand(self, tensor: torch.Tensor, fmt: str, role: str, model: Model | None = None) -> tuple[Numbers, float]:
+        """An operand in its unit's format, and the scale that it carries.
+
+        ``model``: of a product that may round operands itself, since nobody else sees them.
+        """
         plain, where = held(tensor), of(tensor)
         if fmt in HALVES and plain.dtype == torch.float32:  # as the GPU's own copy of the operand; three times as fast
-            plain = plain.to(HALVES[fmt])
+            return where.half(plain, HALVES[fmt], model), 1.0
         own = OWN.get(plain.dtype) == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
         array = where.numbers(plain.to(wide))

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ...errors import LabError, unknown
 from ...words import part
 from ...words.patterns import refused
-from . import attention, convolution, dense, low_precision
-from .product_free import is_free
+from . import attention, convolution, dense, fused_attention, low_precision
+from .product_free import TABLE, is_free
 
 Handler = Callable[..., Any]
 
@@ -29,80 +29,23 @@ EMULATED: dict[str, Handler] = {
     "convolution": convolution.forward, "convolution_backward": convolution.backward,
     "_scaled_dot_product_flash_attention_for_cpu": attention.forward,
     "_scaled_dot_product_flash_attention_for_cpu_backward": attention.backward,
-    **low_precision.HANDLERS,
+    **fused_attention.HANDLERS, **low_precision.HANDLERS,
 }  # fmt: skip
 
+OPERANDS = fused_attention.OPERANDS | low_precision.OPERANDS  # how many of the first arguments are
 UNITS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # dtypes of operands
 NO_UNIT = part("a matrix unit takes dense tensors of float16, bfloat16, float32 and float64 here")
-_OTHER_LINEAR = part("its products are not taken apart")
-_FACTORS = part("a factorisation or solver multiplies matrices inside a library")
 _SPARSE = part("a sparse product")
-_QUANTIZED = part("a product of integers or packed weights")
-_LIBRARY = part("a kernel of one library or device")
-_FUSED = part("a fused kernel, with its products inside")
-
-
-def _all(reason: str, names: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), reason)
-
-
-REFUSED: dict[str, str] = {
-    **_all(
-        _OTHER_LINEAR,
-        "_trilinear _euclidean_dist _cdist_forward _cdist_backward conv_tbc conv_tbc_backward "
-        "_compute_linear_combination linalg_matrix_exp _foreach_mm linear_backward matmul_backward "
-        "_convolution_double_backward linear matmul",
-    ),
-    **_all(
-        _FACTORS,
-        "_cholesky_solve_helper _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd "
-        "_lu_with_info linalg_matrix_sqrth linalg_polar "
-        "_spsolve cholesky cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig "
-        "linalg_eigvals linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq "
-        "linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_pinv linalg_qr linalg_solve_triangular lu_unpack ormqr "
-        "triangular_solve",
-    ),
-    **_all(
-        _SPARSE,
-        "_cslt_sparse_mm _cslt_sparse_mm_search _sparse_addmm _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward "
-        "_sparse_semi_structured_addmm _sparse_semi_structured_apply _sparse_semi_structured_apply_dense "
-        "_sparse_semi_structured_linear _sparse_semi_structured_mm _sparse_semi_structured_tile _sparse_sparse_matmul "
-        "hspmm sparse_sampled_addmm sspaddmm",
-    ),
-    **_all(
-        _QUANTIZED,
-        "_dyn_quant_matmul_4bit _int_mm _scaled_addmm _mixed_dtypes_linear _weight_int4pack_mm "
-        "_weight_int4pack_mm_for_cpu "
-        "_weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm _wrapped_quantized_linear_prepacked "
-        "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
-        "fbgemm_linear_int8_weight_fp32_activation quantized_gru quantized_gru_cell quantized_lstm "
-        "quantized_lstm_cell quantized_rnn_relu_cell quantized_rnn_tanh_cell",
-    ),
-    **_all(
-        _LIBRARY,
-        "mkldnn_rnn_layer mkldnn_rnn_layer_backward _conv_depthwise2d conv_depthwise3d _convolution "
-        "convolution_overrideable convolution_backward_overrideable "
-        "_cudnn_rnn _cudnn_rnn_backward _lstm_mps lstm_mps_backward _mps_convolution _mps_convolution_transpose "
-        "mps_convolution_backward mps_convolution_transpose_backward _nnpack_spatial_convolution _slow_conv2d_backward "
-        "_slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d "
-        "slow_conv_transpose3d cudnn_convolution cudnn_convolution_add_relu cudnn_convolution_relu "
-        "cudnn_convolution_transpose miopen_convolution miopen_convolution_add_relu miopen_convolution_relu "
-        "miopen_convolution_transpose miopen_depthwise_convolution miopen_rnn miopen_rnn_backward mkldnn_convolution "
-        "mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input mkldnn_linear_backward_weights",
-    ),
-    **_all(
-        _FUSED,
-        "_native_multi_head_attention _transformer_encoder_layer_fwd _triton_multi_head_attention "
-        "_triton_scaled_dot_attention _cudnn_attention_forward _cudnn_attention_forward_no_dropout_inplace "
-        "_cudnn_attention_backward _efficient_attention_forward "
-        "_efficient_attention_backward _flash_attention_forward _flash_attention_forward_no_dropout_inplace "
-        "_flash_attention_backward _scaled_dot_product_attention_math_for_mps _scaled_dot_product_cudnn_attention "
-        "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention "
-        "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention "
-        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_fused_attention_overrideable "
-        "_scaled_dot_product_fused_attention_overrideable_backward",
-    ),
+REASONS = {
+    "linear": part("its products are not taken apart"), "sparse": _SPARSE,
+    "factors": part("a factorisation or solver multiplies matrices inside a library"),
+    "quantized": part("a product of integers or packed weights"),
+    "library": part("a kernel of one library or device"),
+    "fused": part("a fused kernel, with its products inside"),
 }  # fmt: skip
+
+
+REFUSED: dict[str, str] = {name: REASONS[why] for why, names in TABLE["refused"].items() for name in names.split()}
 _STRANGER = part("an operation that is not torch's own may multiply matrices")
 _UNKNOWN = part("it is not among the operations that are known to multiply no matrices")
 
@@ -163,7 +106,7 @@ def _with_kind(name: str) -> bool:
 
 def operands(operation: Any, args: Sequence[Any]) -> Sequence[Any]:
     """Those arguments of an operation that units take as they are."""
-    return args[: low_precision.OPERANDS.get(base_name(operation), len(args))]
+    return args[: OPERANDS.get(base_name(operation), len(args))]
 
 
 def kind_without_unit(args: Iterable[Any]) -> str | None:
@@ -203,6 +146,20 @@ def refusal(operation: Any) -> str | None:
     if name in EMULATED or is_free(name):
         return None
     return _STRANGER if "::" in name else _UNKNOWN
+
+
+class Known(NamedTuple):
+    """Of an operation: whether torch composes it of others, what emulates it, and why it must not run unemulated."""
+
+    composed: bool
+    handler: Handler | None
+    refusal: str | None
+
+
+@lru_cache(maxsize=4096)
+def known(operation: Any) -> Known:
+    """What every call of an operation asks for."""
+    return Known(composed(operation), handler(operation), refusal(operation))
 
 
 @lru_cache(maxsize=4096)

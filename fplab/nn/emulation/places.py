@@ -17,6 +17,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as modules
 
+from .. import bits
 from ..layers import Names
 
 Scales = dict[tuple[int, str], float]  # by the number of the product in its step, and the operand
@@ -60,9 +61,9 @@ class Weights:
         self._seen: dict[int, StorageWeakRef] = {}  # a weak reference keeps its address from being another's
 
     def add(self, x: torch.Tensor) -> None:
-        """A tensor is a weight."""
+        """A tensor is a weight; of one that is spread over processes, what this one holds."""
         with suppress(NotImplementedError, RuntimeError, ValueError):  # without memory, as under torch.func
-            storage = x.untyped_storage()
+            storage = bits.local(x).untyped_storage()
             if storage._cdata not in self._seen:
                 self._seen[storage._cdata] = StorageWeakRef(storage)
 
@@ -87,12 +88,13 @@ class _Running(threading.local):
 class Places:
     """The layer that is running now in each thread, found by hooks on all modules, and the place of what runs in it.
 
-    ``named``: told a model's parts with their names when it is first called. ``weights``: those that were met.
+    ``named``: told a model's parts with their names when it is first called. ``weights``: those that were met, where
+    ``tells_weights`` says that somebody asks.
     ``lock``: held while layers are named and products counted, which are all threads'.
     """
 
-    def __init__(self, named: Callable[[list[tuple[str, nn.Module]]], None]) -> None:
-        self._named, self.weights = named, Weights()
+    def __init__(self, named: Callable[[list[tuple[str, nn.Module]]], None], tells_weights: bool) -> None:
+        self._named, self._tells_weights, self.weights = named, tells_weights, Weights()
         self._running = _Running()
         self.lock = threading.RLock()
         self.step = Step(0)
@@ -168,14 +170,18 @@ class Places:
             after.remove()
 
     def _enter(self, layer: nn.Module, args: Any) -> None:
-        if len(self._stack) == 1 or layer not in self._names:
+        stack = self._stack
+        if len(stack) == 1 or layer not in self._names:
             with self.lock:
-                self._named(self._names.add(layer))
-        for parameter in layer._parameters.values():
-            if parameter is not None:
-                self.weights.add(parameter)
-        self.here()  # a checkpoint that begins with this call begins outside of the layer
-        self._stack.append([self._names[layer], 0])
+                if new := self._names.add(layer):
+                    self._named(new)
+        if self._tells_weights:
+            for parameter in layer._parameters.values():
+                if parameter is not None:
+                    self.weights.add(parameter)
+        if saved_through() is not None:
+            self.here()  # a checkpoint that begins with this call begins outside of the layer
+        stack.append([self._names[layer], 0])
 
     def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
         if len(self._stack) > 1:

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from ...columns import folded, padded, width_of
 from ...tensorcore.models import Model
-from ...words import Text, say
+from ...words import Message, Text, say
 
-QUESTIONS: dict[str, Text] = {
-    "k order of products": say(
-        "in which order a library's kernel takes a long k (split-K, several accumulators); here "
-        "one chain of ascending k"
-    ),
-    "bias": say(
-        "whether a bias is added in the kernel's epilogue or by a kernel of its own; here in FP32 in the epilogue, "
-        "before the result is stored"
-    ),
-    "k order of convolutions": say(
-        "cuDNN's is not documented; here the forward product and the gradient of the input take channels, then the "
-        "kernel's places in ascending order of the input's, and the gradient of the weights takes images, then output "
-        "places"
-    ),
-    "attention": say(
-        "FlashAttention's tiles and their running maximum; here FlashAttention-2's formulas with whole rows, "
-        "the exponentials unnormalised and in the operand's format, exp by torch in FP32"
-    ),
-    "vectors": say(
-        "matrix-vector and dot products run outside the matrix units, in an order that is not documented; here "
-        "they take the unit's"
-    ),
-    "scales": say(
-        "where cuBLAS multiplies a sum by the scales of its operands, and how often it promotes; here tensors' scales "
-        "by each other, then the sum, rows' one after the other, those of 128 at each part; promoted every 128 of k"
-    ),
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
+QUESTIONS: dict[str, Text] = {name: Message(row["text"]) for name, row in _TABLE.items()}
 _ASKED_BY = {
     "scales": ("_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
     "bias": ("addmm", "baddbmm", "addmv", "addbmm", "convolution"),
@@ -153,11 +130,11 @@ class Log:
         if self._steps[-1]:
             self._steps.append(Counter())
 
-    def product(self, layer: str, phase: str, operation: str, model: Model, shape: Shape) -> None:
-        """One emulated product."""
-        self.latest, self.rows = model.name, shape.m
-        self._seen[layer, phase, operation, model.name, shape] += 1
-        self._steps[-1][phase, model.name] += 1
+    def product(self, layer: str, phase: str, operation: str, model: Model, shape: Shape, times: int = 1) -> None:
+        """Emulated products that are alike."""
+        self.latest, self.rows = name, _ = model.name, shape.m
+        self._seen[layer, phase, operation, name, shape] += times
+        self._steps[-1][phase, name] += times
 
     def allowed(self, layer: str, phase: str, operation: str) -> None:
         """One product that was let through."""

@@ -32,7 +32,7 @@ class Run:
         recipes = [one for one in (settings.recipe, *settings.layers.values()) if isinstance(one, Recipe)]
         self.amaxes = Amaxes(recipes)
         self.choices = Choices(settings.recipe, settings.plan, settings.layers)
-        self.places = Places(self.choices.add)
+        self.places = Places(self.choices.add, settings.splits)
         self.open = False
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def multiply(
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
         demand_one_chain(plan)
-        return _by_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
+        return by_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
     scales = None
     if model.scale:
         left, right = a.scale_values(True), b.scale_values(True)
@@ -79,12 +79,17 @@ def multiply(
     factors = _factors(a, b)
     if len(factors) == 1 and factors[0].numel() == 1:
         return result, float(factors[0])
+    return factored(result, factors, model), 1.0
+
+
+def factored(result: torch.Tensor, factors: Sequence[torch.Tensor], model: Model) -> torch.Tensor:
+    """A finished product times factors, one after the other; NaN is the unit's."""
     for factor in factors:
         result = result * factor
-    return products.settled(result, model), 1.0
+    return products.settled(result, model)
 
 
-def _by_blocks(
+def by_blocks(
     model: Model, x: torch.Tensor, y: torch.Tensor, left: torch.Tensor, right: torch.Tensor, length: int
 ) -> torch.Tensor:
     """Every ``length`` of K scaled and summed in FP32 outside of the unit."""

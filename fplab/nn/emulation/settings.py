@@ -75,15 +75,14 @@ class Settings:
     def _demand_offered(self, name: str, given: str) -> None:
         """Whether the GPU has a unit for tensors of a format: not for integers, nor for blocks with scales."""
         gpu = self.gpu.gpu if isinstance(self.gpu, Model) else models.gpu_name(self.gpu)
-        units = [m for m in models.TABLE if m.a == m.b and m.scale is None and m.output != "int32"]
-        offered = tuple(dict.fromkeys(m.a for m in units if m.gpu == gpu))
+        offered = _offered(gpu)
         try:
             plain = formats.get(given).name
         except LabError:
             plain = ""
         if plain in offered:
             return
-        if others := list(dict.fromkeys(m.gpu for m in units if m.a == plain)):
+        if others := [g for g in models.GPUS if plain in _offered(g)]:
             raise LabError(
                 f"{name}={given!r}: {gpu} has no unit for it. Allowed on {gpu}: {', '.join(offered)}. "
                 f"GPUs that have it: {', '.join(others)}."
@@ -138,11 +137,30 @@ class Settings:
         a, b = (self.gradients if given else self.inputs for given in gradient)
         return a, b
 
+    def rounded_model(self, dtype: torch.dtype) -> Model | None:
+        """The model of products whose operands are rounded and no more, whatever they are; None: others."""
+        if dtype not in self._rounded:
+            a, b = self.formats(dtype, (False, False))
+            narrow = formats.get(a).bits <= 8 or formats.get(b).bits <= 8
+            self._rounded[dtype] = None if self.splits or narrow else self.model(a, b)
+        return self._rounded[dtype]
+
+    @cached_property
+    def _rounded(self) -> dict[torch.dtype, Model | None]:
+        return {}
+
     def model(self, a: str, b: str) -> Model:
         """The model of two formats."""
         if isinstance(self.gpu, Model):
             return _retargeted(self.gpu, a, b)
         return _model(self.gpu, a, b, self.accumulate, self.instruction)
+
+
+@lru_cache(maxsize=64)  # asked for at every block
+def _offered(gpu: str) -> tuple[str, ...]:
+    """The formats of plain tensors that a GPU has a unit for."""
+    units = (m for m in models.TABLE if m.gpu == gpu and m.a == m.b and m.scale is None and m.output != "int32")
+    return tuple(dict.fromkeys(m.a for m in units))
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ Both give the same bits; a GPU's are those of :mod:`fplab.nn.device`, which no G
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from ...errors import LabError
 from ...floats import quantize
 from ...formats import Format, Rounding
+from ...scaled.result import values_of
 from ...tensorcore import accumulators
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
@@ -38,6 +40,12 @@ class Host:
         """The values of a tensor of float32 or float64."""
         return bits.array(tensor)
 
+    def half(self, tensor: torch.Tensor, dtype: torch.dtype, model: Model | None) -> Numbers:
+        """The values of a float32 tensor rounded to a half, or, where a product of ``model`` rounds, as they are."""
+        if model is not None and tensorcore.rounds(model):
+            return self.numbers(tensor)
+        return self.numbers(tensor.to(dtype).to(torch.float32))
+
     def tensor(self, x: Numbers) -> torch.Tensor:
         return torch.from_numpy(x)
 
@@ -59,13 +67,32 @@ class Host:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return np.ldexp(x, exponent)
 
-    def multiply(self, model: Model, x: Numbers, y: Numbers, plan: Plan) -> Numbers:
-        """The accumulator's values."""
-        return tensorcore.multiply(model, x, y, plan)
+    def multiply(self, model: Model, x: Numbers, y: Numbers, plan: Plan, below: bool = False) -> Numbers:
+        """The accumulator's values; ``below``: what lies above a result's diagonal may be +0 where it is finite."""
+        return tensorcore.multiply(model, x, y, plan, below=below)
 
     def epilogue(self, model: Model, result: Numbers, c: torch.Tensor | None, alpha: float, beta: float) -> Numbers:
         """``alpha * result + beta * c``: beta * c rounded, then one fused multiply-add, in the accumulator's format."""
         return accumulators.of(model).epilogue(result, None if c is None else bits.values(c), alpha, beta, model)
+
+    def values(self, codes: torch.Tensor, form: Format) -> Numbers:
+        """What codes (uint8) stand for, float32."""
+        return values_of(bits.array(codes), form)
+
+    def scaled_product(
+        self, model: Model, x: Numbers, y: Numbers, plan: Plan, scales: tuple[Numbers, Numbers] | None
+    ) -> Numbers:
+        """A product with block scales, if any."""
+        left, right = scales or (None, None)
+        return tensorcore.matmul(x, y, gpu=model, plan=plan, scale_a=left, scale_b=right)
+
+    def by_blocks(self, model: Model, x: Numbers, y: Numbers, left: Numbers, right: Numbers, length: int) -> Numbers:
+        """Every ``length`` of K scaled and summed in FP32 outside of the unit."""
+        return tensorcore.multiply_blocks(model, x, y, left, right, length)
+
+    def factored(self, result: Numbers, factors: Sequence[Numbers], model: Model) -> Numbers:
+        """A finished product times factors, one after the other."""
+        return scaled_products.times(result, factors, model)
 
     def largest(self, x: Numbers) -> float:
         """The largest magnitude."""
@@ -88,6 +115,9 @@ class Gpu(Host):
     def numbers(self, tensor: torch.Tensor) -> Numbers:
         return tensor
 
+    def half(self, tensor: torch.Tensor, dtype: torch.dtype, model: Model | None) -> Numbers:
+        return tensor.to(dtype).to(torch.float32)
+
     def tensor(self, x: Numbers) -> torch.Tensor:
         found: torch.Tensor = x
         return found
@@ -108,7 +138,7 @@ class Gpu(Host):
     def shifted(self, x: Numbers, exponent: int) -> Numbers:
         return torch.ldexp(x.double(), torch.tensor(exponent, device=x.device)).to(x.dtype)
 
-    def multiply(self, model: Model, x: Numbers, y: Numbers, plan: Plan) -> Numbers:
+    def multiply(self, model: Model, x: Numbers, y: Numbers, plan: Plan, below: bool = False) -> Numbers:
         from ..device import products
 
         return products.multiply(model, x, y, plan)
@@ -122,6 +152,30 @@ class Gpu(Host):
                 "or the CPU."
             )
         return products.epilogue(model, result, c, alpha, beta)
+
+    def values(self, codes: torch.Tensor, form: Format) -> Numbers:
+        table = torch.from_numpy(values_of(np.arange(1 << form.bits), form)).to(codes.device)
+        return table[codes.long()]
+
+    def scaled_product(
+        self, model: Model, x: Numbers, y: Numbers, plan: Plan, scales: tuple[Numbers, Numbers] | None
+    ) -> Numbers:
+        from ..device import products
+
+        words = None
+        if scales is not None:
+            left, right = scales
+            words = (products.packed(left, "scale_a", tuple(left.shape), model, x),
+                     products.packed(right, "scale_b", tuple(right.shape), model, y))  # fmt: skip
+        return products.multiply(model, x, y, plan, words)
+
+    def by_blocks(self, model: Model, x: Numbers, y: Numbers, left: Numbers, right: Numbers, length: int) -> Numbers:
+        found: torch.Tensor = self.scaled.by_blocks(model, x, y, left, right, length)
+        return found
+
+    def factored(self, result: Numbers, factors: Sequence[Numbers], model: Model) -> Numbers:
+        found: torch.Tensor = self.scaled.factored(result, factors, model)
+        return found
 
     def largest(self, x: Numbers) -> float:
         return float(x.abs().max()) if x.numel() else 0.0

@@ -224,12 +224,13 @@ class Hybrid:
             self._comparing = False
         name = self.whole.names[path]
         for x, y in zip(tree_leaves(result), tree_leaves(theirs), strict=False):
-            if isinstance(x, Tensor) and isinstance(y, Tensor) and not _equal(x, y):
+            if isinstance(x, Tensor) and isinstance(y, Tensor) and not equal(x, y):
                 far = float((y.double() - x.double()).norm() / x.double().norm()) if x.shape == y.shape else math.inf
                 self.apart[name] = max(self.apart.get(name, 0.0), math.inf if math.isnan(far) else far)
 
 
-def _equal(x: Tensor, y: Tensor) -> bool:
+def equal(x: Tensor, y: Tensor) -> bool:
+    """Whether all values are the same; a NaN is as any other."""
     return x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
 
 

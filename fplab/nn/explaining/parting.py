@@ -102,9 +102,7 @@ class Recording(TorchDispatchMode):
             one.digest.update(wide(x.detach()).resolve_conj().contiguous().numpy())
         if self.operations[self.keep % len(self.operations)] is one and self.keep >= 0:
             one.results += [x.detach().clone() for x in made]
-            one.products += [
-                Product(*each)._replace(result=each[-1].copy()) for each in (emulation.seen if emulation else ())
-            ]
+            one.products += [Product(*each) for each in (emulation.seen if emulation else ())]
 
 
 def _only_moves(func: Any, args: Any, made: list[Tensor]) -> bool:

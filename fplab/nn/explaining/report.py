@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 SHOWN = 40
 SUMS = ("alone", "back", "effect")
 SAME = say("Both ways give the same bits.")
+LOST = say(
+    "Of {n:,} values of the output {a:,} are NaN or infinite in way a and {b:,} in way b: no difference can be taken, "
+    "and no layer's part of it."
+)
 WHOLE = say("b less a: {whole:+.4e}, of {n:,} values the root mean square along their difference.")
 WHOLE_ONE = say("b less a: {whole:+.6e} ({a:.9g}, {b:.9g}).")
 ALONE = say("Each layer alone in way b: {sum:+.3e} together, the rest is {rest:+.3e}.")
 UNSEEN = say(
-    "Both ways give the same output, though {n:,} layers differ by themselves. The furthest apart is {layer}{causes}."
+    "Both ways give the same output; layers that differ by themselves: {n:,}. The furthest apart is {layer}{causes}."
 )
 BACK = say("Each layer alone taken back to way a: {sum:+.3e} together, the rest is {rest:+.3e}.")
 MEAN = say("The mean of both: {sum:+.3e}, the rest is {rest:+.3e}.")
@@ -88,7 +92,8 @@ class Explanation:
 
     ``rows``: by layer, in the order of the model; ``settings``: of both ways, where more than one differs. ``first``:
     the first differing operation. ``left``: how many layers were not tried. ``faithful``: whether each way has the
-    bits here that it has with the model as it is; None was not tried. ``runs``: of the model, in ``seconds``.
+    bits here that it has with the model as it is; None was not tried. ``runs``: of the model, in ``seconds``. ``lost``:
+    how many values are NaN or infinite in each way; ``whole`` and the layers' parts may then be NaN.
     """
 
     ways: tuple[str, str]
@@ -102,6 +107,7 @@ class Explanation:
     faithful: tuple[bool | None, bool | None]
     runs: int
     seconds: float
+    lost: tuple[int, int] = (0, 0)
 
     @property
     def rest(self) -> tuple[float, float, float]:
@@ -112,7 +118,8 @@ class Explanation:
     @property
     def largest(self) -> Row | None:
         """The layer with the largest effect, or own difference where outputs are the same; None where there is none."""
-        return max(self.rows, key=lambda row: abs(row.effect if self.whole else row.own), default=None)
+        effects = math.isfinite(self.whole) and self.whole
+        return max(self.rows, key=lambda row: abs(row.effect if effects else row.own), default=None)
 
     def share(self, row: Row) -> float:
         """A layer's part of the whole."""
@@ -122,8 +129,10 @@ class Explanation:
     def text(self) -> Text:
         """All but the tables, in both languages."""
         said = list[Text]()
-        row = self.largest
-        if row is None and not self.whole:
+        row, known = self.largest, math.isfinite(self.whole)
+        if not known:
+            said.append(LOST.fill(n=self.values, a=self.lost[0], b=self.lost[1]))
+        elif row is None and not self.whole:
             said.append(SAME)
         elif row is not None and not self.whole:
             said.append(UNSEEN.fill(n=len(self.rows), layer=_layer(row.layer), causes=_because(row.causes)))
@@ -132,26 +141,15 @@ class Explanation:
             said.append(WHOLE.fill(whole=self.whole, n=self.values) if self.values > 1 else one)
             for text, name, rest in zip((ALONE, BACK, MEAN), SUMS, self.rest, strict=True):
                 said.append(text.fill(sum=math.fsum(getattr(r, name) for r in self.rows), rest=rest))
-        if row is not None and self.whole:
+        if row is not None and known and self.whole:
             said.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=_because(row.causes)))
         if self.left:
             said.append(LEFT.fill(n=self.left))
         if self.first is not None:
-            p = self.first
-            said.append(
-                FIRST.fill(
-                    operation=verbatim(p.operation),
-                    layer=_layer(p.layer),
-                    causes=_because(p.unlike),
-                    place=verbatim(str(list(p.place))),
-                    x=p.values[0],
-                    y=p.values[1],
-                    x_bits=p.bits[0],
-                    y_bits=p.bits[1],
-                    differing=p.differing,
-                    elements=p.elements,
-                )
-            )
+            p, place = self.first, verbatim(str(list(self.first.place)))
+            first = FIRST.fill(x=p.values[0], y=p.values[1], x_bits=p.bits[0], y_bits=p.bits[1], place=place)
+            first = first.fill(operation=verbatim(p.operation), layer=_layer(p.layer), causes=_because(p.unlike))
+            said.append(first.fill(differing=p.differing, elements=p.elements))
         said += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
         return joined(said, "\n")
 

@@ -14,7 +14,7 @@ from torch import nn
 from ...errors import LabError, quotes_call
 from ...words import Text, say
 from . import parting
-from .hybrids import OUTSIDE, Hybrid, Hybrids, Output
+from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, equal
 from .report import Explanation, Row, Setting
 from .ways import Way, different, way_of
 
@@ -45,7 +45,8 @@ def explain(
     is attributed twice, and twice the rest is stated, by which layers together do something else than one by one. Of an
     output of several values the changes are measured along their whole difference. Where a way has its own model,
     tensors are cast to the dtypes that they have in each way. Only forward passes, without gradients; the models are
-    left as they were.
+    left as they were. Where outputs are NaN or infinite, no difference can be taken: that is said, and which layers
+    differ by themselves, and where the ways part; a NaN is as any other NaN.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> found = explain(model, torch.ones(1, 8) / 3, {"gpu": "H100"}, {"gpu": "H100", "inputs": "bf16"}, progress=str)
@@ -72,10 +73,11 @@ def explain(
     differ = different(*ways)
     started = time.perf_counter()
     difference = last - first
+    known = bool(difference.isfinite().all())  # else only what layers do by themselves, and where the ways part
     size = float(difference.norm())
     along = difference / size / math.sqrt(len(first)) if len(first) > 1 and size else torch.ones_like(first)
     each = (started - began) / max(whole.runs, 1)
-    n = 2 * (len(tried) + (len(differ) if len(differ) > 1 else 0)) + 4
+    n = 2 * known * (len(tried) + (len(differ) if len(differ) > 1 else 0)) + 4
     (progress or _print)(ESTIMATE.fill(layers=len(own), all=len(whole.layers), n=n, minutes=n * each / 60))
 
     def change(x: torch.Tensor) -> float:
@@ -83,25 +85,28 @@ def explain(
 
     found = []
     for layer in (one for one in whole.layers if one in tried):
-        alone = change(whole.run(lambda one, it=layer: int(one == it)) - first)  # type: ignore[misc]
-        back = change(last - whole.run(lambda one, it=layer: int(one != it)))  # type: ignore[misc]
-        if layer != OUTSIDE or alone or back:
+        alone = back = math.nan
+        if known:
+            alone = change(whole.run(lambda one, it=layer: int(one == it)) - first)  # type: ignore[misc]
+            back = change(last - whole.run(lambda one, it=layer: int(one != it)))  # type: ignore[misc]
+        if layer != OUTSIDE or (known and (alone or back)):
             why = {**causes.get(layer, {}), **({"weights": weights[layer]} if layer in weights else {})}
             found.append(Row(layer, why, own.get(layer, math.nan), alone, back))
     settings = []
-    for name in differ if len(differ) > 1 else ():
+    for name in differ if known and len(differ) > 1 else ():
         ones = [_mixed(whole, model, side, name) for side in (0, 1)]
         changes = [math.nan if one is None else change(sign * (one - base))
                    for one, base, sign in zip(ones, (first, last), (1, -1), strict=True)]  # fmt: skip
         settings.append(Setting(name, ways[0].said(name), ways[1].said(name), changes[0], changes[1]))
     faithful = tuple(
-        None if way.rows else bool(torch.equal(whole.alone(side), found_here))
+        None if way.rows else equal(whole.alone(side), found_here)
         for side, (way, found_here) in enumerate(zip(ways, (first, last), strict=True))
     )
     ends = float(first[0]), float(last[0])
+    lost = int((~first.isfinite()).sum()), int((~last.isfinite()).sum())
     return Explanation(
         (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(found), tuple(settings),
-        parting.parting(whole, mine, theirs), left, faithful, whole.runs, time.perf_counter() - began,  # type: ignore[arg-type]
+        parting.parting(whole, mine, theirs), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Tensors of double-double numbers: each a float64 and the rest of it, together about 106 bits, of FP64's range.
+"""Tensors of double-double numbers: each a float64 and the rest of it, together about 106 bits from 2**-960 to 2**960.
 
 Sums, products, quotients, roots, exponentials, logarithms and products of matrices are written here from their
 definitions; torch takes its other operations apart into these (softmax, norms, attention, losses and their gradients).

@@ -24,7 +24,7 @@ _PRODUCTS = tracing.PRODUCTS | {
 }  # fmt: skip
 _SUMS = frozenset({"sum", "mean", "cumsum", "logsumexp", "prod", "cumprod"})
 
-NOTHING_BORN = say("No error was born: every result is exact.")
+NOTHING_BORN = say("No error was born: no finite result differs from its companion.")
 FIRST = say("{layer} ({phase}): {cause}.")
 BROKE = say("{operation} in {format} makes {n:,} values infinite or NaN that are finite")
 VANISHED = say(

@@ -14,9 +14,9 @@ Assignment = dict[str, str]
 class Tried:
     """An assignment that was run. ``predicted``: the sum of its layers' measured effects, each as if it added up.
 
-    ``loss``: the largest change of the loss over the batches, as run. ``cost``: mean bits of an operand over all
-    multiply-accumulates. ``within``: whether it kept to the budgets. ``cosine``: the least of its gradients against the
-    exact ones; NaN where no budget asks for it.
+    ``loss``: the largest change of the loss over the batches, as run. ``cost``: mean bits of an operand, without
+    scales, over all multiply-accumulates. ``within``: whether it kept to the budgets. ``cosine``: the least of its
+    gradients against the exact ones; NaN where no budget asks for it.
     """
 
     assignment: Assignment

@@ -143,7 +143,7 @@ def choice_of(given: formats.FormatLike | Recipe) -> Recipe:
 
 
 def width(recipe: Recipe) -> float:
-    """The mean bits of an operand in the three products of a layer, which is what a choice costs."""
+    """The mean bits of an operand in the three products of a layer, without its scales: what a choice costs."""
     high = formats.get(recipe.high).bits
     three = (recipe.forward, recipe.data_gradient, recipe.weight_gradient)
     sides = [side for product in three for side in ((product.left, product.right) if product else (None, None))]
@@ -156,6 +156,10 @@ def computed(model: nn.Module, batch: Any, loss: Loss) -> tuple[torch.Tensor, to
     value, logits = found if isinstance(found, tuple) else (found, None)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise LabError(f"loss gave {_said(value)}; it must give a tensor of one number, or (that, logits).")
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise LabError(
+            "loss gave a tensor without a gradient; a survey runs backward, too: some parameter must need one."
+        )
     return value, logits
 
 

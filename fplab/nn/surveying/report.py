@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SPREAD = ("local", "bits", "effect")
 RECOMMENDED = say(
-    "Recommended: {cost:.1f} bits an operand on average, {mixture}; the loss changes by {loss:.2e} as run, "
-    "{predicted:.2e} at most by the table (budget {budget:g})."
+    "Recommended: {cost:.1f} bits an operand on average, scales aside, {mixture}; the loss changes by {loss:.2e} as "
+    "run, by {predicted:.2e} to first order (budget {budget:g})."
 )
 MISSED = say(
     "No assignment that was tried keeps to the budget of {budget:g}; the nearest changes the loss by {loss:.2e}."

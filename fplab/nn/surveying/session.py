@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...errors import LabError, quotes_call
-from ...formats import FormatLike
+from ...formats import FormatLike, several
 from ...tensorcore import matmul
 from ...words import Text, say
 from ..emulation import emulate
@@ -81,7 +81,7 @@ def survey(
     if cosine is not None and not 0 <= cosine < 1:
         raise LabError(f"cosine={cosine!r} is not possible; allowed: 0 and more, below 1, such as 0.999; or None.")
     batches = batch if isinstance(batch, list) else [batch]
-    choices = {one.name: one for one in map(choice_of, (*formats, *recipes))}
+    choices = {one.name: one for one in map(choice_of, (*several(formats), *several(recipes)))}
     if not batches or not choices:
         raise LabError("there is nothing to survey: pass a batch, and at least one format or recipe.")
     for one in choices.values():

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ...errors import LabError
+from ...formats import several
 from ...seeds import bits as random_bits
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
@@ -87,7 +88,7 @@ class Products:
     """Sums over the steps counted, of every layer in every recipe."""
 
     def __init__(self, recipes: Iterable[str | Recipe]) -> None:
-        self.recipes = tuple(map(get_recipe, (recipes,) if isinstance(recipes, str | Recipe) else recipes))
+        self.recipes = tuple(map(get_recipe, several(recipes)))
         names = [recipe.name for recipe in self.recipes]
         if len(set(names)) < len(names):
             raise LabError(

@@ -18,7 +18,7 @@ from .events import NonFinite, power
 from .losses import Lost, merged
 from .products import PASSES, ProductRow
 from .seen import GRADIENTS, Seen
-from .tables import SPECIAL, Fates, histogram, resolved
+from .tables import SPECIAL, Cuts, Fates, histogram, resolved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,8 @@ class Report:
     _advice: tuple[Text, ...] = field(repr=False)
     _notes: tuple[Text, ...] = field(repr=False)
     formats: tuple[Format, ...] = field(repr=False)
-    _seen: Any = field(repr=False, compare=False)
+    _cuts: Cuts = field(repr=False, compare=False)
+    _largest: dict[str, tuple[tuple[int, float], ...]] = field(repr=False, compare=False)  # by kind: steps and values
 
     def __str__(self) -> str:
         head, advice = folded([self.headline, *self.notes]), folded(self.advice, REPORT, " " * words.LABEL)
@@ -128,7 +129,7 @@ class Report:
         """All layers of a kind as one row, and what all of them stand."""
         mine = [r for r in self.rows if r.kind == kind]
         table = np.sum([r.table for r in mine], axis=0)
-        fates = {f.name: self._seen._tables.fates(table, f) for f in self.formats}
+        fates = {f.name: self._cuts.fates(table, f) for f in self.formats}
         lost = [r.lost for r in mine if r.lost is not None]
         cells = self._cells(Row(str(words.ALL), kind, table, fates, {}, merged(lost) if lost else None))
         for bits in mine[0].choices:
@@ -233,9 +234,13 @@ def make_report(seen: Seen, limits: Limits) -> Report:
         names = tuple(dict.fromkeys(r.layer for r in found if not r.judged))
         text = words.ALL_BROKEN.fill(layers=words.named(names, 4, words.MORE_LAYERS))
         advice += (words.advice(words.NOT_JUDGED, text),)
+    scaled = ", as scaled" if seen.scales else ""
+    kinds = {"activations": "activations", GRADIENTS[0]: GRADIENTS[0] + scaled, GRADIENTS[1]: GRADIENTS[1]}
+    largest = {shown: tuple(seen._trail.largest(kind)) for kind, shown in kinds.items()}
     return Report(
         seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
-        seen.first, seen.first_kept, found, kept, products, advice, tuple(notes), seen.formats, seen,
+        seen.first, seen.first_kept, found, kept, products, advice, tuple(notes), seen.formats,
+        Cuts(seen.formats), largest,
     )  # fmt: skip
 
 
@@ -385,11 +390,10 @@ def picture(report: Report) -> Any:
     from ...draw.lettering import language
     from ...draw.watch import Picture
 
-    seen = report._seen
     gradients = [r.table for r in report.rows if r.kind in GRADIENTS]
     curves = {}
     for f in report.formats if gradients else ():
-        fates = [seen._tables.fates(sum(gradients), f, s) for s in range(25)]
+        fates = [report._cuts.fates(np.sum(gradients, axis=0), f, s) for s in range(25)]
         fate_names = (("vanish",), ("vanish", "underflow"), ("overflow",))
         vanish, low, over = ([x.share(*names) for x in fates] for names in fate_names)
         curves[f.name] = vanish, low, over
@@ -406,10 +410,7 @@ def picture(report: Report) -> Any:
         scale={name: s.log2 for name, s in report.scales.items() if s.works},
         lost={r.layer: (r.lost.moved, r.lost.absorbed) for r in report.rows
               if r.kind == "updates" and r.lost is not None and r.lost.moved},
-        largest={
-            kind + (", as scaled" if seen.scales and kind == GRADIENTS[0] else ""): tuple(seen._trail.largest(kind))
-            for kind in ("activations", *GRADIENTS)
-        },
+        largest=report._largest,
         first=event.text.en if event else "",
         broken=event.step if event else None,
     )  # fmt: skip

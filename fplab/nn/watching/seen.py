@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import LabError, integer, quotes_call, unknown
-from ...formats import FormatLike
+from ...formats import FormatLike, several
 from ..recipes import Recipe
 from .events import NonFinite
 from .losses import Losses, Lost, merged
@@ -26,7 +26,7 @@ class Seen:
     ) -> None:  # fmt: skip
         self._model, self._optimizer = model, optimizer
         self.every, self.keep = integer("every", every, 1, 2**31), integer("keep", keep, 0, 2**20)
-        self.formats = tuple(candidate(f) for f in formats)
+        self.formats = tuple(map(candidate, several(formats)))
         if not self.formats:
             raise LabError("formats=() names no candidate; allowed: one or more, such as ('fp16', 'bf16').")
         self.name = type(model).__name__

@@ -375,6 +375,8 @@ def _checked(model: Any, optimizer: Any, scaler: Any) -> tuple[Parameter, ...]:
         raise LabError("model is compiled, and torch.compile leaves hooks out; watch the module before compiling it.")
     if not callable(getattr(optimizer, "step", None)):
         raise LabError(f"optimizer is a {type(optimizer).__name__} without step(); pass what updates the parameters.")
+    if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
+        raise LabError(f"optimizer is a {type(optimizer).__name__}, a scheduler; pass its optimizer.")
     parameters = parameters_of(model)
     if not parameters:
         raise LabError(f"{type(model).__name__} has no parameters; there is no training to watch.")

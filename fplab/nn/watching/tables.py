@@ -79,7 +79,7 @@ class Fates(NamedTuple):
 def candidate(fmt: FormatLike) -> Format:
     """A format that values could be held in instead of FP32, or an error that says why it cannot."""
     form = formats.get(fmt)
-    if not (form.signed and form.zero and 1 <= form.fraction_bits <= MOST_FRACTION_BITS):
+    if not (form.signed and form.zero and form.fits_float32 and 1 <= form.fraction_bits <= MOST_FRACTION_BITS):
         names = [f.name for f in formats.TABLE if f.signed and f.zero and f.fraction_bits <= MOST_FRACTION_BITS]
         raise LabError(
             f"{form.name} is no candidate to replace FP32. Allowed: {', '.join(names)}, or a record like them."
@@ -106,18 +106,50 @@ def edges(fmt: Format) -> Edges:
     return Edges(edge(fmt, 1), edge(fmt, 1 << fmt.fraction_bits), edge(fmt, fmt.max_code + 1))
 
 
-class Tables:
-    """A table of counts for every kind and layer: 29 kB each for four formats, however many values are counted."""
+class Cuts:
+    """Where the candidates part what is counted: a table has a row for each binade, a place for each edge within."""
 
     def __init__(self, candidates: Sequence[Format]) -> None:
-        from ...kernels import histogram
-
-        self._kernels = histogram
         self.formats = tuple(candidates)
         self._edges = {form: edges(form) for form in self.formats}
         found = {e.cut for three in self._edges.values() for e in three} | {1}  # 1: a NaN is no infinity
         self._cuts = np.array(sorted(found - {0}), np.uint32)
         self.places = len(self._cuts) + 1
+
+    def fates(self, table: Array, fmt: Format, log2_scale: int = 0) -> Fates:
+        """What a format makes of a table's values times ``2**log2_scale``."""
+        if fmt not in self._edges:
+            names = ", ".join(f.name for f in self.formats)
+            raise LabError(f"{fmt.name} was not watched for; allowed: {names}. Pass formats=[...] to watch.")
+        counted = table[:BINADES]
+        nonzero = int(counted.sum())
+        survive, normal, over = (self._at_least(counted, e, log2_scale) for e in self._edges[fmt])
+        zero, infinite = int(table[ZERO].sum()), int(table[SPECIAL, 0])
+        normal = max(normal, over)  # in a format whose largest value is subnormal at this scale nothing is normal
+        return Fates(
+            zero, nonzero - survive, survive - normal, normal - over, over, infinite,
+            int(table[SPECIAL].sum()) - infinite,
+        )  # fmt: skip
+
+    def _at_least(self, counted: Array, e: Edge, log2_scale: int) -> int:
+        """How many values, once scaled, reach an edge."""
+        row = e.exponent - log2_scale - LOWEST
+        if row < 0:
+            return int(counted.sum())
+        if row >= BINADES:
+            return 0
+        place = int(np.searchsorted(self._cuts, e.cut, side="left")) + 1 if e.cut else 0
+        return int(counted[row + 1 :].sum()) + int(counted[row, place:].sum())
+
+
+class Tables(Cuts):
+    """A table of counts for every kind and layer: 29 kB each for four formats, however many values are counted."""
+
+    def __init__(self, candidates: Sequence[Format]) -> None:
+        from ...kernels import histogram
+
+        super().__init__(candidates)
+        self._kernels = histogram
         self._scratch = self._new_scratch()
         self._tables: dict[Key, Array] = {}
         self._stacks: dict[tuple[str, tuple[str, ...]], Array] = {}
@@ -185,31 +217,6 @@ class Tables:
         for key in keys:
             total += self._tables[key]
         return total
-
-    def fates(self, table: Array, fmt: Format, log2_scale: int = 0) -> Fates:
-        """What a format makes of a table's values times ``2**log2_scale``."""
-        if fmt not in self._edges:
-            names = ", ".join(f.name for f in self.formats)
-            raise LabError(f"{fmt.name} was not watched for; allowed: {names}. Pass formats=[...] to watch.")
-        counted = table[:BINADES]
-        nonzero = int(counted.sum())
-        survive, normal, over = (self._at_least(counted, e, log2_scale) for e in self._edges[fmt])
-        zero, infinite = int(table[ZERO].sum()), int(table[SPECIAL, 0])
-        normal = max(normal, over)  # in a format whose largest value is subnormal at this scale nothing is normal
-        return Fates(
-            zero, nonzero - survive, survive - normal, normal - over, over, infinite,
-            int(table[SPECIAL].sum()) - infinite,
-        )  # fmt: skip
-
-    def _at_least(self, counted: Array, e: Edge, log2_scale: int) -> int:
-        """How many values, once scaled, reach an edge."""
-        row = e.exponent - log2_scale - LOWEST
-        if row < 0:
-            return int(counted.sum())
-        if row >= BINADES:
-            return 0
-        place = int(np.searchsorted(self._cuts, e.cut, side="left")) + 1 if e.cut else 0
-        return int(counted[row + 1 :].sum()) + int(counted[row, place:].sum())
 
 
 def histogram(table: Array) -> tuple[Array, Array]:

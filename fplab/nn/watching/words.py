@@ -12,21 +12,12 @@ from ...words import CLAUSE, LIST, NOTHING, Text, joined, mark, say, say_of, ver
 
 LABEL = 12  # columns of the word in front of a sentence of advice
 
+# Kinds of tensors, and what is said in place of a tensor's name.
 NAMES = (
-    mark("activations"),
-    mark("activation gradients"),
-    mark("weight gradients"),
-    mark("gradients"),
-    mark("updates"),
-    mark("weights"),
-    mark("initial weights"),
-    mark("buffers"),
-    mark("input"),
-    mark("loss"),
-    mark("the model's input"),
-    mark("the loss"),
-    mark("the scaled loss"),
-)  # kinds of tensors, and what is said in place of a tensor's name
+    mark("activations"), mark("activation gradients"), mark("weight gradients"), mark("gradients"), mark("updates"),
+    mark("weights"), mark("initial weights"), mark("buffers"), mark("input"), mark("loss"), mark("the model's input"),
+    mark("the loss"), mark("the scaled loss"),
+)  # fmt: skip
 
 
 def kind(name: str) -> Text:
