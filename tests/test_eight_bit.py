@@ -345,24 +345,6 @@ def test_a_bad_gradient_is_skipped_or_an_error() -> None:
     assert p not in strict.state
 
 
-@pytest.mark.parametrize("make", [Adam8bit, AdamW8bit, lambda p, **o: SGD8bit(p, 0.1, 0.9, 0.1, **o)])
-def test_maximizing_is_minimizing_the_opposite_and_foreach_changes_nothing(make: Any) -> None:
-    up, down = parameter(), parameter()
-    one, other = make([up], maximize=True, foreach=True), make([down], foreach=None, amsgrad=False)
-    for _ in range(3):
-        one.step()
-        down.grad = -up.grad
-        other.step()
-    assert torch.equal(up, down)
-    assert not torch.equal(up, parameter())
-    with pytest.raises(LabError, match=r"amsgrad=True keeps a third state, .* or take torch\.optim\.Adam"):
-        make([up], amsgrad=True)
-    with pytest.raises(LabError, match="amsgrad=True keeps a third state"):
-        make([{"params": [parameter()], "amsgrad": True}])
-    with pytest.raises(LabError, match=r"maximize='yes' is not possible; allowed: True or False\."):
-        make([up], maximize="yes")
-
-
 # --- odd use -----------------------------------------------------------------------------------------------------
 def parameter(n: int = 5000) -> nn.Parameter:
     p = nn.Parameter(torch.linspace(-1, 1, n))

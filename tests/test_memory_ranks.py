@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -247,6 +248,11 @@ def test_the_smallest_number_fits_and_one_less_does_not(zero: int) -> None:
 def test_without_zero_one_gpu_or_none() -> None:
     assert smallest("gpt2", 80 * GB).options.gpus == 1  # type: ignore[union-attr]
     assert smallest("llama3-8b", 80 * GB) is None
+    options: dict[str, Any] = {"zero": 3, "recompute": "full"}
+    for optimizer, least in (("adamw", 23), ("adamw8bit", 15)):  # as chapter 11 says
+        found = smallest("llama3-70b", 80 * GB, optimizer=optimizer, **options)
+        assert found is not None
+        assert found.options.gpus == least
     assert smallest("llama3-8b", 40 * GB, zero=3) is None  # the activations alone are more
     replica = smallest("llama3-405b", 80 * GB, zero=1, tensor=8, pipeline=9, recompute="full")
     assert replica is not None

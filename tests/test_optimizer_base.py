@@ -65,6 +65,48 @@ def through_a_file(value: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
+# --- keywords of torch's optimizers --------------------------------------------------------------------------------
+CLASSES = [SGD, Adam, AdamW, Adam8bit, AdamW8bit, Lion8bit, Adagrad8bit, lambda p, **o: SGD8bit(p, 0.1, 0.9, 0.1, **o)]
+
+
+@pytest.mark.parametrize("make", CLASSES)
+def test_maximizing_is_minimizing_the_opposite_and_how_torch_walks_changes_nothing(make: Any) -> None:
+    nothing = {"fused": True, "foreach": False, "amsgrad": False, "capturable": False, "dampening": 0}
+    up, down, plain = parameter(), parameter(), parameter()
+    one, other, third = make([up], maximize=True), make([down], **nothing), make([plain])
+    for _ in range(3):
+        down.grad = -up.grad
+        for optimizer in (one, other, third):
+            optimizer.step()
+    assert torch.equal(up, down)
+    assert not torch.equal(up, plain)
+    with pytest.raises(LabError, match=r"maximize='yes' is not possible; allowed: True or False\."):
+        make([up], maximize="yes")
+    with pytest.raises(
+        LabError, match=r"unknown option 'fusd'\. Allowed: lr, .*, foreach, fused\. Did you mean 'fused'\?"
+    ):
+        make([up], fusd=True)
+
+
+KEYWORDS = {
+    "amsgrad": "keeps a third state, the largest second moment, which optimizers here do not have; leave it out, or "
+    "take torch.optim.Adam.",
+    "capturable": "is for CUDA graphs, and optimizers here step on the CPU; leave it out.",
+    "differentiable": "has no form here; leave it out, or take an optimizer of torch.optim.",
+    "dampening": "has no form here; leave it out, or take an optimizer of torch.optim.",
+    "decoupled_weight_decay": "makes an AdamW of an Adam; take AdamW8bit, or AdamW, instead.",
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+@pytest.mark.parametrize("make", CLASSES)
+def test_what_has_no_form_here_is_refused_with_what_to_do(make: Any, name: str) -> None:
+    for params, options in (([parameter()], {name: True}), ([{"params": [parameter()], name: True}], {})):
+        with pytest.raises(LabError) as refusal:
+            make(params, **options)
+        assert str(refusal.value).endswith(f": {name}=True {KEYWORDS[name]}")
+
+
 # --- saving, loading, copying -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("kind", "dtype"), [*((k, torch.float32) for k in KINDS), ("adam8", torch.bfloat16)])
 def test_a_run_that_is_resumed_from_a_file_goes_on_to_the_same_bits(kind: str, dtype: torch.dtype) -> None:

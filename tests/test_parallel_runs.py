@@ -262,11 +262,31 @@ def fails(
     return str(failed.value)
 
 
-def test_a_rank_that_dies_is_named_within_30_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_rank_that_dies_is_named(forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the other wait in vain for it: that would be said instead."""
+    monkeypatch.setattr(launching, "FORKS", forks and launching.FORKS)  # torchrun where not
     text = fails(command(Setting(("ddp",), 2, dies=1), tmp_path), tmp_path)
-    died = (tmp_path / "pid.1").stat().st_mtime  # it writes its number, meets the other, and dies: not its start counts
     assert text == "rank 1 died (SIGKILL); the other processes were ended. Nothing of this run is kept."
-    assert time.time() - died < 30
+
+
+FAILED = """  rank      : {0} (local_rank: {0})
+  exitcode  : {1} (pid: 4711)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ([(1, -9), (0, 1)], "rank 1 died (SIGKILL)"),  # torchrun found both ended, and takes the first it looks at
+        ([(1, -15), (0, 1)], "rank 0 failed: ValueError: why"),  # which torchrun ended
+        ([(0, 1), (1, -15)], "rank 1 died (SIGTERM)"),
+    ],
+)
+def test_who_began_is_told_from_who_missed_it(ends: list[tuple[int, int]], text: str, tmp_path: Path) -> None:
+    others, cause = (FAILED.format(*end) for end in ends)
+    log = f"ValueError: why\nOther Failures:\n[1]:\n{others}Root Cause (first observed failure):\n[0]:\n{cause}"
+    assert launching.reason(tmp_path, log, 1).startswith(text)
 
 
 def numbers(folder: Path) -> list[int]:
@@ -288,22 +308,22 @@ def parent(number: int) -> int:
     return int(Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
-def test_a_torchrun_that_dies_takes_its_processes_along(tmp_path: Path) -> None:
+def test_ranks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     text = fails(
         command(Setting(("hang",), 2), tmp_path), tmp_path,
         meanwhile=lambda folder: os.kill(parent(working(folder)[0]), signal.SIGKILL),
     )  # fmt: skip
-    assert text == "torchrun died (SIGKILL); its processes were ended."
+    assert text == "the process that starts the ranks died (SIGKILL); its processes were ended."
 
 
 def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], env=environment())
     ranks = working(tmp_path)
-    torchrun = parent(ranks[0])
+    starter = parent(ranks[0])
     launcher.kill()
     launcher.wait()
     patience = time.monotonic() + PATIENCE
-    while (alive := [n for n in (*ranks, torchrun) if runs_here(n, tmp_path)]) and time.monotonic() < patience:
+    while (alive := [n for n in (*ranks, starter) if runs_here(n, tmp_path)]) and time.monotonic() < patience:
         time.sleep(0.1)
     assert alive == []
 
@@ -387,8 +407,9 @@ def test_the_widget_shows_what_three_processes_did(three, stage: int) -> None:
     run = three[f"zero{stage}"]
     assert ranks == len(run.ranks)
     for one in run.ranks:
-        assert settled(one.notes["trace"]) == [list(act) for act in acts]
-        at_update = next(row[3] for row in one.notes["trace"] if row[1] == "update")
+        rows = settled(one.notes["trace"])
+        assert rows == [list(act) for act in acts]
+        at_update = next(held for _, act, _, held in rows if act == "update")
         sums = [4 * sum(row[kind] for row in at_update) for kind in range(3)]
         assert dict(one.held) == dict(zip(("parameters", "gradients", "states"), sums, strict=True))
 

@@ -58,7 +58,7 @@ def give(optimizer: Counting, gradients: list[np.ndarray]) -> None:
 
 
 # --- against torch -------------------------------------------------------------------------------------------------
-PATTERNS = 2_500
+PATTERNS = 800
 
 
 def gradient(rng: np.random.Generator, bad: bool) -> np.ndarray:

@@ -315,5 +315,5 @@ def test_the_tests_leave_no_folder_behind(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_threads.py"],
         cwd=Path(__file__).parent.parent, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
-    assert "1 test collected" in done.stdout
+    assert " tests collected in " in done.stdout
     assert list(tmp_path.iterdir()) == []

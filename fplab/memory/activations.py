@@ -19,6 +19,7 @@ from .models import Transformer
 from .units import divided_up
 
 RECOMPUTE = ("none", "selective", "full")
+GATED = ("SiLU input", "SiLU output", "up output")  # what a gated MLP keeps beside its input
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,7 @@ def layer_terms(
         *((Term("dropout mask 1", h, 1),) if c.dropout else ()),
         Term("norm 2 input", h, width),
         Term("MLP input", h, product),
-        *(
-            (
-                Term("SiLU input", f, width, tensor=True),
-                Term("SiLU output", f, width, tensor=True),
-                Term("up output", f, width, tensor=True),
-            )
-            if c.gated
-            else (Term("GELU input", f, width, tensor=True),)
-        ),
+        *(Term(name, f, width, tensor=True) for name in (GATED if c.gated else ("GELU input",))),
         Term("down input", f, product, tensor=True),
         *((Term("dropout mask 2", h, 1),) if c.dropout else ()),
     )

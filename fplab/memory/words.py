@@ -17,33 +17,15 @@ KINDS = {
     "kv cache": say("keys and values"),
 }
 TERMS = (  # temporaries, what is sent, and how
-    mark("gathered chunks"),
-    mark("gathered layer, next layer"),
-    mark("gradients of a layer"),
-    mark("16-bit casts of the weights"),
-    mark("8-bit casts of the layers' weights"),
-    mark("quantised weights of the layers"),
-    mark("DDP buckets"),
-    mark("buckets"),
-    mark("a layer computed again"),
-    mark("gradients of the logits"),
-    mark("logits"),
-    mark("activations of a layer"),
-    mark("attention scores and their softmax"),
-    mark("gradients"),
-    mark("parameters"),
-    mark("gradients to CPU memory"),
-    mark("updated parameters from CPU memory"),
-    mark("parameters from CPU memory"),
-    mark("activations of layers"),
-    mark("activations to the next stage"),
-    mark("gradients to the stage before"),
-    mark("all-reduce"),
-    mark("reduce-scatter"),
-    mark("all-gather"),
-    mark("send"),
-    mark("host"),
-)
+    mark("gathered chunks"), mark("gathered layer, next layer"), mark("gradients of a layer"),
+    mark("16-bit casts of the weights"), mark("8-bit casts of the layers' weights"),
+    mark("quantised weights of the layers"), mark("DDP buckets"), mark("buckets"), mark("a layer computed again"),
+    mark("gradients of the logits"), mark("logits"), mark("activations of a layer"),
+    mark("attention scores and their softmax"), mark("gradients"), mark("parameters"),
+    mark("gradients to CPU memory"), mark("updated parameters from CPU memory"), mark("parameters from CPU memory"),
+    mark("activations of layers"), mark("activations to the next stage"), mark("gradients to the stage before"),
+    mark("all-reduce"), mark("reduce-scatter"), mark("all-gather"), mark("send"), mark("host")
+)  # fmt: skip
 
 
 def term(name: str) -> Text:

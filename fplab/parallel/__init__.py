@@ -1,7 +1,7 @@
 """Parallel training: collectives in low precision, pipeline schedules, and real runs of several processes.
 
 ``collectives`` and ``schedules`` are data and what follows from it; ``gloo`` is the order in which torch's CPU backend
-adds. ``launch`` starts real runs under torchrun: every process is ``run``, which trains by ``data_parallel``, ``zero``
+adds. ``launch`` starts real runs of several processes: each is ``run``, which trains by ``data_parallel``, ``zero``
 or ``model_parallel`` and leaves a :class:`RankResult`; ``reference`` does the same sums in one process.
 """
 

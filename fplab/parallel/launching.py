@@ -1,4 +1,4 @@
-"""Starting real runs: processes under torchrun on this machine, with a limit, none of which outlives the call."""
+"""Starting real runs: processes on this machine, with a limit, none of which outlives the call."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .settings import KILL, LAUNCHED, Result, Setting, read
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Setting))[2:]
 LIMIT = 120.0  # seconds
+FORKS = sys.platform == "linux"  # on macOS a process that has loaded its frameworks may not fork; Windows has none
 GRACE = 3.0  # seconds that processes have to end before they are killed
 
 
@@ -54,11 +55,15 @@ def launch(
 
 
 def command(asked: Setting, folder: Path, processes: int | None = None, port: int | None = None) -> list[str]:
-    meet = ["--standalone"] if port is None else ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    """What starts the ranks and waits for them: :mod:`.forked` where a fork is safe, torchrun elsewhere."""
     count = asked.ranks if processes is None else processes
+    given = ["--setting", asked.as_json(), "--folder", str(folder)]
+    if FORKS:
+        return [sys.executable, "-W", "ignore", "-m", "fplab.parallel.forked", str(count), str(port or 0), *given]
+    meet = ["--standalone"] if port is None else ["--master-addr=127.0.0.1", f"--master-port={port}"]
     start = [sys.executable, "-m", "torch.distributed.run", *meet, "--local-addr=127.0.0.1"]
     return [*start, f"--nproc-per-node={count}", "--max-restarts=0", "--monitor-interval=0.1",
-            "-m", "fplab.parallel.run", "--setting", asked.as_json(), "--folder", str(folder)]  # fmt: skip
+            "-m", "fplab.parallel.run", *given]  # fmt: skip
 
 
 def check_port(port: int) -> None:
@@ -86,7 +91,7 @@ def environment() -> dict[str, str]:
 
 
 def finish(arguments: Sequence[str], folder: Path, limit: float) -> None:
-    """Run torchrun to its end; a failure or a run beyond ``limit`` seconds is an error, and nothing is left running."""
+    """Run what starts the ranks to its end; a failure, or a run beyond ``limit`` seconds, is an error, and ends all."""
     with open(folder / "log", "w+", encoding="utf-8") as output, started(arguments, folder, output) as process:
         if not ended(process, folder, limit):
             raise LabError(f"the run did not end within limit={limit:g} seconds; all of its processes were killed.")
@@ -96,9 +101,9 @@ def finish(arguments: Sequence[str], folder: Path, limit: float) -> None:
 
 
 def ended(process: subprocess.Popen[bytes], folder: Path, limit: float) -> bool:
-    """Wait for torchrun; False where it takes longer than ``limit`` seconds.
+    """Wait for what starts the ranks; False where it takes longer than ``limit`` seconds.
 
-    Once a process has written down its error, torchrun gets a few seconds: it would wait half a minute for another that
+    Once a process has written down its error, it gets a few seconds: torchrun would wait half a minute for another that
     is stopped and does not end.
     """
     end, failed = time.monotonic() + limit, False
@@ -112,10 +117,10 @@ def ended(process: subprocess.Popen[bytes], folder: Path, limit: float) -> bool:
 
 @contextlib.contextmanager
 def started(arguments: Sequence[str], folder: Path, output: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """torchrun as a process group of its own; whatever happens, it and the processes it started end here.
+    """What starts the ranks as a process group of its own; whatever happens, it and the processes it started end here.
 
     They hold the other end of a pipe as their standard input, and end when this one is closed: also where this process
-    is killed, or where torchrun is and can end nobody.
+    is killed, or where their parent is and can end nobody.
     """
     process = subprocess.Popen(
         arguments, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.PIPE,
@@ -132,7 +137,7 @@ def started(arguments: Sequence[str], folder: Path, output: Any) -> Iterator[sub
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask torchrun to end, which ends its processes first; then insist."""
+    """Ask what starts the ranks to end, as torchrun does once its processes have; then insist."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
@@ -163,17 +168,20 @@ def runs_here(number: int, folder: Path) -> bool:
 
 
 def reason(folder: Path, log: str, status: int) -> str:
-    """Why a run failed, in one sentence: a process's own error, or how it ended, or torchrun itself did."""
+    """Why a run failed, in one sentence: a process's own error, or how it ended, or their parent did."""
     for path in sorted(folder.glob("error.*")):
         return path.read_text(encoding="utf-8")
     if "EADDRINUSE" in log or "address already in use" in log.lower():
         return "the port is in use; give another, or none, and a free one is found."
-    died = re.search(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", log, re.DOTALL)
-    if died and int(died[2]) < 0:
-        name = signal.Signals(-int(died[2])).name
-        return f"rank {died[1]} died ({name}); the other processes were ended. Nothing of this run is kept."
+    ends = re.findall(r"rank\s*: (\d+)[^\n]*\s+exitcode\s*: (-?\d+)", log)[::-1]  # the root cause comes first
+    # Of those that ended between two of its looks torchrun takes any for it; the others it ends by SIGTERM.
+    died = [end for end in ends if end[1].startswith("-") and (end is ends[0] or int(end[1]) != -signal.SIGTERM)]
+    if died:
+        rank, code = died[0]
+        name = signal.Signals(-int(code)).name
+        return f"rank {rank} died ({name}); the other processes were ended. Nothing of this run is kept."
     if status < 0:
-        return f"torchrun died ({signal.Signals(-status).name}); its processes were ended."
+        return f"the process that starts the ranks died ({signal.Signals(-status).name}); its processes were ended."
     lines = [line for line in log.splitlines() if re.search(r"^(\[rank\d+\]: )?\w*(Error|Exception)\b", line)]
-    rank = f"rank {died[1]}" if died else part("a process")
+    rank = f"rank {ends[0][0]}" if ends else part("a process")
     return f"{rank} failed: {lines[-1] if lines else 'no message'}"

@@ -1,6 +1,6 @@
-"""One process of a real run: ``torchrun`` starts it, on one node or on several.
+"""One process of a real run, on one node or on several, as ``torchrun`` starts it.
 
-On one node :func:`fplab.parallel.launch` starts it. By hand, on four processes of one node::
+On one node :func:`fplab.parallel.launch` starts it, forked. By hand, on four processes of one node::
 
     torchrun --standalone --nproc-per-node 4 -m fplab.parallel.run --strategy zero3 --ranks 4 --folder runs
 

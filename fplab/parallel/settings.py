@@ -22,16 +22,8 @@ from ..memory.pipeline import SCHEDULES, demand_groups
 Array = np.ndarray[Any, Any]
 
 STRATEGIES = (
-    "ddp",
-    "parameter-server",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero-redundancy",
-    "fully-shard",
-    "tensor",
-    *SCHEDULES,
-)
+    "ddp", "parameter-server", "zero1", "zero2", "zero3", "zero-redundancy", "fully-shard", "tensor", *SCHEDULES,
+)  # fmt: skip
 """The ways of sharing a run among processes."""
 HANG = "hang"  # no strategy: a process that neither ends nor answers, to see what becomes of the others
 BACKENDS = ("gloo", "nccl")

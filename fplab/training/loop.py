@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -74,10 +74,14 @@ class Run:
 
 @door
 class OutputGradients:
-    """Within its ``with`` block, every layer keeps the gradient of its latest output; :meth:`take` copies them."""
+    """Within its ``with`` block, every layer keeps the gradient of its latest output; :meth:`take` copies them.
+
+    ``inputs``: what each layer was given with it, by its name.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._layers = layers(model)
+        self.inputs: dict[str, torch.Tensor] = {}
         self._outputs: dict[str, torch.Tensor] = {}
         self._handles: list[RemovableHandle] = []
 
@@ -93,9 +97,9 @@ class OutputGradients:
         self._outputs.clear()
 
     def _keep(self, name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...], torch.Tensor], None]:
-        def hook(_layer: nn.Module, _inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        def hook(_layer: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
             output.retain_grad()
-            self._outputs[name] = output
+            self.inputs[name], self._outputs[name] = given[0].detach(), output
 
         return hook
 
@@ -167,12 +171,12 @@ def train(
     losses, taken = np.zeros(steps, np.float32), []
     for step, index in enumerate(batches(len(labels), recipe)):
         chosen = torch.from_numpy(index)
-        with OutputGradients(model) as tap:
+        wanted = step in snapshots
+        with OutputGradients(model) if wanted else nullcontext() as tap:
             loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
             model.zero_grad()
             loss.backward()
-            wanted = step in snapshots
-            gradients = tap.take() if wanted else {}
+            gradients = tap.take() if tap else {}
         losses[step] = loss.item()
         weights = {n: copied(p) for n, p in model.named_parameters()} if wanted else {}
         slopes = {n: copied(p.grad) for n, p in model.named_parameters() if p.grad is not None} if wanted else {}

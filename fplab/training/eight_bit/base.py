@@ -1,9 +1,9 @@
 """What the 8-bit optimizers share: where states live, and what a step does to one tensor."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from ...nn import bits
 from ...threads import split
 from ...words import part
 from ..optimizers.base import LabOptimizer
+from ..optimizers.options import OfTorch
 from .options import CHECKS, SIGNS, books_of
+from .spread import gathered, spread
 
 Array = np.ndarray[Any, Any]
 Code = str | tuple[Codebook, Codebook]
@@ -60,7 +62,7 @@ def flat(tensor: Tensor) -> Array:
     return bits.array(tensor.detach().reshape(-1))
 
 
-class Options(TypedDict, total=False):
+class Options(OfTorch, total=False):
     """What every 8-bit optimizer takes; see the module :mod:`~fplab.training.eight_bit.optimizers`."""
 
     block: int | None
@@ -72,9 +74,6 @@ class Options(TypedDict, total=False):
     rounding: str
     seed: int
     bad_gradients: str
-    maximize: bool
-    foreach: bool | None
-    amsgrad: bool
 
 
 class EightBit(LabOptimizer):
@@ -84,7 +83,8 @@ class EightBit(LabOptimizer):
     nearest. A tensor of fewer than ``min_8bit_size`` elements, or whose ``fplab_state_bits`` is 32 (as
     :class:`StableEmbedding` says of its weight), or in a group with ``state_bits=32``, keeps float32 states.
     Of a DTensor (FSDP2, tensor parallel) each process updates its part, whose blocks begin where the part begins: the
-    bits are those of one process where parts are whole blocks.
+    bits are those of one process where parts are whole blocks, and ``torch.distributed.checkpoint`` then loads what it
+    saved on any number of processes.
 
     Of ``state[p]``: ``step``; ``state1`` and ``state2``, uint8 of p's shape (float32 where they are 32-bit); and
     ``absmax1`` and ``absmax2``, float32 (blocks,).
@@ -102,16 +102,16 @@ class EightBit(LabOptimizer):
         self, params: Iterable[Any], numbers: dict[str, Any], *, block: int | None = 2048, code: Code = "dynamic",
         min_8bit_size: int = 4096, state_bits: int = 8, sign: str = "kept", decay: str | None = None,
         rounding: str = "nearest", seed: int = 0, bad_gradients: str = "skip", maximize: bool = False,
-        foreach: bool | None = None, amsgrad: bool = False,
+        foreach: bool | None = None, fused: bool | None = None, **others: Any,
     ) -> None:  # fmt: skip
         self.codes = books_of(code)
         chosen = {
             "block": block, "min_8bit_size": min_8bit_size, "state_bits": state_bits, "sign": sign,
             "decay": self.decay if decay is None else decay, "rounding": rounding, "seed": seed,
-            "bad_gradients": bad_gradients, "maximize": maximize, "amsgrad": amsgrad,
+            "bad_gradients": bad_gradients, "maximize": maximize,
             "update": self.kind.update, "codes": self._digests(),
         }  # fmt: skip
-        super().__init__(params, {**numbers, **chosen})
+        super().__init__(params, {**numbers, **chosen}, others)
 
     def _digests(self) -> tuple[str, ...]:
         """What says in a saved state which codebooks it was made with."""
@@ -131,6 +131,29 @@ class EightBit(LabOptimizer):
             return part("was made with other codebooks; make the optimizer with the same code.")
         return super()._mismatch(name, saved, own)
 
+    # --- saving and loading ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states by parameter, and the groups; of a DTensor the states are DTensors, as checkpoints want them."""
+        return self._with_states(super().state_dict(), spread)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state, of this way of spreading parameters over processes or from a checkpoint's."""
+        known = isinstance(state_dict, dict) and isinstance(state_dict.get("state"), dict)
+        super().load_state_dict(self._with_states(state_dict, gathered) if known else state_dict)
+
+    def _with_states(self, saved: dict[str, Any], change: Callable[..., Any]) -> dict[str, Any]:
+        """A state dictionary with the states of DTensors changed."""
+        state = dict(saved["state"])
+        for group, own in zip(saved.get("param_groups", ()), self.param_groups, strict=False):
+            for index, p in zip(group["params"], own["params"], strict=False):
+                if hasattr(p, "to_local") and index in state:
+                    each = state[index].items()
+                    state[index] = {
+                        name: change(p, name, x, own["block"]) if isinstance(x, Tensor) else x for name, x in each
+                    }
+        return {**saved, "state": state}
+
     # --- a step ---------------------------------------------------------------------------------------------------
 
     def _demand_usable(self, gradient: Tensor, group: dict[str, Any], place: int) -> None:
@@ -143,8 +166,6 @@ class EightBit(LabOptimizer):
         """Update one parameter by its gradient, in place if it is contiguous float32, else through a copy."""
         whole, p, gradient = p, bits.local(p), bits.local(gradient)  # one object where nothing is spread over processes
         weight, slope = (x.detach().to(torch.float32).contiguous() for x in (p, gradient))
-        if self.param_groups[number].get("maximize"):  # states of before this option lack it
-            slope = -slope
         w, g = flat(weight), flat(slope)
         group, state = self.param_groups[number], self.state[whole]
         if not state:

@@ -10,8 +10,8 @@ Defaults are the published ones; where bitsandbytes' implementations differ from
   ``seed``, the step, the parameter's place and the element.
 * ``bad_gradients``: "skip" leaves a weight whose gradient is NaN or infinite and zeroes its states, as the CUDA kernel;
   "error" stops with the parameter and the element, before any weight moves.
-* ``maximize``, as torch's, follows the gradient instead of its opposite. ``foreach`` is taken and changes nothing: it
-  says how torch walks over tensors. ``amsgrad=True`` is refused.
+* ``maximize``, as torch's, follows the gradient instead of its opposite. ``foreach`` and ``fused`` are taken and change
+  nothing: they say how torch walks over tensors. What else torch's take (``amsgrad``, ``capturable``) is refused.
 """
 
 import math

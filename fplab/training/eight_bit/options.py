@@ -41,15 +41,6 @@ def _state_bits(name: str, value: Any) -> Any:
     return value
 
 
-def _no_amsgrad(name: str, value: Any) -> Any:
-    if value:
-        raise LabError(
-            "amsgrad=True keeps a third state, the largest second moment, which has no 8-bit form here; leave it out, "
-            "or take torch.optim.Adam, whose states are 32-bit."
-        )
-    return False
-
-
 def _one_of(allowed: tuple[str, ...]) -> Check:
     def check(name: str, value: Any) -> Any:
         if value not in allowed:
@@ -63,5 +54,5 @@ CHECKS: Mapping[str, Check] = {
     **options.CHECKS, "block": _block,
     "min_8bit_size": lambda name, value: integer(name, value, 0, 1 << 62),
     "state_bits": _state_bits, "sign": _one_of(tuple(SIGNS)), "decay": _one_of(DECAYS), "rounding": _one_of(ROUNDINGS),
-    "bad_gradients": _one_of(BAD_GRADIENTS), "maximize": lambda name, value: value, "amsgrad": _no_amsgrad,
+    "bad_gradients": _one_of(BAD_GRADIENTS), "nesterov": options.not_here,
 }  # fmt: skip

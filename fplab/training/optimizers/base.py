@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ... import seeds
-from ...errors import LabError, quotes_class
+from ...errors import LabError, quotes_class, unknown
 from ...nn import bits
-from .options import CHECKS, Check, checked, parameters
+from .options import CHECKS, OF_TORCH, Check, checked, parameters
 
 
 class LabOptimizer(torch.optim.Optimizer):
@@ -34,7 +34,12 @@ class LabOptimizer(torch.optim.Optimizer):
         shared = [p for p in above.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in own.parameters]
         setattr(cls, "__signature__", Signature([*shown, *shared]))  # noqa: B010  # help() and Tab name every option
 
-    def __init__(self, params: Any, options: dict[str, Any]) -> None:
+    def __init__(self, params: Any, options: dict[str, Any], of_torch: Mapping[str, Any]) -> None:
+        """``of_torch``: keywords that torch's optimizers know, and this one refuses unless they say nothing."""
+        for name, value in of_torch.items():
+            if name not in OF_TORCH or name not in self.checks:
+                raise unknown("option", name, [*signature(type(self)).parameters][1:])
+            self.checks[name](name, value)
         super().__init__(parameters(params), {**options, **checked(options, self.checks)})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -67,7 +72,8 @@ class LabOptimizer(torch.optim.Optimizer):
                 raise LabError("a gradient is sparse; pass dense gradients (nn.Embedding(..., sparse=False)).")
             self._demand_usable(gradient, self.param_groups[number], place)
         for p, gradient, number, place in moving:
-            self._update(p, gradient, number, place)
+            upwards = self.param_groups[number].get("maximize")  # which states of before this option lack
+            self._update(p, -gradient if upwards else gradient, number, place)
         return loss
 
     # --- what a kind of optimizer says ------------------------------------------------------------------------------

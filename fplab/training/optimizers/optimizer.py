@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW in formats; parameters and states are float32 tensors that hold values of them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ...words import part
 from . import programs
 from .arithmetic import rounded
 from .base import LabOptimizer
+from .options import OfTorch
 from .precision import Precision, execute, precision
 from .programs import Program
 
@@ -21,7 +22,7 @@ States = FormatLike | Mapping[str, FormatLike]
 Observer = Callable[[Tensor, np.ndarray, np.ndarray, np.ndarray], None]
 
 
-class Options(TypedDict, total=False):
+class Options(OfTorch, total=False):
     """What every optimizer in formats takes; see :class:`FormatOptimizer`."""
 
     weights: FormatLike
@@ -37,7 +38,8 @@ class FormatOptimizer(LabOptimizer):
     ``weights``: the format of the parameters, to which they are rounded at once. ``states``: the format of each state,
     one for all or by name. ``compute``: of everything between (:func:`~.precision.precision` says what None means).
     ``update``: "nearest", "stochastic", "kahan" or "master"; ``seed``: of the stochastic rounding, whose bits depend
-    on the seed, the step, the parameter's place and the element, and on nothing else.
+    on the seed, the step, the parameter's place and the element, and on nothing else. ``maximize``: follow the gradient
+    instead of its opposite; ``foreach`` and ``fused`` say how torch walks over tensors, and change nothing.
 
     ``observer``, if set, is called for each parameter with (parameter, weight before, update, weight after), float32
     copies in the parameter's shape; before and after are the master's where there is one.
@@ -52,10 +54,14 @@ class FormatOptimizer(LabOptimizer):
     def __init__(
         self, params: Iterable[Any], numbers: dict[str, Any], *, weights: FormatLike = "fp32", states: States = "fp32",
         compute: FormatLike | None = None, update: str = "nearest", seed: int = 0,
+        maximize: bool = False, foreach: bool | None = None, fused: bool | None = None, **others: Any,
     ) -> None:  # fmt: skip
-        chosen = {"weights": weights, "states": states, "compute": compute, "update": update, "seed": seed}
+        chosen = {
+            "weights": weights, "states": states, "compute": compute, "update": update, "seed": seed,
+            "maximize": maximize,
+        }  # fmt: skip
         self._scratch: dict[int, dict[str, np.ndarray]] = {}
-        super().__init__(params, {**numbers, **chosen})
+        super().__init__(params, {**numbers, **chosen}, others)
 
     # --- what a kind of optimizer says ----------------------------------------------------------------------
 
@@ -85,6 +91,7 @@ class FormatOptimizer(LabOptimizer):
         for p in group["params"]:
             if chosen.update == "master":
                 self.state[p]["master"] = p.detach().clone(memory_format=torch.contiguous_format)
+                self._start(p, group)  # a checkpoint loads what is there, and takes one state for all
             _store(p, rounded("hold", _flat(p), fmt=chosen.weights))
         self._formats: list[Precision] = [*getattr(self, "_formats", ()), chosen]  # a group knows names of formats only
 
@@ -94,10 +101,8 @@ class FormatOptimizer(LabOptimizer):
 
     def _update(self, p: Tensor, gradient: Tensor, number: int, place: int) -> None:
         group, chosen, state = self.param_groups[number], self._formats[number], self.state[p]
-        for name in self._shaped(group):
-            if name not in state:
-                state[name] = torch.zeros_like(p, memory_format=torch.contiguous_format)
-        step = state["step"] = state.get("step", 0) + 1
+        self._start(p, group)
+        step = state["step"] = state["step"] + 1
         weight = _flat(state["master"] if chosen.update == "master" else p)
         values: dict[str, Any] = self._coefficients(group, step)
         values |= {name: _flat(state[name]) for name in (*self._states(group), *chosen.rule.keeps)}
@@ -110,6 +115,14 @@ class FormatOptimizer(LabOptimizer):
         if self.observer and before is not None:
             shown = (x.reshape(bits.local(p).shape).copy() for x in (before, values["update"], weight))
             self.observer(p, *shown)
+
+    def _start(self, p: Tensor, group: dict[str, Any]) -> None:
+        """The states that a parameter lacks, of zero."""
+        state = self.state[p]
+        state.setdefault("step", 0)
+        for name in self._shaped(group):
+            if name not in state:
+                state[name] = torch.zeros_like(p, memory_format=torch.contiguous_format)
 
     def _whole_program(self, group: dict[str, Any], chosen: Precision) -> Program:
         decay = chosen.rule.decay if self._decays_weights(group) else ()

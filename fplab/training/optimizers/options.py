@@ -1,7 +1,7 @@
 """What an optimizer may be given: each option checked once, for a whole optimizer and for a group of its own."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -39,7 +39,37 @@ def _betas(name: str, value: Any) -> tuple[float, float]:
         raise LabError(f"betas={summary(value)} are not possible; allowed: two numbers from 0 to below 1.") from None
 
 
+class OfTorch(TypedDict, total=False):
+    """What torch's optimizers take besides, as far as several of them do."""
+
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    amsgrad: bool
+    capturable: bool
+    differentiable: bool
+
+
+def not_here(name: str, value: Any) -> Any:
+    """What optimizers of the lab have no form of: taken where it says nothing, refused with what to do instead."""
+    if not value:
+        return value
+    if name == "amsgrad":
+        raise LabError(
+            "amsgrad=True keeps a third state, the largest second moment, which optimizers here do not have; leave it "
+            "out, or take torch.optim.Adam."
+        )
+    if name == "decoupled_weight_decay":
+        raise LabError("decoupled_weight_decay=True makes an AdamW of an Adam; take AdamW8bit, or AdamW, instead.")
+    if name == "capturable":
+        raise LabError("capturable=True is for CUDA graphs, and optimizers here step on the CPU; leave it out.")
+    raise LabError(f"{name}={summary(value)} has no form here; leave it out, or take an optimizer of torch.optim.")
+
+
+OF_TORCH = ("amsgrad", "capturable", "differentiable", "nesterov", "dampening", "lr_decay", "initial_accumulator_value",
+            "decoupled_weight_decay")  # fmt: skip
 CHECKS: Mapping[str, Check] = {
+    **{name: not_here for name in OF_TORCH if name != "nesterov"},  # which SGD in formats has
     "lr": _rate,
     "eps": _number,
     "weight_decay": _number,

@@ -21,6 +21,8 @@ from ...nn.ranks import distributed, largest_over_ranks
 def power_of_two_scale(amax: float, largest: float, margin: int = 0) -> float:
     """The largest power of two that keeps ``amax`` times it at most ``largest``, and 2**``margin`` less than that.
 
+    From 2**-126 to 2**126: both it and its reciprocal are normal numbers of FP32.
+
     >>> power_of_two_scale(3.0, 448.0)
     128.0
     """
