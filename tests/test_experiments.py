@@ -17,7 +17,7 @@ from fplab.hardware.cases import Case
 
 SOURCE = Path(__file__).resolve().parent.parent
 ALLOWED = 8.0  # seconds of one quick run
-ALL = 180.0  # seconds of all of them
+ALL = 150.0  # seconds of all of them
 
 
 @pytest.fixture(params=experiments.NAMES)

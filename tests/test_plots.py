@@ -316,8 +316,11 @@ def test_the_sheet_is_all_that_is_added(tmp_path):
     assert f"svg{{fill:{DARK.ink}}}" in sheet()  # text that nobody gave a colour
 
 
-def test_a_figure_whose_texts_are_measured_once_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts that are alike but for one thing each, which says how they are laid out."""
+@pytest.mark.parametrize("left_out", ["remembered", "twins"])
+def test_a_figure_whose_texts_and_ticks_are_made_once_has_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, left_out: str
+) -> None:
+    """Texts that are alike but for one thing each, which says how they are laid out; ticks that differ from usual."""
     looks: list[dict[str, Any]] = [
         {}, {"rotation": 30}, {"rotation": 30, "rotation_mode": "anchor"}, {"ha": "right"}, {"va": "top"},
         {"multialignment": "right"}, {"linespacing": 2.0}, {"fontsize": 7}, {"fontweight": "bold"},
@@ -329,12 +332,16 @@ def test_a_figure_whose_texts_are_measured_once_has_the_same_bytes(monkeypatch: 
             figure = style.new_figure()
             upper, lower = figure.subplots(2)
             upper.set(yscale="log", ylim=(1e-6, 1e6), title="a title", ylabel="$2^{-24}$")
+            upper.set_xticks([0.1, 0.5, 0.9], labels=["one", "$2^1$", "one"])
+            upper.xaxis.get_major_ticks()[0].label1.set(color="red", rotation=20)
+            lower.tick_params("y", colors="blue", labelsize=7)
+            lower.minorticks_on()
             for i, look in enumerate(looks):
                 lower.text(0.3, i / len(looks), "one, $x^2$\nand another", **look)
         return style.svg_of(figure)
 
     once = drawn()
-    monkeypatch.setattr(style, "remembered", nullcontext)
+    monkeypatch.setattr(style, left_out, nullcontext)
     assert once == drawn()
 
 

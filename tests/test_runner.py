@@ -23,6 +23,7 @@ import toy
 from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import figures, recorder, runner
+from fplab.experiments import progress as steps
 from fplab.experiments.outcomes import Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
@@ -333,15 +334,25 @@ def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: P
 
 # --- side by side -------------------------------------------------------------------------------------------------
 SIDE_BY_SIDE = """
-import os, sys
+import os, sys, time
 sys.path.insert(0, {tests!r})
 import toy
 from fplab import experiments
 from fplab.cli import main
+from fplab.experiments import progress
 from fplab.hardware import environment
 
 def dies(*given):
     os.kill(os.getpid(), 9)
+
+def half(params, tick):
+    tick(0.5, "half")
+    until = time.monotonic() + 600
+    while not os.path.exists("seen") and time.monotonic() < until:
+        time.sleep(0.1)
+    return toy.run(params, tick)
+
+progress.EVERY = 1.0
 
 environment.warm_up = lambda: None
 parts = {parts}
@@ -410,6 +421,30 @@ def test_an_experiment_whose_process_dies_is_a_row_that_fails(tmp_path: Path) ->
     assert "Traceback" not in err
 
 
+def test_those_that_run_side_by_side_are_named_with_how_far_they_are(tmp_path: Path) -> None:
+    with side_by_side(tmp_path, 2, "{'toy': {'run': half}, 'toy_other': {'run': half}}", "run", "--out", "out") as run:
+        assert run.stderr is not None
+        assert "[0/2] ... toy 35%, toy_other 35%\n" in run.stderr  # running is 70 % of an experiment
+        (tmp_path / "seen").touch()
+        _, err = run.communicate()
+    assert run.returncode == 0, err
+
+
+def test_those_that_run_are_named_only_where_nothing_else_was_said_for_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(steps, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    for quiet, wanted in ((False, "[1/3] a 2.0 s\n[1/3] ... b 25%, c 0%\n"), (True, "")):
+        clock[0], board = 0.0, steps.Board(3, quiet)
+        for clock[0] in (0.0, 4.0):
+            board.show({"a": 0.5, "b": 0.0})
+        board.ended("a", 2.0)
+        for clock[0] in (8.0, 9.0, 13.0):
+            board.show({"b": 0.25, "c": 0.0})
+        assert capsys.readouterr().err == wanted
+
+
 def test_an_interrupt_ends_all_that_run_side_by_side(tmp_path: Path) -> None:
     """It comes from a terminal, to the whole group, while a figure is half written: 130, one line, nothing is left."""
     parts = "{'toy': {'figures': (toy.hang,)}, 'toy_other': {'rows': toy.hang}}"
@@ -419,7 +454,8 @@ def test_an_interrupt_ends_all_that_run_side_by_side(tmp_path: Path) -> None:
     os.killpg(run.pid, signal.SIGINT)
     _, err = run.communicate()
     assert run.returncode == 130
-    assert err.splitlines() == ["fplab: interrupted; files already written are whole."]
+    said = [line for line in err.splitlines() if not line.startswith("[0/2] ... ")]
+    assert said == ["fplab: interrupted; files already written are whole."]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy_other.svg"]
     with contextlib.suppress(ProcessLookupError):  # multiprocessing's tracker leaves a little later
         for _ in range(600):

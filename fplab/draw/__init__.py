@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 
+    from .axes import caption as caption
+    from .axes import note as note
+    from .axes import panels as panels
     from .axes import power_ticks as power_ticks
     from .axes import smoothed as smoothed
     from .histogram import binade_histogram as binade_histogram

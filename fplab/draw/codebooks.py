@@ -38,8 +38,7 @@ def number_lines(ax: Axes, sources: Mapping[str, Source], looks: Sequence[int], 
         y = np.tile([-row - 0.3, -row + 0.3, np.nan], values.size)
         ax.plot(x, y, color=look(style).color, linewidth=0.7, linestyle="-", solid_capstyle="butt")
     if logarithmic:
-        ax.set_xscale("log")
-        ax.set_xlim(lowest, 1.6)
+        ax.set(xscale="log", xlim=(lowest, 1.6))
     else:
         ax.set_xlim(-1.03, 1.03)
     ax.set_ylim(-len(sources) + 0.4, 0.6)

@@ -49,8 +49,7 @@ def number_line(
         raise LabError(f"low={low!r} must be less than high={high!r}.")
     values = values_between(form, left, right)
     margin = float(right - left) * 0.03
-    ax.set_xlim(float(left) - margin, float(right) + margin)
-    ax.set_ylim(-0.8, 1.6 if x is not None else 0.6)
+    ax.set(xlim=(float(left) - margin, float(right) + margin), ylim=(-0.8, 1.6 if x is not None else 0.6))
     ax.axis("off")
     ax.plot([float(left) - margin, float(right) + margin], [0, 0], color=theme.muted, linewidth=1.0)
     ax.vlines([float(v) for v in values], -0.16, 0.16, color=theme.ink, linewidth=1.4)

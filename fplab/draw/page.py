@@ -99,7 +99,8 @@ def refusal(error: LabError | str) -> str:
     if isinstance(error, LabError) and error.call is not None:  # the call is the widget's, not the reader's
         text = text.removeprefix(f"{error.call}: ")
     return (
-        f'<div role="alert" style="border-left:4px solid {ORANGE};padding:.4em .8em;margin:.4em 0">'
+        f'<div role="alert" style="border-left:4px solid {ORANGE};padding:.4em .8em;margin:.4em 0;'
+        'overflow-wrap:anywhere">'
         f"<b>⚠ {head}</b> {html.escape(text)}</div>"
     )
 

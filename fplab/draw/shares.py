@@ -45,8 +45,7 @@ def stacked_shares(ax: Axes, x: np.ndarray, shares: Mapping[str, np.ndarray]) ->
     for fate, share in shares.items():
         ax.stairs(bottom + 100 * share, edges, baseline=bottom, fill=True, **fill(fate))  # one patch, not one a bar
         bottom = bottom + 100 * share
-    ax.set_xlim(x.min() - 0.5, x.max() + 0.5)
-    ax.set_ylim(0, 100)
+    ax.set(xlim=(x.min() - 0.5, x.max() + 0.5), ylim=(0, 100))
     ax.grid(visible=False)
 
 

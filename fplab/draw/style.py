@@ -13,6 +13,7 @@ here are laid out with the metrics of one font, which most viewers do not have, 
 in DejaVu Sans, which matplotlib brings, and a figure the same on every machine; for Chinese see :mod:`.lettering`.
 """
 
+import functools
 import io
 import os
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
 from ..words import SOURCE
-from .layouts import remembered
+from .layouts import remembered, twins
 from .lettering import families, language, letter
 from .themes import DARK, LIGHT, STATIC, THEMES, Theme, embedded
 
@@ -83,49 +84,21 @@ def look_of_format(name: str) -> Look:
 
 
 def rc(theme: Theme) -> Any:
-    return {
-        "font.family": families(),
-        "mathtext.fontset": "dejavusans",
-        "font.size": 10,
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.labelsize": 10,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
-        "legend.fontsize": 9,
-        "figure.dpi": 100,
-        "figure.facecolor": theme.background,
-        "savefig.facecolor": theme.background,
-        "savefig.edgecolor": theme.background,
-        "axes.facecolor": theme.background,
-        "axes.edgecolor": theme.muted,
-        "axes.linewidth": 0.8,
-        "axes.labelcolor": theme.ink,
-        "axes.titlecolor": theme.ink,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "axes.prop_cycle": cycler(color=theme.series),
-        "grid.color": theme.grid,
-        "grid.linewidth": 0.7,
-        "text.color": theme.ink,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "xtick.labelcolor": theme.ink,
-        "ytick.labelcolor": theme.ink,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 5,
-        "hatch.color": theme.muted,
-        "hatch.linewidth": 0.6,
-        "legend.frameon": True,
-        "legend.framealpha": 0.9,
-        "legend.facecolor": theme.background,
-        "legend.edgecolor": "none",
-        "svg.fonttype": "path",
-        "svg.hashsalt": "fplab",
-    }
+    """matplotlib's parameters: of ``lab.mplstyle``, and what is of the theme or the language."""
+    colours = (
+        (theme.background, "figure.facecolor savefig.facecolor savefig.edgecolor axes.facecolor legend.facecolor"),
+        (theme.ink, "axes.labelcolor axes.titlecolor text.color xtick.labelcolor ytick.labelcolor"),
+        (theme.muted, "axes.edgecolor xtick.color ytick.color hatch.color"),
+        (theme.grid, "grid.color"),
+    )
+    coloured = {name: colour for colour, names in colours for name in names.split()}
+    return {**_same(), **coloured, "axes.prop_cycle": cycler(color=theme.series), "font.family": families()}
+
+
+@functools.cache
+def _same() -> Any:
+    """The parameters that no theme changes."""
+    return mpl.rc_params_from_file(Path(__file__).with_name("lab.mplstyle"), use_default_template=False)
 
 
 @contextmanager
@@ -138,7 +111,7 @@ def themed(theme: str | Theme) -> Iterator[Theme]:
     chosen = theme_of(theme)
     token = _current.set(chosen)
     try:
-        with mpl.rc_context():
+        with mpl.rc_context(), twins():
             mpl.rcdefaults()
             mpl.rcParams.update(rc(chosen))
             yield chosen

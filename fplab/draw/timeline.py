@@ -67,7 +67,6 @@ def draw_timeline(ax: Axes, passes: Sequence[Pass], stages: int, end: float) -> 
     _boxes(drawing, passes, scale)
     drawing.onto(ax, (LEFT, TOP + BOX / 2), (scale, ROW))
     ax.axvline(float(max(one[-1] for one in passes)), color=current().muted, linewidth=1, linestyle=(0, (3, 2)))
-    ax.set_xlim(0, end)
-    ax.set_ylim(stages - 0.4, -0.6)
+    ax.set(xlim=(0, end), ylim=(stages - 0.4, -0.6))
     ax.set_yticks(range(stages), [f"stage {i}" for i in range(stages)])
     ax.grid(visible=False)

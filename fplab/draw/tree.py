@@ -49,8 +49,7 @@ def sum_tree(ax: Axes, tree: SumTree, *, style: Look | None = None, labels: int 
     below: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 8}
     for place in range(0, tree.size, every):
         ax.annotate(f"{order[place]}", (place, 0), (0, -5), textcoords="offset points", **below)
-    ax.set_xlim(-1, tree.size)
-    ax.set_ylim(-0.12 * max(tree.depth, 3), tree.depth + 0.6)
+    ax.set(xlim=(-1, tree.size), ylim=(-0.12 * max(tree.depth, 3), tree.depth + 0.6))
     ax.axis("off")
 
 

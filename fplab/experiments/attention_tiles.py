@@ -93,7 +93,6 @@ def softmax(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, way: int, tile: int, order: str = "descending") -> np.ndarray:
-    """Attention by one plan."""
     from ..tensorcore import attention
 
     _, inputs, shift = WAYS[way]
@@ -119,7 +118,6 @@ def unlike(params: Params) -> np.ndarray:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every plan on every draw and spread."""
     ways, draws = range(len(WAYS)), []
     for number in range(params.draws):
         found: dict[str, list[Any]] = {"outputs": [], "ascending": [], "exact": [], "lost": []}
@@ -161,7 +159,6 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("one softmax and tiles have the bits of their definition on exact numbers, in either order")
 def defined(result: Result) -> Outcome:
-    """One row of each plan, one operation after the other on fractions, each rounded once."""
     keys, columns = DEFINED
     said = say("{n} plans of {keys} keys, {columns} elements each: {wrong} differ")
     said = said.fill(n=result.unlike.size, keys=keys, columns=columns, wrong=int(result.unlike.sum()))
@@ -181,17 +178,15 @@ def bits(result: Result) -> Outcome:
     wide, half, brain = (result.differing(store)[:, :-1] for store in STORED)
     said = say("of results in FP32 at least {wide:.0%} differ, stored in FP16 at most {half:.1%}, in BF16 {brain:.1%}")
     said = said.fill(wide=float(wide.min()), half=float(half.max()), brain=float(brain.max()))
-    zero = np.zeros(len(wide))
-    return both(superior(wide.min(axis=1), zero, 0.5, said),
-                superior(zero, brain.max(axis=1), -0.1, say("share in BF16, below 0")))  # fmt: skip
+    return both(superior(wide.min(axis=1), 0.0, 0.5, said),
+                superior(0.0, brain.max(axis=1), -0.1, say("share in BF16, below 0")))  # fmt: skip
 
 
 @CLAIMS.measured("the order of the tiles alone changes the bits of most FP32 results")
 def order(result: Result) -> Outcome:
     """Tiles of 64 keys from the last to the first and from the first to the last, FP16 products."""
     share = (result.ascending != result.outputs[:, :, 0, MIDDLE]).mean(axis=(1, 2, 3))
-    said = say("{share:.0%} of results differ on average", share=float(share.mean()))
-    return superior(share, np.zeros(len(share)), 0.5, said)
+    return superior(share, 0.0, 0.5, say("{share:.0%} of results differ on average", share=float(share.mean())))
 
 
 @CLAIMS.measured("small tiles cost no accuracy: by tiles of 16 keys errors are smaller than by one softmax")
@@ -223,15 +218,13 @@ def vanishing(result: Result) -> Outcome:
     """Scores of standard deviation 2; next to nothing: below one in a hundred thousand."""
     plain, shifted = result.lost[:, 1].T
     said = say("lost: {plain:.2%}, with P times 2^8 {shifted:.1e}", plain=plain.mean(), shifted=float(shifted.max()))
-    zero = np.zeros(len(plain))
-    return both(superior(plain, zero, 1e-3, said), superior(zero, shifted, -1e-5, say("share times 2^8, below 0")))
+    return both(superior(plain, 0.0, 1e-3, said), superior(0.0, shifted, -1e-5, say("share times 2^8, below 0")))
 
 
 @CLAIMS.measured(
     "holding P times 2^8 changes its error by less than half an octave: most of it is the rounding of large weights"
 )
 def shift_matters_little(result: Result) -> Outcome:
-    """Scores of standard deviation 2, tiles of 128 keys."""
     plain, shifted = (result.octaves(way, 1)[:, -2] for way in (SHIFTED - 1, SHIFTED))
     errors = 2.0 ** np.array([plain.mean(), shifted.mean()])
     said = say("{plain:.2e} as it is, {shifted:.2e} times 2^8; octaves", plain=errors[0], shifted=errors[1])
@@ -243,8 +236,7 @@ def shift_matters_little(result: Result) -> Outcome:
 
 def tiles(result: Result) -> draw.Figure:
     """Which results differ and errors, by tile; errors and lost weight, by the spread of scores."""
-    figure = draw.new_figure(8, 7.6)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.6, 2, 2)
     draw_differing(panels[0, 0], result)
     errors = result.errors().mean(axis=0)
     names = [str(tile or "all") for tile in TILES]
@@ -270,7 +262,6 @@ def tiles(result: Result) -> draw.Figure:
 
 
 def draw_differing(ax: draw.Axes, result: Result) -> None:
-    """The share of results that are not one softmax's, by how they are stored."""
     for i, store in enumerate(STORED):
         share = 100 * result.differing(store).mean(axis=0)[:-1]
         bars = ax.bar(np.arange(len(share)) + 0.27 * (i - 1), share, 0.25, color=draw.look(i).color,
@@ -284,6 +275,6 @@ def draw_differing(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("Attention by tiles"),
     question=say("What do tiles of keys, their order and weights in FP8 change, against one softmax?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(tiles,),
+    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(tiles,),
     cases="Which tiles a library's attention takes, and how it computes exp2, is not known: these are plans.",
 )  # fmt: skip

@@ -9,7 +9,8 @@ A file ``fplab/experiments/NAME.py`` (or a package, where the science needs two 
 * ``rows(result)``: the columns of the CSV, from which the figure and the claims take their numbers, too;
 * ``CLAIMS = Claims()`` and a function a claim, ``@CLAIMS.proved("a sentence")``, that takes the result and returns an
   :class:`Outcome`; its name is the claim's id, and a fault in the tests fails it;
-* functions that draw a figure of the result, of at most four panels each; ``figures`` of the record names them;
+* functions that draw a figure of the result, of at most four panels each; ``figures`` of the record names them, and
+  :func:`sheet` makes one of functions that draw a panel each;
 * ``cases(params)``: what a GPU must compute, through torch, for these claims; or a sentence why it has nothing to say;
 * ``EXPERIMENT = Experiment(...)``.
 
@@ -20,9 +21,10 @@ It imports where only numpy is installed: the lab's kernels through :mod:`fplab.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,8 +34,11 @@ from ..words import Text, say
 from .outcomes import Evidence, Outcome
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Tick = Callable[[float, str], None]
 Columns = Mapping[str, Sequence[Any]]
 Digested: TypeAlias = np.ndarray  # an array whose bits are the same on every machine
@@ -129,6 +134,39 @@ def array_of(result: Any, name: str) -> Any:
     kind, _, part = name.rpartition(": ")
     found = getattr(result.kinds.get(kind) if kind else result, part, None)
     return exact_products.pack(found) if found is not None and found.dtype == object else found
+
+
+def one_threaded(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function with torch on one thread, so that its bits do not depend on the machine's."""
+
+    @functools.wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
+        from ..training.loop import one_thread
+
+        with one_thread():
+            return function(*args, **kwargs)
+
+    return alone
+
+
+def sheet(
+    name: str, size: tuple[float, float], grid: tuple[int, int], *panels: Callable[[Axes, Any], None], **how: Any
+) -> Callable[[Any], Figure]:
+    """The figure of a name whose panels, row by row, are drawn by a function each: ``panel(ax, result)``.
+
+    ``size``: width and height in inches; ``grid``: rows and columns of panels; ``how``: of ``Figure.subplots``.
+    """
+
+    def drawn(result: Any) -> Figure:
+        from ..draw import panels as axes_of
+
+        figure, axes = axes_of(*size, *grid, **how)
+        for ax, panel in zip(axes.flat, panels, strict=True):
+            panel(ax, result)
+        return figure
+
+    drawn.__name__ = name
+    return drawn
 
 
 def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:

@@ -18,7 +18,7 @@ import numpy as np
 from .. import draw
 from ..tensorcore import Plan, PlanByRows
 from ..words import say
-from .base import Claims, Columns, Experiment, Tick, in_columns
+from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded
 from .outcomes import Outcome, verdict
 from .statistics import both, superior
 
@@ -109,6 +109,7 @@ def trained(params: Params, seed: int) -> tuple[nn.Module, Tensor]:
     return model, task.held_out()[0].inputs
 
 
+@one_threaded
 def stages(
     model: nn.Module, tokens: Tensor, batch: int, plan: Plan | PlanByRows, inputs: str, params: Params
 ) -> list[Tensor]:
@@ -116,7 +117,6 @@ def stages(
     import torch
 
     from ..nn import emulate
-    from ..training.loop import one_thread
 
     found: dict[str, list[Tensor]] = {name: [] for name in params.stages}
     hooks = [
@@ -124,7 +124,7 @@ def stages(
         for name in params.stages
     ]
     scaling = Eighths() if inputs == "e4m3" else None
-    with one_thread(), torch.no_grad(), emulate(GPU, inputs, plan=plan, scaling=scaling):
+    with torch.no_grad(), emulate(GPU, inputs, plan=plan, scaling=scaling):
         for start in range(0, len(tokens), batch):
             model(tokens[start : start + batch])
     for hook in hooks:
@@ -133,7 +133,6 @@ def stages(
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every network, way, plan and batch."""
     import torch
 
     networks, elements = [], np.zeros(0)
@@ -155,14 +154,12 @@ def run(params: Params, tick: Tick) -> Result:
 
 
 def unlike(some: list[Tensor], others: list[Tensor]) -> list[int]:
-    """How many elements of each stage differ in any bit."""
     from ..nn.bits import codes
 
     return [int((codes(x) != codes(y)).sum()) for x, y in zip(some, others, strict=True)]
 
 
 def distance(x: Tensor, y: Tensor) -> float:
-    """The norm of a difference over that of the second."""
     return float((x.double() - y.double()).norm() / y.double().norm())
 
 
@@ -186,7 +183,6 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("by one plan for every shape a sequence has the same bits alone and in any batch, in every layer")
 def fixed(result: Result) -> Outcome:
-    """Every element of every stage, in every way."""
     wrong = result.unlike[:, :, 1]
     n = int(result.elements.sum()) * wrong[:, :, :-1, 0].size
     return verdict(not wrong.any(), say("{n:,} elements compared: {wrong:,} differ", n=n, wrong=int(wrong.sum())))
@@ -208,8 +204,7 @@ def hidden(result: Result) -> Outcome:
     """The sums differ in their last bits, which a rounding to 8 bits takes away."""
     wide, narrow = (result.shares(way)[:, 0] for way in (WIDE, NARROW))
     said = say("in FP32 {wide:.0%}, in BF16 {narrow:.3%}", wide=float(wide.mean()), narrow=float(narrow.mean()))
-    zero = np.zeros(len(wide))
-    return both(superior(wide, zero, 0.2, said), superior(zero, narrow, -1e-3, say("share in BF16, below 0")))
+    return both(superior(wide, 0.0, 0.2, said), superior(0.0, narrow, -1e-3, say("share in BF16, below 0")))
 
 
 @CLAIMS.measured("of products in E4M3, whose sums an H100 cuts short, one BF16 result in 200 and more differs")
@@ -236,17 +231,14 @@ def probabilities(result: Result) -> Outcome:
     said = say("up to {eight:.3f}; {flips} of {n:,} tokens get another most probable character", n=result.gaps(0).size)
     said = said.fill(eight=float(eight.max()), flips=int(result.flips(EIGHT).sum()))
     beside = say("up to {wide:.1e} in FP32, below 0", wide=float(wide.max()))
-    zero = np.zeros(len(wide))
-    return both(superior(eight, zero, 0.01, said), superior(zero, wide, -0.005, beside))
+    return both(superior(eight, 0.0, 0.01, said), superior(0.0, wide, -0.005, beside))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
 
 
 def layers(result: Result) -> draw.Figure:
-    """How many results differ and by how much, layer by layer; by batch; and what becomes of probabilities."""
-    figure = draw.new_figure(8, 7.8)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.8, 2, 2)
     names = ["first", *(str(i + 1) for i in range(result.params.layers)), "logits"]
     for way, name in enumerate(NAMES):
         look = draw.look(way)
@@ -270,7 +262,6 @@ def layers(result: Result) -> draw.Figure:
 
 
 def draw_batches(ax: draw.Axes, result: Result) -> None:
-    """Logits that differ from those in a batch of 8, by the rule and by one plan."""
     for plan, name in enumerate(("by the rule", "by one plan")):
         share = 100 * result.unlike[:, WIDE, plan, :-1, -1].mean(axis=0) / result.elements[-1]
         bars = ax.bar(np.arange(len(share)) + 0.4 * plan - 0.2, share, 0.36, color=draw.look(plan + 3).color,
@@ -285,6 +276,6 @@ def draw_batches(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("Alone and in a batch"),
     question=say("Does one sequence get the same bits alone as in a batch, where the order of k is chosen by shape?"),
-    budget=7.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(layers,),
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(layers,),
     cases="What a library chooses by shape is not known here: the rule is an example.",
 )  # fmt: skip

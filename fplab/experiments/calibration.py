@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..hardware.tensors import tensor
 from ..integers import CALIBRATORS, Affine, Histogram, grids
 from ..integers.calibration import START, positive_levels
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick
+from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, sheet
 from .outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from .statistics import equivalent, superior
 
@@ -155,7 +156,7 @@ def one_run(params: Params, seed: int, tick: Tick) -> tuple[Arrays, Arrays]:
     def part(low: float, text: str) -> Progress:
         return lambda done: tick((seed + low + 0.3 * done) / params.seeds, text)
 
-    train, test = training.digits("train"), training.digits("test")
+    train = training.digits("train")
     model = training.digits_net(seed)
     recipe = training.Recipe(params.epochs, params.batch, params.lr, params.momentum, seed)
     trained = part(0.0, "training")
@@ -170,7 +171,7 @@ def one_run(params: Params, seed: int, tick: Tick) -> tuple[Arrays, Arrays]:
     if seed:
         return every, {}
     size = max(len(h.counts) for h in seen.values())
-    tested, _ = training.tensors(test)
+    tested, _ = held_out()
     layer: Any = model[-1]
     return every, {
         "steps": steps,
@@ -183,7 +184,7 @@ def one_run(params: Params, seed: int, tick: Tick) -> tuple[Arrays, Arrays]:
         "biases": layer.bias.detach().numpy().copy(),
         "images": tested.numpy(),
         "hidden": hidden(model, tested),
-        "tested": np.array([len(test.labels)]),
+        "tested": np.array([len(tested)]),
     }
 
 
@@ -217,13 +218,19 @@ def ranges(seen: dict[str, Histogram]) -> np.ndarray:
     )
 
 
+@cache
+def held_out() -> tuple[Any, Any]:
+    """The test digits: images and labels, as tensors."""
+    from .. import training
+
+    return training.tensors(training.digits("test"))
+
+
 def evaluate(model: nn.Module) -> tuple[np.ndarray, int, float]:
     """On the test digits: logits, how many are right, and the mean cross-entropy in nats."""
     import torch
 
-    from .. import training
-
-    images, labels = training.tensors(training.digits("test"))
+    images, labels = held_out()
     with torch.no_grad():
         logits = model(images)
         loss = torch.nn.functional.cross_entropy(logits.double(), labels)
@@ -279,23 +286,15 @@ def trained_through(
 
 def rows(result: Result) -> Columns:
     """A row for each width, scheme and rule: accuracy, loss and error of the logits, averages over the seeds."""
-    places = [(b, s, r) for b in range(len(BITS)) for s in range(len(SCHEMES)) for r in range(len(RULES))]
-    tested = int(result.tested[0])
-    tried = [np.isfinite(result.right[:, b, s, r]) for b, s, r in places]
-
-    def mean(array: np.ndarray) -> list[object]:
-        return [float(np.nanmean(array[:, b, s, r])) for b, s, r in places]
-
-    return {
-        "bits": [BITS[b] for b, _, _ in places],
-        "weights_along": [SCHEMES[s].along for _, s, _ in places],
-        "inputs": [SCHEMES[s].inputs for _, s, _ in places],
-        "calibrator": [RULES[r] for _, _, r in places],
-        "right": [float(np.nanmean(result.right[:, b, s, r])) / tested for b, s, r in places],
-        "right_fp32": [float(result.fp32_right[there].mean()) / tested for there in tried],
-        "loss": mean(result.losses),
-        "logit_error": mean(result.errors),
-    }
+    names = ("bits", "weights_along", "inputs", "calibrator", "right", "right_fp32", "loss", "logit_error")
+    tested, table = int(result.tested[0]), []
+    for b, s, r in np.ndindex(result.right.shape[1:]):
+        tried = np.isfinite(result.right[:, b, s, r])
+        right, *others = (float(np.nanmean(x[:, b, s, r])) for x in (result.right, result.losses, result.errors))
+        fp32 = float(result.fp32_right[tried].mean())
+        scheme = SCHEMES[s]
+        table.append((BITS[b], scheme.along, scheme.inputs, RULES[r], right / tested, fp32 / tested, *others))
+    return in_columns(names, table)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -569,15 +568,6 @@ def by_rule(result: Result) -> draw.Figure:
     return figure
 
 
-def through_integers(result: Result) -> draw.Figure:
-    """Why entropy fails in INT4, and the epoch of training through integers."""
-    figure = draw.new_figure(8, 9.5)
-    cuts, epoch = figure.subplots(2, 1)
-    draw_divergences(cuts, result)
-    draw_epoch(epoch, result)
-    return figure
-
-
 def stretched(y: np.ndarray) -> np.ndarray:
     """Room for what is near 100%: minus the logarithm of the error."""
     scaled: np.ndarray = -np.log(np.maximum(101.5 - np.asarray(y, np.float64), 1e-6))
@@ -671,5 +661,6 @@ EXPERIMENT = Experiment(
         "Which range should a tensor of integers have, and what does one epoch of training through it give back?"
     ),
     budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(by_rule, first_layers, last_layers, through_integers), cases=cases,
+    figures=(by_rule, first_layers, last_layers,
+             sheet("through_integers", (8, 9.5), (2, 1), draw_divergences, draw_epoch)), cases=cases,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, Meta
 from ..memory import Transformer, activations
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Tick
+from .base import Claims, Columns, Digested, Experiment, Tick, one_threaded, sheet
 from .memory_measured import batch_of
 from .memory_measured import tokens_of as tokens_from
 from .outcomes import Outcome, failed, passed, verdict
@@ -52,7 +52,6 @@ class Params:
 
     @property
     def model(self) -> Transformer:
-        """Its configuration."""
         return Transformer("deep", self.layers, self.hidden, self.heads, self.vocabulary, self.sequence)
 
     @property
@@ -134,7 +133,6 @@ def segmented(inner: Network, size: int, keep_random: bool = True) -> nn.Module:
 
 
 def tokens_of(params: Params) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and their successors, int64 (batch, sequence)."""
     return tokens_from(params.model, params.batch, key=66)
 
 
@@ -151,32 +149,29 @@ def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...], seed: int = S
     return torch.cat(found).numpy()
 
 
+@one_threaded
 def run(params: Params, tick: Tick) -> Result:
-    """A step of every way in both precisions, and what the formula says."""
-    from ..training.loop import one_thread
-
     ways, history, without_random = params.ways, {}, []
     differ, saved, peak = (np.zeros((len(PRECISIONS), len(ways)), np.int64) for _ in range(3))
-    with one_thread():
-        inputs = tokens_of(params)
-        for p, precision in enumerate(PRECISIONS):
-            plain = gradients(network_of(params, "none", precision), inputs)
-            for w, way in enumerate(ways):
-                tick(0.7 * (p * len(ways) + w) / (2 * len(ways)), f"{precision}, {way}")
-                module = network_of(params, way, precision)
-                differ[p, w] = np.count_nonzero(gradients(module, inputs) != plain)
-                saved[p, w], peak[p, w], alive = tracked(module, inputs)
-                if precision == "fp32" and way in SHOWN:
-                    history[way] = alive
-            rows = []
-            for seed in SEEDS:
-                kept = gradients(network_of(params, "none", precision), inputs, seed)
-                anew = gradients(segmented(inner_network(params, precision), 1, keep_random=False), inputs, seed)
-                rows.append([np.count_nonzero(anew != kept), kept.size])
-            without_random.append(rows)
-        tick(0.7, "operations")
-        work = np.array([operations(network_of(params, way), inputs) for way in ways])
-        forward = np.array([operations(network_of(params, "none"), inputs, backward=False)])
+    inputs = tokens_of(params)
+    for p, precision in enumerate(PRECISIONS):
+        plain = gradients(network_of(params, "none", precision), inputs)
+        for w, way in enumerate(ways):
+            tick(0.7 * (p * len(ways) + w) / (2 * len(ways)), f"{precision}, {way}")
+            module = network_of(params, way, precision)
+            differ[p, w] = np.count_nonzero(gradients(module, inputs) != plain)
+            saved[p, w], peak[p, w], alive = tracked(module, inputs)
+            if precision == "fp32" and way in SHOWN:
+                history[way] = alive
+        rows = []
+        for seed in SEEDS:
+            kept = plain if seed == SEEDS[0] else gradients(network_of(params, "none", precision), inputs, seed)
+            anew = gradients(segmented(inner_network(params, precision), 1, keep_random=False), inputs, seed)
+            rows.append([np.count_nonzero(anew != kept), kept.size])
+        without_random.append(rows)
+    tick(0.7, "operations")
+    work = np.array([operations(network_of(params, way), inputs) for way in ways])
+    forward = np.array([operations(network_of(params, "none"), inputs, backward=False)])
     tick(1.0, "done")
     return Result(
         params, differ, np.array(without_random), saved, peak, by_formula(params, saved_bytes),
@@ -215,7 +210,6 @@ def operations(module: nn.Module, inputs: tuple[torch.Tensor, ...], backward: bo
 
 # --- the formula ------------------------------------------------------------------------------------------------
 def by_formula(params: Params, function: Callable[[Params, str, int], int]) -> np.ndarray:
-    """What a function of the formula says of every (precision, way)."""
     return np.array([[function(params, way, UNIT[p]) for way in params.ways] for p in PRECISIONS])
 
 
@@ -281,7 +275,6 @@ def rule(params: Params) -> Fraction:
 
 
 def sqrt_segment(params: Params) -> int:
-    """The segment size nearest to sqrt(L)."""
     return min(params.segments, key=lambda k: abs(k - params.layers**0.5))
 
 
@@ -304,7 +297,6 @@ CLAIMS = Claims()
 
 @CLAIMS.library("recomputation gives the very bits of the gradients, dropout included")
 def same_gradients(result: Result) -> Outcome:
-    """No byte of any gradient differs."""
     for p, precision in enumerate(PRECISIONS):
         for way, differ in zip(result.params.ways, result.differ[p].tolist(), strict=True):
             if differ:
@@ -323,12 +315,10 @@ def new_random(result: Result) -> Outcome:
     shares = result.without_random[..., 0] / result.without_random[..., 1]
     wide, narrow = shares.mean(axis=1)
     said = say("{wide:.0%} of the bytes differ in FP32, {narrow:.0%} in BF16", wide=wide, narrow=narrow)
-    least = shares.min(axis=0)
-    return superior(least, np.zeros(len(least)), 0.5, said)
+    return superior(shares.min(axis=0), 0.0, 0.5, said)
 
 
 def as_formula(params: Params, counted: np.ndarray, formula: Callable[[Params, str, int], int]) -> Outcome:
-    """Measured bytes are the formula's."""
     wanted = by_formula(params, formula)
     if (counted == wanted).all():
         said = say("{n} ways and precisions, {low:,} to {high:,} bytes", n=counted.size)
@@ -340,19 +330,16 @@ def as_formula(params: Params, counted: np.ndarray, formula: Callable[[Params, s
 
 @CLAIMS.library("what the forward pass leaves is the formula's, to the byte: segments' inputs instead of their layers")
 def saved(result: Result) -> Outcome:
-    """What is alive between the passes."""
     return as_formula(result.params, result.saved, saved_bytes)
 
 
 @CLAIMS.library("the peak of the backward pass is the formula's, to the byte: inputs kept, and one segment run again")
 def peak(result: Result) -> Outcome:
-    """The most that is alive."""
     return as_formula(result.params, result.peak, peak_bytes)
 
 
 @CLAIMS.library("segments of any size cost the products of one more forward pass of the layers")
 def work(result: Result) -> Outcome:
-    """Segments of any size add the products of one forward pass of the layers, which is all but the head's."""
     c = result.params.model
     head = 2 * result.params.batch * result.params.sequence * c.hidden * c.vocabulary
     more, want = result.work[2:] - result.work[0], int(result.forward[0]) - head
@@ -364,7 +351,6 @@ def work(result: Result) -> Outcome:
 
 @CLAIMS.proved("the best segment has sqrt(L input / layer) layers, one for these; sqrt(L) layers take more")
 def best(result: Result) -> Outcome:
-    """The measured minimum lies at the formula's."""
     params, peaks = result.params, result.peak[0, 2:]
     lowest = params.segments[int(peaks.argmin())]
     square = rule(params)
@@ -402,24 +388,6 @@ def cases(params: Params) -> Iterator[Case]:
 NAMES = {"none": "nothing again", "selective": "attention's core again", "segments of 1": "every layer by itself"}
 
 
-def through_a_step(result: Result) -> draw.Figure:
-    """Memory through a step, and work against memory."""
-    figure = draw.new_figure(8, 9)
-    step, work = figure.subplots(2, 1)
-    draw_history(step, result)
-    draw_work(work, result)
-    return figure
-
-
-def by_size(result: Result) -> draw.Figure:
-    """Bytes by segment size, and by the depth of the network."""
-    figure = draw.new_figure(8, 9)
-    segment, depth = figure.subplots(2, 1)
-    draw_segments(segment, result)
-    draw_depths(depth, result.params)
-    return figure
-
-
 def megabytes(axis: Axis) -> None:
     """Plain numbers, 1, 2 and 5 of each decade, on a logarithmic axis."""
     from matplotlib.ticker import LogLocator, NullLocator
@@ -430,15 +398,14 @@ def megabytes(axis: Axis) -> None:
 
 
 def draw_history(ax: draw.Axes, result: Result) -> None:
-    """Bytes alive beside parameters and gradients, operation by operation."""
     for i, way in enumerate(SHOWN):
         history = result.history[way] / 1e6
         x = np.linspace(0, 1, len(history))
         style = draw.look(i)
         ax.plot(x, history, color=style.color, linewidth=1.4, label=NAMES.get(way, way + " layers"))
         at = int(history.argmax())
-        ax.annotate(f"{history[at]:.2f} MB", (x[at], history[at]), (-7, 0), textcoords="offset points", ha="right",
-                    fontsize=9, fontweight="bold", color=style.color)  # fmt: skip
+        draw.note(ax, f"{history[at]:.2f} MB", (x[at], history[at]), (-7, 0), ha="right", fontweight="bold",
+                  color=style.color)  # fmt: skip
     ax.set(xlim=(0, 1), ylim=(0, 1.1 * max(alive.max() for alive in result.history.values()) / 1e6))
     ax.set_xticks([0, 1], ["the forward pass begins", "the backward pass ends"])
     first, last = ax.get_xticklabels()
@@ -450,7 +417,6 @@ def draw_history(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_segments(ax: draw.Axes, result: Result) -> None:
-    """The peak by segment size: formula as lines, measured as marks."""
     params = result.params
     sizes = np.array(params.segments)
     for i, (counted, function) in enumerate(((result.peak, peak_bytes), (result.saved, saved_bytes))):
@@ -462,11 +428,9 @@ def draw_segments(ax: draw.Axes, result: Result) -> None:
         ax.plot(sizes, counted[0, 2:] / 1e6, color=style.color, marker=style.marker, linestyle="none",
                 label="measured")  # fmt: skip
     ax.axhline(result.peak[0, 0] / 1e6, color=draw.current().muted, linewidth=1, linestyle=(0, (3, 2)))
-    ax.annotate("peak, nothing again", (sizes[0], result.peak[0, 0] / 1e6), (0, -11), textcoords="offset points",
-                fontsize=9, color=draw.current().muted)  # fmt: skip
+    draw.note(ax, "peak, nothing again", (sizes[0], result.peak[0, 0] / 1e6), (0, -11), color=draw.current().muted)
     ax.axvline(sqrt_segment(params), color=draw.current().grid, linewidth=5, zorder=0)
-    ax.annotate(r"$\sqrt{L}$", (sqrt_segment(params), 0), (6, 6), xycoords=ax.get_xaxis_transform(),
-                textcoords="offset points", fontsize=10)  # fmt: skip
+    draw.note(ax, r"$\sqrt{L}$", (sqrt_segment(params), 0), (6, 6), xycoords=ax.get_xaxis_transform(), fontsize=10)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(sizes, [str(k) for k in sizes])
@@ -475,11 +439,10 @@ def draw_segments(ax: draw.Axes, result: Result) -> None:
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.4), fontsize=9)
 
 
-def draw_depths(ax: draw.Axes, params: Params) -> None:
-    """The formula for deeper networks of the same layer: one line for each segment size."""
+def draw_depths(ax: draw.Axes, result: Result) -> None:
     depths = [2**i for i in range(3, 11)]
     for i, size in enumerate((1, 2, 4, 8)):
-        deep = [Params(layers=d, batch=params.batch) for d in depths]
+        deep = [Params(layers=d, batch=result.params.batch) for d in depths]
         peaks = [peak_bytes(p, f"segments of {size}", 4) / 1e6 for p in deep]
         ax.plot(depths, peaks, **draw.look(i).line, label=f"segments of {size}")
     sqrt = [peak_bytes(p, f"segments of {sqrt_segment(p)}", 4) / 1e6 for p in deep]
@@ -496,16 +459,14 @@ def draw_depths(ax: draw.Axes, params: Params) -> None:
 
 
 def draw_work(ax: draw.Axes, result: Result) -> None:
-    """Each way's operations, as a multiple of the plain one's, against its peak."""
     params = result.params
     theme, peak, work = draw.current(), result.peak[0] / 1e6, result.work / result.work[0]
     for i, way in enumerate(params.ways):
         style = draw.look(0 if way.startswith("segments") else 1)
         ax.plot(peak[i], work[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
         segment = way.startswith("segments")
-        ax.annotate(way.split()[-1] if segment else NAMES[way], (peak[i], work[i]), (9 if segment else -8, 0),
-                    textcoords="offset points", fontsize=9, ha="left" if segment else "right", va="center",
-                    color=style.color)  # fmt: skip
+        draw.note(ax, way.split()[-1] if segment else NAMES[way], (peak[i], work[i]), (9 if segment else -8, 0),
+                  ha="left" if segment else "right", va="center", color=style.color)  # fmt: skip
     ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)), label="4/3: one more forward pass")
     ax.set(xlim=(0, 1.12 * peak.max()), ylim=(0.95, 1.45), xlabel="peak (MB)",
            ylabel="operations of products, of the plain step")  # fmt: skip
@@ -513,6 +474,7 @@ def draw_work(ax: draw.Axes, result: Result) -> None:
     ax.set_title("Work against memory (numbers: segment)")
 
 
+@one_threaded
 def clock(width: int, layers: int = 2, tries: int = 4) -> tuple[float, float, float]:
     """Seconds of a transformer's forward pass, of its backward pass, and of both with each layer recomputed.
 
@@ -522,8 +484,6 @@ def clock(width: int, layers: int = 2, tries: int = 4) -> tuple[float, float, fl
 
     import torch
     from torch.utils.checkpoint import checkpoint
-
-    from ..training.loop import one_thread
 
     stack = [torch.nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True) for _ in range(layers)]
 
@@ -536,14 +496,14 @@ def clock(width: int, layers: int = 2, tries: int = 4) -> tuple[float, float, fl
         x.square().mean().backward()
         return middle - start, time.perf_counter() - middle
 
-    with one_thread():
-        (forward, backward), recomputed = (min((step(again) for _ in range(tries)), key=sum) for again in (False, True))
+    (forward, backward), recomputed = (min((step(again) for _ in range(tries)), key=sum) for again in (False, True))
     return forward, backward, sum(recomputed)
 
 
 EXPERIMENT = Experiment(
     title=say("Checkpointing: memory for time"),
     question=say("What does recomputing activations save, what does it cost, and does it change the gradients?"),
-    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(through_a_step, by_size), cases=cases,
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    figures=(sheet("through_a_step", (8, 9), (2, 1), draw_history, draw_work),
+             sheet("by_size", (8, 9), (2, 1), draw_segments, draw_depths)), cases=cases,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..parallel import collectives
 from ..parallel.collectives import Collective, Wire, reduce_fast
 from ..words import COMMA, FIGURE, joined, say
 from ..words.patterns import translated
-from .base import Claims, Columns, Digested, Experiment, Tick
+from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded
 from .outcomes import Outcome, failed, passed, verdict
 from .statistics import both, superior
 
@@ -96,12 +96,10 @@ class Params:
 
     @property
     def rank_counts(self) -> list[int]:
-        """2, 4, ... up to the shares."""
         return [2**i for i in range(1, self.shares.bit_length())]
 
     @property
     def loss_scales(self) -> range:
-        """The base-2 logarithms of the loss scales."""
         return range(-20, self.scales, 2)
 
 
@@ -133,7 +131,6 @@ class Result:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """All sums, and the replicas."""
     table = values(params)
     found = np.zeros((2, len(params.curves), len(params.ranks)))
     groups = np.zeros((2, len(params.curves), GROUPS))
@@ -176,27 +173,26 @@ def against(total: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
     return float(np.linalg.norm(off) / np.linalg.norm(exact)), float(off.mean() / np.abs(exact).mean())
 
 
+@one_threaded
 def gradients(seed: int, shares: int, images: int) -> np.ndarray:
     """The gradient of each share's mean loss, float32 (shares, parameters): a perceptron after 40 steps on digits."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    from ..training.loop import one_thread
     from ..training.tasks import perceptron
 
     task = perceptron(width=32, hidden=2, batch=images)
-    with one_thread():
-        model = task.model(seed)
-        weights = list(model.parameters())
-        for batch in task.batches(seed, 40):
-            slopes = torch.autograd.grad(task.loss(model, batch), weights)
-            with torch.no_grad():
-                for weight, slope in zip(weights, slopes, strict=True):
-                    weight.sub_(0.1 * slope)
-        rows = []
-        for inputs, targets in task.batches(seed + 1, shares):
-            slopes = torch.autograd.grad(cross_entropy(model(inputs), targets), weights)
-            rows.append(torch.cat([slope.flatten() for slope in slopes]).numpy())
+    model = task.model(seed)
+    weights = list(model.parameters())
+    for batch in task.batches(seed, 40):
+        slopes = torch.autograd.grad(task.loss(model, batch), weights)
+        with torch.no_grad():
+            for weight, slope in zip(weights, slopes, strict=True):
+                weight.sub_(0.1 * slope)
+    rows = []
+    for inputs, targets in task.batches(seed + 1, shares):
+        slopes = torch.autograd.grad(cross_entropy(model(inputs), targets), weights)
+        rows.append(torch.cat([slope.flatten() for slope in slopes]).numpy())
     return np.asarray(np.stack(rows), np.float32)
 
 
@@ -254,37 +250,35 @@ def replicas(params: Params) -> tuple[np.ndarray, ...]:
     return tuple(map(np.stack, zip(*(train(params, policy) for policy in POLICIES), strict=True)))
 
 
+@one_threaded
 def train(params: Params, policy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The replicas under one policy."""
     import torch
     from torch.nn.functional import cross_entropy
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    from ..training.loop import one_thread
     from ..training.tasks import perceptron
 
     task = perceptron(width=32, hidden=1, batch=16 * RANKS)
     apart, losses = np.zeros(params.steps), np.zeros(params.steps)
     skips = np.zeros(RANKS, np.int64)
     scales, clean = np.full(RANKS, 2.0**18, np.float32), np.zeros(RANKS, np.int64)
-    with one_thread():
-        models = [task.model(params.seed) for _ in range(RANKS)]
-        weights = np.stack([parameters_to_vector(m.parameters()).detach().numpy() for m in models])
-        for step, (inputs, targets) in enumerate(task.batches(params.seed, params.steps)):
-            halves = []
-            for rank, (model, x, y) in enumerate(zip(models, inputs.chunk(RANKS), targets.chunk(RANKS), strict=True)):
-                vector_to_parameters(torch.from_numpy(weights[rank].copy()), model.parameters())
-                loss = cross_entropy(model(x), y)
-                losses[step] += float(loss.detach()) / RANKS
-                grads = torch.autograd.grad(loss * float(scales[rank]), list(model.parameters()))
-                halves.append(numeric.quantize(torch.cat([g.flatten() for g in grads]).numpy(), "fp16"))
-            over, mean = reduced(np.stack(halves), scales, policy)
-            weights = np.where(over[:, None], weights, weights - np.float32(0.1) * mean)
-            skips += over
-            clean = np.where(over, 0, clean + 1)
-            grown = np.where(clean == GROWTH, scales * 2, scales)
-            scales, clean = np.where(over, scales / 2, grown).astype(np.float32), clean % GROWTH
-            apart[step] = np.abs(weights - weights[0]).max()
+    models = [task.model(params.seed) for _ in range(RANKS)]
+    weights = np.stack([parameters_to_vector(m.parameters()).detach().numpy() for m in models])
+    for step, (inputs, targets) in enumerate(task.batches(params.seed, params.steps)):
+        halves = []
+        for rank, (model, x, y) in enumerate(zip(models, inputs.chunk(RANKS), targets.chunk(RANKS), strict=True)):
+            vector_to_parameters(torch.from_numpy(weights[rank].copy()), model.parameters())
+            loss = cross_entropy(model(x), y)
+            losses[step] += float(loss.detach()) / RANKS
+            grads = torch.autograd.grad(loss * float(scales[rank]), list(model.parameters()))
+            halves.append(numeric.quantize(torch.cat([g.flatten() for g in grads]).numpy(), "fp16"))
+        over, mean = reduced(np.stack(halves), scales, policy)
+        weights = np.where(over[:, None], weights, weights - np.float32(0.1) * mean)
+        skips += over
+        clean = np.where(over, 0, clean + 1)
+        grown = np.where(clean == GROWTH, scales * 2, scales)
+        scales, clean = np.where(over, scales / 2, grown).astype(np.float32), clean % GROWTH
+        apart[step] = np.abs(weights - weights[0]).max()
     return apart, losses, skips
 
 
@@ -299,17 +293,11 @@ def reduced(halves: np.ndarray, scales: np.ndarray, policy: str) -> tuple[np.nda
 
 def rows(result: Result) -> Columns:
     """A row for each way to add and number of ranks: relative error, and bias (mean of the signed error)."""
-    curves, ranks = result.params.curves, result.params.ranks
-    places = [(c, r) for c in range(len(curves)) for r in range(len(ranks))]
-    return {
-        "algorithm": [curves[c].algorithm for c, _ in places],
-        "wire": [curves[c].wire.format for c, _ in places],
-        "rounding": [curves[c].wire.rounding for c, _ in places],
-        "addition": [curves[c].wire.add for c, _ in places],
-        "ranks": [ranks[r] for _, r in places],
-        "relative_error": [float(result.errors[place]) for place in places],
-        "bias": [float(result.biases[place]) for place in places],
-    }
+    table = []
+    for (c, curve), (r, ranks) in product(enumerate(result.params.curves), enumerate(result.params.ranks)):
+        wire, found = curve.wire, (float(result.errors[c, r]), float(result.biases[c, r]))
+        table.append((curve.algorithm, wire.format, wire.rounding, wire.add, ranks, *found))
+    return in_columns(("algorithm", "wire", "rounding", "addition", "ranks", "relative_error", "bias"), table)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -318,7 +306,6 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("a ring sends 2 (n - 1) / n of the data")
 def volumes(result: Result) -> Outcome:
-    """2 (n - 1) / n of the data a rank for a ring, in 2 (n - 1) steps."""
     for n in (2, 4, 8, 64):
         ring = collectives.all_reduce(n)
         if ring.sent(n * 10) != [2 * (n - 1) * 10] * n or len(ring.steps) != 2 * (n - 1):
@@ -330,7 +317,6 @@ def volumes(result: Result) -> Outcome:
 
 @CLAIMS.proved("FP32 rings stay within (n - 1) half units of the sum of magnitudes")
 def bounds(result: Result) -> Outcome:
-    """Each FP32 error is within (n - 1) u of the sum of magnitudes, and at one n more than a hundredth of that."""
     u, ranks = 2.0**-24, np.array(result.params.ranks)
     reach = (ranks - 1) * u / (1 - (ranks - 1) * u) * result.conditions
     share = result.errors[0] / reach
@@ -345,7 +331,6 @@ def grouped(result: Result, *names: str, bias: bool = False) -> list[np.ndarray]
 
 @CLAIMS.measured("in BF16 a ring over thousands of ranks is more than 5 times worse than a tree")
 def depth(result: Result) -> Outcome:
-    """BF16 at the most ranks: the ring's chain against trees, in octaves; the margin is a factor of 5."""
     if not np.allclose(result.by_group[0].mean(1), result.errors[:, -1], rtol=0.2):
         return failed(say("the errors drawn are not those of their groups of elements"))
     ring, tree, doubling, direct = (np.log2(x) for x in grouped(result, "ring", "tree", "doubling", "direct"))
@@ -365,7 +350,6 @@ def stagnation(result: Result) -> Outcome:
 
 @CLAIMS.measured("on real gradients each narrower format of the wire at least doubles the error")
 def formats(result: Result) -> Outcome:
-    """On real gradients the wire's format decides, network by network; in octaves, the margin is a factor of 2."""
     last = np.log2(result.gradient_errors[..., -1])
     by = {curve.name: last[:, c] for c, curve in enumerate(ON_GRADIENTS)}
     listed = joined([f"{name} {2 ** error.mean():.1e}" for name, error in by.items()], COMMA)
@@ -373,9 +357,8 @@ def formats(result: Result) -> Outcome:
     apart = np.min([by[f"{wide}, ring"] - by[f"{narrow}, ring"]
                     for narrow, wide in pairwise(("FP32", "FP16", "BF16", "E4M3"))], axis=0)  # fmt: skip
     trees = np.min([by[f"{fmt}, ring"] - by[f"{fmt}, tree"] for fmt in ("BF16", "E4M3")], axis=0)
-    zero = np.zeros(len(apart))
-    return both(superior(apart, zero, 1.0, said.fill(errors=listed)),
-                superior(trees, zero, 0.0, say("from a tree to a ring, octaves")))  # fmt: skip
+    return both(superior(apart, 0.0, 1.0, said.fill(errors=listed)),
+                superior(trees, 0.0, 0.0, say("from a tree to a ring, octaves")))  # fmt: skip
 
 
 @CLAIMS.measured("averaging before the sum risks underflow, after it overflow")
@@ -393,23 +376,21 @@ def averaging(result: Result) -> Outcome:
                "of {pairs:,} finite pairs {same:.1%} are equal to the bit")  # fmt: skip
     said = said.fill(infinite=more[0].max(), zeros=more[1].max(), pairs=pairs, same=same / pairs)
     share = more.min(axis=0) / result.gradients.shape[-1]
-    return superior(share, np.zeros(len(share)), 0.01, said)
+    return superior(share, 0.0, 0.01, said)
 
 
 @CLAIMS.measured("replicas stay equal if all skip together, and part if they skip alone")
 def skipping(result: Result) -> Outcome:
-    """Replicas that skip together stay equal to the bit; those that skip alone part, by more than a thousandth."""
     skips, ends = result.skips[0].tolist(), result.apart[0, :, -1]
     said = say("together: skips {together}, apart by {near:.2g}; alone: skips {alone}, apart by {far:.2g}",
                together=skips[0], alone=skips[1], near=ends[0], far=ends[1])  # fmt: skip
     if result.apart[:, 0].any() or not result.skips[:, 0].all():
         return failed(say("{all}; of those that skip together some part, or none skips", all=said))
-    return superior(result.apart[:, 1, -1], np.zeros(len(result.apart)), 1e-3, said)
+    return superior(result.apart[:, 1, -1], 0.0, 1e-3, said)
 
 
 @CLAIMS.library("gloo's own all-reduce gives the sums of the order that the lab says")
 def gloo_order(result: Result) -> Outcome:
-    """Sums over 3 and 4 ranks, each element of which gloo adds in the order of its place."""
     import torch
 
     from ..parallel import gloo
@@ -481,7 +462,6 @@ class Shown:
 
 
 def shown() -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
-    """The collectives on four ranks: by trees, and by rings."""
     bits = 1 << np.arange(RANKS)
     one, every = bits[:, None], np.repeat(bits[:, None], RANKS, axis=1)
     own = np.zeros((RANKS, RANKS), np.int64)
@@ -512,11 +492,9 @@ def moving() -> str:
 
 
 def frames(line: Sequence[Shown]) -> draw.Figure:
-    """Step by step: the numbers say how many ranks' values are in a chunk, or which; framed: just written."""
     from ..draw.collectives import draw_frames
 
-    figure = draw.new_figure(8, 6.5)
-    panels: Any = figure.subplots(len(line), 1)
+    figure, panels = draw.panels(8, 6.5, len(line), 1)
     for ax, one in zip(panels, line, strict=True):
         written = [{(m.target, m.chunk) for m in step} for step in one.collective.steps]
         draw_frames(ax, collectives.contributions(one.collective, one.given), written, one.columns, one.title)
@@ -524,19 +502,15 @@ def frames(line: Sequence[Shown]) -> draw.Figure:
 
 
 def trees(result: Result) -> draw.Figure:
-    """Broadcast, reduce and recursive doubling on four ranks."""
     return frames(shown()[0])
 
 
 def rings(result: Result) -> draw.Figure:
-    """Reduce-scatter, all-gather and the all-reduce that they make."""
     return frames(shown()[1])
 
 
 def errors(result: Result) -> draw.Figure:
-    """The error of sums against the number of ranks: simulated, and of real gradients."""
-    figure = draw.new_figure(8, 10)
-    simulated, real = figure.subplots(2, 1)
+    figure, (simulated, real) = draw.panels(8, 10, 2, 1)
     draw_errors(simulated, result.params.ranks, dict(zip(CURVES, result.errors, strict=False)))
     simulated.set(xlabel="ranks", title="Values with a common part, simulated")
     draw_errors(real, result.params.rank_counts, dict(zip(ON_GRADIENTS, result.gradient_errors[0], strict=True)))
@@ -546,7 +520,6 @@ def errors(result: Result) -> draw.Figure:
 
 
 def draw_errors(ax: draw.Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]) -> None:
-    """A line a curve."""
     for i, (curve, error) in enumerate(by.items()):
         hollow: dict[str, Any] = {"markerfacecolor": draw.current().background} if i >= 8 else {}
         ax.plot(ranks, np.where(error > 0, error, np.nan), **draw.look(i).marked, **hollow, markersize=4, linewidth=1.4,
@@ -557,9 +530,7 @@ def draw_errors(ax: draw.Axes, ranks: Sequence[int], by: dict[Curve, np.ndarray]
 
 
 def consequences(result: Result) -> draw.Figure:
-    """Averaging before and after the sum, and replicas that part."""
-    figure = draw.new_figure(8, 9)
-    average, apart = figure.subplots(2, 1)
+    figure, (average, apart) = draw.panels(8, 9, 2, 1)
     n, scales = result.gradients.shape[-1], list(result.params.loss_scales)
     for way, name in enumerate(("divided before the sum", "divided after it")):
         for fate, what in enumerate(("infinite", "zero")):
@@ -581,9 +552,8 @@ def consequences(result: Result) -> draw.Figure:
 
 EXPERIMENT = Experiment(
     title=say("Collectives in low precision"),
-    question=say(
-        "What does adding gradients over thousands of ranks in BF16, FP16 or FP8 cost, and who must skip a step?"
-    ),
-    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    question=say("What does adding gradients over thousands of ranks in BF16, FP16 or FP8 cost, and who must skip a "
+                 "step?"),
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(errors, consequences, trees, rings), cases=cases, animation=moving,
 )  # fmt: skip

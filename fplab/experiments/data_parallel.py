@@ -1,6 +1,6 @@
 """Real training on several processes: the bytes each holds, what it sends, and the bits it ends with.
 
-Processes under torchrun train a perceptron with plain data parallelism, a parameter server, ZeRO's stages, torch's
+Processes of one machine train a perceptron with plain data parallelism, a parameter server, ZeRO's stages, torch's
 own sharding, tensor parallelism and pipelines; the quick size starts three processes and fewer strategies, the full
 size four.
 """
@@ -289,6 +289,6 @@ EXPERIMENT = Experiment(
     question=say(
         "Do real processes hold and send the bytes the calculator says, and end with the bits of one process?"
     ),
-    budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(held, sent_and_ended), cases=cases,
 )  # fmt: skip

@@ -196,7 +196,6 @@ def backward_error(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
 
 
 def residual(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """In FP64."""
     return np.asarray(b - a @ x)
 
 
@@ -248,7 +247,6 @@ def solved(seed: int, condition: float, size: int) -> tuple[np.ndarray, int]:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Products of every spread, systems of every condition."""
     found: list[list[dict[str, Any]]] = []
     for seed in range(params.matrices):
         tick(0.5 * seed / params.matrices, f"slices, matrix {seed}")
@@ -292,7 +290,6 @@ def exact_slices(result: Result) -> Outcome:
 
 @CLAIMS.proved("All slices together give the correctly rounded FP64 product, every bit")
 def correctly_rounded(result: Result) -> Outcome:
-    """INT8's and FP16's slices, added exactly, against sums of error-free products by another route (fsum)."""
     wrong = [int((found != result.correct).sum()) for found in (result.products[:, :, -1], result.halves)]
     chain = float((result.chain != result.correct).mean())
     said = say("{n:,} elements: {int8} and {fp16} differ; a chain of FP64 multiply-adds differs in {chain:.0%}")
@@ -302,7 +299,6 @@ def correctly_rounded(result: Result) -> Outcome:
 
 @CLAIMS.proved("What dropping slices costs is below (n + 1) 2^(-7 n) K times the largest of row and column")
 def dropping(result: Result) -> Outcome:
-    """Every element with every number of slices; a share of the bound is used, else it proves little."""
     off = np.abs(result.products[:, :, :-1] - result.correct[:, :, None])
     allowed = result.bound + 2.0**-53 * np.abs(result.correct[:, :, None])
     used = float((off / allowed).max())
@@ -311,7 +307,6 @@ def dropping(result: Result) -> Outcome:
 
 @CLAIMS.measured("Rows that fall by 2^24 against others that rise cost at least three slices more")
 def spread_costs(result: Result) -> Outcome:
-    """The fewest slices whose error is no larger than that of the FP64 unit, by matrix; the margin is three."""
     errors, chain = result.errors(result.products)[..., :-1], result.errors(result.chain)
     enough = errors <= chain[..., None]
     counts = np.where(enough.any(axis=-1), np.array(SLICES)[enough.argmax(axis=-1)], SLICES[-1] + 1)
@@ -329,7 +324,6 @@ def reached(result: Result, method: str, condition: float) -> np.ndarray:
 
 @CLAIMS.measured("FP16 factors and FP64 residuals give FP64's backward error up to a condition of 100")
 def refined(result: Result) -> Outcome:
-    """All systems; alone the factors give about three digits."""
     easy = [c for c in CONDITIONS if c <= 100]
     worst = np.array([result.backward[:, CONDITIONS.index(c), 1] for c in easy]).max(axis=0)
     alone = float(result.backward[:, 0, 0].min())
@@ -341,7 +335,6 @@ def refined(result: Result) -> Outcome:
 
 @CLAIMS.measured("At a condition of 10^6 refinement fails and GMRES on the same factors gives FP64's backward error")
 def rescued(result: Result) -> Outcome:
-    """All systems, at 10^6 and 10^8."""
     hard = (1e6, 1e8)
     fails = [not reached(result, "refinement", c).any() for c in hard]
     holds = [reached(result, "GMRES", c).all() for c in hard]
@@ -356,7 +349,6 @@ def rescued(result: Result) -> Outcome:
 
 @CLAIMS.measured("Refinement that computes its residuals in FP32 stops at FP32's error", id="residuals_in_fp64")
 def residuals_matter(result: Result) -> Outcome:
-    """One system of condition 100 with residuals rounded to FP32 and with FP64's."""
     a, b = system(0, 1e2, result.params.size)
     lower, upper, order = factors(a)
     x = y = np.zeros(len(b))
@@ -376,19 +368,16 @@ def residuals_matter(result: Result) -> Outcome:
 
 
 def first_slices(params: Params, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first slices of A and of B."""
     a, b = (sliced(x, bits)[0][0] for x in operands(0, 0, params))
     return a, b
 
 
 def half_codes(params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """In FP16."""
     x, y = (part.astype(np.float16).view(np.uint16) for part in first_slices(params, half_bits(params.k)))
     return x, y
 
 
 def int8_given(params: Params) -> Arrays:
-    """As bytes."""
     return dict(
         zip("ab", (part.astype(np.int8).view(np.uint8) for part in first_slices(params, INT8_BITS)), strict=True)
     )
@@ -404,13 +393,11 @@ def int8_compute(given: Arrays, device: str) -> Arrays:
 
 
 def int8_emulate(given: Arrays, meta: Meta) -> Arrays:
-    """Exact integers, whatever the order."""
     a, b = (given[name].view(np.int8).astype(np.int64) for name in "ab")
     return {"d": (a @ b.T).astype(np.int32).view(np.uint32)}
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The products of the first slices: exact in INT8, and in FP16 by any order of k."""
     yield Case("INT8 slices", partial(int8_given, params), int8_compute, int8_emulate, {"d": "bits32"})
     shape = Product("matmul", ("fp16", "fp16"), "fp32", (SIDE, SIDE, params.k), {REDUCED.format("fp16"): False})
     yield core_case("FP16 slices", shape, partial(half_codes, params))
@@ -420,9 +407,7 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 def answers(result: Result) -> draw.Figure:
-    """Error by slices; backward error by condition, and step by step."""
-    figure = draw.new_figure(8, 7.6)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.6, 2, 2)
     draw_slices(panels[0, 0], result)
     draw_conditions(panels[0, 1], result)
     for ax, method in zip(panels[1], METHODS[1:], strict=True):
@@ -432,7 +417,6 @@ def answers(result: Result) -> draw.Figure:
 
 
 def draw_slices(ax: draw.Axes, result: Result) -> None:
-    """The largest error of a product, by how many INT8 slices count."""
     errors, chain = result.errors(result.products).max(axis=0)[:, :-1], result.errors(result.chain).max(axis=0)
     for i, spread in enumerate(SPREADS):
         shown = np.where(errors[i] > 0, errors[i], np.nan)
@@ -443,7 +427,6 @@ def draw_slices(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_conditions(ax: draw.Axes, result: Result) -> None:
-    """Backward errors at the end."""
     for j, method in enumerate(METHODS):
         ax.plot(CONDITIONS, np.median(result.backward[..., j], axis=0), **draw.look(j).marked, label=method)
     ax.axhline(REACHED, color=draw.current().ink, linewidth=1, linestyle="--", label="counts as FP64's, $2^{-50}$")
@@ -453,7 +436,6 @@ def draw_conditions(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_steps(ax: draw.Axes, result: Result, method: str) -> None:
-    """The first system, step by step."""
     for i, condition in enumerate(CONDITIONS):
         ax.plot(result.history[i, METHODS.index(method)], **draw.look(i).marked, markersize=3,
                 label=f"$10^{{{round(np.log10(condition))}}}$")  # fmt: skip
@@ -464,6 +446,6 @@ def draw_steps(ax: draw.Axes, result: Result, method: str) -> None:
 EXPERIMENT = Experiment(
     title=say("Double precision from INT8 and FP16"),
     question=say("Can units that know no FP64 give FP64's answers, and at what price?"),
-    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run,
+    budget=2.0, full=Params(), quick=QUICK, result=Result, run=run,
     rows=rows, claims=CLAIMS, figures=(answers,), cases=cases,
 )  # fmt: skip

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from .. import draw, exact, numeric
-from ..hardware.cases import Arrays, Case, Meta, NotHereError
-from ..hardware.software import codes, gpu_of
-from ..hardware.tensors import bits, tensor
+from ..hardware.cases import Arrays, Case
+from ..hardware.core_cases import direct_case
+from ..hardware.products import ONE_CHAIN, Plan, Product
 from ..words import CLAUSE, COMMA, Text, joined, say, say_of, verbatim
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, sheet
 from .outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
 from .statistics import equivalent, superior
 
@@ -90,7 +90,6 @@ def limits_of(distribution: str) -> tuple[Array, Array]:
 
 
 def numbers(of: Array) -> Array:
-    """E4M3 codes as float32."""
     return np.asarray(numeric.decode(of, "e4m3", np.float32))
 
 
@@ -159,7 +158,6 @@ class Result:
     defined: np.ndarray
 
     def at(self, k: int) -> int:
-        """The place of a K in the sweep."""
         return int(self.sizes.tolist().index(k))
 
     def errors(self, i: int, s: int) -> Array:
@@ -178,7 +176,6 @@ class Result:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Everything, a distribution after the other."""
     sizes, found = 1 << np.arange(5, params.longest + 1), []
     for i, distribution in enumerate(DISTRIBUTIONS):
         tick(i / len(DISTRIBUTIONS), f"{distribution}: K up to {int(sizes[-1]):,}")
@@ -243,12 +240,10 @@ DEFINED = (
 
 
 def sample(values: Array, margin: float) -> Sample:
-    """What a claim on values by draw rests on."""
     return Sample(len(values), float(values.std(ddof=1)), margin)
 
 
 def percent(x: float) -> str:
-    """A share for a message."""
     return f"{100 * x:.3g}%"
 
 
@@ -274,7 +269,6 @@ def reference(result: Result) -> Outcome:
     "of these sums one chain leaves 14 significant bits on Hopper and Ada; promoted, or on Blackwell, over 20"
 )
 def fourteen_bits(result: Result) -> Outcome:
-    """How many bits of FP32 are ever used: one chain on Hopper or Ada, promotion, Blackwell."""
     used = [significant_bits(result.results[:, s]) for s in range(len(SERIES))]
     said = joined([joined((name, str(n)), ": ") for name, n in zip(ACCUMULATORS, used, strict=True)], COMMA)
     return verdict(used[CHAIN] == used[ADA] == 14 and min(used[PROMOTED], used[B200]) > 20, said)
@@ -282,7 +276,6 @@ def fourteen_bits(result: Result) -> Outcome:
 
 @CLAIMS.library("promotion every 128 is numpy's float32 sum of chains of 128")
 def promotion(result: Result) -> Outcome:
-    """Chains of 128 products, added by numpy's float32, in order."""
     for i, name in enumerate(NAMES):
         a, b = (numbers(of[i, :, :K]) for of in (result.a, result.b))
         total = np.zeros((len(a), len(b)), np.float32)
@@ -296,7 +289,6 @@ def promotion(result: Result) -> Outcome:
 
 @CLAIMS.proved("of these sums of positive products none is too large, and from K = 128 on Hopper's are too small")
 def shrinking(result: Result) -> Outcome:
-    """Sums of positive products are never above the exact ones; how many are below."""
     values, want = result.results[POSITIVE].view(np.float32).astype(np.float64), result.exact[POSITIVE]
     for s in (CHAIN, ADA, B200):
         if above := int((values[s] > want).sum()):
@@ -308,7 +300,6 @@ def shrinking(result: Result) -> Outcome:
 
 @CLAIMS.measured("errors of one sign grow with K, of both signs more slowly by a factor of 2")
 def growth(result: Result) -> Outcome:
-    """With one sign the errors add up, in proportion to K; with both they partly cancel."""
     errors = (result.by_draw(i, CHAIN) for i in (POSITIVE, NORMAL))
     one, both = (e[:, result.at(K)] / e[:, result.at(512)] for e in errors)
     said = say("from K = 512 to {k:,}: {one:.1f} times with one sign, {both:.1f} with both", k=K)
@@ -317,7 +308,6 @@ def growth(result: Result) -> Outcome:
 
 @CLAIMS.measured("positive operands pass 2% between K = 1,024 and 2,048, and err by 7 to 9% at 4,096")
 def passes(result: Result) -> Outcome:
-    """Where one chain of positive products passes 2%, and what it has come to at K = 4096."""
     errors = result.by_draw(POSITIVE, CHAIN)
     error = {k: errors[:, result.at(k)] for k in (1024, 2048, K)}
     holds = error[1024].max() < 0.02 < error[2048].min() and 0.07 < error[K].min() <= error[K].max() < 0.09
@@ -345,7 +335,6 @@ def nearly(result: Result) -> Outcome:
 
 @CLAIMS.measured("no other definition gives it there: over 100%, or below 1%; and positive operands over 5%")
 def others(result: Result) -> Outcome:
-    """The other largest and mean errors of operands of both signs, and all of positive ones."""
     found = result.defined[:, result.params.sides.index(SIDE), 0]
     both, least = found[[NORMAL, BOTH]], found[POSITIVE].min()
     holds = bool((both[:, OWN] > 1).all() and (both[:, [OF_LARGEST, NORM]] < 0.01).all() and least > 0.05)
@@ -358,7 +347,6 @@ def others(result: Result) -> Outcome:
 
 @CLAIMS.measured("promoted every 128, the error at K = 4096 is at least 5 times smaller")
 def repairs(result: Result) -> Outcome:
-    """The error at K = 4096 against one chain's."""
     texts: list[Text] = []
     gains = []
     for i, name in enumerate(NAMES):
@@ -372,7 +360,6 @@ def repairs(result: Result) -> Outcome:
 
 @CLAIMS.measured("the longer the interval of promotion, the larger the error; 4,096 is one chain")
 def intervals(result: Result) -> Outcome:
-    """Errors by promotion interval on positive products: each doubling adds to it, in every draw."""
     want = result.exact[POSITIVE, result.at(K)]
     found = np.array([[relative(x[at], want[at]) for x in result.promoted[POSITIVE]] for at in result.squares()])
     same = np.array_equal(result.promoted[:, INTERVALS.index(K)], result.results[:, CHAIN, result.at(K)])
@@ -383,17 +370,14 @@ def intervals(result: Result) -> Outcome:
 
 @CLAIMS.measured("Ada errs as much as Hopper from K = 512 on, within a third")
 def ada(result: Result) -> Outcome:
-    """From K = 512 on Ada, which adds 16 products at a time, loses as much as Hopper, which adds 32."""
     logs = (np.log2(result.by_draw(i, ADA) / result.by_draw(i, CHAIN)) for i in range(3))
     ratios = np.array([x[:, result.at(512) :].mean(axis=1) for x in logs])
     said = say("{low:.2f} to {high:.2f} times Hopper's error; in powers of 2", low=2 ** ratios.min())
-    mean = ratios.mean(axis=0)
-    return equivalent(mean, np.zeros_like(mean), ALIKE, said.fill(high=2 ** ratios.max()))
+    return equivalent(ratios.mean(axis=0), 0.0, ALIKE, said.fill(high=2 ** ratios.max()))
 
 
 @CLAIMS.measured("Blackwell errs a thousand times less from K = 128 on")
 def blackwell(result: Result) -> Outcome:
-    """Blackwell's 25 bits against Hopper's 13, at every K from 128 on."""
     errors = np.array([result.by_draw(i, B200) for i in range(3)])
     chains = np.array([result.by_draw(i, CHAIN) for i in range(3)])
     least = 1 / (errors / chains)[..., 2:].max(axis=(0, 2))
@@ -405,7 +389,6 @@ def blackwell(result: Result) -> Outcome:
 ROWS = 64
 BLOCK = 32  # products of one instruction
 QUESTIONS = {True: "In which order of k, and is it one chain?", False: "After how many products are sums promoted?"}
-FP8_FROM = (8, 9)  # compute capability
 
 
 def probe_operands() -> Arrays:
@@ -432,53 +415,33 @@ def random_operands(distribution: str, k: int) -> Arrays:
     return {name: drawn_codes(distribution, 50 + key, ROWS, k) for key, name in enumerate("ab")}
 
 
-def on_device(fast: bool, given: Arrays, device: str) -> Arrays:
-    """A B^T through torch, to FP32. A CPU has no such unit: the lab's model stands in for it.
+def product_of(fast: bool) -> Product:
+    """A B^T through torch, to FP32.
 
     ``torch._scaled_mm`` keeps its sums in the Tensor Core (``use_fast_accum``) or adds them to FP32 registers now and
     then; how often is the library's choice, and is asked here.
     """
-    if device == "cpu":
-        return in_lab(usual(fast), given, {"kind": "cpu"})
-    import torch
-
-    if (has := torch.cuda.get_device_capability(device)) < FP8_FROM:
-        raise NotHereError(f"compute capability {has[0]}.{has[1]} has no FP8; 8.9 is the first.")
-    a, b = (tensor(given[name], "e4m3", device) for name in "ab")
-    one = torch.ones((), dtype=torch.float32, device=device)
-    d = torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast)
-    return {"d": bits(d)}
+    return Product("scaled_mm", ("e4m3", "e4m3"), "fp32", fast=fast)
 
 
-def usual(fast: bool) -> dict[str, Any]:
+def usual(fast: bool) -> Plan:
     """The plan that is expected: one chain, or promotion every 128."""
-    return {} if fast else {"promote": 128}
+    return ONE_CHAIN if fast else {"promote": 128}
 
 
-def in_lab(plan: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
-    """The same with the bits of the record's GPU, by a plan."""
-    from ..tensorcore import Plan, matmul
-
-    a, b = (numbers(given[name]) for name in "ab")
-    return {"d": codes(matmul(a, b.T, gpu=gpu_of(meta), inputs="e4m3", plan=Plan(**plan)), "fp32")}
-
-
-def plans() -> dict[str, dict[str, Any]]:
+def plans() -> dict[str, Plan]:
     """The orders and promotions that a library may choose."""
-    found: dict[str, dict[str, Any]] = {"one chain": {}}
+    found: dict[str, Plan] = {"one chain": ONE_CHAIN}
     found |= {f"promoted every {n}": {"promote": n} for n in (32, 64, 128, 256, 512, 1024)}
     found |= {f"split-K {n}": {"split_k": n} for n in (2, 4, 8, 16)}
     return found | {f"{n} accumulators": {"accumulators": n} for n in (2, 4)}
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The probes and one instruction, where there is no choice; and the long sums, where there is."""
-
     def case(name: str, inputs: Callable[[], Arrays], fast: bool, question: str = "") -> Case:
         how = "fast accumulation" if fast else "promoted"
-        tried = {text: partial(in_lab, plan) for text, plan in plans().items()} if question else {}
-        compute, emulate = partial(on_device, fast), partial(in_lab, usual(fast))
-        return Case(f"{name}, {how}", inputs, compute, emulate, {"d": "fp32"}, open=question, hypotheses=tried)
+        tried = plans() if question else {}
+        return direct_case(f"{name}, {how}", product_of(fast), inputs, usual(fast), question, tried)
 
     for fast in (True, False):
         if fast:
@@ -497,25 +460,6 @@ NEAR = (0.015, 0.025)
 DOTTED: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
-def errors(result: Result) -> draw.Figure:
-    """Errors against K, and by how often the sum is promoted."""
-    figure = draw.new_figure(8, 7.4)
-    panels: Any = figure.subplots(2, 2)
-    for i, ax in enumerate(panels.flat[:3]):
-        draw_against_k(ax, result, i)
-    draw_intervals(panels[1, 1], result)
-    return figure
-
-
-def two_percent(result: Result) -> draw.Figure:
-    """A sum that falls behind, and what 2% is relative to."""
-    figure = draw.new_figure(8, 8.4)
-    panels: Any = figure.subplots(2, 1, height_ratios=[1, 1.9])
-    draw_falls_behind(panels[0], result)
-    draw_definitions(panels[1], result)
-    return figure
-
-
 def plain_percent(x: float, _: Any = None) -> str:
     """A power of ten as a percentage without an exponent."""
     return f"{100 * x:.8f}".rstrip("0").rstrip(".") + "%"
@@ -530,11 +474,10 @@ def percentages(ax: draw.Axes, low: float, high: float) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(plain_percent))
     ax.axhline(NEARLY, color=draw.current().ink, linewidth=1, linestyle=(0, (3, 2)))
-    ax.annotate("2%", (0, NEARLY), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9)
+    draw.note(ax, "2%", (0, NEARLY), (4, 3), xycoords=("axes fraction", "data"))
 
 
 def draw_against_k(ax: draw.Axes, result: Result, i: int) -> None:
-    """Errors by K, a line an accumulator."""
     ax.set_xscale("log", base=2)
     percentages(ax, 5e-8, 1)
     ends = []
@@ -550,7 +493,6 @@ def draw_against_k(ax: draw.Axes, result: Result, i: int) -> None:
 
 
 def draw_intervals(ax: draw.Axes, result: Result) -> None:
-    """Errors at K = 4096 by how often the sum is promoted."""
     ax.set_xscale("log", base=2)
     percentages(ax, 1e-5, 0.3)
     ends = []
@@ -561,8 +503,7 @@ def draw_intervals(ax: draw.Axes, result: Result) -> None:
         ax.plot(INTERVALS, error, **style.marked)
         ends.append((error[-1], name, style.color))
     ax.axvline(128, color=draw.current().muted, **DOTTED)
-    ax.annotate("DeepSeek-V3:\nevery 128", (128, 0.13), (5, 0), textcoords="offset points", fontsize=9, va="center",
-                color=draw.current().muted)  # fmt: skip
+    draw.note(ax, "DeepSeek-V3:\nevery 128", (128, 0.13), (5, 0), va="center", color=draw.current().muted)
     ax.set_xlim(INTERVALS[0], INTERVALS[-1])
     ax.set_xticks(INTERVALS[::2], [str(n) for n in INTERVALS[::2]])
     ax.set(xlabel="products between promotions to FP32", ylabel="largest error / r.m.s. result",
@@ -571,7 +512,6 @@ def draw_intervals(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_falls_behind(ax: draw.Axes, result: Result) -> None:
-    """One sum of positive products while it grows: its error after every 32 of them."""
     n, want = 32 * np.arange(1, K // 32 + 1), result.running_exact[POSITIVE]
     sums, ends = result.running[POSITIVE].view(np.float32).astype(np.float64), []
     for s, found in enumerate(sums):
@@ -589,7 +529,6 @@ def draw_falls_behind(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_definitions(ax: draw.Axes, result: Result) -> None:
-    """Relative errors at K = 4096 by what they are relative to; framed where they are about 2%."""
     from matplotlib.patches import Rectangle
 
     theme, sides = draw.current(), result.params.sides
@@ -615,15 +554,15 @@ def draw_definitions(ax: draw.Axes, result: Result) -> None:
 
 
 def rounded(x: float) -> str:
-    """A share with two digits, thousands of percent as such."""
     return f"{100 * x:.2g}%" if x < 1 else f"{100 * float(f'{x:.2g}'):,.0f}%"
 
 
 EXPERIMENT = Experiment(
     title=say("FP8 products in 14 bits"),
-    question=say(
-        "How much does Hopper's short accumulator lose, and does adding to FP32 every 128 products repair it?"
-    ),
-    budget=5.0, full=Params(), quick=Params(rows=64, longest=13, sides=(64, 256, 512)), result=Result, run=run,
-    rows=rows, claims=CLAIMS, figures=(errors, two_percent), cases=cases,
+    question=say("How much does Hopper's short accumulator lose, and does adding to FP32 every 128 products repair "
+                 "it?"),
+    budget=3.0, full=Params(), quick=Params(rows=64, longest=13, sides=(64, 256, 512)), result=Result, run=run,
+    rows=rows, claims=CLAIMS, cases=cases,
+    figures=(sheet("errors", (8, 7.4), (2, 2), *(partial(draw_against_k, i=i) for i in range(3)), draw_intervals),
+             sheet("two_percent", (8, 8.4), (2, 1), draw_falls_behind, draw_definitions, height_ratios=[1, 1.9])),
 )  # fmt: skip

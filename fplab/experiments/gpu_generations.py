@@ -19,7 +19,7 @@ import numpy as np
 from .. import draw, numeric
 from ..hardware.cases import Arrays, Case
 from ..words import CLAUSE, joined, say
-from .base import Claims, Columns, Experiment, Tick, in_columns
+from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded, sheet
 from .generations import product_case
 from .outcomes import Outcome, Status, failed, passed, same_bits
 from .statistics import superior
@@ -63,7 +63,6 @@ class Params:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
         from ..training.tasks import perceptron
 
         return perceptron(width=self.width)
@@ -147,7 +146,6 @@ class Machine:
         return tensors
 
     def weights(self) -> np.ndarray:
-        """All weights and biases as one float32 array, 85,002 at the full size."""
         return np.concatenate([p.detach().numpy().ravel() for p in self.model.parameters()])
 
     def velocities(self) -> np.ndarray:
@@ -180,44 +178,40 @@ def norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.square(x, dtype=np.float64).sum()))
 
 
+@one_threaded
 def run(params: Params, tick: Tick) -> Result:
-    """Train every machine on every seed."""
     from ..tensorcore import get
-    from ..training.loop import one_thread
 
     shape = (params.seeds, len(RUNS), params.steps)
     losses, differ, distance = np.zeros(shape, np.float32), np.zeros(shape), np.zeros(shape)
     first, own = np.zeros((*shape[:2], len(TENSORS))), np.zeros(shape, np.bool_)
     answers, before, after, tensors = [], [], [], []
-    with one_thread():
-        for seed in range(params.seeds):
-            machines = [Machine(name, seed, params) for name in RUNS]
-            for step, batch in enumerate(params.task.batches(seed, params.steps)):
-                tick((seed + step / params.steps) / params.seeds, f"seed {seed}, step {step}")
-                kept = seed == 0 and step in params.kept
-                if kept:
-                    before.append([np.stack([machine.weights(), machine.velocities()]) for machine in machines])
-                found = [machine.step(batch) for machine in machines]
-                losses[seed, :, step] = [one[TENSORS.index("loss")] for one in found]
-                weights = [machine.weights() for machine in machines]
-                reference, size = weights[REFERENCE], norm(weights[REFERENCE])
-                differ[seed, :, step] = [differing(x, reference) for x in weights]
-                distance[seed, :, step] = [norm(x - reference) / size for x in weights]
-                if step == 0:
-                    first[seed] = [
-                        [differing(x, y) for x, y in zip(one, found[REFERENCE], strict=True)] for one in found
-                    ]
-                if kept:
-                    after.append(weights)
-                    tensors.append([np.concatenate([t.ravel() for t in one]) for one in found])
-            for i, machine in enumerate(machines):
-                if (gpu := gpu_of(machine.name)) is None:
-                    own[seed, i] = machine.emulation is None
-                    continue
-                unit = get(gpu, "fp16").name
-                wanted = (("forward", unit, FORWARD), ("backward", unit, BACKWARD))
-                own[seed, i, : len(machine.units())] = [used == wanted for used in machine.units()][: params.steps]
-            answers.append([machine.answers() for machine in machines])
+    for seed in range(params.seeds):
+        machines = [Machine(name, seed, params) for name in RUNS]
+        for step, batch in enumerate(params.task.batches(seed, params.steps)):
+            tick((seed + step / params.steps) / params.seeds, f"seed {seed}, step {step}")
+            kept = seed == 0 and step in params.kept
+            if kept:
+                before.append([np.stack([machine.weights(), machine.velocities()]) for machine in machines])
+            found = [machine.step(batch) for machine in machines]
+            losses[seed, :, step] = [one[TENSORS.index("loss")] for one in found]
+            weights = [machine.weights() for machine in machines]
+            reference, size = weights[REFERENCE], norm(weights[REFERENCE])
+            differ[seed, :, step] = [differing(x, reference) for x in weights]
+            distance[seed, :, step] = [norm(x - reference) / size for x in weights]
+            if step == 0:
+                first[seed] = [[differing(x, y) for x, y in zip(one, found[REFERENCE], strict=True)] for one in found]
+            if kept:
+                after.append(weights)
+                tensors.append([np.concatenate([t.ravel() for t in one]) for one in found])
+        for i, machine in enumerate(machines):
+            if (gpu := gpu_of(machine.name)) is None:
+                own[seed, i] = machine.emulation is None
+                continue
+            unit = get(gpu, "fp16").name
+            wanted = (("forward", unit, FORWARD), ("backward", unit, BACKWARD))
+            own[seed, i, : len(machine.units())] = [used == wanted for used in machine.units()][: params.steps]
+        answers.append([machine.answers() for machine in machines])
     labels = np.concatenate([batch.targets.numpy() for batch in params.task.held_out()]).astype(np.uint8)
     return Result(
         params, losses, differ, distance, first, own, np.array(answers), labels,
@@ -303,9 +297,9 @@ FEW, MANY = 0.05, 0.25  # what the claim's words mean, as shares
 @CLAIMS.proved(
     "In the first, a middle and the last step every product, the unscaling and the update follow each GPU's rules"
 )
+@one_threaded
 def steps(result: Result) -> Outcome:
     """Every tensor of the kept steps and every weight after them; and of what is drawn, the numbers of these steps."""
-    from ..training.loop import one_thread
 
     params = result.params
     shapes = [tuple(p.shape) for p in params.task.model(0).parameters()]
@@ -313,8 +307,7 @@ def steps(result: Result) -> Outcome:
     for r, name in enumerate(RUNS):
         for k, step in enumerate(params.kept):
             weights, velocities = (parts(row, shapes) for row in result.before[r, k])
-            with one_thread():
-                tensors, after = step_by_hand(gpu_of(name), weights, velocities, batches[step], params)
+            tensors, after = step_by_hand(gpu_of(name), weights, velocities, batches[step], params)
             for want, got in ((tensors, result.tensors), (after, result.after)):
                 flat = np.concatenate([w.ravel() for w in want])
                 outcome = same_bits(got[r, k].view(np.uint32), flat.view(np.uint32), "fp32")
@@ -340,7 +333,6 @@ def steps(result: Result) -> Outcome:
 
 @CLAIMS.proved("No product of any step, forward or backward, leaves the unit of its GPU")
 def units(result: Result) -> Outcome:
-    """All products of all steps, by the report of the emulation."""
     if not result.own.all():
         seed, run, step = np.argwhere(~result.own)[0]
         said = say("{run}, seed {seed}, step {step} and {n} more: another unit", run=RUNS[run], seed=seed, step=step)
@@ -350,7 +342,6 @@ def units(result: Result) -> Outcome:
 
 @CLAIMS.measured("The first product parts V100, A100 and H100 in few elements, the second layer in many")
 def parting(result: Result) -> Outcome:
-    """The first product, and what the layer after it makes of it."""
     first = result.first[:, OTHERS]
     v100, a100 = first[:, :, :2].mean(axis=0)
     said = say("V100: {v1:.2%} of layer 1, {v2:.0%} of layer 2; A100: {a1:.2%} of layer 1, {a2:.0%} of layer 2")
@@ -358,7 +349,7 @@ def parting(result: Result) -> Outcome:
     if not ((first[:, :, 0] > 0) & (first[:, :, 0] < FEW)).all():
         few = say("the share of layer 1 is not between 0 and {few:.0%} in every seed", few=FEW)
         return failed(joined((said, few), CLAUSE))
-    return superior(first[:, :, 1].min(axis=1), np.full(len(first), MANY), 0.0, said)
+    return superior(first[:, :, 1].min(axis=1), MANY, 0.0, said)
 
 
 @CLAIMS.measured("From then on the runs part: their distance grows more than 100-fold")
@@ -369,7 +360,7 @@ def growth(result: Result) -> Outcome:
     said = say("by {low:,.0f} to {high:,.0f} times; {least:.0%} to {most:.0%} at last", low=times.min())
     decades = np.log10(times.min(axis=1))
     said = said.fill(high=times.max(), least=share.min(), most=share.max())
-    return superior(decades, np.zeros_like(decades), 2.0, said)  # the claim's hundredfold is two decades
+    return superior(decades, 0.0, 2.0, said)  # the claim's hundredfold is two decades
 
 
 @CLAIMS.measured(
@@ -383,7 +374,7 @@ def noise(result: Result) -> Outcome:
     last = result.distance[:, :, -1]
     ratio = last[:, OTHERS] / last[:, [ALL]]
     said = say("{low:.2g} to {high:.2g} times that distance", low=ratio.min(), high=ratio.max())
-    return superior(np.zeros(len(ratio)), np.log10(ratio.max(axis=1)), -1.0, said)
+    return superior(0.0, np.log10(ratio.max(axis=1)), -1.0, said)
 
 
 @CLAIMS.library("One ulp of the first weight alone is lost where operands are rounded to FP16")
@@ -414,7 +405,7 @@ def learning(result: Result) -> Outcome:
     share = result.right.min(axis=1) / len(result.labels)
     fell = float((result.losses[..., -1] / result.losses[..., 0]).max())
     said = say("at least {share:.1%} right, losses at most {fell:.2f} of the first", share=share.min(), fell=fell)
-    return superior(share, np.full_like(share, 0.1), 0.4, said)
+    return superior(share, 0.1, 0.4, said)
 
 
 # --- what a GPU must compute: the products of one training step, of operands that a short FP32 training reached -----
@@ -434,29 +425,28 @@ def halves(values: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)
+@one_threaded
 def operands(params: Params) -> dict[str, Arrays]:
     """A and B of products A B^T, FP16 codes: both layers forward, and the second one's gradients."""
     import torch
     from torch.nn.functional import cross_entropy
 
     from ..training import Momentum
-    from ..training.loop import one_thread
     from ..training.tasks import DIGITS_MLP
 
     model = DIGITS_MLP.model(0)
     optimizer = Momentum(model, params.lr, params.momentum)
-    with one_thread():
-        for batch in DIGITS_MLP.batches(0, TRAINED + 1):
-            x, seen = batch.inputs, []
-            for layer in model.children():
-                x = layer(x)
-                if x.requires_grad:
-                    x.retain_grad()
-                seen.append(x)
-            model.zero_grad()
-            cross_entropy(x, batch.targets).backward()
-            weights = [p.detach().numpy().copy() for p in model.parameters()]
-            optimizer.step()
+    for batch in DIGITS_MLP.batches(0, TRAINED + 1):
+        x, seen = batch.inputs, []
+        for layer in model.children():
+            x = layer(x)
+            if x.requires_grad:
+                x.retain_grad()
+            seen.append(x)
+        model.zero_grad()
+        cross_entropy(x, batch.targets).backward()
+        weights = [p.detach().numpy().copy() for p in model.parameters()]
+        optimizer.step()
     slope = seen[2].grad
     assert isinstance(slope, torch.Tensor)
     gradient = slope.numpy() * np.float32(LOSS_SCALE)
@@ -466,7 +456,6 @@ def operands(params: Params) -> dict[str, Arrays]:
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The four products, stored as FP16 and as FP32; in which order a library takes a longer k is asked."""
     for name in NAMES:
         for out in ("fp16", "fp32"):
             yield product_case(name, out, partial(given, params, name), is_long=not name.endswith(" 64"))
@@ -484,14 +473,11 @@ PARTING = ("V100", "A100", "all weights", "FP32")
 
 
 def style(name: str) -> Look:
-    """The look of a run in every panel."""
     return draw.look(LOOKS[name])
 
 
 def drift(result: Result) -> draw.Figure:
-    """Curves that look like one, and how far the runs are from the H100's."""
-    figure = draw.new_figure(8, 7.5)
-    panels = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.5, 2, 2)
     draw_losses(panels[0, 0], result)
     apart = np.abs(result.losses.astype(np.float64) - result.losses[:, [REFERENCE]])
     draw_curves(panels[0, 1], apart, "difference from the loss on H100")
@@ -503,17 +489,7 @@ def drift(result: Result) -> draw.Figure:
     return figure
 
 
-def parted(result: Result) -> draw.Figure:
-    """Where the first step parts, and what it changes."""
-    figure = draw.new_figure(8, 8)
-    above, below = figure.subplots(2, 1)
-    draw_first_step(above, result)
-    draw_answers(below, result)
-    return figure
-
-
 def draw_losses(ax: draw.Axes, result: Result) -> None:
-    """The losses of every run: one curve a seed to the eye."""
     steps = np.arange(result.losses.shape[-1])
     for name in ("V100", "A100", "H100", "FP32"):
         for seed, curve in enumerate(result.losses[:, RUNS.index(name)]):
@@ -540,7 +516,6 @@ def draw_curves(ax: draw.Axes, found: np.ndarray, label: str, names: tuple[str, 
 
 
 def draw_shares(ax: draw.Axes, result: Result) -> None:
-    """The share of weights whose bits are not the H100's."""
     from matplotlib.ticker import PercentFormatter
 
     steps, ends = np.arange(1, result.differ.shape[-1] + 1), []
@@ -581,7 +556,6 @@ def draw_first_step(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_answers(ax: draw.Axes, result: Result) -> None:
-    """Right answers of every run, seed by seed."""
     from matplotlib.ticker import MaxNLocator
 
     count = result.right
@@ -604,6 +578,6 @@ def draw_answers(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("One training run on three GPUs"),
     question=say("Where do the curves of one training run part on different GPUs, and what does it change?"),
-    budget=5.0, full=Params(), quick=Params(steps=27, seeds=4, lr=0.1, width=128), result=Result, run=run, rows=rows,
-    claims=CLAIMS, figures=(drift, parted), cases=cases,
+    budget=6.0, full=Params(), quick=Params(steps=27, seeds=3, lr=0.1, width=128), result=Result, run=run, rows=rows,
+    claims=CLAIMS, figures=(drift, sheet("parted", (8, 8), (2, 1), draw_first_step, draw_answers)), cases=cases,
 )  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import draw
 from ..words import say
-from .base import Claims, Columns, Experiment, Tick, in_columns
+from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded
 from .outcomes import Outcome, verdict
 from .statistics import superior
 
@@ -66,22 +66,20 @@ class Result:
     steps: np.ndarray
 
 
+@one_threaded
 def run(params: Params, tick: Tick) -> Result:
-    """A network after another."""
     from ..nn import explain
-    from ..training.loop import one_thread
 
     found: list[Any] = []
     depths = []
-    with one_thread():
-        for seed in range(params.seeds):
-            tick(0.3 * seed / params.seeds, "both GPUs")
-            depths.append(by_depth(*network(params.layers, params.width, seed)))
-            if seed < params.explained:
-                tick(0.3 + 0.7 * seed / params.explained, "which layers")
-                a, b = ({"gpu": gpu, "inputs": "bf16"} for gpu in GPUS)
-                model, tokens = network(params.blocks, params.width, seed)
-                found.append(explain(model, tokens, a, b, progress=str))
+    for seed in range(params.seeds):
+        tick(0.3 * seed / params.seeds, "both GPUs")
+        depths.append(by_depth(*network(params.layers, params.width, seed)))
+        if seed < params.explained:
+            tick(0.3 + 0.7 * seed / params.explained, "which layers")
+            a, b = ({"gpu": gpu, "inputs": "bf16"} for gpu in GPUS)
+            model, tokens = network(params.blocks, params.width, seed)
+            found.append(explain(model, tokens, a, b, progress=str))
     apart, wrong, same = (np.array(part) for part in zip(*depths, strict=True))
     return Result(
         params, apart, wrong, same,
@@ -138,7 +136,6 @@ def by_depth(model: Any, tokens: Any) -> tuple[list[float], list[float], list[fl
 
 
 def rows(result: Result) -> Columns:
-    """A row for each layer: means over the networks."""
     parts = (result.apart, result.wrong, result.same)
     means = zip(*(part.mean(axis=0).tolist() for part in parts), strict=True)
     names = ["after_layer", "difference", "error_of_h100", "same_in_bf16"]
@@ -151,7 +148,6 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("The first operation of the model that multiplies has other bits on A100 and H100, by the units' steps")
 def first_product(result: Result) -> Outcome:
-    """In each network that is explained: its layer, and the sums' own steps end in results that differ."""
     apart = result.steps[:, 0] != result.steps[:, 1]
     moved = np.abs(result.sums[:, 0] - result.sums[:, 1])
     said = say("{n} networks; the elements differ by {least:.1e} to {most:.1e}", n=len(apart), least=moved.min())
@@ -164,15 +160,14 @@ def closer_than_exact(result: Result) -> Outcome:
     ratio = result.apart[:, -1] / result.wrong[:, -1]
     said = say("A100 and H100 {least:.1e} to {most:.1e} apart, H100 {wrong:.1e} from exact; their ratio")
     said = said.fill(least=result.apart[:, -1].min(), most=result.apart[:, -1].max(), wrong=result.wrong[:, -1].mean())
-    return superior(np.full(len(ratio), 0.5), ratio, 0.0, said)
+    return superior(0.5, ratio, 0.0, said)
 
 
 @CLAIMS.measured("Where all tensors are BF16, more than nine numbers in ten are the same after the last layer")
 def mostly_the_same(result: Result) -> Outcome:
-    """The share of equal numbers of the last block's output."""
     said = say("{least:.1%} to {most:.1%} after {layers} layers", layers=result.params.layers)
     last = result.same[:, -1]
-    return superior(last, np.full(len(last), 0.9), 0.0, said.fill(least=last.min(), most=last.max()))
+    return superior(last, 0.9, 0.0, said.fill(least=last.min(), most=last.max()))
 
 
 @CLAIMS.measured("More than half of the layers change no logit where they alone run on the other GPU")
@@ -180,7 +175,7 @@ def absorbed(result: Result) -> Outcome:
     """Of the layers that differ by themselves: what follows rounds their difference away."""
     silent = (result.alone == 0).sum(axis=1) / np.isfinite(result.alone).sum(axis=1)
     said = say("{share:.0%} of {n} layers, {networks} networks", share=silent.mean(), n=result.alone.shape[1])
-    return superior(silent, np.full(len(silent), 0.5), 0.0, said.fill(networks=len(silent)))
+    return superior(silent, 0.5, 0.0, said.fill(networks=len(silent)))
 
 
 @CLAIMS.proved("What the layers do and the stated rest are the whole difference")
@@ -199,8 +194,7 @@ def explained(result: Result) -> Outcome:
 # --- figures ----------------------------------------------------------------------------------------------------
 def depth(result: Result) -> draw.Figure:
     """The difference of both GPUs by depth, a line a network, below H100's error; and what stays the same in BF16."""
-    figure = draw.new_figure(8, 6)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    figure, (upper, lower) = draw.panels(8, 6, 2, 1, sharex=True, height_ratios=[3, 2])
     layers = np.arange(1, result.params.layers + 1)
     for ax, lines, label in ((upper, result.apart, "A100 against H100"), (lower, 100 * (1 - result.same), "")):
         for i, line in enumerate(lines):
@@ -217,6 +211,6 @@ def depth(result: Result) -> draw.Figure:
 EXPERIMENT = Experiment(
     title=say("Two GPUs through the layers"),
     question=say("How far apart does one network get on an A100 and an H100, and which layers part them?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(depth,),
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(depth,),
     cases="Both sides are whole networks; the products of their units are asked of a GPU by other experiments.",
 )  # fmt: skip

@@ -25,7 +25,7 @@ import numpy as np
 from .. import exact_products as whole
 from ..hardware.cases import philox_bits
 from ..words import CLAUSE, COMMA, Text, joined, say
-from .base import Columns, Digested, in_columns
+from .base import Columns, Digested, in_columns, one_threaded
 from .outcomes import Outcome, failed, verdict
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def half(x: Array) -> Array:
 
 # --- operands that occurred -------------------------------------------------------------------------------------
 @lru_cache(maxsize=1)
+@one_threaded
 def tensors(seed: int = 0) -> dict[str, Array]:
     """Train, and take one forward and backward pass of 1,024 images: float32 arrays (NCHW), gradients not yet scaled.
 
@@ -61,29 +62,17 @@ def tensors(seed: int = 0) -> dict[str, Array]:
     import torch
 
     from .. import training
-    from ..training.loop import one_thread
 
     data = training.digits("train")
     model = training.digits_net(seed)
     training.train(model, data, training.Recipe(epochs=EPOCHS, seed=seed))
     images, labels = (t[:IMAGES] for t in training.tensors(data))
-    kept: dict[str, Any] = {}
-
-    def keep(name: str) -> Any:
-        def hook(_layer: Any, inputs: Any, output: Any) -> None:
-            output.retain_grad()
-            kept["x" + name], kept["g" + name] = inputs[0], output
-
-        return hook
-
-    layers = training.layers(model)
-    handles = [layers["conv" + name].register_forward_hook(keep(name)) for name in "23"]
-    with one_thread():  # so that the gradients' bits do not depend on the machine's threads
+    with training.OutputGradients(model) as tap:
         torch.nn.functional.cross_entropy(model(images), labels).backward()
-    for handle in handles:
-        handle.remove()
-    found = {name: np.array((t if name[0] == "x" else t.grad).detach().numpy()) for name, t in kept.items()}
-    return {**found, "w3": np.array(layers["conv3"].weight.detach().numpy())}  # type: ignore[operator]
+        inputs, gradients = tap.inputs, tap.take()
+    found = {f"x{i}": np.array(inputs[f"conv{i}"].numpy()) for i in (2, 3)}
+    found |= {f"g{i}": gradients[f"conv{i}"] for i in (2, 3)}
+    return {**found, "w3": np.array(model.get_parameter("conv3.weight").detach().numpy())}
 
 
 def loss_scale(gradients: Array) -> int:

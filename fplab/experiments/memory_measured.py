@@ -19,7 +19,7 @@ from ..memory.published import TORCHTITAN, estimated
 from ..memory.stages import KINDS
 from ..memory.units import GIB
 from ..words import CLAUSE, COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick
+from .base import Claims, Columns, Digested, Experiment, Tick, one_threaded, sheet
 from .outcomes import Outcome, Sample, failed, measured, passed
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ class Params:
 
     @property
     def model(self) -> Transformer:
-        """Its configuration."""
         return Transformer("gpt", self.layers, self.hidden, self.heads, self.vocabulary, self.sequence)
 
 
@@ -127,7 +126,6 @@ def tokens_of(c: Transformer, batch: int, key: int = 6) -> tuple[torch.Tensor, t
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every recipe's step, shares by batch, and the published runs."""
     steps = []
     for i, recipe in enumerate(RECIPES):
         tick(0.7 * i / len(RECIPES), recipe.name)
@@ -140,6 +138,7 @@ def run(params: Params, tick: Tick) -> Result:
     return Result(params, *arrays)
 
 
+@one_threaded
 def step_of(params: Params, recipe: Recipe) -> tuple[Any, ...]:
     """A recipe's step, measured, traced and calculated: the fields of a result from ``held`` to ``temporary``."""
     import torch
@@ -147,16 +146,14 @@ def step_of(params: Params, recipe: Recipe) -> tuple[Any, ...]:
     from ..memory.measuring import Trainer, measured_step
     from ..memory.networks import build
     from ..memory.tracing import trace
-    from ..training.loop import one_thread
 
     c = params.model
     inputs = tokens_of(c, params.batch)
     wide = recipe.precision in ("fp32", "amp")
     network = build(c, dtype=torch.float32 if wide else torch.bfloat16, recompute=recipe.recompute)
     trainer = Trainer(network, recipe.precision, make_optimizer(recipe.optimizer))
-    with one_thread():
-        step = measured_step(trainer, *inputs)
-        saved = trace(trainer.module, *inputs, device="cpu")
+    step = measured_step(trainer, *inputs)
+    saved = trace(trainer.module, *inputs, device="cpu")
     terms = explained(c, params.batch, c.sequence, 4 if recipe.precision == "fp32" else 2, saved, recipe.recompute)
     ours = estimated_step(params, recipe)
     return (
@@ -175,6 +172,7 @@ def estimated_step(params: Params, recipe: Recipe) -> Any:
     ).fullest  # fmt: skip
 
 
+@one_threaded
 def measured_shares(params: Params, tick: Tick) -> tuple[np.ndarray, np.ndarray]:
     """Bytes by kind of a convolutional net and of the transformer, at batches of 1, 2, 4 and so on; the batches."""
     import torch
@@ -183,7 +181,6 @@ def measured_shares(params: Params, tick: Tick) -> tuple[np.ndarray, np.ndarray]
     from ..memory.measuring import Trainer, measured_step
     from ..memory.networks import build
     from ..training import digits, digits_net, tensors
-    from ..training.loop import one_thread
 
     images, labels = tensors(digits("train"))
 
@@ -207,14 +204,12 @@ def measured_shares(params: Params, tick: Tick) -> tuple[np.ndarray, np.ndarray]
             inputs = (images[:size], labels[:size]) if images_in else tokens_of(c, size)
             mixed = model == MODELS[2]
             module = Loss() if images_in else build(c, dtype=torch.bfloat16 if mixed else torch.float32)
-            with one_thread():
-                step = measured_step(Trainer(module, "mixed" if mixed else "fp32", make), *inputs)
+            step = measured_step(Trainer(module, "mixed" if mixed else "fp32", make), *inputs)
             shares.append([step.kinds[kind] for kind in SHARED])
     return np.array(shares).reshape(*sizes.shape, len(SHARED)), sizes
 
 
 def rows(result: Result) -> Columns:
-    """A row for each recipe, measured and calculated, then one for each published run (bytes; a peak as reserved)."""
     blank: list[object] = [None] * len(TORCHTITAN)
     columns: dict[str, list[object]] = {
         "source": [*["measured here"] * len(RECIPES), *["torchtitan"] * len(TORCHTITAN)],
@@ -242,7 +237,6 @@ CLAIMS = Claims()
     "the byte, in FP32, mixed precision, autocast, pure BF16 and with 8-bit states"
 )
 def states(result: Result) -> Outcome:
-    """Model states of every recipe."""
     for recipe, held, ours in zip(RECIPES, result.held.tolist(), result.estimated.tolist(), strict=True):
         for kind, a, b in zip(HELD, held, ours, strict=True):
             if a != b:
@@ -254,7 +248,6 @@ def states(result: Result) -> Outcome:
 
 @CLAIMS.library("the activations alive between forward and backward pass are those traced on shapes alone, to the byte")
 def activations(result: Result) -> Outcome:
-    """What is alive after the forward pass, against the trace on shapes alone."""
     for recipe, held, traced in zip(RECIPES, result.activations, result.traced, strict=True):
         if held != traced:
             other = say("{recipe}: {held:,} bytes are alive after the forward pass, {traced:,} were traced")
@@ -265,7 +258,6 @@ def activations(result: Result) -> Outcome:
 
 @CLAIMS.proved("the trace is Korthikanti's formula and six extras, each known in closed form")
 def terms(result: Result) -> Outcome:
-    """The formula, and every extra in closed form, add up to the trace."""
     c, batch = result.params.model, result.params.batch
     for i, recipe in enumerate(RECIPES):
         there = dict(zip(TERMS, result.terms[i].tolist(), strict=True))
@@ -288,7 +280,6 @@ def terms(result: Result) -> Outcome:
 
 @CLAIMS.measured("the peak of forward and backward pass is within 5% of the estimate")
 def peak(result: Result) -> Outcome:
-    """The peak of every recipe; the margin is the claim's 5%."""
     ratio = result.whole / result.peak
     worst = int(np.argmax(abs(ratio - 1)))
     said = say("estimate over measured peak: {low:.3f} to {high:.3f}; worst {recipe}", low=ratio.min())
@@ -398,7 +389,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 def batch_of(given: Arrays, device: str) -> tuple[Any, ...]:
-    """Tokens and targets on a device."""
     import torch
 
     return tuple(torch.from_numpy(given[name].view(np.int64)).to(device) for name in ("tokens", "targets"))
@@ -455,7 +445,6 @@ EXTRA_LOOKS = {  # colour and hatch
 
 
 def recipes(result: Result) -> draw.Figure:
-    """Measured bytes of every recipe, and where the estimate ends."""
     from matplotlib.lines import Line2D
 
     from ..draw.memory import kind_patches, stacked_bytes
@@ -473,23 +462,14 @@ def recipes(result: Result) -> draw.Figure:
     tick: dict[str, Any] = {"color": draw.current().ink, "marker": "|", "markeredgewidth": 2, "linestyle": "none"}
     ax.plot(whole, range(len(RECIPES)), **tick, markersize=17, zorder=4)
     for row, peak in enumerate(result.peak.tolist()):
-        ax.annotate(f"{peak / 1e6:.3g} MB", (max(peak / 1e6, whole[row]), row), (7, 0), textcoords="offset points",
-                    va="center", fontsize=9, fontweight="bold")  # fmt: skip
+        draw.note(ax, f"{peak / 1e6:.3g} MB", (max(peak / 1e6, whole[row]), row), (7, 0), va="center",
+                  fontweight="bold")  # fmt: skip
     ax.set(title="Peak of a training step by kind, measured: every byte counted",
            xlabel=(f"MB; a transformer of {c.parameters:,} parameters ({c.layers} layers, width {c.hidden}), "
                   f"{result.params.batch} × {c.sequence} tokens"))  # fmt: skip
     kinds = kind_patches((*HELD, "activations", "temporary"))
     figure.legend(handles=[*kinds, Line2D([], [], **tick, markersize=11, label="peak as estimated")],
                   loc="outside lower center", ncols=4)  # fmt: skip
-    return figure
-
-
-def beyond(result: Result) -> draw.Figure:
-    """What autograd saves beyond the formula; and torchtitan's runs, estimated and reserved."""
-    figure = draw.new_figure(8, 9.5)
-    extras, runs = figure.subplots(2, 1, height_ratios=[1.2, 1])
-    draw_extras(extras, result)
-    draw_published(runs, result)
     return figure
 
 
@@ -506,7 +486,7 @@ def draw_extras(ax: draw.Axes, result: Result) -> None:
                 edgecolor=theme.background, linewidth=0.8, label=name)  # fmt: skip
         left += width
     for row, end in enumerate(left):
-        ax.annotate(f"+{end:.1f}%", (end, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
+        draw.note(ax, f"+{end:.1f}%", (end, row), (4, 0), va="center")
     ax.set_xlim(0, 1.2 * left.max())
     ax.set_yticks(y, [recipe.name for recipe in RECIPES])
     ax.invert_yaxis()
@@ -534,8 +514,7 @@ def draw_published(ax: draw.Axes, result: Result) -> None:
         ax.annotate("", (peak, row), (ours, row), arrowprops={"arrowstyle": "-", "color": theme.muted, "lw": 1.2})
         ax.plot(peak, row, color=draw.look(4).color, marker="D", markersize=7, linestyle="none",
                 label="reserved, as published" if row == 0 else None)  # fmt: skip
-        ax.annotate(f"{peak:g} (estimate {ours:.1f}, {ours / peak:.0%})", (peak, row), (9, 0),
-                    textcoords="offset points", va="center", fontsize=9)  # fmt: skip
+        draw.note(ax, f"{peak:g} (estimate {ours:.1f}, {ours / peak:.0%})", (peak, row), (9, 0), va="center")
     ax.set(xlim=(0, 1.5 * result.published_gib.max()), xlabel="GiB on one H100, measured by others",
            title="Published runs of Llama 3.1 (torchtitan): reserved, and estimated")  # fmt: skip
     kinds = kind_patches(("parameters", "gradients", "states", "activations", "temporary"))
@@ -546,8 +525,7 @@ def by_batch(result: Result) -> draw.Figure:
     """The kinds' shares against the batch, with the ranges that are often quoted: it is the batch that decides."""
     from ..draw.memory import kind_patches
 
-    figure = draw.new_figure(8, 9)
-    panels: Any = figure.subplots(3, 1)
+    figure, panels = draw.panels(8, 9, 3, 1)
     for model, ax in enumerate(panels):
         draw_shares(ax, result, model)
     figure.legend(handles=kind_patches(SHARED), loc="outside lower center", ncols=5)
@@ -555,7 +533,6 @@ def by_batch(result: Result) -> draw.Figure:
 
 
 def draw_shares(ax: draw.Axes, result: Result, model: int) -> None:
-    """One network's."""
     from ..draw.memory import fill, plate
 
     sizes = result.batches[model]
@@ -572,8 +549,7 @@ def draw_shares(ax: draw.Axes, result: Result, model: int) -> None:
     if quoted.any():
         first, last = (float(at) for at in np.flatnonzero(quoted)[[0, -1]])
         ax.plot([first - 0.4, last + 0.4], [102, 102], color=draw.current().ink, linewidth=1.5)
-        ax.annotate("as often quoted", ((first + last) / 2, 102), (0, 3), textcoords="offset points", ha="center",
-                    fontsize=9, fontweight="bold")  # fmt: skip
+        draw.note(ax, "as often quoted", ((first + last) / 2, 102), (0, 3), ha="center", fontweight="bold")
     ax.set_xticks(x, [str(size) for size in sizes])
     ax.set_ylim(0, 118)
     ax.set_yticks(range(0, 101, 20))
@@ -584,6 +560,7 @@ def draw_shares(ax: draw.Axes, result: Result, model: int) -> None:
 EXPERIMENT = Experiment(
     title=say("Where the memory goes"),
     question=say("Does a training step hold the bytes that the calculator says, kind by kind, and what are they for?"),
-    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(recipes, beyond, by_batch), cases=cases,
+    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    figures=(recipes, sheet("beyond", (8, 9.5), (2, 1), draw_extras, draw_published, height_ratios=[1.2, 1]), by_batch),
+    cases=cases,
 )  # fmt: skip

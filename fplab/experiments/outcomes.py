@@ -66,7 +66,6 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Whether it passed."""
         return self.status is Status.PASS
 
 

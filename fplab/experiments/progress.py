@@ -1,4 +1,7 @@
-"""Progress on standard error: a bar on a terminal (where tqdm is installed), one line a step elsewhere."""
+"""Progress on standard error: a bar on a terminal (where tqdm is installed), elsewhere a line a step.
+
+Steps that run side by side are named every few seconds, with how far they are, where nothing else is said.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .base import Tick
+
+EVERY = 5.0  # seconds of silence after which those that run are named, where there is no terminal
 
 
 @contextlib.contextmanager
@@ -48,21 +53,30 @@ class Board:
     def __init__(self, total: int, quiet: bool) -> None:
         self.total, self.count, self.quiet = total, 0, quiet
         self.bar = None if quiet else _bar(f"[0/{total}]")
+        self.said = time.monotonic()
 
-    def show(self, running: Sequence[str]) -> None:
-        """Name those that run."""
+    def show(self, running: Mapping[str, float]) -> None:
+        """Name those that run, with how far each is, from 0 to 1."""
+        now = ", ".join(f"{name} {fraction:.0%}" for name, fraction in running.items())
         if self.bar is not None:
-            self.bar.n = self.count / self.total
+            self.bar.n = round((self.count + sum(running.values())) / self.total, 3)
             self.bar.set_description_str(f"[{self.count}/{self.total}]", refresh=False)
-            self.bar.set_postfix_str(", ".join(running), refresh=True)
+            self.bar.set_postfix_str(now, refresh=True)
+        elif time.monotonic() - self.said >= EVERY:
+            self._say(f"... {now}")
 
     def ended(self, name: str, seconds: float) -> None:
         """Count one; the bar is out of the way until the next ``show``."""
         self.count += 1
         if self.bar is not None:
             self.bar.clear()
-        elif not self.quiet:
-            print(f"[{self.count}/{self.total}] {name} {seconds:.1f} s", file=sys.stderr, flush=True)
+        else:
+            self._say(f"{name} {seconds:.1f} s")
+
+    def _say(self, text: str) -> None:
+        self.said = time.monotonic()
+        if not self.quiet:
+            print(f"[{self.count}/{self.total}] {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

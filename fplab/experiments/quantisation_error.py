@@ -21,7 +21,7 @@ from ..codebooks.thresholds import thresholds
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded, sheet
 from .outcomes import Outcome, absent, failed, passed, verdict
 from .statistics import both, superior
 
@@ -103,7 +103,6 @@ class Errors(NamedTuple):
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Training runs for real tensors, then the errors."""
     runs, each = [], 0.4 / len(params.seeds)
     for i, seed in enumerate(params.seeds):
         runs.append(trained(params, seed, lambda done, text, i=i: tick(each * (i + done), text)))  # type: ignore[misc]
@@ -140,6 +139,7 @@ def heavy_tails(n: int) -> np.ndarray:
     return np.asarray((2 * u - 1) / np.sqrt(2 * u * (1 - u)), np.float32)
 
 
+@one_threaded
 def trained(params: Params, seed: int, tick: Tick) -> Arrays:
     """The character transformer's larger tensors after training in float32, of each kind end to end; their sizes.
 
@@ -147,17 +147,16 @@ def trained(params: Params, seed: int, tick: Tick) -> Arrays:
     """
     from ..training import characters
     from ..training.eight_bit import Adam8bit
-    from ..training.loop import copied, one_thread
+    from ..training.loop import copied
 
     task = characters()
-    with one_thread():
-        model = task.model(seed)
-        optimizer = Adam8bit(model.parameters(), lr=params.lr, state_bits=32)
-        for step, batch in enumerate(task.batches(seed, params.steps)):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
-            tick(step / params.steps, f"training, seed {seed}, step {step}")
+    model = task.model(seed)
+    optimizer = Adam8bit(model.parameters(), lr=params.lr, state_bits=32)
+    for step, batch in enumerate(task.batches(seed, params.steps)):
+        optimizer.zero_grad()
+        task.loss(model, batch).backward()
+        optimizer.step()
+        tick(step / params.steps, f"training, seed {seed}, step {step}")
     parameters = [p for p in model.parameters() if p.numel() >= SMALLEST]
     tensors = {
         "weight": [p.detach() for p in parameters],
@@ -268,7 +267,6 @@ PUBLISHED = {
 
 @CLAIMS.proved("No element is farther from its value than half the gap it lies in")
 def half_gaps(result: Result) -> Outcome:
-    """No scaled element is farther from its value than half the gap that it lies in."""
     done = 0
     for kind in KINDS:
         every, _ = result.data(kind)
@@ -282,15 +280,13 @@ def half_gaps(result: Result) -> Outcome:
             gap = values[place] - values[place - 1]
             outside = np.maximum(np.maximum(values[0] - units, units - values[-1]), 0)
             if (np.abs(book.table[q.codes] - units) > np.maximum(gap / 2, outside)).any():
-                said = say("{kind}, {book}: an element is not at its nearest value", kind=kind, book=book.name)
-                return failed(said)
+                return failed(say("{kind}, {book}: an element is not at its nearest value", kind=kind, book=book.name))
             done += x.size
     return passed(say("{n:,} elements", n=done))
 
 
 @CLAIMS.library("Errors on 2^20 normal samples are the published ones")
 def published(result: Result) -> Outcome:
-    """The errors on normal data to every digit that is known."""
     if result.params.normal != NORMAL:
         return absent(say("the published table is of {n:,} samples", n=NORMAL))
     done = 0
@@ -420,7 +416,6 @@ def zeros(result: Result) -> Outcome:
 
 @CLAIMS.proved("The literal tree has 7 zeros and 10 overlapping values")
 def literal_tree(result: Result) -> Outcome:
-    """Codes that read as 0, and values that lie in a decade below their own, of all there are."""
     fields = [tree.fields(code) for code in range(128)]
     none = sum(f.value == 0 for f in fields)
     overlaps = sum(0 < f.value <= Fraction(1, 10 ** (f.zeros + 1)) for f in fields)
@@ -434,7 +429,6 @@ def literal_tree(result: Result) -> Outcome:
 
 @CLAIMS.measured("On normal data the literal tree's errors are larger than the dynamic map's")
 def worse(result: Result) -> Outcome:
-    """What the literal tree costs on normal data, in octaves; the margin is 5%, 0.07 octaves."""
     absolute, relative = draws("tree") - draws("dynamic")
     zero = np.zeros(DRAWS)
     return both(superior(absolute, zero, 0.07, say("absolute error, octaves of the tree above dynamic")),
@@ -506,7 +500,6 @@ PLACES = (*range(len(BLOCKS) - 1), len(BLOCKS) - 0.4)  # of the block sizes on a
 
 
 def books(result: Result) -> draw.Figure:
-    """Every codebook beside floats of 8 bits, on one line."""
     from .. import formats
     from ..draw.codebooks import Source, number_lines
 
@@ -529,22 +522,12 @@ def books(result: Result) -> draw.Figure:
 
 
 def blocks(result: Result) -> draw.Figure:
-    """Errors by block size on normal data and heavy tails, and how far an outlier reaches."""
-    figure = draw.new_figure(8, 7.5)
-    panels = figure.subplots(2, 2).ravel()
+    figure, axes = draw.panels(8, 7.5, 2, 2)
+    panels = axes.ravel()
     for ax, metric, kind in zip(panels[:3], (0, 1, 1), ("normal", "normal", "heavy"), strict=True):
         draw_errors(ax, result, kind, metric)
     draw_outlier(panels[3], result)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    return figure
-
-
-def network(result: Result) -> draw.Figure:
-    """Errors on a transformer's tensors, and on Adam's update from its states."""
-    figure = draw.new_figure(8, 8.5)
-    tensors, update = figure.subplots(2, 1)
-    draw_tensors(tensors, result)
-    draw_update(update, result)
     return figure
 
 
@@ -568,7 +551,6 @@ def by_block(ax: draw.Axes, values: np.ndarray, style: int, label: str) -> None:
 
 
 def draw_errors(ax: draw.Axes, result: Result, kind: str, metric: int) -> None:
-    """An error against the block size, for each codebook."""
     for b, name in enumerate(SIGNED):
         by_block(ax, result.errors[KINDS.index(kind), b, :, metric] * (100 if metric else 1), LOOKS[name], name)
     if kind == "heavy":
@@ -613,7 +595,6 @@ def draw_update(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_outlier(ax: draw.Axes, result: Result) -> None:
-    """The error along an array with one outlier, by block size."""
     found = result.outlier[0]
     x = np.arange(found.shape[2] + 1) / 8
     for reach, name, style in zip(found, ("blocks of 256", "blocks of 2048", "one scale"), (5, 0, 1), strict=True):
@@ -631,6 +612,6 @@ def draw_outlier(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("Codebooks and blocks"),
     question=say("What does an 8-bit codebook lose, and what do small blocks save?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(books, blocks, network), cases=cases,
+    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    figures=(books, blocks, sheet("network", (8, 8.5), (2, 1), draw_tensors, draw_update)), cases=cases,
 )  # fmt: skip

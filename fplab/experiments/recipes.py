@@ -25,7 +25,7 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, COMMA, joined, say
-from .base import Claims, Columns, Experiment, Tick, in_columns
+from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded
 from .fp8_training import all_of, backward, descend, relative
 from .outcomes import Outcome, absent, failed, passed
 from .statistics import both, equivalent, superior
@@ -95,7 +95,6 @@ class Params:
     tested: int = 4097
 
     def task(self, net: int) -> Task:
-        """The task of a network, at its size."""
         from ..training import tasks
 
         if not net:
@@ -132,7 +131,6 @@ class Found:
     alone: np.ndarray
 
     def loss(self, way: Way) -> np.ndarray:
-        """Held out, of each seed."""
         return np.asarray(self.held_out[:, WAYS.index(way)])
 
     def error(self, way: Way) -> np.ndarray:
@@ -151,19 +149,16 @@ class Result:
     kept: np.ndarray
 
 
+@one_threaded
 def run(params: Params, tick: Tick) -> Result:
-    """Train every way, and take apart the gradients of what FP32 trained."""
-    from ..training.loop import one_thread
-
     nets = []
-    with one_thread():
-        for net, name in enumerate(NETS):
-            seeds = []
-            for n in range(params.seeds[net]):
-                tick((net + n / params.seeds[net]) / 2, f"{name} {n + 1}")
-                seeds.append(of_seed(params, net, params.seed + n))
-            layers = tuple(linear(params.task(net).model(0)))
-            nets.append(Found((96, 10)[net], layers, *map(np.array, zip(*seeds, strict=True))))
+    for net, name in enumerate(NETS):
+        seeds = []
+        for n in range(params.seeds[net]):
+            tick((net + n / params.seeds[net]) / 2, f"{name} {n + 1}")
+            seeds.append(of_seed(params, net, params.seed + n))
+        layers = tuple(linear(params.task(net).model(0)))
+        nets.append(Found((96, 10)[net], layers, *map(np.array, zip(*seeds, strict=True))))
     return Result(params, tuple(nets), remembered(params))
 
 
@@ -181,13 +176,17 @@ def of_seed(params: Params, net: int, seed: int) -> tuple[np.ndarray, ...]:
     begin = task.model(seed)
     start = begin, optimizer(net, begin)
     descend(task, *start, seed, begun)
-    losses, held_out = [], []
+    losses, held_out, gradients = [], [], []
     for way in WAYS:
         model, optim = copy.deepcopy(start)
-        losses.append(descend(task, model, optim, seed, steps, emulation(way.recipe), start=begun))
+        run = emulation(way.recipe)
+        first = descend(task, model, optim, seed, begun + 1, run, start=begun)
+        gradients.append(gradients_of(model))
+        losses.append(np.append(first, descend(task, model, optim, seed, steps, run, start=begun + 1)))
         held_out.append(task.scores(model).loss)
-    want = weight_gradients(task, begin, seed, begun, FP32)
-    apart = [layerwise(weight_gradients(task, begin, seed, begun, way), want) for way in WAYS]
+        if way.name == "fp8_delayed":  # whose first step has no history
+            gradients[-1] = weight_gradients(task, begin, seed, begun, way)
+    apart = [layerwise(found, gradients[0]) for found in gradients]
     return tuple(map(np.array, (losses, held_out, apart, of_backward(params, task, begin, seed, begun),
                                 alone(params, task, begin, seed, begun))))  # fmt: skip
 
@@ -236,6 +235,11 @@ def weight_gradients(task: Task, model: nn.Module, seed: int, steps: int, way: W
     run = emulation(way.recipe)
     for batch in task.batches(seed, steps + 1, steps - (way.name == "fp8_delayed")):
         backward(task, model, batch, run)
+    return gradients_of(model)
+
+
+def gradients_of(model: nn.Module) -> list[np.ndarray]:
+    """The latest, of the matrices of all layers."""
     weights: list[Any] = [layer.weight for layer in linear(model).values()]
     return [weight.grad.numpy().copy() for weight in weights]
 
@@ -325,7 +329,6 @@ def learnt(result: Result) -> Outcome:
 
 @CLAIMS.proved("every product of a layer runs in its recipe's unit; what a recipe keeps high, and attention, in BF16")
 def units(result: Result) -> Outcome:
-    """One step of every way and network: the units of all three products of every layer."""
     counted = 0
     for net in range(len(NETS)):
         task = result.params.task(net)
@@ -387,7 +390,6 @@ def unbiased(result: Result) -> Outcome:
 
 @CLAIMS.measured("the Hadamard transform changes the error of backward products by less than a tenth")
 def hadamard(result: Result) -> Outcome:
-    """Stochastic rounding without it and with: these gradients have no outliers that it could spread."""
     return of_parts(result.nets, "without Hadamard", "once", TENTH, equivalent)
 
 
@@ -411,7 +413,7 @@ def two_dimensions(result: Result) -> Outcome:
     return equivalent(np.log(errors[0]), np.log(errors[1]), FIFTH, said)
 
 
-@CLAIMS.measured("the transformer's head suffers most: in BF16 it lowers the error of the gradients before it")
+@CLAIMS.measured("the transformer's head, kept in BF16, lowers the error of the gradients before it")
 def head(result: Result) -> Outcome:
     """All layers but the last, with the last in NVFP4, too, and without."""
     return errs_more(result.nets[0], NETS[0], LAST_TOO, NVFP4, FEWER_BITS)
@@ -420,7 +422,7 @@ def head(result: Result) -> Outcome:
 UNTRIED = say("tried at the full size (fplab run recipes --full)")
 
 
-@CLAIMS.measured("alone in NVFP4 the transformer's head costs more loss than other layers")
+@CLAIMS.measured("alone in NVFP4 the transformer's head costs over twice the loss of the other layers' mean")
 def head_alone(result: Result) -> Outcome:
     """In nats of fresh batches, by logarithms."""
     own, others = result.nets[0].alone[:, 1, -1], result.nets[0].alone[:, 1, :-1].mean(-1)
@@ -495,7 +497,6 @@ def quantised_by_lab(square: bool, given: Arrays, meta: Meta) -> Arrays:
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """NVFP4's quantiser of torch's operations, on any GPU; its products are asked by ``scales``."""
     for square in (False, True):
         yield Case(f"nvfp4, blocks of {'16 x 16' if square else '1 x 16'}", drawn_values,
                    partial(quantised_by_torch, square), partial(quantised_by_lab, square),
@@ -506,9 +507,7 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 def losses(result: Result) -> draw.Figure:
-    """What every way adds to BF16's held-out loss, seed by seed."""
-    figure = draw.new_figure(8, 5)
-    panels: Any = figure.subplots(1, 2, sharey=True)
+    figure, panels = draw.panels(8, 5, 1, 2, sharey=True)
     for ax, net, name in zip(panels, result.nets, NETS, strict=True):
         for w, way in enumerate(WAYS):
             added, style = 1000 * (net.loss(way) - net.loss(BF16)), draw.look(color_of(way))
@@ -528,10 +527,8 @@ def color_of(way: Way) -> int:
 
 
 def layers(result: Result) -> draw.Figure:
-    """Errors of gradients by layer, and what one layer alone adds to the loss."""
     ratios = [1.2, 1] if result.params.fresh else [1.2]  # else no layer was tried alone
-    figure = draw.new_figure(8, 7.4 * sum(ratios) / 2.2)
-    panels: Any = figure.subplots(len(ratios), 2, height_ratios=ratios, squeeze=False)
+    figure, panels = draw.panels(8, 7.4 * sum(ratios) / 2.2, len(ratios), 2, height_ratios=ratios, squeeze=False)
     for (top, *below), net, name in zip(panels.T, result.nets, NETS, strict=True):
         at = np.arange(len(net.layers))
         for i, way in enumerate((BF16, EIGHT[1], EIGHT[-1], NVFP4, LAST_TOO)):
@@ -553,14 +550,11 @@ def layers(result: Result) -> draw.Figure:
 
 
 def short(layer: str) -> str:
-    """A layer's name without what all share."""
     return layer.replace("blocks.", "").replace("attention.", "")
 
 
 def ingredients(result: Result) -> draw.Figure:
-    """What NVFP4's ingredients do to a gradient."""
-    figure = draw.new_figure(8, 4.4)
-    panels: Any = figure.subplots(1, 2, width_ratios=[1.3, 1])
+    figure, panels = draw.panels(8, 4.4, 1, 2, width_ratios=[1.3, 1])
     ways = (NVFP4, *WITHOUT)
     for n, (net, name) in enumerate(zip(result.nets, NETS, strict=True)):
         at, color = np.arange(len(ways)) + 0.4 * (n - 0.5), draw.look(n).color
@@ -582,8 +576,7 @@ def ingredients(result: Result) -> draw.Figure:
 
 def bytes_beside_loss(result: Result) -> draw.Figure:
     """What a recipe keeps in memory beside the states, the error of its gradients and the loss that it ends with."""
-    figure = draw.new_figure(8, 4.4)
-    panels: Any = figure.subplots(1, 2)
+    figure, panels = draw.panels(8, 4.4, 1, 2)
     net = result.nets[0]
     for w, way in enumerate(way for way in WAYS if way not in WITHOUT):
         size, style = result.kept[WAYS.index(way), 1:].sum() / 1e6, draw.look(w)
@@ -592,8 +585,7 @@ def bytes_beside_loss(result: Result) -> draw.Figure:
                     label=way.title)  # fmt: skip
             ax.plot([size, size], [values.min(), values.max()], color=style.color, linewidth=1)
     for ax, title in zip(panels, ("Error of gradients (%)", "Loss beyond BF16's (nats / 1000)"), strict=True):
-        ax.set_title(title)
-        ax.set_xlabel(f"MB beside the states, {SEQUENCES} sequences (calculated)")
+        ax.set(title=title, xlabel=f"MB beside the states, {SEQUENCES} sequences (calculated)")
     panels[0].legend(fontsize=9)
     return figure
 
@@ -601,6 +593,6 @@ def bytes_beside_loss(result: Result) -> draw.Figure:
 EXPERIMENT = Experiment(
     title=say("Recipes: training in eight bits and in four"),
     question=say("What do recipes of eight and four bits cost, where, and what does each ingredient of NVFP4 do?"),
-    budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=7.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(losses, layers, ingredients, bytes_beside_loss), cases=cases,
 )  # fmt: skip

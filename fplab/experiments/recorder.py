@@ -265,8 +265,7 @@ def compute(case: Case, device: str) -> RecordedCase:
 
 def _message(error: Exception) -> str:
     """An error as one line: a compiler's or CUDA's message can have hundreds."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:500]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
 # --- verifying --------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ import numpy as np
 
 from .. import draw
 from ..words import say
-from .base import Claims, Columns, Experiment, Tick, in_columns
+from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded
+from .fp8_training import descend
 from .outcomes import Outcome, verdict
 from .statistics import equivalent, superior
 
@@ -71,22 +72,20 @@ class Result:
         return np.asarray((self.alone + self.back) / 2 / self.whole)
 
 
+@one_threaded
 def run(params: Params, tick: Tick) -> Result:
-    """A network after another; the first is explained."""
     from ..nn import explain
-    from ..training.loop import one_thread
 
     gaps = np.zeros((params.seeds, len(PAIRS)))
-    with one_thread():
-        for seed in range(params.seeds):
-            tick(seed / params.seeds, "training, and both ways of computing")
-            model, batch = trained(params, seed)
-            gaps[seed] = apart(model, batch)
-            if seed == 0:
-                rounded = copy.deepcopy(model).bfloat16().float()
-                tick(0.5 / params.seeds, "which layers")
-                ways = {"gpu": GPU, "inputs": "bf16"}, {"gpu": GPU, "recipe": FP8}
-                found = explain(rounded, batch, *ways, log_probabilities, progress=str)
+    for seed in range(params.seeds):
+        tick(seed / params.seeds, "training, and both ways of computing")
+        model, batch = trained(params, seed)
+        gaps[seed] = apart(model, batch)
+        if seed == 0:
+            rounded = copy.deepcopy(model).bfloat16().float()
+            tick(0.5 / params.seeds, "which layers")
+            ways = {"gpu": GPU, "inputs": "bf16"}, {"gpu": GPU, "recipe": FP8}
+            found = explain(rounded, batch, *ways, log_probabilities, progress=str)
     layers = found.rows
     return Result(
         params, gaps, np.array([row.layer for row in layers]), np.array([row.alone for row in layers]),
@@ -103,10 +102,7 @@ def trained(params: Params, seed: int) -> tuple[Any, Any]:
     task = characters(width=params.width, layers=params.layers, context=32, batch=params.rows)
     model = task.model(seed)
     optimizer = torch.optim.Adam(model.parameters(), 2e-3)
-    for tokens, following in task.batches(seed, params.steps):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), following.flatten()).backward()
-        optimizer.step()
+    descend(task, model, optimizer, seed, params.steps)
     return model.eval(), next(iter(task.batches(seed + 100, 1)))
 
 
@@ -196,9 +192,9 @@ def explained(result: Result) -> Outcome:
 
 # --- figures ----------------------------------------------------------------------------------------------------
 def gaps(result: Result) -> draw.Figure:
-    """The gaps by trainer and rollout, a point a network; and the layers' parts of FP8's."""
-    figure = draw.new_figure(8, 3.6 + 0.16 * len(result.names))
-    upper, lower = figure.subplots(2, 1, height_ratios=[len(PAIRS), 0.6 * len(result.names)])
+    figure, (upper, lower) = draw.panels(
+        8, 3.6 + 0.16 * len(result.names), 2, 1, height_ratios=[len(PAIRS), 0.6 * len(result.names)]
+    )
     for i, gap in enumerate(result.gaps.T):
         style = draw.look(i)
         upper.plot(gap, np.full(len(gap), i), linestyle="none", marker=style.marker, color=style.color, markersize=7)
@@ -221,6 +217,6 @@ def gaps(result: Result) -> draw.Figure:
 EXPERIMENT = Experiment(
     title=say("Trainer and rollout"),
     question=say("How far apart are the log-probabilities of a trainer and its rollout, and which layers part them?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(gaps,),
+    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(gaps,),
     cases="Both sides are whole networks; the products of their units are asked of a GPU by other experiments.",
 )  # fmt: skip

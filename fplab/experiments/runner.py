@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from .recorder import Evidenced, cases_of, known, silent, verify_live, verify_re
 from .table import WRONG, Row
 
 CLAIM = say("the GPU cases give the very bits of the GPU")
-OBJECTS = 100_000  # that a process makes between two searches for cycles; figures and graphs are made of many
+OBJECTS = 500_000  # that a process makes between two searches for cycles: more than torch and matplotlib are made of
 OF_CPUS = say("the units of recorded CPUs gave the lab's bits")
 LOADS, RUNS = "the experiment can be loaded", "the experiment runs to its end"
 DIED = say("its process, or one beside it, was ended: killed, or out of memory? Alone: fplab run {name}")
@@ -77,12 +78,19 @@ def run_experiments(
         yield Finished("records", tuple(refused), (), 0.0, None)
 
 
-def _side_by_side(work: Callable[[str], Finished], names: Sequence[str], jobs: int, quiet: bool) -> Iterator[Finished]:
+def _side_by_side(
+    work: Callable[[str, Tick], Finished], names: Sequence[str], jobs: int, quiet: bool
+) -> Iterator[Finished]:
     """Experiments in processes, as they end; those that take longest begin first, so that none is waited for alone."""
     names = sorted(names, key=_seconds, reverse=True)
+    far = RawArray("d", len(names))  # memory of all processes, without a lock that one which is killed could keep
+
+    def show(running: Sequence[str]) -> None:
+        board.show({name: far[names.index(name)] for name in running})
+
     with (
         several(len(names), quiet) as board,
-        closing(in_processes(work, names, jobs, partial(_settle, lang()), board.show)) as running,
+        closing(in_processes(partial(_told, work, names), names, jobs, partial(_settle, lang(), far), show)) as running,
     ):
         for name, future in running:
             done = _result(name, future)
@@ -98,8 +106,23 @@ def _seconds(name: str) -> float:
         return 0.0
 
 
-def _settle(language: str) -> None:
+_far: Any = None  # how far each experiment is, from 0 to 1; of a process of experiments
+
+
+def _told(work: Callable[[str, Tick], Finished], names: Sequence[str], name: str) -> Finished:
+    """Do the work, telling whoever shows it how far it is."""
+    place = names.index(name)
+
+    def tick(fraction: float, text: str) -> None:
+        _far[place] = fraction
+
+    return work(name, tick)
+
+
+def _settle(language: str, far: Any) -> None:
     """What a process of experiments does first."""
+    global _far
+    _far = far
     lang(language)
     gc.set_threshold(OBJECTS)
 

@@ -19,7 +19,7 @@ from ..hardware.cases import Case
 from ..hardware.programs import cast, program
 from ..parallel.schedules import Timeline, timeline
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick
+from .base import Claims, Columns, Digested, Experiment, Tick, one_threaded
 from .collectives import FORMATS, case_inputs, gradients
 from .outcomes import Outcome, failed, passed, verdict
 from .statistics import both, superior
@@ -88,7 +88,6 @@ class Result:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Timelines; sums of gradients and products, a network in each row."""
     from .. import memory
 
     tick(0.05, "memory of the stages")
@@ -128,16 +127,16 @@ def accumulation(parts: np.ndarray, params: Params) -> np.ndarray:
     return out
 
 
+@one_threaded
 def products(params: Params) -> tuple[np.ndarray, np.ndarray]:
     """A layer's product on an H100 with k in 1, 2, 4 and 8 slices, whose sums are added in FP32, and in float64."""
     import torch
 
     from .. import tensorcore
-    from ..training.loop import one_thread
     from ..training.tasks import perceptron
 
     task = perceptron(width=params.width, hidden=2, batch=params.rows)
-    with one_thread(), torch.no_grad():
+    with torch.no_grad():
         model = task.model(params.seed)
         inputs, _ = next(task.batches(params.seed, 1))
         hidden = torch.relu(inputs @ model.get_parameter("0.weight").T + model.get_parameter("0.bias"))
@@ -214,13 +213,11 @@ def accumulators(result: Result) -> Outcome:
     if last["fp32_rne"].max() > 1e-6 or (last["fp16_rne"] > last["bf16_rne"]).any():
         return failed(said)
     few = result.errors[:, ACCUMULATORS.index(("bf16", "rne")), 1]
-    said = say("{all}; of BF16 beside 2, octaves", all=said)
-    return superior(np.log2(last["bf16_rne"]), np.log2(few), 1.0, said)
+    return superior(np.log2(last["bf16_rne"]), np.log2(few), 1.0, say("{all}; of BF16 beside 2, octaves", all=said))
 
 
 @CLAIMS.library("the 16-bit sums are torch's")
 def chain(result: Result) -> Outcome:
-    """Accumulating in place in torch's BF16 and FP16, gradients being in that format."""
     import torch
 
     for fmt, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
@@ -240,9 +237,8 @@ def splitting(result: Result) -> Outcome:
     columns = zip(SPLITS, wide.mean(axis=0), narrow.mean(axis=0), result.split_errors().mean(axis=0), strict=True)
     shares = [say("k in {split}: {wide:.0%} of FP32 results, {narrow:.2%} in BF16, error {error:.1e}",
                   split=s, wide=w, narrow=n, error=e) for s, w, n, e in columns]  # fmt: skip
-    zero = np.zeros(len(wide))
-    return both(superior(wide[:, 1:].min(axis=1), zero, 0.5, joined([*shares, say("share in FP32")], "; ")),
-                superior(zero, narrow.max(axis=1), -0.05, say("share in BF16, below 0")))  # fmt: skip
+    return both(superior(wide[:, 1:].min(axis=1), 0.0, 0.5, joined([*shares, say("share in FP32")], "; ")),
+                superior(0.0, narrow.max(axis=1), -0.05, say("share in BF16, below 0")))  # fmt: skip
 
 
 @CLAIMS.measured("in an H100's arithmetic more slices of k are nearer to the exact product")
@@ -254,12 +250,11 @@ def shorter_chains(result: Result) -> Outcome:
     errors = result.split_errors()
     gains = -np.diff(np.log2(errors), axis=1).max(axis=1)
     falling = " > ".join(f"{e:.2e}" for e in errors.mean(axis=0))
-    return superior(gains, np.zeros(len(gains)), 0.1, say("{falling}; the least gain, octaves", falling=falling))
+    return superior(gains, 0.0, 0.1, say("{falling}; the least gain, octaves", falling=falling))
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
 def micro_batches(rows: Any) -> dict[str, Any]:
-    """Gradients accumulated one after the other, in their own format and in FP32."""
     half, wide = rows[0] - rows[0], cast(rows[0] - rows[0], "fp32")
     for i in range(len(rows)):
         half, wide = half + rows[i], wide + cast(rows[i], "fp32")
@@ -267,7 +262,6 @@ def micro_batches(rows: Any) -> dict[str, Any]:
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """Gradients accumulated in 16 bits and in FP32, a case a format."""
     for fmt in FORMATS:
         gives = {"half": fmt, "wide": "fp32"}
         yield program(f"micro-batches in {fmt}", partial(case_inputs, fmt), {"rows": fmt}, micro_batches, gives)
@@ -278,7 +272,6 @@ TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved 1F1B, tw
 
 
 def timelines(result: Result) -> draw.Figure:
-    """A timeline a schedule; what each stage holds is said beside it."""
     from ..draw.timeline import draw_timeline, pass_patches
 
     figure, lines = draw.new_figure(8, 8), result.params.timelines()
@@ -290,15 +283,13 @@ def timelines(result: Result) -> draw.Figure:
         ax.set_title(f"{TITLES[line.name]}: {line.bubble} of the work's time is waited")
         for stage, (held, chunks) in enumerate(zip(result.activations[i], result.in_flight[i], strict=True)):
             text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[i][1]:g} in flight"
-            ax.annotate(text, (1.0, stage), (4, 0), ("axes fraction", "data"), textcoords="offset points",
-                        va="center", fontsize=9)  # fmt: skip
+            draw.note(ax, text, (1.0, stage), (4, 0), xycoords=("axes fraction", "data"), va="center")
     panels[2].set_xlabel("time, in forward passes of a stage; beside: activations of GPT-3 that a stage holds")
     figure.legend(handles=pass_patches(), loc="outside lower center", ncols=4)
     return figure
 
 
 def bits(result: Result) -> draw.Figure:
-    """Accumulation in 16 bits; k divided among ranks, in an H100's emulated arithmetic."""
     figure = draw.new_figure(8, 8)
     panels = figure.subplot_mosaic([["sums", "sums"], ["shares", "errors"]])
     draw_sums(panels["sums"], result)
@@ -313,7 +304,6 @@ def bits(result: Result) -> draw.Figure:
 
 
 def draw_sums(ax: draw.Axes, result: Result) -> None:
-    """Error of a running sum, by accumulator."""
     for i, (fmt, rounding) in enumerate(ACCUMULATORS):
         name = fmt.upper() + (", stochastic" if rounding == "stochastic" else "")
         shown = np.where(result.errors[0, i] > 0, result.errors[0, i], np.nan)
@@ -325,7 +315,6 @@ def draw_sums(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_shares(ax: draw.Axes, result: Result) -> None:
-    """How many results differ from one chain's."""
     for i, store in enumerate(STORED):
         share = 100 * result.differing(store).mean(axis=0)[1:]
         bars = ax.bar(np.arange(len(share)) + 0.4 * i - 0.2, share, 0.36, color=draw.look(i).color, hatch=("", "//")[i],
@@ -338,9 +327,8 @@ def draw_shares(ax: draw.Axes, result: Result) -> None:
 
 EXPERIMENT = Experiment(
     title=say("Pipeline schedules, micro-batches and split products"),
-    question=say(
-        "What does a pipeline's schedule cost in time and memory, and what does dividing a batch or k do to bits?"
-    ),
-    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    question=say("What does a pipeline's schedule cost in time and memory, and what does dividing a batch or k do to "
+                 "bits?"),
+    budget=2.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(timelines, bits), cases=cases,
 )  # fmt: skip

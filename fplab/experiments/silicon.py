@@ -56,7 +56,6 @@ class Result:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Call every unit, and torch."""
     from ..hardware import cpu_products
 
     answer = cpu_products.ask_for_paths(PRODUCTS, params.k)  # of a process, while the units are called
@@ -110,7 +109,6 @@ def of_torch(fmt: str, params: Params) -> tuple[str, int, int]:
 
 
 def rows(result: Result) -> Columns:
-    """A row for each case: results compared, differing; then torch's products: results predicted, differing."""
     units = zip(result.names, result.compared.tolist(), result.differing.tolist(), result.lacking, strict=True)
     names = (f"torch {fmt} product, {path}" for fmt, path in zip(PRODUCTS, result.paths, strict=True))
     torchs = zip(names, result.predicted.tolist(), result.wrong.tolist(), result.orders, strict=True)
@@ -141,7 +139,6 @@ def of_group(result: Result, group: str) -> Outcome:
 
 @CLAIMS.live("F16C converts between FP32 and FP16 as the lab does: four roundings, every special value")
 def conversions(result: Result) -> Outcome:
-    """All FP16 codes to FP32, and FP32 of every kind to FP16."""
     return of_group(result, "conversions")
 
 
@@ -165,19 +162,16 @@ def double(result: Result) -> Outcome:
 
 @CLAIMS.live("a BF16 dot product of the CPU is fused multiply-adds in turn, the odd element first, without subnormals")
 def bfloat16(result: Result) -> Outcome:
-    """AVX512-BF16: conversions, and pairs added to FP32."""
     return of_group(result, "bfloat16")
 
 
 @CLAIMS.live("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end")
 def integers(result: Result) -> Outcome:
-    """AVX512-VNNI."""
     return of_group(result, "integers")
 
 
-@CLAIMS.live("torch's 16-bit products on this CPU: their order is revealed, and predicts their bits")
+@CLAIMS.live("torch's 16-bit products on this CPU: their order, where it is revealed, predicts their bits")
 def products(result: Result) -> Outcome:
-    """Of each format: who computes it, and whether the order that was found gives every bit."""
     said = []
     for i, (fmt, path) in enumerate(zip(PRODUCTS, result.paths, strict=True)):
         wrong, all_ = int(result.wrong[i]), int(result.predicted[i])
@@ -190,9 +184,7 @@ def products(result: Result) -> Outcome:
 
 # --- figure ---------------------------------------------------------------------------------------------------------
 def units(result: Result) -> draw.Figure:
-    """How many results of each unit were compared, and what this CPU lacks."""
-    figure = draw.new_figure(8, 5.4)
-    ax = figure.subplots()
+    figure, ax = draw.panels(8, 5.4)
     table = rows(result)
     place = np.arange(len(table["what"]))
     counts = np.array(table["compared"], float)
@@ -200,7 +192,7 @@ def units(result: Result) -> draw.Figure:
     ax.barh(place, np.maximum(counts, 1), color=colours, height=0.7)
     for y, n, wrong in zip(place, counts, table["differing"], strict=True):
         text = "absent" if not n else f"{int(n):,} results, " + (f"{wrong:,} differ" if wrong else "every bit")
-        ax.annotate(text, (max(n, 1), y), (4, 0), textcoords="offset points", va="center", fontsize=9)
+        draw.note(ax, text, (max(n, 1), y), (4, 0), va="center")
     ax.set(xscale="log", xlim=(1, counts.max() * 1000))
     ax.set_yticks(place, [str(what).partition(",")[0] for what in table["what"]])
     ax.invert_yaxis()
@@ -210,13 +202,12 @@ def units(result: Result) -> draw.Figure:
 
 
 def cases(params: Params) -> tuple[Case, ...]:
-    """What is recorded of a CPU: every case of its units."""
     return tuple(case for of in cpu_cases.cases(params.n, params.wide).values() for case in of)
 
 
 EXPERIMENT = Experiment(
     title=say("The CPU as hardware"),
     question=say("Do the lab's bits come out of the silicon that is here?"),
-    budget=4, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(units,),
+    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(units,),
     cases=cases, on="cpu",
 )  # fmt: skip

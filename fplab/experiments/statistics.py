@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,28 +33,33 @@ CONFIDENCE = 0.95
 ALONE = say("one seed says nothing about others")
 
 
-def equivalent(one: np.ndarray, other: np.ndarray, margin: float, detail: str | Text) -> Outcome:
-    """Whether two ways of training end alike: ``one``, ``other`` their scores by seed (n,); absent of one seed."""
-    if len(one) < 2:
+Scores: TypeAlias = np.ndarray | float  # by seed (n,), or a number that they are compared with
+
+
+def equivalent(one: Scores, other: Scores, margin: float, detail: str | Text) -> Outcome:
+    """Whether two ways of training end alike, by their scores; absent of one seed."""
+    if (apart := np.subtract(one, other, dtype=np.float64)).size < 2:
         return absent(ALONE)
-    mean, reach, sample = _paired(one, other, margin)
+    mean, reach, sample = _paired(apart, margin)
     return measured(abs(mean) + reach <= margin, _differing(detail, mean, reach), sample)
 
 
-def superior(one: np.ndarray, other: np.ndarray, margin: float, detail: str | Text) -> Outcome:
-    """Whether ``one`` is above ``other`` by more than ``margin``: scores by seed (n,); absent of one seed."""
-    if len(one) < 2:
+def superior(one: Scores, other: Scores, margin: float, detail: str | Text) -> Outcome:
+    """Whether ``one`` is above ``other`` by more than ``margin``; absent of one seed."""
+    if (apart := np.subtract(one, other, dtype=np.float64)).size < 2:
         return absent(ALONE)
-    mean, reach, sample = _paired(one, other, margin)
+    mean, reach, sample = _paired(apart, margin)
     return measured(mean - reach > margin, _differing(detail, mean, reach), sample)
 
 
-def both(one: Outcome, other: Outcome) -> Outcome:
-    """Of two measured outcomes the one that fails, or the second, with what both say; nothing where one is absent."""
-    if one.status is Status.ABSENT:
-        return one
-    worse = one if one.status is Status.FAIL else other
-    return Outcome(worse.status, joined((one.detail, other.detail), CLAUSE), worse.sample)
+def both(one: Outcome, *others: Outcome) -> Outcome:
+    """Of measured outcomes the first that fails, or the last, with what all say; nothing where one is absent."""
+    for other in others:
+        if one.status is Status.ABSENT:
+            return one
+        worse = one if one.status is Status.FAIL else other
+        one = Outcome(worse.status, joined((one.detail, other.detail), CLAUSE), worse.sample)
+    return one
 
 
 def _differing(detail: str | Text, mean: float, reach: float) -> Text:
@@ -61,9 +67,8 @@ def _differing(detail: str | Text, mean: float, reach: float) -> Text:
     return joined((detail, say("mean difference {mean:.2g} ± {reach:.2g}", mean=mean, reach=reach)), CLAUSE)
 
 
-def _paired(one: np.ndarray, other: np.ndarray, margin: float) -> tuple[float, float, Sample]:
+def _paired(apart: np.ndarray, margin: float) -> tuple[float, float, Sample]:
     """The mean difference, how far the one-sided 95% limit lies from it, and what they rest on; NaN fails any test."""
-    apart = np.asarray(one, np.float64) - np.asarray(other, np.float64)
     n, spread = len(apart), float(np.std(apart, ddof=1)) if np.isfinite(apart).all() else math.nan
     reach = quantile(0.95, n - 1) * spread / math.sqrt(n)
     return float(apart.mean()), reach, Sample(n, spread, margin)

@@ -125,7 +125,6 @@ class Table:
         return [self._line(*self.headings)]
 
     def rows(self, rows: Iterable[Row]) -> list[str]:
-        """The lines of rows, with a rule above each experiment."""
         out: list[str] = []
         above = None
         for row in rows:
@@ -147,7 +146,6 @@ class Table:
         return [self.rule, *_endings(rows, self.width, self.colour)]
 
     def whole(self, rows: Sequence[Row]) -> list[str]:
-        """All lines."""
         return [*self.head(), *self.rows(rows), *self.end(rows)]
 
     def _line(self, a: str, b: str, c: str, d: str) -> str:

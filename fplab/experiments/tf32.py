@@ -25,7 +25,7 @@ from ..hardware.products import TF32, Product
 from ..tensorcore.models import get as model_of
 from ..words import COMMA, Text, joined, say, verbatim
 from . import long_products
-from .base import Claims, Columns, Digested, Experiment, Tick
+from .base import Claims, Columns, Digested, Experiment, Tick, sheet
 from .long_products import DOTS, REAL, Array, Compared, along_k, listed, sizes
 from .outcomes import Outcome, Sample, failed, measured, same_bits, verdict
 from .partial_products.bounds import rate
@@ -96,7 +96,6 @@ class Variant:
 
     @property
     def name(self) -> Text:
-        """How tables name it."""
         if not self.gpu:
             return say("FP32 multiply-adds")
         return say("{gpu} TF32, {conversion}", gpu=self.gpu, conversion=NAMED[self.conversion])
@@ -108,7 +107,6 @@ NAMES = [variant.name for variant in VARIANTS]
 
 
 def index(gpu: str = "", conversion: str = "") -> int:
-    """The place of a variant."""
     return VARIANTS.index(Variant(gpu, conversion))
 
 
@@ -209,7 +207,6 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("Over all low bits truncation loses half a unit on average, rna gains 2^-14, rne nothing")
 def means(result: Result) -> Outcome:
-    """All patterns of the low bits: the mean error of each conversion, exact, in units of TF32's last place."""
     n = 1 << LOW
     got = [Fraction(int(low.sum()), low.size * n) for low in result.low_bits]
     most = [Fraction(int(np.abs(low).max()), n) for low in result.low_bits]
@@ -221,7 +218,6 @@ def means(result: Result) -> Outcome:
 
 @CLAIMS.proved("rna and rne differ in one operand of 16,384")
 def ties(result: Result) -> Outcome:
-    """rna and rne on all patterns: where they differ."""
     at = np.argwhere(result.low_bits[1] != result.low_bits[2]).tolist()
     said = say("a tie after an even last place: {share:.1e} of all operands", share=1 / (2 << LOW))
     return verdict(at == [[0, 1 << (LOW - 1)]], said)
@@ -229,7 +225,6 @@ def ties(result: Result) -> Outcome:
 
 @CLAIMS.library("TF32 is FP16's precision with FP32's range: numpy's float16 where that reaches")
 def half_precision(result: Result) -> Outcome:
-    """TF32 and numpy's float16 of the same FP32 values, to nearest even, within the normal range of FP16."""
     compared = 0
     for (kind, one), part in itertools.product(result.kinds.items(), "ab"):
         x = getattr(one, part).view(np.float32)
@@ -246,7 +241,6 @@ def half_precision(result: Result) -> Outcome:
 
 @CLAIMS.proved("No error is above its bound, and each way uses a sixteenth of it")
 def bounds_hold(result: Result) -> Outcome:
-    """Every error, in integers, and how much of its bound is used at most."""
     return long_products.within_bounds(result.kinds, NAMES)
 
 
@@ -289,7 +283,7 @@ def conversion_decides(result: Result) -> Outcome:
         text = say("{conversion} {share:.1e} and {chain:.1e}", conversion=NAMED[conversion])
         texts.append(text.fill(share=share.mean(), chain=chain.mean()))
     said = say("conversion and chain: {parts}; FP32 {plain:.1e}; in powers of 2", parts=joined(texts, COMMA))
-    return superior(np.min(least, axis=0), np.zeros_like(plain), 2.0, said.fill(plain=plain.mean()))
+    return superior(np.min(least, axis=0), 0.0, 2.0, said.fill(plain=plain.mean()))
 
 
 @CLAIMS.measured("Truncation shrinks positive sums by a share that stays at every K; rounding errs ten times less")
@@ -382,22 +376,11 @@ STAIRS = (  # title, its mean and where that is written
 )
 
 
-def conversions(result: Result) -> draw.Figure:
-    """The conversions as staircases, and what each does to a long positive sum."""
-    figure = draw.new_figure(8, 6.6)
-    panels: Any = figure.subplots(2, 2)
-    for i, ax in enumerate(panels.flat[:3]):
-        draw_stairs(ax, i, result.low_bits[i])
-    draw_averaging(panels[1, 1], result.kinds["positive"])
-    return figure
-
-
 def errors(result: Result) -> draw.Figure:
     """Errors against K with their bounds."""
     from matplotlib.lines import Line2D
 
-    figure = draw.new_figure(8, 7.2)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.2, 2, 2)
     for ax, (kind, one) in zip(panels.flat, result.kinds.items(), strict=False):
         along_k(ax, one.lengths, 1e-9, 1e-2)
         for i, conversion in ((FP32, ""), *enumerate(CONVERSIONS)):
@@ -416,19 +399,10 @@ def errors(result: Result) -> draw.Figure:
     return figure
 
 
-def example_errors(result: Result) -> draw.Figure:
-    """The published example: errors against results, and their distribution."""
-    figure = draw.new_figure(8, 4)
-    panels: Any = figure.subplots(1, 2)
-    draw_example(panels[0], result)
-    draw_spread(panels[1], result)
-    return figure
-
-
-def draw_stairs(ax: draw.Axes, i: int, low: Array) -> None:
+def draw_stairs(ax: draw.Axes, result: Result, i: int) -> None:
     """The error of a conversion over two steps of TF32, an even and an odd one, and its mean."""
     own, theme, n = draw.look(i), draw.current(), 1 << LOW
-    error = np.ldexp(low.astype(np.float64), -LOW)
+    error = np.ldexp(result.low_bits[i].astype(np.float64), -LOW)
     for parity in range(2):
         x = parity + np.arange(n) / n
         jump = int(np.argmax(np.diff(error[parity]) > 0.5)) + 1 if i else n
@@ -441,13 +415,14 @@ def draw_stairs(ax: draw.Axes, i: int, low: Array) -> None:
     mean, (title, text, (at, above)) = float(error.mean()), STAIRS[i]
     ax.axhline(mean, color=theme.ink, linewidth=1, linestyle=DOTS)
     ax.axhline(0, color=theme.muted, linewidth=0.8)
-    ax.annotate(text, (at, mean), (0, above), textcoords="offset points")
+    draw.note(ax, text, (at, mean), (0, above), fontsize=10)
     ax.set(xlim=(0, 2), ylim=(-1.1, 0.7))
     ax.set_xticks([0, 1, 2], ["even", "odd", "even"])
     ax.set(xlabel="operand between neighbours of TF32", ylabel="error (units in TF32's last place)", title=title)
 
 
-def draw_averaging(ax: draw.Axes, one: Products) -> None:
+def draw_averaging(ax: draw.Axes, result: Result) -> None:
+    one = result.kinds["positive"]
     """The mean error that the conversion alone makes, on positive operands."""
     along_k(ax, one.lengths, 1e-7, 1e-2)
     ends = []
@@ -469,8 +444,8 @@ def draw_example(ax: draw.Axes, result: Result) -> None:
                 marker=draw.look(i).marker, markersize=2.2, color=draw.look(i).color, markeredgewidth=0)  # fmt: skip
     for sign in (-1, 1):
         ax.axhline(sign * PUBLISHED_ERROR, color=draw.current().ink, linewidth=1, linestyle=DOTS)
-    ax.annotate("largest error published", (0.99, PUBLISHED_ERROR), (0, 4), ha="right",
-                xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=9)  # fmt: skip
+    draw.note(ax, "largest error published", (0.99, PUBLISHED_ERROR), (0, 4), ha="right",
+              xycoords=("axes fraction", "data"))  # fmt: skip
     ax.set(xlabel="product of normal operands, K = 10,240", ylabel="error", ylim=(-0.36, 0.36),
            title="Truncated products shrink")  # fmt: skip
 
@@ -497,6 +472,8 @@ def draw_spread(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("TF32 and its conversions"),
     question=say("What does a product lose when its FP32 operands are truncated or rounded to TF32, and why?"),
-    budget=4.0, full=Params(), quick=Params(rows=4, log2_last=14, sample=32), result=Result, run=run, rows=rows,
-    claims=CLAIMS, figures=(conversions, errors, example_errors), cases=cases, kinds=dict.fromkeys(MADE_UP, Products),
+    budget=2.0, full=Params(), quick=Params(rows=4, log2_last=14, sample=32), result=Result, run=run, rows=rows,
+    claims=CLAIMS, cases=cases, kinds=dict.fromkeys(MADE_UP, Products),
+    figures=(sheet("conversions", (8, 6.6), (2, 2), *(partial(draw_stairs, i=i) for i in range(3)), draw_averaging),
+             errors, sheet("example_errors", (8, 4), (1, 2), draw_example, draw_spread)),
 )  # fmt: skip

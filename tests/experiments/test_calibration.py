@@ -1,5 +1,6 @@
 """The experiment on calibration."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fplab.errors import LabError
 from fplab.experiments import calibration
 from fplab.experiments.calibration import ENTROPY, INT4, INT8, Params
 from fplab.nn import fake_quantization
+from fplab.training.loop import one_thread
 
 TINY = Params(epochs=1, seeds=1, every=22)
 
@@ -24,6 +26,27 @@ class Blocked(fake_quantization._LearnedStep):
         return torch.zeros_like(through), *rest
 
 
+trained: list[tuple[Any, ...]] = []  # what the run gives to its epochs through integers, seed by seed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recorded() -> Iterator[None]:
+    original = calibration.trained_through
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "trained_through", lambda *given: trained.append(given) or original(*given))
+        yield
+    trained.clear()
+
+
+def blocked(result: Any) -> Any:
+    """The epochs of the run anew, from where they began."""
+    through = calibration.trained_through
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr(fake_quantization, "_LearnedStep", Blocked)
+        runs = [through(*given) for given in trained[: result.params.seeds]]
+    return {"qat_right": np.stack([found["qat_right"] for found, _ in runs])}
+
+
 def spared_by_entropy(result: Any) -> Any:
     right = result.right.copy()
     right[:, INT4, :, ENTROPY] = result.fp32_right[:, None] - 20
@@ -31,8 +54,7 @@ def spared_by_entropy(result: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("a straight-through gradient of zero", ("trained_back",), "fplab.nn.fake_quantization._LearnedStep",
-           lambda good: Blocked),
+    Mutant("a straight-through gradient of zero", ("trained_back",), change=blocked),
     Mutant("learned ranges that stay", ("learned",), change=lambda r: {"qat_right": r.qat_right[:, [0, 0]]}),
     Mutant("values a little too large", ("torch_fake", "integer_codes"), "fplab.integers.dequantize",
            lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), params=TINY),

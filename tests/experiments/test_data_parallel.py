@@ -21,16 +21,13 @@ def launched_once() -> Iterator[None]:
         yield
 
 
-TINY = data_parallel.Params(strategies=("ddp",), ranks=3, steps=1, batch=9)
-
-
 MUTANTS = (
     Mutant("gloo's order reversed", ("same_bits",), "fplab.parallel.gloo._taken",
-           lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks), params=TINY),
+           lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks)),
     Mutant("bytes of another strategy", ("held_bytes",), change=lambda result: {"held": result.held[::-1]}),
     Mutant("messages counted twice", ("messages",), change=changed("sent", lambda x: x * 2)),
     Mutant("weights 1e-5 away", ("whole_batch",), "fplab.experiments.data_parallel.of_strategy",
-           lambda good: lambda one, plain: good(one, plain + np.float32(1e-5)), params=TINY),
+           lambda good: lambda one, plain: good(one, plain + np.float32(1e-5))),
     Mutant("losses of another run", ("whole_batch",), change=changed("losses", lambda x: x * 1.001)),
 )  # fmt: skip
 

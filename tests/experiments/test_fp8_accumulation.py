@@ -11,6 +11,8 @@ from fplab import floats, tensorcore
 from fplab.errors import LabError
 from fplab.experiments import fp8_accumulation
 from fplab.hardware.cases import NotHereError
+from fplab.hardware.core_cases import lab_product
+from fplab.hardware.products import ONE_CHAIN
 
 fp8 = fp8_accumulation
 PARAMS = fp8.Params(rows=64, longest=12, sides=(64, 512))
@@ -131,7 +133,8 @@ def test_the_table_has_every_error(result: Any) -> None:
 
 
 def test_the_cells_near_the_reports_figure_are_framed(result: Any) -> None:
-    bold = [t.get_text() for t in fp8.two_percent(result).axes[-1].texts if t.get_fontweight() == "bold"]
+    _, two_percent = fp8.EXPERIMENT.figures
+    bold = [t.get_text() for t in two_percent(result).axes[-1].texts if t.get_fontweight() == "bold"]
     assert [text for text in bold if text.endswith("%")] == ["2%", "2%"]  # the others are three titles
     assert [fp8.plain_percent(10.0**e) for e in (0, -2, -7)] == ["100%", "1%", "0.00001%"]
     assert [fp8.rounded(x) for x in (0.0201, 0.00065, 2.83, 741.2)] == ["2%", "0.065%", "280%", "74,000%"]
@@ -156,7 +159,7 @@ def test_long_sums_ask_and_short_ones_know() -> None:
 )
 def test_the_probes_show_the_published_values_through_torch(gpu: str, values: tuple[float, float]) -> None:
     meta = {"kind": "cuda", "device": f"NVIDIA {gpu}", "capability": ""}
-    found = fp8.in_lab({}, fp8.probe_operands(), meta)["d"]
+    found = lab_product(fp8.product_of(True), ONE_CHAIN, fp8.probe_operands(), meta)["d"]
     assert np.diag(found)[:2].view(np.float32).tolist() == list(values)
 
 

@@ -53,6 +53,8 @@ MUTANTS = (
     Mutant("current scaling that is off by a bit", ("unchanged",), change=plus("losses", (CURRENT, 1), 1e-6)),
     Mutant("delayed scaling that knows the spike", ("remembered", "survived", "recovered"),
            change=copied("losses", LONG, FP32)),
+    Mutant("current scaling that one step spoils for many", ("survived",),
+           change=plus("losses", (CURRENT, len(fp8_training.SPIKES) - 1), 0.5)),
     Mutant("E4M3 as coarse as E5M2", ("a_bit_more",), change=copied("errors", np.s_[..., 0], np.s_[..., 1])),
     Mutant("E4M3's products as coarse as E5M2's", ("a_bit_more",),
            change=copied("gradient", np.s_[..., 0], np.s_[..., 1])),

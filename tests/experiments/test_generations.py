@@ -12,6 +12,8 @@ import pytest
 from experiments.frame import Mutant, claim_of, failing, frame, put, repeats
 from fplab.experiments import generations
 from fplab.experiments.generations import amd, probes
+from fplab.hardware.core_cases import lab_product
+from fplab.hardware.products import ONE_CHAIN
 from fplab.reveal import SumTree
 
 QUICK = generations.EXPERIMENT.quick
@@ -176,13 +178,10 @@ def test_the_cases_show_the_published_bits_through_torch(gpu: str) -> None:
     """c as products, and a 1 taken away again, leave every probe what it is."""
     meta = {"kind": "cuda", "device": f"NVIDIA {gpu}", "capability": ""}
     known = np.array([probe.known[gpu] for probe in probes.FP16_PROBES], np.uint32)
-    wide = generations.in_lab("fp32", {}, generations.probe_operands(False), meta)["d"]
+    wide = lab_product(generations.product_to("fp32"), ONE_CHAIN, generations.probe_operands(False), meta)["d"]
     assert np.array_equal(np.diag(wide)[:6], known)
-    half = (
-        np.diag(generations.in_lab("fp16", {}, generations.probe_operands(True), meta)["d"])
-        .view(np.float16)[:6]
-        .astype(float)
-    )
+    stored = lab_product(generations.product_to("fp16"), ONE_CHAIN, generations.probe_operands(True), meta)["d"]
+    half = np.diag(stored).view(np.float16)[:6].astype(float)
     taken = np.array([1.0 if probe.c > 0.5 else 0.0 for probe in probes.FP16_PROBES])
     assert np.array_equal(half, known.view(np.float32) - taken)
 
@@ -190,10 +189,8 @@ def test_the_cases_show_the_published_bits_through_torch(gpu: str) -> None:
 @pytest.mark.parametrize("gpu", ["V100", "A100", "H100"])
 def test_the_masked_case_holds_the_tree(gpu: str) -> None:
     meta = {"kind": "cuda", "device": f"NVIDIA {gpu}", "capability": ""}
-    counts = (
-        generations.in_lab("fp16", {}, generations.mask_operands(), meta)["d"][:, 0].view(np.float16).astype(float)
-        * 2.0**24
-    )
+    stored = lab_product(generations.product_to("fp16"), ONE_CHAIN, generations.mask_operands(), meta)["d"]
+    counts = stored[:, 0].view(np.float16).astype(float) * 2.0**24
     sizes = np.ones((generations.TERMS, generations.TERMS), np.int64)
     sizes[np.triu_indices(generations.TERMS, 1)] = generations.TERMS - counts
     length = probes.LENGTHS[probes.generation(gpu)]

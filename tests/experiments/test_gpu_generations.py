@@ -64,11 +64,11 @@ def gradients_times(factor: float) -> Callable[[type[gpu_generations.Machine]], 
 def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], Any]:
     """Backward products of a GPU by something else, counted as its own."""
 
-    def fault(products: Any) -> Any:
-        class Mutant(products):  # type: ignore[misc]
-            def __call__(self, a: Any, b: Any, *rest: Any) -> Any:
-                found = super().__call__(a, b, *rest)
-                return other(a, b, found) if (self.phase, self.settings.gpu) == ("backward", gpu) else found
+    def fault(layer: Any) -> Any:
+        class Mutant(layer):  # type: ignore[misc]
+            def product(self, phase: str, operation: str, a: Any, b: Any, *bias: Any) -> Any:
+                found = super().product(phase, operation, a, b, *bias)
+                return other(a, b, found) if (phase, self.products.settings.gpu) == ("backward", gpu) else found
 
         return Mutant
 
@@ -89,9 +89,9 @@ OF_V100 = np.s_[:, gpu_generations.V100]
 MUTANTS = (
     Mutant("a V100 on A100's bits from its second pass", ("steps", "units"), "Machine", on_another_gpu, params=TINY),
     Mutant("gradients scaled back by 2^9", ("steps",), "Machine", gradients_times(2.0), params=TINY),
-    Mutant("V100's backward products times 1.0001", ("steps",), "fplab.nn.emulation.modes.Products",
+    Mutant("V100's backward products times 1.0001", ("steps",), "fplab.nn.emulation.linear.Layer",
            backward_products("V100", lambda a, b, found: found * 1.0001), params=TINY),
-    Mutant("backward products in plain FP32", ("steps",), "fplab.nn.emulation.modes.Products",
+    Mutant("backward products in plain FP32", ("steps",), "fplab.nn.emulation.linear.Layer",
            backward_products("H100", lambda a, b, found: a.float() @ b.float()), params=TINY),
     Mutant("a whole ulp of FP16 on one weight", ("swallowed",), "_nudge",
            lambda nudge: by_an_ulp_of_fp16, params=TINY),

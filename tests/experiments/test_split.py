@@ -84,6 +84,15 @@ def test_parts_miss_at_most_a_unit_and_low_has_half_a_unit_of_high(value: float,
     assert left == Fraction(float(split.missing(x, split.SCALED)[0]))
 
 
+def test_three_products_miss_more_where_a_scaled_part_is_subnormal() -> None:
+    """Below 2**-13: the largest low whose rounding, to even, loses two units of FP32."""
+    a = np.full((1, 16), 2.0**-14 + 4090 * 2.0**-37, np.float32)
+    one = split.products(a, a)
+    missed = np.abs(one.partial[2] - one.exact)
+    assert (4 * missed > 5 * (one.magnitude >> 21)).all()
+    assert (missed <= one.split_bound()).all()
+
+
 def test_the_lost_bits_are_those_of_a_count_by_hand() -> None:
     """13 bits are left; to nearest they are an integer from -4096 to 4096, of which low keeps 11 bits."""
     left = np.arange(8192)

@@ -22,7 +22,7 @@ from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.programs import program, stack
 from ...hardware.tensors import bits, tensor
 from ...words import say
-from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns, sheet
 from ..outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
 from . import series
 
@@ -88,12 +88,10 @@ class Result:
 
 
 def rms(errors: np.ndarray) -> np.ndarray:
-    """The root mean square over seeds."""
     return np.asarray(np.sqrt((errors**2).mean(axis=0)))
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """The stalls of every series in every format, and the errors of every order."""
     places = list(itertools.product(series.SERIES, FORMATS))
     reach = series.checkpoints(22, 4)
     stalls, partial = [], []
@@ -157,7 +155,6 @@ LAW = (0.5, 4.0)  # root mean squares between which the largest of many stochast
 
 @CLAIMS.library("every sequential sum, and where it stalls, is numpy's and ml_dtypes' own")
 def stalls_of_libraries(result: Result) -> Outcome:
-    """numpy's own float16 and float32 additions, and ml_dtypes', one after the other: the stalls and the way there."""
     try:
         import ml_dtypes
     except ImportError:
@@ -200,7 +197,6 @@ def library_sums(name: str, dtype: Any, count: int, at: np.ndarray) -> tuple[tup
 
 @CLAIMS.proved("the first harmonic term without effect is number 513 in FP16 and 65 in BF16")
 def folklore(result: Result) -> Outcome:
-    """ "FP16 needs 513 terms, BF16 65": the first term that does nothing, one more than do something."""
     i = series.SERIES.index("harmonic")
     first = {f: int(result.stall_last[i, FORMATS.index(f)]) + 1 for f in ("fp16", "bf16")}
     return verdict(first == {"fp16": 513, "bf16": 65}, say("first harmonic term without effect: {first}", first=first))
@@ -208,7 +204,6 @@ def folklore(result: Result) -> Outcome:
 
 @CLAIMS.proved("no error crosses its bound, one reaches a quarter: sequential, pairwise, blocked, Kahan, stochastic")
 def bounds_hold(result: Result) -> Outcome:
-    """Every error is at most its bound, in integers, and the largest of each order a good part of one below 1."""
     used = dict.fromkeys(ORDERS, 0.0)
     points = 0
     for (i, j), order in itertools.product(CURVES, ORDERS):
@@ -235,7 +230,6 @@ def bounds_hold(result: Result) -> Outcome:
 
 @CLAIMS.library("the exact sums are those of math.fsum")
 def exact_sums(result: Result) -> Outcome:
-    """The integer sums that all errors are measured from, against Python's own sum of the same terms."""
     compared = 0
     for i, j in CURVES:
         there = np.flatnonzero(result.exact[i, j] >= 0)
@@ -252,7 +246,6 @@ def exact_sums(result: Result) -> Outcome:
 
 @CLAIMS.measured("the largest stochastic error is between a half and 4 times u sqrt(n)")
 def stochastic_law(result: Result) -> Outcome:
-    """The largest error of each seed's sums, of every series, format and length, over u sqrt(n) times the sum."""
     p = np.array([get(fmt).significand_bits for fmt in FORMATS])[:, None]
     want, got = result.exact, result.stochastic
     there = (want >= 0) & (got[:, :, 0] >= 0)
@@ -269,7 +262,6 @@ STALLS_FP32 = {"harmonic": 2097151, "ones": 1 << 24, "0.1": 1 << 24, "1e-4": 1 <
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The same stalls on a device, and torch's own sum of half tensors."""
     for fmt in STEPS:
         given = {"start": fmt, "terms": fmt}
         yield program(f"running sums in {fmt}", partial(lanes, fmt), given, running, {"sums": fmt})
@@ -280,7 +272,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 def running(start: Any, terms: Any) -> dict[str, Any]:
-    """Each lane's sums, one addition after the other."""
     total, sums = start, []
     for k in range(terms.shape[1]):
         total = total + terms[:, k]
@@ -351,17 +342,7 @@ HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize"
 BAND: dict[str, Any] = {"alpha": 0.14, "linewidth": 0}
 
 
-def stalls(result: Result) -> draw.Figure:
-    """The harmonic sum in every format, and where every series stops."""
-    figure = draw.new_figure(8, 9)
-    above, below = figure.subplots(2, 1)
-    draw_harmonic(above, result)
-    draw_stalls(below, result)
-    return figure
-
-
 def draw_harmonic(ax: draw.Axes, result: Result) -> None:
-    """The harmonic sum in every format, and where it stops."""
     n, i = result.reach, series.SERIES.index("harmonic")
     true = np.log(n) + np.euler_gamma + 0.5 / n
     ax.set_xscale("log", base=2)
@@ -373,15 +354,13 @@ def draw_harmonic(ax: draw.Axes, result: Result) -> None:
         ax.plot([last], [value], marker=style.marker, color=style.color, markersize=8, linestyle="none")
         ends.append((value, f"{fmt.upper()}: {value:.6g}", style.color))
         place, ha = ((-12, 6), "right") if fmt == "fp32" else ((7, -12), "left")
-        ax.annotate(f"last term that counts: {last:,}", (last, value), place, textcoords="offset points", ha=ha,
-                    color=style.color, fontsize=9)  # fmt: skip
+        draw.note(ax, f"last term that counts: {last:,}", (last, value), place, ha=ha, color=style.color)
     ax.set(xlim=(1, n[-1]), ylim=(0, 17), xlabel="number of terms $n$", ylabel="sequential sum",
            title=r"$\Sigma\,1/k$ diverges, but not in floating point")  # fmt: skip
     draw.label_ends(ax, ends)
 
 
 def draw_stalls(ax: draw.Axes, result: Result) -> None:
-    """The first term without effect, by series and format."""
     ax.set_xscale("log", base=2)
     for (j, fmt), i in itertools.product(enumerate(FORMATS), range(len(series.SERIES))):
         style, y = draw.look_of_format(fmt), i + (j - 2) * 0.17
@@ -389,8 +368,7 @@ def draw_stalls(ax: draw.Axes, result: Result) -> None:
         ax.plot([0.7, first], [y, y], color=style.color, linewidth=1.2, alpha=0.55)
         ax.plot([first], [y], marker=style.marker, color=style.color, linestyle="none")
         text, left = f"{fmt.upper()}: {first:,}  ({value:,.8g})", first < 1 << 16
-        ax.annotate(text, (first, y), (8, 0) if left else (-8, 7), textcoords="offset points",
-                    ha="left" if left else "right", va="center", fontsize=9)  # fmt: skip
+        draw.note(ax, text, (first, y), (8, 0) if left else (-8, 7), ha="left" if left else "right", va="center")
     ax.set_yticks(range(len(series.SERIES)), [TITLES[s] for s in series.SERIES])
     ax.set(ylim=(len(series.SERIES) - 0.5, -0.55), xlim=(0.7, 2**27))
     ax.set_xticks([2.0**k for k in range(0, 27, 6)])
@@ -399,7 +377,6 @@ def draw_stalls(ax: draw.Axes, result: Result) -> None:
 
 
 def orders(result: Result) -> draw.Figure:
-    """Errors of every order in four sums, with their bounds."""
     figure = draw.new_figure(8, 9)
     for ax, (fmt, name) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
         draw_errors(ax, result, MEASURED.index(name), FORMATS.index(fmt))
@@ -408,7 +385,6 @@ def orders(result: Result) -> draw.Figure:
 
 
 def draw_errors(ax: draw.Axes, result: Result, i: int, j: int) -> None:
-    """Errors of every order, with bounds; of the random sums the root mean square and the spread."""
     p = get(FORMATS[j]).significand_bits
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -434,7 +410,6 @@ def draw_errors(ax: draw.Axes, result: Result, i: int, j: int) -> None:
 
 
 def legend(params: Params) -> list[Any]:
-    """What the lines of the error panels are."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -451,9 +426,8 @@ def legend(params: Params) -> list[Any]:
 
 EXPERIMENT = Experiment(
     title=say("Where sums stall"),
-    question=say(
-        "When does adding one more term change nothing, and what do other orders of the same additions save?"
-    ),
-    budget=6.0, full=Params(), quick=Params(fp32=20, half=16, fp8=11, stochastic=14, seeds=16), result=Result,
-    run=run, rows=rows, claims=CLAIMS, figures=(stalls, orders), cases=cases,
+    question=say("When does adding one more term change nothing, and what do other orders of the same additions save?"),
+    budget=4.0, full=Params(), quick=Params(fp32=20, half=16, fp8=11, stochastic=14, seeds=16), result=Result,
+    run=run, rows=rows, claims=CLAIMS, cases=cases,
+    figures=(sheet("stalls", (8, 9), (2, 1), draw_harmonic, draw_stalls), orders),
 )  # fmt: skip

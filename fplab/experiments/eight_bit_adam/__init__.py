@@ -16,7 +16,7 @@ import numpy as np
 from ... import draw
 from ...hardware.cases import Case
 from ...words import CLAUSE, COMMA, joined, mark, say
-from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded, sheet
 from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed
 from ..statistics import equivalent, superior
 from . import elsewhere
@@ -68,11 +68,9 @@ class Params:
 
     @property
     def middle(self) -> int:
-        """Which of the learning rates is the middle one."""
         return (len(self.rates) - 1) // 2
 
     def task(self) -> Any:
-        """What is learnt: the next character."""
         from ...training import characters
 
         return characters(width=self.width, layers=self.layers, context=self.context, batch=self.batch)
@@ -112,7 +110,6 @@ class Result:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every variant at every rate from every seed; a state that rounding holds; steps on the same gradients."""
     shape = (len(NAMES), len(params.rates), len(params.seeds))
     losses = np.zeros((*shape, params.steps))
     sizes = np.zeros(len(NAMES), np.int64)
@@ -148,25 +145,25 @@ def adam(parameters: Iterable[nn.Parameter], name: str, rate: float) -> Any:
     return Adam8bit(parameters, lr=rate, min_8bit_size=0, **VARIANTS[name])
 
 
+@one_threaded
 def train(name: str, params: Params, rate: float, seed: int) -> tuple[np.ndarray, int]:
     """The loss of every step, NaN after one that is not finite; and the bytes of the states."""
-    from ...training.loop import one_thread
 
     task, losses = params.task(), np.full(params.steps, np.nan)
-    with one_thread():
-        model = model_of(name, params, seed)
-        optimizer = adam(model.parameters(), name, rate)
-        for step, batch in enumerate(task.batches(seed, params.steps)):
-            loss = task.loss(model, batch)
-            if not bool(loss.isfinite()):
-                break
-            losses[step] = loss.item()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    model = model_of(name, params, seed)
+    optimizer = adam(model.parameters(), name, rate)
+    for step, batch in enumerate(task.batches(seed, params.steps)):
+        loss = task.loss(model, batch)
+        if not bool(loss.isfinite()):
+            break
+        losses[step] = loss.item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
     return losses, optimizer.state_bytes()
 
 
+@one_threaded
 def misled(params: Params, seed: int) -> np.ndarray:
     """Where 32-bit Adam trains, the share of weights whose step FOLLOWING would take FAR off its: (variant, step).
 
@@ -175,31 +172,28 @@ def misled(params: Params, seed: int) -> np.ndarray:
     """
     import torch
 
-    from ...training.loop import one_thread
-
     def flat(parameters: list[nn.Parameter]) -> torch.Tensor:
         return torch.cat([p.detach().flatten() for p in parameters])
 
     task, rate = params.task(), params.rates[params.middle]
     found = np.zeros((len(FOLLOWING), min(FOLLOWED, params.steps)))
-    with one_thread():
-        model = task.model(seed)
-        weights = list(model.parameters())
-        wide = adam(weights, "32-bit", rate)
-        copies = [[torch.nn.Parameter(torch.zeros_like(p)) for p in weights] for _ in FOLLOWING]
-        others = [adam(own, name, rate) for own, name in zip(copies, FOLLOWING, strict=True)]
-        for step, batch in zip(range(found.shape[1]), task.batches(seed, params.steps), strict=False):
-            wide.zero_grad()
-            task.loss(model, batch).backward()
-            before = flat(weights)
-            wide.step()
-            taken = flat(weights) - before
-            for row, (narrow, own) in enumerate(zip(others, copies, strict=True)):
-                for copy, p in zip(own, weights, strict=True):
-                    copy.data.zero_()
-                    copy.grad = p.grad
-                narrow.step()
-                found[row, step] = ((flat(own) - taken).abs() > FAR * rate).double().mean()
+    model = task.model(seed)
+    weights = list(model.parameters())
+    wide = adam(weights, "32-bit", rate)
+    copies = [[torch.nn.Parameter(torch.zeros_like(p)) for p in weights] for _ in FOLLOWING]
+    others = [adam(own, name, rate) for own, name in zip(copies, FOLLOWING, strict=True)]
+    for step, batch in zip(range(found.shape[1]), task.batches(seed, params.steps), strict=False):
+        wide.zero_grad()
+        task.loss(model, batch).backward()
+        before = flat(weights)
+        wide.step()
+        taken = flat(weights) - before
+        for row, (narrow, own) in enumerate(zip(others, copies, strict=True)):
+            for copy, p in zip(own, weights, strict=True):
+                copy.data.zero_()
+                copy.grad = p.grad
+            narrow.step()
+            found[row, step] = ((flat(own) - taken).abs() > FAR * rate).double().mean()
     return found
 
 
@@ -252,7 +246,6 @@ PAIRS = (
 
 @CLAIMS.proved("States take 2n + 8⌈n/B⌉ bytes")
 def state_sizes(result: Result) -> Outcome:
-    """State bytes are 2n + 8 ceil(n / B) summed over the tensors, 8n in 32 bits."""
     texts = []
     for (name, options), held in zip(VARIANTS.items(), result.state_bytes, strict=True):
         want = 0
@@ -267,13 +260,11 @@ def state_sizes(result: Result) -> Outcome:
 
 @CLAIMS.library("bitsandbytes' CPU codes are those of the rule named after it")
 def peer_codes(result: Result) -> Outcome:
-    """Maps of 2 to 8 bits; codes, scales and values in blocks of four sizes."""
     return elsewhere.same_codes()
 
 
 @CLAIMS.library("bitsandbytes' 8-bit Adam on the CPU is this one with four differences, to the bit")
 def peer_adam(result: Result) -> Outcome:
-    """Twelve steps, rebuilt bit for bit."""
     return elsewhere.same_adam()
 
 
@@ -308,7 +299,7 @@ def followed(result: Result) -> Outcome:
               for name, share in zip(FOLLOWING, off, strict=True)]  # fmt: skip
     said = say("{steps} steps, weights off by more than {far:g} of the rate: {shares}")
     said = said.fill(steps=result.misled.shape[2], far=FAR, shares=joined(shares, COMMA))
-    return superior(np.zeros(off.shape[1]), off.max(axis=0), -FEW, said)
+    return superior(0.0, off.max(axis=0), -FEW, said)
 
 
 @CLAIMS.measured("Dynamic states in blocks train to the loss of 32-bit ones")
@@ -331,7 +322,6 @@ def as_good(result: Result) -> Outcome:
 
 @CLAIMS.measured("Linear states with one scale diverge or end worse, where dynamic ones do not")
 def linear(result: Result) -> Outcome:
-    """Linear states with one scale break off or end half a nat above dynamic ones with one scale, run by run."""
     end, dynamic = result.finals, result.finals[NAMES.index("dynamic")]
     gaps = np.stack([end[NAMES.index(name)] - dynamic for name in ("linear", "linear, stochastic")])
     ended = gaps[np.isfinite(gaps)]
@@ -360,21 +350,10 @@ LOOKS = (4, 1, 7, 0, 2, 6, 3, 5)
 
 
 def losses(result: Result) -> draw.Figure:
-    """Loss curves, and the final loss of every run by learning rate."""
-    figure = draw.new_figure(8, 9)
-    curves, rates = figure.subplots(2, 1)
+    figure, (curves, rates) = draw.panels(8, 9, 2, 1)
     draw_curves(curves, result)
     draw_rates(rates, result)
     figure.legend(*curves.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    return figure
-
-
-def states(result: Result) -> draw.Figure:
-    """Unstable runs and bytes by variant; a state that rounding holds in place."""
-    figure = draw.new_figure(8, 8)
-    counts, moment = figure.subplots(2, 1)
-    draw_counts(counts, result)
-    draw_traces(moment, result)
     return figure
 
 
@@ -399,7 +378,6 @@ def draw_curves(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_rates(ax: draw.Axes, result: Result) -> None:
-    """The final loss of every run, the variants beside each other for every learning rate."""
     end, rates = result.finals, result.params.rates
     end[end > 1.25 * result.losses[0, 0, 0, 0]] = np.nan
     top = float(np.nanmax(end))
@@ -409,8 +387,7 @@ def draw_rates(ax: draw.Axes, result: Result) -> None:
         ax.plot(np.full(there.size, x), there, linestyle="none", marker=style.marker, color=style.color,
                 markersize=4.5, alpha=0.85)  # fmt: skip
         if broken := end.shape[2] - there.size:
-            ax.annotate(f"{broken}×", (x, top), (0, 8), textcoords="offset points", ha="center", fontsize=9,
-                        color=style.color)  # fmt: skip
+            draw.note(ax, f"{broken}×", (x, top), (0, 8), ha="center", color=style.color)
     ax.set_xticks(range(len(rates)), labels=[f"{rate:g}" for rate in rates])
     ax.set_xlim(-0.5, len(rates) - 0.5)
     ax.grid(axis="x", visible=False)
@@ -438,15 +415,14 @@ def draw_counts(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_traces(ax: draw.Axes, result: Result) -> None:
-    """A second moment whose gradient ended, under three ways to store it."""
     labels = ("float32", "8 bits, nearest: the code stays,\nthe block's scale grows", "8 bits, stochastic (mean)")
     for trace, style, label in zip(result.traces, (4, 0, 3), labels, strict=False):
         dotted = "stochastic" in label
         ax.plot(trace, color=draw.look(style).color, linestyle=":" if dotted else "-", linewidth=2.6 if dotted else 1.6,
                 label=label)  # fmt: skip
     ax.axvline(HOLD, color=draw.current().muted, linewidth=1, linestyle=(0, (3, 2)))
-    ax.annotate("the gradient ends", (HOLD, 0.97), (6, 0), xycoords=("data", "axes fraction"), fontsize=9, va="top",
-                textcoords="offset points", color=draw.current().muted)  # fmt: skip
+    draw.note(ax, "the gradient ends", (HOLD, 0.97), (6, 0), xycoords=("data", "axes fraction"), va="top",
+              color=draw.current().muted)  # fmt: skip
     ax.set(xlim=(0, result.params.trace), ylim=(0, None), xlabel="step", ylabel="second moment $v$",
            title="Why states are rounded stochastically")  # fmt: skip
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.24))
@@ -456,6 +432,6 @@ EXPERIMENT = Experiment(
     title=say("Adam with 8-bit states"),
     question=say("Which parts of an 8-bit Adam does a training run need: the map, the blocks, the embedding, "
                  "the rounding?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(losses, states), cases=cases,
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    figures=(losses, sheet("states", (8, 8), (2, 1), draw_counts, draw_traces)), cases=cases,
 )  # fmt: skip

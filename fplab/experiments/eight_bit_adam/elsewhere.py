@@ -165,7 +165,6 @@ class OnDevice:
         self.signed = book.signed
 
     def load(self) -> torch.Tensor:
-        """The state in float32."""
         return self.values[self.codes] * self.absmax
 
     def save(self, state: torch.Tensor) -> None:
@@ -210,7 +209,6 @@ def device_adam(inputs: Arrays, device: str) -> Arrays:
 
 
 def lab_adam(inputs: Arrays, meta: Meta) -> Arrays:
-    """The same by the 8-bit optimizer."""
     import torch
 
     from ...training import Adam8bit

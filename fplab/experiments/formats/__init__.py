@@ -14,14 +14,13 @@ from ...formats import NAMES, TABLE, Format, get
 from ...hardware.programs import cast
 from ...hardware.tensors import TORCH, bits, overflow_of, tensor
 from ...words import COMMA, Text, joined, say
-from ..base import Claims, Columns, Experiment
+from ..base import Claims, Columns, Experiment, sheet
 from ..outcomes import Outcome, Status, absent, failed, passed, same_bits, verdict
 from . import atlas
 from .atlas import SMALL, Atlas, MissingError, Params
 
 
 def rows(result: Atlas) -> Columns:
-    """One row a format."""
     columns: dict[str, list[Any]] = {
         "format": list(NAMES),
         "sign_bits": [int(f.signed) for f in TABLE],
@@ -96,7 +95,6 @@ def binades(result: Atlas) -> Outcome:
 
 @CLAIMS.proved("finite, infinite and NaN codes add up to 2^bits")
 def counts(result: Atlas) -> Outcome:
-    """Finite, infinite and NaN codes counted from the decoded values."""
     for fmt, derived in zip(TABLE, result.counts.tolist(), strict=True):
         finite, _, inf, nan = derived
         if finite + inf + nan != 1 << fmt.bits:
@@ -112,7 +110,6 @@ def counts(result: Atlas) -> Outcome:
 
 @CLAIMS.proved("0.1 is exact in no format; where it is normal, its relative error is at most 2^-p")
 def tenth(result: Atlas) -> Outcome:
-    """0.1 is exact nowhere, and within half an ulp wherever it is a normal number."""
     worst, where = 0.0, ""
     for fmt, error in zip(TABLE, np.abs(result.tenth_error).tolist(), strict=True):
         if error == 0:
@@ -129,7 +126,6 @@ def tenth(result: Atlas) -> Outcome:
 
 @CLAIMS.proved("BF16 has the larger range and 3 bits less precision than FP16, not the reverse")
 def bf16_and_fp16(result: Atlas) -> Outcome:
-    """Range and precision of the two 16-bit formats."""
     fields = ("max", "smallest_subnormal", "nmant")
     (most, least, p), (other_most, other_least, other_p) = (result.properties(f, *fields) for f in ("bf16", "fp16"))
     said = say("BF16 reaches {most:.3g}, p = {p:g}; FP16 {other:g}, p = {q:g}", most=most, p=p + 1)
@@ -139,7 +135,6 @@ def bf16_and_fp16(result: Atlas) -> Outcome:
 
 @CLAIMS.proved("FP16 runs from 6e-8 (normal: 6.1e-5) to 65504: 'about 1e-5 to 1e5' is loose")
 def fp16_range(result: Atlas) -> Outcome:
-    """FP16's range and its exponents."""
     least, normal, most, low = result.properties("fp16", "smallest_subnormal", "smallest_normal", "max", "minexp")
     said = say("subnormal from {least:.3g}, normal from {normal:.3g} (2^{low:g}) to {most:g}", least=least, low=low)
     holds = (least, normal, most, low) == (2.0**-24, 2.0**-14, 65504.0, -14)
@@ -148,7 +143,6 @@ def fp16_range(result: Atlas) -> Outcome:
 
 @CLAIMS.proved("BF16 is close to FP32 in range, not in precision: 8 bits against 24")
 def bf16_and_fp32(result: Atlas) -> Outcome:
-    """BF16 and TF32 have the exponents of FP32, not its precision."""
     found = [result.properties(name, "minexp", "maxexp", "nmant") for name in ("fp32", "tf32", "bf16")]
     low, high, _ = found[0]
     if found != [[low, high, 23], [low, high, 10], [low, high, 7]]:
@@ -158,7 +152,6 @@ def bf16_and_fp32(result: Atlas) -> Outcome:
 
 @CLAIMS.proved("TF32 is 19 bits: FP32's exponent and FP16's fraction")
 def one_tf32(result: Atlas) -> Outcome:
-    """TF32 is FP32's exponent with FP16's fraction, in 19 bits, and so holds every value of FP16 and BF16."""
     width, exponent, fraction = result.properties("tf32", "bits", "nexp", "nmant")
     holds = [width, exponent, fraction] == [19, *result.properties("fp32", "nexp"), *result.properties("fp16", "nmant")]
     low = int(result.properties("tf32", "minexp")[0])
@@ -208,7 +201,6 @@ def compare_finfo(library: str, infos: dict[str, Any], fields: Sequence[str]) ->
 
 @CLAIMS.library("the derived properties equal numpy.finfo")
 def numpy_finfo(result: Atlas) -> Outcome:
-    """numpy.finfo of FP16, FP32 and FP64."""
     return compare_finfo("numpy", {name: np.finfo(dtype) for name, dtype in atlas.NUMPY.items()}, NUMPY_FIELDS)
 
 
@@ -226,7 +218,6 @@ def ml_dtypes_finfo(result: Atlas) -> Outcome:
 @CLAIMS.library("the derived properties equal torch.finfo, but for one: its eps of E5M2FNUZ")
 @against_libraries
 def torch_finfo(result: Atlas) -> Outcome:
-    """torch.finfo of all that torch has."""
     torch = atlas.imported("torch")
     infos = {name: torch.finfo(getattr(torch, TORCH[name])) for name in (*atlas.CAST, "fp64")}
     fields = ("bits", "eps", "max", "min", "smallest_normal", "tiny", "resolution")
@@ -236,7 +227,6 @@ def torch_finfo(result: Atlas) -> Outcome:
 @CLAIMS.library("decode tables equal those of numpy, ml_dtypes and torch, bit for bit")
 @against_libraries
 def decode_tables(result: Atlas) -> Outcome:
-    """Every code as numpy, ml_dtypes and torch read it."""
     readers = [(f.name, "numpy", atlas.decoded_by_numpy) for f in KNOWN]
     readers += [(f.name, "torch", atlas.decoded_by_torch) for f in SMALL if f.name in atlas.CAST]
     outcomes = (
@@ -265,7 +255,6 @@ GOLDEN = {
 
 @CLAIMS.library("decode tables have the digests made with ml_dtypes 0.6.0")
 def golden_tables(result: Atlas) -> Outcome:
-    """The digests of the decode tables."""
     for name, want in GOLDEN.items():
         codes = np.where(np.isnan(result.values(name)), np.uint32(0x7FC00000), result.of("decoded", name))
         got = hashlib.sha256(codes.astype("<u4").tobytes()).hexdigest()
@@ -313,7 +302,6 @@ def torch_casts(result: Atlas) -> Outcome:
 @CLAIMS.library("E4M3 overflow: torch saturates from 2.13 on, ml_dtypes gives NaN; the lab does either")
 @against_libraries
 def e4m3_overflow(result: Atlas) -> Outcome:
-    """464 and beyond in E4M3: who saturates and who gives NaN."""
     version = str(atlas.imported("torch").__version__)
     values = np.array([464, 464.0001, 480, 1e6, np.inf, -np.inf], np.float32)
     theirs = bits(cast(tensor(values.view(np.uint32), "fp32", "cpu"), "e4m3"))
@@ -331,7 +319,6 @@ def e4m3_overflow(result: Atlas) -> Outcome:
 @CLAIMS.library("E8M0: torch and ml_dtypes round ties up, and misround just above 2^-127")
 @against_libraries
 def e8m0_edges(result: Atlas) -> Outcome:
-    """Where E8M0 casts part: ties, below the smallest value, zero and negative numbers."""
     atlas.imported("torch")
     values = np.array([1.5, 3, 6, 12, 1.25 * 2.0**-127, 0.0, -1.0], np.float32)
     own, google = numeric.encode(values, "e8m0").tolist(), atlas.rounded_by_numpy(values, "e8m0").tolist()
@@ -349,19 +336,9 @@ def e8m0_edges(result: Atlas) -> Outcome:
 LOW, HIGH = -165, 140  # exponents shown; FP64 goes on
 
 
-def density(result: Atlas) -> draw.Figure:
-    """How many values each binade holds, and how far apart they lie."""
-    figure = draw.new_figure(8, 4.4)
-    left, right = figure.subplots(1, 2)
-    draw_density(left, result)
-    draw_spacing(right, result)
-    return figure
-
-
 def ranges(result: Atlas) -> draw.Figure:
     """Where each format begins and ends, and what becomes of 0.1; a row a format, named with its fields' widths."""
-    figure = draw.new_figure(8, 6)
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
+    figure, (left, right) = draw.panels(8, 6, 1, 2, sharey=True, width_ratios=[1.25, 1])
     draw_ranges(left)
     draw_tenths(right, result)
     names = [f"{f.name}  {int(f.signed)}+{f.exponent_bits}+{f.fraction_bits}" for f in TABLE]
@@ -374,7 +351,6 @@ def ranges(result: Atlas) -> draw.Figure:
 
 
 def powers(low: int, high: int, step: int) -> tuple[list[int], list[str]]:
-    """Tick positions and labels at powers of two."""
     ticks = list(range(low, high + 1, step))
     return ticks, [f"$2^{{{t}}}$" for t in ticks]
 
@@ -446,7 +422,6 @@ def draw_ranges(ax: draw.Axes) -> None:
 
 
 def largest(fmt: Format) -> str:
-    """The largest value, short."""
     if fmt.max < 1e6:
         return f"{fmt.max:.6g}"
     digits, exponent = f"{fmt.max:.2e}".split("e+")
@@ -454,14 +429,13 @@ def largest(fmt: Format) -> str:
 
 
 def draw_tenths(ax: draw.Axes, result: Atlas) -> None:
-    """How far 0.1 moves in each format, and what it becomes."""
     end = -58
     for i, (name, error) in enumerate(zip(NAMES, result.tenth_error, strict=True)):
         style, at, value = draw.look_of_format(name), float(np.log2(abs(error))), float(result.tenth_value[i])
         ax.plot([end, at], [i, i], color=style.color, linewidth=1.2, alpha=0.7)
         ax.plot([at], [i], marker=style.marker, color=style.color, markersize=6)
         text = f"{value:.{20 if name == 'fp64' else 16}f}…" if name in ("fp64", "fp32") else f"{value:.12g}"
-        ax.annotate(text, (at, i), (8, 0), textcoords="offset points", va="center", fontsize=9)
+        draw.note(ax, text, (at, i), (8, 0), va="center")
     ax.set_xlim(end, 40)
     ax.set_xticks(*powers(-40, 0, 20))
     ax.set(xlabel="relative error of 0.1, and its value", title="0.1 in each: exact in none")
@@ -470,6 +444,6 @@ def draw_tenths(ax: draw.Axes, result: Atlas) -> None:
 EXPERIMENT = Experiment(
     title=say("The atlas of formats"),
     question=say("Which numbers does each format have, how far apart do they lie, and where do they end?"),
-    budget=3.0, full=Params(), quick=Params(sample=1 << 16, stride=31), result=atlas.Result, run=atlas.run, rows=rows,
-    claims=CLAIMS, figures=(density, ranges), cases=atlas.cases,
+    budget=2.0, full=Params(), quick=Params(sample=1 << 16, stride=31), result=atlas.Result, run=atlas.run, rows=rows,
+    claims=CLAIMS, figures=(sheet("density", (8, 4.4), (1, 2), draw_density, draw_spacing), ranges), cases=atlas.cases,
 )  # fmt: skip

@@ -55,15 +55,12 @@ class Atlas:
     tenth_error: Digested
 
     def of(self, kind: str, name: str) -> np.ndarray:
-        """An array of a format."""
         return np.asarray(getattr(self, f"{kind}_{name}"))
 
     def values(self, name: str) -> np.ndarray:
-        """Every code of a format as a float32."""
         return self.of("decoded", name).view(np.float32)
 
     def properties(self, name: str, *fields: str) -> list[float]:
-        """Properties of a format, named as in FINFO."""
         row = self.finfo[NAMES.index(name)]
         return [float(row[FINFO.index(field)]) for field in fields]
 
@@ -74,7 +71,6 @@ Result: type[Atlas] = make_dataclass("Result", [(name, "Digested") for name in _
 
 
 def run(params: Params, tick: Tick) -> Atlas:
-    """The atlas as arrays."""
     tick(0.0, "properties")
     codes, drawn = [exact.round_to(exact.of(TENTH), fmt)[0] for fmt in TABLE], sample(params.sample)
     tenths = [exact.decode(code, fmt).value for code, fmt in zip(codes, TABLE, strict=True)]
@@ -139,7 +135,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 def every_code(name: str) -> np.ndarray:
-    """All codes of a format, ascending."""
     return np.arange(1 << get(name).bits, dtype=np.uint32).astype(np.uint8 if get(name).bits <= 8 else np.uint16)
 
 
@@ -227,7 +222,6 @@ class MissingError(Exception):
 
 
 def imported(name: str) -> Any:
-    """A library, or :class:`MissingError`."""
     try:
         return importlib.import_module(name)
     except ImportError:

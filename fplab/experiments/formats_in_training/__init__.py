@@ -8,7 +8,7 @@ and ``by_hand`` is the digits' training without autograd.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -18,12 +18,11 @@ import numpy as np
 
 from ... import draw
 from ...hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
-from ...hardware.core_cases import SIDE, core_case
-from ...hardware.products import QUESTION, TF32, Product
-from ...hardware.software import codes, gpu_of, values
+from ...hardware.core_cases import SIDE, core_case, direct_case
+from ...hardware.products import ONE_CHAIN, QUESTION, TF32, Product
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, Text, joined, mark, say
-from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded
 from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
 from ..statistics import Compared, compared, superior
 from .by_hand import GPU, RECIPES, train
@@ -78,7 +77,6 @@ class Params:
     baseline_seeds: int = 16
 
     def task(self, name: str) -> Task:
-        """The task of a name, at its size."""
         from ...training import tasks
 
         if name == "digits":
@@ -95,8 +93,8 @@ class Params:
 
 
 QUICK = Params(
-    digits_width=64, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=30, digits_seeds=3,
-    characters_steps=0, characters_seeds=0, baseline_seeds=12,
+    digits_width=64, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=20, digits_seeds=3,
+    characters_steps=0, characters_seeds=0, baseline_seeds=8,
 )  # fmt: skip
 
 
@@ -121,7 +119,6 @@ class Runs:
     baseline: np.ndarray
 
     def compared(self, policy: str) -> Compared:
-        """A policy's top-1 against FP32's."""
         return compared(self.top1[POLICIES.index(policy)], self.top1[0], self.baseline)
 
 
@@ -140,12 +137,10 @@ class Result:
 
     @property
     def tasks(self) -> dict[str, Runs]:
-        """What was trained, by the task's name."""
         return {"digits": self.digits} | ({"characters": self.characters} if self.characters else {})
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Train everything."""
     names = ("digits", "characters") if params.characters_seeds else ("digits",)
     runs = {}
     for i, name in enumerate(names):
@@ -251,20 +246,16 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("digits, first seed: all steps of each policy, forward, backward, unscaling and update, are single "
                "casts, products and sums")  # fmt: skip
+@one_threaded
 def single_steps(result: Result) -> Outcome:
-    """The digits' run of the first seed under every policy but FP32: each loss, the last weights, and their top-1."""
-    from ...training.loop import one_thread
-
     params, runs, steps = result.params, result.digits, 0
     for policy in RECIPES:
         p, name = POLICIES.index(policy), say(NAMES[policy])
-        with one_thread():
-            found = train(policy, params.task("digits"), params.digits_steps, params.digits_lr, params.digits_momentum)
+        found = train(policy, params.task("digits"), params.digits_steps, params.digits_lr, params.digits_momentum)
         for what, got, want in (("losses", runs.losses[p, 0], found.losses), ("weights", runs.last[p], found.weights)):
             outcome = same_bits(got.view(np.uint32), want.view(np.uint32), "fp32")
             if outcome.status is not Status.PASS:
-                said = say("{policy}, {what}: {how}", policy=name, what=what, how=outcome.detail)
-                return failed(said)
+                return failed(say("{policy}, {what}: {how}", policy=name, what=what, how=outcome.detail))
         if runs.top1[p, 0] != found.top1:
             said = say("{policy}, top-1: {got} against {want}", policy=name, got=runs.top1[p, 0], want=found.top1)
             return failed(said)
@@ -286,23 +277,22 @@ def one_unit(result: Result) -> Outcome:
 
 
 @CLAIMS.library("FP32 is plain torch: an independent loop gives the bits of every loss")
+@one_threaded
 def plain_torch(result: Result) -> Outcome:
-    """The FP32 baseline of seed 0 against a loop in plain torch: its autograd, each operation of the update alone."""
     import torch
 
-    from ...training.loop import Momentum, one_thread
+    from ...training.loop import Momentum
 
     params = result.params
     task, losses = params.task("digits"), []
-    with one_thread():
-        model = task.model(0)
-        step = Momentum(model, params.digits_lr, params.digits_momentum).step
-        for inputs, labels in task.batches(0, params.digits_steps):
-            model.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-            loss.backward()
-            losses.append(loss.item())
-            step()
+    model = task.model(0)
+    step = Momentum(model, params.digits_lr, params.digits_momentum).step
+    for inputs, labels in task.batches(0, params.digits_steps):
+        model.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        losses.append(loss.item())
+        step()
     want = np.array(losses, np.float32)
     return same_bits(result.digits.losses[0, 0].view(np.uint32), want.view(np.uint32), "fp32")
 
@@ -329,18 +319,15 @@ def fp32_learns(result: Result) -> Outcome:
 
 @CLAIMS.measured("digits: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation")
 def digits_within(result: Result) -> Outcome:
-    """Whether the mixed policies are inside the band, by the equivalence test."""
     return within(result.digits)
 
 
 @CLAIMS.measured("characters: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation")
 def characters_within(result: Result) -> Outcome:
-    """The same of the transformer."""
     return within(result.characters) if result.characters else absent(UNTRAINED)
 
 
 def within(runs: Runs) -> Outcome:
-    """Whether the mixed policies are inside the band, by the equivalence test."""
     found = {policy: runs.compared(policy) for policy in MIXED}
     said = [say("{policy} {difference}", policy=say(NAMES[p]), difference=difference(c)) for p, c in found.items()]
     band = found["tf32"].band
@@ -351,7 +338,6 @@ def within(runs: Runs) -> Outcome:
 
 @CLAIMS.measured("characters: pure FP16 is outside, even with an eps that FP16 holds")
 def pure_fp16(result: Result) -> Outcome:
-    """The transformer in pure FP16 with an eps that FP16 holds, by the same test: outside the band, and worse."""
     if not result.characters:
         return absent(UNTRAINED)
     found = result.characters.compared("pure_fp16")
@@ -362,7 +348,6 @@ def pure_fp16(result: Result) -> Outcome:
 
 
 def difference(c: Compared) -> Text:
-    """A comparison in a few characters, in percentage points."""
     if np.isnan(c.mean):
         return say("stopped")
     said = say("{mean:+.2f} [{low:+.2f}, {high:+.2f}] {verdict}", verdict=say(c.verdict))
@@ -371,7 +356,6 @@ def difference(c: Compared) -> Text:
 
 @CLAIMS.proved("with Adam's own eps pure FP16 divides by zero in its first step")
 def eps(result: Result) -> Outcome:
-    """1e-8 rounds to 0 in FP16 and 1e-4 does not, by exact arithmetic; the runs stop accordingly."""
     from ... import exact
 
     zero = [exact.round_to(exact.of(Fraction(eps)), "fp16")[0] == 0 for eps in (ADAMS_EPS, LARGER_EPS)]
@@ -390,7 +374,6 @@ ROWS = 16
 PASSES = ("forward", "input gradient", "weight gradient")
 FORMATS = ("tf32", "fp16", "bf16")
 FP8 = {"forward": ("e4m3", "e4m3"), "input gradient": ("e5m2", "e4m3"), "weight gradient": ("e5m2", "e4m3")}
-FP8_FROM = (8, 9)  # compute capability
 
 
 def step_values() -> dict[str, np.ndarray]:
@@ -434,7 +417,6 @@ def _codes(array: np.ndarray, fmt: str) -> np.ndarray:
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """Every pass in every format, and the loss; the operands do not depend on the size of the experiment."""
     yield from (_half(which, fmt) for fmt in FORMATS for which in PASSES)
     yield from (_fp8(which) for which in PASSES)
     for fmt in ("fp16", "bf16"):
@@ -443,7 +425,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 def _half(which: str, fmt: str) -> Case:
-    """A pass in TF32, FP16 or BF16, accumulated in FP32."""
     k = factors(which)[0].shape[1]
     held = "fp32" if fmt == "tf32" else fmt
     product = Product("matmul", (held, held), held, (SIDE, SIDE, k), TF32 if fmt == "tf32" else {})
@@ -452,37 +433,13 @@ def _half(which: str, fmt: str) -> Case:
 
 def _fp8(which: str) -> Case:
     """A pass in FP8, to FP32, with fast accumulation."""
+    product = Product("scaled_mm", FP8[which], "fp32", fast=True)
 
     def inputs() -> Arrays:
         return dict(zip("ab", operands(which, FP8[which]), strict=True))
 
-    return Case(
-        f"{which} in {' * '.join(FP8[which]).upper()}", inputs, partial(_on_device, FP8[which]),
-        partial(_in_lab, FP8[which]), {"d": "fp32"}, open=QUESTION,
-        hypotheses={"one chain": partial(_in_lab, FP8[which])},
-    )  # fmt: skip
-
-
-def _on_device(formats: tuple[str, str], given: Arrays, device: str) -> Arrays:
-    """A B^T through torch's scaled product with scales of 1; a CPU has no such unit, the lab's model stands in."""
-    if device == "cpu":
-        return _in_lab(formats, given, {"kind": "cpu"})
-    import torch
-
-    if (has := torch.cuda.get_device_capability(device)) < FP8_FROM:
-        raise NotHereError(f"compute capability {has[0]}.{has[1]} has no FP8; 8.9 is the first.")
-    a, b = (tensor(given[name], fmt, device) for name, fmt in zip("ab", formats, strict=True))
-    one = torch.ones((), dtype=torch.float32, device=device)
-    scaled: Callable[..., Any] = torch._scaled_mm
-    return {"d": bits(scaled(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=True))}
-
-
-def _in_lab(formats: tuple[str, str], given: Arrays, meta: Meta) -> Arrays:
-    """The same with the bits of the record's GPU."""
-    from ...tensorcore import matmul
-
-    a, b = (values(given[name], fmt) for name, fmt in zip("ab", formats, strict=True))
-    return {"d": codes(np.ascontiguousarray(matmul(a, b.T, gpu=gpu_of(meta), inputs=formats)), "fp32")}
+    name = f"{which} in {' * '.join(FP8[which]).upper()}"
+    return direct_case(name, product, inputs, question=QUESTION, plans={"one chain": ONE_CHAIN})
 
 
 def logits_case(fmt: str) -> Arrays:
@@ -527,9 +484,7 @@ PURE = {"pure_fp16": 7, "pure_bf16": 3}
 
 
 def losses(result: Result) -> draw.Figure:
-    """For each task loss curves, and their distance from FP32's."""
-    figure = draw.new_figure(8, 1 + 3.6 * len(result.tasks))
-    axes = figure.subplots(len(result.tasks), 2, squeeze=False)
+    figure, axes = draw.panels(8, 1 + 3.6 * len(result.tasks), len(result.tasks), 2, squeeze=False)
     for (left, right), (task, runs) in zip(axes, result.tasks.items(), strict=True):
         draw_losses(left, runs, TITLES[task])
         draw_distances(right, runs)
@@ -538,7 +493,6 @@ def losses(result: Result) -> draw.Figure:
 
 
 def accuracies(result: Result) -> draw.Figure:
-    """Top-1 against FP32's, seed by seed, for each task."""
     figure = draw.new_figure(8, 0.5 + 3.6 * len(result.tasks))
     for ax, (task, runs) in zip(
         figure.subplots(len(result.tasks), squeeze=False)[:, 0], result.tasks.items(), strict=True
@@ -560,7 +514,6 @@ def smooth(curves: np.ndarray) -> np.ndarray:
 
 
 def draw_losses(ax: draw.Axes, runs: Runs, title: str) -> None:
-    """The mean loss over seeds, and between which losses FP32's seeds lie."""
     curves = smooth(runs.losses)
     start = runs.losses.shape[-1] - curves.shape[-1]
     steps = np.arange(start, start + curves.shape[-1]) + 1
@@ -575,6 +528,7 @@ def draw_losses(ax: draw.Axes, runs: Runs, title: str) -> None:
     ax.yaxis.set_minor_formatter("")
     ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4) if low.min() * 0.9 <= t <= high.max() * 1.1]
     ax.set_yticks(ticks, labels=[f"{t:g}" for t in ticks])
+    ax.locator_params(axis="x", integer=True)
     ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="training loss",
            title=f"{title}, {runs.top1.shape[1]} seeds")  # fmt: skip
     ax.text(0.97, 0.95, "grey: FP32, from its\nlowest to its highest seed", transform=ax.transAxes, ha="right",
@@ -582,7 +536,6 @@ def draw_losses(ax: draw.Axes, runs: Runs, title: str) -> None:
 
 
 def draw_distances(ax: draw.Axes, runs: Runs) -> None:
-    """How far each loss is from FP32's of the same seed and step."""
     found = runs.losses.astype(np.float64)
     for policy, curve in list(zip(POLICIES, found, strict=True))[1:]:
         apart = smooth(np.abs(curve - found[0])).mean(0)
@@ -596,6 +549,7 @@ def draw_distances(ax: draw.Axes, runs: Runs) -> None:
     ax.set(yscale="log", ylim=(None, 6 * spread.max()))
     ax.text(0.97, 0.95, "thick grey: between\ntwo seeds of FP32", transform=ax.transAxes, ha="right", va="top",
             fontsize=9, color=draw.current().muted)  # fmt: skip
+    ax.locator_params(axis="x", integer=True)
     ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="|loss − FP32's loss|",
            title="Distance from FP32, same seed")  # fmt: skip
 
@@ -620,8 +574,8 @@ def draw_differences(ax: draw.Axes, runs: Runs, title: str) -> None:
         ax.plot([100 * c.low, 100 * c.high], [row, row], color=style.color, linewidth=2)
         ax.plot([100 * c.mean], [row], marker=style.marker, markersize=7, color=style.color)
     for row, policy in enumerate(POLICIES[1:]):
-        ax.annotate(compared[policy].verdict, (1.0, row), (4, 0), xycoords=ax.get_yaxis_transform(), va="center",
-                    textcoords="offset points", fontsize=9, color=theme.muted)  # fmt: skip
+        draw.note(ax, compared[policy].verdict, (1.0, row), (4, 0), xycoords=ax.get_yaxis_transform(), va="center",
+                  color=theme.muted)  # fmt: skip
     ax.set_yticks(range(len(POLICIES) - 1), labels=[NAMES[p] for p in POLICIES[1:]])
     ax.set(ylim=(len(POLICIES) - 1.4, -0.6), xlim=(-1.1 * reach, 1.1 * reach))
     ax.grid(axis="y", visible=False)
@@ -631,9 +585,8 @@ def draw_differences(ax: draw.Axes, runs: Runs, title: str) -> None:
 
 EXPERIMENT = Experiment(
     title=say("Formats in training"),
-    question=say(
-        "Does a network learn as well in TF32, FP16, BF16 or FP8 as in FP32, and in which of them does it fail?"
-    ),
-    budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    question=say("Does a network learn as well in TF32, FP16, BF16 or FP8 as in FP32, and in which of them does it "
+                 "fail?"),
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(losses, accuracies), cases=cases,
 )  # fmt: skip

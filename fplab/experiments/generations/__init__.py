@@ -18,9 +18,10 @@ import numpy as np
 
 from ... import draw, numeric
 from ...errors import LabError
-from ...hardware.cases import Arrays, Case, Meta, NotHereError
-from ...hardware.software import codes, gpu_of, values
-from ...hardware.tensors import bits, flags_set, tensor
+from ...hardware.cases import Arrays, Case
+from ...hardware.core_cases import direct_case
+from ...hardware.products import ONE_CHAIN, REDUCED, Plan, Product
+from ...hardware.software import codes
 from ...reveal import SumTree, masks
 from ...words import CLAUSE, COMMA, joined, say
 from ..base import Claim, Claims, Columns, Digested, Experiment, Tick, in_columns
@@ -73,16 +74,13 @@ class Result:
         return getattr(self, f"{kind}_probes"), getattr(self, f"{kind}_exact")
 
     def products(self) -> dict[str, np.ndarray]:
-        """The real product of every NVIDIA GPU, and the exact one."""
         return dict(zip((*GPUS, "exact"), (*self.real, self.real_exact), strict=True))
 
     def of_amd(self) -> dict[str, np.ndarray]:
-        """The real product of H100 and of AMD's GPUs."""
         return dict(zip(amd.GPUS, self.amd_real, strict=True))
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every part, in the lab's models of the GPUs."""
     tick(0.0, "probes")
     probed = {}
     for kind, some, gpus in KINDS:
@@ -230,7 +228,6 @@ def follows(result: Result) -> Outcome:
 
 @CLAIMS.proved("elements of a real product on MI100, MI210 and MI300X follow from what is published of them")
 def amd_follows(result: Result) -> Outcome:
-    """An element of each by the definitions on fractions, and of the product with X negated."""
     x = result.operands.view(np.float16).astype(np.float64)
     for j, gpu in enumerate(amd.GPUS[1:], 1):
         row, column = ELEMENTS[j % 3]
@@ -244,7 +241,6 @@ def amd_follows(result: Result) -> Outcome:
 
 @CLAIMS.proved("MI300X rounds down: negating A and C does not negate D, as it does on H100, MI100 and MI210")
 def asymmetric(result: Result) -> Outcome:
-    """A probe and its negative, and how many elements of a real product are not the negatives of (-X) X^T."""
     zero, sign = np.uint32(0), np.uint32(0x80000000)
     one, other = (result.amd_probes[i] for i in (amd.DOWN, amd.UP))
     back = np.where(result.amd_negated << np.uint32(1) == zero, zero, result.amd_negated ^ sign)
@@ -257,7 +253,6 @@ def asymmetric(result: Result) -> Outcome:
 
 @CLAIMS.proved("MI210 takes subnormal operands and a subnormal C for zeros; H100, MI100 and MI300X keep them")
 def flushes(result: Result) -> Outcome:
-    """Probes of a subnormal FP16 operand and a subnormal FP32 C."""
     found = {gpu: [int(result.amd_probes[i, j]) for i in (amd.OPERAND, amd.C)] for j, gpu in enumerate(amd.GPUS)}
     kept = [amd.PROBES[i].exact for i in (amd.OPERAND, amd.C)]
     holds = all(bits == ([0, 0] if gpu == "MI210" else kept) for gpu, bits in found.items())
@@ -267,7 +262,6 @@ def flushes(result: Result) -> Outcome:
 
 @CLAIMS.proved("on V100 the sum of c and four products of 2^-24 falls as c rises to 1")
 def volta_falls(result: Result) -> Outcome:
-    """Four products of 2^-24 on V100: c = 1 gives 1, and the number before it gives more."""
     last = slice(probes.BELOW - 1, probes.BELOW + 1)
     before, at = result.sweep[probes.PRODUCTS.index((4, -24)), GPUS.index("V100"), last].tolist()
     holds = result.sweep_c[last].tolist() == [0x3F7FFFFF, 0x3F800000] and (before, at) == (0x3F800001, 0x3F800000)
@@ -276,7 +270,6 @@ def volta_falls(result: Result) -> Outcome:
 
 @CLAIMS.proved("every family falls: at products of 2^-24 (Volta), 2^-25 (Turing to Ada), 2^-26 (Hopper, Blackwell)")
 def each_falls_once(result: Result) -> Outcome:
-    """Each family falls, once, with products of its own size, and never with those of the other two."""
     for (count, exponent), found in zip(probes.PRODUCTS, probes.falls(result.sweep).tolist(), strict=True):
         if found != [int(probes.LENGTHS[probes.generation(gpu)] == count) for gpu in GPUS]:
             said = say("{count} products of 2^{exponent}: falls {falls}", count=count, exponent=exponent)
@@ -287,7 +280,6 @@ def each_falls_once(result: Result) -> Outcome:
 
 @CLAIMS.proved("their summation trees are chains of nodes of 5, 9 and 17")
 def trees_are_chains(result: Result) -> Outcome:
-    """What masked ones reveal, against chains of nodes of 5, 9 and 17."""
     texts = []
     for gpu, sizes in zip(GPUS, result.tree_sizes, strict=True):
         length = probes.LENGTHS[probes.generation(gpu)]
@@ -322,7 +314,6 @@ def half_hides_most(result: Result) -> Outcome:
 
 @CLAIMS.library("the exact product is what math.fsum gives")
 def exact_is_fsum(result: Result) -> Outcome:
-    """Python's own exact sum of the products, which float64 holds, rounded to float64 and then to float32."""
     x = result.operands.view(np.float16).astype(np.float64)
     places = list(itertools.product(range(64), range(64)))[::FSUM_STEP]
     got = np.array([math.fsum((x[i] * x[j]).tolist()) for i, j in places]).astype(np.float32).view(np.uint32)
@@ -340,7 +331,6 @@ def exact_is_fsum(result: Result) -> Outcome:
 
 BLOCK = 16  # the longest block of a GPU: c, products and the end each fill whole blocks everywhere
 TERMS = 64  # whose tree is revealed
-UNREDUCED = {"cuda.matmul.allow_fp16_reduced_precision_reduction": False}
 # 1 - 2**-24 as four products of FP16 that one block of any GPU adds exactly.
 JUST_BELOW_ONE = ((0.5, 1.0), (0.5, 1 - 2.0**-11), (2.0**-12, 1 - 2.0**-11), TINY[-24])
 ACCUMULATORS = {
@@ -349,14 +339,12 @@ ACCUMULATORS = {
     1 - 2.0**-24: JUST_BELOW_ONE,
     2.0**-20: ((2.0**-10, 2.0**-10),),
 }
-ORDERS = {
-    f"split-K {n}": {"split_k": n} for n in (2, 3, 4, 6, 7, 8, 12, 14, 16)
-}  # in which a library may take a long k
+# In which a library may take a long k.
+ORDERS: dict[str, Plan] = {f"split-K {n}": {"split_k": n} for n in (2, 3, 4, 6, 7, 8, 12, 14, 16)}
 ORDERS |= {f"{n} accumulators": {"accumulators": n} for n in (2, 4, 8)}
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The probes, the trees and two real products, in FP16 and where torch can in FP32."""
     correlations = partial(correlation_operands, params.images)
     inputs: tuple[tuple[str, Callable[[], Arrays], Callable[[], Arrays]], ...] = (
         ("probes", partial(probe_operands, True), partial(probe_operands, False)),
@@ -371,11 +359,13 @@ def cases(params: Params) -> Iterator[Case]:
 
 def product_case(name: str, out: str, inputs: Callable[[], Arrays], is_long: bool) -> Case:
     """A B^T as "fp16" or "fp32"; in which order a library takes a long k is asked."""
-    return Case(
-        f"{name}, to {out}", inputs, partial(on_device, out), partial(in_lab, out, {}), {"d": out},
-        open="In which order of k?" if is_long else "",
-        hypotheses={text: partial(in_lab, out, plan) for text, plan in ORDERS.items()} if is_long else {},
-    )  # fmt: skip
+    asked = ("In which order of k?", ORDERS) if is_long else ("", {})
+    return direct_case(f"{name}, to {out}", product_to(out), inputs, ONE_CHAIN, *asked)
+
+
+def product_to(out: str) -> Product:
+    """A B^T of half tensors, to "fp16" or "fp32"."""
+    return Product("matmul", ("fp16", "fp16"), out, flags={REDUCED.format("fp16"): False})
 
 
 def probe_rows(probe: Probe, take_away: bool) -> np.ndarray:
@@ -412,31 +402,6 @@ def similarity_operands() -> Arrays:
     return {"a": x, "b": x.copy()}
 
 
-def on_device(out: str, given: Arrays, device: str) -> Arrays:
-    """A B^T of half tensors as "fp16" or "fp32". A CPU has no such unit: the lab's model stands in for it."""
-    if device == "cpu":
-        return in_lab(out, {}, given, {"kind": "cpu"})
-    import torch
-
-    a, b = (tensor(given[name], "fp16", device) for name in "ab")
-    with flags_set(UNREDUCED):
-        if out == "fp16":
-            return {"d": bits(a @ b.t())}
-        try:
-            return {"d": bits(torch.mm(a, b.t(), out_dtype=torch.float32))}
-        except TypeError:
-            raise NotHereError(f"torch {torch.__version__} returns no FP32 from a product of half tensors.") from None
-
-
-def in_lab(out: str, plan: dict[str, Any], given: Arrays, meta: Meta) -> Arrays:
-    """The same with the bits of the record's GPU, in an order of k."""
-    from ...tensorcore import Plan, matmul
-
-    a, b = (values(given[name], "fp16") for name in "ab")
-    store = "fp16" if out == "fp16" else None
-    return {"d": codes(matmul(a, b.T, gpu=gpu_of(meta), store=store, plan=Plan(**plan)), out)}
-
-
 # --- figures ----------------------------------------------------------------------------------------------------
 SHOWN = {"V100": 1, "A100": 2, "H100": 0}  # a GPU of each family, and its look
 WHY = (
@@ -449,9 +414,7 @@ ULPS = (0, 1, 2, 4, 16, 64)  # edges of the classes of differences in the maps
 
 
 def probed(result: Result) -> draw.Figure:
-    """The probes' bits, in FP16 and in FP8."""
-    figure = draw.new_figure(8, 8)
-    above, below = figure.subplots(2, 1, height_ratios=[7.3, 3.3])
+    figure, (above, below) = draw.panels(8, 8, 2, 1, height_ratios=[7.3, 3.3])
     families = list(GENERATIONS.values())
     firsts = [GPUS.index(family[0]) for family in families]
     heads = ["\n".join((" ".join(family[:2]), " ".join(family[2:]))).strip() for family in families]
@@ -507,7 +470,6 @@ def falls(result: Result) -> draw.Figure:
 
 
 def draw_fall(ax: draw.Axes, result: Result, i: int) -> None:
-    """The sums of one size of products."""
     (count, exponent), theme, unit = probes.PRODUCTS[i], draw.current(), 2.0**-24
     x = (result.sweep_c.view(np.float32).astype(np.float64) - 1) / unit
     ax.plot(x, x + 4, color=theme.muted, linewidth=1, linestyle=(0, (1, 1.5)))
@@ -532,9 +494,7 @@ def draw_fall(ax: draw.Axes, result: Result, i: int) -> None:
 
 
 def trees(result: Result) -> draw.Figure:
-    """The summation tree of each family."""
-    figure = draw.new_figure(8, 8)
-    panels = figure.subplots(3, 1)
+    figure, panels = draw.panels(8, 8, 3, 1)
     for ax, (gpu, at), family in zip(panels, SHOWN.items(), GENERATIONS.values(), strict=True):
         tree = SumTree.from_sizes(result.tree_sizes[GPUS.index(gpu)])
         draw.sum_tree(ax, tree, style=draw.look(at), labels=18)
@@ -544,7 +504,6 @@ def trees(result: Result) -> draw.Figure:
 
 
 def products(result: Result) -> draw.Figure:
-    """How many elements of the real product differ, and by how much."""
     figure = draw.new_figure(8, 9.5)
     panels = figure.subplot_mosaic([["pairs", "pairs"], ["one", "other"]], height_ratios=[1.4, 1])
     draw_pairs(panels["pairs"], result)
@@ -555,7 +514,6 @@ def products(result: Result) -> draw.Figure:
 
 
 def draw_pairs(ax: draw.Axes, result: Result) -> None:
-    """How many elements differ: FP32 above the diagonal, stored as FP16 below it."""
     from matplotlib.patches import Rectangle
 
     theme, every = draw.current(), result.products()
@@ -581,7 +539,6 @@ def draw_pairs(ax: draw.Axes, result: Result) -> None:
 
 
 def beside_amd(result: Result) -> draw.Figure:
-    """AMD's probes, and by how much MI300X differs from H100 in the real product, and from its own negative."""
     from ...draw.style import new_figure
 
     figure = new_figure(8, 10)
@@ -597,7 +554,6 @@ def beside_amd(result: Result) -> draw.Figure:
 
 
 def draw_map(ax: draw.Axes, products: dict[str, np.ndarray], one: str, other: str) -> None:
-    """By how much every element differs between two GPUs."""
     from matplotlib.colors import ListedColormap
 
     x, y = products[one], products[other]
@@ -617,7 +573,6 @@ def shades() -> list[Any]:
 
 
 def legend() -> list[Any]:
-    """What the colours of the maps mean."""
     from matplotlib.patches import Patch
 
     edges = [str(u) if v == u + 1 else f"{u} to {v - 1}" for u, v in itertools.pairwise(ULPS)]
@@ -629,6 +584,6 @@ def legend() -> list[Any]:
 EXPERIMENT = Experiment(
     title=say("One product, eight GPUs"),
     question=say("Which bits of a product depend on the GPU that computed it, and why?"),
-    budget=4.0, full=Params(), quick=Params(images=768, terms=33), result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=2.0, full=Params(), quick=Params(images=768, terms=33), result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(probed, falls, trees, products, beside_amd), cases=cases,
 )  # fmt: skip

@@ -158,7 +158,6 @@ def rounded(value: Fraction) -> int:
 
 
 def results(probes: Sequence[Probe], gpus: Sequence[str]) -> np.ndarray:
-    """What the lab's models give: FP32 bits (probe, GPU)."""
     from ... import tensorcore
 
     a, b = (np.stack(side) for side in zip(*(p.factors for p in probes), strict=True))

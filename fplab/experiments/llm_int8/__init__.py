@@ -19,7 +19,7 @@ from ... import draw, integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, COMMA, joined, say
-from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded
 from ..outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
 from ..statistics import both, superior
 from . import planting
@@ -97,10 +97,8 @@ class Result:
     each_int4_errors: np.ndarray
 
 
+@one_threaded
 def run(params: Params, tick: Tick) -> Result:
-    """Train, plant, and measure."""
-    from ...training.loop import one_thread
-
     found: list[Arrays] = []
     for i, seed in enumerate(params.seeds):
 
@@ -108,8 +106,7 @@ def run(params: Params, tick: Tick) -> Result:
             tick((i + done) / len(params.seeds), text)
 
         model, tokens, targets = planting.trained(params, seed, lambda done, text: part(0.5 * done, text))
-        with one_thread():
-            found.append(planting.measure(params.ends if i else params, model, tokens, targets, part))
+        found.append(planting.measure(params.ends if i else params, model, tokens, targets, part))
     first, *others = found
     six = params.thresholds.index(LEAST_MAGNITUDE)
 
@@ -152,14 +149,12 @@ CLAIMS = Claims()
 
 @CLAIMS.proved("planted outliers change no bit of what the FP32 model computes")
 def unchanged(result: Result) -> Outcome:
-    """The planted models' logits against those of the model as it was trained."""
     said = say("every bit of the logits, {numbers} dimensions made {gain:g} times as large", gain=GAIN)
     return verdict(bool(result.unchanged.all()), said.fill(numbers=joined(map(str, result.params.dimensions), COMMA)))
 
 
 @CLAIMS.measured("the planted dimensions, and no others, are outlier features by the paper's criterion and of its size")
 def criterion(result: Result) -> Outcome:
-    """The paper's criterion for outlier features, and how large they are beside the other features, by network."""
     magnitude, want = np.abs(result.each_inputs), result.params.was_planted
     positions = (magnitude >= LEAST_MAGNITUDE).mean(axis=2)  # (networks, layers, width)
     layers = (positions > 0).mean(axis=1)
@@ -182,7 +177,6 @@ def criterion(result: Result) -> Outcome:
 
 @CLAIMS.library("INT32 sums are torch._int_mm's")
 def int32_sums(result: Result) -> Outcome:
-    """The codes of all activations and weights, multiplied by torch and by the lab."""
     import torch
 
     from ...nn.int8_layers import saturates_here
@@ -203,6 +197,7 @@ def int32_sums(result: Result) -> Outcome:
 
 
 @CLAIMS.proved("errors, losses and divergences are those of integer products called from outside the layers")
+@one_threaded
 def recounted(result: Result) -> Outcome:
     """Every error, loss and divergence of the first network by another route: its own layers call NumPy's products.
 
@@ -210,8 +205,6 @@ def recounted(result: Result) -> Outcome:
     """
     import torch
     from torch.nn.functional import linear as product_of
-
-    from ...training.loop import one_thread
 
     params, model = result.params, planting.untrained(result.params)
     with torch.no_grad():
@@ -240,15 +233,14 @@ def recounted(result: Result) -> Outcome:
               for k, threshold in enumerate(params.thresholds) for i, method in enumerate(DECOMPOSED)]  # fmt: skip
     again += [(("int4_errors", "int4_losses", "int4_divergences"), (g,), 0, grouped(group))
               for g, group in enumerate(params.groups)]  # fmt: skip
-    with one_thread():
-        for names, place, n, layers in again:
-            found = planting.counted(planting.planted(model, n), layers, *windows)
-            for name, want in zip(names, found, strict=False):  # by threshold there are no divergences
-                got = float(getattr(result, name)[place])
-                if not np.isclose(got, want, rtol=1e-9, atol=1e-13):
-                    wrong = say("{name} {place}: {got}, counted again {want}", name=name, place=list(place))
-                    return failed(wrong.fill(got=got, want=want))
-        base = planting.counted(model, lambda linear, x, bias: product_of(x, linear.weight, bias), *windows)[1]
+    for names, place, n, layers in again:
+        found = planting.counted(planting.planted(model, n), layers, *windows)
+        for name, want in zip(names, found, strict=False):  # by threshold there are no divergences
+            got = float(getattr(result, name)[place])
+            if not np.isclose(got, want, rtol=1e-9, atol=1e-13):
+                wrong = say("{name} {place}: {got}, counted again {want}", name=name, place=list(place))
+                return failed(wrong.fill(got=got, want=want))
+    base = planting.counted(model, lambda linear, x, bias: product_of(x, linear.weight, bias), *windows)[1]
     if not np.isclose(result.fp32_loss[0], base, rtol=1e-9, atol=0):
         return failed(say("the loss in FP32 is {got}, counted again {want}", got=result.fp32_loss[0], want=base))
     return passed(say("{n:,} errors, losses and divergences", n=sum(len(names) for names, *_ in again)))
@@ -266,9 +258,8 @@ def decomposition(result: Result) -> Outcome:
                "{llm_int8:.1f}×; least of the plain ones, octaves").fill(**growth)  # fmt: skip
     apart = np.isin(NAMES, DECOMPOSED)
     least, most = octaves[:, ~apart].min(axis=1), octaves[:, apart].max(axis=1)
-    zero = np.zeros(len(octaves))
-    return both(superior(least, zero, np.log2(3), said),
-                superior(zero, most, -np.log2(1.2), say("most of the decomposed ones, octaves below 0")))  # fmt: skip
+    return both(superior(least, 0.0, np.log2(3), said),
+                superior(0.0, most, -np.log2(1.2), say("most of the decomposed ones, octaves below 0")))  # fmt: skip
 
 
 @CLAIMS.measured("LLM.int8() predicts three times nearer to FP32 than vector-wise INT8")
@@ -297,10 +288,9 @@ def threshold_6(result: Result) -> Outcome:
         return failed(joined((said, say("recounted, {share:.1%}", share=1 - leaves.mean())), CLAUSE))
     falls = np.log2(errors[..., 1:].min(axis=2) / errors[..., 0]).min(axis=1)
     gains = np.log2(errors[..., -1] / errors[..., 1]).min(axis=1)
-    zero = np.zeros(len(gains))
     saved = joined((said, say("error saved at 6, octaves")), CLAUSE)
-    return both(superior(gains, zero, np.log2(3), saved),
-                superior(falls, zero, 0.0, say("saved once more at 0, octaves")))  # fmt: skip
+    return both(superior(gains, 0.0, np.log2(3), saved),
+                superior(falls, 0.0, 0.0, say("saved once more at 0, octaves")))  # fmt: skip
 
 
 @CLAIMS.measured("INT4 weights err less in small groups than in large ones")
@@ -314,7 +304,6 @@ def int4_groups(result: Result) -> Outcome:
 
 @CLAIMS.library("the paper's Table 1 is drawn as published")
 def table1(result: Result) -> Outcome:
-    """What is drawn against a second transcript of the paper's table, taken column by column."""
     again = np.array([line.split() for line in TRANSCRIPT], np.float64).T
     if not np.array_equal(result.published, again):
         return failed(say("a number of the table differs from the second transcript"))
@@ -341,7 +330,6 @@ def product_inputs() -> Arrays:
 
 
 def device_products(inputs: Arrays, device: str) -> Arrays:
-    """``torch._int_mm`` on the device, int32 as bits."""
     from ...nn.int8_layers import int_mm
 
     held = {name: tensor(codes, "int8", device) for name, codes in inputs.items()}
@@ -349,7 +337,6 @@ def device_products(inputs: Arrays, device: str) -> Arrays:
 
 
 def lab_products(inputs: Arrays, meta: Meta) -> Arrays:
-    """The exact sums."""
     held = {name: codes.view(np.int8) for name, codes in inputs.items()}
     return {f"c{i}": integers.int_matmul(held[f"a{i}"], held[f"b{i}"]).view(np.uint32) for i in range(len(SHAPES))}
 
@@ -392,7 +379,6 @@ def layer_inputs() -> Arrays:
 
 
 def device_layers(inputs: Arrays, device: str) -> Arrays:
-    """The layers of :mod:`fplab.nn` on the device, a method after another."""
     import torch
 
     from ...nn import Int8Linear
@@ -405,7 +391,6 @@ def device_layers(inputs: Arrays, device: str) -> Arrays:
 
 
 def lab_layers(inputs: Arrays, meta: Meta) -> Arrays:
-    """The definition of each method."""
     x, w = (inputs[name].view(np.float32) for name in ("x", "w"))
     return {name: integers.matmul(x, w, name).view(np.uint32) for name in METHODS}
 
@@ -436,7 +421,6 @@ DRAWN = {
 
 
 def outliers(result: Result) -> draw.Figure:
-    """Features, and the error of products and of predictions by number of outlier dimensions."""
     figure = draw.new_figure(8, 10)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
     above, below = parts
@@ -456,7 +440,6 @@ def outliers(result: Result) -> draw.Figure:
 
 
 def remedies(result: Result) -> draw.Figure:
-    """The threshold of LLM.int8(), the paper's table, and weights in INT4."""
     figure = draw.new_figure(8, 10)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
     above, below = parts
@@ -469,12 +452,10 @@ def remedies(result: Result) -> draw.Figure:
 
 
 def style(name: str) -> Look:
-    """The look of a method."""
     return draw.look(DRAWN[name][1])
 
 
 def draw_features(ax: draw.Axes, result: Result) -> None:
-    """The largest magnitude of each feature dimension, in each layer that reads a norm."""
     theme, params = draw.current(), result.params
     magnitude, every, was = np.abs(result.inputs), np.arange(params.width), params.was_planted
     largest, share = magnitude.max(axis=1), (magnitude[..., was] >= LEAST_MAGNITUDE).mean()
@@ -482,9 +463,9 @@ def draw_features(ax: draw.Axes, result: Result) -> None:
         offset = (layer - (len(largest) - 1) / 2) * 0.2
         ax.vlines(every + offset, 0.5, row, colors=[theme.series[int(x)] for x in was], linewidth=1.2)
     ax.axhline(LEAST_MAGNITUDE, color=theme.ink, linewidth=1.0, linestyle=(0, (4, 2)))
-    ax.annotate("threshold 6: from here a dimension goes to FP16", (params.width - 0.4, LEAST_MAGNITUDE), (0, 3),
-                textcoords="offset points", ha="right", va="bottom", fontsize=9,
-                bbox={"boxstyle": "round,pad=0.15", "fc": theme.background, "ec": "none"})  # fmt: skip
+    draw.note(ax, "threshold 6: from here a dimension goes to FP16", (params.width - 0.4, LEAST_MAGNITUDE), (0, 3),
+              ha="right", va="bottom",
+              bbox={"boxstyle": "round,pad=0.15", "fc": theme.background, "ec": "none"})  # fmt: skip
     ax.set_yscale("log", base=2)
     ax.set_ylim(0.5, 2 ** np.ceil(np.log2(largest.max()) + 0.3))
     ax.yaxis.set_major_formatter("{x:g}")
@@ -532,7 +513,6 @@ def draw_thresholds(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_table(ax: draw.Axes, table: np.ndarray) -> None:
-    """The paper's Table 1 (method, size): how much perplexity a method adds, by size of the model."""
     lines, x = dict(zip(TABLE1, table, strict=True)), np.arange(len(SIZES))
     draw_methods(ax, x, np.array([100 * (lines[name] / lines[BASELINE] - 1) for name in NAMES]))
     ax.set_yscale("symlog", linthresh=1)
@@ -544,12 +524,11 @@ def draw_table(ax: draw.Axes, table: np.ndarray) -> None:
 
 
 def draw_int4(ax: draw.Axes, result: Result) -> None:
-    """Weights in INT4: the error of products, against the bits that a weight takes with its share of a scale."""
     theme, groups, errors = draw.current(), result.params.groups, 100 * result.int4_errors
     width = 4 + 16 / np.array(groups)
     ax.plot(width, errors, color=theme.ink, marker="o", markerfacecolor=theme.background, clip_on=False)
     for x, y, group in zip(width, errors, groups, strict=True):
-        ax.annotate(f"{group}", (x, y), (0, 7), textcoords="offset points", fontsize=9, ha="center")
+        draw.note(ax, f"{group}", (x, y), (0, 7), ha="center")
     eight, vectorwise = 100 * float(result.errors[AT["vectorwise"], 0]), style("vectorwise")
     ax.axhline(eight, **vectorwise.line, linewidth=1.2)
     ax.text(1, eight, "vector-wise INT8, no outliers", transform=ax.get_yaxis_transform(), ha="right", va="bottom",
@@ -562,6 +541,6 @@ def draw_int4(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("LLM.int8() and outlier features"),
     question=say("What do a few large features do to an INT8 product, and which method stands them?"),
-    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(outliers, remedies), cases=cases,
 )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import integers
 from ...hardware.cases import Arrays
-from ..base import Tick
+from ..base import Tick, one_threaded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -119,7 +119,6 @@ def readers(model: nn.Module, tokens: Tensor) -> list[Reading]:
 
 
 def task_of(params: Params) -> Task:
-    """Characters, and the transformer that learns them."""
     from ...training import tasks
 
     return tasks.characters(width=params.width, layers=params.layers, heads=params.heads, context=params.context,
@@ -131,22 +130,20 @@ def untrained(params: Params, seed: int = 0) -> nn.Module:
     return task_of(params).model(seed)
 
 
+@one_threaded
 def trained(params: Params, seed: int, tick: Callable[[float, str], None]) -> tuple[nn.Module, Tensor, Tensor]:
     """The transformer after its training, and held-out windows with the characters that follow, int64 (windows, t)."""
     import torch
 
-    from ...training.loop import one_thread
-
     task, model = task_of(params), untrained(params, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=params.lr, weight_decay=0.01)
-    with one_thread():
-        for step, batch in enumerate(task.batches(seed, params.steps)):
-            optimizer.param_groups[0]["lr"] = params.lr * min(1.0, (step + 1) / 20)
-            loss = task.loss(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            tick(step / params.steps, f"training, seed {seed}, step {step}")
+    for step, batch in enumerate(task.batches(seed, params.steps)):
+        optimizer.param_groups[0]["lr"] = params.lr * min(1.0, (step + 1) / 20)
+        loss = task.loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        tick(step / params.steps, f"training, seed {seed}, step {step}")
     held_out = [torch.cat(parts)[: params.windows] for parts in zip(*task.held_out(), strict=True)]
     return model.eval(), held_out[0], held_out[1]
 

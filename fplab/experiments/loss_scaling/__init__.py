@@ -10,6 +10,7 @@ decoder's weights grow until enough of the gradient survives, and the unscaled r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ... import draw, numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
-from ..base import Claims, Columns, Experiment, in_columns
+from ..base import Claims, Columns, Experiment, in_columns, one_threaded, sheet
 from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from ..statistics import equivalent, superior
 from .data import JOBS, KEPT, QUICK, SCALE, Params, Result, Task, run, step_by_hand
@@ -41,9 +42,9 @@ CLAIMS = Claims()
 @CLAIMS.proved(
     "In the first, a middle and the last step passes, unscaling, Adam and zeros by layer are of single casts and sums"
 )
+@one_threaded
 def steps(result: Result) -> Outcome:
     """The kept steps of every run of the first seed, and the shares of zeros by layer that are drawn of them."""
-    from ...training.loop import one_thread
     from ...training.tasks import epochs
 
     params, done, count = result.params, 0, len(result.params.exponents)
@@ -58,8 +59,7 @@ def steps(result: Result) -> Outcome:
                 )
                 taken = step + 1 - int(task.skipped[r, :step].sum())
                 gpu = params.gpu if scale else None
-                with one_thread():
-                    after, zeros = step_by_hand(job, kept, order[step], taken, scale, gpu, params.lr[which])
+                after, zeros = step_by_hand(job, kept, order[step], taken, scale, gpu, params.lr[which])
                 there = say("{task}, {way}, step {step}: {found}", task=name, way=way, step=step)
                 outcome = same_bits(kept["new weights"].view(np.uint32), after.view(np.uint32), "fp32")
                 if outcome.status is not Status.PASS:
@@ -91,7 +91,7 @@ def unscaled_fails(result: Result) -> Outcome:
     )  # fmt: skip
     if not (unscaled < fp32).all():
         return failed(detail)
-    return superior(zeros[:, 0], np.zeros(len(zeros)), 0.5, detail)
+    return superior(zeros[:, 0], 0.0, 0.5, detail)
 
 
 @CLAIMS.measured("With the scale 2^16 it ends where FP32 does, to 0.05 of the variance")
@@ -110,7 +110,6 @@ def scaled_learns(result: Result) -> Outcome:
 
 @CLAIMS.measured("The classifier needs no scale, like most networks of the paper")
 def classifier_needs_none(result: Result) -> Outcome:
-    """The classifier: no scale needed, as the paper found for ILSVRC; to 3 points of the test digits."""
     unscaled, _, fp32 = result.classifier.by_seed.T
     said = say("accuracy: unscaled {unscaled:.1%}, FP32 {fp32:.1%}", unscaled=unscaled.mean(), fp32=fp32.mean())
     return equivalent(unscaled, fp32, 0.03, said)
@@ -127,7 +126,6 @@ def encoder_first(result: Result) -> Outcome:
 
 @CLAIMS.proved("At 2^24 every step of both tasks overflows and changes no weight")
 def largest_scale(result: Result) -> Outcome:
-    """At the largest scale every step overflows, and no weight changes: those of the last kept step are the first's."""
     exponents, texts = result.params.exponents, []
     for name, task in result.tasks.items():
         static = task.skipped[: len(exponents)]
@@ -143,7 +141,6 @@ def largest_scale(result: Result) -> Outcome:
 
 @CLAIMS.library("On the first step zeros are what is at most 2^-25, infinities what is at least 65520")
 def first_step(result: Result) -> Outcome:
-    """Both edges on the first step: what is stored of each output's gradient, at every scale, from the FP32 values."""
     done = 0
     for name, task in result.tasks.items():
         for exponent, stored in zip(result.params.exponents, task.first, strict=True):
@@ -163,7 +160,6 @@ def first_step(result: Result) -> Outcome:
 
 @CLAIMS.library("The dynamic scale grows, overflows, skips and halves exactly as torch's GradScaler")
 def machine(result: Result) -> Outcome:
-    """The dynamic scale's trace is what torch's kernel makes of the same overflows."""
     import torch
 
     texts = []
@@ -220,7 +216,6 @@ def device_machine(inputs: Arrays, device: str) -> Arrays:
 
 
 def lab_machine(inputs: Arrays, meta: Meta) -> Arrays:
-    """The same by the lab's state machine."""
     from ...training.scalers import Machine, Tracked
 
     found = []
@@ -251,7 +246,6 @@ def device_unscale(inputs: Arrays, device: str) -> Arrays:
 
 
 def lab_unscale(inputs: Arrays, meta: Meta) -> Arrays:
-    """The same by the lab's arithmetic."""
     from ...training.scalers import unscaled
 
     rows = inputs["gradients"].view(np.float32)
@@ -263,7 +257,6 @@ def lab_unscale(inputs: Arrays, meta: Meta) -> Arrays:
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """How the scale moves, and how gradients are unscaled and looked at."""
     yield Case("update_scale", machine_inputs, device_machine, lab_machine, {"scale": "fp32", "good": "bits32"})
     yield Case("unscale", unscale_inputs, device_unscale, lab_unscale, {"gradients": "fp32", "found": "bits8"})
 
@@ -275,31 +268,17 @@ ZERO, SKIPPED = 1, 5  # series, as the fates "zero" and "overflow" are drawn els
 
 
 def scores(result: Result) -> draw.Figure:
-    """What is learned at each scale, and what underflows and overflows."""
     figure, gpu = draw.new_figure(8, 8.5), result.params.gpu
     products = f"{gpu} products, emulated" if gpu else "products accumulated in FP32"
-    figure.suptitle(f"Digits; weights, activations and gradients stored in FP16, {products},\n"
-                    "FP32 master weights, Adam; mean losses as they are", x=0.01, ha="left", fontsize=10,
-                    color=draw.current().muted)  # fmt: skip
+    draw.caption(figure, f"Digits; weights, activations and gradients stored in FP16, {products},\n"
+                         "FP32 master weights, Adam; mean losses as they are")  # fmt: skip
     panels = figure.subplots(2, 1)
     for ax, (name, task) in zip(panels, result.tasks.items(), strict=True):
         draw_score(ax, result.params, name, task)
     return figure
 
 
-def training(result: Result) -> draw.Figure:
-    """Why the autoencoder needs a scale, and how the dynamic one moves."""
-    figure = draw.new_figure(8, 8)
-    panels = figure.subplots(2, 2)
-    draw_curves(panels[0, 0], result)
-    draw_layers(panels[0, 1], result)
-    for ax, (name, task) in zip(panels[1], result.tasks.items(), strict=True):
-        draw_trace(ax, name, task)
-    return figure
-
-
 def draw_score(ax: draw.Axes, params: Params, name: str, task: Task) -> None:
-    """The score against the static scale (below 0 as 0), over the shares that underflow and that overflow."""
     x, theme, width = np.array(params.exponents), draw.current(), 0.8 * params.every
     right = ax.twinx()
     zeros, skipped = 100 * task.zeros.mean(axis=1), 100 * task.skipped[: len(x)].mean(axis=1)
@@ -324,7 +303,6 @@ def draw_score(ax: draw.Axes, params: Params, name: str, task: Task) -> None:
 
 
 def draw_curves(ax: draw.Axes, result: Result) -> None:
-    """The autoencoder's training loss."""
     losses, last = result.autoencoder.losses, len(result.params.exponents) - 1
     for name, i, series in (("$2^0$", 0, ZERO), ("$2^{24}$", last, SKIPPED), ("dynamic", -2, 2)):
         ax.plot(*draw.smoothed(losses[i]), **draw.look(series).line, linewidth=1.6, label=f"scale {name}")
@@ -335,7 +313,6 @@ def draw_curves(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_layers(ax: draw.Axes, result: Result) -> None:
-    """The share of zeros in each layer's gradients, at the smallest scales."""
     params, muted = result.params, draw.current().muted
     x, middle = np.arange(1, params.layers + 1), params.layers / 2 + 0.5
     shown = [i for i, e in enumerate(params.exponents) if e in (0, 2, 4, 6, 8)]
@@ -353,8 +330,8 @@ def draw_layers(ax: draw.Axes, result: Result) -> None:
     ax.legend(loc="center right")
 
 
-def draw_trace(ax: draw.Axes, name: str, task: Task) -> None:
-    """The dynamic scale of every step, and the steps it skipped."""
+def draw_trace(ax: draw.Axes, result: Result, name: str) -> None:
+    task = result.tasks[name]
     scales, at = np.log2(task.trace), np.flatnonzero(task.overflows)
     ax.step(np.arange(len(scales)), scales, where="post", color=draw.look(2).color, linewidth=1.6)
     ax.plot(at, scales[at], linestyle="none", marker="X", markersize=8, color=draw.current().series[SKIPPED],
@@ -370,6 +347,7 @@ def draw_trace(ax: draw.Axes, name: str, task: Task) -> None:
 EXPERIMENT = Experiment(
     title=say("Loss scaling"),
     question=say("At which loss scales does FP16 training work, and how does a dynamic scale find them?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(scores, training), cases=cases,
+    budget=7.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    figures=(scores, sheet("training", (8, 8), (2, 2), draw_curves, draw_layers,
+                           *(partial(draw_trace, name=name) for name in ("autoencoder", "classifier")))), cases=cases,
 )  # fmt: skip

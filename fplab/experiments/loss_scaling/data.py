@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..base import Tick
+from ..base import Tick, one_threaded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,12 +47,10 @@ class Params:
 
     @property
     def exponents(self) -> tuple[int, ...]:
-        """The static scales' base-2 logarithms."""
         return tuple(range(0, 25, self.every))
 
     @property
     def layers(self) -> int:
-        """How many layers the autoencoder has."""
         return 2 * len(self.encoder) - 2
 
 
@@ -88,27 +86,21 @@ class Task:
 
     @property
     def overflows(self) -> np.ndarray:
-        """The steps that the dynamic scale skipped: bool (step,)."""
         return np.asarray(self.skipped[-2])
 
 
 @dataclass(frozen=True)
 class Result:
-    """The runs of both tasks."""
-
     params: Params
     autoencoder: Task
     classifier: Task
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """By name."""
         return {"autoencoder": self.autoencoder, "classifier": self.classifier}
 
 
 class Job(NamedTuple):
-    """A task: the network's sizes, its batches' inputs and targets, the natural loss, and the score of a network."""
-
     sizes: tuple[int, ...]
     inputs: Tensor
     targets: Tensor
@@ -174,41 +166,40 @@ class Trained(NamedTuple):
     kept: np.ndarray
 
 
+@one_threaded
 def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: int = 0) -> Trained:
     """Train one network with a loss scaler, on one thread; Adam on the FP32 master weights."""
     from ... import nn as lab
     from ...training.chain import Chain
-    from ...training.loop import one_thread
     from ...training.optimizers import Adam
     from ...training.tasks import epochs
 
     steps, depth = params.steps[which], len(job.sizes) - 1
     losses, scales, skipped = np.zeros(steps, np.float32), np.zeros(steps), np.zeros(steps, bool)
     zeros, first, rows = [], np.empty(0), []
-    with one_thread():
-        model = Chain(job.sizes, seed, half)
-        optimizer = Adam(model.parameters(), params.lr[which])
-        for step, index in enumerate(epochs(len(job.inputs), params.batch[which], seed, steps)):
-            model.kept = {} if half and step % params.count == 0 else None
-            products = lab.emulate(params.gpu, "fp16") if half and params.gpu else nullcontext()
-            optimizer.zero_grad()
-            with products:
-                loss = job.loss(model(job.inputs[index]), job.targets[index])
-                scaler.scale(loss).backward()
-            losses[step], scales[step] = loss.item(), scaler.get_scale()
-            scaler.unscale_(optimizer)
-            skipped[step] = scaler.found_inf(optimizer)
-            before = held(model, optimizer) if step in params.kept(which) else []
-            scaler.step(optimizer)
-            scaler.update()
-            if before:
-                rows.append(np.stack([*before, held(model, optimizer)[0]]))
-            if model.kept:
-                kept = [model.kept[f"layer {i + 1}"] for i in range(depth)]
-                zeros.append([float((g == 0).double().mean()) for g in kept])
-                first = first if first.size else kept[-1].numpy().copy()
-        model.kept = None
-        score = job.score(model)
+    model = Chain(job.sizes, seed, half)
+    optimizer = Adam(model.parameters(), params.lr[which])
+    for step, index in enumerate(epochs(len(job.inputs), params.batch[which], seed, steps)):
+        model.kept = {} if half and step % params.count == 0 else None
+        products = lab.emulate(params.gpu, "fp16") if half and params.gpu else nullcontext()
+        optimizer.zero_grad()
+        with products:
+            loss = job.loss(model(job.inputs[index]), job.targets[index])
+            scaler.scale(loss).backward()
+        losses[step], scales[step] = loss.item(), scaler.get_scale()
+        scaler.unscale_(optimizer)
+        skipped[step] = scaler.found_inf(optimizer)
+        before = held(model, optimizer) if step in params.kept(which) else []
+        scaler.step(optimizer)
+        scaler.update()
+        if before:
+            rows.append(np.stack([*before, held(model, optimizer)[0]]))
+        if model.kept:
+            kept = [model.kept[f"layer {i + 1}"] for i in range(depth)]
+            zeros.append([float((g == 0).double().mean()) for g in kept])
+            first = first if first.size else kept[-1].numpy().copy()
+    model.kept = None
+    score = job.score(model)
     shares = np.array(zeros).reshape(-1, depth)
     return Trained(losses, score, shares, scales, skipped, first, np.stack(rows))
 
@@ -221,7 +212,6 @@ def held(model: Any, optimizer: Any) -> list[np.ndarray]:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every static scale, the dynamic one, and FP32, for both tasks."""
     return Result(params, *(run_task(params, which, tick) for which in range(len(JOBS))))
 
 
@@ -258,16 +248,16 @@ def run_task(params: Params, which: int, tick: Tick) -> Task:
     )  # fmt: skip
 
 
+@one_threaded
 def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:
     """The gradient of the first batch's natural loss with respect to the outputs, before it is stored: float32."""
     from ... import nn as lab
     from ...training.chain import Chain
-    from ...training.loop import one_thread
     from ...training.tasks import epochs
 
     index = next(epochs(len(job.inputs), params.batch[which], 0, 1))
     products = lab.emulate(params.gpu, "fp16") if params.gpu else nullcontext()
-    with one_thread(), products:
+    with products:
         outputs = Chain(job.sizes)(job.inputs[index]).detach().requires_grad_()
         job.loss(outputs, job.targets[index]).backward()
     assert outputs.grad is not None

@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import formats, numeric
 from ...hardware.cases import Arrays, philox_bits
-from ..base import Digested, Tick
+from ..base import Digested, Tick, one_threaded
 
 if TYPE_CHECKING:
     import torch
@@ -171,41 +171,40 @@ def whole() -> tuple[Any, Any]:
     return images.flatten(1), labels
 
 
+@one_threaded
 def one_run(params: Params, variant: Variant, rate: float, seed: int) -> Trained:
     """Train the network once, on one thread."""
     import torch
 
-    from ...training.loop import one_thread
     from ...training.optimizers import SGD
     from ...training.tasks import DIGITS_MLP, Batch, digits_mlp, epochs
 
-    with one_thread():
-        model = digits_mlp(seed, params.width)
-        parts = list(model.parameters())
-        all_parts = in_one(parts)
-        parameters = parts if variant.update == "stochastic" else [all_parts]  # a word goes by its parameter's place
-        optimizer = SGD(parameters, rate, params.momentum, weights=variant.weights, update=variant.update, seed=seed)
-        begun = [optimizer.state[p]["master"] if variant.update == "master" else p.detach() for p in parameters]
-        start = [x.numpy().astype(np.float64) for x in begun]
-        optimizer.observer = ledger = Ledger(parameters, params.every)
-        steps, keep = params.steps(rate), params.kept(rate)
-        losses = np.zeros(steps, np.float32)
-        images, labels = whole()
-        kept = []
-        for step, index in enumerate(epochs(len(labels), params.batch, seed, steps)):
-            model.zero_grad()
-            loss = DIGITS_MLP.loss(model, Batch(images[index], labels[index]))
-            loss.backward()
-            all_parts.grad = torch.cat([p.grad.ravel() for p in parts if p.grad is not None])
-            before = held(optimizer, parameters) if step in keep else []
-            optimizer.step()
-            if step in keep:
-                kept.append(np.stack([*before, all_parts.grad.numpy(), *held(optimizer, parameters)]))
-            losses[step] = loss.item()
-        drift = drifts(variant, parameters, start, ledger, optimizer)
-        pairs = np.hstack(ledger.pairs)
-        layers = [w.numel() + b.numel() for w, b in zip(parts[::2], parts[1::2], strict=True)]
-        return Trained(losses, DIGITS_MLP.evaluate(model), *counted(pairs, layers), drift, pairs, np.stack(kept))
+    model = digits_mlp(seed, params.width)
+    parts = list(model.parameters())
+    all_parts = in_one(parts)
+    parameters = parts if variant.update == "stochastic" else [all_parts]  # a word goes by its parameter's place
+    optimizer = SGD(parameters, rate, params.momentum, weights=variant.weights, update=variant.update, seed=seed)
+    begun = [optimizer.state[p]["master"] if variant.update == "master" else p.detach() for p in parameters]
+    start = [x.numpy().astype(np.float64) for x in begun]
+    optimizer.observer = ledger = Ledger(parameters, params.every)
+    steps, keep = params.steps(rate), params.kept(rate)
+    losses = np.zeros(steps, np.float32)
+    images, labels = whole()
+    kept = []
+    for step, index in enumerate(epochs(len(labels), params.batch, seed, steps)):
+        model.zero_grad()
+        loss = DIGITS_MLP.loss(model, Batch(images[index], labels[index]))
+        loss.backward()
+        all_parts.grad = torch.cat([p.grad.ravel() for p in parts if p.grad is not None])
+        before = held(optimizer, parameters) if step in keep else []
+        optimizer.step()
+        if step in keep:
+            kept.append(np.stack([*before, all_parts.grad.numpy(), *held(optimizer, parameters)]))
+        losses[step] = loss.item()
+    drift = drifts(variant, parameters, start, ledger, optimizer)
+    pairs = np.hstack(ledger.pairs)
+    layers = [w.numel() + b.numel() for w, b in zip(parts[::2], parts[1::2], strict=True)]
+    return Trained(losses, DIGITS_MLP.evaluate(model), *counted(pairs, layers), drift, pairs, np.stack(kept))
 
 
 def held(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
@@ -239,7 +238,6 @@ def drifts(
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Every variant at every learning rate and seed."""
     shape = (len(VARIANTS), len(params.rates), params.seeds)
     final, along, top1, lost = (np.zeros(shape) for _ in range(4))
     drift, first = np.zeros((*shape, 2)), []

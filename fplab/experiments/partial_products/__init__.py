@@ -117,8 +117,6 @@ class Products(Compared):
 
 @dataclass(frozen=True)
 class Result:
-    """``kinds``: the products of each kind of operands."""
-
     params: Params
     kinds: Mapping[str, Products]
 
@@ -224,7 +222,6 @@ CLAIMS = Claims()
 
 @CLAIMS.library("numpy's float16 and float32 give the same sums one by one")
 def libraries(result: Result) -> Outcome:
-    """numpy's multiplications and additions, one after the other; and the running sums that are drawn end in them."""
     compared = 0
     for (kind, one), fmt in itertools.product(result.kinds.items(), FORMATS):
         dtype = {"fp16": np.float16, "fp32": np.float32}[fmt]
@@ -247,7 +244,6 @@ def libraries(result: Result) -> Outcome:
 
 @CLAIMS.proved("No error is above its bound, by block or one by one, and each way uses a sixteenth of it")
 def bounds_hold(result: Result) -> Outcome:
-    """In integers; how much of it is used at most."""
     return long_products.within_bounds(result.kinds, NAMES)
 
 
@@ -267,7 +263,6 @@ def beforehand(result: Result) -> Outcome:
 
 @CLAIMS.proved("These bounds are sharp: worst cases reach 99% of them")
 def sharp(result: Result) -> Outcome:
-    """The worst case of each GPU, by both bounds."""
     one, found = result.kinds["swamped"], {}
     for row, gpu in enumerate(TARGETS):
         i, at = index("fp32", gpu), (row, slice(None), slice(-1, None))
@@ -291,7 +286,7 @@ def published(result: Result) -> Outcome:
     return verdict(crossed == {"V100": True, "A100": True, "H100": False}, said)
 
 
-@CLAIMS.measured("All-positive sums drift down by half the bound, more than FP32 one by one errs")
+@CLAIMS.measured("Random positive sums drift down by half the bound, more than FP32 one by one errs")
 def drift(result: Result) -> Outcome:
     """On positive operands: every FP32 result falls short, by about half the bound, further than one by one.
 
@@ -361,7 +356,6 @@ def stored_once(result: Result) -> Outcome:
 
 @CLAIMS.library("What FP16 stores as zero or adds without effect, numpy does: zero is what is at most 2^-25")
 def lost_products(result: Result) -> Outcome:
-    """Fates of the partial products, counted again by numpy's own products and sums, one by one."""
     texts = []
     for kind, one in result.kinds.items():
         x, y = values(one.a), values(one.b)
@@ -432,9 +426,7 @@ TITLES = {"random": "Random signs", "positive": "All positive", "ill-conditioned
 
 
 def stalls(result: Result) -> draw.Figure:
-    """Running sums that stall, what became of their products, and how sums in FP32 drift."""
-    figure = draw.new_figure(8, 7.6)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.6, 2, 2)
     draw_running(panels[0, 0], result.kinds["positive"])
     draw_drift(panels[0, 1], result.kinds["positive"])
     for ax, kind in zip(panels[1], TRACED, strict=True):
@@ -444,9 +436,7 @@ def stalls(result: Result) -> draw.Figure:
 
 
 def made_up(result: Result) -> draw.Figure:
-    """Errors of every accumulator with their bounds, on operands made up for it."""
-    figure = draw.new_figure(8, 7.8)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.8, 2, 2)
     for ax, kind in zip(panels.flat[:3], SYNTHETIC, strict=False):
         draw_errors(ax, kind, result.kinds[kind])
     draw_crossing(panels[1, 1], result.kinds["swamped"])
@@ -455,9 +445,7 @@ def made_up(result: Result) -> draw.Figure:
 
 
 def real(result: Result) -> draw.Figure:
-    """Errors of every accumulator with their bounds, on a network's operands, and how tight a bound is by kind."""
-    figure = draw.new_figure(8, 7.8)
-    panels: Any = figure.subplots(2, 2)
+    figure, panels = draw.panels(8, 7.8, 2, 2)
     for ax, kind in zip(panels.flat[:3], REAL, strict=True):
         draw_errors(ax, kind, result.kinds[kind])
     draw_tightness(panels[1, 1], result)
@@ -476,7 +464,6 @@ def style(i: int) -> dict[str, Any]:
 
 
 def draw_running(ax: draw.Axes, one: Products) -> None:
-    """The running sums of one all-positive product."""
     k, exact, *sums = one.trace
     ax.plot(k, exact, color=draw.current().muted, linewidth=4, alpha=0.5)
     ends = [(float(exact[-1]), "exact, FP32", draw.current().muted)]
@@ -501,14 +488,12 @@ def draw_drift(ax: draw.Axes, one: Products) -> None:
         ax.plot(one.lengths, mean, **draw.look(j).marked)
         ends.append((float(mean[-1]), gpu or "one by one", draw.look(j).color))
     ax.axhline(2.0**-11, color=draw.current().muted, linewidth=1, linestyle=DOTS)
-    ax.annotate("half a unit of FP16", (20, 2.0**-11), (0, 4), textcoords="offset points",
-                color=draw.current().muted, fontsize=9)  # fmt: skip
+    draw.note(ax, "half a unit of FP16", (20, 2.0**-11), (0, 4), color=draw.current().muted)
     ax.set(ylabel="mean relative error", title="FP32 sums drift: truncation")
     draw.label_ends(ax, ends)
 
 
 def draw_fates(ax: draw.Axes, kind: str, one: Products) -> None:
-    """What becomes of the non-zero products, one by one in FP16, by place in the sum."""
     counts = one.fates[0][:, 1:].astype(np.float64)
     share = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     theme = draw.current()
@@ -551,7 +536,6 @@ def draw_errors(ax: draw.Axes, kind: str, one: Products) -> None:
 
 
 def draw_tightness(ax: draw.Axes, result: Result) -> None:
-    """How much of its bound by block H100's FP32 uses, by kind."""
     along_k(ax, result.kinds["random"].lengths, 0.02, 1.5)
     ends = []
     for j, (kind, one) in enumerate(result.kinds.items()):
@@ -565,7 +549,6 @@ def draw_tightness(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_crossing(ax: draw.Axes, one: Products) -> None:
-    """The worst case of each GPU against the published bound and the sharp one."""
     along_k(ax, one.lengths)
     ends = [(1.0, "K 2⁻²⁴", draw.current().ink)]
     for row, gpu in enumerate(TARGETS):
@@ -581,7 +564,6 @@ def draw_crossing(ax: draw.Axes, one: Products) -> None:
 
 
 def legend(bound: bool = True) -> list[Any]:
-    """Who adds, in which format, and the bounds."""
     from matplotlib.lines import Line2D
 
     ink, found = draw.current().ink, []
@@ -597,9 +579,8 @@ def legend(bound: bool = True) -> list[Any]:
 
 EXPERIMENT = Experiment(
     title=say("Partial products"),
-    question=say(
-        "What is lost when partial products are kept in FP16, and what does each GPU's FP32 accumulation keep?"
-    ),
-    budget=6.0, full=Params(), quick=Params(rows=4, log2_last=14, points=256), result=Result, run=run, rows=rows,
+    question=say("What is lost when partial products are kept in FP16, and what does each GPU's FP32 accumulation "
+                 "keep?"),
+    budget=4.0, full=Params(), quick=Params(rows=4, log2_last=14, points=256), result=Result, run=run, rows=rows,
     claims=CLAIMS, figures=(stalls, made_up, real), cases=cases, kinds=dict.fromkeys(SYNTHETIC, Products),
 )  # fmt: skip

@@ -90,7 +90,6 @@ class Accumulator:
 
     @property
     def name(self) -> Text:
-        """How tables name it."""
         fmt = self.fmt.upper()
         return verbatim(f"{self.gpu} {fmt}") if self.gpu else say("{fmt} one by one", fmt=fmt)
 

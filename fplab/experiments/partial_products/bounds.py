@@ -131,9 +131,9 @@ def rate(model: Model) -> Fraction:
     return ((length - 1) * Fraction(1, 1 << align) + Fraction(1, 1 << 23)) / length
 
 
-def clamped(x: Array) -> Array:
-    """max(|x|, 2**-14) of non-zero FP16 values; 0 stays."""
-    return np.where(x != 0, np.maximum(np.abs(x), 2.0**-14), 0.0)
+def clamped(x: Array, least: float = 2.0**-14) -> Array:
+    """max(|x|, ``least``) of values that are not zero, of FP16's by default; 0 stays."""
+    return np.where(x != 0, np.maximum(np.abs(x), least), 0.0)
 
 
 def one_by_one(k: int, p: int, magnitude: int) -> Fraction:

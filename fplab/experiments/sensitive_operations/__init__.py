@@ -53,7 +53,6 @@ CHAINS = ("sum", "mean", "variance", "norm", "layer norm")  # operations of seve
 
 @CLAIMS.library("exp and log of every FP16 and BF16 number are correctly rounded (MPFR)")
 def functions(result: Result) -> Outcome:
-    """exp and log of every code against MPFR."""
     try:
         import gmpy2
     except ImportError:
@@ -75,7 +74,6 @@ def functions(result: Result) -> Outcome:
 
 @CLAIMS.library("Sums, means, variances, norms, layer norms have the bits of torch's half tensors, a step at a time")
 def chains(result: Result) -> Outcome:
-    """The same chains, and the cube, by torch's half tensors, one elementary operation at a time."""
     import torch
 
     done = 0
@@ -188,7 +186,6 @@ def units_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @CLAIMS.measured("torch's half kernels on the CPU compute in FP32 and round about once, but for two")
 def kernels(result: Result) -> Outcome:
-    """torch's half kernels give the FP32-inside result or its neighbour; two of them have checks of their own."""
     texts: list[Text | str] = []
     nearest, results = 0, 0
     for op in OPERATIONS:
@@ -211,7 +208,6 @@ def kernels(result: Result) -> Outcome:
 
 @CLAIMS.library("torch's x^3 rounds once in FP16 and at every step in BF16, on the CPU")
 def torch_cube(result: Result) -> Outcome:
-    """torch's x**3 on every code: FP32 inside in FP16, two rounded products in BF16."""
     op, done = BY_NAME["pow"], 0
     apart: list[int] = []
     for fmt, inside in (("fp16", True), ("bf16", False)):
@@ -246,7 +242,6 @@ def narrow_losses(x: np.ndarray, fmt: str) -> list[np.ndarray]:
 
 @CLAIMS.library("torch's log-softmax in half, on the CPU, rounds the sum and its log: small losses become 0")
 def loss_kernel(result: Result) -> Outcome:
-    """torch's CPU log-softmax holds two of its numbers in the half format, and small losses become zero."""
     op, done, zeros, kept = BY_NAME["cross-entropy"], 0, 0, 0
     for fmt, k in itertools.product(FORMATS, (-4, -2, 0, 1)):
         x = sample(result, op, fmt, 10**6, k)
@@ -272,7 +267,6 @@ EXPECTED = {  # what the claims say of FP16; mean and variance go with how small
 
 @CLAIMS.proved("The formats alone say where exp, x^3 and sums leave their range")
 def limits(result: Result) -> Outcome:
-    """The ends of the ranges, from the formats alone."""
     for fmt, row in zip(FORMATS, result.limits, strict=True):
         form, found = formats.get(fmt), dict(zip(data.LIMITS, row, strict=True))
         edge = form.max + 0.5 * 2.0 ** (form.emax - form.fraction_bits)  # what rounds to infinity
@@ -300,7 +294,6 @@ def following(x: float, fmt: str) -> float:
 
 
 def verdicts_of_seeds(result: Result) -> list[dict[str, Verdict]]:
-    """Of every network, the verdicts by operation."""
     return [{v.name: v for v in result.verdicts(seed)} for seed in range(len(result.near_median))]
 
 
@@ -312,7 +305,6 @@ def sample_of(found: list[dict[str, Verdict]]) -> Sample:
 
 @CLAIMS.measured("FP16 needs a wider result of exp, pow, sum, softmax, FP32 inside norm, layer norm, cross-entropy")
 def needs(result: Result) -> Outcome:
-    """What each operation needs in FP16, from its fates, in every network."""
     found = verdicts_of_seeds(result)
     wrong = [f"seed {s}, {n}: {one[n].needs}" for s, one in enumerate(found) for need, names in EXPECTED.items()
              for n in names if one[n].needs != need]  # fmt: skip
@@ -344,12 +336,11 @@ def inside_is_enough(result: Result) -> Outcome:
         texts.append(said.fill(own=wide[0, worst], name=NAMES[worst]))
     by_seed = np.max(most, axis=0)
     detail = say("median errors, in half-ulps, more than FP32's at most: {texts}", texts=joined(texts, CLAUSE))
-    return superior(np.ones_like(by_seed), by_seed, 0.0, detail)
+    return superior(1.0, by_seed, 0.0, detail)
 
 
 @CLAIMS.measured("BF16 trades it: no overflow within 2^±6, and sums that stop at 256")
 def bf16_trades(result: Result) -> Outcome:
-    """BF16 loses nothing to its range in sums and squares, and more to its precision: its sums are farther off."""
     names = [NAMES.index(n) for n in ("pow", "sum", "mean", "variance", "norm")]
     lost = np.maximum(result.near_overflow, result.near_zero)[:, names, 1, EVERY]
     half, brain = result.near_medians[:, NAMES.index("sum"), :, EVERY].T
@@ -361,7 +352,6 @@ def bf16_trades(result: Result) -> Outcome:
 
 @CLAIMS.library("CUDA's autocast lists eight of the ten")
 def membership(result: Result) -> Outcome:
-    """Which of the ten are on torch's list, by its dispatcher."""
     import torch
 
     names = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
@@ -374,7 +364,6 @@ def membership(result: Result) -> Outcome:
 
 @CLAIMS.measured("The evidence supports the list where results leave the range, and for log not at all")
 def support(result: Result) -> Outcome:
-    """Does the evidence support the list? For its FP32 results in part."""
     every = verdicts_of_seeds(result)
 
     def named(need: str, listed: bool = True, one: int = 0) -> list[str]:
@@ -448,7 +437,6 @@ def source(op: Listed, fmt: str, given: Arrays) -> np.ndarray:
 
 
 def device_results(ops: tuple[Listed, ...], given: Arrays, device: str) -> Arrays:
-    """Each operation in each format, by torch."""
     import torch
 
     found = {}
@@ -490,7 +478,6 @@ def widths(given: Arrays, device: str) -> Arrays:
 
 
 def lab_widths(given: Arrays, meta: Meta) -> Arrays:
-    """What the lists say."""
     return {"bits": np.array([32 if data.listed(op) else 16 for op in OPERATIONS], np.uint8)}
 
 
@@ -532,14 +519,12 @@ COLUMNS = (  # x in the table, heading
 
 
 def verdicts(result: Result) -> draw.Figure:
-    """What FP16 needs for each operation, beside CUDA's list."""
     figure, theme, found = draw.new_figure(8, 6), draw.current(), result.verdicts()
     right, tested = result.right
-    figure.suptitle(
-        f"Activations and logits of a convolutional net that reads {right / tested:.1%} of the test digits.\n"
+    draw.caption(
+        figure, f"Activations and logits of a convolutional net that reads {right / tested:.1%} of the test digits.\n"
         f"FP16, errors in half-ulps on the values as they are (2048 are 100%);\n"
         f"lost: the largest share within $2^{{±{NEAR}}}$ of them that overflows or becomes zero",
-        x=0.01, ha="left", fontsize=10, color=theme.muted,
     )  # fmt: skip
     ax = figure.subplots()
     colors = {RANGE: theme.series[1], data.INSIDE_ONLY: theme.series[0], data.NEITHER: theme.muted}
@@ -562,7 +547,6 @@ def verdicts(result: Result) -> draw.Figure:
 
 
 def answer(one: Verdict) -> str:
-    """Whether the evidence supports what the list does."""
     if one.listed:
         return {RANGE: "yes", data.INSIDE_ONLY: "in part", data.NEITHER: "no"}[one.needs]
     return "no" if one.needs == RANGE else "yes"
@@ -579,7 +563,6 @@ def percent(x: float) -> str:
 
 
 def errors(result: Result) -> draw.Figure:
-    """Median errors by operation and scale, of both formats with every step rounded and with FP32 inside."""
     units = np.array([2.0 ** formats.get(fmt).significand_bits for fmt in FORMATS])
     values = np.log2(np.maximum(result.median * units[:, None, None], 2.0**-3))
     panels = [(f"{FORMATS[f].upper()}, {WAYS[w]}", values[:, f, w]) for f in (0, 1) for w in (EVERY, INSIDE)]
@@ -588,7 +571,6 @@ def errors(result: Result) -> draw.Figure:
 
 
 def losses(result: Result) -> draw.Figure:
-    """The share of results that overflow, are NaN, or zero instead of a number, by operation and scale."""
     lost = 100 * np.maximum(result.overflow, result.zero)
     panels = [(f"FP16, {way}", lost[:, 0, w]) for w, way in enumerate(WAYS)]
     panels.append((f"BF16, {WAYS[INSIDE]}", lost[:, 1, INSIDE]))
@@ -601,15 +583,14 @@ def maps(
     result: Result, title: str, panels: list[tuple[str, np.ndarray]], limits: tuple[float, float], ticks: dict[int, str]
 ) -> draw.Figure:
     """Four panels of operations (rows) by scale (columns); between the lines, the scales by which verdicts go."""
-    figure, ks, theme = draw.new_figure(8, 8), result.scales, draw.current()
+    (figure, axes), ks = draw.panels(8, 8, 2, 2, sharex=True, sharey=True), result.scales
     figure.suptitle(f"{title}\ndashed: $2^{{±{NEAR}}}$, between which the verdicts go; white: no result is finite",
                     x=0.01, ha="left", fontsize=11)  # fmt: skip
-    axes: Any = figure.subplots(2, 2, sharex=True, sharey=True)
     edges = np.append(ks, 2 * ks[-1] - ks[-2]) - (ks[1] - ks[0]) / 2
     for ax, (name, values) in zip(axes.flat, panels, strict=True):
         image = ax.pcolormesh(edges, np.arange(len(NAMES) + 1), values, vmin=limits[0], vmax=limits[1], cmap="viridis")
         for k in (-NEAR, NEAR):
-            ax.axvline(k, color=theme.background, linewidth=1.2, linestyle=(0, (3, 2)))
+            ax.axvline(k, color=draw.current().background, linewidth=1.2, linestyle=(0, (3, 2)))
         ax.set_title(name)
         ax.grid(visible=False)
     axes[0, 0].set_yticks(np.arange(len(NAMES)) + 0.5, ["$x^3$" if name == "pow" else name for name in NAMES])
@@ -625,6 +606,6 @@ def maps(
 EXPERIMENT = Experiment(
     title=say("Sensitive operations"),
     question=say("Which operations fail in half precision, what mends them, and does that support autocast's list?"),
-    budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(verdicts, errors, losses), cases=cases,
 )  # fmt: skip

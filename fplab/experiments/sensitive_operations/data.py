@@ -61,7 +61,6 @@ class Gathered:
     right: np.ndarray
 
     def of(self, data: str) -> np.ndarray:
-        """The values of a name."""
         return np.asarray(getattr(self, data))
 
 
@@ -182,7 +181,6 @@ def fates(values: Gathered, ks: np.ndarray, tick: Tick) -> dict[str, np.ndarray]
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """Fates of the first network's values, and of all networks' near 2^0."""
     first, ks = gather(params, tick), params.scales
     found = fates(first, ks, lambda f, text: tick(0.3 + 0.4 * f, text))
     near = np.abs(ks) <= NEAR

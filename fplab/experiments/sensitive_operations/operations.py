@@ -88,22 +88,18 @@ def cross_entropy(x: np.ndarray, work: str) -> np.ndarray:
 
 
 def add(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
-    """a + b, rounded."""
     return once(np.add, numeric.add, a, b, work)
 
 
 def sub(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
-    """a - b, rounded."""
     return once(np.subtract, numeric.sub, a, b, work)
 
 
 def mul(a: np.ndarray, b: np.ndarray, work: str) -> np.ndarray:
-    """a * b, rounded."""
     return once(np.multiply, numeric.mul, a, b, work)
 
 
 def div(a: np.ndarray, b: np.ndarray | np.float32, work: str) -> np.ndarray:
-    """a / b, rounded."""
     return once(np.divide, numeric.div, a, b, work)
 
 
@@ -124,7 +120,6 @@ def column(x: np.ndarray) -> np.ndarray:
 
 # --- in float64 -----------------------------------------------------------------------------------------------------
 def exact_softmax(x: np.ndarray) -> np.ndarray:
-    """Softmax of float64 rows."""
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
@@ -138,7 +133,6 @@ def exact_cross_entropy(x: np.ndarray) -> np.ndarray:
 
 
 def exact_layer_norm(x: np.ndarray) -> np.ndarray:
-    """Layer norm of float64 rows."""
     distance = x - x.mean(axis=-1, keepdims=True)
     return np.asarray(distance / np.sqrt((distance**2).mean(axis=-1, keepdims=True) + EPS))
 

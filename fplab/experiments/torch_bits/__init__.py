@@ -141,7 +141,6 @@ BOTH = (LONG, SHORT)
 
 @CLAIMS.library("+, -, *, /, reciprocal and two written steps are each rounded once")
 def arithmetic(result: Result) -> Outcome:
-    """Elementary operations are rounded once, in every format and place."""
     operations = elementwise.ARITHMETIC
     if bad := result.not_right((o, f, ONCE, p) for o in operations for f in elementwise.FORMATS for p in BOTH):
         return failed(joined(bad, CLAUSE))
@@ -150,7 +149,6 @@ def arithmetic(result: Result) -> Outcome:
 
 @CLAIMS.library("FP32 add(alpha=), addcmul and lerp are fused multiply-adds")
 def contraction(result: Result) -> Outcome:
-    """FP32: what is fused, and what is not."""
     if capability() not in WITH_FMA:
         return absent(say("torch uses no fused multiply-add here ({cpu})", cpu=capability()))
     fused = {"add alpha": LAST, "sub alpha": LAST, "lerp": LAST, "lerp far": LAST, "addcmul": FIRST}
@@ -163,7 +161,6 @@ def contraction(result: Result) -> Outcome:
 
 @CLAIMS.library("addcdiv is not fused")
 def addcdiv(result: Result) -> Outcome:
-    """addcdiv multiplies, divides and adds, each rounded."""
     if bad := result.not_right(("addcdiv", "fp32", FIRST, p) for p in BOTH):
         return failed(joined(bad, CLAUSE))
     apart = result.count("addcdiv", "fp32", LAST)
@@ -181,7 +178,6 @@ def square_roots(result: Result) -> Outcome:
 
 @CLAIMS.library("Half add(alpha=) and rsqrt depend on the place: left-over elements round at every step")
 def place(result: Result) -> Outcome:
-    """Three half operations have other bits in the vector code than in what is left over."""
     if capability() not in WITH_FMA:
         return absent(say("torch has no vector code of this kind here ({cpu})", cpu=capability()))
     texts = []
@@ -197,7 +193,6 @@ def place(result: Result) -> Outcome:
 
 @CLAIMS.library("Half exp, log and their like are FP32's results rounded again, but for 4 codes at most")
 def functions(result: Result) -> Outcome:
-    """FP16 functions are FP32's, rounded again."""
     names = ("exp", "exp2", "expm1", "log", "log2", "tanh")
     counts = {f"{o} {f}": result.count(o, f, TWICE) for o in names for f in ("fp16", "bf16")}
     said = say("every code of {n} functions; off by a code: none", n=len(counts))
@@ -208,7 +203,6 @@ def functions(result: Result) -> Outcome:
 
 @CLAIMS.library("Casts from FP64 to narrow formats round twice, through FP32")
 def casts(result: Result) -> Outcome:
-    """From FP64 torch rounds through FP32."""
     targets = ("fp16", "bf16", "e4m3", "e5m2")
     if bad := result.not_right((t, t, TWICE, LONG) for t in targets):
         return failed(joined(bad, CLAUSE))
@@ -218,7 +212,6 @@ def casts(result: Result) -> Outcome:
 
 @CLAIMS.library("An optimizer's loop and foreach give the same bits; fused has its own")
 def optimizers(result: Result) -> Outcome:
-    """The loop and foreach agree, fused does not always."""
     fused = dict(zip(OPTIMIZERS, result.ways[:, WAYS.index("fused")].tolist(), strict=True))
     said = say("fused differs from the loop in SGD: {SGD} of 512, Adam: {Adam} of 512, AdamW: {AdamW} of 512")
     return verdict(not result.ways[:, WAYS.index("foreach")].any(), said.fill(**fused))
@@ -226,7 +219,6 @@ def optimizers(result: Result) -> Outcome:
 
 @CLAIMS.library("Each smallest example tells two formulas apart, and has no bit to spare")
 def smallest_examples(result: Result) -> Outcome:
-    """Every example does tell the two formulas apart, and no bit of it can be cleared."""
     meta, by_name = this_machine(), {case.name: case for case in catalogue.cases()}
     found = 0
     for one, codes in zip(DISTINCTIONS, result.codes, strict=True):
@@ -264,7 +256,6 @@ def fused_example(result: Result) -> Outcome:
 
 @CLAIMS.library("Random sums folded in the revealed orders are torch's sums; cumsum adds in FP64")
 def orders(result: Result) -> Outcome:
-    """Random FP32 terms, folded in the revealed order, give torch's sum."""
     import torch
 
     done, terms = 0, random_terms(result.params.terms)
@@ -302,17 +293,14 @@ TREES = ("torch.sum, FP32", "a column of torch.sum(0), FP32")
 
 
 def formulas(result: Result) -> draw.Figure:
-    """The catalogue of every format in a long tensor, and in one of seven elements."""
     figure = draw.new_figure(8, 11)
-    figure.suptitle(caption(), x=0.01, ha="left", fontsize=9, color=draw.current().muted)
+    draw.caption(figure, caption(), fontsize=9)
     draw_matrix(figure.subplots(), result)
     return figure
 
 
 def examples(result: Result) -> draw.Figure:
-    """The smallest examples, and the orders of two sums."""
-    figure = draw.new_figure(8, 9)
-    above, *below = figure.subplots(3, 1, height_ratios=[1.2, 1, 1])
+    figure, (above, *below) = draw.panels(8, 9, 3, 1, height_ratios=[1.2, 1, 1])
     draw_told(above, result)
     for i, (ax, name) in enumerate(zip(below, TREES, strict=True)):
         tree = SumTree.from_sizes(result.paths[list(catalogue.SUMS).index(name)])
@@ -373,7 +361,6 @@ def draw_matrix(ax: draw.Axes, result: Result) -> None:
 
 
 def draw_told(ax: draw.Axes, result: Result) -> None:
-    """The smallest examples as a table."""
     theme = draw.current()
     ax.set_axis_off()
     ax.set(xlim=(0, 1), ylim=(len(DISTINCTIONS) + 0.2, -1.1))
@@ -397,7 +384,6 @@ def draw_told(ax: draw.Axes, result: Result) -> None:
 
 
 def words(formula: str, output: str) -> str:
-    """A formula in the words of the matrix."""
     if output == "addcdiv":
         return "fused" if formula == LAST else "value·x first, not fused"
     return "fused" if formula == FIRST else SHOWN[formula][0]
@@ -406,6 +392,6 @@ def words(formula: str, output: str) -> str:
 EXPERIMENT = Experiment(
     title=say("The bits torch computes"),
     question=say("Which of torch's operations are fused, rounded twice or not correctly rounded, and where?"),
-    budget=5.0, full=Params(), quick=Params(terms=32), result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=3.0, full=Params(), quick=Params(terms=32), result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(formulas, examples), cases=cases,
 )  # fmt: skip

@@ -43,12 +43,10 @@ class Row(NamedTuple):
 
 
 def cases() -> tuple[Case, ...]:
-    """The elementwise cases whose results are compared with formulas; the optimizers' are compared with each other."""
     return tuple(case for case in elementwise.cases() if case.name.startswith(GROUPS))
 
 
 def rows() -> tuple[Row, ...]:
-    """All rows of the catalogue."""
     return tuple(Row(case.name, output, fmt) for case in cases() for output, fmt in case.formats.items())
 
 

@@ -56,7 +56,6 @@ class Result:
 
     @property
     def first_update(self) -> int:
-        """The first step that is not skipped."""
         return int(np.flatnonzero(~self.skipped[-1])[0])
 
     @property
@@ -66,7 +65,6 @@ class Result:
 
 
 def run(params: Params, tick: Tick) -> Result:
-    """The run in each GPU's bits."""
     traces, answers = [], []
     for i, gpu in enumerate(GPUS):
         tick(0.95 * i / len(GPUS), f"training in the bits of {gpu}")
@@ -110,7 +108,6 @@ CLAIMS = Claims()
     "torch's own elementwise operations, around the same products, give every bit of every weight at every step"
 )
 def torch_agrees(result: Result) -> Outcome:
-    """torch's casts, sums, products with numbers and comparisons, around the same products, in the bits of each GPU."""
     for i, gpu in enumerate(GPUS):
         with determined():
             theirs = train(result.params, by_torch("cpu", gpu))
@@ -131,7 +128,6 @@ def torch_agrees(result: Result) -> Outcome:
 
 @CLAIMS.library("the loss scale is torch's state machine's, step for step")
 def loss_scale(result: Result) -> Outcome:
-    """The loss scale of every step, against torch's own update of a scale after the same overflows."""
     import torch
 
     for gpu, scales, skipped in zip(GPUS, result.scales, result.skipped, strict=True):
@@ -185,7 +181,6 @@ def skipped_steps(result: Result) -> Outcome:
 
 @CLAIMS.proved("in this run the three families part with the first update and differ after every other")
 def families_part(result: Result) -> Outcome:
-    """The weights differ after the first update already, and after every other; what is drawn of the last ones."""
     first = result.first_update
     for p, (i, j) in enumerate(PAIRS):
         apart, pair = result.apart[p], f"{GPUS[i]}-{GPUS[j]}"
@@ -260,7 +255,6 @@ def whole_run(params: Params, backend: Backend, given: Arrays) -> Arrays:
 
 
 def run_formats(params: Params) -> dict[str, str]:
-    """The format of each of them."""
     formats = {"digests": "bits64", "scales": "fp32", "skipped": "bits8", "passes": "bits64"}
     formats |= {f"w{i}_after_{step}": "fp32" for step in kept_steps(params) for i in (1, 2, 3)}
     return formats | {f"{p}_{key}": "fp32" if key == "error" else "fp16" for p in PASSES for key in Pass._fields}
@@ -303,7 +297,6 @@ def random_codes(key: int, side: int, shape: tuple[int, int]) -> np.ndarray:
 
 
 def products(params: Params, backend: Backend, given: Arrays) -> Arrays:
-    """Each product by itself."""
     found = {}
     for name, (*_, transposed_a, transposed_b) in product_shapes(params).items():
         a, b = (backend.load(given[f"{name}_{side}"].view(np.float16)) for side in "ab")
@@ -324,7 +317,6 @@ def determined() -> Iterator[None]:
 
 
 def on_device(does: Does, params: Params, given: Arrays, device: str) -> Arrays:
-    """Through torch."""
     with determined():
         return does(params, by_torch(device), given)
 
@@ -335,7 +327,6 @@ def in_lab(does: Does, params: Params, plan: dict[str, Any], given: Arrays, meta
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The run, and its products."""
     name = f"{params.steps} steps of training, every bit of every weight"
     yield Case(name, partial(run_inputs, params), partial(on_device, whole_run, params),
                partial(in_lab, whole_run, params, {}), run_formats(params))  # fmt: skip
@@ -347,7 +338,6 @@ def cases(params: Params) -> Iterator[Case]:
 
 # --- figures ----------------------------------------------------------------------------------------------------
 def training(result: Result) -> draw.Figure:
-    """The loss, on which the three GPUs' curves lie on each other, and the loss scale with the steps that overflow."""
     figure = draw.new_figure(8, 7)
     params, (read, tested), panels = result.params, result.right[-1], figure.subplots(2, 1, sharex=True)
     loss, scale = panels
@@ -373,14 +363,12 @@ def training(result: Result) -> draw.Figure:
         f"of {params.batch}, {read / tested:.1%} of the test digits right\n"
         f"SHA-256 of all {result.final.shape[1]:,} weights at the end, its first 64 bits:\n{digests}"
     )
-    figure.suptitle(caption, x=0.01, ha="left", fontsize=9, color=draw.current().muted)
+    draw.caption(figure, caption, fontsize=9)
     return figure
 
 
 def distances(result: Result) -> draw.Figure:
-    """The share of the weights that differ in any bit, by step, and how far apart the last ones are."""
-    figure = draw.new_figure(8, 7)
-    shares, spread = figure.subplots(2, 1)
+    figure, (shares, spread) = draw.panels(8, 7, 2, 1)
     top = int(np.flatnonzero(result.spread.sum(axis=0) > result.spread.sum() / 1000)[-1]) + 2
     for p, (i, j) in enumerate(PAIRS):
         pair = f"{GPUS[i]} and {GPUS[j]}"
@@ -400,9 +388,8 @@ def distances(result: Result) -> draw.Figure:
 
 EXPERIMENT = Experiment(
     title=say("A training run, bit for bit"),
-    question=say(
-        "Can a whole mixed-precision training run be predicted to the last bit, and what do three GPUs make of it?"
-    ),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    question=say("Can a whole mixed-precision training run be predicted to the last bit, and what do three GPUs make "
+                 "of it?"),
+    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(training, distances), cases=cases,
 )  # fmt: skip

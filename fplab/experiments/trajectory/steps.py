@@ -69,11 +69,9 @@ class Params:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Of the three weights."""
         return (PIXELS, self.hidden), (self.hidden, self.hidden), (self.hidden, CLASSES)
 
     def parts(self, weights: Array) -> list[Array]:
-        """The three weights of all in one row."""
         ends = np.cumsum([rows * columns for rows, columns in self.shapes])[:-1]
         return [part.reshape(shape) for part, shape in zip(np.split(weights, ends), self.shapes, strict=True)]
 
@@ -118,7 +116,6 @@ def by_torch(device: str, gpu: str = "H100") -> Backend:
 
 
 def bits(x: Any) -> Array:
-    """The bits of a tensor or of rounded values."""
     return np.asarray(numeric.encode(x.values, x.fmt)) if isinstance(x, Rounded) else tensors.bits(x)
 
 
@@ -130,7 +127,6 @@ def where_positive(z: Any, x: Any) -> Any:
 
 
 def finite(x: Any) -> bool:
-    """Whether every element is."""
     return bool(np.isfinite(x.values).all() if isinstance(x, Rounded) else x.isfinite().all())
 
 

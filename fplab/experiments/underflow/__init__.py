@@ -20,7 +20,7 @@ from ...hardware.programs import cast, program
 from ...hardware.tensors import bits, overflow_of, tensor
 from ...words import CLAUSE, Text, joined, say
 from .. import lost_updates
-from ..base import Claims, Columns, Experiment, in_columns
+from ..base import Claims, Columns, Experiment, in_columns, one_threaded
 from ..outcomes import Outcome, Status, absent, failed, passed, same_bits, verdict
 from ..statistics import superior
 from . import data
@@ -43,15 +43,13 @@ CLAIMS = Claims()
 
 
 @CLAIMS.proved("The network is a trained one: it reads more than 95% of the test digits")
+@one_threaded
 def trained_network(result: Result) -> Outcome:
-    """The gradients are those of a network that learns: its last weights, read again."""
     from ... import training
-    from ...training.loop import one_thread
 
     test = training.digits("test")
     last = (result.weights + result.updates).reshape(len(result.steps), -1)[-1]
-    with one_thread():
-        answers = data.network(result.params, last)(training.tensors(test)[0]).argmax(1).numpy()
+    answers = data.network(result.params, last)(training.tensors(test)[0]).argmax(1).numpy()
     right, tested = (int(x) for x in result.right)
     said = say(
         "{right} of {tested} ({share:.1%}) after {steps} steps", right=right, tested=tested, share=right / tested
@@ -89,8 +87,6 @@ def casts_alike(result: Result, theirs: Cast, fmts: Sequence[str], every: int = 
 
 @CLAIMS.library("FP16 counts and bits are numpy's own casts', at every loss scale")
 def numpy_casts(result: Result) -> Outcome:
-    """numpy's cast to float16."""
-
     def theirs(values: np.ndarray, fmt: str) -> np.ndarray:
         with np.errstate(over="ignore", under="ignore"):
             return values.astype(np.float16).view(np.uint16)
@@ -103,19 +99,15 @@ def torch_casts(result: Result) -> Outcome:
     """torch's cast on the CPU, on one thread, as its others go on spinning for a while."""
     import torch
 
-    from ...training.loop import one_thread
-
+    @one_threaded
     def theirs(values: np.ndarray, fmt: str) -> np.ndarray:
-        with one_thread():
-            return bits(cast(tensor(values.view(np.uint32), "fp32", "cpu"), fmt))
+        return bits(cast(tensor(values.view(np.uint32), "fp32", "cpu"), fmt))
 
     return casts_alike(result, theirs, FORMATS, SEEN, str(torch.__version__))
 
 
 @CLAIMS.library("BF16, E5M2, E4M3 counts and bits are ml_dtypes' casts'")
 def ml_dtypes_casts(result: Result) -> Outcome:
-    """The casts of ml_dtypes; absent where that is not installed."""
-
     def theirs(values: np.ndarray, fmt: str) -> np.ndarray:
         import ml_dtypes
 
@@ -128,7 +120,6 @@ def ml_dtypes_casts(result: Result) -> Outcome:
 
 @CLAIMS.proved("Three edges of a format decide every count")
 def three_edges(result: Result) -> Outcome:
-    """Every count follows from three edges of the format."""
     for k, kind in enumerate(KINDS):
         magnitudes = np.sort(np.abs(result.of(kind)).astype(np.float64))
         for (f, fmt), s in itertools.product(enumerate(FORMATS), range(result.params.scales + 1)):
@@ -156,10 +147,11 @@ def histograms(result: Result) -> Outcome:
 @CLAIMS.library(
     "In the first, a middle and the last snapshot each layer's gradients are autograd's, and so are its losses"
 )
+@one_threaded
 def layers(result: Result) -> Outcome:
     """The gradients again, by autograd on functions of the layers; and how many are lost, by comparison."""
     from ... import training
-    from ...training.loop import batches, one_thread
+    from ...training.loop import batches
 
     params, steps, sizes = result.params, result.steps, result.activation_sizes
     images, labels = training.tensors(training.digits("train"))
@@ -169,8 +161,7 @@ def layers(result: Result) -> Outcome:
     checked = sorted({0, len(steps) // 2, len(steps) - 1})
     for n in checked:
         chosen = order[int(steps[n])]
-        with one_thread():
-            found = data.layer_gradients(params, weights[n], images[chosen], labels[chosen])
+        found = data.layer_gradients(params, weights[n], images[chosen], labels[chosen])
         for i, (name, g) in enumerate(zip(LAYERS, found, strict=True)):
             there, start, counted = g[g != 0], int(starts[n * len(LAYERS) + i]), result.layer_underflows[n, i]
             if sizes[n, i] != there.size or not np.array_equal(result.activation[start : start + there.size], there):
@@ -186,7 +177,6 @@ def layers(result: Result) -> Outcome:
 
 @CLAIMS.proved("A loss scale adds its exponent to every gradient's and changes no significand")
 def shift(result: Result) -> Outcome:
-    """By numpy's frexp."""
     g, n = result.gradients, result.params.scales + 1
     significands, exponents = np.frexp(g)
     for s in range(n):
@@ -198,7 +188,6 @@ def shift(result: Result) -> Outcome:
 
 @CLAIMS.proved("FP16 loses what is at most 2^-25: not all below 2^-24, as is often said")
 def edge_of_zero(result: Result) -> Outcome:
-    """Counted by comparison; some lie between the two."""
     g = np.abs(result.gradients)
     lower, below = int((g <= LARGEST_LOST).sum()), int((g < 2.0**-24).sum())
     lost = int(result.by_fate[FP16, 0, 0])
@@ -226,7 +215,6 @@ def scaling_helps(result: Result) -> Outcome:
 
 @CLAIMS.proved("Smallest and largest gradient alone decide which loss scales lose nothing")
 def window(result: Result) -> Outcome:
-    """The smallest and the largest gradient decide which loss scales lose nothing; there may be none."""
     extremes, most = np.sort(np.abs(result.gradients).astype(np.float64))[[0, -1]], result.params.scales
     texts: list[Text] = []
     for fmt, counts in zip(FORMATS, result.by_fate, strict=True):
@@ -247,7 +235,6 @@ def window(result: Result) -> Outcome:
 
 @CLAIMS.proved("gradient * lr underflows in FP16 where the gradient does not")
 def product(result: Result) -> Outcome:
-    """gradient * lr underflows where the gradient did not, exactly where the exact product is at most 2^-25."""
     narrow = numeric.quantize(result.weight, "fp16")
     narrow = narrow[narrow != 0].astype(np.float64)
     lr = float(numeric.quantize(np.float32(result.params.lr), "fp16"))
@@ -270,7 +257,6 @@ def held(result: Result, fmt: str) -> tuple[np.ndarray, np.ndarray]:
 
 @CLAIMS.proved("An update is lost exactly where |u| is below half the gap beside w (tie: even)")
 def half_gap(result: Result) -> Outcome:
-    """The sums that return the weight are those that the criterion names."""
     texts = []
     for fmt, fate in zip(HALVES, result.update_fates, strict=True):
         wrong = int((lost_updates.lost_by_criterion(*held(result, fmt), fmt) != (fate == data.LOST_IN_SUM)).sum())
@@ -285,7 +271,6 @@ def half_gap(result: Result) -> Outcome:
 
 @CLAIMS.proved("A ratio of 2048 (FP16), 256 (BF16) is needed to lose an update, but not enough")
 def ratio_rule(result: Result) -> Outcome:
-    """2^p is necessary, twice that sufficient; between them the significand decides."""
     runs = []
     for fmt, fate in zip(HALVES, result.update_fates, strict=True):
         w, u = held(result, fmt)
@@ -336,8 +321,6 @@ def weight_plus_update(weights: Any, updates: Any) -> dict[str, Any]:
 
 
 def cases(params: Params) -> Iterator[Case]:
-    """The casts, the product with the learning rate and the sum with the weight, on a sample of the true values."""
-
     def chosen(*names: str) -> Callable[[], Arrays]:
         return lambda: {name: samples(params)[name] for name in names}
 
@@ -354,13 +337,11 @@ NAMES = {"zero": "zero", "subnormal": "subnormal", "normal": "normal", "overflow
 
 
 def gradients(result: Result) -> draw.Figure:
-    """The gradients by binade and what FP16 makes of them, over the training and by layer."""
     figure = draw.new_figure(8, 9)
     right, tested = result.right
-    figure.suptitle(
-        f"A convolutional net on the UCI digits, FP32, mean cross-entropy: {len(result.losses)} steps,\n"
+    draw.caption(
+        figure, f"A convolutional net on the UCI digits, FP32, mean cross-entropy: {len(result.losses)} steps,\n"
         f"{right / tested:.1%} of the test digits right; {len(result.steps)} steps collected, all layers",
-        x=0.01, ha="left", fontsize=10, color=draw.current().muted,
     )  # fmt: skip
     rows: Any = [["whole", "whole"], ["histogram", "histogram"], ["loss", "layers"]]
     panels = figure.subplot_mosaic(rows, height_ratios=[0.55, 2, 1.6], width_ratios=[1, 1.5])
@@ -385,7 +366,6 @@ def gradients(result: Result) -> draw.Figure:
 
 
 def scales(result: Result) -> draw.Figure:
-    """What each format makes of the non-zero activation gradients, by loss scale."""
     from ...draw.shares import fate_patches, stacked_shares
 
     figure = draw.new_figure(8, 7)
@@ -405,7 +385,6 @@ def scales(result: Result) -> draw.Figure:
 
 
 def updates(result: Result) -> draw.Figure:
-    """The product with the learning rate, and the sums with the weights."""
     figure = draw.new_figure(8, 8.5)
     panels = figure.subplot_mosaic([["product", "product"], list(HALVES)], height_ratios=[1, 1.3])
     draw_learning_rate(panels["product"], result)
@@ -436,8 +415,7 @@ def draw_all_values(ax: draw.Axes, result: Result) -> None:
     for text, n, filled in parts:
         width = 100 * n / total
         ax.barh([0], [width], left=left, height=1, **filled)
-        ax.annotate(f"{text}\n{draw.percent(n / total)}", (left + width / 2, 0.5), (0, 3), textcoords="offset points",
-                    ha="center", va="bottom", fontsize=9)  # fmt: skip
+        draw.note(ax, f"{text}\n{draw.percent(n / total)}", (left + width / 2, 0.5), (0, 3), ha="center", va="bottom")
         left += width
     ax.set(xlim=(0, 100), ylim=(-0.5, 2))
     ax.set_axis_off()
@@ -467,6 +445,6 @@ def draw_learning_rate(ax: draw.Axes, result: Result) -> None:
 EXPERIMENT = Experiment(
     title=say("Gradient underflow and loss scaling"),
     question=say("Which gradients of a real network does a narrow format lose, and what does a loss scale save?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
+    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
     figures=(gradients, scales, updates), cases=cases,
 )  # fmt: skip

@@ -42,7 +42,6 @@ class Params:
     seeds: int = 3
 
     def recipe(self, seed: int) -> Any:
-        """The training of a seed's network."""
         from ... import training
 
         return training.Recipe(self.epochs, self.batch, self.lr, self.momentum, seed)
@@ -73,7 +72,6 @@ class Gathered:
     updates: np.ndarray
 
     def of(self, kind: str) -> np.ndarray:
-        """The non-zero gradients of a kind, float32."""
         return np.asarray({"activation": self.activation, "weight": self.weight}[kind])
 
     @property
@@ -123,7 +121,6 @@ def trained(params: Params, seed: int, tick: Tick) -> tuple[Any, Any, list[int]]
 
 
 def gather(params: Params, tick: Tick) -> Gathered:
-    """Train, and collect every snapshot's FP32 values; of gradients the non-zero ones, and how many were zero."""
     from ... import training
 
     model, done, at = trained(params, params.seed, lambda f, text: tick(0.3 * f, f"training, {text}"))
@@ -204,7 +201,6 @@ def fates_of_codes(codes: np.ndarray, fmt: str) -> np.ndarray:
 
 
 def histogram(values: np.ndarray) -> np.ndarray:
-    """How many of the non-zero values lie in each binade of FP32, 2^-149 to 2^127."""
     exponents = np.frexp(values[values != 0])[1] - 1
     return np.asarray(np.bincount(exponents - LOWEST, minlength=HIGHEST - LOWEST + 1))
 
