@@ -12,7 +12,7 @@ import pytest
 from answers_here import cases_of, check
 
 import fplab
-from fplab.exercises import chapters, exercise, names, registry, wire
+from fplab.exercises import chapters, exercise, names, registry, tasks, wire
 from fplab.exercises.cases import boundary_cases, choices, random_cases, smallest
 from fplab.exercises.kinds import simplicity
 from fplab.exercises.tasks import Find, Implement, Predict, given
@@ -51,6 +51,7 @@ def words(text: str) -> str:
 def test_there_are_at_least_thirty_over_all_chapters():
     assert len(EXERCISES) >= 30
     assert len(EXERCISES) == sum(len(chapter.EXERCISES) for chapter in chapters._CHAPTERS), "a name is one exercise's"
+    assert set(tasks.words()) == set(EXERCISES), "exercises.toml has the words of each, and of no other"
     assert [chapter.number for chapter in CHAPTERS] == list(range(1, 15))
     assert {one.level for one in EXERCISES.values()} == {1, 2, 3}
     assert {type(one.task) for one in EXERCISES.values()} == {Implement, Predict, Find}
@@ -141,9 +142,9 @@ def test_a_large_case_is_shrunk_from_where_it_is(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_cases_are_valid_and_random_ones_the_same_and_many(name, monkeypatch):
     task = exercise(name).task
-    first = random_cases(name, task, task.random)
+    first, few = (random_cases(name, task, n) for n in (task.random, 15))
     monkeypatch.setattr(fplab.exercises.cases, "_drawn", {})
-    assert repr(first) == repr(random_cases(name, task, task.random))
+    assert repr(few) == repr(random_cases(name, task, 15))
     assert len(set(map(repr, first))) >= 15
     boundary = boundary_cases(task)
     assert all(task.allows(case) for case in (*first, *boundary))
@@ -192,6 +193,7 @@ def test_a_solution_pasted_back_passes(name):
     space = {"math": math, "Fraction": Fraction, "np": np}
     text = str(exercise(name).solution())
     assert "type: ignore" not in text
+    assert len(text) < 3000  # equal numbers are counted
     exec(text, space)
     assert check(name, space[name]).passed
 

@@ -18,7 +18,7 @@ from answers_here import check
 
 import fplab
 from fplab import cli
-from fplab.exercises import attempts, child, exercise, judge, process
+from fplab.exercises import attempts, child, exercise, judge, kinds, process
 from fplab.exercises.cases import boundary_cases
 
 HOPELESS = "import re\n\ndef hopeless(*given):\n    re.match(r'(a+)+$', 'a' * 60 + 'b')\n\n"
@@ -55,6 +55,16 @@ def cell(text, name="rne", **options):
     space = {"__name__": "__main__"}
     exec(compile(text, "<cell 7>", "exec"), space)
     return exercise(name).check(space["answer"], remember=False, **options)
+
+
+def test_a_long_answer_is_read_whole_and_one_that_is_too_long_says_so():
+    stalls = exercise("stalling_sum")
+    assert stalls.check([1.0] * 60_000, remember=False, limit=600).passed
+    unlike = [1 + i / 2**20 for i in range(90_000)]
+    assert "Every number must be" in str(stalls.check(unlike, remember=False, limit=600))
+    assert "at most 131,072 elements are read, not 131,073" in str(
+        stalls.check([1.0] * (kinds.MOST_ITEMS + 1), remember=False)
+    )
 
 
 # --- from a notebook ---------------------------------------------------------------------------------------------

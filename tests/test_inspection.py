@@ -57,7 +57,8 @@ def test_a_decimal_text_is_exact_and_a_float_is_not() -> None:
     ("given", "value"),
     [
         ("1/3", Fraction(1, 3)), ("-2 / 6", Fraction(-1, 3)), ("0x1.8p3", Fraction(12)),
-        ("0x.8p-1074", Fraction(1, 2**1075)),
+        ("0x.8p-1074", Fraction(1, 2**1075)), ("2^-14", Fraction(1, 2**14)), ("-2**10", Fraction(-1024)),
+        ("13421773·2^-27", Fraction(13421773, 2**27)), ("1.5 * 2^3", Fraction(12)), ("-.5×2^-1", Fraction(-1, 4)),
         ("-0X1P-2", Fraction(-1, 4)), ("0x10", Fraction(16)), (" 2.5E-8 ", Fraction(1, 4 * 10**7)),
         (".5", Fraction(1, 2)),
         ("1_000", Fraction(1000)), ("+3.", Fraction(3)), (7, Fraction(7)), (10**40, Fraction(10**40)),

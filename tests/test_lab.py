@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,8 @@ import pytest
 from fplab import lab
 from fplab.errors import LabError
 
-pytest.importorskip("jupyterlab")
+if find_spec("jupyterlab") is None:  # the tests start it: to import it here takes seconds
+    pytest.skip("JupyterLab is not installed", allow_module_level=True)
 SOURCE = Path(__file__).resolve().parent.parent
 
 

@@ -75,6 +75,12 @@ def outputs(page: str) -> list[str]:
     return [part.partition("</pre></div>")[2] for part in page.split('<div class="cell">')[1:]]
 
 
+def test_no_parser_of_iris_is_made_for_notebooks():
+    code = """import sys; from fplab.pages import executed; nbformat, _ = executed.needed()
+nbformat.validate(nbformat.v4.new_notebook()); sys.exit("rfc3987_syntax.syntax_helpers" in sys.modules)"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_pages_and_an_index_are_written(book):
     _, out, paths = book
     assert [path.name for path in paths] == ["01_one.html", "02_two.html", "index.html"]

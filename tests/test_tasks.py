@@ -208,3 +208,9 @@ test_impossible_tasks_are_refused = refusals.exactly(
      "width=30 does not divide into heads=4; allowed: a width that heads divides."),
     (lambda: characters(layers=0).model(0), "layers=0 is not possible; allowed: 1 to 65536."),
 )  # fmt: skip
+
+
+def test_three_pixels_are_empty_in_every_digit() -> None:
+    """Chapter 14 gives them weights that do nothing in FP32."""
+    images = [tasks._digits(split, flat=True).inputs for split in ("train", "test")]
+    assert (~torch.cat(images).bool().any(0)).nonzero().flatten().tolist() == [0, 32, 39]

@@ -28,12 +28,7 @@ from fplab.widgets import NAMES, bits, shell
 ALL = tuple(encodings.encodings())
 
 
-@pytest.fixture(autouse=True)
-def english():
-    before = language.lang()
-    language.lang("en")
-    yield
-    language.lang(before)
+pytestmark = pytest.mark.usefixtures("english")
 
 
 # --- every widget -----------------------------------------------------------------------------------------------

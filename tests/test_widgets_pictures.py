@@ -14,7 +14,7 @@ import pytest
 from pictures import bits_shown, of_class, parse, text_of
 
 import fplab
-from fplab import codebooks, exact, formats, language, memory, sums
+from fplab import codebooks, exact, formats, memory, sums
 from fplab.draw.stepper import BELOW
 from fplab.errors import LabError
 from fplab.formats import Rounding
@@ -43,12 +43,7 @@ from fplab.widgets import memory as calculator
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "tensor-core-corpus"
 
 
-@pytest.fixture(autouse=True)
-def english():
-    before = language.lang()
-    language.lang("en")
-    yield
-    language.lang(before)
+pytestmark = pytest.mark.usefixtures("english")
 
 
 # --- the Tensor Core stepper ------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ on the way to an integer. ``cases`` draws the kinds that arguments have.
 """
 
 import math
+import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from .shown import Shown, code_of, of_any, of_code, of_float, of_integer, of_who
 
 Many = tuple[Shown, ...]
 Number = TypeVar("Number", int, float, Fraction)
+MOST_ITEMS = 1 << 17  # of a list that is an answer; what is told of it must stay below process.LONGEST
 
 
 class UnfitError(Exception):
@@ -371,6 +374,8 @@ class Lists(Kind):
         found = items(given)
         if not isinstance(found, list | tuple):
             raise unfit(given, say("a list"))
+        if len(found) > MOST_ITEMS:
+            raise UnfitError(say("at most {most:,} elements are read, not {n:,}", most=MOST_ITEMS, n=len(found)))
         return tuple(self.item.read(v) for v in found)
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
@@ -381,20 +386,18 @@ class Lists(Kind):
         if not value:
             return (Shown("[]"),)
         lines = []
-        for item, count in runs(value, self.item):
+        for item, count in islice(runs(value, self.item), 18):
             first = self.item.show(item)[0]
             lines.append(first if count == 1 else Shown(f"{first.text}  ({count}×)", first.fields, first.of))
         return (*lines[:16], Shown(f"... ({len(value)})")) if len(lines) > 17 else tuple(lines)
 
 
 def runs(value: Sequence[Any], kind: Kind) -> Iterator[tuple[Any, int]]:
-    at = 0
-    while at < len(value):
-        end = at + 1
-        while end < len(value) and kind.key(value[end]) == kind.key(value[at]):
-            end += 1
-        yield value[at], end - at
-        at = end
+    """Neighbours of one key as the first of them, and how many; the same bytes are one key, and sooner known."""
+    same = ([*alike] for _, alike in groupby(value, key=pickle.dumps))
+    for _, alike in groupby(same, key=lambda these: kind.key(these[0])):
+        parts = [*alike]
+        yield parts[0][0], sum(map(len, parts))
 
 
 @dataclass(frozen=True)

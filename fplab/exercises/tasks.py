@@ -8,12 +8,15 @@ a property, which a judge computes.
 from __future__ import annotations
 
 import copy
+import functools
 import html
 import inspect
 import re
 import textwrap
+import tomllib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..draw.page import code
@@ -22,6 +25,7 @@ from ..words import NOTHING, Text, say
 from .kinds import Codes, Function, Kind
 from .shown import Shown
 
+WORDS = Path(__file__).with_name("exercises.toml")
 LEVELS = (say("easy"), say("medium"), say("hard"))
 """How hard an exercise is."""
 
@@ -112,25 +116,49 @@ class Find:
     why: Text
 
 
+@functools.cache
+def words() -> dict[str, dict[str, str]]:
+    """What every exercise says, in English."""
+    found: dict[str, dict[str, str]] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    return found
+
+
 @dataclass(frozen=True)
 class Question:
     """What is asked, in two languages, and what is known of its answers.
 
-    ``name``: an identifier, by which answers are found in a file. ``level``: 1 to 3. ``statement``: what to do.
-    ``rule``: what is true, shown with the solution and when an answer passes. ``hint``: a step towards it.
-    ``mutants``: typical wrong answers. ``source``: where the rule comes from.
+    ``name``: an identifier, by which answers are found in a file, and the words in ``exercises.toml``. ``level``: 1 to
+    3. ``mutants``: typical wrong answers. ``source``: where the rule comes from.
     """
 
     name: str
     chapter: Chapter
     level: int
-    title: Text
-    statement: Text
-    hint: Text
-    rule: Text
     task: Implement | Predict | Find
     mutants: tuple[Mutant, ...]
     source: str = ""
+
+    @property
+    def title(self) -> Text:
+        return self._said("title")
+
+    @property
+    def statement(self) -> Text:
+        """What to do."""
+        return self._said("statement")
+
+    @property
+    def hint(self) -> Text:
+        """A step towards the rule."""
+        return self._said("hint")
+
+    @property
+    def rule(self) -> Text:
+        """What is true, shown with the solution and when an answer passes."""
+        return self._said("rule")
+
+    def _said(self, what: str) -> Text:
+        return say(words()[self.name][what])
 
     @property
     def signature(self) -> str:
@@ -184,6 +212,8 @@ class Solution:
             return f"{source}\n\n# {self.exercise.rule}"
         value = task.answer if isinstance(task, Predict) else task.example
         digits = hex(value) if isinstance(task.kind, Codes) else repr(value)
+        if isinstance(value, tuple) and len(value) > 16 and len(set(value)) == 1:
+            digits = f"[{value[0]!r}] * {len(value)}"
         return f"{self.exercise.name} = {digits}\n\n# {task.why}"
 
     __repr__ = __str__

@@ -72,8 +72,8 @@ def inspect(
 
     ``value``: a number (float, int, Fraction, Decimal, a NumPy or torch scalar), or a text: a decimal such as
     ``"0.1"``, taken exactly, so that the error is against the true decimal (the float ``0.1`` is already rounded to
-    float64, and the error is against that); a ratio ``"1/3"``; a hexadecimal float ``"0x1.8p3"``; ``"inf"``,
-    ``"nan"``; or a code, ``"fp16:0x3c00"``, ``"fp16:0b0011110000000000"``.
+    float64, and the error is against that); a ratio ``"1/3"``; a power of two ``"2^-14"``, ``"1.5·2^-14"``; a
+    hexadecimal float ``"0x1.8p3"``; ``"inf"``, ``"nan"``; or a code, ``"fp16:0x3c00"``, ``"fp16:0b0011110000000000"``.
     ``formats``: names or records; also "int8", "int4", "uint8", "dynamic_tree", "dynamic", "nf4", which round to the
     nearest value and clip. ``scale``: what one unit of those integers is worth, and the largest magnitude of a block.
     ``rounding``: any but stochastic. ``overflow``: None is each format's own policy.

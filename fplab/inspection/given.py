@@ -21,9 +21,11 @@ LARGEST_EXPONENT, LONGEST_TEXT, MOST_BITS = 3000, 250, 11_000  # what is worked 
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 _RATIO = re.compile(r"([+-]?\d+)\s*/\s*(\d+)", re.ASCII)
 _HEX = re.compile(r"([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?\d+))?", re.ASCII)
+_POWER = re.compile(r"([+-]?)(?:(\d+\.?\d*|\.\d+)\s*[*·×]\s*)?2\s*(?:\^|\*\*)\s*([+-]?\d+)", re.ASCII)
 ALLOWED = say(
-    'a number; a decimal text such as "0.1" or "-2.5e-8", taken exactly; a ratio "1/3"; a hexadecimal float "0x1.8p3"; '
-    '"inf", "nan"; or a code of a format, "fp16:0x3c00" or "fp16:0b0011110000000000"'
+    'a number; a decimal text such as "0.1" or "-2.5e-8", taken exactly; a ratio "1/3"; a power of two "2^-14" or '
+    '"1.5·2^-14"; a hexadecimal float "0x1.8p3"; "inf", "nan"; or a code of a format, "fp16:0x3c00" or '
+    '"fp16:0b0011110000000000"'
 )
 _KINDS = say("cannot inspect {type}; allowed: {allowed}.", allowed=ALLOWED)
 
@@ -88,6 +90,9 @@ def _parse_text(text: str, formats: Sequence[Format]) -> Given:
             raise LabError(say("{text} divides by zero; allowed: {allowed}.", text=repr(text), allowed=ALLOWED))
         ratio = Fraction(int(match[1]), int(match[2]))
         return Given(word, say("the exact ratio"), exact.of(ratio, word.startswith("-")))
+    if (match := _POWER.fullmatch(word)) and _exponent_is_sane(match[3], text):
+        value = Fraction(match[2] or 1) * Fraction(2) ** int(match[3]) * (-1 if match[1] == "-" else 1)
+        return Given(word, say("the exact multiple of a power of two"), exact.of(value, match[1] == "-"))
     if match := _HEX.fullmatch(word):
         sign, whole, part, power = match.groups()
         if (whole or part) and _exponent_is_sane(power or "0", text):

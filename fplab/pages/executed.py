@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +44,19 @@ class Cell:
 
 
 def needed() -> Any:
-    """The modules nbformat and nbclient, or an error that says how to get them."""
-    nbformat, nbclient, _ = map(need, ("nbformat", "nbclient", "nbconvert"))  # the rendering uses the last
+    """The modules nbformat and nbclient, or an error that says how to get them.
+
+    With nbformat comes jsonschema, which would make a parser of IRIs, for more than a second; no notebook's schema asks
+    for one, and jsonschema does without where there is none.
+    """
+    hidden = not {"jsonschema", "rfc3987_syntax"} & sys.modules.keys()
+    if hidden:
+        sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+    try:
+        nbformat, nbclient, _ = map(need, ("nbformat", "nbclient", "nbconvert"))  # the rendering uses the last
+    finally:
+        if hidden:
+            del sys.modules["rfc3987_syntax"]
     return nbformat, nbclient
 
 

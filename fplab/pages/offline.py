@@ -9,14 +9,8 @@ from pathlib import Path
 from ..errors import LabError
 
 TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
-FETCHING = {
-    "src",
-    "srcset",
-    "poster",
-    "data",
-    "background",
-    "xlink:href",
-}  # attributes that a browser follows by itself
+# Attributes that a browser follows by itself.
+FETCHING = {"src", "srcset", "poster", "data", "background", "xlink:href"}
 LINKS = {"a", "area"}  # elements whose address waits for a reader
 REMOTE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?//", re.I)
 IN_CSS = re.compile(r"@import\s*(?:url\()?\s*[\"']?([^\"');]*)|url\(\s*[\"']?([^\"')]*)", re.I)

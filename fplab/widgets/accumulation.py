@@ -135,10 +135,8 @@ def _plot(curve: Curve, state: State) -> str:
     for n, y in kept[:: max(len(kept) // 12, 1)]:
         x, height = at(n, y)
         drawing.add("circle", cx=x, cy=height, r=3.5, fill=BLUE, class_="sum", data_n=n, data_sum=repr(y))
-    names = [
-        (exact[-1], say_of("accumulation", "exact")),
-        *((y, say_of("accumulation", "computed")) for _, y in kept[-1:]),
-    ]
+    computed = [(y, say_of("accumulation", "computed")) for _, y in kept[-1:]]
+    names = [(exact[-1], say_of("accumulation", "exact")), *computed]
     for y, name in names:
         x, height = at(state.n, y)
         lower = (

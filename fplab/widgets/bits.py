@@ -232,10 +232,8 @@ class Editor:
             for place, button in enumerate(self.toggles[side]):
                 bit = encoding.bits - 1 - place
                 button.observe(lambda _, bit=bit: self.attempt(toggled(self.state, side, bit)), "value")
-        fields, buttons = (
-            encoding.fields(code or 0),
-            iter(zip(range(encoding.bits - 1, -1, -1), self.toggles[side], strict=True)),
-        )
+        fields = encoding.fields(code or 0)
+        buttons = iter(zip(range(encoding.bits - 1, -1, -1), self.toggles[side], strict=True))
         for name, digits in fields:
             for bit, button in itertools.islice(buttons, len(digits)):
                 button.value = bool((code or 0) >> bit & 1)

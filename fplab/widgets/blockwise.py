@@ -117,17 +117,8 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     drawing.line(LEFT, y_of(0), WIDTH - 10, y_of(0), stroke_opacity=0.6)
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)
-    return drawing.svg(
-        str(
-            say(
-                "{N} values in blocks of {block}, outlier {outlier:g} at {place}",
-                N=N,
-                block=state.block,
-                outlier=state.outlier,
-                place=state.place,
-            )
-        )
-    )
+    told = say("{N} values in blocks of {block}, outlier {outlier:g} at {place}", N=N, block=state.block)
+    return drawing.svg(str(told.fill(outlier=state.outlier, place=state.place)))
 
 
 CONTROLS = (

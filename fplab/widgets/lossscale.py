@@ -106,13 +106,8 @@ def _diagram(state: State, how: Machine) -> str:
     drawing.text(398, 24, after_colon(say("overflow"), f"× {how.backoff_factor:g} →"), "middle", 12)
     drawing.line(244, 46, 552, 46)
     drawing.text(398, 62, "← " + str(say("finite gradients")), "middle", 12)
-    grow = str(
-        say(
-            "after {growth_interval}: × {growth_factor:g}",
-            growth_interval=how.growth_interval,
-            growth_factor=how.growth_factor,
-        )
-    )
+    rule = say("after {growth_interval}: × {growth_factor:g}", growth_factor=how.growth_factor)
+    grow = str(rule.fill(growth_interval=how.growth_interval))
     drawing.text(140, 72, "↻ " + grow, "middle", 12)
     return drawing.svg(after_colon(state.library, say("overflow") if last == "o" else say("good")))
 

@@ -1,6 +1,6 @@
 """The exercises, a file a chapter."""
 
-from ...errors import door, unknown
+from ...errors import LabError, door, unknown
 from ..base import Exercise
 from . import (
     arithmetic,
@@ -41,5 +41,8 @@ def exercise(name: str) -> Exercise:
     'def rne(x, n):'
     """
     if name not in _ALL:
+        chapters = ((one.name, {one.chapter.name, str(one.chapter.number)}) for one in _ALL.values())
+        if inside := [own for own, chapter in chapters if name in chapter]:
+            raise LabError(f"{name!r} is a chapter; its exercises: {', '.join(inside)}.")
         raise unknown("exercise", name, _ALL)
     return _ALL[name]

@@ -104,22 +104,14 @@ def not_monotonic(value: tuple[Any, ...]) -> Judgement:
 
 
 EXERCISES = (
-    Exercise("v100_predict", CHAPTER, 1, say("What V100 keeps"),
-             say("c = 1 − 2^-24 and four products of 2^-24, in one block of V100 (terms cut to multiples of "
-                 "2^(emax−23), sum cut to 24 bits). Give the result's FP32 code, an integer such as 0x3F800000."),
-             say("emax is the exponent of c, −1: what is the quantum?"),
-             say("The quantum is 2^-24: nothing is lost, the sum is 1 + 3·2^-24, and its last bit is cut."),
+    Exercise("v100_predict", CHAPTER, 1,
              Predict(0x3F800001, Codes("fp32"), say("1 + 3·2^-24 cut to 24 bits is 1 + 2^-23")),
              (Mutant(0x3F800000, say("That is c = 1, where the quantum is 2^-23 and every product is lost."),
                      "0x3f800000"),
               Mutant(0x3F800002, say("The sum is cut, not rounded to nearest even."), "0x3f800002"),
               Mutant(0x3F7FFFFF, say("That is c alone: here the products count."), "0x3f7fffff")),
              "Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330"),
-    Exercise("a100_or_h100", CHAPTER, 2, say("Tell A100 from H100"),
-             say("Find (a, b, c): two equally long lists of FP16 numbers (at most 64) and an FP32 number, on which "
-                 "A100 and H100 differ."),
-             say("A100: blocks of 8, terms cut below 2^(emax−24). H100: blocks of 16, 2^(emax−25)."),
-             say("Products of 2^-25 beside c = 1 are lost on A100 and count on H100."),
+    Exercise("a100_or_h100", CHAPTER, 2,
              Find(Several((ROW, ROW, Floats("fp32")), ("a", "b", "c")), a100_h100,
                   ((2.0**-13,) * 16, (2.0**-12,) * 16, 1.0), say("two different codes"),
                   say("sixteen products of 2^-25 with c = 1")),
@@ -128,24 +120,14 @@ EXERCISES = (
               Mutant(((1e9,), (1.0,), 0.0), NOTHING, "finite FP16 numbers"),
               Mutant(((1.0,), (1.0,), 0.1), NOTHING, "finite FP32 number")),
              "Khattak and Mikaitis 2025, arXiv 2512.07004"),
-    Exercise("break_monotonicity", CHAPTER, 2, say("More in, less out"),
-             say("Find (a, b, c1, c2): four or fewer products and c1 < c2, for which V100 gives more with c1 than with "
-                 "c2."),
-             say("Let c2 have the larger exponent, so that its quantum swallows the products."),
-             say("Crossing a power of two doubles the quantum, and products that counted are cut to nothing."),
+    Exercise("break_monotonicity", CHAPTER, 2,
              Find(Several((ROW, ROW, Floats("fp32"), Floats("fp32")), ("a", "b", "c1", "c2")), not_monotonic,
                   ((2.0**-12,) * 4, (2.0**-12,) * 4, 1 - 2.0**-24, 1.0), say("D(c1) > D(c2)"),
                   say("c = 1 − 2^-24 gives 1 + 2^-23, c = 1 gives 1")),
              (Mutant(((1.0,), (1.0,), 1.0, 2.0), NOTHING, "does not go down"),
               Mutant(((2.0**-12,) * 4, (2.0**-12,) * 4, 1.0, 1 - 2.0**-24), NOTHING, "c1 must be below c2")),
              "Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330"),
-    Exercise("v100_block", CHAPTER, 3, say("The block dot-add of V100"),
-             say("Write v100_block(a, b, c): four FP16 products and an FP32 accumulator, finite and normal or zero. "
-                 "emax is the largest of exponent(a) + exponent(b) of the non-zero products (not renormalised) and "
-                 "exponent(c). Cut every term toward zero to a multiple of 2^(emax−23), add exactly, cut the sum "
-                 "toward zero to 24 bits. A sum of zero is +0."),
-             say("Fraction and math.trunc say it almost literally."),
-             say("Align to emax, cut, add exactly, cut: no rounding to nearest anywhere."),
+    Exercise("v100_block", CHAPTER, 3,
              Implement(v100_block,
                        {"a": Lists(HALF, 4, 4),
                         "b": Lists(HALF, 4, 4),

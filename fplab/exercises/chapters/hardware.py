@@ -202,12 +202,7 @@ def _met(big: float, count: bool = True, sign: float = -1.0) -> Callable[..., in
 
 
 EXERCISES = (
-    Exercise("first_difference", CHAPTER, 1, say("Which row differs first?"),
-             say("The lab and a record have a list of FP32 codes each, equally long. Write first_difference(ours, "
-                 "recorded): the first row whose bits differ, counted from 0, or −1 where none does. Any NaN counts as "
-                 "equal to any other; −0 and +0 differ."),
-             say("A code is a NaN where code & 0x7FFFFFFF is above 0x7F800000."),
-             say("Compare bits, not numbers; only a NaN's payload says nothing."),
+    Exercise("first_difference", CHAPTER, 1,
              Implement(first_difference,
                        {name: Lists(Among(Codes("fp32"), TELLING_CODES), 0, 4) for name in ("ours", "recorded")},
                        Integers(-1, 3), cases=tuple(((x,), (y,)) for x in TELLING_CODES for y in TELLING_CODES),
@@ -220,13 +215,7 @@ EXERCISES = (
               Mutant(_first(lambda x, y: x == y or x & y & 0x7FC00000 == 0x7FC00000),
                      say("A NaN need not have the quiet bit."), "0x7f800001"),
               Mutant(_first(_same, none=0), say("0 is a row; where none differs the answer is −1."), "-1"))),
-    Exercise("fraction_bits", CHAPTER, 2, say("How many bits does it keep?"),
-             say("box(terms) adds a list of numbers as a Tensor Core block does: it cuts every term toward zero to a "
-                 "multiple of 2^(emax−F), with emax the largest exponent among them, adds exactly, and cuts the sum to "
-                 "24 bits. Write fraction_bits(box), which finds F, 8 to 40, from outputs alone."),
-             say("The output's 24 bits hide what lies below them. Let the large term cancel, and look at what is "
-                 "left."),
-             say("1 − 1 + 2^-d is 2^-d while d ≤ F, and 0 beyond."),
+    Exercise("fraction_bits", CHAPTER, 2,
              Implement(fraction_bits,
                        {"box": Boxes(Integers(8, 40, edges=(10, 13, 22, 23, 24, 25, 35), origin=8), Block, _cuts)},
                        Integers(0, 64)),
@@ -235,12 +224,7 @@ EXERCISES = (
               Mutant(_lost_already, say("This is the first place that is lost, not the last that is kept."), "9"),
               Mutant(_two_apart, say("The largest term here is 2: emax is 1, and places count from there."), "7")),
              "Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330"),
-    Exercise("h100_or_b200", CHAPTER, 2, say("Tell H100 from B200"),
-             say("Find (inputs, a, b, c) on which the models of H100 and B200 differ: a format (fp16, bf16, tf32, e4m3 "
-                 "or e5m2), two equally long lists (at most 64) of its numbers, and an FP32 number c."),
-             say("Where do their records differ? tensorcore.get(gpu, inputs) prints them."),
-             say("In FP16, BF16 and TF32 both have one record. In FP8, H100's wgmma keeps 13 fraction bits and B200's "
-                 "tcgen05 25."),
+    Exercise("h100_or_b200", CHAPTER, 2,
              Find(Several((Options((*HALVES, *EIGHTS)), ROW, ROW, Floats("fp32")), ("inputs", "a", "b", "c")),
                   h100_b200, ("e4m3", (448.0, 1.0), (448.0, 1.0), 0.0), say("two different codes"),
                   say("448 · 448 + 1 · 1: the exponents are 16 and 0, and 16 places are more than 13")),
@@ -250,12 +234,7 @@ EXERCISES = (
               Mutant(("e5m2", (1.0,), (1.0, 1.0), 0.0), NOTHING, "same length"),
               Mutant(("e5m2", (1.0,), (1.0,), 0.1), NOTHING, "finite FP32 number")),
              "Khattak and Mikaitis 2025, arXiv 2512.07004"),
-    Exercise("met_in", CHAPTER, 3, say("In which order does it add?"),
-             say("add(terms) sums numbers in FP32, always in the same order, which you do not see. Write met_in(add, "
-                 "n, i, j) for i < j < n: how many of n terms are in the smallest part of the sum that holds both "
-                 "terms i and j. (In a loop, i and j meet in the first j + 1 terms.)"),
-             say("Put M at i, −M at j and 1 elsewhere. Which ones are left? How large must M be?"),
-             say("Ones that reach M or −M before these meet are lost; the others are counted by the sum."),
+    Exercise("met_in", CHAPTER, 3,
              Implement(met_in,
                        {"add": Boxes(Options(tuple(ORDERS)), Adder, ORDERS.__getitem__),
                         "n": Integers(2, 24, origin=2),

@@ -121,10 +121,7 @@ def state_bytes(n, block):  # type: ignore[no-untyped-def]
 
 
 EXERCISES = (
-    Exercise("state_bytes", CHAPTER, 1, say("Bytes of 8-bit Adam"),
-             say("Write state_bytes(n, block): the bytes of Adam's two states for n parameters, one byte an element, "
-                 "and an FP32 scale for each block of each state; the last block may be shorter."),
-             say("-(-n // block) rounds a quotient up."), say("2 · (n + 4 · ⌈n / block⌉)."),
+    Exercise("state_bytes", CHAPTER, 1,
              Implement(state_bytes, {"n": Integers(0, 10**6, edges=(2047, 2048, 2049)), "block": Integers(1, 4096)},
                        Integers(0, 10**9)),
              (Mutant(lambda n, block: 2 * (n + 4 * (n // block)), say("A last, shorter block has a scale, too."), "n "),
@@ -132,11 +129,7 @@ EXERCISES = (
               Mutant(lambda n, block: 2 * n, say("The scales are bytes, too."), "n "),
               Mutant(lambda n, block: 2 * (n + -(-n // block)), say("A scale in FP32 takes four bytes."), "n ")),
              "Dettmers et al. 2022, arXiv 2110.02861"),
-    Exercise("quantize_int8", CHAPTER, 1, say("Quantize to INT8"),
-             say("Write quantize_int8(x, scale), scale a power of two: x / scale rounded to nearest, ties to even, "
-                 "clipped to −127 … 127."),
-             say("Python's round() takes ties to even."),
-             say("Round, then clip; −128 is left out so that the grid is symmetric."),
+    Exercise("quantize_int8", CHAPTER, 1,
              Implement(quantize_int8,
                        {"x": Floats("fp32", finite=True, low=2.0**-10, high=1024.0,
                                     edges=(0.5, 1.5, 2.5, 127.5, 128.0, 200.0)),
@@ -148,32 +141,19 @@ EXERCISES = (
                      say("What is too large wraps round; it must be clipped."), "got"),
               Mutant(lambda x, s: max(-127, min(127, math.floor(x / s + 0.5))), say("floor(v + 0.5) rounds ties up."),
                      "0.5"))),
-    Exercise("tree_decode", CHAPTER, 2, say("Decode a dynamic tree"),
-             say("Write tree_decode(code), 8 bits, as a Fraction: sign bit; k zeros, which say 10^-k; an indicator 1; "
-                 "n bits that are left say f / (2^n − 1). With n = 0 the value is 10^-k; without an indicator it is "
-                 "0."),
-             say("(code & 127).bit_length() finds the indicator."),
-             say("0 001 1001: two zeros and 9 of 15: 9/15 · 10^-2."), Implement(tree_decode, {"code": CODES}, Ratios()),
+    Exercise("tree_decode", CHAPTER, 2, Implement(tree_decode, {"code": CODES}, Ratios()),
              (Mutant(_tree(divisor=0), say("The fraction is f / (2^n − 1), so that all ones are 1."), "code"),
               Mutant(_tree(shift=1), say("k zeros before the indicator say 10^-k; the indicator does not count."),
                      "code"),
               Mutant(_tree(signed=False), say("The first bit is the sign."), "1000000"),
               Mutant(_tree(zero=False), say("Without an indicator the value is 0."), "0000000")),
              "Dettmers et al. 2022, arXiv 2110.02861, 1.3"),
-    Exercise("pack_int4", CHAPTER, 2, say("Two codes a byte"),
-             say("Write pack_int4(codes): codes from −8 to 7 in two's complement, two a byte, the first in the low "
-                 "half; a last odd one beside 0. Return a list of integers 0 … 255."),
-             say("x & 15 is the two's complement of four bits."), say("byte = (first & 15) | (second & 15) << 4."),
+    Exercise("pack_int4", CHAPTER, 2,
              Implement(pack_int4, {"codes": Lists(Integers(-8, 7), 0, 7)}, Lists(Integers(0, 255, bits=8), 0, 4)),
              (Mutant(_high_first, say("The first code belongs into the low half."), "0001"),
               Mutant(_unmasked, say("A negative low code fills the high half with ones: mask it."), "-1"),
               Mutant(_pairs_only, say("The last of an odd number of codes is dropped."), "[]"))),
-    Exercise("blockwise", CHAPTER, 3, say("Block-wise quantisation"),
-             say("Write blockwise(xs, block): every block of consecutive numbers is divided by its own largest "
-                 "magnitude and multiplied by 127, exactly, and rounded to nearest, ties to even. A block of zeros "
-                 "gives zeros; the last block may be shorter. Return the integers."),
-             say("Fractions make the quotient exact."),
-             say("A block's own maximum is its scale: an outlier spoils its block alone."),
+    Exercise("blockwise", CHAPTER, 3,
              Implement(blockwise, {"xs": Lists(BLOCK_VALUES, 0, 9), "block": Integers(1, 4)},
                        Lists(Integers(-127, 127), 0, 9),
                        cases=(((1.0, 64.0, 1.0, 1.0), 2), ((0.0, 0.0, 1.0), 2), ((1.0, 0.25, 2.0), 2),

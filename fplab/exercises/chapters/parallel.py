@@ -102,12 +102,7 @@ RANKS = Integers(1, 9, origin=1)
 TERMS = Floats("fp16", finite=True, low=2.0**-10, high=1024.0)
 PATARASUK = "Patarasuk and Yuan 2009; Baidu's ring all-reduce"
 EXERCISES = (
-    Exercise("shard", CHAPTER, 2, say("Place ZeRO's shards"),
-             say("A flat buffer of n parameters is padded to a multiple of ranks and cut into equal pieces. Write "
-                 "shard(n, ranks, rank): (start, stop) of the real parameters in the piece of a rank; stop = start = n "
-                 "where it holds padding alone."),
-             say("A piece has ⌈n / ranks⌉ elements; cut both ends at n."),
-             say("All pieces are equal, padding included: the last ranks hold less of what is real."),
+    Exercise("shard", CHAPTER, 2,
              Implement(shard, {"n": Integers(0, 200), "ranks": Integers(1, 12, origin=1), "rank": Integers(0, 11)},
                        Several((Integers(0, 200), Integers(0, 200)), ("start", "stop")),
                        valid=lambda n, ranks, rank: rank < ranks),
@@ -117,11 +112,7 @@ EXERCISES = (
               Mutant(lambda n, ranks, rank: (rank * -(-n // ranks), (rank + 1) * -(-n // ranks)),
                      say("Padding is counted as parameters."), "ranks")),
              "Rajbhandari et al. 2020, arXiv 1910.02054"),
-    Exercise("bubble", CHAPTER, 2, say("The bubble of a pipeline"),
-             say("Write bubble(stages, micro_batches, chunks): time waited over time worked, as a Fraction, for 1F1B "
-                 "with chunks model chunks a stage (1: not interleaved)."),
-             say("The first micro-batch reaches the last stage after stages − 1 steps."),
-             say("(p − 1) / (v m): over the work, not over the whole time."),
+    Exercise("bubble", CHAPTER, 2,
              Implement(bubble,
                        {"stages": Integers(1, 16, origin=1),
                         "micro_batches": SMALL,
@@ -132,12 +123,7 @@ EXERCISES = (
               Mutant(lambda p, m, v: Fraction(p, v * m), say("One stage alone never waits: p − 1."), "got"),
               Mutant(lambda p, m, v: Fraction(p - 1, m), say("v chunks divide the bubble by v."), "chunks")),
              "Narayanan et al. 2021, arXiv 2104.04473, 2.2"),
-    Exercise("ring_order", CHAPTER, 3, say("The order of a ring"),
-             say("Ring reduce-scatter: in step t, rank r sends chunk (r − t) mod N to rank r + 1, which adds it to its "
-                 "own. Write ring_order(ranks, chunk): the ranks in the order in which their parts enter the sum of a "
-                 "chunk."),
-             say("Who sends chunk c in step 0?"),
-             say("Chunk c starts at rank c and goes up, once round: every chunk is summed in an order of its own."),
+    Exercise("ring_order", CHAPTER, 3,
              Implement(ring_order, {"ranks": Integers(1, 9, origin=1), "chunk": Integers(0, 8)},
                        Lists(Integers(0, 8), 0, 9), valid=lambda ranks, chunk: chunk < ranks),
              (Mutant(lambda n, c: list(range(n)), say("Not every chunk starts at rank 0."), "chunk"),
@@ -146,57 +132,32 @@ EXERCISES = (
               Mutant(lambda n, c: [(c + 1 + i) % n for i in range(n)],
                      say("In step 0 rank c itself sends chunk c: it comes first."), "chunk")),
              PATARASUK),
-    Exercise("broadcast_step", CHAPTER, 1, say("When a broadcast arrives"),
-             say("Rank 0 has a value. In every step each rank that has it sends it on: step 1 from rank 0 to 1, step 2 "
-                 "from ranks 0 and 1 to 2 and 3, step s to ranks 2^(s−1) to 2^s − 1. Write broadcast_step(rank): the "
-                 "step in which it arrives, 0 for rank 0."),
-             say("Who has it after step 3?"), say("After s steps 2^s ranks have it: ⌈log2 N⌉ steps for N ranks."),
-             Implement(broadcast_step, {"rank": Integers(0, 64)}, Integers(0, 64)),
+    Exercise("broadcast_step", CHAPTER, 1, Implement(broadcast_step, {"rank": Integers(0, 64)}, Integers(0, 64)),
              (Mutant(lambda rank: rank, say("Not rank 0 alone sends: all that have the value do."), "rank"),
               Mutant(lambda rank: (rank - 1).bit_length() + 1 if rank else 0,
                      say("2^(s−1) is the first rank of its step, not the last of the one before."), "rank"),
               Mutant(lambda rank: max(rank.bit_length() - 1, 0), say("Steps count from 1: only rank 0 has it before."),
                      "rank"))),
-    Exercise("tree_reduce", CHAPTER, 2, say("Reduce along a tree"),
-             say("Rank r has the FP16 number xs[r]. First rank 0 takes in what 1 has, 2 what 3 has, and so on; then 0 "
-                 "the sum of 2, 4 that of 6; then 0 that of 4. Write tree_reduce(xs): what rank 0 ends with, each "
-                 "addition rounded to FP16 (np.float16)."),
-             say("In step s, rank r takes in rank r + 2^s where r is a multiple of 2^(s+1); a rank without a partner "
-                 "waits."),
-             say("Each number passes through at most ⌈log2 N⌉ additions, and the tree decides the bits."),
+    Exercise("tree_reduce", CHAPTER, 2,
              Implement(tree_reduce, {"xs": Lists(TERMS, 1, 9)}, Floats("fp16"),
                        cases=(((1024.0, 0.5, 0.5),), ((0.5, 0.5, 1024.0),), ((1024.0, 0.25, 0.25, 0.25, 0.25),),
                               ((1024.0, 0.5, 1024.0, 0.5),))),
              (Mutant(_loop, say("This adds one after the other, as a ring does."), "xs "),
               Mutant(_far_first, say("The neighbour comes first, not the rank half of them away."), "xs "),
               Mutant(_whole_pairs, say("A rank without a partner keeps its number for a later step."), "xs "))),
-    Exercise("scatter_owner", CHAPTER, 2, say("Who has the sum"),
-             say("Ring reduce-scatter: in step t = 0, 1, … N − 2, rank r sends chunk (r − t) mod N to rank r + 1, "
-                 "which adds it to its own. Write scatter_owner(ranks, chunk): the rank that ends with the complete "
-                 "sum of a chunk."),
-             say("Who sends chunk c in step 0, and how many hops follow?"),
-             say("N − 1 hops from rank c lead to rank c − 1."),
+    Exercise("scatter_owner", CHAPTER, 2,
              Implement(scatter_owner, {"ranks": RANKS, "chunk": Integers(0, 8)}, Integers(0, 8),
                        valid=lambda ranks, chunk: chunk < ranks),
              (Mutant(lambda n, c: c, say("That takes N hops; there are N − 1."), "chunk"),
               Mutant(lambda n, c: (c + 1) % n, say("This is the first to add, not the last."), "chunk"),
               Mutant(lambda n, c: c - 1, say("Ranks go round: below 0 comes N − 1."), "chunk")), PATARASUK),
-    Exercise("gathered_piece", CHAPTER, 2, say("Which piece is handed on"),
-             say("Ring all-gather: rank r begins with piece r. In step 0 it sends that to rank r + 1 (mod N); in every "
-                 "later step it sends on what came in the step before. Write gathered_piece(ranks, rank, step): the "
-                 "piece that a rank sends."),
-             say("What came to rank r in step 0?"), say("(r − t) mod N: pieces go up, so from below they come."),
+    Exercise("gathered_piece", CHAPTER, 2,
              Implement(gathered_piece, {"ranks": RANKS, "rank": Integers(0, 8), "step": Integers(0, 7)}, Integers(0, 8),
                        valid=lambda ranks, rank, step: rank < ranks and step < max(ranks - 1, 1)),
              (Mutant(lambda n, r, t: r, say("Its own piece goes out once, in step 0."), "step"),
               Mutant(lambda n, r, t: (r + t) % n, say("Pieces come from the rank below."), "step"),
               Mutant(lambda n, r, t: r - t, say("Ranks go round: below 0 comes N − 1."), "step")), PATARASUK),
-    Exercise("all_reduce_bytes", CHAPTER, 2, say("What an all-reduce costs"),
-             say("A ring all-reduce is a reduce-scatter and an all-gather. Write all_reduce_bytes(ranks, numbers, "
-                 "width): the bytes that each rank sends for a buffer of so many numbers of width bytes; ranks divides "
-                 "numbers."),
-             say("How many chunks does a rank send in each half?"),
-             say("2 (N − 1) / N of the buffer, hardly more for many ranks than for three."),
+    Exercise("all_reduce_bytes", CHAPTER, 2,
              Implement(all_reduce_bytes,
                        {"ranks": RANKS, "numbers": Integers(0, 360), "width": Integers(1, 4, origin=1)},
                        Integers(0, 10**6), cases=((2, 2, 1), (3, 6, 2), (4, 4, 4)), random=400,

@@ -95,11 +95,7 @@ def _truncate_bits(code: int) -> int:
 
 
 EXERCISES = (
-    Exercise("rne", CHAPTER, 1, say("To nearest, ties to even"),
-             say("Write rne(x, n): the non-negative integer x divided by 2^n, rounded to the nearest integer, ties to "
-                 "the even one. Where no other rule is named, every rounding in this course is this one."),
-             say("Compare x mod 2^n with 2^(n−1): below, above, or equal?"),
-             say("Dropped bits above one half round up, below it down; exactly one half goes to the even quotient."),
+    Exercise("rne", CHAPTER, 1,
              Implement(rne,
                        {"x": Integers(0, 4095, bits=4, edges=(2, 3, 4, 5, 6, 7, 12, 20, 24, 40)), "n": Integers(0, 8)},
                        Integers(0, 4095, bits=4)),
@@ -111,11 +107,7 @@ EXERCISES = (
               Mutant(lambda x, n: x + (1 << (n - 1)) - 1 + (x >> n & 1) >> n,
                      say("n = 0 drops nothing and needs no half: 1 << (n − 1) fails there."), "negative shift count")),
              "IEEE 754-2019, 4.3.1"),
-    Exercise("fp32_to_bf16", CHAPTER, 2, say("FP32 to BF16 on bits"),
-             say("Write fp32_to_bf16(code): the BF16 code of an FP32 code, to nearest with ties to even. Overflow "
-                 "carries into infinity. A NaN stays a NaN: its upper half with the quiet bit, 0x0040, set."),
-             say("BF16 is the upper half of FP32: rounding is the exercise rne with n = 16, on the code."),
-             say("Rounding is arithmetic on codes; NaN alone must be kept out of it."),
+    Exercise("fp32_to_bf16", CHAPTER, 2,
              Implement(fp32_to_bf16,
                        {"code": Codes("fp32",
                                       edges=(0x3F808000, 0x3F818000, 0x3F80C000, 0x7F7FFFFF, 0x7F800001, 0x7FFFFFFF))},
@@ -128,13 +120,7 @@ EXERCISES = (
                      say("A NaN is not rounded: it can turn into infinity, or carry into the sign."), "NaN"),
               Mutant(lambda c: c >> 16 | 0x40 if c & 0x7FFFFFFF > 0x7F800000 else (c + 0x7FFF) >> 16,
                      say("Ties always go down here: the last kept bit has to be added."), "1000000000000000"))),
-    Exercise("quantize_e4m3", CHAPTER, 3, say("Quantize to E4M3"),
-             say("Write quantize_e4m3(x): x rounded to nearest, ties to even, in OCP E4M3 (emin −6, three fraction "
-                 "bits, largest 448). What rounds beyond 448, and infinity, become NaN; −0.0 and the sign of what "
-                 "rounds to 0 stay."),
-             say("math.frexp gives the binade; Python's round() takes ties to even."),
-             say("The spacing at x is 2^(e−3) with e the exponent of x, but e is at least −6; up to 464 rounds to "
-                 "448."),
+    Exercise("quantize_e4m3", CHAPTER, 3,
              Implement(quantize_e4m3,
                        {"x": Floats("fp32", near="e4m3", edges=(448.0, 464.0, 465.0, 480.0, 1e6, 240.0, 248.0))},
                        Floats("e4m3")),
@@ -146,12 +132,7 @@ EXERCISES = (
                      "expected"),
               Mutant(_e4m3(nearest=math.floor), say("This truncates toward zero."), "got")),
              "OCP 8-bit Floating Point Specification 1.0"),
-    Exercise("stochastic", CHAPTER, 2, say("Stochastic rounding"),
-             say("Write stochastic(x, word): x/256 rounded to one of its two neighbouring integers. With word drawn "
-                 "evenly from 0 … 255, it must go up with a probability of exactly (x mod 256)/256, for the largest "
-                 "words."),
-             say("How many of the 256 words have to round 1/256 up?"),
-             say("x goes up where (x mod 256) + word ≥ 256: as many words as the dropped part says."),
+    Exercise("stochastic", CHAPTER, 2,
              Implement(stochastic,
                        {"x": Integers(0, 4095, edges=(128, 255, 256, 257, 384)),
                         "word": Integers(0, 255, edges=(127, 128))},
@@ -163,11 +144,7 @@ EXERCISES = (
               Mutant(lambda x, w: (x >> 8) + (x % 256 + w > 256),
                      say("One word too few goes up: 255 with a dropped 1 must."), "255")),
              "M. Croci et al. 2022, Stochastic rounding: implementation, error analysis and applications"),
-    Exercise("double_rounding", CHAPTER, 3, say("Rounded twice"),
-             say("Find a float64 number that becomes another FP16 number by way of FP32 than directly (to nearest, "
-                 "ties to even)."),
-             say("Go just above a midpoint of FP16, by less than FP32 can see."),
-             say("A first rounding can move a number onto a midpoint; the second then takes it for a tie."),
+    Exercise("double_rounding", CHAPTER, 3,
              Find(Floats("fp64"), double_rounds, 1 + 2.0**-11 + 2.0**-40, say("two different FP16 codes"),
                   say("1 + 2**-11 is a midpoint of FP16; 2**-40 above it is lost in FP32, and the tie goes to 1")),
              (Mutant(1 + 2.0**-11, NOTHING, "FP32 holds this number"),

@@ -127,12 +127,7 @@ MAGNITUDES = Floats("bf16", finite=True, signed=False, low=2.0**-20, high=2.0**2
 PAIR = Lists(Floats("fp32"), 2, 2)
 TE = "Transformer Engine; arXiv 2509.25149"
 EXERCISES = (
-    Exercise("mx_scale", CHAPTER, 1, say("The scale of an MXFP4 block"),
-             say("All elements of a block are divided by 2^(X−127). Write mx_scale(xs): the code X by OCP's rule, for "
-                 "elements in E2M1: X − 127 is the exponent of the block's largest magnitude less 2, the exponent of "
-                 "E2M1's largest element 6. X is at least 0; a block of zeros has 0."),
-             say("math.frexp(x)[1] - 1 is the exponent of x."),
-             say("2^(⌊log2 a⌋ − 2): the largest becomes 4 to below 8, and what is above 6 saturates."),
+    Exercise("mx_scale", CHAPTER, 1,
              Implement(mx_scale, {"xs": Lists(Floats("fp32", finite=True), 1, 4)}, Integers(0, 254),
                        cases=(((1.0, 7.0),), ((-8.0, 1.0),), ((2.0**-127,),))),
              (Mutant(_mx_scale(up=True), say("This rounds up, which saturates nothing: OCP's rule rounds down."),
@@ -141,14 +136,7 @@ EXERCISES = (
               Mutant(_mx_scale(emax=0), say("The largest becomes 4 to 8, not 1 to 2: E2M1 reaches up to 6."), "got"),
               Mutant(_mx_scale(least=-999), say("E8M0 has no code below 0."), "got -1")),
              "OCP Microscaling Formats (MX) 1.0, 6.3"),
-    Exercise("nvfp4_scale", CHAPTER, 2, say("The two scales of NVFP4"),
-             say("NVFP4 has a scale in E4M3 for each block, and one in FP32 for the tensor, in whose units the "
-                 "tensor's largest magnitude is 448 · 6: the largest scale times the largest element. Write "
-                 "nvfp4_scale(a, amax): the scale of a block whose largest magnitude is a, in a tensor whose largest "
-                 "is amax. It is 448 · a / amax, rounded to E4M3, to nearest, ties to even; subnormals are multiples "
-                 "of 2^-9."),
-             say("E4M3 has three bits after the first one. What is the distance of its values near 448 · a / amax?"),
-             say("The block's scale has a fraction, so that its largest element is near 6, not 4 to 8."),
+    Exercise("nvfp4_scale", CHAPTER, 2,
              Implement(nvfp4_scale, {"a": MAGNITUDES, "amax": MAGNITUDES}, Floats("e4m3"),
                        cases=((0.0, 1.0), (1.0, 1.0), (1.0, 3.0), (1.0, 512.0), (1.0, 2.0**18), (1.0, 2.0**17)),
                        valid=lambda a, amax: a <= amax != 0),
@@ -160,13 +148,7 @@ EXERCISES = (
                      say("The scale is rounded to nearest, not down."), "got"),
               Mutant(_nvfp4_scale(lambda a, amax: 448 * a / amax, least=2.0**-6),
                      say("At least 2^-6 is torchao's rule; here subnormals and 0 count."), "got")), TE),
-    Exercise("four_or_six", CHAPTER, 3, say("Four over six"),
-             say("The elements of E2M1 are 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. A block is scaled so that "
-                 "its largest magnitude becomes a 6, or so that it becomes a 4; each number goes to the nearest "
-                 "element times the scale. Write four_or_six(xs): 4 where the sum of all absolute errors is smaller "
-                 "that way, else 6. Scales are exact."),
-             say("Fraction has no rounding errors of its own, so that a tie is a tie."),
-             say("Between 4 and 6 lies nothing: with a 4 on top, what is just below the largest has a neighbour at 3."),
+    Exercise("four_or_six", CHAPTER, 3,
              Implement(four_or_six, {"xs": Lists(Floats("fp16", finite=True, low=0.25, high=8.0), 1, 4)},
                        Options((6, 4)), cases=(((4.0, 3.0),), ((0.25, 1.25, 3.0),), ((0.25, 0.5, 1.75),)),
                        valid=lambda xs: any(xs)),
@@ -176,24 +158,12 @@ EXERCISES = (
               Mutant(_choice(of=max), say("This is the largest error; the sum is asked for."), "xs "),
               Mutant(_choice(scaled=False), say("An error counts times the scale, which is larger for the 4."), "xs ")),
              "Transformer Engine, NVFP4"),
-    Exercise("both_uses", CHAPTER, 2, say("Two uses of one matrix"),
-             say("The forward product sums over the columns of W and the data gradient over its rows, so MXFP4 has "
-                 "blocks along each row for one and along each column for the other. Find a W, two rows of two FP32 "
-                 "numbers, whose columns get other values if they are quantised from the codes of the rows than if "
-                 "they are quantised from W itself."),
-             say("What is lost beside an outlier in its row, and would be kept in its column?"),
-             say("Each use is quantised from the tensor in high precision, never from other codes."),
+    Exercise("both_uses", CHAPTER, 2,
              Find(Several((PAIR, PAIR), ("row 0", "row 1")), parted, ((1.0, 64.0), (1.0, 1.0)),
                   say("other values the second time"), say("beside 64 the 1 becomes 0; beside 1 it would be kept")),
              (Mutant(((1.0, 1.0), (1.0, 1.0)), NOTHING, "same values"),
               Mutant(((1.0,), (1.0, 64.0)), NOTHING, "two rows of two")), TE),
-    Exercise("delayed_scales", CHAPTER, 2, say("Delayed scaling"),
-             say("FP8 with delayed scaling multiplies a tensor in each step by 448 / a, one FP32 division, where a is "
-                 "the largest of the amaxes of up to length earlier steps. Where there was no step yet, or a is 0, the "
-                 "scale stays as it was; it begins at 1. Write delayed_scales(amaxes, length): the scales of all "
-                 "steps, amaxes[i] being the largest magnitude of step i."),
-             say("The amax of a step is known only after the step has been scaled."),
-             say("A spike meets a scale that knows nothing of it, and lowers those of the length steps after it."),
+    Exercise("delayed_scales", CHAPTER, 2,
              Implement(delayed_scales, {"amaxes": Lists(MAGNITUDES, 1, 5), "length": Integers(1, 3, origin=1)},
                        Lists(Floats("fp32"), 1, 5),
                        cases=(((1.0, 2.0, 1.0, 1.0), 2), ((1.0, 0.0, 0.0), 1), ((2.0, 1.0, 1.0), 1))),

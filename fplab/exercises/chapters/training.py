@@ -60,41 +60,24 @@ def _difference_of_logarithms(amaxes: list[float]) -> int:
 
 
 EXERCISES = (
-    Exercise("fp8_roles", CHAPTER, 1, say("Two FP8 formats"),
-             say("FP8 recipes use E4M3 and E5M2. Which for what?\na: E4M3 for weights and activations, E5M2 for "
-                 "gradients.\nb: E5M2 for weights and activations, E4M3 for gradients.\nc: E4M3 for the forward "
-                 "pass, E5M2 for master weights."),
-             say("What spreads over more binades?"), say("Gradients need range, weights and activations precision."),
+    Exercise("fp8_roles", CHAPTER, 1,
              Predict("a", Options(("a", "b", "c")), say("32 binades with subnormals against 18")),
              (Mutant("b", say("Gradients spread further than E4M3's 18 binades."), "b"),
               Mutant("c", say("Two fraction bits would lose nearly every update of a master weight."), "c")),
              "Micikevicius et al. 2022, arXiv 2209.05433"),
-    Exercise("keep_in_fp32", CHAPTER, 1, say("What autocast leaves in FP32"),
-             say("Which of these does CUDA autocast to FP16 run in FP32?\na: linear layers.\nb: convolutions.\nc: "
-                 "softmax.\nd: ReLU."),
-             say("Where do exponentials and long sums occur outside a Tensor Core?"),
-             say("exp overflows FP16 above 11.09, and sums stall: softmax, norms and losses stay in FP32."),
+    Exercise("keep_in_fp32", CHAPTER, 1,
              Predict("c", Options(("a", "b", "c", "d")), say("softmax is on autocast's FP32 list")),
              (Mutant("a", say("Products are what Tensor Cores speed up; they accumulate in FP32."), "a"),
               Mutant("b", say("Convolutions become products, which accumulate in FP32."), "b"),
               Mutant("d", say("ReLU rounds nothing, and runs in the format of its input."), "d")),
              "PyTorch, Automatic Mixed Precision: CUDA ops that autocast to float32"),
-    Exercise("softmax_overflow", CHAPTER, 2, say("A softmax that fails"),
-             say("Find a list of finite FP16 logits for which exp(x) / sum(exp(x)), rounded to FP16 at each step, has "
-                 "a NaN."),
-             say("∞ / ∞ is NaN. When is exp(x) above 65504?"),
-             say("exp(x) is infinite in FP16 from x ≈ 11.09; subtracting the maximum first keeps it at most 1."),
+    Exercise("softmax_overflow", CHAPTER, 2,
              Find(Lists(Floats("fp16"), 0, 64), naive_softmax_fails, (12.0, 0.0), say("a NaN among the results"),
                   say("exp(12) = 162755 is infinite in FP16")),
              (Mutant((1.0, 2.0), NOTHING, "No result is NaN"),
               Mutant((11.0,) * 4, NOTHING, "The sum is infinite and every result 0"),
               Mutant((1e6,), NOTHING, "finite FP16 numbers"))),
-    Exercise("fp8_scale", CHAPTER, 3, say("A scale for FP8"),
-             say("Delayed scaling: write fp8_scale(amaxes): the largest integer s for which 2^s times the largest of "
-                 "the recorded amaxes is at most 448; 0 where nothing or only zeros were recorded. No rounding may "
-                 "spoil it."),
-             say("math.frexp gives exponent and significand without rounding; 448 = 1.75 · 2^8."),
-             say("With amax = f · 2^e, 1 ≤ f < 2: s = 8 − e if f ≤ 1.75, else 7 − e."),
+    Exercise("fp8_scale", CHAPTER, 3,
              Implement(fp8_scale,
                        {"amaxes": Lists(Floats("fp64", finite=True, low=2.0**-60, high=2.0**60, signed=False,
                                                edges=(1.75, 448.0)),

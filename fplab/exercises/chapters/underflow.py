@@ -58,31 +58,17 @@ def _to_infinity(scale: float, good: int, found: bool, interval: int) -> tuple[f
 
 
 EXERCISES = (
-    Exercise("flushed_gradient", CHAPTER, 1, say("The largest lost gradient"),
-             say("Which is the largest positive number that a conversion to FP16 (to nearest, ties to even) turns into "
-                 "0?"),
-             say("The smallest positive FP16 number is 2^-24. Where is the midpoint?"),
-             say("2^-25 is a tie between 0 and 2^-24, and 0 is even."),
+    Exercise("flushed_gradient", CHAPTER, 1,
              Predict(2.0**-25, Floats("fp32"), say("2**-25, a tie that goes to the even 0")),
              (Mutant(2.0**-24, say("2^-24 is an FP16 number, the smallest."), "2^-24"),
               Mutant(2.0**-14, say("2^-14 is the smallest normal number; there are subnormals below it."), "2^-14"),
               Mutant(2.0**-26, say("Larger numbers than 2^-26 are lost, too."), "2^-26"))),
-    Exercise("order_of_a_step", CHAPTER, 1, say("Clip when?"),
-             say("Gradients carry a loss scale S. In which order does a step go?\na: clip, unscale, check for "
-                 "infinities, update.\nb: unscale, check for infinities, clip, update.\nc: unscale, update, check "
-                 "for infinities, clip."),
-             say("A threshold for clipping is meant for true gradients."),
-             say("Unscale first; skip the step where a gradient is not finite; clip what is left."),
+    Exercise("order_of_a_step", CHAPTER, 1,
              Predict("b", Options(("a", "b", "c")), say("scaler.unscale_(optimizer), clip_grad_norm_, scaler.step")),
              (Mutant("a", say("The threshold would then be S times too small."), "a"),
               Mutant("c", say("An infinite gradient would already be in the weights."), "c")),
              "Micikevicius et al. 2018, arXiv 1710.03740, 3.2"),
-    Exercise("choose_scale", CHAPTER, 2, say("A loss scale from a histogram"),
-             say("counts[i] is how many gradients have a magnitude in [2^(i−32), 2^(i−31)). Write "
-                 "choose_scale(counts): the largest s such that 2^s times any gradient that may be counted stays below "
-                 "2^15, safe from overflow in FP16; 0 if nothing is counted."),
-             say("The highest binade with a count decides; its upper end is 2^(i−31)."),
-             say("2^s · 2^(i−31) ≤ 2^15, so s = 46 − i for the largest i with counts[i] > 0."),
+    Exercise("choose_scale", CHAPTER, 2,
              Implement(choose_scale, {"counts": Lists(Integers(0, 50), 0, 48)}, Integers(-100, 100)),
              (Mutant(_scale_by(lambda f, c: len(c) - 1), say("An empty binade at the end counts for nothing."),
                      "counts"),
@@ -90,12 +76,7 @@ EXERCISES = (
               Mutant(_scale_by(lambda f, c: f[0]), say("The largest gradients overflow, not the smallest."), "counts"),
               Mutant(_scale_by(lambda f, c: c.index(max(c))),
                      say("The fullest binade does not decide: a single large gradient overflows."), "counts"))),
-    Exercise("grad_scaler", CHAPTER, 2, say("GradScaler's update"),
-             say("Write grad_scaler(scale, good, found_inf, interval): the next (scale, good). found_inf: the scale "
-                 "halves and good becomes 0. Otherwise one more good step; when there are interval of them the scale "
-                 "doubles, unless that is infinite in FP32, and good becomes 0."),
-             say("Count first, then compare."),
-             say("good + 1 = interval doubles the scale at that very step; any infinity starts the count again."),
+    Exercise("grad_scaler", CHAPTER, 2,
              Implement(grad_scaler,
                        {"scale": SCALES,
                         "good": Integers(0, 5),

@@ -131,7 +131,7 @@ const facts = (pairs) => {
     + `<span style="overflow-wrap:anywhere">${escaped(text)}</span>`).join("");
   return `<div style="display:grid;grid-template-columns:max-content 1fr;gap:0 1em">${inside}</div>`;
 };
-const refusal = (text) => '<div role="alert" style="border-left:4px solid #d9730d;padding:.4em .8em;margin:.4em 0">'
+const refusal = (text) => '<div role="alert" style="border-left:4px solid #d9730d;padding:.4em .8em;margin:.4em 0;overflow-wrap:anywhere">'
   + `<b>⚠ ${say("Not possible:")}</b> ${escaped(text)}</div>`;
 const afterColon = (first, then) => say("{first}: {then}", { first, then });
 const listed = (...texts) => texts.join(say(", "));

@@ -92,7 +92,7 @@ const quoted = (text) => {
   const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
   return quote + text.replaceAll("\\", "\\\\").replaceAll(quote, "\\" + quote) + quote;
 };
-const ALLOWED = 'a number; a decimal text such as "0.1" or "-2.5e-8", taken exactly; a ratio "1/3"; a hexadecimal float "0x1.8p3"; "inf", "nan"; or a code of a format, "fp16:0x3c00" or "fp16:0b0011110000000000"';
+const ALLOWED = 'a number; a decimal text such as "0.1" or "-2.5e-8", taken exactly; a ratio "1/3"; a power of two "2^-14" or "1.5·2^-14"; a hexadecimal float "0x1.8p3"; "inf", "nan"; or a code of a format, "fp16:0x3c00" or "fp16:0b0011110000000000"';
 const parse = (text) => {
   const found = parsed(text), [n, d] = found.magnitude;
   if (Math.max(bitLength(n), bitLength(d)) > FORMATS.most_bits) {
@@ -117,6 +117,13 @@ const parsed = (text) => {
   if (match) {
     if (BigInt(match[3]) === 0n) refuse("{text} divides by zero; allowed: {allowed}.", { text: quoted(text), allowed: [ALLOWED] });
     return finite(ratio(BigInt(match[2]) * (negative ? -1n : 1n), BigInt(match[3])), negative);
+  }
+  match = /^[+-]?(?:(?:([0-9]+)\.?([0-9]*)|\.([0-9]+))\s*[*·×]\s*)?2\s*(?:\^|\*\*)\s*([+-]?[0-9]+)$/.exec(word);
+  if (match) {
+    sane(match[4]);
+    const part = match[3] ?? match[2] ?? "", factor = ratio(BigInt((match[1] ?? "") + part || "1"), 10n ** BigInt(part.length));
+    const size = timesTwoTo(factor, Number(match[4]));
+    return finite([negative ? -size[0] : size[0], size[1]], negative);
   }
   match = /^([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?[0-9]+))?$/.exec(word);
   if (match && (match[2] || match[3])) {
