@@ -45,8 +45,12 @@ lint: $(VENV)/.ready ## ruff and mypy ## ruff 与 mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## ruff, mypy and the whole test suite ## ruff、mypy 和全部测试
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.ready ## ruff, mypy and the whole test suite ## ruff、mypy 和全部测试
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tested=$$?; \
+	wait $$types || { echo "mypy finds errors: make lint" >&2; exit 1; }; exit $$tested
 
 browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装浏览器测试所需的 Chromium 与中文字体
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null

@@ -14,10 +14,13 @@ from .errors import LabError, quotes_call
 from .floats import PAST_CACHE, bits_of, demand_representable, destination, finish, head, refuse_nan, shaped
 from .formats import Format, FormatLike, Overflow, Rounding, get
 from .kernels import arith, fast_arith
-from .plans import carrier, carrier_dtype, float32_arithmetic, layout, options, seed_bits
+from .plans import FP32, carrier, carrier_dtype, float32_arithmetic, layout, options, seed_bits
 from .threads import split
 
 Array = np.ndarray[Any, Any]
+HARDWARE = (np.add, np.subtract, np.multiply, np.divide, np.sqrt)  # by the kernels' numbers
+AS_HARDWARE = options(FP32)
+LEAST = np.array([2.0**-149], np.float32)
 
 
 def _arithmetic_format(fmt: FormatLike) -> Format:
@@ -52,6 +55,10 @@ def _operate(
         refuse_nan(few.operate(op, given, bits_of(result), raised, source, form, to, to_fmt, opt), form)
         finished = finish(result, out, shape)
         return (finished, shaped(raised, shape)) if flags else finished
+    plain = layout(form) == layout(FP32) and opt == AS_HARDWARE and dtype == flats[0].dtype == np.float32
+    if plain and not flags and op < len(HARDWARE) and (found := _by_hardware(op, flats)) is not None:
+        result[...] = found
+        return finish(result, out, shape)
     quick = float32_arithmetic(form, opt) if not flags and op <= arith.DIV else None
     if quick and dtype == np.float32 and flats[0].dtype == np.float32 and all(f.flags.aligned for f in flats):
         _fast_binary(op, flats, result, quick)
@@ -70,6 +77,15 @@ def _operate(
     refuse_nan(min(offenders, default=-1), form)
     finished = finish(result, out, shape)
     return (finished, shaped(raised, shape)) if flags else finished
+
+
+def _by_hardware(op: int, flats: list[Any]) -> Array | None:
+    """FP32 results of this processor; None where one is NaN, of which it keeps a payload, or it flushes subnormals."""
+    with np.errstate(all="ignore"):
+        if not np.add(LEAST, LEAST).all():  # as torch.set_flush_denormal(True) demands
+            return None
+        found: Array = HARDWARE[op](*flats)
+    return None if np.isnan(found).any() else found
 
 
 def _fast_binary(op: int, flats: list[Any], result: Array, spec: Any) -> None:

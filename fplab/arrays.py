@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LabError, reason
+from .errors import LabError, reason, summary
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 EXACT_INTEGERS = 2**53
@@ -26,8 +26,8 @@ class Values:
 def values(x: Any, name: str = "x") -> Values:
     """Read an argument: arrays, numbers, lists, torch CPU tensors; float16 and integers become float32 results.
 
-    Raises LabError for booleans, complex, extended precision, masked and object arrays, for tensors on another device
-    or that require gradients, and for integers that float64 does not hold exactly.
+    Raises LabError for booleans, complex, extended precision, masked arrays, and objects other than Python's integers,
+    for tensors on another device or that require gradients, and for integers that float64 does not hold exactly.
     """
     array = as_array(x, name)
     kind, itemsize = array.dtype.kind, array.dtype.itemsize
@@ -35,15 +35,27 @@ def values(x: Any, name: str = "x") -> Values:
     if kind == "f" and itemsize in (4, 8):
         narrow = itemsize == 4
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    elif kind in "iu":
+    elif kind in "iu" or _are_integers(array):
         array = _integers(array, name)
     elif array.dtype.name.startswith(EXTENSION_FLOATS) or (kind == "f" and itemsize == 2):
         with np.errstate(invalid="ignore"):  # a signalling float16 NaN becomes quiet
             array = array.astype(np.float32)
     else:
-        hint = "; a float64 holds 53 of its bits: convert it yourself" if kind == "f" else ""
-        raise LabError(f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers{hint}.")
+        raise _refusal(array, name)
     return Values(np.ascontiguousarray(array).reshape(-1), array.shape, narrow, type(x) in (int, float))
+
+
+def _refusal(array: np.ndarray[Any, Any], name: str) -> LabError:
+    """The error for an array that holds no numbers of a dtype that is taken: its elements tell more than "object"."""
+    odd = [type(item) for item in array.reshape(-1).tolist() if type(item) not in (int, float)]
+    if array.dtype.kind not in "OSU" or not odd:
+        hint = "; a float64 holds 53 of its bits: convert it yourself" if array.dtype.kind == "f" else ""
+        return LabError(f"{name} has dtype {array.dtype}; allowed: float32, float64, float16, integers{hint}.")
+    hint = "; float() rounds it to float64" if hasattr(odd[0], "__float__") else ""
+    kind = odd[0].__name__
+    if array.ndim:
+        return LabError(f"{name} holds an element of type {kind}; allowed: float32, float64, float16, integers{hint}.")
+    return LabError(f"{name} is of type {kind}; allowed: float32, float64, float16, integers{hint}.")
 
 
 def as_array(x: Any, name: str) -> np.ndarray[Any, Any]:
@@ -66,7 +78,9 @@ def _from_torch(x: Any, name: str) -> Any:
         )
     if x.requires_grad:
         raise LabError(f"{name} requires gradients, which rounding does not carry; pass {name}.detach().")
-    if x.is_sparse or x.is_quantized:
+    if x.is_quantized:
+        raise LabError(f"{name} is a quantized tensor; pass {name}.dequantize().")
+    if x.is_sparse:
         raise LabError(f"{name} is a {x.layout} tensor; pass a dense one, {name}.to_dense().")
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype.startswith(EXTENSION_FLOATS):
@@ -74,13 +88,25 @@ def _from_torch(x: Any, name: str) -> Any:
     return x.resolve_neg().resolve_conj().numpy()
 
 
+def _are_integers(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array of objects is one of Python's integers: numpy makes it of those that its dtypes do not hold."""
+    return array.dtype == object and array.size > 0 and all(type(item) is int for item in array.reshape(-1).tolist())
+
+
 def _integers(array: np.ndarray[Any, Any], name: str) -> Floats:
-    wide = array.astype(np.float64)
     if array.size and max(int(array.max()), -int(array.min())) > EXACT_INTEGERS:
-        inexact = [value for value in array.reshape(-1).tolist() if int(float(value)) != value]
+        inexact = [value for value in array.reshape(-1).tolist() if not _fits_float64(value)]
         if inexact:
-            raise LabError(f"{name} holds {inexact[0]}, an integer that float64 does not hold exactly; pass floats.")
-    return wide
+            held = summary(inexact[0])
+            raise LabError(f"{name} holds {held}, an integer that float64 does not hold exactly; pass floats.")
+    return array.astype(np.float64)
+
+
+def _fits_float64(value: int) -> bool:
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False
 
 
 def widened(x: Floats) -> Floats:

@@ -7,9 +7,11 @@ rounding (:func:`sums`), and for a shape alone (:func:`gamma`). Three bounds on 
   block's largest exponent takes from every term, what the rounding of its sum takes, and how these enter the next step;
   slices of k, accumulators and promotions as the plan says. Signs are not looked at. It is infinite where a partial sum
   might overflow.
-* **gamma** is proved from the shape alone, for operands and sums in the normal range: times ``|c| + sum |a b|``, or by
-  Cauchy and Schwarz times ``|c|`` + the 2-norms of a and b. In a chain of n roundings to nearest it is Higham's
-  gamma_n = n u / (1 - n u), or smaller (Higham 2002, doi 10.1137/1.9780898718027).
+* **gamma** is proved from the shape alone, for operands and sums in the normal range, which zero is not in (CDNA3
+  aligns by the exponent of a zero's partner, FP4 by the scales of a group of zeros): times ``|c| + sum |a b|``, or by
+  Cauchy and Schwarz times ``|c|`` + the product of the 2-norms of a and b. In a chain of n roundings to nearest it is
+  that of one more, (1 + u)^(n+1) - 1, or smaller: below Higham's gamma_n+1, where gamma_n = n u / (1 - n u) (Higham
+  2002, doi 10.1137/1.9780898718027).
 * **probable** rests on an assumption, that each rounding error has mean zero whatever the ones before it were
   (mean-independence); one that truncates is expected to take half of its most. Then n errors add up to lambda sqrt(n) u
   at most, with lambda = sqrt(2 ln(2 n / rate)), in all but a share ``rate`` of the cases, by Azuma and Hoeffding at
@@ -86,8 +88,9 @@ class Bounds:
 
     @property
     def used(self) -> float:
-        """The largest share of its worst-case bound that a measured error is."""
-        share = np.divide(self.measured, self.worst, out=np.zeros_like(self.worst), where=self.worst > 0)
+        """The largest share of its worst-case bound that a measured error is; an infinite bound has none."""
+        bounded = (self.worst > 0) & np.isfinite(self.worst)
+        share = np.divide(self.measured, self.worst, out=np.zeros_like(self.worst), where=bounded)
         return float(np.max(share, initial=0.0))
 
     @property
@@ -115,7 +118,8 @@ class Bounds:
         return "\n".join(folded(lines))
 
     def _relative(self, x: Array) -> Array:
-        return np.divide(x, self.magnitude, out=np.zeros_like(x), where=self.magnitude > 0).ravel()
+        usual = (self.magnitude > 0) & np.isfinite(self.magnitude)
+        return np.divide(x, self.magnitude, out=np.where(self.magnitude > 0, x, 0.0), where=usual).ravel()
 
 
 NEAREST = say("assumed: errors to nearest have mean zero whatever came before; truncation takes half of its most")
@@ -277,12 +281,17 @@ def _places(instructions: Array, k: int) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_shape(k: int, model: Model, plan: Plan, rate: float, tile: int = 0, tiles: int = 1) -> Gamma:
+def _of_shape(
+    k: int, model: Model, plan: Plan, rate: float, tile: int = 0, tiles: int = 1, store: Format | None = None
+) -> Gamma:
     """A product of K terms of which only the sum of magnitudes is known, as 1."""
     if k == 0 or units.of(model).order_free(model):
-        return Gamma(0.0, 0.0)
-    x = Operands(np.zeros((1, k)), np.zeros((1, k)), np.zeros(1), shape=True)
-    found = _walk(model, x, plan, rate, tile, tiles)
+        found = _start(np.ones(1), math.inf, 1, rate, True)
+    else:
+        x = Operands(np.zeros((1, k)), np.zeros((1, k)), np.zeros(1), shape=True)
+        found = _walk(model, x, plan, rate, tile, tiles)
+    if store is not None:
+        found = found.rounded(_to(store))
     return Gamma(float(found.worst[0] * SAFE), float(found.likely[0] * SAFE))
 
 
@@ -291,7 +300,7 @@ def gamma(
     k: int, gpu: str | Model = "H100", inputs: models.Inputs = "fp16", output: FormatName | None = "fp32",
     instruction: str | None = None, *, plan: Plan | None = None, rate: float = 0.01,
 ) -> Gamma:  # fmt: skip
-    """Bounds of any product of K terms on a unit, relative to ``|c| + sum |a b|``, without underflow or overflow.
+    """Bounds of any product of K normal terms on a unit, relative to ``|c| + sum |a b|``, without under- or overflow.
 
     ``plan``: the order of k; of stream-K, which needs more than K, :func:`matmul` says it. ``rate``: how often the
     probable bound may fail.
@@ -354,7 +363,7 @@ def matmul(
     (m, n), added = computed.shape, _read_c(c, model, computed.shape)
     sides = [None if s is None else np.asarray(s) for s in (scale_a, scale_b)]
     sides = [sides[0], None if sides[1] is None else sides[1].T]
-    found: dict[str, Any] = {}
+    found = {name: np.zeros((m, n)) for name in ARRAYS}
     largest = 0.0
     for rows, columns, tile, tiles in plan.regions(m, n):
         for i in range(m)[rows]:
@@ -366,9 +375,9 @@ def matmul(
             one = _compare(model, [left, right], added[i, columns], scales, computed[i, columns], store, plan,
                            _share(rate), tile, tiles)  # fmt: skip
             for name in ARRAYS:
-                found.setdefault(name, np.zeros((m, n)))[i, columns] = getattr(one, name)
+                found[name][i, columns] = getattr(one, name)
             largest = max(largest, one.gamma)
-    return replace(one, gamma=largest, **found)
+    return Bounds(_named(model), x.shape[1], gamma=largest, rate=_share(rate), assumption=NEAREST, **found)
 
 
 ARRAYS = ("worst", "probable", "measured", "magnitude", "condition")
@@ -382,6 +391,14 @@ def _share(rate: float) -> float:
     if not 0 < rate < 1:
         raise LabError(f"rate={rate!r} is not possible; allowed: above 0 and below 1.")
     return float(rate)
+
+
+def _symmetric(name: str, fmt: FormatLike) -> Format:
+    """A format to round to: of one without signs or zero nothing here is true."""
+    found = formats.get(fmt)
+    if not (found.signed and found.zero):
+        raise LabError(f"{name}={found.name!r} has no bounds; allowed: formats with negative numbers and a zero.")
+    return found
 
 
 def _read_c(c: Any, model: Model, shape: tuple[int, ...]) -> Array:
@@ -402,6 +419,11 @@ def _expanded(scales: list[Any], rows: list[Array], model: Model) -> tuple[Array
     return one, two
 
 
+def _named(model: Model) -> Text:
+    return say("{unit} (emulated)", unit=model.name)
+
+
+@np.errstate(over="ignore")  # FP64's own: the bound is infinite then
 def _compare(
     model: Model, rows: list[Array], c: Array, scales: tuple[Array, Array] | None, computed: Array,
     store: FormatLike | None, plan: Plan, rate: float, tile: int = 0, tiles: int = 1,
@@ -414,18 +436,19 @@ def _compare(
     k = rows[0].shape[1]
     x = Operands(np.abs(rows[0]), np.abs(rows[1]), np.abs(c), scales)
     found = _walk(model, x, plan, rate, tile, tiles) if k else _start(x.c, math.inf, 1, rate)
-    if store is not None:
-        found = found.rounded(_to(formats.get(store)))
+    stored = None if store is None else _symmetric("store", store)
+    if stored is not None:
+        found = replace(found, largest=stored.max).rounded(_to(stored))
     worst = found.worst * SAFE
     a, b = rows if scales is None else (rows[0] * scales[0], rows[1] * scales[1])
     error, exact = off(a, b, c, np.asarray(computed, np.float64))
-    shape_alone = _of_shape(k, model, plan, rate, tile, tiles).worst
-    return Bounds(say("{unit} (emulated)", unit=model.name), k, worst, found.likely * SAFE,
+    shape_alone = _of_shape(k, model, plan, rate, tile, tiles, stored).worst
+    return Bounds(_named(model), k, worst, found.likely * SAFE,
                   error, found.most, _condition(found.most, exact), shape_alone, rate, NEAREST)  # fmt: skip
 
 
 def _condition(magnitude: Array, exact: Array) -> Array:
-    """Magnitude over |exact|; 1 where both are 0."""
+    """Magnitude over |exact|; 1 where both are 0, NaN where both are beyond FP64."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(magnitude == 0, 1.0, magnitude / np.abs(exact)))
 
@@ -457,16 +480,14 @@ def _kulisch(x: Array, y: Array) -> Array:
 
 
 def _whole(x: Array, y: Array) -> Array:
-    """Rows of any float64 numbers, one after the other: products in two parts (Dekker), summed exactly by fsum."""
+    """Rows of any float64 numbers, one after the other: products in two parts, summed exactly by fsum."""
     low, high = 2.0**-480, 2.0**500
 
     def safe(v: Array) -> Array:
         return np.asarray(((np.abs(v) < high) & (np.abs(v) > low)) | (v == 0))
 
     with np.errstate(over="ignore", invalid="ignore"):
-        product = x * y
-        (xh, xl), (yh, yl) = _halves(x), _halves(y)
-        rest = ((xh * yh - product) + xh * yl + xl * yh) + xl * yl
+        product, rest = _product(x, y)
     usual = np.all(safe(x) & safe(y), axis=1)
     return np.array([
         math.fsum([*p, *r]) if fine else _fractions(v, w)
@@ -475,7 +496,18 @@ def _whole(x: Array, y: Array) -> Array:
 
 
 def _fractions(x: list[float], y: list[float]) -> float:
-    return float(sum((Fraction(a) * Fraction(b) for a, b in zip(x, y, strict=True)), Fraction(0)))
+    total = sum((Fraction(a) * Fraction(b) for a, b in zip(x, y, strict=True)), Fraction(0))
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
+
+
+def _product(x: Array, y: Array) -> tuple[Array, Array]:
+    """Products of float64 numbers and what these leave out, exact where nothing over- or underflows (Dekker)."""
+    product = x * y
+    (xh, xl), (yh, yl) = _halves(x), _halves(y)
+    return product, ((xh * yh - product) + xh * yl + xl * yh) + xl * yl
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
@@ -489,6 +521,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 @quotes_call
+@np.errstate(over="ignore", invalid="ignore")  # of FP64 numbers: the bound is infinite then
 def sums(
     x: Any, y: Any = None, fmt: FormatLike = "fp16", accumulate: FormatLike = "fp32", order: str = "sequential",
     rounding: str | Rounding = "rne", *, block: int = 128, seed: int | None = None, random_bits: int = WORDS,
@@ -500,7 +533,7 @@ def sums(
     sums) and "blocked". ``random_bits``: of stochastic rounding, 1 to 32: an addition is cut so many places below the
     accumulator's last and then rounded by them, in a sequential order.
     """
-    source, acc, mode = formats.get(fmt), formats.get(accumulate), rounding_named(rounding)
+    source, acc, mode = formats.get(fmt), _symmetric("accumulate", accumulate), rounding_named(rounding)
     if order not in ORDERS:
         raise unknown("order", order, ORDERS)
     if y is not None and order == "pairwise":
@@ -508,6 +541,9 @@ def sums(
     few, rate = integer("random_bits", random_bits, 1, WORDS), _share(rate)
     if few < WORDS and (not mode.random or order != "sequential"):
         raise LabError(f"random_bits={few} is for rounding='stochastic' and order='sequential'.")
+    if WORDS > few > 52 - acc.fraction_bits:
+        most = 52 - acc.fraction_bits
+        raise LabError(f"random_bits={few} is not possible with accumulate={acc.name!r}; allowed: 1 to {most}, 32.")
     operands = [values(v, name) for v, name in ((x, "x"), (y, "y")) if v is not None]
     rows = [np.atleast_2d(np.asarray(numeric.quantize(v.flat.reshape(v.shape), source), np.float64)) for v in operands]
     left, right = rows[0], rows[1] if len(rows) == 2 else np.ones_like(rows[0])
@@ -585,10 +621,15 @@ def _order(terms: Array, acc: Format, mode: Rounding, order: str, block: int, fe
 
 def _few_bits(x: Array, y: Array, acc: Format, few: int, seed: int | None) -> Array:
     """Sequential sums with so many random bits: cut below them, then rounded up with the probability that is left."""
-    wide = Format(f"{acc.name}+{few}", acc.exponent_bits, acc.fraction_bits + few)
+    wide = replace(acc, name=f"{acc.name}+{few}", fraction_bits=acc.fraction_bits + few, aliases=())
     total = np.zeros(len(x))
     for k in range(x.shape[1]):
-        cut = numeric.fma(x[:, k], y[:, k], total, wide, "rtz")
+        product, left_out = _product(x[:, k], y[:, k])
+        near = product + total
+        back = near - product
+        rest = (product - (near - back)) + (total - back) + left_out  # what is missing (Knuth)
+        cut = numeric.quantize(np.where(rest * near < 0, np.nextafter(near, 0), near), wide, "rtz")
+        cut = np.where(np.abs(near) > wide.max, near, cut)  # what overflows is not cut
         own = None if seed is None else seed * 2**24 + k
         total = np.asarray(numeric.quantize(cut, acc, "stochastic", seed=own), np.float64)
     return total

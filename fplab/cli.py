@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .columns import wrapped
-from .errors import LabError, demand, integer, missing, unknown
+from .errors import LabError, demand, did_you_mean, integer, missing, unknown
 from .language import lang
 from .roundings import Rounding
 from .version import __version__
@@ -516,10 +516,21 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"formatter_class": Formatter} | kwargs | {"allow_abbrev": False})
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; what a command does not know is refused by that command, with the nearest of its options."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            options = {option.lstrip("-"): option for option in self._option_string_actions}
+            slip = next((word.lstrip("-").partition("=")[0] for word in rest if word.startswith("-")), "")
+            begun = {name: option for name, option in options.items() if slip and name.startswith(slip)}
+            message = "unrecognized arguments: {words}".format(words=" ".join(rest))
+            self.error(message, did_you_mean(slip, begun or options))
+        return found, rest
+
+    def error(self, message: str, asks: str = "") -> None:  # type: ignore[override]
         found = next(((m, own) for pattern, own in WRONG if (m := pattern.fullmatch(message))), None)
-        text = Message(found[1], found[0].groupdict()) if found else message
-        raise LabError(say("{prog}: {message}. See {prog} --help.", prog=self.prog, message=text))
+        wrong = Message(found[1], found[0].groupdict()) if found else message
+        raise LabError(f"{say('{prog}: {message}. See {prog} --help.', prog=self.prog, message=wrong)}{asks}")
 
 
 def build_parser() -> Parser:

@@ -29,19 +29,9 @@ if TYPE_CHECKING:
     from .tensorcore.models import Model
 
 __all__ = [
-    "Claims",
-    "Picture",
-    "Recorded",
-    "Selector",
-    "choose",
-    "evidence",
-    "figure",
-    "glossary",
-    "hardware",
-    "snippet",
-    "start",
-    "style",
-]
+    "Claims", "Picture", "Recorded", "Selector", "choose", "evidence", "figure", "glossary", "hardware", "snippet",
+    "start", "style",
+]  # fmt: skip
 
 index(__name__)
 

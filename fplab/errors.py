@@ -107,13 +107,21 @@ def unknown(
     ``called``: the name of what was given, where that is no string.
     """
     names = list(allowed)
-    rule = say("unknown {kind} {given}. Allowed: {allowed}.", kind=Message(kind), given=quoted(given))
+    rule = say("unknown {kind} {given}. Allowed: {allowed}.", kind=Message(kind), given=_cited(given))
     text = str(rule.fill(allowed=", ".join(names)))
     known = {name.lower(): name for name in [*aliases, *names]}
     name = given if isinstance(given, str) else called
-    if name is not None and (near := _nearest(name.lower(), list(known))):
-        text += str(say(" Did you mean {names}?", names=str(say(" or ")).join(repr(known[one]) for one in near)))
-    return LabError(text)
+    return LabError(text if name is None else text + did_you_mean(name.lower(), known))
+
+
+def did_you_mean(given: str, known: Mapping[str, str]) -> str:
+    """The question that ends a message, after what is nearest: ``known`` has names as they are compared and as said.
+
+    >>> did_you_mean("gpu", {"gpus": "--gpus", "zero": "--zero"}), did_you_mean("x", {"gpus": "--gpus"})
+    (" Did you mean '--gpus'?", '')
+    """
+    near = str(say(" or ")).join(repr(known[one]) for one in _nearest(given, list(known)))
+    return near and str(say(" Did you mean {names}?", names=near))
 
 
 def chosen(kind: str, given: object, table: Mapping[str, T], record: type[T]) -> T:
@@ -173,6 +181,11 @@ def quoted(value: object) -> str:
     except Exception:  # integers of more than 4,300 digits, and objects whose own code fails
         return f"<{type(value).__name__}>"
     return text if len(text) <= 400 else text[:397] + "..."
+
+
+def _cited(given: object) -> str:
+    """What was given where a name was asked for: a name or a class at length, all else in short."""
+    return quoted(given) if isinstance(given, str | type) else summary(given)
 
 
 def _public(module: str, name: str) -> str:

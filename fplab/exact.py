@@ -16,22 +16,8 @@ from .lazily import index
 from .words import say
 
 __all__ = [
-    "NAN",
-    "Exact",
-    "add",
-    "compare",
-    "decode",
-    "div",
-    "dot",
-    "flush",
-    "fma",
-    "from_float",
-    "mul",
-    "neg",
-    "of",
-    "round_to",
-    "sqrt_to",
-    "sub",
+    "NAN", "Exact", "add", "compare", "decode", "div", "dot", "flush", "fma", "from_float", "mul", "neg", "of",
+    "round_to", "sqrt_to", "sub",
 ]  # fmt: skip
 
 index(__name__)

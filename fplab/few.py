@@ -3,14 +3,15 @@
 A kernel takes seconds to compile where it was never used before; :mod:`fplab.exact` takes a tenth of a millisecond an
 element. So the first small calls of a process go to the oracle, and whoever asks for more, or goes on asking, gets the
 kernel. Bits, flags and errors are the same. ``FPLAB_FEW`` says how many elements a process has answered so; with 0
-kernels do everything, as in the tests, which hold both to each other.
+kernels do everything, as in the tests, which hold both to each other. Products of matrix units, which NumPy makes at a
+fiftieth of a kernel's speed (:mod:`fplab.tensorcore.vectors`), wait for a kernel that is not in the cache likewise.
 
 Arrays hold codes, as the kernels of :mod:`fplab.kernels.convert` and :mod:`fplab.kernels.arith` take them.
 """
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from . import exact, exact_sums
 from .errors import LabError
 from .exact import Exact
 from .formats import Format, Specials
-from .kernels import arith
+from .kernels import Kernel, arith, is_ready
 from .kernels.rounding import NO_NAN, Options
 from .kernels.sums import Plan
 from .plans import NAN_RULES, OVERFLOWS, RANDOM, carrier, rounding_of
@@ -40,7 +41,10 @@ def _in_all() -> int:
     return int(named)
 
 
+PRODUCTS = 1 << 26  # of one kernel, which NumPy makes in half a second, and which takes seconds to compile
 _left = _in_all()
+_most_products = PRODUCTS if _left else 0
+_made: dict[tuple[Kernel, object], float] = {}  # how many NumPy has made in place of a kernel; infinity: it is ready
 
 
 def answers(size: int, opt: Options | None = None) -> bool:
@@ -50,6 +54,21 @@ def answers(size: int, opt: Options | None = None) -> bool:
         return False
     _left -= size
     return True
+
+
+def products(kernel: Kernel, variant: object, arguments: Callable[[], Sequence[Any]], work: int) -> bool:
+    """Whether NumPy is to make products for which a kernel would first have to be compiled: up to so many by each.
+
+    ``variant``: what tells apart the code that is compiled for different ``arguments``, which are made where need be.
+    ``work``: the products, and as many more as take the time of what NumPy does besides.
+    """
+    done = _made.get((kernel, variant), 0.0)
+    if done + work > _most_products:
+        return False
+    if not done and is_ready(kernel, *arguments()):
+        done = math.inf
+    _made[kernel, variant] = done + work
+    return math.isfinite(done)
 
 
 def _deliver(x: Exact, fmt: Format, opt: Options) -> tuple[int, int]:

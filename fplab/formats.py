@@ -17,6 +17,7 @@ codes, and that is how both the oracle (:mod:`fplab.exact`) and the kernels (:mo
 import enum
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -367,6 +368,15 @@ def dtype_name(given: object) -> str | None:
             return str(given.name)
     text = str(given) if type(given).__name__ == "dtype" else ""
     return text.removeprefix("torch.") if text.startswith("torch.") else None
+
+
+def several(given: Any) -> tuple[Any, ...]:
+    """Names or records as a tuple; one alone is a tuple of one.
+
+    >>> several("fp16"), several(["fp16", "bf16"])
+    (('fp16',), ('fp16', 'bf16'))
+    """
+    return (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
 
 
 def spelt(given: Any) -> Any:

@@ -10,22 +10,28 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 
-from .errors import LabError, door, unknown
+from .errors import door, unknown
 from .words import spoken
 
 LANGUAGES = {"en": "English", "zh": "中文"}
-_ALSO = {"english": "en", "中文": "zh", "chinese": "zh", "zh-cn": "zh", "zh_cn": "zh"}
+_ALSO = {"english": "en", "中文": "zh", "chinese": "zh"}
 _chosen: list[str] = []  # empty until a language is chosen or first asked for
 _followers: list[Callable[[], None]] = []
 
 
-def _named(language: object) -> str:
-    """The short name of a language."""
-    name = language.strip().lower() if isinstance(language, str) else ""
+def _short(language: object) -> str | None:
+    """The short name of a language, also by a locale's, "zh_CN.UTF-8"; None for one that the lab does not speak."""
+    name = re.split("[-_.]", language.strip().lower())[0] if isinstance(language, str) else ""
     name = _ALSO.get(name, name)
-    if name not in LANGUAGES:
+    return name if name in LANGUAGES else None
+
+
+def _named(language: object) -> str:
+    """The short name of a language, or the refusal."""
+    if (name := _short(language)) is None:
         raise unknown("language", language, LANGUAGES, aliases=_ALSO)
     return name
 
@@ -44,10 +50,7 @@ def lang(language: str | None = None) -> str:
         for follow in _followers:
             follow()
     if not _chosen:
-        try:
-            _chosen.append(_named(os.environ.get("FPLAB_LANG") or "en"))
-        except LabError:
-            _chosen.append("en")  # a variable meant for another program must not stop this one
+        _chosen.append(_short(os.environ.get("FPLAB_LANG")) or "en")  # one that is meant for others stops nothing
     return _chosen[0]
 
 

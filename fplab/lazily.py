@@ -28,7 +28,8 @@ def index(path: str) -> None:
         if not home and not name.startswith("_") and file.name == "__init__.py" and _source(file.parent / name):
             home = f".{name}"  # a module that the index leaves out
         if not home:
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            text = f"module {module.__name__!r} has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=module)  # by these Python says which name is near
         try:
             found = import_module(home, module.__package__)
         except ModuleNotFoundError as error:

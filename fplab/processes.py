@@ -13,11 +13,16 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+from . import interrupts
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # What libraries ask when they are loaded: as many processes as cores leave one thread to each.
 THREADS = ("FPLAB_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# glibc's: memory that is let go is kept for the next tensor. Otherwise each of some 100 kB is fetched from the system
+# anew, page by page. Elsewhere nobody reads them.
+KEPT = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 GRACE = 3.0  # seconds that a process has to leave its files whole
 LOOK = 1.0  # seconds after which whoever shows what runs is asked again
 
@@ -68,21 +73,24 @@ def in_processes(
 @contextlib.contextmanager
 def _quiet_children() -> Iterator[None]:
     """Processes that start in this block have one thread for each library, and only their parent hears a Ctrl-C."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        if main:
-            signal.signal(signal.SIGINT, handler)
+    settings = {**dict.fromkeys(THREADS, "1"), **KEPT}
+    before = {name: os.environ.get(name) for name in settings}
+    mask = getattr(signal, "pthread_sigmask", None)  # a process has the mask of whoever starts it
+    os.environ.update(settings)
+    with interrupts.held():  # another thread of this process may take it up meanwhile
+        blocked = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
+        try:
+            yield
+        finally:
+            if mask:
+                mask(signal.SIG_SETMASK, blocked)
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _begin(settle: Callable[[], object] | None) -> None:
     """The first thing that a process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there is no mask, and for what this process starts
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if settle:
         settle()

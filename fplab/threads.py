@@ -66,4 +66,10 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
         finally:
             _here.is_share = False
 
-    return list(_pool(shares).map(lambda b: share(*b), bounds))
+    others = [_pool(shares).submit(share, *b) for b in bounds[1:]]
+    try:
+        first = share(*bounds[0])  # here: a thread less to wake
+    finally:
+        for one in others:
+            one.exception()  # waits, since what it works on may be whoever's after this
+    return [first, *(one.result() for one in others)]

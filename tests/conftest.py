@@ -1,5 +1,6 @@
 """What all tests share: the first rungs run first, and a test sees the same numbers whatever ran before it."""
 
+import gc
 import os
 import shutil
 import signal
@@ -29,6 +30,22 @@ sys.dont_write_bytecode = False
 # A shell that runs the tests in the background makes them and what they start ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A parser of IRIs, made in seconds whenever nbformat is imported, which no notebook's schema asks for.
+sys.modules["rfc3987_syntax"] = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Tests and the libraries that they import stay: no search for cycles walks through them, half a second each."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(20_000)
+        gc.enable()
+
 
 # Whoever runs the tests keeps the progress that they have made in the exercises.
 os.environ["FPLAB_PROGRESS_DIR"] = PROGRESS = tempfile.mkdtemp(prefix="fplab-progress-")
@@ -67,16 +84,48 @@ def same_draws():
     seed()
 
 
+@pytest.fixture
+def english():
+    """The language of texts, whatever was chosen; the one before comes back."""
+    from fplab import language
+
+    before = language.lang()
+    language.lang("en")
+    yield
+    language.lang(before)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """torch on one thread, also where OMP_NUM_THREADS says otherwise."""
+    from fplab.training import loop
+
+    with loop.one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def unoptimised():
+    """C++ for devices without the optimiser, half of a compilation: test_device_emulate asks for its bits."""
+    from fplab.nn.device import running
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "OPTIONS", tuple(option for option in running.OPTIONS if option != "-O2"))
+        running.launcher.cache_clear()
+        yield
+    running.launcher.cache_clear()
+
+
 # Files that are long for the number of their tests: they start notebooks, browsers, builds, processes, or train.
 # A process of pytest-xdist takes file after file: these go first, the longest at the head, then those of most tests, so
 # that none is left to one process while the others have ended.
 LONG = (
-    "prove", "notebooks", "arithmetic", "exercises", "parallel_runs", "sweep", "pages", "browser", "withstand",
-    "pages_live", "runner", "visible", "strangers", "rounding", "distributed", "lab", "structure", "portable",
-    "hardware_suite", "snippets", "data_parallel", "device", "bounds", "nn_emulate_operators", "inference",
-    "calibration", "sensitive_operations", "recorder", "exercises_judge", "cookbook", "scalers", "wheel",
-    "tensorcore_probe", "watch_report", "underflow", "recipes", "runs", "kernel_cache", "few", "parallel_gloo",
-    "nn_autocast_training", "master_weights", "course", "fp8_training", "trajectory", "formats_in_training",
+    "notebooks", "sweep", "parallel_runs", "device", "prove", "exercises", "inference", "arithmetic", "runner",
+    "browser", "distributed", "tensorcore_probe", "strangers", "hardware_suite", "pages", "withstand", "pages_live",
+    "rounding", "snippets", "calibration", "recorder", "visible", "lab", "structure", "portable", "wheel",
+    "data_parallel", "bounds", "sensitive_operations", "exercises_judge", "cookbook", "nn_emulate_operators",
+    "watch_report", "underflow", "recipes", "runs", "kernel_cache", "few", "parallel_gloo", "nn_autocast_training",
+    "master_weights", "course", "fp8_training", "trajectory", "formats_in_training",
 )  # fmt: skip
 
 

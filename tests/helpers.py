@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from prove.grid import Choices, bits_of, covers
+from prove.shares import policies
 
 from fplab import exact
 from fplab.formats import TABLE, Format, Overflow, Rounding, Specials, get
@@ -49,12 +50,6 @@ def raw(key: int, n: int, dtype: Any = np.uint32) -> Array:
 def random_floats(key: int, n: int, dtype: Any) -> Array:
     """Random bit patterns of a float dtype: every exponent alike, infinities and NaNs among them."""
     return raw(key, n, np.uint32 if dtype == np.float32 else np.uint64).view(dtype)
-
-
-def policies(fmt: Format) -> list[Overflow]:
-    """The overflow policies that a format can express."""
-    impossible = {Overflow.INF: not fmt.has_infinity, Overflow.NAN: not fmt.has_nan}
-    return [policy for policy in Overflow if not impossible.get(policy, False)]
 
 
 def combinations(fmt: Format) -> Iterator[tuple[Rounding, Overflow, bool | str]]:

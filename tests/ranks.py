@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 
 import fplab
-from fplab.lab import free_port
 from fplab.parallel.launching import environment
 
 LIMIT = 300  # seconds for the ranks of a job
@@ -39,15 +38,16 @@ def on_ranks(function: str, folder: Path, *jobs: Job) -> list[Any]:
     return [torch.load(file) for file in files]
 
 
-def rank_of(function: Callable[..., Any], out: str, *arguments: Any) -> None:
-    """One rank, whose number the environment says: it never returns."""
+def rank_of(function: Callable[..., Any], out: str, rank: int, ranks: int, *arguments: Any) -> None:
+    """One rank; it never returns. The ranks meet in a file: a port that was free may be another's by then."""
     status = 1
     try:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", f"file://{out}.meeting", world_size=ranks, rank=rank)
+        end = dist.new_group()  # its barrier does not wait for what the others may still have under way, or refused
         found = function(*arguments)
         if dist.get_rank() == 0:
             torch.save(found, out)
-        dist.barrier()
+        dist.barrier(end)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -60,13 +60,10 @@ def main(name: str, jobs: str) -> int:
     function = pkgutil.resolve_name(name)
     fplab.quantize(1.0, "bf16")  # at a first kernel numba imports the rest of itself
     for out, ranks, *arguments in json.loads(jobs):
-        port = free_port(20_000 + os.getpid() % 10_000)
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
         children = set()
         for rank in range(ranks):
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             if not (child := os.fork()):
-                rank_of(function, out, *arguments)
+                rank_of(function, out, rank, ranks, *arguments)
             children.add(child)
         while children:
             child, status = os.wait()

@@ -34,12 +34,30 @@ def one_nan(x: Array) -> Array:
 
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "sqrt"])
 def test_fp32_is_the_hardwares(op: str) -> None:
+    """Of the lab's own kernel, which gives flags, and where the processor answers, which it may not of NaN."""
     with np.errstate(all="ignore"):
         a, b = pairs(np.float32, 1 << 18, 31)
         function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt}[op]
         operands = (a,) if op == "sqrt" else (a, b)
         want = one_nan(function(*operands))
-    assert_same(getattr(fplab, op)(*operands, "fp32"), want, op, *operands)
+    function = getattr(fplab, op)
+    assert_same(function(*operands, "fp32", flags=True)[0], want, op, *operands)
+    assert_same(function(*operands, "fp32"), want, op, *operands)
+    numbers = [x[~np.isnan(want)] for x in operands]
+    want = want[~np.isnan(want)]
+    assert_same(function(*numbers, "fp32"), want, op, *numbers)
+    assert_same(function(*numbers, "fp32", out=numbers[0]), want, op, *numbers)
+
+
+def test_fp32_keeps_subnormals_where_the_processor_flushes_them() -> None:
+    x = np.full(1 << 12, 2.0**-126, np.float32)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no such bits")
+    try:
+        got = fplab.mul(x, np.float32(0.5), "fp32")
+    finally:
+        torch.set_flush_denormal(False)
+    assert (got == np.float32(2.0**-127)).all()
 
 
 HARDWARE_FLUSH = """

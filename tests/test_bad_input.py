@@ -1,9 +1,11 @@
 """What is not an array of numbers, a format or a rounding is refused with words; what is unusual but sound works."""
 
+import os
 import re
 import subprocess
 import sys
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ import fplab
 from fplab import Format, LabError, Specials
 
 X = np.array([0.1, -2.5, 3e-8, 1e6], np.float32)
-WANT = fplab.quantize(X, "fp16")
+with np.errstate(over="ignore"):
+    WANT = X.astype(np.float16).astype(np.float32)  # no kernel is compiled to collect tests
 
 
 def same(got: np.ndarray, want: np.ndarray = WANT) -> None:
@@ -43,9 +46,17 @@ def same(got: np.ndarray, want: np.ndarray = WANT) -> None:
      (lambda: fplab.quantize(X, "fp16", "stochastic"), 'rounding="stochastic" needs seed='),
      (lambda: fplab.quantize(X, "fp16", "stochastic", seed=-1), "seed=-1 is not possible; allowed: 0 to"),
      (lambda: fplab.quantize(X, "fp16", "stochastic", seed=0.5), "seed=0.5 is not an integer"),
-     (lambda: fplab.quantize("0.1", "fp16"), "x has dtype <U3; allowed: float32, float64, float16, integers."),
+     (lambda: fplab.quantize("0.1", "fp16"), "x is of type str; allowed: float32, float64, float16, integers."),
      (lambda: fplab.quantize([[1, 2], [3]], "fp16"), "x is not an array of numbers"),
-     (lambda: fplab.quantize([1, None], "fp16"), "x has dtype object"),
+     (lambda: fplab.quantize([1, None], "fp16"), "x holds an element of type NoneType; allowed: float32, float64"),
+     (lambda: fplab.quantize([0.5, Fraction(1, 3)], "fp16"), "an element of type Fraction; allowed: float32, float64, "
+                                                             "float16, integers; float() rounds it to float64."),
+     (lambda: fplab.quantize(10**400, "fp16"), "00..., an integer that float64 does not hold exactly; pass floats."),
+     (lambda: fplab.quantize([2**64 + 1, 1], "fp16"), "x holds 18446744073709551617, an integer that float64 does not"),
+     (lambda: fplab.quantize(np.array([], object), "fp16"), "x has dtype object; allowed: float32"),
+     (lambda: fplab.tensorcore.matmul([[1]], [[1]], "H100"), "c is the text 'H100'; a GPU is named by gpu='H100'."),
+     (lambda: fplab.tensorcore.dot([1], [1], "H100"), "c is the text 'H100'; a GPU is named by gpu='H100'."),
+     (lambda: fplab.tensorcore.trace([1], [1], "H100"), "c is the text 'H100'; a GPU is named by gpu='H100'."),
      (lambda: fplab.quantize(np.array([True]), "fp16"), "x has dtype bool"),
      (lambda: fplab.quantize(1j, "fp16"), "x has dtype complex128"),
      (lambda: fplab.quantize(np.longdouble(1), "fp16"), "a float64 holds 53 of its bits: convert it yourself"),
@@ -212,3 +223,27 @@ def test_modules_of_training_are_there_without_an_import_of_their_own() -> None:
     code = "import fplab; print(fplab.training.scalers.__name__, fplab.training.policies.get('fp32').name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "fplab.training.scalers fp32\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [("fr", "x has dtype bool"), ("en-GB", "x has dtype bool"), ("zh", "x 的 dtype 是 bool"),
+     ("zh_CN.UTF-8", "x 的 dtype 是 bool")],
+)  # fmt: skip
+def test_a_fresh_process_refuses_in_the_language_of_its_environment(chosen: str, said: str):
+    code = "import fplab\ntry: fplab.quantize(True, 'fp16')\nexcept fplab.LabError as error: print(error, fplab.lang())"
+    own = os.environ | {"FPLAB_LANG": chosen, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=own, check=True)
+    assert said in done.stdout
+    assert done.stdout.split()[-1] == ("zh" if "的" in said else "en")
+
+
+def test_integers_that_no_dtype_holds_are_taken_where_float64_holds_them():
+    assert fplab.quantize([2**70, -(2**64), 3], "fp32").tolist() == [2.0**70, -(2.0**64), 3.0]
+    assert fplab.sum([2**70, 1], "fp32") == 2.0**70
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # later torch says that it is deprecated
+def test_a_quantized_tensor_is_asked_to_be_dequantized():
+    with pytest.raises(LabError, match=r"x is a quantized tensor; pass x\.dequantize\(\)\.$"):
+        fplab.quantize(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "fp16")

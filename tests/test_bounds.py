@@ -168,7 +168,7 @@ def test_a_plan_is_followed(gpu: str, inputs: str, output: str, plan: Plan) -> N
 def test_bounds_by_hand() -> None:
     u = 2.0**-53
     one = bounds.gamma(1000, "A100", "fp64").worst
-    assert 1000 * u < one < 1003 * u / (1 - 1003 * u)  # a chain of 1,000: Higham's gamma_n, and no more
+    assert math.isclose(one, 1001 * u, rel_tol=1e-11)  # a chain of 1,000 and one rounding more; u squared is far below
     assert math.isclose(
         bounds.gamma(8, "A100", instruction="mma.k8").worst, (8 + 9) * 2.0**-24 + 2 * 2.0**-23, rel_tol=1e-5
     )
@@ -183,6 +183,15 @@ def test_bounds_by_hand() -> None:
     assert np.isinf(wraps.worst[0])
     assert wraps.measured[0] == 2.0**32
     assert bounds.dot([[7] * 64], [[9] * 64], gpu="A100", inputs="int8").worst[0] == 0
+
+
+def test_zeros_are_no_normal_numbers() -> None:
+    """A zero's partner on CDNA3, and the scales of a group of zeros, align other terms: gamma does not see them."""
+    zeros = {"a": [0.5] + [0.0] * 32, "b": [0.5] + [1.0] * 32}
+    large = {"scale_a": [1.0, 2.0**30], "scale_b": [1.0, 2.0**30]}
+    for found in (bounds.dot([0.0, 2.0**-30], [2.0**100, 2.0**-30], gpu="MI300X", inputs="bf16"),
+                  bounds.dot(**zeros, **large, gpu="B200", inputs="mxfp4")):  # fmt: skip
+        assert found.gamma * found.magnitude < found.measured == found.magnitude <= found.worst
 
 
 @pytest.mark.parametrize("inputs", ["mxfp8_e4m3", "mxfp4", "nvfp4"])
@@ -298,6 +307,55 @@ def test_few_random_bits_are_those_of_the_definition() -> None:
     assert ups == pytest.approx({1: 0, 2: 0.25, 3: 0.375, 32: 0.375}, abs=0.03)
 
 
+def test_few_random_bits_see_the_exact_sum() -> None:
+    """Neither are operands rounded on the way in, nor does a format without infinities end one binade early."""
+    how: dict[str, Any] = {"rounding": "stochastic", "random_bits": 2, "seed": 1}
+    within = bounds.sums(np.tile([416.0, 9.0], (200, 1)), fmt="e4m3", accumulate="e4m3", **how)
+    assert set(within.measured) == {425.0 - 416.0, 448.0 - 425.0}
+    product = 44 * 2.0**-10  # 44 is beyond E3M2
+    wider = bounds.sums(np.full((200, 1), 2.0**-10), np.full((200, 1), 44.0), "fp32", "e3m2", **how)
+    assert set(wider.measured) == {product, 2.0**-4 - product}
+    below_one = bounds.sums(np.full((200, 1), 1 + 2.0**-40), np.full((200, 1), 1 - 2.0**-40), "fp64", "bf16", **how)
+    assert set(below_one.measured) == {2.0**-80, 2.0**-8 - 2.0**-80}  # 1 - 2**-80, of which FP64 makes 1
+    beyond = bounds.sums([65504.0, 65504.0, -65504.0], accumulate="fp16", **how)
+    assert beyond.measured == beyond.worst == np.inf
+
+
+# --- at the ends of the formats ---------------------------------------------------------------------------------
+
+
+def test_the_cast_of_the_result_is_in_every_bound() -> None:
+    cast = bounds.dot([1.0], [1.0], [2.0**-11], store="fp16")
+    assert cast.measured == 2.0**-11
+    assert cast.measured <= cast.gamma * cast.magnitude
+    assert bounds.dot([1.0], [1.0], [1e6], store="fp16").worst == np.inf
+
+
+def test_an_overflow_has_an_infinite_bound_and_no_warning() -> None:
+    most = np.finfo(np.float64).max
+    for found in (bounds.dot([65504.0], [65504.0], output="fp16"), bounds.sums([65504.0] * 2, accumulate="fp16"),
+                  bounds.sums([most], None, "fp64", rounding="stochastic", random_bits=3, seed=1),
+                  bounds.dot([most], [2.0], gpu="A100", inputs="fp64", output="fp64"),
+                  bounds.dot([most, most], [2.0, -2.0], gpu="A100", inputs="fp64", output="fp64")):  # fmt: skip
+        assert found.measured == found.worst == np.inf
+        assert found.used == 0
+        assert "inf" in str(found)
+
+
+def test_fp64_underflows_within_its_bound() -> None:
+    tiny = bounds.dot([5e-324] * 3, [0.7] * 3, gpu="A100", inputs="fp64", output="fp64")
+    assert 0 < tiny.measured <= tiny.worst
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 0, 0)])
+def test_empty_products_have_bounds(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    found = bounds.matmul(np.zeros((m, k)), np.zeros((k, n)))
+    assert found.worst.shape == found.measured.shape == (m, n)
+    assert found.k == k
+    assert not found.worst.any()
+
+
 # --- the report ------------------------------------------------------------------------------------------------------
 
 REPORT = """\
@@ -321,6 +379,8 @@ def test_the_report() -> None:
 
 test_errors = refusals.saying(
     (lambda: bounds.dot([1.0], [np.nan]), "fplab.bounds.dot([1.0], [nan]): b holds nan; a bound needs finite"),
+    (lambda: bounds.dot([1.0], [1.0], store="e8m0"), "store='e8m0' has no bounds; allowed: formats with negative"),
+    (lambda: bounds.sums([-1.0], accumulate="e8m0"), "accumulate='e8m0' has no bounds; allowed: formats with neg"),
     (lambda: bounds.dot([1.0], [1.0], rate=0), "rate=0 is not possible; allowed: above 0 and below 1."),
     (lambda: bounds.matmul([1.0], [[1.0]]), "a has shape (1,) and b (1, 1); matrices (M, K) and (K, N) are needed."),
     (lambda: bounds.matmul([[1.0]], [[1.0]], plan=Plan(c="epilogue")), "plan.c='epilogue' is not followed here"),
@@ -330,5 +390,7 @@ test_errors = refusals.saying(
     (lambda: bounds.sums([1.0], order="kahan"), "unknown order 'kahan'. Allowed: sequential, pairwise, blocked."),
     (lambda: bounds.sums([1.0], [1.0], order="pairwise"), "order='pairwise' rounds each product first"),
     (lambda: bounds.sums([1.0], random_bits=4), "random_bits=4 is for rounding='stochastic' and order='sequential'."),
+    (lambda: bounds.sums([1.0], rounding="stochastic", random_bits=30),
+     "random_bits=30 is not possible with accumulate='fp32'; allowed: 1 to 29, 32."),
     (lambda: bounds.sums([1.0], [1.0, 2.0]), "x has shape (1, 1) and y (1, 2); both must be (N, K), or (K,) for one"),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from fplab import widgets
 
 pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed (it is in the lab extra)")
+if find_spec("jupyterlab") is None:  # the tests start it: to import it here takes seconds
+    pytest.skip("JupyterLab is not installed (it is in the lab extra)", allow_module_level=True)
 if browser.CHROMIUM is None:
     pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu", allow_module_level=True)
 

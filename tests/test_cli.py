@@ -60,7 +60,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, sweep, memory, "
                   "inspect, exercise, pages, lab. Did you mean 'run'?"),
         (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
-        (["run", "--fast"], "fplab: unrecognized arguments: --fast. See fplab --help."),
+        (["run", "--fast"], "fplab run: unrecognized arguments: --fast. See fplab run --help."),
         (["record"], "fplab record: the following arguments are required: --out. See fplab record --help."),
         (["record", "--out", "x", "--device", "tpu"], "fplab: device='tpu' is not possible; allowed: 'cuda', 'cuda:N'"),
         (["verify", "nowhere"], "fplab: there is no folder 'nowhere' with records; fplab record --out DIR makes one."),
@@ -215,7 +215,9 @@ def test_inspect_takes_every_number(value: str, capsys: pytest.CaptureFixture[st
     ("words", "text"),
     [(["run", "formats", "--out", "/dev/null/x"], "fplab: cannot write to '/dev/null/x': Not a directory."),
      (["verify", "--live", "--device", "banana"], "device='banana' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'."),
-     (["run", "--ful"], "unrecognized arguments: --ful"),
+     (["run", "--ful"], "run: unrecognized arguments: --ful. See fplab run --help. Did you mean '--full'?"),
+     (["memory", "--gpu=8"], "unrecognized arguments: --gpu=8. See fplab memory --help. Did you mean '--gpus'?"),
+     (["exercise", "check", "x.py", "--isolate"], "exercise check --help. Did you mean '--isolated'?"),
      (["lab", "--port", "99999999"], "--port=99999999 is not possible; allowed: 1 to 65535."),
      (["verify", "--corpus", "/dev/null/x"], "there is no folder '/dev/null/x' with recorded results.")],
 )  # fmt: skip
@@ -276,7 +278,7 @@ def test_help_in_chinese_has_no_english_word_but_names(
 def test_what_is_wrong_with_a_command_line_is_said_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
     for words, text in (
         (["rnu"], "fplab: 未知的命令 'rnu'。可用：list, run, "), (["record"], "fplab record：缺少必需的参数：--out。"),
-        (["run", "--fast"], "fplab：无法识别的参数：--fast。"),
+        (["run", "--fast"], "fplab run：无法识别的参数：--fast。"),
         (["lab", "--port", "0"], "fplab: --port=0 不可用；可用：1 到 65535。"),
         (["inspect", "0.1", "--rounding"], "fplab inspect：参数 --rounding：需要一个值。参见 fplab inspect --help。"),
     ):  # fmt: skip

@@ -66,6 +66,8 @@ def test_requests_that_cannot_be_honoured(tmp_path, capsys):
         (["check", str(tmp_path / "none.py")], "cannot read"),
         (["check", answers(tmp_path, GOOD), "absorbed"], "has no answer to absorbed. It has: largest_e4m3, rne."),
         (["show", "rnn"], "unknown exercise 'rnn'"),
+        (["show", "4"], "'4' is a chapter; its exercises: stalling_sum, harmonic_stop, pairwise_sum, kahan_sum."),
+        (["check", "x.py", "sums"], "'sums' is a chapter; its exercises: stalling_sum, harmonic_stop, pairwise_sum, "),
         (["check", answers(tmp_path, GOOD), "--limit", "-1"], "--limit=-1 is no number of seconds"),
         (["progress", "--csv", str(tmp_path)], "cannot write"),
         ([], "the following arguments are required: ACTION"),

@@ -13,7 +13,7 @@ import fplab
 from fplab.errors import LabError, door, fits, quotes_call
 
 test_the_argument_is_named = refusals.matching(
-    (lambda: fplab.quantize(torch.float32, "fp16"), r"^fplab\.quantize\(torch\.float32, 'fp16'\): x has dtype object"),
+    (lambda: fplab.quantize(torch.float32, "fp16"), r"^fplab\.quantize\(torch\.float32, 'fp16'\): x is of type dtype"),
     (lambda: fplab.tensorcore.matmul([[1]], [[1]], plan="x"),
      r": plan='x' is not possible; allowed: a Plan or a PlanByRows or None\.$"),
     (lambda: fplab.tensorcore.get("H100", None),

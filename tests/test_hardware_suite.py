@@ -39,7 +39,7 @@ def where() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=suite.NAMES)
-def recorded(request: pytest.FixtureRequest, where: dict[str, Any]) -> Record:
+def recorded(request: pytest.FixtureRequest, where: dict[str, Any], unoptimised: None) -> Record:
     return recorder.record_one(request.param, where, "quick", "cpu")
 
 

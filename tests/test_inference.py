@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prove.inferred import Array, box, check_named, check_recovered, rows, synthetic
+from prove.inferred import QUICK, Array, box, check_named, check_recovered, rows, synthetic
 
 import fplab
 from fplab.errors import LabError
@@ -20,14 +20,18 @@ from fplab.tensorcore import Inference, Model, ParametricUnit, classes, dot, inf
 from fplab.tensorcore.parametric import exact_sum
 
 
-@pytest.mark.parametrize("seed", [*range(8), 55, 56, 166])
+# Those that were not once; `make prove` recovers two hundred, a slice of it in test_prove the first.
+@pytest.mark.parametrize("seed", [2, 6, 55, 56, 166])
 def test_random_units_are_recovered(seed: int) -> None:
     check_recovered(seed)
 
 
-ALGORITHMS = {
-    (m[0].kind, m[0].length, m[0].alignment_bits, m[0].output, m[0].subnormals, m[0].k): m[0] for m in classes()
-}
+def algorithm(model: Model) -> tuple[Any, ...]:
+    return model.kind, model.length, model.alignment_bits, model.output, model.subnormals, model.k
+
+
+HELD = {algorithm(m) for m, *_ in classes()[:QUICK]}  # by the slice of the proof in test_prove
+ALGORITHMS = {algorithm(m): m for m, *_ in classes() if algorithm(m) not in HELD}
 
 
 @pytest.mark.parametrize("model", ALGORITHMS.values(), ids=lambda m: m.name)

@@ -1,6 +1,5 @@
 """Nothing assumes Linux: what only POSIX has is missing here, paths are awkward, and processes begin with "spawn"."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -92,14 +91,3 @@ if __name__ == "__main__":
 
 def test_processes_that_are_spawned_give_the_same_bits(awkward: Path) -> None:
     assert ran(SPAWNED, awkward) == "[(256.0, '0x2e66'), (32.0, '0x3dcd')]\n"
-
-
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_text_is_utf8_whatever_the_system_prefers_and_no_line_is_run_by_a_shell(path: Path) -> None:
-    for call in (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)):
-        given = {keyword.arg for keyword in call.keywords}
-        assert "shell" not in given, call.lineno
-        if isinstance(call.func, ast.Attribute):
-            name, most = call.func.attr, int(call.func.attr == "write_text")  # of an encoding by place
-            assert name not in ("read_text", "write_text") or "encoding" in given or len(call.args) > most, call.lineno
-            assert ast.unparse(call.func) != "os.system", call.lineno

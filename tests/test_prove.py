@@ -155,6 +155,7 @@ def test_a_route_that_fails_is_reported(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_wrong_command_exits_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fplab, "fma", wrong(fplab.fma, 1.0))
+    monkeypatch.setattr(command, "PARTS", (Part("fma", "its first share", lambda quick: fma.shares(quick)[:1]),))
     assert command.main(["--quick", "--part", "fma", "--state", str(tmp_path)]) == 1
 
 

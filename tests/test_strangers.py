@@ -49,7 +49,7 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copytree(Path(fplab.__file__).parent, folder / "fplab", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(Path(fplab.__file__).parent, folder / "fplab")  # its bytecode too, which an edit outdates
 
     def edit(self, name: str, *pairs: tuple[str, str]) -> None:
         """Replace texts of a file of the package, each of which is there once."""

@@ -5,7 +5,7 @@ operands, made quiet, and without one the negative quiet NaN; a fused multiply-a
 even beside infinity times zero; BF16 instructions flush subnormals whatever MXCSR says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -143,18 +143,28 @@ def with_x86_nans(fmt: str, operands: list[Array], codes: Array, flags: Array) -
 
 
 # --- conversions ----------------------------------------------------------------------------------------------------
-def to_half(n: int) -> Case:
-    """FP32 to FP16 in four roundings."""
+def of_units(
+    name: str, inputs: Callable[[], Arrays], units: Mapping[str, cpu_units.Unit], lab: Callable[..., Arrays], fmt: str
+) -> Case:
+    """Units on the same operands, by output. ``lab``: what they give, from the operands by name, in ``fmt``."""
 
     def compute(given: Arrays, device: str) -> Arrays:
         on_the_cpu(device)
-        return {rounding: cpu_units.run(unit, given["x"])[0] for rounding, unit in cpu_units.TO_HALF.items()}
+        return {output: cpu_units.run(unit, *given.values())[0] for output, unit in units.items()}
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return {rounding: halves(given["x"], rounding) for rounding in cpu_units.ROUNDINGS}
+        return lab(**given)
 
-    formats = dict.fromkeys(cpu_units.ROUNDINGS, "bits16")
-    return Case("FP32 to FP16", lambda: {"x": numbers(n, "fp32", KEY)}, compute, emulate, formats)
+    return Case(name, inputs, compute, emulate, dict.fromkeys(units, fmt))
+
+
+def to_half(n: int) -> Case:
+    """FP32 to FP16 in four roundings."""
+
+    def lab(x: Array) -> Arrays:
+        return {rounding: halves(x, rounding) for rounding in cpu_units.ROUNDINGS}
+
+    return of_units("FP32 to FP16", lambda: {"x": numbers(n, "fp32", KEY)}, cpu_units.TO_HALF, lab, "bits16")
 
 
 def halves(x: Array, rounding: str) -> Array:
@@ -164,15 +174,8 @@ def halves(x: Array, rounding: str) -> Array:
 
 def from_half() -> Case:
     """Every FP16 code to FP32."""
-
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        return {"y": cpu_units.run(cpu_units.FROM_HALF, given["x"])[0]}
-
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return {"y": singles(given["x"])}
-
-    return Case("FP16 to FP32", lambda: {"x": np.arange(1 << 16, dtype=np.uint16)}, compute, emulate, {"y": "bits32"})
+    every, units = np.arange(1 << 16, dtype=np.uint16), {"y": cpu_units.FROM_HALF}
+    return of_units("FP16 to FP32", lambda: {"x": every.copy()}, units, lambda x: {"y": singles(x)}, "bits32")
 
 
 def singles(x: Array) -> Array:
@@ -184,15 +187,8 @@ def singles(x: Array) -> Array:
 
 def to_bf16(n: int) -> Case:
     """FP32 to BF16, nearest, with subnormal operands flushed."""
-
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        return {"y": cpu_units.run(cpu_units.TO_BF16, given["x"])[0]}
-
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return {"y": shortened(given["x"])}
-
-    return Case("FP32 to BF16", lambda: {"x": numbers(n, "fp32", KEY + 1)}, compute, emulate, {"y": "bits16"})
+    inputs, units = lambda: {"x": numbers(n, "fp32", KEY + 1)}, {"y": cpu_units.TO_BF16}
+    return of_units("FP32 to BF16", inputs, units, lambda x: {"y": shortened(x)}, "bits16")
 
 
 def shortened(x: Array) -> Array:
@@ -213,14 +209,8 @@ def pairs_of_bf16(n: int) -> Case:
         a, b = (pairs(numbers(2 * n, "bf16", KEY + 2 + i)) for i in range(2))
         return {"a": a, "b": b, "c": numbers(n, "fp32", KEY + 4)}
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        return {"d": cpu_units.run(cpu_units.BF16_PAIRS, *given.values())[0]}
-
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return {"d": chain(given["a"], given["b"], given["c"])}
-
-    return Case("pairs of BF16 into FP32", inputs, compute, emulate, {"d": "fp32"})
+    units = {"d": cpu_units.BF16_PAIRS}
+    return of_units("pairs of BF16 into FP32", inputs, units, lambda a, b, c: {"d": chain(a, b, c)}, "fp32")
 
 
 def pairs(x: Array) -> Array:
@@ -249,18 +239,14 @@ def lanes_of_integers(n: int, bits: int) -> Case:
         edge = np.where(words["c"] & np.uint32(1 << 30), near, ~near)
         return {**words, "c": np.where(words["c"] >> np.uint32(31), edge, words["c"])}
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        return {unit.name: cpu_units.run(unit, *given.values())[0] for unit in units.values()}
-
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
+    def lab(a: Array, b: Array, c: Array) -> Arrays:
         signed, left = np.dtype(f"i{bits // 8}"), np.dtype(f"{'u' if bits == 8 else 'i'}{bits // 8}")
-        a, b = given["a"].view(left).reshape(n, -1), given["b"].view(signed).reshape(n, -1)
-        total = given["c"].view(np.int32) + (a.astype(np.int64) * b).sum(axis=1)
+        products = a.view(left).reshape(n, -1).astype(np.int64) * b.view(signed).reshape(n, -1)
+        total = c.view(np.int32) + products.sum(axis=1)
         return {unit.name: into_int32(total, wraps).view(np.uint32) for wraps, unit in units.items()}
 
-    names = dict.fromkeys((unit.name for unit in units.values()), "bits32")
-    return Case(f"INT{bits} into INT32", inputs, compute, emulate, names)
+    named = {unit.name: unit for unit in units.values()}
+    return of_units(f"INT{bits} into INT32", inputs, named, lab, "bits32")
 
 
 def into_int32(total: Array, wraps: bool) -> Array:

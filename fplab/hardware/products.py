@@ -35,14 +35,14 @@ QUESTION = "In which order of k, and with which roundings?"
 class Product:
     """One product: ``call`` is matmul, addmm, bmm, scaled_mm, int_mm or linear.
 
-    ``inputs``: formats of A and B; ``output``: the format of the result; ``shape``: M, N, K. ``flags``: what is set
-    while it runs. ``alpha``, ``beta``: of addmm. ``fast``: fast accumulation of scaled_mm.
+    ``inputs``: formats of A and B; ``output``: the format of the result; ``shape``: M, N, K, unless operands are given.
+    ``flags``: what is set while it runs. ``alpha``, ``beta``: of addmm. ``fast``: fast accumulation of scaled_mm.
     """
 
     call: str
     inputs: tuple[str, str]
     output: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int] = (0, 0, 0)
     flags: Mapping[str, Any] = field(default_factory=dict)
     alpha: float = 1.0
     beta: float = 0.0

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import gettext
+import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,18 @@ FOLDER = Path(__file__).parent
 SOURCE = "en"  # the language that the ids are written in
 FIGURE = "figure"  # the context of the texts of figures, which are looked up as they are drawn (draw.lettering)
 REFUSAL = "refusal"  # that of what errors and warnings say, looked up as they are raised (words.patterns)
-_chosen: list[Callable[[], str]] = [lambda: SOURCE]
+_LANGUAGE = f"{__package__.rpartition('.')[0]}.language"  # the module that knows, by spoken()
+
+
+def _ask() -> str:
+    """The language, from the module that knows: what computes has not imported it before it refuses something."""
+    if _LANGUAGE in sys.modules:  # it is being imported
+        return SOURCE
+    importlib.import_module(_LANGUAGE)
+    return chosen()
+
+
+_chosen: list[Callable[[], str]] = [_ask]
 
 
 def spoken(choice: Callable[[], str]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import re
 import string
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ REFUSING = {  # what says a text to whoever asked for too much, and which argume
     "part": 0, "_unwritable": 1, "integer": 4, "own_integer": 4,
 }  # fmt: skip
 COMMAND_LINE = FOLDER.parent / "cli.py"  # argparse is given its texts as they are: each of several words is a message
+TABLES = ("exercises/exercises.toml", "nn/emulation/questions.toml", "tensorcore/questions.toml")  # of messages
 DIGEST = "X-Source-SHA-256"
 
 
@@ -81,6 +83,9 @@ def collected() -> dict[tuple[str, str], str]:
     for path in sorted(FOLDER.parent.rglob("*.py")):
         for line, message in refusals(ast.parse(path.read_text(encoding="utf-8"))):
             found.setdefault((REFUSAL, message), f"{path.relative_to(FOLDER.parent)}:{line}")
+    for table in TABLES:
+        for name, row in tomllib.loads((FOLDER.parent / table).read_text(encoding="utf-8")).items():
+            found.update({("", message): f"{table}:{name}" for message in row.values() if isinstance(message, str)})
     tree = ast.parse(COMMAND_LINE.read_text(encoding="utf-8"))
     # What a function says of itself is help where the function is a command.
     about = {

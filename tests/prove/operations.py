@@ -1,7 +1,6 @@
 """The oracle's answers for whole tables of operands: every exact result, and every rounding of it, computed once."""
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,8 @@ def turns(value: Exact, fmt: Format) -> list[int]:
     if value.kind != "finite" or value.is_zero:
         return [0, 0]
     sizes = [value.magnitude]
-    if value.magnitude < Fraction(2) ** fmt.emin:  # tininess looks at the same digits in the lowest normal binade
-        sizes.append(value.magnitude * Fraction(2) ** (fmt.emin - exact.floor_log2(value.magnitude)))
+    if value.magnitude < exact.two_to(fmt.emin):  # tininess looks at the same digits in the lowest normal binade
+        sizes.append(value.magnitude * exact.two_to(fmt.emin - exact.floor_log2(value.magnitude)))
     found = [0, 0]
     for i, size in enumerate(sizes):
         lower = exact.floor_code(size, fmt)
@@ -58,12 +57,16 @@ class Table:
         values = {int(c): exact.decode(int(c), fmt) for c in np.unique(codes)}
         if flush_inputs:
             values = {c: exact.flush(x, fmt) for c, x in values.items()}
-        distinct: dict[Result, int] = {}
+        distinct: dict[Any, int] = {}
+        self.results: list[Result] = []
         self.index = np.empty(len(codes), np.int64)
         for i, row in enumerate(codes.tolist()):
             result = exact_result(op, [values[c] for c in row], fmt, mode)
-            self.index[i] = distinct.setdefault(result, len(distinct))
-        self.results = list(distinct)
+            value, raised = result  # told apart by their integers: a Fraction's own hash is a modular inverse
+            key = (value.kind, value.negative, *value.magnitude.as_integer_ratio(), *value.payload.as_integer_ratio())
+            self.index[i] = at = distinct.setdefault((*key, raised), len(distinct))
+            if at == len(self.results):
+                self.results.append(result)
         self._kept: dict[tuple[Rounding, bool], Array] = {}
 
     def rounded(
