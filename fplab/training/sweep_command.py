@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     gpu = None if args.gpu == "none" else args.gpu
     cells = list(dict.fromkeys(Cell(*one, args.steps, gpu) for one in order))
     demand_writable(args.out)
-    left = [cell for cell in cells if cell.result(args.out) is None]
+    left = [cell for cell in cells if cell.result(args.out) is None or not cell.ended(args.out)]
     ranks = int(os.environ.get("WORLD_SIZE", 0))
     rank = int(os.environ.get("RANK", 0)) if ranks else 0
     if left and not ranks and min(jobs, len(left)) > 1:

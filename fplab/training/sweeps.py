@@ -82,9 +82,17 @@ class Cell:
         """Where its result is, once it is done."""
         return folder / f"{self.name}.json"
 
+    def checkpoint(self, folder: Path) -> Path:
+        """Where the state of its run is until then."""
+        return folder / f"{self.name}.checkpoint.npz"
+
+    def ended(self, folder: Path) -> bool:
+        """Whether nothing is left to do: a process killed after it wrote the result has not removed the checkpoint."""
+        return self.file(folder).exists() and not self.checkpoint(folder).exists()
+
     def compute(self, folder: Path, every: int) -> None:
         """Train, from the checkpoint if there is one, and write the result; ``every``: steps from one to the next."""
-        checkpoint = folder / f"{self.name}.checkpoint.npz"
+        checkpoint = self.checkpoint(folder)
         found: dict[str, Any] = {"settings": self.settings}
         try:
             run = fit(self.task, self.policy, seed=self.seed, steps=self.steps, gpu=self.gpu, checkpoint=checkpoint,
@@ -178,12 +186,14 @@ def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int,
         claims, left = Claims(file), list(cells[rank::ranks])
         if claims.possible:
             left += [cell for i, cell in enumerate(cells) if i % ranks != rank]
-        while left := [cell for cell in left if not cell.file(folder).exists()]:
+        while left := [cell for cell in left if not cell.ended(folder)]:
             cell = next((cell for cell in left if claims.take(cell.name)), None)
             if cell is None:
                 time.sleep(PAUSE)
                 continue
-            if not cell.file(folder).exists():  # another may have ended it in between
+            if cell.file(folder).exists():  # another has written it, and may have died at that
+                cell.checkpoint(folder).unlink(missing_ok=True)
+            else:
                 cell.compute(folder, every)
                 done = sum(one.file(folder).exists() for one in cells)
                 said(f"[{done}/{len(cells)}] {cell.name}")
