@@ -22,7 +22,7 @@ import toy
 
 from fplab import experiments
 from fplab.errors import LabError
-from fplab.experiments import figures, recorder, runner
+from fplab.experiments import figures, recorder, runner, uptodate
 from fplab.experiments import progress as steps
 from fplab.experiments.outcomes import Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
@@ -71,11 +71,39 @@ def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_pat
     assert 0 < done.seconds < 60
 
 
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda patch, folder: None, True),
+        (lambda patch, folder: patch.setattr(uptodate, "_package", lambda: "other code"), False),
+        (lambda patch, folder: patch.setattr(uptodate, "SOURCE", "de"), False),
+        (lambda patch, folder: patch.setattr(toy.Result, "__reduce__", toy.boom), False),
+        (lambda patch, folder: (folder / "toy.svg").write_text("by hand"), False),
+        (lambda patch, folder: (folder / "toy.svg").unlink(), False),
+        (lambda patch, folder: (folder / ".toy.drawn").write_text('{"of": 1, "files": []}'), False),
+        (lambda patch, folder: (folder / ".toy.drawn").write_text("[]"), False),
+    ],
+)
+def test_a_figure_is_left_where_it_would_be_drawn_the_same(
+    change: Any, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.install(run=lambda params, tick: replace(toy.run(params, tick), noise=0.0))
+    drawn = []
+    draw = figures.write_figures
+    monkeypatch.setattr(figures, "write_figures", lambda *given: drawn.append(1) or draw(*given))
+    first = {path: path.read_bytes() for path in run().files}
+    change(monkeypatch, tmp_path / "runs/quick")
+    again = {path: path.read_bytes() for path in run().files}
+    assert (again == first, len(drawn)) == (True, 1 if same else 2)
+    run(claims=False)  # asked for figures alone, it draws them
+    assert len(drawn) == (2 if same else 3)
+
+
 def test_a_run_leaves_all_files_and_nothing_else(tmp_path: Path) -> None:
     done = run()
     names = ["MANIFEST.json", "toy.csv", "toy.svg"]
     assert sorted(path.name for path in done.files) == names
-    assert sorted(path.name for path in (tmp_path / "runs/quick").iterdir()) == names
+    assert sorted(path.name for path in (tmp_path / "runs/quick").iterdir()) == [".toy.drawn", *names]
     before = {path.name: path.read_bytes() for path in done.files}
     assert {path.name: path.read_bytes() for path in run().files} == before
 
@@ -312,7 +340,7 @@ def test_an_interrupted_run_leaves_whole_files_and_the_next_one_no_strays(tmp_pa
     out = tmp_path / "out"
     before = {path.name: path.read_bytes() for path in run(out=out).files}
     code, error = end(start(tmp_path, SLOW_SAVE), by)
-    strays = [path.name for path in out.iterdir() if path.name not in before]
+    strays = [path.name for path in out.iterdir() if path.name not in {*before, ".toy.drawn"}]
     if by is signal.SIGINT:
         assert code == 130
         assert strays == []
@@ -324,7 +352,7 @@ def test_an_interrupted_run_leaves_whole_files_and_the_next_one_no_strays(tmp_pa
         assert strays[0].endswith("-toy.svg")
     assert {name: (out / name).read_bytes() for name in before} == before
     run(out=out)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name != ".toy.drawn"} == before
 
 
 def test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure(tmp_path: Path) -> None:
@@ -384,7 +412,7 @@ def test_experiments_side_by_side_leave_what_they_leave_one_by_one(tmp_path: Pat
         assert run.returncode == 1, err
         assert len(re.findall(r"^\[\d/3\] toy", err, re.MULTILINE)) == 3
         blocks = re.findall(r"─\n(toy.*?\n)(?=─)", out, re.DOTALL)
-        files = {path.name: path.read_bytes() for path in (tmp_path / f"out{jobs}").iterdir()}
+        files = {path.name: path.read_bytes() for path in (tmp_path / f"out{jobs}").glob("[!.]*")}
         found.append((sorted(re.sub(" +", " ", block) for block in blocks), files))
         assert "RuntimeError: boom" in out
         assert "in 2 processes" in out if jobs == 2 else "in 1 process" in out

@@ -23,6 +23,7 @@ from ..hardware.environment import versions
 from ..language import lang, speaking
 from ..storage import alone, atomically, described, write_text
 from ..words import say
+from . import uptodate
 from .base import Columns, Experiment, Tick, array_of
 from .outcomes import Evidence, Outcome, absent, failed, passed
 from .table import Row
@@ -51,10 +52,17 @@ def default_folder(full: bool) -> Path:
 
 def write_outputs(
     folder: Path, name: str, experiment: Experiment, result: Any, size: str, tick: Tick,
-    pictures: Sequence[str] = ("svg",),
+    pictures: Sequence[str] = ("svg",), anew: bool = True,
 ) -> list[Path]:  # fmt: skip
-    """Write the figures, the table and the manifest's entry of one experiment; returns the files."""
-    written = write_figures(folder, name, experiment, result, tick, pictures)
+    """Write the figures, the table and the manifest's entry of one experiment; returns the files.
+
+    ``anew=False`` leaves figures that would be drawn the same.
+    """
+    of = None if anew else uptodate.made_of(result, pictures, [PICTURES[one][1] or lang() for one in pictures])
+    written = uptodate.kept(folder, name, of)
+    if written is None:
+        written = write_figures(folder, name, experiment, result, tick, pictures)
+        uptodate.note(folder, name, of, written)
     table = folder / f"{name}.csv"
     write_text(table, csv_text(experiment.rows(result)))
     tick(0.95, "manifest")

@@ -142,6 +142,7 @@ def run_one(
 ) -> Finished:  # fmt: skip
     """Run one experiment, check its claims (where ``gpu``, the records to compare with, is not None), and draw.
 
+    Where claims are checked, figures that would be drawn the same are left; who asks for figures alone gets new ones.
     What raises is a row that fails. The seconds are those of the experiment: importing it and torch is not counted.
     """
     rows: list[Row] = []
@@ -161,7 +162,7 @@ def run_one(
             rows += gpu_rows(name, size, gpu, _part(tick, 0.8, 0.85))
         doing = "its figures, table and manifest are written"
         left = _part(tick, 0.85, 1.0)
-        files += figures.write_outputs(folder, name, experiment, result, size, left, pictures)
+        files += figures.write_outputs(folder, name, experiment, result, size, left, pictures, gpu is None)
     except Exception as error:
         rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
     compiling = compiled()
