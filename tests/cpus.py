@@ -1,7 +1,7 @@
 """Tests with other CPUs imitated: ``python -m tests.cpus [files and options of pytest]``.
 
 Without files, those that a CPU's vector units could decide: NaNs, signalling ones above all, warnings, roundings by
-numpy and torch. numba compiles for a CPU that is named to it; numpy, torch and what it calls leave instructions out.
+numpy and torch. numba compiles for a CPU that is named to it; numpy, torch and what they call leave instructions out.
 """
 
 import os
@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-AFFECTED = ("test_cpus.py", "test_spacing.py", "test_nn_emulate_operands.py")
+AFFECTED = (
+    "test_cpus.py", "test_spacing.py", "test_nn_emulate_operands.py", "test_inference.py::test_numpys_matrix_product",
+    "test_inference.py::test_torchs_matrix_product",
+)  # fmt: skip
 AFFECTED_FILES = [str(HERE / name) for name in AFFECTED]
 # By name: the CPU that numba compiles for, and the vector units that numpy, torch and MKL may use.
 CPUS = {
@@ -20,6 +23,7 @@ CPUS = {
     "this one's code, with libraries of any": ("", "default"),
 }
 MKL = {"default": "SSE4_2", "avx2": "AVX2"}
+OPENBLAS = {"default": "Nehalem", "avx2": "Haswell"}  # numpy's matrix product
 
 
 def features(units: str) -> list[str]:
@@ -35,7 +39,8 @@ def environment(name: str) -> dict[str, str]:
     compiled, units = CPUS[name]
     without = os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()
     found = {"NUMBA_CPU_NAME": compiled, "NUMBA_CPU_FEATURES": ""} if compiled else {}
-    found |= {"ATEN_CPU_CAPABILITY": units, "MKL_ENABLE_INSTRUCTIONS": MKL[units]}
+    found |= {"ATEN_CPU_CAPABILITY": units, "MKL_ENABLE_INSTRUCTIONS": MKL[units],
+              "OPENBLAS_CORETYPE": OPENBLAS[units]}  # fmt: skip
     return found | ({"NPY_DISABLE_CPU_FEATURES": " ".join(off)} if (off := [*without, *features(units)]) else {})
 
 

@@ -438,7 +438,8 @@ def test_those_that_may_take_longest_begin_first(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_experiment_whose_process_dies_is_a_row_that_fails(tmp_path: Path) -> None:
-    parts = "{'toy_dies': {'run': dies}, 'toy_second': {'run': toy.boom}, 'toy_third': {'run': toy.boom}}"
+    # The second still runs when the first dies, so that the third begins after that, in other processes.
+    parts = "{'toy_dies': {'run': dies}, 'toy_second': {'run': half}, 'toy_third': {'run': toy.boom}}"
     with side_by_side(tmp_path, 2, parts, "figures") as run:
         out, err = run.communicate()
     assert run.returncode == 1, err

@@ -26,7 +26,8 @@ class Box:
     """A callable product, asked for rows whatever it takes: rows, matrices or vectors, with c or without.
 
     ``with_c``: whether c changes anything. ``asked``: every question and its answers, (a, b, c, d) with a, b (R, K)
-    and c, d (R,). ``calls``, ``rows``: how often ``f`` was called, and for how many sums.
+    and c, d (R,). ``calls``, ``rows``: how often ``f`` was called, and for how many sums. ``places``: which elements of
+    a (TILE, TILE) product compute as its first does, so far as :meth:`place` was asked; those on the diagonal answer.
 
     Raises LabError for what is no product, gives NaN for small numbers, or does not give the same twice.
     """
@@ -37,6 +38,7 @@ class Box:
         self.f = f
         self.calls = self.rows = 0
         self.asked: list[tuple[Array, Array, Array, Array]] = []
+        self.places: Array = np.ones((TILE, TILE), bool)
         self.form, self.arguments = self._shape(k)
         ones, some = np.ones((2, k), np.float32), np.array([0, 1], np.float32)
         without, with_one = self.ask(0 * ones, ones, some)
@@ -58,6 +60,13 @@ class Box:
         d = self._call(self.form, self.arguments, a, b, c)
         self.asked.append((a, b, c, d))
         return d
+
+    def place(self, a: Array, b: Array, c: Array) -> None:
+        """Put each row to every place of a result: libraries have one loop for most of it and others for edges."""
+        for x, y, z in zip(*(np.asarray(v, np.float32) for v in (a, b, c)), strict=True):
+            tiled = np.tile(x, (TILE, 1)), np.repeat(y[:, None], TILE, axis=1), np.full((TILE, TILE), z)
+            d = self._result(tiled[: self.arguments], (TILE, TILE))
+            self.places &= (d == d[0, 0]) | (np.isnan(d) & np.isnan(d[0, 0]))
 
     def ask_again(self) -> None:
         """Ask the latest question once more: the answers must be the same."""
@@ -97,13 +106,14 @@ class Box:
             rows = zip(a, b, c, strict=True)
             return np.array([float(self._result((x, y, float(z))[:arguments], ())) for x, y, z in rows])
         found = np.empty(len(a))
-        for start in range(0, len(a), TILE):
-            some = slice(start, start + TILE)
+        places = np.flatnonzero(np.diagonal(self.places))
+        for start in range(0, len(a), len(places)):
+            some = slice(start, start + len(places))
             x, y, z = (np.zeros((TILE, *v.shape[1:]), np.float32) for v in (a, b, c))
-            count = len(a[some])
-            x[:count], y[:count], z[:count] = a[some], b[some], c[some]
+            at = places[: len(a[some])]
+            x[at], y[at], z[at] = a[some], b[some], c[some]
             operands = (x, np.ascontiguousarray(y.T), np.repeat(z[:, None], TILE, axis=1))[:arguments]
-            found[some] = np.diagonal(self._result(operands, (TILE, TILE)))[:count]
+            found[some] = np.diagonal(self._result(operands, (TILE, TILE)))[at]
         return found
 
     def _result(self, operands: tuple[Any, ...], shape: tuple[int, ...]) -> Array:

@@ -41,6 +41,7 @@ SEARCHED = 400  # rows drawn at a time to tell two units apart
 PATIENCE = 4  # such draws without a row, after which two are called the same
 EXPANDED = 80  # schemes whose neighbours are tried
 ROUNDS = 8  # of rows of every term
+PLACED = 8  # rows of every term that are put to each place of a matrix, of two lengths
 CHECKED = {"rows": 512, "matrices": 48, "vectors": 48}  # rows of many terms, of two lengths, for the record, by form
 KEPT = 48  # of those that it has wrong, for the next search
 FLUSHES = ("flush_inputs", "flush_products", "flush_results")
@@ -96,7 +97,8 @@ class Inference:
     ``unit``: the record, of the table's kind (:class:`Model`) where it is one, else a :class:`ParametricUnit`.
     ``scheme``: the parameters, None where a record of the table has another algorithm. ``equals``: the table's models
     that agree. ``evidence``, ``open``: what proves each field, and what nothing does. ``calls``, ``rows``: what was
-    asked of f.
+    asked of f. ``places``: of an f that takes matrices, (16, 16) bool, which elements of a result of that size this is
+    the arithmetic of: the first, and those that gave the same wherever a row was put to all; None of other forms.
     """
 
     unit: ParametricUnit | Model
@@ -106,6 +108,7 @@ class Inference:
     open: tuple[Undecided, ...]
     calls: int
     rows: int
+    places: Array | None = None
 
     def dot(self, a: Any, b: Any, c: Any = None) -> Any:
         """What the unit gives for rows ``a``, ``b`` (N, K) and ``c`` (N,)."""
@@ -115,6 +118,12 @@ class Inference:
     def report(self) -> Text:
         """What was found in words, with the question that proves each field."""
         lines: list[Text] = [say("{calls:,} calls of f, {rows:,} sums.", calls=self.calls, rows=self.rows)]
+        if self.places is not None and not self.places.all():
+            lines.append(
+                say("The place in a matrix decides: this is the arithmetic of {n} of the {all} elements of a result, "
+                    "the first among them; the others are added otherwise.",
+                    n=int(self.places.sum()), all=self.places.size)
+            )  # fmt: skip
         if self.equals:
             lines.append(say("It computes as {models} of the table.", models=", ".join(self.equals)))
         if isinstance(self.unit, Model):
@@ -181,7 +190,7 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
     arrays whose values are of the formats ``inputs`` and, for c and d, ``output``. ``k``: products of most questions;
     others have half as many again. The answer computes, too (:meth:`Inference.dot`), and prints what was found, with
     questions that prove it; what no question shows is in ``open``. Order and widths are those of the sizes asked:
-    libraries may take others elsewhere.
+    libraries may take others elsewhere, and some do within one matrix (:attr:`Inference.places`).
 
     Measured here: each of the table's 133 classes is named; each of 200 units drawn by their seeds comes back, or has
     the fields open in which it differs, with a second unit that agrees on everything asked.
@@ -220,6 +229,10 @@ class Search:
         self.high = min(self.a.emax + self.b.emax, self.d.emax - 3, 60)
         self.data: Rows = (np.zeros((0, k)), np.zeros((0, k)), np.zeros(0))
         self.answers = np.zeros(0)
+        if self.box.form == "matrices":
+            drawing = np.random.Generator(seeds.stream(1))
+            for length in (k, k + k // 2):
+                self.box.place(*self.fill(PLACED, length, drawing))
 
     def found(self) -> ParametricUnit:
         """The scheme whose results are those of everything asked; LabError where there is none."""
@@ -347,9 +360,9 @@ class Search:
             c[~np.isfinite(c)] = 0
         return a, b, c
 
-    def fill(self, count: int, k: int) -> Rows:
+    def fill(self, count: int, k: int, rng: np.random.Generator | None = None) -> Rows:
         """Rows of nothing but terms, or with zeros among them, whose exponents lie together or apart."""
-        rng, shape = self.rng, (count, k)
+        rng, shape = rng or self.rng, (count, k)
         spread = rng.choice([0, 0, 4, 12], (count, 1)) * (rng.random((count, 1)) < 0.8)
         apart = [np.floor(rng.random(shape) * (spread + 1)) for _ in "ab"]
         a, b = (np.asarray(quantize(rng.standard_normal(shape) * np.exp2(-e), f), np.float64)
@@ -626,6 +639,7 @@ class Search:
         return Inference(
             unit=named[0] if named else unit, scheme=scheme, equals=tuple(m.name for m in named),
             evidence=tuple(self.evidence(scheme)), open=tuple(opened), calls=self.box.calls, rows=self.box.rows,
+            places=self.box.places if self.box.form == "matrices" else None,
         )  # fmt: skip
 
     def agrees(self, unit: ParametricUnit | Model) -> bool:
