@@ -89,11 +89,12 @@ def two_to(exponent: int) -> Fraction:
 @lru_cache(maxsize=1 << 17)
 def magnitude_of(code: int, fmt: Format) -> Fraction:
     """The value of a magnitude code, as if the exponent field had no upper end."""
-    field, fraction = divmod(code, 1 << fmt.fraction_bits)
-    if field == 0 and fmt.zero:
-        return Fraction(fraction) * two_to(fmt.emin - fmt.fraction_bits)
-    exponent = field - int(fmt.zero) + fmt.emin
-    return (1 + Fraction(fraction, 1 << fmt.fraction_bits)) * two_to(exponent)
+    field, units = divmod(code, 1 << fmt.fraction_bits)
+    last = fmt.emin - fmt.fraction_bits  # the exponent of the last digit
+    if field or not fmt.zero:
+        units += 1 << fmt.fraction_bits
+        last += field - int(fmt.zero)
+    return Fraction(units << last) if last >= 0 else Fraction(units, 1 << -last)
 
 
 @door
@@ -117,15 +118,27 @@ def decode(code: int, fmt: FormatLike) -> Exact:
 
 def floor_log2(x: Fraction) -> int:
     """The exponent of the binade of a positive number."""
-    guess = x.numerator.bit_length() - x.denominator.bit_length()
-    return guess if two_to(guess) <= x else guess - 1
+    n, d = x.as_integer_ratio()
+    guess = n.bit_length() - d.bit_length()
+    return guess if (d << guess <= n if guess >= 0 else d <= n << -guess) else guess - 1
 
 
 def floor_code(x: Fraction, fmt: Format) -> int:
     """The largest magnitude code whose value is at most x > 0 (as if the exponent field had no upper end)."""
+    return _floor(x, fmt)[0]
+
+
+def _floor(x: Fraction, fmt: Format) -> tuple[int, int, int]:
+    """The same, and how far x is on the way to the next code, as a numerator and a denominator.
+
+    On integers: a Fraction would look for the common divisor of every sum and quotient, which here is most of the time.
+    """
+    n, d = x.as_integer_ratio()
     exponent = max(floor_log2(x), fmt.emin)
-    units = math.floor(x / two_to(exponent - fmt.fraction_bits))
-    return ((exponent - fmt.emin) << fmt.fraction_bits) + units - (0 if fmt.zero else 1 << fmt.fraction_bits)
+    last = exponent - fmt.fraction_bits  # of the last digit kept
+    n, d = (n, d << last) if last >= 0 else (n << -last, d)
+    units, rest = divmod(n, d)
+    return ((exponent - fmt.emin) << fmt.fraction_bits) + units - (0 if fmt.zero else 1 << fmt.fraction_bits), rest, d
 
 
 def significand_is_odd(code: int, fmt: Format) -> bool:
@@ -137,24 +150,22 @@ def significand_is_odd(code: int, fmt: Format) -> bool:
 
 def round_magnitude(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> tuple[int, bool]:
     """A positive magnitude as (code, inexact); the code may lie beyond the largest finite one."""
-    lower = floor_code(x, fmt)
+    lower, rest, whole = _floor(x, fmt)
     if lower < 0:
         return 0, True  # no zero to round to: the smallest value
-    low, high = magnitude_of(lower, fmt), magnitude_of(lower + 1, fmt)
-    if x == low:
+    if not rest:
         return lower, False
-    share = (x - low) / (high - low)
-    return lower + mode.goes_up(share, significand_is_odd(lower, fmt), negative, word), True
+    return lower + mode.goes_up(Fraction(rest, whole), significand_is_odd(lower, fmt), negative, word), True
 
 
 def is_tiny(x: Fraction, negative: bool, fmt: Format, mode: Rounding, word: int = 0) -> bool:
     """Whether x, rounded to the format's precision with an unbounded exponent, is below the smallest normal."""
-    least = two_to(fmt.emin)
-    if x >= least:
+    exponent = floor_log2(x)
+    if exponent >= fmt.emin:
         return False
-    lifted = x * two_to(fmt.emin - floor_log2(x))  # the same significand in the lowest normal binade
+    lifted = x * two_to(fmt.emin - exponent)  # the same significand in the lowest normal binade
     code, _ = round_magnitude(lifted, negative, fmt, mode, word)
-    return magnitude_of(code, fmt) * x / lifted < least
+    return magnitude_of(code, fmt) < two_to(2 * fmt.emin - exponent)
 
 
 def nan_to(x: Exact, fmt: Format, nan: str | None) -> int:
@@ -228,15 +239,16 @@ def flush(x: Exact, fmt: Format) -> Exact:
 
 def _nan_operand(*operands: Exact) -> tuple[Exact, int] | None:
     """The result when an operand is NaN: the canonical NaN, invalid if one of them signals."""
-    if any(x.is_nan for x in operands):
-        return NAN, INVALID if any(x.kind == "snan" for x in operands) else 0
-    return None
+    kinds = [x.kind for x in operands]
+    if "snan" in kinds:
+        return NAN, INVALID
+    return (NAN, 0) if "nan" in kinds else None
 
 
 @door
 def neg(a: Exact) -> Exact:
     """-a."""
-    return replace(a, negative=not a.negative)
+    return Exact(not a.negative, a.magnitude, a.kind, a.payload)
 
 
 @door
@@ -347,10 +359,10 @@ def compare(op: Literal["eq", "lt", "le"], a: Exact, b: Exact) -> tuple[bool, in
     if a.is_nan or b.is_nan:
         return False, INVALID if op != "eq" or "snan" in (a.kind, b.kind) else 0
 
-    def order(x: Exact) -> tuple[int, Fraction]:
+    def order(x: Exact) -> Fraction | float:
         if x.kind == "inf":
-            return (-1 if x.negative else 1), Fraction(0)
-        return 0, x.value
+            return -math.inf if x.negative else math.inf
+        return x.value
 
     match op:
         case "eq":

@@ -114,6 +114,10 @@ class Format:
                 "(2**-1074 to 2**1023); change exponent_bits or bias."
             )
 
+    def __hash__(self) -> int:
+        """Of the fields that all but tell formats apart: every cached answer of a format asks for it."""
+        return hash((self.name, self.exponent_bits, self.fraction_bits, self.bias))
+
     # --- the layout of a code -------------------------------------------------------------------------------
 
     @cached_property
