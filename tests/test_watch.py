@@ -267,6 +267,7 @@ def test_an_lstm_and_a_transformer_of_torch_s():
     assert "layers.0.self_attn.out_proj" in seen.layers("weights")
     assert total(seen, "activations", "layers.0.linear1") == 3 * 5 * 12
     assert "LOSS SCALE  fp16" in str(seen.report())
+    assert str(seen) == str(seen.report())
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

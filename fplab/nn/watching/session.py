@@ -337,6 +337,10 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
                 raise LabError(f"{name}={share!r} is no share; allowed: 0 <= {name} < 1.")
         return make_report(self, Limits(tolerance, lost))
 
+    def __str__(self) -> str:
+        """What its report says, once there is something to report."""
+        return str(self.report()) if self.steps else super().__str__()
+
 
 def _weight(p: Parameter) -> torch.Tensor:
     return p.tensor
