@@ -1,12 +1,20 @@
-"""Compiled closures kept on disk: what one process compiles and another loads is never mistaken for its sibling."""
+"""Compiled code kept on disk: what one process compiles and another loads is never mistaken for its sibling."""
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from fplab import machine_code
+from fplab.errors import LabError
+from fplab.hardware import nvrtc
+from fplab.nn import device
+from fplab.nn.device import running
 
 LADDER = """
 from fplab.kernels import jit
@@ -179,3 +187,71 @@ except KeyboardInterrupt:
 def test_an_interrupt_while_llvm_works_is_an_interrupt_and_the_next_call_works(tmp_path):
     """It was lost in a callback of LLVM's, and became a RuntimeError: a failing row of the experiment that ran."""
     assert python(tmp_path, INTERRUPTED)[0] == "interrupted 8 9"
+
+
+SOURCE = 'extern "C" __global__ void double_it(float *x) { x[threadIdx.x] *= %s; }'
+
+
+def test_what_nvrtc_compiled_is_kept_for_the_same_source_options_and_library(tmp_path, monkeypatch):
+    try:
+        compiler = nvrtc.load(13)
+    except LabError as error:
+        pytest.skip(f"nothing is compiled here: {error}")
+    monkeypatch.setenv("FPLAB_CACHE_DIR", str(tmp_path))
+    plain, sources = nvrtc.NVRTC._compiled, []
+    monkeypatch.setattr(nvrtc.NVRTC, "_compiled", lambda *given: sources.append(given[1:]) or plain(*given))
+    first = compiler.compile(SOURCE % 2, "sm_90", options=("--ptxas-options=-v",))
+    assert (first.cubin[:4], "double_it" in first.ptx, "registers" in first.log) == (b"\x7fELF", True, True)
+    assert compiler.compile(SOURCE % 2, "sm_90", options=("--ptxas-options=-v",)) == first
+    assert len(sources) == 1
+    others = {compiler.compile(SOURCE % 3, "sm_90"), compiler.compile(SOURCE % 2, "sm_80"),
+              compiler.compile(SOURCE % 2, "sm_90")}  # fmt: skip
+    assert first not in others
+    assert len(others) == 3
+    library = tmp_path / "libnvrtc.so"
+    library.symlink_to(compiler.path)
+    other = nvrtc.NVRTC(str(library))
+    assert other.compile(SOURCE % 2, "sm_90") in others
+    assert len(sources) == 4
+    monkeypatch.setattr(nvrtc.NVRTC, "version", (13, 99))
+    assert other.compile(SOURCE % 2, "sm_90") in others
+    assert len(sources) == 5
+
+
+@pytest.mark.skipif(not any(map(shutil.which, running.COMPILERS)), reason="there is no C++ compiler here")
+def test_a_library_that_is_damaged_or_that_others_can_write_is_compiled_again(tmp_path, monkeypatch, capsys):
+    """And a whole one is loaded, with other options or another compiler a library of their own."""
+    monkeypatch.setenv("FPLAB_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine_code, "_said", set())
+    plain, compiled = subprocess.run, []
+
+    def run(command, **given):
+        if "--version" not in command:
+            compiled.append(command)
+        return plain(command, **given)
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+    def rounded() -> int:
+        """As at a process's first launch of a kernel; how many compilations it took."""
+        before = len(compiled)
+        running.launcher.cache_clear()
+        assert float(device.quantize(torch.tensor(1 + 2**-9), "bf16")) == 1
+        return len(compiled) - before
+
+    assert [rounded(), rounded()] == [1, 0]
+    (path,) = (tmp_path / "cache" / "cxx").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert [rounded(), rounded()] == [1, 0]
+    assert capsys.readouterr().err.count("is damaged; it is compiled again") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "OPTIONS", (*running.OPTIONS, "-O1"))
+        assert [rounded(), rounded()] == [1, 0]
+        patch.setattr(running, "_version", lambda compiler: "another")
+        assert [rounded(), rounded()] == [1, 0]
+    if os.name != "nt":
+        path.parent.chmod(0o777)
+        assert [rounded(), rounded()] == [1, 1]
+        assert "has to belong to you" in capsys.readouterr().err
+    running.launcher.cache_clear()

@@ -9,6 +9,7 @@ is needed: no nvcc, no headers, no network. ::
 import ctypes
 import ctypes.util
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .. import machine_code
 from ..errors import LabError
 
 PATH_VARIABLE = "FPLAB_NVRTC"  # the file of the library, where it should not be searched for
@@ -67,11 +69,29 @@ class NVRTC:
         return tuple(numbers)
 
     def compile(self, source: str, arch: str, name: str = "kernel.cu", options: Sequence[str] = ()) -> Binary:
-        """Compile CUDA C++ for one real architecture ("sm_80", "sm_90a"); an error quotes the compiler's log."""
+        """Compile CUDA C++ for one real architecture ("sm_80", "sm_90a"); an error quotes the compiler's log.
+
+        What was compiled with the same options by this very library is not compiled again: :mod:`fplab.machine_code`.
+        """
+        wanted = [f"--gpu-architecture={arch}", *OPTIONS, *options]
+        try:
+            found = os.stat(self.path)
+        except OSError:  # the system found it by its name, which does not tell one release from the next
+            return self._compiled(source, arch, name, wanted)
+
+        def compiled() -> bytes:
+            made = self._compiled(source, arch, name, wanted)
+            return json.dumps([made.ptx, made.log]).encode() + b"\n" + made.cubin
+
+        key = (self.version, found.st_size, found.st_mtime_ns, source, name, wanted)
+        texts, _, cubin = machine_code.kept("nvrtc", key, compiled).partition(b"\n")
+        ptx, log = json.loads(texts)
+        return Binary(arch, ptx, cubin, log)
+
+    def _compiled(self, source: str, arch: str, name: str, wanted: list[str]) -> Binary:
         program = ctypes.c_void_p()
         self._check("nvrtcCreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         try:
-            wanted = [f"--gpu-architecture={arch}", *OPTIONS, *options]
             array = (ctypes.c_char_p * len(wanted))(*(text.encode() for text in wanted))
             status = self._lib.nvrtcCompileProgram(program, len(wanted), array)
             log = self._text(program, "ProgramLog").strip()

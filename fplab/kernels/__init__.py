@@ -17,9 +17,7 @@ import math
 import os
 import pickle
 import re
-import stat
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,21 +32,11 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from .. import interrupts
+from .. import interrupts, machine_code
 from ..errors import LabError
-from ..storage import sweep, write_bytes
-from ..words import Text, say
+from ..words import say
 
 Kernel = Callable[..., Any]
-
-
-def cache_root() -> Path:
-    """The folder below which compiled kernels are kept: ``FPLAB_CACHE_DIR``, else the user's cache folder."""
-    own = os.environ.get("FPLAB_CACHE_DIR")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "fplab"
 
 
 def sources(*names: str) -> list[Path]:
@@ -75,53 +63,14 @@ def digest(*names: str) -> str:
     return sha.hexdigest()[:16]
 
 
-_said: set[str] = set()
 COMPILING = say("fplab: compiling kernels, kept for later runs in {folder}: {kernel}, {done} of {total} functions")
 COMPILING_ANEW = say("fplab: compiling kernels: {kernel}, {done} of {total} functions")
-NOT_KEPT = say("fplab: compiled kernels are not kept, and are compiled again in every run: {why}")
-FOREIGN = say(
-    "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run"
-)
-DAMAGED = say("fplab: {path} is damaged; it is compiled again, and so is every other file that is")
-
-
-def _say_once(text: Text, **values: object) -> None:
-    """Tell whoever waits, the first time that there is such a thing to tell."""
-    if text.en not in _said:
-        _said.add(text.en)
-        print(text.fill(**values), file=sys.stderr)
-
-
-def _others_write(folder: Path) -> bool:
-    """Whether a folder is another user's, or others may write to it. Windows' own rights are not looked at."""
-    found = folder.stat()
-    return hasattr(os, "getuid") and (
-        found.st_uid != os.getuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-    )
 
 
 @lru_cache
 def _cache_dir(names: tuple[str, ...]) -> Path | None:
-    """The cache folder of what is made in these modules, made if need be.
-
-    None, after a word on why, where nothing can be written or somebody else could have.
-    """
-    root = cache_root()
-    folder = root / f"{'+'.join(names)}-{digest(*names)}"
-    try:
-        root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o755, exist_ok=True)
-        for each in (root, folder):
-            if _others_write(each):
-                _say_once(NOT_KEPT, why=FOREIGN.fill(folder=each))
-                return None
-        sweep(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        _say_once(NOT_KEPT, why=error)
-        return None
-    return folder
+    """The cache folder of what is made in these modules, or None: :func:`fplab.machine_code.folder`."""
+    return machine_code.folder(f"{'+'.join(names)}-{digest(*names)}")
 
 
 class _Cache(NullCache):  # type: ignore[misc]
@@ -139,25 +88,14 @@ class _Cache(NullCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         """What was compiled for a signature before; None if nothing was, or it is damaged."""
         target_context.refresh()
-        path = self._file(sig, target_context.codegen())
-        try:
-            whole = path.read_bytes()
-        except OSError:
-            return None
-        if hashlib.sha256(whole[32:]).digest() != whole[:32]:
-            _say_once(DAMAGED, path=path)
-            return None
-        return CompileResult._rebuild(target_context, *pickle.loads(whole[32:]))
+        data = machine_code.read(self._file(sig, target_context.codegen()))
+        return None if data is None else CompileResult._rebuild(target_context, *pickle.loads(data))
 
     def save_overload(self, sig: Any, cres: CompileResult) -> None:
         """Keep what was compiled, unless it holds addresses of this process."""
         if cres.lifted or cres.library.has_dynamic_globals:
             return
-        data = dumps(cres._reduce())
-        try:
-            write_bytes(self._file(sig, cres.codegen), hashlib.sha256(data).digest() + data)
-        except OSError as error:
-            _say_once(NOT_KEPT, why=error)
+        machine_code.write(self._file(sig, cres.codegen), dumps(cres._reduce()))
 
 
 def _patience() -> float:
@@ -212,7 +150,8 @@ class _Wait(threading.local):
         elif now - self.said >= (PATIENCE if self.said == self.since else PAUSE):
             self.said = now
             far = {"kernel": self.kernel, "done": self.total - len(self.left), "total": self.total}
-            print(COMPILING.fill(folder=cache_root(), **far) if kept else COMPILING_ANEW.fill(**far), file=sys.stderr)
+            root = machine_code.cache_root()
+            print(COMPILING.fill(folder=root, **far) if kept else COMPILING_ANEW.fill(**far), file=sys.stderr)
         self.depth += 1
         try:
             yield

@@ -5,6 +5,7 @@ has run it.
 """
 
 import ctypes
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ... import machine_code
 from ...errors import LabError
 from ...hardware.cuda import Gpu
 from ...hardware.instructions import Arguments, Capability, Kernel, Launcher
@@ -40,7 +42,7 @@ def kernel(entry: str, files: tuple[str, ...], constants: Mapping[str, int]) -> 
 
 
 class Host:
-    """The CPU as a device: kernels are compiled by the first C++ compiler that is found, and kept in this process."""
+    """The CPU as a device: kernels are compiled by the first C++ compiler that is found, and kept."""
 
     capability: Capability = (0, 0)
 
@@ -62,11 +64,24 @@ class Host:
             raise LabError(f"tensors on the CPU need a C++ compiler here: {', '.join(COMPILERS)}; none is found.")
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
-            source.write_text(kernel.source, "utf-8")
-            done = subprocess.run([found, *OPTIONS, str(source), "-o", str(library)], capture_output=True, text=True)
-            if done.returncode:
-                raise LabError(f"{found} cannot compile {kernel.name}: {done.stderr}")
+
+            def compiled() -> bytes:
+                source.write_text(kernel.source, "utf-8")
+                command = [found, *OPTIONS, str(source), "-o", str(library)]
+                done = subprocess.run(command, capture_output=True, text=True)
+                if done.returncode:
+                    raise LabError(f"{found} cannot compile {kernel.name}: {done.stderr}")
+                return library.read_bytes()
+
+            key = (found, _version(found), platform.platform(), OPTIONS, kernel.source)
+            library.write_bytes(machine_code.kept("cxx", key, compiled))
             return ctypes.CDLL(str(library))
+
+
+@cache
+def _version(compiler: str) -> str:
+    """What a compiler says that it is."""
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
 
 
 @cache

@@ -1,0 +1,104 @@
+"""Compiled code that is kept on disk, whoever compiled it: numba, NVRTC, a C++ compiler.
+
+A file begins with the SHA-256 of the rest, which says that it is whole. What lies there is run, and the digest does not
+say who wrote it: so the folder has to be the user's own.
+"""
+
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from .storage import sweep, write_bytes
+from .words import Text, say
+
+_said: set[str] = set()
+NOT_KEPT = say("fplab: compiled kernels are not kept, and are compiled again in every run: {why}")
+FOREIGN = say(
+    "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run"
+)
+DAMAGED = say("fplab: {path} is damaged; it is compiled again, and so is every other file that is")
+
+
+def cache_root() -> Path:
+    """The folder below which compiled kernels are kept: ``FPLAB_CACHE_DIR``, else the user's cache folder."""
+    own = os.environ.get("FPLAB_CACHE_DIR")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "fplab"
+
+
+def _say_once(text: Text, **values: object) -> None:
+    """Tell whoever waits, the first time that there is such a thing to tell."""
+    if text.en not in _said:
+        _said.add(text.en)
+        print(text.fill(**values), file=sys.stderr)
+
+
+def _others_write(folder: Path) -> bool:
+    """Whether a folder is another user's, or others may write to it. Windows' own rights are not looked at."""
+    found = folder.stat()
+    return hasattr(os, "getuid") and (
+        found.st_uid != os.getuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    )
+
+
+def folder(name: str) -> Path | None:
+    """A folder below :func:`cache_root`, made if need be.
+
+    None, after a word on why, where nothing can be written or somebody else could have.
+    """
+    root = cache_root()
+    own = root / name
+    try:
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        own.mkdir(mode=0o755, exist_ok=True)
+        for each in (root, own):
+            if _others_write(each):
+                _say_once(NOT_KEPT, why=FOREIGN.fill(folder=each))
+                return None
+        sweep(own)
+        with tempfile.TemporaryFile(dir=own):
+            pass
+    except OSError as error:
+        _say_once(NOT_KEPT, why=error)
+        return None
+    return own
+
+
+def read(path: Path) -> bytes | None:
+    """What :func:`write` left in a file; None if nothing did, or it is damaged."""
+    try:
+        whole = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(whole[32:]).digest() != whole[:32]:
+        _say_once(DAMAGED, path=path)
+        return None
+    return whole[32:]
+
+
+def write(path: Path, data: bytes) -> None:
+    """Keep data in a file; where that cannot be it costs time, never the call."""
+    try:
+        write_bytes(path, hashlib.sha256(data).digest() + data)
+    except OSError as error:
+        _say_once(NOT_KEPT, why=error)
+
+
+def kept(compiler: str, key: tuple[object, ...], compile: Callable[[], bytes]) -> bytes:
+    """What a compiler makes of what ``key`` says in full: source, options, the compiler's own version. Kept by it."""
+    own = folder(compiler)
+    if own is None:
+        return compile()
+    path = own / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}.bin"
+    if (found := read(path)) is not None:
+        return zlib.decompress(found)
+    data = compile()
+    write(path, zlib.compress(data, 1))
+    return data
