@@ -47,10 +47,12 @@ class _Memory:
     """A tensor's memory as numpy asks for it; the array that is made of it keeps the tensor alive."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, size = tensor, tensor.element_size()
+        self.tensor, size, strides = tensor, tensor.element_size(), None  # row by row
+        if not tensor.is_contiguous():
+            strides = tuple([size * step for step in tensor.stride()])
         self.__array_interface__ = {
             "version": 3, "data": (tensor.data_ptr(), False), "typestr": _PLAIN[tensor.dtype],
-            "shape": tuple(tensor.shape), "strides": tuple(size * step for step in tensor.stride()),
+            "shape": tensor.shape, "strides": strides,
         }  # fmt: skip
 
 

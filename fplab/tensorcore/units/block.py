@@ -148,6 +148,11 @@ class FusedBlocks(Unit):
         if not self.in_panels(model):
             super().batch(model, a, b, c, first, last, fresh)
             return
+        self._batched(model, a, b, c, first, last, fresh, below)
+
+    def _batched(
+        self, model: Model, a: Array, b: Array, c: Array, first: int, last: int, fresh: bool, below: bool
+    ) -> None:
         given = model, a, b, c, first, last, fresh, below
         model, a, b, steps = _exchanged(model, a, b)
         (rows, k), columns, length = a.shape[-2:], b.shape[-1], model.length
@@ -172,11 +177,13 @@ class FusedBlocks(Unit):
             super().begin(model, a, b, c)
 
     def alone(self, model: Model, a: Array, b: Array) -> Array | None:
-        shape = a.shape[0], b.shape[1]
-        if not (a.size and b.size and engine.by_one(a.size * shape[1]) and self.in_panels(model)):
+        if not (a.size and b.size and self.in_panels(model)):
             return None
-        c = np.empty(shape, np.uint32)
-        self.batch(model, a, b, c[None], 0, 1, fresh=True)
+        c = np.empty((a.shape[0], b.shape[1]), np.uint32)
+        if engine.by_one(c.size * a.shape[1]):
+            self._batched(model, a, b, c[None], 0, 1, True, False)
+        else:
+            self.begin(model, a, b, c)
         return c.view(np.float32)
 
     def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
