@@ -47,13 +47,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads that a pool believes in
 
 
+def in_share() -> bool:
+    """Whether this thread does a share of something, which :func:`split` does not divide again."""
+    return getattr(_here, "is_share", False)
+
+
 def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
     """Call ``work(start, stop)`` on shares of ``range(n)``, cut at multiples of ``unit``; the results in order.
 
     Work that itself comes here does its own in its own thread: shares of shares would wait for threads that wait.
     """
     shares = max(1, min(num_threads(), n // SMALLEST_SHARE))
-    if shares == 1 or getattr(_here, "is_share", False):
+    if shares == 1 or in_share():
         return [work(0, n)]
     step = -(-n // shares)
     step = -(-step // unit) * unit

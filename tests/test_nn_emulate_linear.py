@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ from emulated import random, same
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fplab import set_num_threads
 from fplab.nn import emulate
 from fplab.nn.emulation import linear, modes, operations
 from fplab.tensorcore import Plan, PlanByRows
@@ -104,6 +106,33 @@ def test_options_hold_in_one_piece(options: dict[str, Any], scale: float, monkey
     (ours, report), (want, other) = both_ways(
         monkeypatch, lambda: step(*made((7, 24), scale=scale), **options), pieces=0 if narrow else 1
     )
+    assert alike(ours, want)
+    assert report == other
+
+
+@pytest.mark.parametrize(("threads", "apart"), [(1, 1), (2, 2), (3, 1)])
+def test_of_two_threads_each_computes_a_gradient(threads: int, apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same bits and the same report as one thread, or several that share each product."""
+    torch.manual_seed(0)
+    one, x, ran = nn.Linear(160, 128), random(128, 160).requires_grad_(), []
+    multiply = linear.tensorcore.multiply
+
+    def seen(*given: Any, **options: Any) -> Any:
+        ran.append(threading.get_ident())
+        return multiply(*given, **options)
+
+    monkeypatch.setattr(linear.tensorcore, "multiply", seen)
+    set_num_threads(threads)
+    try:
+        ours, report = step(one, x)
+    finally:
+        set_num_threads(None)
+    assert len(ran) == 3
+    assert len(set(ran[1:])) == apart
+    one.zero_grad()
+    x.grad = None
+    monkeypatch.setattr(linear, "takes", lambda *given: False)
+    want, other = step(one, x)
     assert alike(ours, want)
     assert report == other
 

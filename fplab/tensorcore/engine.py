@@ -1,13 +1,14 @@
 """What the fast products of all units share: threads, whole instructions, the choice of some, sums of results."""
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..kernels import tensorcore_exact
 from ..kernels.tensorcore_fast import LINE
-from ..threads import SMALLEST_SHARE, num_threads, split
+from ..threads import SMALLEST_SHARE, in_share, num_threads, split
 from .models import Model
 from .operands import Scales, nan_bits
 
@@ -62,7 +63,22 @@ def share(work: Any, rows: int, macs: int, unit: int = 1) -> None:
 
 def by_one(macs: int) -> bool:
     """Whether one thread does a product, in :func:`share`, too."""
-    return macs < 2 * 64 * SMALLEST_SHARE or num_threads() == 1
+    return macs < 2 * 64 * SMALLEST_SHARE or num_threads() == 1 or in_share()
+
+
+def each(work: Sequence[Callable[[], Any]], macs: int) -> list[Any]:
+    """What pieces of work, of so many products each, give: of no more threads than pieces each takes one whole, since
+    what is divided less often waits less."""
+    if num_threads() > len(work):
+        return [one() for one in work]
+    found: dict[int, Any] = {}
+
+    def some(first: int, last: int) -> None:
+        for n in range(first, last):
+            found[n] = work[n]()
+
+    share(some, len(work), len(work) * macs)
+    return [found[n] for n in range(len(work))]
 
 
 def whole(x: Array, model: Model) -> Array:

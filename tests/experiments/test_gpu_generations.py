@@ -66,8 +66,8 @@ def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], An
 
     def fault(layer: Any) -> Any:
         class Mutant(layer):  # type: ignore[misc]
-            def product(self, phase: str, operation: str, a: Any, b: Any, *bias: Any) -> Any:
-                found = super().product(phase, operation, a, b, *bias)
+            def product(self, phase: str, a: Any, b: Any) -> Any:
+                found = super().product(phase, a, b)
                 return other(a, b, found) if (phase, self.products.settings.gpu) == ("backward", gpu) else found
 
         return Mutant
@@ -90,9 +90,9 @@ MUTANTS = (
     Mutant("a V100 on A100's bits from its second pass", ("steps", "units"), "Machine", on_another_gpu, params=TINY),
     Mutant("gradients scaled back by 2^9", ("steps",), "Machine", gradients_times(2.0), params=TINY),
     Mutant("V100's backward products times 1.0001", ("steps",), "fplab.nn.emulation.linear.Layer",
-           backward_products("V100", lambda a, b, found: found * 1.0001), params=TINY),
+           backward_products("V100", lambda a, b, found: found * np.float32(1.0001)), params=TINY),
     Mutant("backward products in plain FP32", ("steps",), "fplab.nn.emulation.linear.Layer",
-           backward_products("H100", lambda a, b, found: a.float() @ b.float()), params=TINY),
+           backward_products("H100", lambda a, b, found: a @ b), params=TINY),
     Mutant("a whole ulp of FP16 on one weight", ("swallowed",), "_nudge",
            lambda nudge: by_an_ulp_of_fp16, params=TINY),
     Mutant("distances of another run", ("steps",), change=changed("distance", lambda x: np.roll(x, 1, axis=1))),

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ...tensorcore import accumulators
+from ...tensorcore import accumulators, engine
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ..bits import memory, values
 from . import crowd
-from .aside import bare
 from .multiply import Products
 from .report import Shape
 from .where import HOST, of
@@ -75,20 +74,48 @@ class Layer:
         self.values = memory if narrow else values
 
     def rounded(self, x: Tensor) -> Array:
-        """An operand in the unit's format, or as it is where products round operands themselves."""
-        return memory(x) if self.as_they_are else self.products.rounded(x, self.model.a)
+        """An operand in the unit's format, or as it is where products round operands themselves; its rows as (M, K)."""
+        found = memory(x) if self.as_they_are else self.products.rounded(x, self.model.a)
+        return found if found.ndim == 2 else found.reshape(-1, found.shape[-1])
 
-    def product(self, phase: str, operation: str, a: Tensor, b: Tensor, bias: Maybe = None) -> Tensor:
-        """``a @ b`` (M, K) by (K, N), with a bias (N,) in the epilogue, stored and counted."""
+    def product(self, phase: str, a: Array, b: Array) -> Array:
+        """``a @ b`` (M, K) by (K, N), in any thread."""
         crowd.hold()
-        products, model, (m, k), n = self.products, self.model, a.shape, b.shape[1]
-        found = tensorcore.multiply(model, self.rounded(a), self.rounded(b), products.choice.plan.of(m))
-        if bias is not None:
-            found = accumulators.of(model).epilogue(found, self.values(bias), 1.0, 1.0, model)
+        return tensorcore.multiply(self.model, a, b, self.products.choice.plan.of(len(a)))
+
+    def result(self, phase: str, operation: str, found: Array, k: int) -> Tensor:
+        """A product (M, N) of so many columns by as many rows, stored and counted."""
+        products, (m, n) = self.products, found.shape
         with products.run.places.lock:
-            products.log.product(products.place.layer, phase, operation, model, Shape(1, m, k, n))
+            products.log.product(products.place.layer, phase, operation, self.model, Shape(1, m, k, n))
         result = torch.from_numpy(found)
         return result if self.as_stored else products.stored(result, self.dtype)
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Maybe) -> Tensor:
+        """``x @ weight.T`` for x (..., M, K) and weight (N, K), with a bias (N,) in the epilogue."""
+        found = self.product("forward", self.rounded(x), self.rounded(weight).T)
+        if bias is not None:
+            found = accumulators.of(self.model).epilogue(found, self.values(bias), 1.0, 1.0, self.model)
+        result = self.result("forward", "addmm" if self.biased else "mm", found, x.shape[-1])
+        return result if x.dim() == 2 else result.view(*x.shape[:-1], -1)
+
+    def backward(self, gradient: Tensor, x: Maybe, weight: Maybe) -> tuple[Maybe, Maybe]:
+        """The gradients of x (..., M, K) and weight (N, K), of those that are given, by that of the result."""
+        rows = self.rounded(gradient)
+        pairs = [("x", rows, weight), ("weight", rows.T, x)]
+        wanted = [(name, a, self.rounded(b)) for name, a, b in pairs if b is not None]
+        if not self.biased:
+            wanted.reverse()  # of mm the weight's comes first
+        work = [partial(self.product, "backward", a, b) for _, a, b in wanted]
+        macs = rows.size * wanted[0][2].shape[1] if wanted else 0
+        found = {
+            name: self.result("backward", "mm", one, len(b))
+            for (name, _, b), one in zip(wanted, engine.each(work, macs), strict=True)
+        }
+        of_x = found.get("x")
+        if of_x is not None and gradient.dim() > 2:
+            of_x = of_x.view(*gradient.shape[:-1], -1)
+        return of_x, found.get("weight")
 
 
 class Linear(torch.autograd.Function):
@@ -104,10 +131,8 @@ class Linear(torch.autograd.Function):
         ctx.layer = layer
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        with bare():
-            operation = "addmm" if layer.biased else "mm"
-            found = layer.product("forward", operation, x.reshape(-1, x.shape[-1]), weight.t(), bias)
-            return found.view(*x.shape[:-1], -1)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return layer.forward(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Maybe) -> tuple[Maybe, ...]:
@@ -115,14 +140,18 @@ class Linear(torch.autograd.Function):
             return None, None, None, None
         (x, weight), layer = ctx.saved_tensors, ctx.layer
         apart = layer.apart(layer.products, gradient)
-        multiply = partial(layer.product, "backward", "mm") if apart is None else torch.mm
-        with apart or bare():
+        if apart is None:
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                of_x, of_weight = layer.backward(gradient, x, weight)
+                rows = gradient if gradient.dim() == 2 else gradient.reshape(-1, gradient.shape[-1])
+                return None, of_x, rows.sum(0) if ctx.needs_input_grad[2] else None, of_weight
+        with apart:
             rows = gradient.reshape(-1, gradient.shape[-1])
             x = None if x is None else x.reshape(-1, x.shape[-1])
-            of_weight = multiply(rows.t(), x) if x is not None and not layer.biased else None  # of mm it comes first
-            of_x = None if weight is None else multiply(rows, weight).view(*gradient.shape[:-1], -1)
+            of_weight = torch.mm(rows.t(), x) if x is not None and not layer.biased else None  # of mm it comes first
+            of_x = None if weight is None else torch.mm(rows, weight).view(*gradient.shape[:-1], -1)
             if x is not None and layer.biased:
-                of_weight = multiply(rows.t(), x)
+                of_weight = torch.mm(rows.t(), x)
             return None, of_x, rows.sum(0) if ctx.needs_input_grad[2] else None, of_weight
 
 
