@@ -31,14 +31,14 @@ TYPED = ("0.1", "-0.1", "1/3", "-7/2", "0x1.8p3", ".5e-3", "1e400", "1e-400", "-
          "", "9" * 251, "fp17:1", "fp8:1", "x:1", "bf-16:0", "e4m3:-5", "fp16:1__0",
          "fp16:0x_3c_00", "floaty:0", "1 / 3", "-5.e3", "e5m2:0x7d", "9" * 250, "1e-3000")  # fmt: skip
 FRAME = (  # the scripts as a function of calls, without the page's own widgets
-    "(calls) => {{ {scripts} language = calls.language; "
-    "return calls.all.map(([name, ...given]) => ({{ bits(state, edit, side, what) {{"
+    "(told) => {{ {scripts} const calls = JSON.parse(told); language = calls.language; "
+    "return JSON.stringify(calls.all.map(([name, ...given]) => ({{ bits(state, edit, side, what) {{"
     " state = {{ ...state, codes: state.codes.map((c) => (c === null ? null : BigInt(c))) }};"
     " const more = edit === 'scaled' ? [what] : [side, edit === 'edited' ? BigInt(what) : what];"
     " return bitsPicture(edit === '' ? state : EDITS[edit](state, ...more)); }},"
     " lossscale: lossPicture, rounding: (state) => pictureOf(roundingPicture, state),"
     " designer: (state) => pictureOf(designerPicture, state),"
-    " accumulation: (state) => pictureOf(accumulationPicture, state) }})[name](...given)); }}"
+    " accumulation: (state) => pictureOf(accumulationPicture, state) }})[name](...given))); }}"
 )
 
 
@@ -55,9 +55,9 @@ def computed(chromium: Any, language: str, calls: list[Any]) -> list[str]:
     """What the scripts draw for each call."""
     page = chromium.new_page()
     scripts = live.scripts({*live.WRITTEN})
-    found = page.evaluate(FRAME.format(scripts=scripts), {"language": language, "all": calls})
+    found = page.evaluate(FRAME.format(scripts=scripts), json.dumps({"language": language, "all": calls}))
     page.close()
-    return list(found)
+    return list(json.loads(found))
 
 
 def plain(state: bits.State) -> dict[str, Any]:
@@ -179,8 +179,8 @@ COUNTED = """window.unpacked = 0;
 window.DecompressionStream = class extends DecompressionStream {
     constructor(...given) { super(...given); window.unpacked += 1; }
 };"""
-EACH = """async ([host, expected]) => {
-    const inputs = [...host.querySelectorAll("input, select")], wrong = [];
+EACH = """async ([host, told]) => {
+    const expected = JSON.parse(told), inputs = [...host.querySelectorAll("input, select")], wrong = [];
     const template = document.createElement("template"), same = () => host.lastChild.innerHTML === template.innerHTML;
     for (const [places, picture] of expected) {
         places.forEach((place, i) => {
@@ -245,7 +245,7 @@ def test_pictures_that_were_drawn_beforehand_are_shown(chromium, tmp_path, name,
     for language in LANGUAGES:
         person.page.locator(f"#language-{language}").check(force=True)
         expected = [(places, known[language, states[places]]) for places in some]
-        assert person.page.evaluate(EACH, [host, expected]) == []
+        assert person.page.evaluate(EACH, [host, json.dumps(expected)]) == []
     assert 0 < person.page.evaluate("unpacked") <= len(found["pictures"])  # each once, whatever is moved
     assert person.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert person.complaints == []

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#3b82d6", "#d9730d", "#2f9e62", "#9a63d6", "#e0524d", "#808890"
 HUES = (BLUE, ORANGE, GREEN, PURPLE, "", RED, GREY)  # of a theme's series, by their places; the fifth is ink
 NUMBERS = (int, float)
+PLAIN = (int, float, str)
 LEGIBLE = (
     0.39  # a drawing shrinks to this share of its width: all of it is seen beside the files of an 800-pixel JupyterLab
 )
@@ -36,17 +37,18 @@ def escaped(text: str) -> str:
     return html.escape(text)
 
 
-@functools.cache
-def attribute(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
+def attribute(name: str, value: object) -> str:
+    text = number(value) if isinstance(value, NUMBERS) else escaped(str(value))
+    return f' {name.rstrip("_").replace("_", "-")}="{text}"'
+
+
+often = functools.lru_cache(maxsize=1 << 14)(attribute)  # drawings have the same places and colours, too
 
 
 def attributes(given: dict[str, object]) -> str:
     """Keyword arguments as attributes: ``stroke_width=2`` is ``stroke-width="2"``."""
-    parts = []
-    for name, value in given.items():
-        text = number(value) if isinstance(value, NUMBERS) else escaped(str(value))
-        parts.append(f' {attribute(name)}="{text}"')
+    # Equal values are written alike, but for zeros, which have signs, and for messages, which have languages.
+    parts = [(often if value and type(value) in PLAIN else attribute)(name, value) for name, value in given.items()]
     return "".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -47,7 +48,8 @@ class State:
     place: int = 24
 
 
-def window(state: State) -> list[Exact]:
+@functools.lru_cache(maxsize=64)  # one picture asks several times
+def window(state: State) -> tuple[Exact, ...]:
     """The five neighbouring values that are drawn."""
     form = formats.get(state.format)
     value = parse(state.base).value
@@ -64,7 +66,7 @@ def window(state: State) -> list[Exact]:
             values.insert(0, before)
         else:
             values.append(after)
-    return values
+    return tuple(values)
 
 
 def x_of(state: State) -> Fraction:
@@ -75,6 +77,7 @@ def x_of(state: State) -> Fraction:
     return ends[gap] + (ends[gap + 1] - ends[gap]) * Fraction(place - gap * PARTS, PARTS)
 
 
+@functools.lru_cache(maxsize=64)
 def results(state: State) -> dict[Rounding, tuple[tuple[int, Fraction], ...]]:
     """For each rounding the codes it can give, with their probabilities: one of 1, but for stochastic."""
     form, x = formats.get(state.format), x_of(state)
