@@ -132,8 +132,9 @@ def kernel():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_it_runs_and_its_numbers_hold(notebook, path, tmp_path, kernel):
-    fresh = f"get_ipython().reset(); __import__('os').environ['FPLAB_PROGRESS_DIR'] = {str(tmp_path)!r}"
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(fresh))  # no name of the notebook before is left
+    # No name of the notebook before is left; no search for cycles walks through the modules, which stay.
+    fresh = "__import__('gc').freeze(); get_ipython().reset(); __import__('os').environ['FPLAB_PROGRESS_DIR'] = "
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(fresh + repr(str(tmp_path))))
     client = nbclient.NotebookClient(notebook, kernel, timeout=None, resources={"metadata": {"path": str(FOLDER)}})
     client.execute(cleanup_kc=False)
     client.kc.stop_channels()
