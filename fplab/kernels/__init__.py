@@ -30,6 +30,7 @@ import numba
 from numba import types
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from .. import interrupts, machine_code
@@ -87,7 +88,7 @@ class _Cache(NullCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         """What was compiled for a signature before; None if nothing was, or it is damaged."""
-        target_context.refresh()
+        rtsys.initialize(target_context)  # compiling alone needs more of numba
         data = machine_code.read(self._file(sig, target_context.codegen()))
         return None if data is None else CompileResult._rebuild(target_context, *pickle.loads(data))
 
