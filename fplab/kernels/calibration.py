@@ -10,7 +10,8 @@ def divergences(bins, start, levels, out):
     """``out[i]`` = KL(reference || quantised) with ``start + i`` bins kept; float64, infinite where it does not exist.
 
     ``bins``: int64 counts. A bin j of ``cut`` belongs to group ``j * levels // cut``; groups are runs of bins, so one
-    pass finds the runs and a second adds the terms. Scratch: the image of each bin.
+    pass finds the runs, by what is left of ``j * levels`` after division by ``cut``, and a second adds the terms.
+    Scratch: the image of each bin.
     """
     total = np.float64(bins.sum())
     image = np.zeros(bins.size)
@@ -19,11 +20,13 @@ def divergences(bins, start, levels, out):
         kept += bins[j]
     for i in range(out.size):
         cut = start + i
-        mass, first, filled, image_total = 0.0, 0, 0, 0.0
+        mass, first, filled, image_total, left = 0.0, 0, 0, 0.0, 0
         for j in range(cut):
             mass += bins[j]
             filled += bins[j] > 0
-            if j + 1 == cut or (j + 1) * levels // cut != j * levels // cut:
+            left += levels
+            if left >= cut:
+                left = left - cut if left < 2 * cut else left % cut
                 share = mass / max(filled, 1)
                 for k in range(first, j + 1):
                     image[k] = share if bins[k] > 0 else 0.0
