@@ -58,7 +58,6 @@ class Result:
 def run(params: Params, tick: Tick) -> Result:
     from ..hardware import cpu_products
 
-    answer = cpu_products.ask_for_paths(PRODUCTS, params.k)  # of a process, while the units are called
     groups = cpu_cases.cases(params.n, params.wide)
     listed = [(group, case) for group, of in groups.items() for case in of]
     found = []
@@ -67,7 +66,7 @@ def run(params: Params, tick: Tick) -> Result:
         found.append(called(case))
     compared, differing, first, lacking = zip(*found, strict=True)
     tick(0.8, "torch")
-    paths = answer()
+    paths = cpu_products.paths(PRODUCTS, params.k)
     torchs = [of_torch(fmt, params) for fmt in PRODUCTS]
     orders, predicted, wrong = zip(*torchs, strict=True)
     return Result(params, tuple(case.name for _, case in listed), tuple(group for group, _ in listed),

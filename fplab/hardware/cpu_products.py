@@ -1,10 +1,10 @@
 """torch's 16-bit products on this CPU: who computes them, in which order they are added, and the bits that follow."""
 
+import contextlib
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,30 +20,43 @@ Array = np.ndarray[Any, Any]
 ROWS, COLUMNS = 16, 32  # of the products: large enough that no path for vectors is taken
 OWN = "torch's own loops"
 ONEDNN = {"bf16": "bf16", "fp16": "f16"}  # its names of formats
-ASKING = """
-import torch
-for dtype in {dtypes}:
-    x = torch.ones({rows}, {k}, dtype=getattr(torch, dtype))
-    x @ torch.ones({k}, {columns}, dtype=x.dtype)
-"""
 
 
-def ask_for_paths(formats: Sequence[str], k: int) -> Callable[[], tuple[str, ...]]:
-    """Start to ask who computes the products of formats with k terms; calling what comes back gives the answers.
+def paths(formats: Sequence[str], k: int) -> tuple[str, ...]:
+    """Who computes torch's products of formats with k terms: the name of oneDNN's implementation, or :data:`OWN`."""
+    torch = torch_for("cpu")
+    if not torch.backends.mkldnn.is_available():
+        return (OWN,) * len(formats)
+    with _printed() as said, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        for fmt in formats:
+            x = torch.ones(ROWS, k, dtype=getattr(torch, TORCH[fmt]))
+            x @ torch.ones(k, COLUMNS, dtype=x.dtype)
+    line = r"exec,cpu,(?:matmul|inner_product),([^,]+),[^,]*,src:{}:"
+    found = [re.search(line.format(ONEDNN[fmt]), "".join(said)) for fmt in formats]
+    return tuple(f"oneDNN {one[1]}" if one else OWN for one in found)
 
-    oneDNN names its implementations where ONEDNN_VERBOSE is set when it is first used: so another process is asked.
+
+@contextlib.contextmanager
+def _printed() -> Iterator[list[str]]:
+    """What oneDNN prints within the block, line by line, once it has ended; what others print goes its way then.
+
+    It prints from C, on the process's standard output, which nothing in Python stands before.
     """
-    code = ASKING.format(rows=ROWS, columns=COLUMNS, k=k, dtypes=[TORCH[fmt] for fmt in formats])
-    asked = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "ONEDNN_VERBOSE": "1"}, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
-
-    def answer() -> tuple[str, ...]:
-        said, _ = asked.communicate()
-        line = r"exec,cpu,(?:matmul|inner_product),([^,]+),[^,]*,src:{}:"
-        found = [re.search(line.format(ONEDNN[fmt]), said) for fmt in formats]
-        return tuple(f"oneDNN {one[1]}" if one else OWN for one in found)
-
-    return answer
+    said: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            yield said
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        for line in file:
+            if line.startswith(b"onednn_verbose"):
+                said.append(line.decode())
+            else:
+                os.write(1, line)
 
 
 def product(a: Array, b: Array, fmt: str) -> Array:

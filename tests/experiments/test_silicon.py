@@ -1,7 +1,5 @@
 """The CPU's units against the lab, and that a wrong bit in the lab is seen by them."""
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,15 +15,6 @@ from fplab.reveal import SumTree
 
 SMALL = silicon.Params(n=256, wide=32, k=33, seeds=1)
 UNITS = "fplab.hardware.cpu_cases"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def asked_once() -> Iterator[None]:
-    """Who computes torch's products is asked of a process of its own, which no mutant reaches: it answers once."""
-    ask = cpu_products.ask_for_paths
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_products, "ask_for_paths", functools.cache(lambda *given: functools.cache(ask(*given))))
-        yield
 
 
 def without_underflow(good: Any) -> Any:
