@@ -1,5 +1,6 @@
 """Real data to train on, shipped with the package and read with numpy alone."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,10 +36,14 @@ def digits(split: str = "train") -> Digits:
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    with shipped(path := FOLDER / "digits.npz"):
-        file = read_arrays(path.read_bytes(), 1 << 20)
-        images, labels = file["images"], file["labels"]
-    if split == "all":
-        return Digits(images, labels)
-    chosen = (np.arange(len(labels)) % 5 == 4) == (split == "test")
+    images, labels = _all(FOLDER / "digits.npz")
+    chosen = ((np.arange(len(labels)) % 5 == 4) == (split == "test")) | (split == "all")
     return Digits(images[chosen], labels[chosen])
+
+
+@lru_cache(maxsize=1)
+def _all(path: Path) -> Digits:
+    """The file, read once; whoever asks gets a copy of it."""
+    with shipped(path):
+        file = read_arrays(path.read_bytes(), 1 << 20)
+        return Digits(file["images"], file["labels"])

@@ -97,8 +97,11 @@ def epochs(examples: int, batch: int, seed: int, steps: int, start: int = 0) -> 
     for step in range(start, steps):
         epoch, place = divmod(step, each)
         if epoch != drawn:
-            order, drawn = seeds.permutation(examples, seed, epoch), epoch
+            order, drawn = _order(examples, seed, epoch).copy(), epoch
         yield order[place * batch : (place + 1) * batch]
+
+
+_order = lru_cache(maxsize=64)(seeds.permutation)  # runs of one seed, of which experiments have dozens, draw the same
 
 
 @lru_cache(maxsize=4)
@@ -171,20 +174,25 @@ def characters(
         return transformer(seed, vocabulary=len(ALPHABET), **sizes)
 
     def batches(seed: int, steps: int, start: int = 0) -> Iterator[Batch]:
-        read = torch.from_numpy(tokens("train").astype(np.int64))
+        read = _characters("train")
         places = len(read) - context
         for step in range(start, steps):
             starts = (seeds.bits(batch, seed, step) % np.uint64(places)).astype(np.int64)
             yield _windows(read, starts, context)
 
     def held_out() -> tuple[Batch, ...]:
-        read = torch.from_numpy(tokens("test")[:tested].astype(np.int64))
+        read = _characters("test")[:tested]
         starts = np.arange(0, len(read) - context, context)
         return tuple(_windows(read, starts[i : i + 64], context) for i in range(0, len(starts), 64))
 
     baseline = Baseline("AdamW", 600, (("lr", 2e-3), ("weight_decay", 0.01)))
     about = "a decoder-only transformer guesses the next character of Python's documentation"
     return Task(name, model, batches, held_out, baseline, about, batch, tuple(sizes.items()))
+
+
+@lru_cache(maxsize=2)
+def _characters(split: str) -> Tensor:
+    return torch.from_numpy(tokens(split).astype(np.int64))
 
 
 def _windows(read: Tensor, starts: np.ndarray, context: int) -> Batch:
