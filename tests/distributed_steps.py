@@ -144,6 +144,12 @@ def alone(strategy: str, what: str, ranks: int) -> Found:
     return {"losses": torch.stack(losses[::ranks]), "weights": [p.detach() for p in net.parameters()]}
 
 
+def beforehand() -> None:
+    """Every kernel of the steps is loaded, in the process that forks the ranks."""
+    for what in WHATS:
+        alone("ddp", what, 2)
+
+
 def together(scales: list[Any]) -> None:
     """As ``synchronize`` does it, and a recipe's next step."""
     if isinstance(scales[0], AmaxScaling):

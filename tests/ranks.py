@@ -59,6 +59,8 @@ def rank_of(function: Callable[..., Any], out: str, rank: int, ranks: int, *argu
 def main(name: str, jobs: str) -> int:
     function = pkgutil.resolve_name(name)
     fplab.quantize(1.0, "bf16")  # at a first kernel numba imports the rest of itself
+    # The kernels that all ranks will call, which each would else load by itself.
+    getattr(sys.modules[function.__module__], "beforehand", lambda: None)()
     for out, ranks, *arguments in json.loads(jobs):
         children = set()
         for rank in range(ranks):
