@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -270,3 +272,44 @@ def test_a_step_that_is_refused_moves_nothing(kind: str) -> None:
         optimizer.step()
     assert torch.equal(p, before[0])
     assert str(optimizer.state_dict()) == before[1]
+
+
+FRESH = """
+import sys
+import torch
+from fplab.training import AdamW
+
+def trained(steps, optimizer, p):
+    for _ in range(steps):
+        p.grad = p.detach() * 0.5
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    return p.detach(), p.grad, len(optimizer.param_groups)
+
+def begun():
+    p = torch.nn.Parameter(torch.arange(1.0, 4.0))
+    return AdamW([p], 0.1), p
+
+first = trained(3, *begun())
+print("torch._dynamo" in sys.modules)
+
+@torch.compile(backend="eager")
+def compiled(x, optimizer):
+    optimizer.zero_grad()
+    return x + 1
+
+optimizer, p = begun()
+p.grad = p.detach() * 0.5
+print(compiled(torch.ones(2), optimizer).tolist(), p.grad)
+print("torch._dynamo" in sys.modules)
+second = trained(3, *begun())
+print(torch.equal(first[0], second[0]), first[1:] == second[1:] == (None, 2))
+"""
+
+
+def test_the_compiler_of_torch_is_imported_by_those_alone_who_compile() -> None:
+    """A fresh process; with and without it an optimizer does the same, also inside a compiled function."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FRESH], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "[2.0, 2.0] None", "True", "True True"]

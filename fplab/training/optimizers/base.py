@@ -1,5 +1,8 @@
 """What all optimizers of the lab share: groups and their options, a step, seeds, saving, loading and copying."""
 
+import functools
+import inspect
+import sys
 from collections.abc import Callable, Mapping
 from inspect import Signature, signature
 from typing import Any, ClassVar
@@ -11,6 +14,25 @@ from ... import seeds
 from ...errors import LabError, quotes_class, unknown
 from ...nn import bits
 from .options import CHECKS, OF_TORCH, Check, checked, parameters
+
+
+def _of_torch(name: str) -> Callable[..., Any]:
+    """A method of torch's optimizers, without the import of torch's compiler.
+
+    torch hides it from the compiler, which the first call imports to that end, in a second of CPU time. Where nobody
+    else has imported it, nothing is compiled, and there is nothing to hide from.
+    """
+    hidden = getattr(torch.optim.Optimizer, name)
+    plain = inspect.unwrap(hidden)
+
+    @functools.wraps(plain)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return (hidden if "torch._dynamo" in sys.modules else plain)(*args, **kwargs)
+
+    return method
+
+
+_add_param_group, _load_state_dict = _of_torch("add_param_group"), _of_torch("load_state_dict")
 
 
 class LabOptimizer(torch.optim.Optimizer):
@@ -26,6 +48,8 @@ class LabOptimizer(torch.optim.Optimizer):
     dtypes: ClassVar[tuple[torch.dtype, ...]]
     demand: ClassVar[str]
     carried: ClassVar[tuple[str, ...]]
+
+    zero_grad, state_dict = _of_torch("zero_grad"), _of_torch("state_dict")
 
     def __init_subclass__(cls) -> None:
         quotes_class(cls)
@@ -47,7 +71,7 @@ class LabOptimizer(torch.optim.Optimizer):
         if not isinstance(param_group, dict):
             raise LabError(f'a parameter group is a {type(param_group).__name__}; it is a dict, {{"params": ...}}.')
         param_group.update(checked(param_group, self.checks))
-        super().add_param_group(param_group)
+        _add_param_group(self, param_group)
         group = self.param_groups[-1]
         try:
             for p in group["params"]:
@@ -130,7 +154,7 @@ class LabOptimizer(torch.optim.Optimizer):
                             f"{name!r} of parameter {index} of the state_dict has shape {tuple(held.shape)}, the "
                             f"parameter {tuple(p.shape)}; it is of another model."
                         )
-        super().load_state_dict(state_dict)
+        _load_state_dict(self, state_dict)
         names = [name for group in groups for name in group["params"]]
         for name, p in zip(names, (p for group in self.param_groups for p in group["params"]), strict=True):
             if name in state_dict["state"]:
