@@ -23,7 +23,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.kept: dict[str, Array] = {}
-        self.given: dict[tuple[str, int, Any], Array] = {}
+        self.given: dict[tuple[Any, ...], tuple[Array, ...]] = {}
 
 
 _scratch = _Scratch()
@@ -35,9 +35,6 @@ def scratch(name: str, size: int, dtype: Any) -> Array:
     Memory that is fresh costs a page fault for each 4 KiB, which took a tenth of a small product. It begins a line of
     the cache, since a vector across two lines takes two loads: 4% of a product.
     """
-    given = _scratch.given
-    if (again := given.get((name, size, dtype))) is not None:
-        return again
     need = size * np.dtype(dtype).itemsize
     kept = _scratch.kept.get(name)
     if kept is None or kept.size < need:
@@ -45,10 +42,19 @@ def scratch(name: str, size: int, dtype: Any) -> Array:
         kept = fresh[-fresh.ctypes.data % LINE :]
         if need <= MOST_SCRATCH:
             _scratch.kept[name] = kept
-        given.clear()  # some may be of what this takes the place of
+        _scratch.given.clear()  # some may be of what this takes the place of
     found: Array = kept[:need].view(dtype)
-    if need <= MOST_SCRATCH and len(given) < MOST_GIVEN:
-        given[name, size, dtype] = found
+    return found
+
+
+def scratches(name: str, *parts: tuple[int, Any]) -> tuple[Array, ...]:
+    """Several such arrays, of sizes and dtypes."""
+    given = _scratch.given
+    if (again := given.get((name, parts))) is not None:
+        return again
+    found = tuple(scratch(f"{name} {n}", *part) for n, part in enumerate(parts))
+    if max(x.nbytes for x in found) <= MOST_SCRATCH and len(given) < MOST_GIVEN:
+        given[name, parts] = found
     return found
 
 

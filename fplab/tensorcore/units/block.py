@@ -156,12 +156,11 @@ class FusedBlocks(Unit):
         given = model, a, b, c, first, last, fresh, below
         model, a, b, steps = _exchanged(model, a, b)
         (rows, k), columns, length = a.shape[-2:], b.shape[-1], model.length
-        blocks, (dtype, zero, rule) = _blocks(model, k), _rule(self, model, 0, fresh)
+        work, blocks, dtype, zero, rule = _whole_product(self, model, k, fresh)
         within = (fast.ROWS if a is given[1] else fast.COLUMNS) if below and fresh else fast.ALL
         packed_a = _room("a", blocks.size * rows, length, dtype)
         packed_b = _room("b", blocks.size * _whole(columns), length, dtype)
         x, y = Laid.of(a, model.a), Laid.of(b, model.b)
-        work = (fast.BATCH_TO_FLOAT if model.output == "fp32" else fast.BATCH_TO_HALF)[length]
         arguments = (x.memory, x.begins, *x.steps, x.cut, y.memory, y.begins, *y.steps, y.cut, blocks, length, zero,
                      *packed_a, rows, k, *packed_b, c.reshape(-1), columns, *steps, first, last, within,
                      rule)  # fmt: skip
@@ -387,17 +386,26 @@ def _rule(
     return dtype, -50 if dtype == np.int8 else fast.NEVER, unit.fast_rule(model, dtype, period, fresh)
 
 
+@functools.lru_cache(maxsize=1024)
+def _whole_product(
+    unit: FusedBlocks, model: Model, k: int, fresh: bool
+) -> tuple[Kernel, Array, type[np.signedinteger[Any]], int, fast.Rule]:
+    """The kernel of whole products, the blocks of k, and what :func:`_rule` says."""
+    kernels = fast.BATCH_TO_FLOAT if model.output == "fp32" else fast.BATCH_TO_HALF
+    return kernels[model.length], _blocks(model, k), *_rule(unit, model, 0, fresh)
+
+
 def _room(side: str, blocks: int, length: int, dtype: Any) -> Packed:
     """For an operand that is packed: memory that the next one of its side takes over."""
-    values = engine.scratch(f"values {side}", blocks * length, np.float32)
-    exponents = engine.scratch(f"exponents {side}", blocks * length, dtype)
-    return values, exponents, engine.scratch(f"classes {side}", blocks, np.uint8)
+    size = blocks * length
+    values, exponents, classes = engine.scratches(side, (size, np.float32), (size, dtype), (blocks, np.uint8))
+    return values, exponents, classes
 
 
 def _to_read(x: Array) -> Array:
-    """An array that a kernel may read, of one type whoever owns it: each type is compiled for itself."""
-    view = x.view()
-    view.flags.writeable = False
+    """A matrix, flat, that a kernel may read, of one type whoever owns it: each type is compiled for itself."""
+    view = x.reshape(-1)
+    view.setflags(write=False)
     return view
 
 
@@ -421,9 +429,9 @@ class Laid(NamedTuple):
     def of(cls, x: Array, fmt: str) -> "Laid":
         """Float32 matrices (..., M, K)."""
         if x.ndim == 2 and x.flags.c_contiguous:
-            return cls(_to_read(x.reshape(-1)), FROM_START, (x.shape[1], 1), cut(fmt))
+            return cls(_to_read(x), FROM_START, (x.shape[1], 1), cut(fmt))
         if x.ndim == 2 and x.flags.f_contiguous:
-            return cls(_to_read(x.T.reshape(-1)), FROM_START, (1, x.shape[0]), cut(fmt))
+            return cls(_to_read(x.T), FROM_START, (1, x.shape[0]), cut(fmt))
         if any(step < 0 or step % 4 for step in x.strides):
             x = np.ascontiguousarray(x)
         steps = [step // 4 for step in x.strides]
