@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import EVERY, FLOATS, FLUSHES, Array, assert_same, fmt_id, policies, random_floats
+from helpers import EVERY, FLOATS, FLUSHES, Array, assert_same, fmt_id, policies, random_floats, raw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations import operand_codes, values_of
@@ -150,6 +150,26 @@ def test_roots_just_below_a_midpoint() -> None:
     for mode in Rounding:
         table = Table("sqrt", codes, fmt, Rounding.RTN if mode is Rounding.RTN else Rounding.RNE)
         check("sqrt", codes, fmt, mode, Overflow.SATURATE, True, table)
+
+
+def test_an_fp32_multiply_add_rounds_once() -> None:
+    """Without flags it goes through float64: sums near midpoints that 53 bits do not hold, what cancels, ends."""
+    k, n = np.arange(1 << 14), 1 << 14
+    i, e = k % 61 + 1, k % 97 - 48
+    near_one, below = 1 + i * 2.0**-23, np.ldexp(1 - i * 2.0**-23, e - 24)
+    midpoints = near_one, below * (-1.0) ** (k % 3), np.ldexp(1 + k % 5 * 2.0**-23, e)
+    a, b, c = (raw(key, n, np.uint32) / 2.0**31 - 1 for key in range(3))
+    a, b = np.float32(a), np.float32(b)
+    cancel = a, b, np.nextafter(-np.float32(a.astype(np.float64) * b), np.float32(c))
+    least = np.ldexp(1.0, -149)
+    ends = a * least * 2.0**23, b * 2.0 ** (k % 40 - 20), c * least * 2.0**24
+    huge = a * 2.0**100, b * 2.0**28, c * 2.0**127
+    nothing = [np.array([0.0, -0.0, 1.0, -1.0])[k // 4**place % 4] for place in range(3)]
+    for each in (midpoints, cancel, ends, huge, nothing):
+        operands = [np.asarray(x, np.float32) for x in each]
+        want, _ = fplab.fma(*operands, "fp32", flags=True)
+        assert not np.isnan(want).any()  # they all would take the kernel's way
+        assert_same(fplab.fma(*operands, "fp32"), want, "fma", *operands)
 
 
 # --- flags --------------------------------------------------------------------------------------------------------
