@@ -4,13 +4,13 @@ import base64
 import json
 import pydoc
 import re
-import shutil
 import subprocess
 import sys
 import urllib.parse
 from pathlib import Path
 from types import ModuleType
 
+import browser
 import pytest
 
 from fplab import LabError, cli, pages
@@ -29,10 +29,6 @@ REMOTE = re.compile(
     r"[\"']?\s*(?:https?:)?//|@import|url\(\s*[\"']?\s*(?:https?:)?//",
     re.I,
 )
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-quic", "--disable-component-update", "--disable-sync", "--dump-dom"]  # fmt: skip
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
 EN, ZH = (marked(language, "\n\n{}\n\n") for language in ("en", "zh"))
 FIRST = "\n".join(
     [EN.format("# 1. One\n\nIs this a *question*?\n\n![a dot](dot.svg) [on](02_two.ipynb#end) [paper](https://x.org)"),
@@ -55,6 +51,15 @@ def write_notebook(path: Path, *cells: str, first: str = FIRST) -> None:
 
 
 @pytest.fixture(scope="module")
+def chromium():
+    pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
+    if browser.CHROMIUM is None:
+        pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu")
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def book(tmp_path_factory):
     """Two small notebooks and the pages of them."""
     folder = tmp_path_factory.mktemp("book")
@@ -68,6 +73,16 @@ def book(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(book) -> str:
     return str((book[1] / "01_one.html").read_text(encoding="utf-8"))
+
+
+def opened(chromium, address: str, locale: str = "en-US") -> str:
+    """A page as a new reader's browser shows it, having run its scripts."""
+    person = browser.Person(chromium, locale=locale)
+    person.page.goto(address)
+    shown = person.page.content()
+    person.page.close()
+    assert not person.complaints
+    return shown
 
 
 def outputs(page: str) -> list[str]:
@@ -165,7 +180,7 @@ def test_exercises_answer_and_leave_no_progress(page, monkeypatch, tmp_path):
         raise LabError("enough")
 
     monkeypatch.setattr("nbclient.NotebookClient.async_execute", spy)
-    write_notebook(tmp_path / "a.ipynb")
+    write_notebook(tmp_path / "a.ipynb", "1")
     with pytest.raises(LabError, match="enough"):
         executed._run(tmp_path / "a.ipynb", "zh")
     assert (seen["FPLAB_LANG"], seen["FPLAB_STATIC"]) == ("zh", "1")
@@ -302,15 +317,12 @@ def test_the_reference_has_every_public_name(whole):
         assert "Error parsing" not in text
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: no page is opened in a browser")
 @pytest.mark.parametrize(("words", "leads_to"),
                          [("saturate E4M3", "fp8.html#FP8"),
                           ("emulate", "fplab.nn.html#emulate"),
                           ("问题", "01_one.html#1.-"), ("qwertz", None)])  # fmt: skip
-def test_the_search_finds(whole, tmp_path, words, leads_to):
-    address = f"{whole[search.FILE].as_uri()}?q={urllib.parse.quote(words)}"
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path}", address]
-    page = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+def test_the_search_finds(whole, chromium, words, leads_to):
+    page = opened(chromium, f"{whole[search.FILE].as_uri()}?q={urllib.parse.quote(words)}")
     found = page.partition('<ol id="results">')[2].partition("</ol>")[0]
     assert (f'href="{leads_to}' in found) == (leads_to is not None)
     assert ('<p id="nothing" hidden="">' in page) == (leads_to is not None)
@@ -319,7 +331,7 @@ def test_the_search_finds(whole, tmp_path, words, leads_to):
 def test_the_command_writes_pages(tmp_path, monkeypatch, capsys):
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "dot.svg").write_text(DOT)
-    write_notebook(tmp_path / "notebooks" / "01_one.ipynb", "1")
+    write_notebook(tmp_path / "notebooks" / "01_one.ipynb")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["pages", "01"]) == 0
     assert capsys.readouterr().out.split() == [str(Path("pages", name)) for name in ("01_one.html", "index.html")]
@@ -350,7 +362,6 @@ def test_the_first_cell_of_a_page_prepares_figures():
     compile(inside.FIRST, "cell", "exec")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: no page is opened in a browser")
 @pytest.mark.parametrize(
     ("own", "asked", "title"),
     [
@@ -361,12 +372,10 @@ def test_the_first_cell_of_a_page_prepares_figures():
         ("de", "", "1. One"),
     ],
 )
-def test_a_page_is_first_in_the_language_of_its_address_or_of_the_browser(book, tmp_path, own, asked, title):
-    address = f"file://{book[1] / '01_one.html'}{asked}"
-    command = [CHROMIUM, *FLAGS, f"--accept-lang={own}", f"--user-data-dir={tmp_path}", address]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f'<html lang="{"zh" if title == "1. 一" else "en"}">' in done.stdout, done.stderr[-500:]
-    assert f"<title>{title}</title>" in done.stdout
+def test_a_page_is_first_in_the_language_of_its_address_or_of_the_browser(book, chromium, own, asked, title):
+    shown = opened(chromium, f"{(book[1] / '01_one.html').as_uri()}{asked}", own)
+    assert f'<html lang="{"zh" if title == "1. 一" else "en"}">' in shown
+    assert f"<title>{title}</title>" in shown
 
 
 def test_a_question_in_bold_is_told_with_what_leads_to_it(tmp_path):

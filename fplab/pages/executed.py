@@ -82,6 +82,8 @@ def cells(path: Path, run: bool = True) -> tuple[Cell, ...]:
 def _run(path: Path, language: str) -> list[Any]:
     nbformat, nbclient = needed()
     notebook = nbformat.read(path, as_version=4)
+    if not any(cell.cell_type == "code" for cell in notebook.cells):
+        return list(notebook.cells)  # no kernel is needed
     notebook.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
     resources = {"metadata": {"path": str(path.parent)}}
     quiet = ["--IPKernelApp.log_level=ERROR"]  # else each kernel warns that it talks to this machine in plain text
