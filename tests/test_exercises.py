@@ -10,12 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers_here import cases_of, check
+from helpers import fmt_id, regimes
 
 import fplab
+from fplab import exact
 from fplab.exercises import chapters, exercise, names, registry, tasks, wire
 from fplab.exercises.cases import boundary_cases, choices, random_cases, smallest
 from fplab.exercises.kinds import simplicity
+from fplab.exercises.shown import code_of
 from fplab.exercises.tasks import Find, Implement, Predict, given
+from fplab.formats import TABLE
 
 EXERCISES = registry()
 MUTANTS = [(name, i) for name, one in EXERCISES.items() for i in range(len(one.mutants))]
@@ -196,6 +200,15 @@ def test_a_solution_pasted_back_passes(name):
     assert len(text) < 3000  # equal numbers are counted
     exec(text, space)
     assert check(name, space[name]).passed
+
+
+@pytest.mark.parametrize("fmt", TABLE, ids=fmt_id)
+def test_a_float_has_the_code_that_the_oracle_rounds_it_to(fmt):
+    for x in regimes(fmt, np.float64, most=16).tolist():
+        code, flags = exact.round_to(exact.from_float(x), fmt, nan="zero")
+        has = not flags and (fmt.has_nan or x == x) and (fmt.has_infinity or not math.isinf(x))
+        has = has and (math.copysign(1, x) > 0 or (fmt.has_negative_zero if x == 0 else fmt.signed or x != x))
+        assert code_of(x, fmt.name) == (None if not has else fmt.nan_code if x != x else code), x
 
 
 def test_the_smallest_counterexample_is_printed_with_fields():

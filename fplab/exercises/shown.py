@@ -71,9 +71,13 @@ def code_of(x: float, fmt: str) -> int | None:
     if (x < 0 or math.copysign(1, x) < 0) and not form.has_negative_zero and (x == 0 or not form.signed):
         return None
     if x == 0:
-        return form.sign_mask if math.copysign(1, x) < 0 else 0
-    code, flags = exact.round_to(exact.from_float(x), form)
-    return None if flags else code
+        return None if not form.zero else form.sign_mask if math.copysign(1, x) < 0 else 0
+    exponent = max(math.frexp(x)[1] - 1, form.emin)
+    units = math.ldexp(abs(x), form.fraction_bits - exponent)
+    code = int(units) + (exponent - form.emin - (not form.zero) << form.fraction_bits)
+    if units % 1 or not 0 <= code <= form.max_code:
+        return None
+    return code | (form.sign_mask if x < 0 else 0)
 
 
 def of_whole(value: int, hexadecimal: bool = False) -> str:
