@@ -38,9 +38,10 @@ for name in widgets.NAMES:
             except fplab.LabError:
                 pass  # refused with words, as for a format that a GPU does not take
 fplab.inspect("0.1", formats.NAMES)
+classes = tensorcore.classes()
 for model in tensorcore.TABLE:
     assert tensorcore.get(model.gpu, tensorcore.models.input_name(model), model.output, model.instruction)
-    assert any(model in group for group in tensorcore.classes())
+    assert any(model in group for group in classes)
 """
 
 
