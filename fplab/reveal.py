@@ -96,22 +96,22 @@ class SumTree:
         """How many terms have been added to i or to j before the two meet, themselves included: (n, n) int64."""
         return self._counted(lambda parts, a, b: len(parts[a]) + len(parts[b]))
 
-    def _counted(self, count: Callable[[list[list[int]], int, int], int]) -> Array:
+    def _counted(self, count: Callable[[list[Array], int, int], int]) -> Array:
         """A number for each pair of terms, of the children of the node where they meet and which of them they are."""
         out = np.ones((self.size, self.size), np.int64)
         for parts in self._leaves_of_children():
             for a, part in enumerate(parts):
                 for b, other in enumerate(parts[:a]):
-                    out[np.ix_(part, other)] = out[np.ix_(other, part)] = count(parts, a, b)
+                    out[part[:, None], other] = out[other[:, None], part] = count(parts, a, b)
         return out
 
-    def _leaves_of_children(self) -> list[list[list[int]]]:
+    def _leaves_of_children(self) -> list[list[Array]]:
         """By node: the terms of each child."""
-        held: list[list[int]] = [[i] for i in range(self.size)]
+        held = list(np.arange(self.size).reshape(-1, 1))
         found = []
         for parts in self.nodes:
             found.append([held[p] for p in parts])
-            held.append([i for p in parts for i in held[p]])
+            held.append(np.concatenate(found[-1]))
         return found
 
     @property

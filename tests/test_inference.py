@@ -14,6 +14,7 @@ from prove.inferred import QUICK, Array, box, check_named, check_recovered, rows
 
 import fplab
 from fplab.errors import LabError
+from fplab.exact import floor_log2
 from fplab.formats import get
 from fplab.reveal import SumTree
 from fplab.tensorcore import Inference, Model, ParametricUnit, classes, dot, infer
@@ -226,10 +227,7 @@ def slowly(scheme: ParametricUnit, a: Array, b: Array, c: float) -> float:
     k, tree = len(a), scheme.tree(len(a))
 
     def exponent(x: Fraction, emin: int) -> int:
-        e = emin
-        while abs(x) >= Fraction(2) ** (e + 1):
-            e += 1
-        return e
+        return max(floor_log2(abs(x)), emin) if x else emin
 
     def to_grid(x: Fraction, quantum: Fraction, rounding: str) -> Fraction:
         down, rest = divmod(x / quantum, 1)
