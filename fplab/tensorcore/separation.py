@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from .models import Model, get
 from .products import dot
 
 Array = np.ndarray[Any, Any]
+Row = tuple[Array, Array, float]  # a, b and c
+Size = tuple[int, int, int, int]
 ROWS = 1500  # of one kind in one round
 ROUNDS = 6
 
@@ -58,7 +61,7 @@ def separate(model: str | Model, other: str | Model, seed: int = 0) -> Separatio
     if not all(m.output in ("fp32", "fp16") for m in (model, other)):
         raise LabError("separate compares models of fused blocks; INT8 and FP64 are exact or plain IEEE arithmetic.")
     rng = np.random.Generator(seeds.stream(integer("seed", seed, 0, 2**64 - 1)))
-    best: tuple[Array, Array, float] | None = None
+    best: Row | None = None
     k = 2 * max(units.of(m).width(m) for m in (model, other))
     for _ in range(ROUNDS):
         for kind in range(5):
@@ -119,7 +122,7 @@ def _draw(kind: int, k: int, rng: np.random.Generator, model: Model, other: Mode
     return a, b, c
 
 
-def _size(row: tuple[Array, Array, float]) -> tuple[int, int, int, int]:
+def _size(row: Row) -> Size:
     """Products, length, whether there is a c, and digits: what a small row has little of."""
     a, b, c = row
     fractions = (np.frexp(np.concatenate([a, b, [c]]))[0] * 2.0**53).astype(np.int64)
@@ -128,26 +131,31 @@ def _size(row: tuple[Array, Array, float]) -> tuple[int, int, int, int]:
     return int(np.count_nonzero((a != 0) & (b != 0))), a.size, int(c != 0), digits
 
 
-def _shrink(model: Model, other: Model, a: Array, b: Array, c: float) -> tuple[Array, Array, float]:
+def _shrink(model: Model, other: Model, a: Array, b: Array, c: float) -> Row:
     """Make a row smaller, one change at a time, for as long as the models still differ on it."""
     current = (a, b, c)
     while True:
         size = _size(current)
         sized = [(_size(x), x) for x in _smaller(*current)]
-        for _, x in sorted((one for one in sized if one[0] < size), key=lambda one: one[0]):
-            values = [_common(np.asarray(v, np.float64), model, other, side) for v, side in zip(x, "abc", strict=True)]
-            row = values[0], values[1], float(values[2])
-            if _size(row) >= size:
-                continue
-            one, two = (_bits(m, row[0][None], row[1][None], np.array([row[2]], np.float32)) for m in (model, other))
-            if one[0] != two[0]:
-                current = row
+        smaller = sorted((one for one in sized if one[0] < size), key=lambda one: one[0])
+        for _, alike in itertools.groupby(smaller, key=lambda one: one[1][0].size):
+            if (found := _first(model, other, [x for _, x in alike], size)) is not None:
+                current = found
                 break
         else:
             return current
 
 
-def _smaller(a: Array, b: Array, c: float) -> list[tuple[Array, Array, float]]:
+def _first(model: Model, other: Model, rows: list[Row], below: Size) -> Row | None:
+    """The first of rows of one length that, in the formats, is smaller than that and on which the models differ."""
+    columns = (np.array(v, np.float64) for v in zip(*rows, strict=True))
+    a, b, c = (_common(v, model, other, side) for v, side in zip(columns, "abc", strict=True))
+    differ = np.flatnonzero(_bits(model, a, b, c) != _bits(other, a, b, c)).tolist()
+    found = ((a[n], b[n], float(c[n])) for n in differ)
+    return next((row for row in found if _size(row) < below), None)
+
+
+def _smaller(a: Array, b: Array, c: float) -> list[Row]:
     """Rows that are one change simpler."""
     found = [(a[: a.size // 2], b[: b.size // 2], c), (a[:-1], b[:-1], c)] if a.size > 1 else []
     live = np.flatnonzero((a != 0) & (b != 0))  # their product may overflow
