@@ -108,12 +108,14 @@ def _operate(
 
 
 def _by_hardware(op: int, flats: list[Any]) -> Array | None:
-    """FP32 results of this processor; None where one is NaN, of which it keeps a payload, or it flushes subnormals."""
+    """FP32 results of this processor, each NaN the canonical one; None where it flushes subnormals."""
     with np.errstate(all="ignore"):
         if not np.add(LEAST, LEAST).all():  # as torch.set_flush_denormal(True) demands
             return None
         found: Array = HARDWARE[op](*flats)
-    return None if np.isnan(found).any() else found
+    if (nan := np.isnan(found)).any():
+        found[nan] = np.nan
+    return found
 
 
 def _fast_binary(op: int, flats: list[Any], result: Array, spec: Any) -> None:
