@@ -167,9 +167,10 @@ def save(out: Path, record: Record) -> list[tuple[Path, int]]:
     What an earlier recording of the same experiment on the same device left there is replaced.
     """
     written: list[tuple[Path, int]] = []
-    for part, piece in enumerate(_pieces(record), start=1):
+    for part, data in enumerate(_pieces(record), start=1):
         path = out / filename(record.meta, part)
-        written.append((path, write(path, piece)))
+        write_bytes(path, data)
+        written.append((path, len(data)))
     keep = {path.name for path, _ in written}
     stem = filename(record.meta).removesuffix(".npz")
     for old in out.glob("*.npz"):
@@ -178,15 +179,15 @@ def save(out: Path, record: Record) -> list[tuple[Path, int]]:
     return written
 
 
-def _pieces(record: Record) -> list[Record]:
-    """The record, or halves of halves of it that fit the limit; a case that is too large alone is a failed step."""
-    size = len(pack(record))
-    if size <= LIMIT:
-        return [record]
+def _pieces(record: Record) -> list[bytes]:
+    """The record packed, or halves of halves of it that fit the limit; a case too large alone is a failed step."""
+    data = pack(record)
+    if len(data) <= LIMIT:
+        return [data]
     if len(record.cases) == 1:
         case = record.cases[0]
-        message = f"its {size:,} bytes are more than the {LIMIT:,} of a file"
-        return [Record(record.meta, (), {**record.failed, case.name: message})]
+        message = f"its {len(data):,} bytes are more than the {LIMIT:,} of a file"
+        return [pack(Record(record.meta, (), {**record.failed, case.name: message}))]
     half = len(record.cases) // 2
     first = Record(record.meta, record.cases[:half], record.failed)
     return _pieces(first) + _pieces(Record(record.meta, record.cases[half:]))
