@@ -12,6 +12,7 @@ ABSENT = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty") 
 # Without them, and without os.fork and the rest: the libraries are loaded before, since they know what system it is.
 WINDOWS = f"""
 import importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, tempfile, types, urllib.request, webbrowser
+sys.modules["rfc3987_syntax"] = None  # as in conftest
 import hypothesis, ipywidgets, matplotlib.pyplot, nbclient, numba, psutil, torch, torch.utils.checkpoint, tqdm
 numba.njit(lambda x: x)(1)
 subprocess.signal = types.SimpleNamespace(**vars(signal))
