@@ -135,8 +135,8 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
     def run(a: int, b: int) -> None:
         while a < b:  # the keys of a random stream hold for 2**32 elements
             stop = min(b, (a | 0xFFFFFFFF) + 1)
-            key0, key1 = stream_keys(seed, np.uint64(a >> 32))
-            kernel(bits[a:stop], target[a:stop], spec, a & 0xFFFFFFFF, key0, key1, head(target[a:]), past_cache)
+            keys = map(np.uint32, stream_keys(seed, np.uint64(a >> 32)))  # ints, whose kernel would be another one
+            kernel(bits[a:stop], target[a:stop], spec, a & 0xFFFFFFFF, *keys, head(target[a:]), past_cache)
             a = stop
 
     split(run, x.size, unit=1024)

@@ -176,7 +176,7 @@ def fast_quantize(x: Array, fmt: Format, opt: Any, keys: tuple[Any, Any] = NO_KE
         return None
     kernel, spec = found
     out = np.empty_like(x)
-    kernel(bits_of(x), bits_of(out), spec, start, *keys, 0, False)
+    kernel(bits_of(x), bits_of(out), spec, start, *map(np.uint32, keys), 0, False)
     return out
 
 
