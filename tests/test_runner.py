@@ -302,6 +302,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import toy
 from fplab.cli import main
+from fplab.hardware import environment
+environment.warm_up = lambda: None
 {change}
 toy.install({parts})
 sys.exit(main(["run", "--out", "out"]))
