@@ -59,14 +59,15 @@ def write_outputs(
     ``anew=False`` leaves figures that would be drawn the same.
     """
     of = None if anew else uptodate.made_of(result, pictures, [PICTURES[one][1] or lang() for one in pictures])
-    written = uptodate.kept(folder, name, of)
-    if written is None:
-        written = write_figures(folder, name, experiment, result, tick, pictures)
-        uptodate.note(folder, name, of, written)
+    left = uptodate.kept(folder, name, of)
+    written = left or write_figures(folder, name, experiment, result, tick, pictures)
     table = folder / f"{name}.csv"
     write_text(table, csv_text(experiment.rows(result)))
     tick(0.95, "manifest")
-    return [*written, table, merge_manifest(folder, name, entry(experiment, result, size))]
+    manifest = merge_manifest(folder, name, entry(experiment, result, size))
+    if not left:
+        uptodate.note(folder, name, of, written)
+    return [*written, table, manifest]
 
 
 def write_figures(
