@@ -91,7 +91,7 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     frame = {
         "__init__", "base", "figures", "long_products", "lost_updates", "outcomes", "progress", "recorder", "runner",
-        "statistics", "table",
+        "statistics", "table", "uptodate",
     }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)
