@@ -34,8 +34,8 @@ UNITS = {
     "nvfp4": ("B200", "nvfp4"),
     "fp8_block": ("H100", "e4m3"),
 }
-SMALL = {(MLP, None): 8.0, (DEPTHWISE, None): 8.0, (RECURRENT, None): 10.0}
-LIMITS = SMALL | {(TRANSFORMER, None): 6.0} | {(TRANSFORMER, r): 10.0 for r in UNITS if r}
+SMALL = {(MLP, None): 5.0, (DEPTHWISE, None): 8.0, (RECURRENT, None): 8.0}
+LIMITS = SMALL | {(TRANSFORMER, None): 4.0} | {(TRANSFORMER, r): 10.0 for r in UNITS if r}
 LAYER_LIMIT = 15.0
 
 
