@@ -105,6 +105,18 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
+def chromium():
+    """A browser; tests that ask for it are skipped where there is none."""
+    pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
+    import browser
+
+    if browser.CHROMIUM is None:
+        pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu")
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def unoptimised():
     """C++ for devices without the optimiser, half of a compilation: test_device_emulate asks for its bits."""
     from fplab.nn.device import running

@@ -51,15 +51,6 @@ def write_notebook(path: Path, *cells: str, first: str = FIRST) -> None:
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
-    if browser.CHROMIUM is None:
-        pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu")
-    with browser.chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def book(tmp_path_factory):
     """Two small notebooks and the pages of them."""
     folder = tmp_path_factory.mktemp("book")

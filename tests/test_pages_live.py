@@ -42,15 +42,6 @@ FRAME = (  # the scripts as a function of calls, without the page's own widgets
 )
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    pytest.importorskip("playwright", reason="Playwright is not installed (it is in the test extra)")
-    if browser.CHROMIUM is None:
-        pytest.skip("no Chromium is installed; make browser installs it on Debian and Ubuntu")
-    with browser.chromium() as found:
-        yield found
-
-
 def computed(chromium: Any, language: str, calls: list[Any]) -> list[str]:
     """What the scripts draw for each call."""
     page = chromium.new_page()
