@@ -121,7 +121,7 @@ class Inference:
         if self.places is not None and not self.places.all():
             lines.append(
                 say("The place in a matrix decides: this is the arithmetic of {n} of the {all} elements of a result, "
-                    "the first among them; the others are added otherwise.",
+                    "the first among them; the others are computed otherwise.",
                     n=int(self.places.sum()), all=self.places.size)
             )  # fmt: skip
         if self.equals:
