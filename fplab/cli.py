@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -12,9 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from .columns import wrapped
+from . import settings, starting
+from .columns import terminal_width, wrapped
 from .errors import LabError, demand, did_you_mean, integer, missing, unknown
 from .language import lang
 from .roundings import Rounding
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from .words import Text
 
 Arguments = argparse.Namespace
+UNSIGNED = say(
+    "A record's checksum shows that the file is whole. It proves nothing about who made it, nor on which device."
+)
+WRITING = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EAGAIN)
+UNWRITABLE = say("cannot write standard output: {why}.")
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 
 
@@ -45,7 +52,7 @@ class Command:
 def list_experiments(args: Arguments) -> int:
     """Print every experiment with the question that it answers."""
     from .experiments import NAMES, load
-    from .experiments.table import colour_wanted, paint, terminal_width
+    from .experiments.table import colour_wanted, paint
 
     width, colour = terminal_width(), colour_wanted()
     for name in NAMES:
@@ -64,7 +71,7 @@ def run(args: Arguments) -> int:
     from .experiments.figures import default_folder
     from .experiments.recorder import known
     from .experiments.runner import run_experiments
-    from .experiments.table import Table, colour_wanted, failures, terminal_width
+    from .experiments.table import Table, colour_wanted, failures
     from .storage import demand_writable
     from .threads import num_threads
 
@@ -85,8 +92,6 @@ def run(args: Arguments) -> int:
 
 def times(done: Sequence[Finished], out: Path, wall: float, jobs: int) -> list[str]:
     """How long each experiment and all of them took, and where their figures are."""
-    from .experiments.table import terminal_width
-
     took: list[Text] = []
     for one in done:
         budget = say(" of {seconds:g} s", seconds=one.budget) if one.budget else NOTHING
@@ -134,7 +139,7 @@ def figures(args: Arguments) -> int:
 
 def show(rows: Sequence[Row], headings: Sequence[Text] | None = None, after: Sequence[str] = ()) -> int:
     """Print a table; the exit status is 1 exactly when something fails."""
-    from .experiments.table import HEADINGS, colour_wanted, failures, render, terminal_width
+    from .experiments.table import HEADINGS, colour_wanted, failures, render
 
     print(render(rows, terminal_width(), colour_wanted(), headings or HEADINGS))
     if after:
@@ -211,8 +216,8 @@ def verify(args: Arguments) -> int:
     rows = [one.row for one in found]
     if not args.json:
         print()
-        devices = sorted({f"{say(one.row.evidence)}: {one.device}" for one in found if one.device})
-        return show(rows, CASES, devices)
+        after = sorted({f"{say(one.row.evidence)}: {one.device}" for one in found if one.device})
+        return show(rows, CASES, after + wrapped(str(UNSIGNED), terminal_width()) if args.folders else after)
     import json
 
     print(json.dumps({"rows": [one.as_json() for one in found], "summary": tally(rows).en}, indent=2))
@@ -270,7 +275,6 @@ def pages(args: Arguments) -> int:
 def lab(args: Arguments) -> int:
     """Copy the course into a folder, never over what was changed there, and open it in JupyterLab."""
     from .copying import HERE, KEPT, chosen, copy_course
-    from .experiments.table import terminal_width
     from .lab import serve
 
     demand("jupyterlab", "psutil")
@@ -358,7 +362,7 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--isolated",
         action="store_true",
-        help="keep the answers from the network and from your files, as far as this system can (it says how far)",
+        help="keep the answers from the network, from your files and from all else (on Linux, with bubblewrap)",
     )
     one = action("show", "Print what an exercise asks.")
     one.add_argument("name", metavar="NAME")
@@ -527,6 +531,10 @@ class Parser(argparse.ArgumentParser):
             self.error(message, did_you_mean(slip, begun or options))
         return found, rest
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse's own keeps silent about what it cannot write."""
+        print(self.format_help(), end="", file=file)
+
     def error(self, message: str, asks: str = "") -> None:  # type: ignore[override]
         found = next(((m, own) for pattern, own in WRONG if (m := pattern.fullmatch(message))), None)
         wrong = Message(found[1], found[0].groupdict()) if found else message
@@ -569,11 +577,34 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit status: 0; 1 where something fails; 2 for a request it cannot honour."""
+    if sys.stderr is None:  # closed: what is said there is said to nobody
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        complain(str(UNWRITABLE.fill(why=os.strerror(errno.EBADF))))
+        return 1
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    lang()  # as FPLAB_LANG asks, before anything is said
     try:
+        try:
+            return answered(argv)
+        finally:
+            sys.stdout.flush()  # so that a closed pipe or a full disk is noticed here
+    except OSError as error:
+        if error.filename is not None or error.errno not in WRITING:  # of something else than standard output
+            raise
+        _nowhere(sys.stdout)
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+            return 0
+        complain(str(UNWRITABLE.fill(why=error.strerror)))
+        return 1
+
+
+def answered(argv: Sequence[str] | None) -> int:
+    """The exit status of a command line; whatever a person can mend is one sentence."""
+    try:
+        starting.ended()  # an interrupt that came while this was imported is heard now
+        lang()  # as FPLAB_LANG asks, before anything is said
         args = parse(sys.argv[1:] if argv is None else argv)
         if args.version:
             print(f"fplab {__version__}")
@@ -581,23 +612,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             build_parser().print_help()
             return 0
-        status: int = args.run(args)
-        sys.stdout.flush()  # so that a closed pipe is noticed here
-        return status
-    except LabError as error:
-        text = str(error)
-        if error.call and text.startswith(error.call):  # a Python call: quote the command that was typed instead
-            text = f"fplab {shlex.join(argv or sys.argv[1:])}{text.removeprefix(error.call)}"
-        print(text if text.startswith("fplab") else f"fplab: {text}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if (lacks := missing(error.name)) is None:
+        settings.demand_all()
+        return int(args.run(args))
+    except (Exception, KeyboardInterrupt) as error:
+        if starting.came or isinstance(error, KeyboardInterrupt):  # an import may have made another error of it
+            complain(str(say("interrupted; files already written are whole.")))
+            return INTERRUPTED
+        known = missing(error.name) if isinstance(error, ModuleNotFoundError) else error
+        if not isinstance(known, LabError):
             raise
-        print(f"fplab: {lacks}", file=sys.stderr)
+        text = str(known)
+        if known.call and text.startswith(known.call):  # a Python call: quote the command that was typed instead
+            text = f"fplab {shlex.join(argv or sys.argv[1:])}{text.removeprefix(known.call)}"
+        complain(text)
         return 2
-    except KeyboardInterrupt:
-        print(f"fplab: {say('interrupted; files already written are whole.')}", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def complain(text: str) -> None:
+    """Say on standard error what went wrong, where anybody can still read it."""
+    try:
+        print(text if text.startswith("fplab") else f"fplab: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        _nowhere(sys.stderr)
+
+
+def _nowhere(stream: TextIO) -> None:
+    """Send what is left to be written to a stream nowhere: Python would try again as it ends, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,18 +1,50 @@
-"""Text in the columns of a terminal, where a Chinese character takes two.
+"""Text in the columns of a terminal, where a Chinese character takes two, and tables as text.
 
 >>> width_of("sum"), width_of("求和")
 (3, 4)
 """
 
+import csv
+import io
 import itertools
 import re
+import shutil
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any, TextIO, TypeVar
 
+T = TypeVar("T")
+SPACES = "\n\u00a0\u3000"  # what Python counts as not printable, and a terminal merely shows
 WIDE = "[\u2e80-\u9fff\uff00-\uffef]"  # Chinese characters and marks, in a regular expression
 BREAKS = re.compile(r"(?<= )|(?<=/)|(?<=\.\.)|(?<=[a-z]\.)|(?<=\.)(?=[a-z])")  # where a cell may go on below
 OPENING, CLOSING = "（《“", "，。；：！？、）》”"  # marks that no line ends with, and none begins with
+
+
+def harmless(value: T, line: str = "\n") -> T:
+    r"""What comes from somebody's file or program, as a terminal shows it and does not obey it.
+
+    In every text of it, those in lists and dictionaries too, control characters and marks that reverse the direction of
+    writing become U+FFFD, a tab a space, and the end of a line ``line``.
+
+    >>> harmless("\x1b[2J\tpass"), harmless({"device": ["H100\npass"]}, " ")
+    ('�[2J pass', {'device': ['H100 pass']})
+    """
+    if isinstance(value, str):
+        kept = (c if c.isprintable() or c in SPACES else "\N{REPLACEMENT CHARACTER}" for c in value.expandtabs(1))
+        return "".join(kept).replace("\n", line)  # type: ignore[return-value]
+    if isinstance(value, list):
+        return [harmless(one, line) for one in value]  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {harmless(k, line): harmless(v, line) for k, v in value.items()}  # type: ignore[return-value]
+    return value
+
+
+def terminal_width(stream: TextIO | None = None) -> int:
+    """Columns to fill, 60 to 120: the terminal's, ``COLUMNS``, or 100 where there is no terminal."""
+    fallback = 80 if (stream or sys.stdout).isatty() else 100
+    return max(60, min(WIDEST, shutil.get_terminal_size((fallback, 24)).columns))
 
 
 def width_of(text: str) -> int:
@@ -48,6 +80,7 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return [*lines, line.rstrip()] if line.strip() else lines
 
 
+WIDEST = 120  # columns of a terminal that are filled: longer lines are hard to read
 REPORT = 100  # columns of a report that nobody gave a width
 
 
@@ -86,6 +119,17 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
         if row is pieces[0]:
             lines.append("  ".join("-" * w for w in wide))
     return lines
+
+
+def as_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as comma-separated values, the names of the columns first, each line ended by one newline character.
+
+    >>> as_csv([["layer", "error"], ["0, 1", 2**-10]])
+    'layer,error\\n"0, 1",0.0009765625\\n'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _filled(pieces: Sequence[str], width: int) -> list[str]:

@@ -10,6 +10,7 @@ which is not of the annotated type. Where all arguments are, the error is the la
 """
 
 import builtins
+import contextlib
 import difflib
 import functools
 import importlib.util
@@ -27,6 +28,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from .columns import harmless
 from .words import Message, say
 from .words.patterns import refused
 
@@ -34,6 +36,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D", bound=Callable[..., Any])
+
+
+LONG = 60  # characters of a value that a message quotes
+MOST = 2_000  # characters of a message, of which the middle is left out where it has more
 
 
 class LabError(ValueError):
@@ -48,10 +54,15 @@ class LabError(ValueError):
     def __init__(self, *args: object) -> None:
         super().__init__(*map(refused, args))
 
+    def __str__(self) -> str:
+        text = super().__str__()
+        text = text if len(text) <= MOST else f"{text[: MOST - 600]} ... {text[-500:]}"
+        return harmless(text)  # it may quote a stranger's file
+
 
 # What an extra of the package installs, by the name under which it is imported.
 EXTRAS = {
-    **dict.fromkeys(("matplotlib", "ml_dtypes", "torch"), "torch"),
+    **dict.fromkeys(("matplotlib", "ml_dtypes", "scipy", "torch"), "torch"),
     **dict.fromkeys(("cloudpickle", "hypothesis", "IPython", "ipywidgets", "jupyterlab"), "lab"),
     **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "psutil"), "lab"),
     **dict.fromkeys(("babel",), "test"),
@@ -142,10 +153,20 @@ def _nearest(given: str, known: list[str]) -> list[str]:
 
     >>> _nearest("fp8", ["fp4", "fp64", "fp8_e4m3", "fp8_e5m2"]), _nearest("4090", ["v100"]), _nearest("fp61", ["fp16"])
     (['fp8_e4m3', 'fp8_e5m2'], [], ['fp16'])
+    >>> _nearest("fp12", ["fp32", "fp16"])
+    ['fp16']
     """
     if given[-1:].isdigit() and (family := [name for name in known if name.startswith(f"{given}_")]):
         return family
-    return difflib.get_close_matches(given, [name for name in known if _numbers_alike(given, name)], n=1, cutoff=0.5)
+    alike = [name for name in known if _numbers_alike(given, name)]
+    near = difflib.get_close_matches(given, alike, n=9, cutoff=0.51)
+    numbers = {name: [int(digits) for digits in re.findall(r"\d{1,9}", name)] for name in (given, *near)}
+
+    def distance(name: str) -> tuple[float, int]:
+        apart = (abs(a - b) for a, b in zip(numbers[given], numbers[name], strict=False))
+        return -difflib.SequenceMatcher(None, name, given).ratio(), sum(apart)
+
+    return sorted(near, key=distance)[:1]
 
 
 def _numbers_alike(given: str, name: str) -> bool:
@@ -162,7 +183,7 @@ def _numbers_alike(given: str, name: str) -> bool:
 
 def summary(value: object) -> str:
     """How an argument is quoted in a message: scalars as written, arrays as ``float32[3, 4]``, functions by name."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    shape, dtype = _shape_of(value), getattr(value, "dtype", None)
     if isinstance(value, type | types.FunctionType):
         return value.__name__
     if isinstance(shape, tuple) and shape and dtype is not None:
@@ -171,7 +192,27 @@ def summary(value: object) -> str:
     text = quoted(name if isinstance(name, str) else value)
     if "\n" in text:  # a torch module's, for one
         return f"<{type(value).__name__}>"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= LONG else text[: LONG - 3] + "..."
+
+
+def _shape_of(value: object) -> object:
+    try:
+        return getattr(value, "shape", None)
+    except Exception:  # a nested tensor has none, and says so in its own way
+        return None
+
+
+def abbreviated(text: str, values: Iterable[object]) -> str:
+    """A text in which long values that it quotes as Python writes them are quoted as :func:`summary` does.
+
+    >>> abbreviated(f"lr={[1.0] * 99} is not a number.", [[1.0] * 99])
+    'lr=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1... is not a number.'
+    """
+    for value in values if len(text) > LONG else ():
+        with contextlib.suppress(Exception):  # objects whose own code fails
+            if len(whole := repr(value)) > LONG or "..." in whole or "\n" in whole:
+                text = text.replace(whole, summary(value))
+    return text
 
 
 def quoted(value: object) -> str:
@@ -252,14 +293,16 @@ def door(public: D) -> D:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-        except LabError:
+        except LabError as error:
+            error.args = tuple(abbreviated(one, (*args, *kwargs.values())) if isinstance(one, str) else one
+                               for one in error.args)  # fmt: skip
             raise
         except Exception as error:
             lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-            if (refusal := lacks or _misfit(function, args, kwargs)) is not None:
+            if (refusal := lacks or misfit(function, args, kwargs)) is not None:
                 raise refusal from error
             raise
-        if function is not public and (refusal := _misfit(function, args, kwargs)) is not None:
+        if function is not public and (refusal := misfit(function, args, kwargs)) is not None:
             raise refusal
         return result
 
@@ -269,13 +312,24 @@ def door(public: D) -> D:
     return public
 
 
-def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:
+def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:
     """The refusal of the first argument that is not of its annotated type; None where all are, or none is bound."""
     signature, kinds = _annotated(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:
         return None
+    return _of_another_type(given, kinds)
+
+
+def demand_types(record: object, *but: str) -> None:
+    """Raise the refusal of a record's first field that is not of its annotated type; ``but``: what is still read."""
+    _, kinds = _annotated(type(record).__init__)
+    if refusal := _of_another_type({name: getattr(record, name) for name in kinds if name not in but}, kinds):
+        raise refusal
+
+
+def _of_another_type(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> LabError | None:
     for name, value in given.items():
         if name in kinds and not fits(value, kinds[name]):
             rule = say("{name}={value} is not possible; allowed: {allowed}.", name=name, value=summary(value))

@@ -10,20 +10,19 @@ Arrays hold codes, as the kernels of :mod:`fplab.kernels.convert` and :mod:`fpla
 """
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from . import exact, exact_sums
-from .errors import LabError
 from .exact import Exact
 from .formats import Format, Specials
 from .kernels import Kernel, arith, is_ready
 from .kernels.rounding import NO_NAN, Options
 from .kernels.sums import Plan
 from .plans import NAN_RULES, OVERFLOWS, RANDOM, carrier, rounding_of
+from .settings import few
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 64  # elements of one call
@@ -32,17 +31,8 @@ NAN_NAMES = {number: name for name, number in NAN_RULES.items()}
 RELATIONS: dict[int, Literal["eq", "lt", "le"]] = {arith.EQ: "eq", arith.LT: "lt", arith.LE: "le"}
 ORDERS = ("sequential", "pairwise", "blocked", "kahan", "neumaier")  # as the kernels number them
 
-
-def _in_all() -> int:
-    """How many elements a process has answered so."""
-    named = os.environ.get("FPLAB_FEW", "1000")
-    if not named.isdecimal():
-        raise LabError(f"FPLAB_FEW={named!r} is not a number of elements; allowed: 0, 1, 2, ...")
-    return int(named)
-
-
 PRODUCTS = 1 << 26  # of one kernel, which NumPy makes in half a second, and which takes seconds to compile
-_left = _in_all()
+_left = few()
 _most_products = PRODUCTS if _left else 0
 _made: dict[tuple[Kernel, object], float] = {}  # how many NumPy has made in place of a kernel; infinity: it is ready
 

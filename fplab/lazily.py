@@ -7,10 +7,12 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+PACKAGE = __name__.partition(".")[0]
 ROLE = re.compile(r":\w+:`~?\.?([^`]+)`|``([^`]+)``")  # reStructuredText's, of which a table shows the name alone
 
 
@@ -30,12 +32,7 @@ def index(path: str) -> None:
         if not home:
             text = f"module {module.__name__!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=module)  # by these Python says which name is near
-        try:
-            found = import_module(home, module.__package__)
-        except ModuleNotFoundError as error:
-            from .errors import missing  # not at the top: most packages lack nothing, and are to load fast
-
-            raise missing(error.name) or error from None
+        found = import_module(home, module.__package__)
         value = vars(module)[name] = getattr(found, original) if original else found
         return value
 
@@ -44,6 +41,36 @@ def index(path: str) -> None:
 
     vars(module).update(__getattr__=load, __dir__=listed)
     module.__class__ = Documented
+
+
+class Loader(SourceFileLoader):
+    """Reads a module of this package; where it lacks a library of an extra, the error says how to install it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, which imports the libraries that it uses."""
+        try:
+            super().exec_module(module)
+        except ModuleNotFoundError as error:
+            from .errors import missing  # not at the top: most modules lack nothing, and are to load fast
+
+            raise missing(error.name) or error from None
+
+
+class Finder(PathFinder):
+    """Finds the modules of this package as Python does, and has :class:`Loader` read them."""
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """The specification of a module of this package; None for any other."""
+        if fullname.partition(".")[0] != PACKAGE:
+            return None
+        found = super().find_spec(fullname, path, target)
+        if found is not None and type(found.loader) is SourceFileLoader:
+            found.loader = Loader(found.loader.name, found.loader.path)
+        return found
+
+
+sys.meta_path.insert(0, Finder)
 
 
 class Documented(ModuleType):

@@ -1,19 +1,19 @@
 """Compiled code that is kept on disk, whoever compiled it: numba, NVRTC, a C++ compiler.
 
-A file begins with the SHA-256 of the rest, which says that it is whole. What lies there is run, and the digest does not
-say who wrote it: so the folder has to be the user's own.
+A file begins with a SHA-256 over its key and the rest: it is whole, and what its reader asks for, not another kernel's,
+CPU's or compiler's under this one's name. What lies there is run, and the digest does not say who wrote it: so the
+folder has to be the user's own.
 """
 
 import hashlib
 import os
 import stat
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from .storage import sweep, write_bytes
+from .storage import write_bytes
 from .words import Text, say
 
 _said: set[str] = set()
@@ -49,9 +49,9 @@ def _others_write(folder: Path) -> bool:
 
 
 def folder(name: str) -> Path | None:
-    """A folder below :func:`cache_root`, made if need be.
+    """A folder below :func:`cache_root`, made if need be; one that can only be read is read.
 
-    None, after a word on why, where nothing can be written or somebody else could have.
+    None, after a word on why, where there is none or somebody else could have written there.
     """
     root = cache_root()
     own = root / name
@@ -62,43 +62,47 @@ def folder(name: str) -> Path | None:
             if _others_write(each):
                 _say_once(NOT_KEPT, why=FOREIGN.fill(folder=each))
                 return None
-        sweep(own)
-        with tempfile.TemporaryFile(dir=own):
-            pass
     except OSError as error:
         _say_once(NOT_KEPT, why=error)
         return None
     return own
 
 
-def read(path: Path) -> bytes | None:
-    """What :func:`write` left in a file; None if nothing did, or it is damaged."""
+Key = tuple[object, ...]  # all that the code depends on, each part with a repr that says it in full
+
+
+def _digest(key: Key, data: bytes) -> bytes:
+    return hashlib.sha256(hashlib.sha256(repr(key).encode()).digest() + data).digest()
+
+
+def read(path: Path, key: Key) -> bytes | None:
+    """What :func:`write` left in a file for a key; None if nothing did, or it is damaged or another key's."""
     try:
         whole = path.read_bytes()
     except OSError:
         return None
-    if hashlib.sha256(whole[32:]).digest() != whole[:32]:
+    if _digest(key, whole[32:]) != whole[:32]:
         _say_once(DAMAGED, path=path)
         return None
     return whole[32:]
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, key: Key, data: bytes) -> None:
     """Keep data in a file; where that cannot be it costs time, never the call."""
     try:
-        write_bytes(path, hashlib.sha256(data).digest() + data)
+        write_bytes(path, _digest(key, data) + data)
     except OSError as error:
         _say_once(NOT_KEPT, why=error)
 
 
-def kept(compiler: str, key: tuple[object, ...], compile: Callable[[], bytes]) -> bytes:
+def kept(compiler: str, key: Key, compile: Callable[[], bytes]) -> bytes:
     """What a compiler makes of what ``key`` says in full: source, options, the compiler's own version. Kept by it."""
     own = folder(compiler)
     if own is None:
         return compile()
     path = own / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}.bin"
-    if (found := read(path)) is not None:
+    if (found := read(path, key)) is not None:
         return zlib.decompress(found)
     data = compile()
-    write(path, zlib.compress(data, 1))
+    write(path, key, zlib.compress(data, 1))
     return data

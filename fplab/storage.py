@@ -1,57 +1,132 @@
 """Files that are whole or not there, archives that are read within bounds, digests that are the same everywhere."""
 
+import errno
 import hashlib
 import io
 import math
 import os
 import re
 import secrets
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .errors import LabError, reason
+from .words import part
 
-PART = re.compile(r"\.part-(\d+)-.+")
-_writing: set[Path] = set()  # the parts of this process that are no leftovers
+PART = re.compile(r"\.part-([0-9a-f]+)-[0-9a-f]{16}-.+", re.DOTALL)  # whose kernel, a random number, whose part
+UNKNOWN = "0"  # a kernel without a name
+OLD = 86400.0  # seconds after which what another host was writing is a leftover
 
 
 class WriteError(LabError, OSError):
     """A file that cannot be written: a full disk, a folder that is read-only or another user's."""
 
 
-@contextmanager
-def atomically(path: Path) -> Iterator[Path]:
-    """A path to write to, beside ``path`` and with its suffix; it becomes ``path`` when the block ends without error.
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes, whole or not at all.
 
     A reader, and an interrupted writer, see the old file or the new one and nothing between; of several writers,
-    threads or processes, the last to end has the word. Raises :class:`WriteError` where nothing can be written. The
-    part is a new file with a name that nobody can guess, so that no link that was put there leads elsewhere.
+    threads, processes or hosts, the last to end has the word. Raises :class:`WriteError` where nothing can be written.
     """
     demand_possible(path)
-    part = path.with_name(f".part-{os.getpid()}-{secrets.token_hex(8)}-{path.name}")
+    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent)
-        _writing.add(part)
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())  # else a power cut after the rename could leave an empty file
-        part.replace(path)
-    except WriteError:
-        raise
+        part, opened = _new_part(path)
+        with open(opened, "wb") as file:
+            sweep(path.parent)
+            file.write(data)  # by the descriptor that is locked: on SMB a lock keeps every other from writing
+            file.flush()
+            os.fsync(opened)  # else a power cut after the rename could leave an empty file
+            if os.name != "nt":
+                part.replace(path)  # while it is locked, so that no sweep takes it
+        if os.name == "nt":  # where an open file keeps its name
+            part.replace(path)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
     finally:
-        with suppress(OSError):
-            part.unlink()
-        _writing.discard(part)
+        if part is not None:
+            with suppress(OSError):
+                part.unlink()
+
+
+def _new_part(path: Path) -> tuple[Path, int]:
+    """A new file beside ``path``, opened and locked: its name nobody can guess, so that no link lies in its place."""
+    while True:
+        part = path.with_name(f".part-{_kernel()}-{secrets.token_hex(8)}-{path.name}")
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        _lock(opened)
+        if part.exists():  # no sweep took it before it was locked
+            return part, opened
+        os.close(opened)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text with ``\\n`` line ends, whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove the parts that killed processes left in a folder, as every write there does. Returns what was removed.
+
+    A part is its writer's until the lock on it is gone, which ends with the process. Of another kernel's locks nothing
+    may be known here, as on some network folders: what another host is writing, or this one was before it was started
+    anew, is left for a day.
+    """
+    return [part for part in sorted(folder.glob(".part-*")) if _swept(part)]
+
+
+def _swept(part: Path) -> bool:
+    """Remove a part if its writer is gone; whether it was removed."""
+    if (found := PART.fullmatch(part.name)) is None:
+        return False
+    opened = None
+    try:
+        if found[1] == _kernel() != UNKNOWN:
+            with suppress(OSError):  # another user's, or no file: O_NONBLOCK, for a pipe would wait for a reader
+                opened = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        ended = None if opened is None else _lock(opened, wait=False)
+        if ended is None:  # by the clock of whoever keeps the folder
+            ended = part.parent.stat().st_mtime - part.lstat().st_mtime > OLD
+        if ended:
+            part.unlink()  # still locked: its writer may be about to ask for the lock
+        return ended
+    except OSError:  # another writer was first, or it is another user's
+        return False
+    finally:
+        if opened is not None:
+            os.close(opened)
+
+
+def _lock(opened: int, wait: bool = True) -> bool | None:
+    """Lock an open file or folder; False where somebody else has the lock, None where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows, some network folders
+        return None
+    return True
+
+
+@cache
+def _kernel() -> str:
+    """What tells the kernel that runs here from that of any other host, and from itself started anew."""
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+    except OSError:
+        return UNKNOWN
+    return hashlib.sha256(started.encode()).hexdigest()[:12]
 
 
 @contextmanager
@@ -62,15 +137,12 @@ def alone(folder: Path) -> Iterator[None]:
     """
     demand_possible(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if os.name == "nt":  # where no folder can be opened
         yield
         return
     opened = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some network folders know no locks
-            fcntl.flock(opened, fcntl.LOCK_EX)
+        _lock(opened)
         yield
     finally:
         os.close(opened)
@@ -103,41 +175,19 @@ def demand_writable(folder: Path) -> None:
         raise LabError(f"cannot write to {str(folder)!r}: {error.strerror}. Name another folder.") from None
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text with ``\\n`` line ends, whole or not at all."""
-    with atomically(path) as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
+def contents(path: Path, most: int = -1) -> bytes:
+    """The bytes of a file, at most so many. OSError for what is none, such as a pipe, whose reader would wait."""
 
+    def regular(name: str, flags: int) -> int:
+        opened = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+        if stat.S_ISREG(found := os.fstat(opened).st_mode):
+            return opened
+        os.close(opened)
+        code = errno.EISDIR if stat.S_ISDIR(found) else errno.EINVAL
+        raise OSError(code, os.strerror(code) if stat.S_ISDIR(found) else part("it is no regular file"), name)
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write bytes, whole or not at all."""
-    with atomically(path) as part:
-        part.write_bytes(data)
-
-
-def sweep(folder: Path) -> list[Path]:
-    """Remove the parts that killed processes left in a folder, as every write there does. Returns what was removed."""
-    removed = []
-    for part in sorted(folder.glob(".part-*")):
-        found = PART.fullmatch(part.name)
-        if found and part not in _writing and _ended(int(found[1])):
-            with suppress(OSError):  # another writer was first, or it is another user's
-                part.unlink()
-                removed.append(part)
-    return removed
-
-
-def _ended(pid: int) -> bool:
-    """Whether the writer of a part is gone. Our own number counts: containers hand out the same few again."""
-    if pid == os.getpid() or os.name == "nt":  # on Windows os.kill(pid, 0) would not ask but act
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    with open(path, "rb", opener=regular) as file:
+        return file.read(most)
 
 
 def read_arrays(data: bytes, most: int) -> dict[str, np.ndarray]:

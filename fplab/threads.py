@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
-from .errors import LabError, integer, quotes_call
+from .errors import integer, quotes_call
+from .settings import MOST_THREADS, threads
 
 SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
-MOST = 1024
 _count: int | None = None
 _here = threading.local()
 
@@ -19,23 +19,14 @@ def num_threads() -> int:
     """How many threads kernels use: as set, else ``FPLAB_NUM_THREADS``, else the cores this process may use."""
     if _count is not None:
         return _count
-    if named := os.environ.get("FPLAB_NUM_THREADS"):
-        return _given(named)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@lru_cache(maxsize=4)  # asked for each time that work is divided
-def _given(named: str) -> int:
-    if not named.isdecimal():
-        raise LabError(f"FPLAB_NUM_THREADS={named!r} is not a number; allowed: 1 to {MOST}.")
-    return integer("FPLAB_NUM_THREADS", int(named), 1, MOST)
+    return threads() or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 @quotes_call
 def set_num_threads(n: int | None) -> None:
     """Use ``n`` threads (1 to 1024) from now on; None goes back to the default."""
     global _count
-    _count = None if n is None else integer("n", n, 1, MOST)
+    _count = None if n is None else integer("n", n, 1, MOST_THREADS)
 
 
 @lru_cache(maxsize=4)

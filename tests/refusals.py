@@ -35,3 +35,10 @@ saying = _test(lambda text, said: text in said)
 matching = _test(re.search)
 beginning = _test(lambda text, said: said.startswith(text))
 exactly = _test(lambda text, said: said == text)
+
+
+def itself() -> list[Any]:
+    """A list that holds itself."""
+    one: list[Any] = []
+    one.append(one)
+    return one

@@ -20,7 +20,7 @@ import torch
 from fplab.training.sweeps import Cell, work
 from fplab.training.tasks import Batch, perceptron
 
-SMALL = perceptron(width=8, batch=16, name="small")
+SMALL = perceptron(width=16, batch=16, name="small")  # 16 divides what recipes quantise
 
 
 def deadly(seed: int, steps: int, start: int = 0) -> Iterator[Batch]:

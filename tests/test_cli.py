@@ -2,20 +2,25 @@
 
 import contextlib
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import toy
 
 import fplab
 from fplab import cli, experiments, language
 from fplab.experiments.outcomes import Evidence, failed
-from fplab.hardware import suite
+from fplab.hardware import records, suite
+from fplab.training import checkpoints
 
 SOURCE = Path(__file__).resolve().parent.parent
 
@@ -228,6 +233,107 @@ def test_what_cannot_be_done_is_said_before_anything_begins(words, text, capsys)
     assert not said.out
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [("FPLAB_PATIENCE", "abc", "FPLAB_PATIENCE='abc' is not a number of seconds."),
+     ("FPLAB_PATIENCE", "-1", "FPLAB_PATIENCE='-1' is not a number of seconds."),
+     ("FPLAB_PATIENCE", "nan", "FPLAB_PATIENCE='nan' is not a number of seconds."),
+     ("FPLAB_FEW", "abc", "FPLAB_FEW='abc' is not an integer; allowed: 0 to 4611686018427387904."),
+     ("FPLAB_NUM_THREADS", "abc", "FPLAB_NUM_THREADS='abc' is not an integer; allowed: 1 to 1024."),
+     ("FPLAB_NUM_THREADS", "0", "FPLAB_NUM_THREADS=0 is not possible; allowed: 1 to 1024."),
+     ("NUMBA_DISABLE_JIT", "1", "NUMBA_DISABLE_JIT=1 has numba compile nothing, which fplab's kernels need; unset it."),
+     ("WORLD_SIZE", "-1", "WORLD_SIZE=-1 is not possible; allowed: 0 to 1048576."),
+     ("WORLD_SIZE", "two", "WORLD_SIZE='two' is not an integer; allowed: 0 to 1048576.")],
+)  # fmt: skip
+def test_a_setting_that_means_nothing_is_refused_before_anything_begins(
+    setting: str, value: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv(setting, value)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sweep", "--out", "there", "--seeds", "0", "--steps", "1"]) == 2
+    assert capsys.readouterr() == ("", f"fplab: {text}\n")
+
+
+def test_a_rank_beyond_the_world_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "2")
+    assert cli.main(["sweep", "--out", str(tmp_path), "--seeds", "0", "--steps", "1"]) == 2
+    assert capsys.readouterr().err == "fplab: RANK=2 is not possible; allowed: 0 to 1.\n"
+
+
+def test_kernels_refuse_a_numba_that_compiles_nothing() -> None:
+    command = [sys.executable, "-c", "import fplab; fplab.quantize([0.1], 'fp16')"]
+    own = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+    assert "\nfplab.errors.LabError: NUMBA_DISABLE_JIT=1 has numba compile nothing" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["list"], ["memory", "--help"]])
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_an_output_that_takes_nothing_is_one_sentence(words: list[str], buffered: str) -> None:
+    """Closed, on a full disk, or a pipe that nobody reads any more; and standard error likewise."""
+
+    def ended(redirected: str) -> tuple[int, str]:
+        command = f"{shlex.join([sys.executable, '-m', 'fplab', *words])} {redirected}"
+        own = os.environ | {"PYTHONUNBUFFERED": buffered}
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=SOURCE, env=own, capture_output=True)
+        assert not done.stdout
+        return done.returncode, done.stderr.decode()
+
+    assert ended(">&-") == (1, "fplab: cannot write standard output: Bad file descriptor.\n")
+    assert ended("< /dev/null 1<&0") == (1, "fplab: cannot write standard output: Bad file descriptor.\n")
+    assert ended("2>&1 | true") == ended("| true") == (0, "")
+    assert ended(">&- 2>&-") == (1, "")
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no device that is always full")
+    assert ended("> /dev/full") == (1, "fplab: cannot write standard output: No space left on device.\n")
+    assert ended("> /dev/full 2>&1") == ended("> /dev/full 2>&-") == (1, "")
+
+
+HOSTILE = "\x1b]0;mine\x07\x1b[2J\x9b1m\u202e\r\nGPU pass"  # a title, a clear screen, text reversed
+
+
+def test_no_text_of_a_stranger_reaches_the_terminal_as_it_is(
+    only_toy: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither of records, sound or damaged, nor of a manifest, a configuration or a file's name."""
+    case = records.RecordedCase(HOSTILE, {}, {HOSTILE: np.ones(2, np.uint8)}, {HOSTILE: "e4m3"})
+    for i, name in enumerate((HOSTILE, "toy", "toy")):
+        meta = {"experiment": name, "size": "quick", "kind": "cuda", "device": HOSTILE, "torch": HOSTILE, "x": HOSTILE}
+        records.write(tmp_path / "theirs" / f"{i}.npz", records.Record(meta, (case,) * (i < 2), {HOSTILE: HOSTILE}))
+    (tmp_path / "theirs" / f"{HOSTILE.replace('/', '')}.npz").write_bytes(b"PK")
+    np.savez(tmp_path / "theirs" / "other.npz", **{HOSTILE: np.ones(1)})
+    assert cli.main(["verify", "theirs"]) == 1
+    assert cli.main(["verify", "theirs", "--json"]) == 1
+    assert cli.main(["figures", "toy"]) == 0
+    manifest = json.loads((path := tmp_path / "runs" / "quick" / "MANIFEST.json").read_text())
+    described = {"dtype": HOSTILE, "shape": HOSTILE, "sha256": HOSTILE}
+    for wrong in (HOSTILE, {"n": described, HOSTILE: described}):
+        path.write_text(json.dumps({"toy": {**manifest["toy"], "arrays": wrong}}))
+        assert cli.main(["figures", "--check", "toy"]) == 1
+    path.write_text(json.dumps({"toy": {**manifest["toy"], "parameters": {HOSTILE: HOSTILE}}}))
+    assert cli.main(["figures", "--check", "toy"]) == 1
+    checkpoints.save(tmp_path / "run.npz", {HOSTILE: HOSTILE}, {})
+    with pytest.raises(fplab.LabError) as caught:
+        checkpoints.load(tmp_path / "run.npz", {})
+    told = capsys.readouterr()
+    for text in (told.out, told.err, str(caught.value)):
+        assert not set(text) & {*"\x1b\x07\x9b\u202e\r"}, text
+        assert not re.search("(?m)^GPU", text)
+    assert "toy" in told.out
+    assert "\N{REPLACEMENT CHARACTER}[2J" in told.out
+
+
+def test_verify_says_what_a_checksum_does_not_prove(
+    only_toy: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["record", "--out", "rec", "--device", "cpu"]) == 0
+    assert cli.main(["verify", "rec"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith("shows that the file is whole. It proves nothing about who made it, nor on which device.")
+
+
 def test_verify_covers_records_and_the_data_set_in_one_call(
     only_toy: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,7 +361,7 @@ NAMES_IN_HELP = re.findall(  # names, code and file names; all else is said in C
     "optimizer parameters chunks saturate inf nan dynamic lang elementwise reductions products orders scalar mma wgmma "
     "matlab-tensor-core manifest digits characters module name training task torchrun policy jupyterlab swiglu rmsnorm "
     "layernorm command file heads hidden dir runs quick pages answers sums start rne rna rtz rtp rtn odd python "
-    "fplab-course check list progress show solution bloom",
+    "fplab-course check list progress show solution bloom linux bubblewrap",
 )
 
 

@@ -70,6 +70,8 @@ def test_requests_that_cannot_be_honoured(tmp_path, capsys):
         (["check", "x.py", "sums"], "'sums' is a chapter; its exercises: stalling_sum, harmonic_stop, pairwise_sum, "),
         (["check", answers(tmp_path, GOOD), "--limit", "-1"], "--limit=-1 is no number of seconds"),
         (["progress", "--csv", str(tmp_path)], "cannot write"),
+        (["progress", "--csv", "."], "fplab: cannot write '.': it is a folder."),
+        (["progress", "--csv", "/"], "fplab: cannot write '/': it is a folder."),
         ([], "the following arguments are required: ACTION"),
     ):
         assert cli.main(["exercise", *words]) == 2

@@ -18,7 +18,7 @@ from answers_here import check
 
 import fplab
 from fplab import cli
-from fplab.exercises import attempts, child, exercise, judge, kinds, process
+from fplab.exercises import attempts, child, exercise, judge, kinds, process, wire
 from fplab.exercises.cases import boundary_cases
 
 HOPELESS = "import re\n\ndef hopeless(*given):\n    re.match(r'(a+)+$', 'a' * 60 + 'b')\n\n"
@@ -157,6 +157,80 @@ def test_compiling_and_importing_are_not_the_answer_s_time(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     report = cell("answer = lambda x, n: __import__('slow_to_import') and round(x / 2**n)", limit=0.5)
     assert report.passed, report
+
+
+@posix
+def test_an_answer_that_says_that_it_compiles_gets_that_time_once(monkeypatch):
+    """As long as one import may take, at every call, would be days."""
+    monkeypatch.setattr(process, "MOST", 2.0)
+    report = cell("""
+        import contextlib, os, time
+
+        def answer(x, n):
+            for _ in range(10):
+                for number in range(3, 16):
+                    with contextlib.suppress(OSError):
+                        os.write(number, b'{"busy": true}\\n')
+                time.sleep(0.1)
+            return round(x / 2**n)
+    """, limit=0.5)  # fmt: skip
+    assert report.failure.how == "late"
+    assert 2 <= report.tried <= 4
+
+
+BOX = "def answer(box):\n    bits = 0\n    while {}:\n        bits += 1\n    return bits\n"
+
+
+def test_a_black_box_stays_with_the_judge():
+    """It was sent along, with what it hides."""
+    right = "box([1.0, -1.0, 2.0 ** -(bits + 1)]) != 0"
+    assert cell(BOX.format(right), "fraction_bits").passed
+    threaded = "from concurrent.futures import ThreadPoolExecutor\n" + BOX.format(
+        "[*ThreadPoolExecutor(4).map(box, [[1.0, -1.0, 2.0 ** -(bits + 1)]] * 8)][-1] != 0"
+    )
+    assert cell(threaded, "fraction_bits").passed
+    looked = cell("import sys\nanswer = lambda box: box.hidden", "fraction_bits")
+    assert "'function' object has no attribute 'hidden'" in str(looked)
+    kept = "import gc\nanswer = lambda box: next(x.hidden for x in gc.get_objects() if type(x).__name__ == 'Block')"
+    assert "it raises StopIteration" in str(cell(kept, "fraction_bits"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("[float('inf')]", "it raises OverflowError: cannot convert Infinity to integer ratio"),
+     ("['a']", "it raises ValueError: could not convert string to float: 'a'"), ("7", "it raises TypeError: 'int'")],
+)  # fmt: skip
+def test_what_a_black_box_cannot_take_is_the_answer_s_error(given, says):
+    report = cell(f"answer = lambda box: box({given})", "fraction_bits")
+    assert says in str(report)
+    assert f"line 1: answer = lambda box: box({given})" in str(report)
+
+
+@pytest.mark.parametrize("terms", [[0.0] * (kinds.MOST_ITEMS + 1), [1, True], "a", None])
+def test_what_is_no_question_to_a_black_box_is_an_error(terms):
+    packed = wire.packed(terms)
+    for box in (0, 1, "0"):
+        _, error = process.from_box({"box": box, "terms": packed}, (sum,))
+        assert isinstance(error, ValueError | TypeError)
+    assert process.from_box({"box": 0, "terms": wire.packed([1.0, 2.0])}, (sum,)) == (3.0, None)
+
+
+@posix
+def test_whoever_asks_black_boxes_without_end_is_stopped():
+    """And one that asks and does not listen keeps nobody waiting."""
+    report = cell("""
+        import os
+
+        def answer(box):
+            while True:
+                for number in range(3, 16):
+                    try:
+                        os.write(number, b'{"box": 0, "terms": [{"float": "0x1p0"}]}\\n' * 99)
+                    except OSError:
+                        pass
+    """, "fraction_bits", limit=1.0)  # fmt: skip
+    assert report.failure.how in ("late", "ended")
+    assert report.tried == 1
 
 
 @pytest.mark.parametrize(("place", "counts"), [("numba", True), ("numpy", False)])

@@ -195,4 +195,4 @@ def test_a_first_call_compiles_nothing(tmp_path: Any) -> None:
         assert bool(list(tmp_path.rglob("*.nbc"))) is compiled
     wrong = subprocess.run([sys.executable, "-c", several], env=os.environ | {"FPLAB_FEW": "many"}, capture_output=True,
                            text=True, check=False)  # fmt: skip
-    assert "FPLAB_FEW='many' is not a number of elements; allowed: 0, 1, 2, ..." in wrong.stderr
+    assert "FPLAB_FEW='many' is not an integer; allowed: 0 to 4611686018427387904." in wrong.stderr

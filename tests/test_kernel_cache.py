@@ -1,6 +1,5 @@
 """Compiled code kept on disk: what one process compiles and another loads is never mistaken for its sibling."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -126,9 +125,45 @@ def test_damaged_machine_code_is_compiled_again_and_a_word_is_said_once(tmp_path
     assert python(tmp_path, "import ladder; print(ladder.LADDER[2](5))") == ("7", "")
 
 
+def test_a_whole_file_of_another_kernel_is_not_run(tmp_path):
+    """Machine code for other types, or that other functions call, would end the process at best."""
+    assert climb(tmp_path, 2) == "7"
+    whole = kept(tmp_path)
+    paths = sorted(whole, key=lambda path: path.name)
+    for path, other in zip(paths, paths[1:] + paths[:1], strict=True):
+        path.write_bytes(whole[other])
+    out, complaint = python(tmp_path, "import ladder; print(ladder.LADDER[2](5))")
+    assert (out, complaint.count("is damaged; it is compiled again")) == ("7", 1)
+    assert python(tmp_path, "import ladder; print(ladder.LADDER[2](5))") == ("7", "")
+
+
+def test_what_is_kept_is_kept_for_one_key(tmp_path):
+    """Each part of a key matters, and where one ends: neither is another's file under this one's name."""
+    path = tmp_path / "kept.bin"
+    machine_code.write(path, ("kernel", 1), b"code")
+    assert machine_code.read(path, ("kernel", 1)) == b"code"
+    for other in (("kernel", 2), ("kernel",), ("kernel", 1, ""), ("kerne", "l", 1), ()):
+        assert machine_code.read(path, other) is None
+
+
+def test_machine_code_is_the_versions_own_that_made_it(tmp_path):
+    """Of numba and of what it compiles with: another one compiles anew, and leaves what is there."""
+    assert climb(tmp_path, 1) == "6"
+    own = kept(tmp_path)
+    for library in ("numba", "llvmlite", "numpy"):
+        before = kept(tmp_path)
+        patched = f"import numba, {library}; {library}.__version__ = '2.99.0'; "
+        assert python(tmp_path, patched + "import ladder; print(ladder.LADDER[1](5))") == ("6", "")
+        after = kept(tmp_path)
+        assert len(after) == len(before) + len(own), library
+        assert {path: after[path] for path in before} == before
+
+
 def test_a_full_disk_costs_the_cache_and_not_the_call(tmp_path):
     pytest.importorskip("resource")
-    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+    full = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); sys.dont_write_bytecode = 1; "
+    )
     out, complaint = python(tmp_path, full + "import ladder; print(ladder.LADDER[2](5))")
     assert out == "7"
     assert complaint.count("fplab: compiled kernels are not kept") == 1
@@ -138,10 +173,8 @@ def test_a_full_disk_costs_the_cache_and_not_the_call(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other rights")
 def test_a_cache_that_others_can_write_is_not_used(tmp_path):
     """A planted file would run: here the one that is there would end the process."""
-    assert climb(tmp_path, 1) == "6"
-    for path in kept(tmp_path):
-        data = b"cos\n_exit\n(I7\ntR."
-        path.write_bytes(hashlib.sha256(data).digest() + data)
+    planted = "import fplab.kernels; fplab.kernels.dumps = lambda code: b'cos\\n_exit\\n(I7\\ntR.'; "
+    assert python(tmp_path, planted + "import ladder; print(ladder.LADDER[1](5))") == ("6", "")
     with pytest.raises(subprocess.CalledProcessError, match="exit status 7"):
         climb(tmp_path, 1)
     before = kept(tmp_path)
@@ -226,7 +259,7 @@ def test_a_library_that_is_damaged_or_that_others_can_write_is_compiled_again(tm
     plain, compiled = subprocess.run, []
 
     def run(command, **given):
-        if "--version" not in command:
+        if "-o" in command:  # and not what a library asks the system about itself
             compiled.append(command)
         return plain(command, **given)
 

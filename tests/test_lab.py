@@ -114,16 +114,16 @@ def test_the_lab_is_served_with_its_token_and_ends_with_its_command(taken, tmp_p
         found = re.fullmatch(r"JupyterLab: (http://127\.0\.0\.1:(\d+)/lab/tree/00_start\.ipynb)\?token=(\w+)\n", second)
         assert found, second
         page, port, token = found.groups()
-        with urllib.request.urlopen(f"{page}?token={token}", timeout=1800) as answer:
+        with urllib.request.urlopen(f"{page}?token={token}", timeout=60) as answer:
             assert b"jupyter-config-data" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents", timeout=1800)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents", timeout=60)
         with pytest.raises(OSError, match="refused"):  # bound to every address, it would answer here, too
-            socket.create_connection(("127.0.0.2", int(port)), timeout=1800)
+            socket.create_connection(("127.0.0.2", int(port)), timeout=60)
         os.killpg(process.pid, ending) if ending == signal.SIGINT else process.terminate()
         assert process.wait(120) == 0
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection((lab.HOST, int(port)), timeout=1800)
+        socket.create_connection((lab.HOST, int(port)), timeout=60)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals as on Linux")
@@ -141,11 +141,11 @@ def test_two_labs_started_at_once_have_a_port_each(tmp_path):
         for one in labs:
             assert one.stdout is not None
             told = next(line.split()[1] for line in one.stdout if line.startswith("JupyterLab: "))
-            urllib.request.urlopen(told.replace("/lab/tree/00_start.ipynb", "/api/contents"), timeout=1800).close()
+            urllib.request.urlopen(told.replace("/lab/tree/00_start.ipynb", "/api/contents"), timeout=60).close()
     finally:
         for one in labs:
             one.terminate()
-            one.communicate(timeout=1800)
+            one.communicate(timeout=60)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals as on Linux")

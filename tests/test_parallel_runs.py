@@ -184,7 +184,7 @@ def test_two_nodes_are_one_run(runs, tmp_path: Path) -> None:
     port = free_port(20_000 + os.getpid() % 10_000)  # below those that the system hands out to others meanwhile
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=0",
              "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-             "--rdzv-conf=join_timeout=1800", "-m", "fplab.parallel.run"]  # fmt: skip
+             "--rdzv-conf=join_timeout=60", "-m", "fplab.parallel.run"]  # fmt: skip
     script = ["--strategy", "zero3", "--ranks", "2", "--backend", "gloo", "--folder", str(tmp_path)]
     nodes = [subprocess.Popen([*start, *script], env=environment(), stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [node.wait() for node in nodes] == [0, 0]
@@ -247,7 +247,7 @@ def left_over(folder: Path) -> list[int]:
     return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and runs_here(int(p.name), folder)]
 
 
-PATIENCE = 1800.0  # seconds for what takes ten on a machine that has nothing else to do
+PATIENCE = 60.0  # seconds for what takes ten on a machine that has nothing else to do
 
 
 def fails(

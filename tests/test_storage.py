@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from withstand import apart
 
 from fplab import pages, storage
 from fplab.cli import main
@@ -20,7 +21,7 @@ from fplab.errors import LabError
 from fplab.exercises import progress
 from fplab.experiments import figures
 from fplab.hardware import records
-from fplab.storage import atomically, read_arrays, sweep, write_bytes, write_text
+from fplab.storage import read_arrays, sweep, write_bytes, write_text
 from fplab.training import checkpoints, data, fit, text
 from fplab.training.tasks import perceptron
 
@@ -47,14 +48,16 @@ def at_once(work: Callable[[int], object], threads: int) -> list[BaseException]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file gets larger than 100 bytes."""
+    """No file gets larger than 100 bytes. Python would keep the beginnings of what modules are translated to."""
     resource = pytest.importorskip("resource")
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -80,12 +83,12 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Monk
     victim.write_text("untouched")
     names = set()
     for _ in range(3):
-        with atomically(tmp_path / "file") as part:
-            names.add(part.name)
+        part, opened = storage._new_part(tmp_path / "file")
+        os.close(opened)
+        names.add(part.name)
     assert len(names) == 3
     monkeypatch.setattr(storage.secrets, "token_hex", lambda n: "guessed")
-    (tmp_path / f".part-{os.getpid()}-guessed-file").symlink_to(victim)
-    monkeypatch.setattr(storage, "sweep", lambda folder: [])
+    (tmp_path / f".part-{storage._kernel()}-guessed-file").symlink_to(victim)
     with pytest.raises(storage.WriteError, match=r"cannot write '.*file': File exists\."):
         write_text(tmp_path / "file", "new")
     assert victim.read_text() == "untouched"
@@ -117,20 +120,121 @@ def test_a_name_that_no_file_can_have_is_refused_before_any_work(name: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_own_leftovers_are_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
-    """Containers hand out the same few process numbers again: a part of this number may be an earlier process's."""
-    left = tmp_path / f".part-{os.getpid()}-0123-run.npz"
+def named(kernel: str = "", of: str = "run.npz") -> str:
+    """What a part is called; ``kernel``: another than this one."""
+    return f".part-{kernel or storage._kernel()}-0123456789abcdef-{of}"
+
+
+WRITES = """
+import os, sys
+from pathlib import Path
+from fplab import storage
+
+folder, name, times = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+for k in range(times):
+    storage.write_bytes(folder / name, bytes([k % 256]) * 100_000)
+    shared = folder / "shared"
+    storage.write_bytes(shared, name.encode() * 50_000)
+    assert shared.read_bytes() in {one * 50_000 for one in (b"0", b"1", b"2")}
+part, opened = storage._new_part(folder / name)  # and it ends amid a write
+os.write(opened, b"half")
+print(part.name, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no such kill on Windows")
+@pytest.mark.parametrize("where", ["here", "apart"])
+def test_writers_with_numbers_of_their_own_lose_nothing(where: str, tmp_path: Path) -> None:
+    """In each container the processes begin to count anew: that there is no such number here says nothing.
+
+    And what one of them left amid a write is removed at once by whoever writes next, if the kernel is the same.
+    """
+    if where == "apart" and not apart():
+        pytest.skip("this system lets no process have a PID namespace of its own (unshare --user --pid)")
+    before = apart() if where == "apart" else ()
+    running = [
+        subprocess.Popen(
+            [*before, sys.executable, "-c", WRITES, tmp_path, str(k), "150"], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for k in range(3)
+    ]  # fmt: skip
+    said = [one.communicate() for one in running]
+    assert [error for _, error in said] == ["", "", ""]
+    last = [tmp_path / out.strip() for out, _ in said]
+    assert {path.name for path in tmp_path.iterdir() if path not in last} == {"0", "1", "2", "shared"}
+    assert all((tmp_path / str(k)).read_bytes() == bytes([149]) * 100_000 for k in range(3))
+    if storage._kernel() != storage.UNKNOWN:
+        left = [path for path in last if path.exists()]  # those that ended first were removed by the others
+        assert set(sweep(tmp_path)) == set(left) != set()
+        assert not any(path.exists() for path in last)
+
+
+@pytest.mark.skipif(storage._kernel() == storage.UNKNOWN, reason="the kernel has no name here")
+def test_what_is_being_written_is_not_swept_and_what_is_not_is(tmp_path: Path) -> None:
+    left = tmp_path / named()
     left.write_bytes(b"of another life")
-    with atomically(tmp_path / "file") as part:
-        assert not left.exists()
-        assert sweep(tmp_path) == []
-        part.write_text("new")
+    part, opened = storage._new_part(tmp_path / "file")
+    assert sweep(tmp_path) == [left]
+    os.close(opened)
+    assert sweep(tmp_path) == [part]
+    os.mkfifo(left)  # nobody waits for its other end
+    write_text(tmp_path / "file", "whole")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    left.symlink_to(tmp_path / "file")  # and no link is followed
+    assert sweep(tmp_path) == []
+    assert (tmp_path / "file").read_text() == "whole"
+
+
+def test_what_another_host_writes_is_left_for_a_day(tmp_path: Path) -> None:
+    """Its locks may be unknown here, and the clocks of two hosts differ: the folder's own counts."""
+    other = [tmp_path / named(kernel) for kernel in ("0123456789ab", storage.UNKNOWN, "4711")]
+    for path in other:
+        path.touch()
+        os.utime(path, (0, path.stat().st_mtime - storage.OLD + 60))
+    write_text(tmp_path / "file", "new")
+    assert all(path.exists() for path in other)
+    for path in other:
+        os.utime(path, (0, path.stat().st_mtime - 120))
+    os.utime(tmp_path, (0, 0))  # a folder that nobody has written to since
+    assert sweep(tmp_path) == []
+    write_text(tmp_path / "file", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}
+
+
+def test_a_part_that_was_swept_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = storage._lock, []
+
+    def late(opened: int, wait: bool = True) -> bool | None:
+        if wait and not swept:
+            swept.extend(tmp_path.glob(".part-*"))
+            swept[0].unlink()
+        return lock(opened, wait)
+
+    monkeypatch.setattr(storage, "_lock", late)
+    write_text(tmp_path / "file", "new")
+    assert len(swept) == 1
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_where_there_are_no_locks_files_are_whole_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_lock", lambda opened, wait=True: None)
+    left = tmp_path / named()
+    left.touch()
+    write_text(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", left.name}
+    os.utime(left, (0, 0))
+    assert sweep(tmp_path) == [left]
 
 
 def test_what_another_user_owns_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = tmp_path / f".part-{os.getpid()}-0123-run.npz"
+    left = tmp_path / named()
     left.touch()
+    os.utime(left, (0, 0))
 
     def refuse(*given: object, **more: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -167,7 +271,7 @@ def test_progress_that_lost_an_entry_keeps_a_copy(
     for copy in ("progress.damaged.json", "progress.damaged2.json"):
         progress.path().write_text(json.dumps(damaged))
         kept = progress.load()
-        (tmp_path / f".part-{os.getpid()}-0123-progress.json").touch()
+        (tmp_path / named(of="progress.json")).touch()
         assert progress.remember("rne", True) is None
         assert set(progress.load()) == {*kept, "rne"}
         assert json.loads((tmp_path / copy).read_text()) == damaged
@@ -180,6 +284,7 @@ def test_progress_that_lost_an_entry_keeps_a_copy(
 def test_a_full_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fit(perceptron(width=4, hidden=1, batch=8), steps=1)  # what it needs of kernels is compiled, and kept, before
     path = tmp_path / "file"
     path.write_text("old")
     with full_disk(), pytest.raises(LabError, match=r"cannot write '.*file': File too large\."):
@@ -248,6 +353,15 @@ def test_a_crafted_archive_is_refused_in_words(crafted: bytes, why: str, tmp_pat
         records.read(path)
     with pytest.raises(LabError, match=r"crafted.npz' is no checkpoint of a training run, or a damaged one \(.*\); "):
         checkpoints.load(path, {})
+
+
+def test_all_members_of_an_archive_count_toward_its_bound() -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, x=np.zeros(500, np.uint8), y=np.zeros(500, np.uint8))
+    whole = sum(one.file_size for one in zipfile.ZipFile(buffer).infolist())
+    assert set(read_arrays(buffer.getvalue(), whole)) == {"x", "y"}
+    with pytest.raises(LabError, match=rf"it would expand to {whole:,} bytes; allowed: {whole - 1:,}\."):
+        read_arrays(buffer.getvalue(), whole - 1)
 
 
 def test_what_is_compressed_otherwise_is_refused() -> None:

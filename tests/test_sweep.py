@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sweep_ranks
+from withstand import apart
 
 from fplab import cli
 from fplab.errors import LabError
@@ -36,7 +37,7 @@ def test_a_cell_is_the_run_that_its_settings_say(tmp_path: Path, capsys: pytest.
     words = ["sweep", "--out", str(tmp_path), *SMALL, "--recipes", "fp16", "NVFP4", "--seeds", "0-1", "7"]
     assert cli.main(words) == 0
     found = results(tmp_path)
-    assert list(found) == [f"sweep_ranks_SMALL.{r}.{s}" for r in ("fp16", "nvfp4") for s in (0, 1, 7)]
+    assert list(found) == [f"sweep_ranks%3ASMALL.{r}.{s}" for r in ("fp16", "nvfp4") for s in (0, 1, 7)]
     for name, one in found.items():
         _, recipe, seed = name.split(".")
         run = fit(sweep_ranks.SMALL, recipe, seed=int(seed), steps=6, gpu="B200")
@@ -47,17 +48,17 @@ def test_a_cell_is_the_run_that_its_settings_say(tmp_path: Path, capsys: pytest.
         assert (one["stopped"], one["settings"]["steps"], one["settings"]["seed"]) == ("", 6, int(seed))
     assert len({one["weights"] for one in found.values()}) == len({one["digest"] for one in found.values()}) == 6
     captured = capsys.readouterr()
-    assert captured.err.splitlines()[0] == "[1/6] sweep_ranks_SMALL.fp16.0"
+    assert captured.err.splitlines()[0] == "[1/6] sweep_ranks%3ASMALL.fp16.0"
     assert captured.out.splitlines()[0].split()[:4] == ["model", "recipe", "seeds", "stopped"]
     rows = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
-    assert [float(row["top1"]).hex() for row in rows[::2]] == [found[f"sweep_ranks_SMALL.fp16.{s}"]["top1"]
+    assert [float(row["top1"]).hex() for row in rows[::2]] == [found[f"sweep_ranks%3ASMALL.fp16.{s}"]["top1"]
                                                               for s in (0, 1, 7)]  # fmt: skip
     means = list(csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()))
     assert float(means[0]["top1"]) == pytest.approx(np.mean([float(row["top1"]) for row in rows[::2]]), rel=1e-15)
     spread = np.std([float(row["held-out loss"]) for row in rows[1::2]], ddof=1)
     assert float(means[1]["held-out loss spread"]) == pytest.approx(spread, rel=1e-12)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-    left = tmp_path / "sweep_ranks_SMALL.nvfp4.1.checkpoint.npz"
+    left = tmp_path / "sweep_ranks%3ASMALL.nvfp4.1.checkpoint.npz"
     left.touch()  # as by a process that was killed between the result and its end
     assert cli.main(words) == 0  # nothing is left to compute
     assert not left.exists()
@@ -71,9 +72,27 @@ def test_a_run_that_stops_is_a_result(tmp_path: Path, capsys: pytest.CaptureFixt
     found = {"settings": cell.settings, "losses": [(0.5).hex()], "stopped": "step 1: the loss is NaN."}
     found |= dict.fromkeys(("skipped", "top1", "held-out loss", "weights"), "")
     text = json.dumps({**found, "digest": sweeps._digest(found)})
-    (tmp_path / "sweep_ranks_SMALL.fp32.0.json").write_text(text)
+    (tmp_path / "sweep_ranks%3ASMALL.fp32.0.json").write_text(text)
     assert cli.main(["sweep", "--out", str(tmp_path), *words]) == 0
     assert capsys.readouterr().out.splitlines()[2].split() == ["sweep_ranks:SMALL", "fp32", "1", "1"]
+
+
+@pytest.mark.skipif(not apart(), reason="this system lets no process have a PID namespace of its own")
+def test_ranks_with_process_numbers_of_their_own_are_none_lost(tmp_path: Path) -> None:
+    """As in a container each: the parts of one were leftovers of nobody to the other."""
+    words = ["--models", "sweep_ranks:SMALL", "--recipes", "fp32", "--seeds", "0-9", "--gpu", "none", "--steps", "40"]
+    command = [*apart(), sys.executable, "-m", "fplab", "sweep", "--out", str(tmp_path), "--every", "1", *words]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(command, env=environment | {"RANK": rank}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for rank in ("0", "1")
+    ]
+    said = [one.communicate(timeout=300)[1].decode() for one in ranks]
+    assert [one.returncode for one in ranks] == [0, 0], said
+    assert all("/10] sweep_ranks%3ASMALL.fp32." in text for text in said)
+    assert len(results(tmp_path)) == 10
+    assert not list(tmp_path.glob(".part-*"))
 
 
 def test_twenty_kills_lose_nothing_that_was_done(tmp_path: Path) -> None:
@@ -141,6 +160,10 @@ def test_a_cell_that_another_has_is_left_to_it(tmp_path: Path) -> None:
         (["--recipes", "nvfp5"], "unknown policy 'nvfp5'. Allowed: fp32, tf32, fp16, bf16,"),
         (["--models", "digit"], "unknown task 'digit'. Allowed: digits, digits_mlp, characters. Did you mean 'digits'"),
         (["--models", "no.such:THING"], "fplab: model 'no.such:THING' cannot be imported (ModuleNotFoundError: No mo"),
+        (["--models", ":THING"], "fplab: model ':THING' cannot be imported (ValueError: Empty module name); all"),
+        (["--models", ".x:THING"], "fplab: model '.x:THING' cannot be imported (TypeError: the 'package' argument is"),
+        (["--models", "json:"], "fplab: model 'json:' cannot be imported (AttributeError: module 'json' has no attr"),
+        (["--models", ""], "unknown task ''. Allowed: digits, digits_mlp, characters."),
         (["--models", "sweep_ranks:RECIPES"], "allowed: a fplab.training.Task."),
         (["--recipes", "nvfp4"], "--recipes nvfp4: recipe='nvfp4': H100"),
         (["--steps", "0"], "fplab: steps=0 is not possible; allowed: 1 to 1073741824."),
@@ -153,6 +176,14 @@ def test_what_cannot_be_done_is_said_before_anything_begins(
     assert cli.main(["sweep", "--out", str(tmp_path / "out"), *words]) == 2
     assert text in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_no_two_models_share_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("a_b", "a.b", "a-b")
+    for name in names:
+        monkeypatch.setattr(sweep_ranks, name, sweep_ranks.SMALL, raising=False)
+    cells = [sweeps.Cell(f"sweep_ranks:{name}", "fp32", 0, 1, None) for name in names]
+    assert len({cell.name for cell in cells}) == 3
 
 
 def test_results_of_other_settings_and_damaged_ones_are_refused(tmp_path: Path) -> None:

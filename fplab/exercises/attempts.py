@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..storage import alone, write_bytes, write_text
+from ..columns import harmless
+from ..storage import alone, contents, write_bytes, write_text
 from ..words import Text, say
 
 Entry = dict[str, Any]
@@ -27,7 +28,7 @@ def path() -> Path:
 def load() -> dict[str, Entry]:
     """Every exercise that was tried; what cannot be read of the file counts as not tried."""
     try:
-        data = json.loads(path().read_text(encoding="utf-8"))
+        data = harmless(json.loads(contents(path()).decode()))
     except (OSError, ValueError, RecursionError):
         return {}
     rows = data.get("exercises", {}) if isinstance(data, dict) else {}
@@ -78,9 +79,9 @@ def _set_aside() -> None:
     if not file.exists():
         return
     try:
-        whole = bool(json.loads(file.read_text(encoding="utf-8")) == {"exercises": load()})
-    except (ValueError, RecursionError):
+        whole = bool(json.loads(contents(file).decode()) == {"exercises": load()})
+    except (OSError, ValueError, RecursionError):
         whole = False
     if not whole:
         copies = (file.with_suffix(f".damaged{number}.json") for number in ("", *range(2, 1000)))
-        write_bytes(next(copy for copy in copies if not copy.exists()), file.read_bytes())
+        write_bytes(next(copy for copy in copies if not copy.exists()), contents(file))

@@ -31,7 +31,7 @@ from .isolation import bound
 from .kinds import Kind, UnfitError
 from .shown import of_any
 from .tasks import given
-from .wire import KEPT, Message, Outcome, told
+from .wire import KEPT, Box, Message, Outcome, packed, told
 
 Tell = Callable[[Message], None]
 MODULE = "answers"  # what a file is called while it runs: not "__main__"
@@ -54,7 +54,17 @@ def main() -> None:
         if options["isolated"]:
             bound()
         lang(options["lang"])
-        answers = Answers()
+        alone = threading.Lock()  # an answer may have threads
+
+        def ask(box: int, terms: list[float]) -> Any:
+            with alone:
+                tell({"box": box, "terms": packed(terms)})
+                value, error = pickle.load(requests)
+            if error is not None:
+                raise error
+            return value
+
+        answers = Answers(ask)
         threading.Thread(target=_watch, args=(tell, options["limit"]), daemon=True).start()
         tell({"ready": True})
         while True:
@@ -124,10 +134,11 @@ class _Tail(io.TextIOBase):
 
 
 class Answers:
-    """The answers of a file or a notebook, and what can be asked of them."""
+    """The answers of a file or a notebook, and what can be asked of them; ``ask``: a black box about some terms."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask: Callable[[int, list[float]], Any]) -> None:
         self.found: dict[str, Any] = {}
+        self.ask = ask
 
     def run(self, file: str, exercises: tuple[str, ...]) -> Message:
         """Run a file; the names of the exercises that it answers, or why it has none."""
@@ -156,7 +167,12 @@ class Answers:
 
     def call(self, name: str, case: tuple[Any, ...], kind: Kind) -> Message:
         """What it gives for arguments, read as a kind."""
-        return told(outcome_of(lambda: kind.read(self.found[name](*map(given, case)))))
+
+        def box_of(box: Box) -> Callable[[Any], Any]:
+            return lambda terms: self.ask(box.number, [float(term) for term in terms])
+
+        arguments = [box_of(value) if isinstance(value, Box) else given(value) for value in case]
+        return told(outcome_of(lambda: kind.read(self.found[name](*arguments))))
 
 
 def outcome_of(job: Callable[[], Any]) -> Outcome:

@@ -78,11 +78,13 @@ def check_file(args: Arguments) -> int:
         raise LabError(f"--limit={args.limit:g} is no number of seconds; allowed: above 0, to 3600.")
     file, names = str(args.file), [exercise(name).name for name in args.names]
     if args.isolated:
-        print(isolation.means()[1], file=sys.stderr)
+        isolation.demand(Path(file))
         file = os.path.abspath(file)  # it runs in another folder
     failed = 0
     with Child(args.limit, Path(file) if args.isolated else None) as child:
         found = run_file(child, file, tuple(registry()))
+        if args.isolated:
+            print(isolation.ISOLATED, file=sys.stderr)
         if missing := [name for name in names if name not in found]:
             raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
         for i, name in enumerate(names or found):
@@ -112,6 +114,8 @@ def show_progress(args: Arguments) -> int:
     if args.csv is None:
         print(f"{_score()}; {KEPT.fill(path=progress.path())}")
         return 0
+    if args.csv.is_dir():
+        raise LabError(f"cannot write {str(args.csv)!r}: it is a folder.")
     try:
         progress.export(args.csv)
     except OSError as error:

@@ -17,7 +17,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,14 +26,14 @@ from typing import Any
 from ..errors import LabError, need
 from ..language import lang
 from ..words import Text, say
-from .isolation import surroundings
-from .kinds import Function, Kind, UnfitError
+from .isolation import FORBIDDEN, isolated
+from .kinds import MOST_ITEMS, Boxes, Function, Kind, UnfitError
 from .tasks import Implement, Question
-from .wire import Message, Outcome, harmless, heard, read
+from .wire import Box, Message, Outcome, heard, legible, read, unpacked
 
 LIMIT = 5.0  # seconds a call may take
 STARTING = 120.0  # seconds in which the lab itself is read, from however slow a disk
-MOST = 600.0  # seconds of one request that may go into compiling and importing
+MOST = 600.0  # seconds of one check that may go into compiling and importing
 LONGEST = 1 << 23  # bytes of a reply, and of all that comes before it; a list of MOST_ITEMS floats is 4.6 MB
 START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fplab.exercises import child; child.main()"
 
@@ -76,43 +75,54 @@ class Child:
     def start(self) -> None:
         if self.process is not None:
             return
-        options = {"limit": self.limit, "lang": lang(), "isolated": self.isolated is not None}
-        paths = [p for p in sys.path if isinstance(p, str)]
-        words = [sys.executable, "-P", "-c", START, json.dumps(paths), json.dumps(options)]
-        self.home = tempfile.TemporaryDirectory() if self.isolated else None
-        environment = None
-        if self.isolated and self.home:
-            words, environment = surroundings(words, self.isolated, Path(self.home.name))
-        self.process = subprocess.Popen(
-            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True,  # so that what an answer forks ends with it, and has no terminal to write to
-        )  # fmt: skip
+        self.process = self._begun(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.ready, self.number = False, 0
         self.lines: queue.Queue[bytes] = queue.Queue(20)
+        self.requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.closed = threading.Event()
         threading.Thread(target=_listen, args=(self.process, self.lines, self.closed), daemon=True).start()
+        threading.Thread(target=_send, args=(self.process, self.requests), daemon=True).start()
 
-    def ask(self, do: str, *arguments: Any) -> Message:
-        """The reply to a request. Raises GoneError, and ends the process, where none comes in time."""
+    def _begun(self, **streams: Any) -> subprocess.Popen[bytes]:
+        options = {"limit": self.limit, "lang": lang(), "isolated": self.isolated is not None}
+        paths = [os.path.abspath(p) for p in sys.path if isinstance(p, str)]
+        words = [sys.executable, "-P", "-c", START, json.dumps(paths), json.dumps(options)]
+        around: contextlib.AbstractContextManager[tuple[list[str], dict[str, Any]]]
+        around = isolated(words, self.isolated) if self.isolated else contextlib.nullcontext((words, {}))
+        with around as (command, given):
+            # A session of its own: what an answer forks ends with it, and has no terminal to write to.
+            return subprocess.Popen(command, **given, **streams, start_new_session=True)
+
+    def fault(self) -> str:
+        """Why such a process does not begin, as it says itself; empty where it does."""
+        with self._begun(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as one:
+            try:
+                said = one.communicate(timeout=STARTING)[1].decode(errors="replace").strip().splitlines()
+            except subprocess.TimeoutExpired:
+                one.kill()
+                return ""
+        return (said or [str(_how(one.returncode))])[-1] if one.returncode else ""
+
+    def ask(self, do: str, *arguments: Any, boxes: tuple[Any, ...] = ()) -> Message:
+        """The reply to a request. Raises GoneError, and ends the process, where none comes in time.
+
+        ``boxes``: what stands where the arguments have a :class:`~.wire.Box` of that number.
+        """
         self.start()
-        assert self.process is not None
-        assert self.process.stdin is not None
         self.number += 1
         try:
-            with contextlib.suppress(BrokenPipeError):  # gone: there will be no reply
-                self.process.stdin.write(pickle.dumps((self.number, do, arguments)))
-                self.process.stdin.flush()
-            return self._reply()
+            self.requests.put(pickle.dumps((self.number, do, arguments)))
+            return self._reply(boxes)
         except BaseException:
             self.close()
             raise
 
-    def _reply(self) -> Message:
+    def _reply(self, boxes: tuple[Any, ...]) -> Message:
         """The reply to the last request. The time begins when the process is ready, and anew when it compiles."""
         began = since = time.monotonic()
-        bytes_heard = 0
+        bytes_heard, left = 0, max(0.0, MOST - self.compiled)
         while True:
-            until = min(since + self.limit, began + self.limit + MOST) if self.ready else began + STARTING
+            until = min(since + self.limit, began + self.limit + left) if self.ready else began + STARTING
             try:
                 line = self.lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
@@ -126,6 +136,8 @@ class Child:
                 self.ready, began, since = True, now, now
             elif message.get("busy"):
                 self.compiled, since = self.compiled + now - since, now
+            elif "box" in message and now <= until:
+                self.requests.put(pickle.dumps(from_box(message, boxes)))
             bytes_heard += len(line)
             if bytes_heard > LONGEST:
                 raise GoneError("ended", SPOILT)
@@ -133,7 +145,10 @@ class Child:
     def _gone(self) -> GoneError:
         assert self.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):  # where a fork of it holds the line, its end is not heard
-            return GoneError("ended", ENDED.fill(how=_how(self.process.wait(0.1))))
+            status = self.process.wait(0.1)
+            if self.isolated and status in range(129, 193):  # as bubblewrap says it
+                status = 128 - status
+            return GoneError("ended", ENDED.fill(how=_how(status)))
         return GoneError("late", LATE.fill(limit=self.limit))
 
     def close(self) -> None:
@@ -145,12 +160,8 @@ class Child:
         self.closed.set()
         self.process.kill()
         self.process.wait()
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+        self.requests.put(b"")
         self.process = None
-        if self.home is not None:
-            self.home.cleanup()
 
 
 def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[bytes], closed: threading.Event) -> None:
@@ -164,6 +175,26 @@ def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[bytes], closed: t
                     break
     if not lines.full():
         lines.put(b"")
+
+
+def _send(child: subprocess.Popen[bytes], requests: queue.SimpleQueue[bytes]) -> None:
+    """Pass on requests until an empty one; whoever asks does not wait for a child that does not listen."""
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin:  # gone: there will be no reply
+        while request := requests.get():
+            child.stdin.write(request)
+            child.stdin.flush()
+
+
+def from_box(message: Message, boxes: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    """What a black box gives for the terms that a message asks it about, or the error that it raises."""
+    try:
+        terms = unpacked(message.get("terms"))
+        if len(terms) > MOST_ITEMS or not all(isinstance(term, float) for term in terms):
+            raise ValueError(f"a black box takes at most {MOST_ITEMS:,} numbers")
+        return boxes[message["box"]](terms), None
+    except Exception as error:
+        return None, error
 
 
 def _how(status: int) -> Text:
@@ -188,15 +219,19 @@ class There:
         return self.child.compiled
 
     def call(self, case: tuple[Any, ...]) -> Outcome:
-        return self._asked(self.kind, "call", self.exercise.name, case, self.kind)
+        """What it gives for arguments; black boxes stay here, and are asked from there."""
+        task = self.exercise.task
+        kinds = task.arguments.values() if isinstance(task, Implement) else ()
+        sent = tuple(Box(i) if isinstance(kind, Boxes) else case[i] for i, kind in enumerate(kinds))
+        return self._asked(self.kind, "call", self.exercise.name, sent, self.kind, boxes=case)
 
     def read(self) -> Outcome:
         kind = self.exercise.answer_kind
         return self._asked(kind, "read", self.exercise.name, kind)
 
-    def _asked(self, kind: Kind, do: str, *arguments: Any) -> Outcome:
+    def _asked(self, kind: Kind, do: str, *arguments: Any, boxes: tuple[Any, ...] = ()) -> Outcome:
         try:
-            return heard(self.child.ask(do, *arguments), kind)
+            return heard(self.child.ask(do, *arguments, boxes=boxes), kind)
         except GoneError as error:
             return error.outcome
 
@@ -242,9 +277,11 @@ def run_file(child: Child, file: str, exercises: tuple[str, ...]) -> list[str]:
     try:
         reply = child.ask("run", file, exercises)
     except GoneError as error:
+        if child.isolated and not child.ready and (why := child.fault()):
+            raise LabError(FORBIDDEN.fill(why=why)) from None
         raise LabError(f"{file!r} does not run: {error.outcome.text}") from None
     if "error" in reply:
-        raise LabError(harmless(reply["error"]))
+        raise LabError(legible(reply["error"]))
     said = reply.get("names")
     found = [name for name in exercises if name in said] if isinstance(said, list) else []
     if not found:

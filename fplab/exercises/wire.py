@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from ..columns import harmless
 from ..words import NOTHING, Text, given, say
 from .kinds import Function, Kind, UnfitError
 
@@ -32,6 +33,13 @@ class Outcome:
     text: Text = NOTHING
     printed: str = ""
     shown: str = ""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A black box among the arguments of a call, by its place. What it hides stays with the judge, who is asked."""
+
+    number: int
 
 
 def packed(value: Any) -> Any:
@@ -79,10 +87,10 @@ def told(outcome: Outcome) -> Message:
 
 def heard(message: Message, kind: Kind) -> Outcome:
     """The outcome that a message tells of, its value read as a kind."""
-    how, said = message.get("how"), given(harmless(message.get("en")), zh=harmless(message.get("zh")))
-    printed, shown = harmless(message.get("printed")), harmless(message.get("shown"))
+    how, said = message.get("how"), given(legible(message.get("en")), zh=legible(message.get("zh")))
+    printed, shown = legible(message.get("printed")), legible(message.get("shown"))
     if how in ("raised", "unfit"):
-        return Outcome(how, harmless(message.get("value")), said, printed, shown)
+        return Outcome(how, legible(message.get("value")), said, printed, shown)
     try:
         value = unpacked(message.get("value"))
         if isinstance(kind, Function):
@@ -94,11 +102,10 @@ def heard(message: Message, kind: Kind) -> Outcome:
         return Outcome("unfit", None, UNREADABLE, printed, shown)
 
 
-def harmless(text: Any) -> str:
+def legible(text: Any) -> str:
     """A text that a terminal prints as it is, and whose lines but the first are indented: no line of a report is."""
     short = text[:KEPT] if isinstance(text, str) else ""
-    lines = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in short)
-    return re.sub(r"\n *(?=.)", "\n    ", lines)
+    return re.sub(r"\n *(?=.)", "\n    ", harmless(short))
 
 
 def read(line: bytes) -> Message:

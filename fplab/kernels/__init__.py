@@ -4,9 +4,9 @@ Compiled code is cached on disk. numba's own cache notices a change only in the 
 function of another file that it calls, and would then run stale machine code. Here each file has a cache folder of its
 own, named by a digest of that file, of all kernel files that it imports, directly or not, and of numba's version: an
 edit starts a fresh folder for whatever it can change, and leaves the others. In it each compiled signature is a file
-that begins with its own SHA-256, since numba's index fails for good once a file is cut, and loses or confuses entries
-when two processes write it together. A file is a pickle, which runs what it says, and the digest says only that it is
-whole: so the folder has to be the user's own.
+that begins with a SHA-256 over its key and the rest, since numba's index fails for good once a file is cut, and loses
+or confuses entries when two processes write it together. A file is a pickle, which runs what it says, and the digest
+says only that it is whole and this kernel's: so the folder has to be the user's own.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from types import ModuleType
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from .. import interrupts, machine_code
-from ..errors import LabError
+from .. import interrupts, machine_code, settings
 from ..words import say
 
 Kernel = Callable[..., Any]
@@ -78,37 +78,32 @@ class _Cache(NullCache):  # type: ignore[misc]
     """The compiled signatures of one function on disk; what cannot be read or written costs time, never the call."""
 
     def __init__(self, folder: Path, function: Kernel, name: str) -> None:
-        self.folder, self.stem = folder, re.sub(r"\W+", "_", function.__qualname__)
-        self.key = (name, function.__code__.co_code, sys.implementation.cache_tag)
+        import llvmlite  # after numba, by whose absence the lab knows what is missing
 
-    def _file(self, signature: object, codegen: Any) -> Path:
-        """Where the code of a signature for this processor lies."""
-        key = repr((*self.key, signature, codegen.magic_tuple()))
-        return self.folder / f"{self.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.nbc"
+        self.folder, self.stem = folder, re.sub(r"\W+", "_", function.__qualname__)
+        versions = (sys.implementation.cache_tag, llvmlite.__version__, np.__version__)
+        self.key = (name, folder.name, function.__code__.co_code, *versions)  # the folder: sources, numba's version
+
+    def _place(self, signature: object, codegen: Any) -> tuple[Path, machine_code.Key]:
+        """Where the code of a signature for this processor lies, and all that it depends on."""
+        key = (*self.key, signature, codegen.magic_tuple())
+        return self.folder / f"{self.stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:20]}.nbc", key
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         """What was compiled for a signature before; None if nothing was, or it is damaged."""
         rtsys.initialize(target_context)  # compiling alone needs more of numba
-        data = machine_code.read(self._file(sig, target_context.codegen()))
+        data = machine_code.read(*self._place(sig, target_context.codegen()))
         return None if data is None else CompileResult._rebuild(target_context, *pickle.loads(data))
 
     def save_overload(self, sig: Any, cres: CompileResult) -> None:
         """Keep what was compiled, unless it holds addresses of this process."""
         if cres.lifted or cres.library.has_dynamic_globals:
             return
-        machine_code.write(self._file(sig, cres.codegen), dumps(cres._reduce()))
+        machine_code.write(*self._place(sig, cres.codegen), dumps(cres._reduce()))
 
 
-def _patience() -> float:
-    """Seconds of compiling until a word is said of it: ``FPLAB_PATIENCE``, else one."""
-    named = os.environ.get("FPLAB_PATIENCE", "1")
-    try:
-        return float(named)
-    except ValueError:
-        raise LabError(f"FPLAB_PATIENCE={named!r} is not a number of seconds.") from None
-
-
-PATIENCE = _patience()
+settings.demand_compiler()
+PATIENCE = settings.patience()
 PAUSE = 3 * PATIENCE  # from one word to the next
 
 
@@ -214,7 +209,8 @@ def _compiler(function: Kernel, folder: Path | None, name: str, **options: Any) 
     @functools.wraps(compile_signature)
     def uninterrupted(signature: Any) -> Any:
         # While LLVM works, an interrupt would be raised in a callback of LLVM's, which loses it and the code with it.
-        with _wait.of(function, folder is not None), interrupts.held(), _uncollected():
+        kept = folder is not None and os.access(folder, os.W_OK)
+        with _wait.of(function, kept), interrupts.held(), _uncollected():
             return compile_signature(signature)
 
     compiled.compile = uninterrupted
@@ -252,7 +248,7 @@ def is_ready(kernel: Kernel, *arguments: object) -> bool:
     signature, cache = tuple(map(numba.typeof, arguments)), compiled._cache
     if signature in compiled.overloads:
         return True
-    return isinstance(cache, _Cache) and cache._file(signature, compiled.targetctx.codegen()).exists()
+    return isinstance(cache, _Cache) and cache._place(signature, compiled.targetctx.codegen())[0].exists()
 
 
 def inlined(function: Kernel) -> Kernel:

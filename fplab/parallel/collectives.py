@@ -54,6 +54,11 @@ class Collective:
     steps: tuple[tuple[Message, ...], ...]
     owners: tuple[tuple[int, ...], ...] = ()
 
+    def __repr__(self) -> str:
+        """Without its messages, of which there are millions for a thousand ranks."""
+        messages = sum(map(len, self.steps))
+        return f"<{self.name} on {self.ranks} ranks: {messages:,} messages in {len(self.steps):,} steps>"
+
     def sent(self, elements: int) -> list[int]:
         """How many of ``elements`` elements each rank sends, in all."""
         elements = integer("elements", elements, 0, 2**63 - 1)

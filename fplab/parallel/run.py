@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LabError
+from ..settings import integer_set
 from ..words import part
 from .settings import BACKENDS, HANG, KILL, LAUNCHED, STRATEGIES, RankResult, Setting, setting
 
@@ -96,7 +97,7 @@ def check_world(ranks: int) -> None:
     world = os.environ.get("WORLD_SIZE")
     if world is None:
         raise LabError(f"no WORLD_SIZE: start this with torchrun --nproc-per-node {ranks} -m fplab.parallel.run ...")
-    if int(world) != ranks:
+    if integer_set("WORLD_SIZE", 1, 1 << 20) != ranks:
         raise LabError(
             f"the world has {world} processes and the setting says ranks={ranks}; "
             f"start it with torchrun --nproc-per-node {ranks}, or on several nodes with {ranks} processes in all."

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..columns import harmless
 from ..errors import LabError, reason
-from ..storage import read_arrays, write_bytes
+from ..storage import contents, read_arrays, write_bytes
 from ..words import part, say
 
 VERSION = 1
@@ -32,7 +33,12 @@ def save(path: Path, configuration: Configuration, state: Any) -> None:
     tuples, tensors of any dtype, NumPy arrays, numbers, strings, booleans and None, nested as one likes.
     """
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps({"version": VERSION, "configuration": configuration, "state": _taken(state, arrays)})
+    try:
+        text = json.dumps({"version": VERSION, "configuration": configuration, "state": _taken(state, arrays)})
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, LabError):
+            raise
+        raise LabError(f"a checkpoint cannot hold what is no plain JSON, or holds itself: {reason(error)}.") from None
     buffer = io.BytesIO()
     np.savez(buffer, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())
@@ -47,7 +53,7 @@ def load(path: Path, configuration: Configuration) -> Any:
     if path.is_dir():
         raise LabError(f"{str(path)!r} is a directory; a checkpoint is a file, such as {str(path / 'run.npz')!r}.")
     try:
-        data = path.read_bytes()
+        data = contents(path)
         arrays = read_arrays(data, len(data))  # save compresses nothing
         held = json.loads(arrays.pop("state").tobytes())
         version, theirs = held["version"], dict(held["configuration"])
@@ -65,7 +71,7 @@ def load(path: Path, configuration: Configuration) -> Any:
 
 def demand_same(path: Path, theirs: Configuration, ours: Configuration, what: str) -> None:
     """Refuse what another run left: going on from it would give a mixture of two."""
-    ours = json.loads(json.dumps(ours))
+    theirs, ours = harmless(dict(theirs), " "), harmless(json.loads(json.dumps(ours)), " ")
     names = sorted({*theirs, *ours})
     absent = object()
     differ = [n for n in names if theirs.get(n, absent) != ours.get(n, absent)]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import LabError, door, own_integer
+from ..errors import LabError, door, integer, own_integer
 from ..nn import bits
 from .data import Digits
 from .network import layers, tensors
@@ -136,6 +136,7 @@ class Momentum:
 @door
 def batches(examples: int, recipe: Recipe) -> Iterator[np.ndarray]:
     """The indices of every batch: each epoch a new permutation, the same on every machine."""
+    examples = integer("examples", examples, 1, 1 << 28)  # a permutation of them is drawn
     return epochs(examples, recipe.batch, recipe.seed, recipe.steps(examples))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import formats
-from ..errors import LabError, chosen, quotes_call, unknown
+from ..errors import LabError, chosen, demand_types, quotes_call, unknown
 from ..nn.recipes import RECIPES
 from ..words import Text, say
 
@@ -98,10 +98,12 @@ class Policy:
     scaler: Made = UNSCALED
 
     def __post_init__(self) -> None:
-        for field in ("cast", "autocast", "logits", "weights", "states"):
+        in_formats = ("cast", "autocast", "logits", "weights", "states")
+        demand_types(self, *in_formats)
+        for field in in_formats:
             object.__setattr__(self, field, formats.spelt(getattr(self, field)))
         for field in ("cast", "autocast", "logits"):
-            if (given := getattr(self, field)) is not None and given not in DTYPES:
+            if (given := getattr(self, field)) is not None and not (isinstance(given, str) and given in DTYPES):
                 raise unknown(f"{field} of policy {self.name!r}", given, DTYPES)
         for fmt in (self.weights, self.states):
             formats.get(fmt)
@@ -192,15 +194,12 @@ class CastModel(nn.Module):
     @contextmanager
     def _kept_in_fp32(self) -> Iterator[None]:
         """Hooks that give the kept layers FP32 and round what they return."""
-        handles = []
-        for layer in self._layers:
-            handles.append(layer.register_forward_pre_hook(lambda _, xs: tuple(to(x, torch.float32) for x in xs)))
-            handles.append(layer.register_forward_hook(lambda _, __, y: to(y, self.dtype)))
-        try:
+        with ExitStack() as hooks:
+            for layer in self._layers:
+                widen = layer.register_forward_pre_hook(lambda _, xs: tuple(to(x, torch.float32) for x in xs))
+                hooks.enter_context(widen)
+                hooks.enter_context(layer.register_forward_hook(lambda _, __, y: to(y, self.dtype)))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def to(tensor: Tensor, dtype: torch.dtype) -> Tensor:

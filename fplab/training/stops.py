@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -74,14 +75,11 @@ def first_bad_layer(model: nn.Module, again: Callable[[], object]) -> str | None
 
         return hook
 
-    handles = [module.register_forward_hook(look(name)) for name, module in model.named_modules()
-               if name and not any(True for _ in module.children())]  # fmt: skip
-    try:
-        with torch.no_grad():
-            again()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in model.named_modules():
+            if name and not any(True for _ in module.children()):
+                hooks.enter_context(module.register_forward_hook(look(name)))
+        again()
     return causes[0] if causes else None
 
 

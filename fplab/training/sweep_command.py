@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import os
 import re
 import signal
@@ -17,11 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..columns import grid
+from ..columns import as_csv, grid
 from ..errors import LabError, integer
 from ..parallel.run import end_with_launcher
 from ..parallel.settings import LAUNCHED
 from ..processes import THREADS
+from ..settings import integer_set
 from ..storage import demand_writable, write_text
 from ..threads import num_threads
 from ..words import say
@@ -43,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     cells = list(dict.fromkeys(Cell(*one, args.steps, gpu) for one in order))
     demand_writable(args.out)
     left = [cell for cell in cells if cell.result(args.out) is None or not cell.ended(args.out)]
-    ranks = int(os.environ.get("WORLD_SIZE", 0))
-    rank = int(os.environ.get("RANK", 0)) if ranks else 0
+    ranks = integer_set("WORLD_SIZE", 0, 1 << 20, 0)  # torchrun's
+    rank = integer_set("RANK", 0, ranks - 1) if ranks else 0
     if left and not ranks and min(jobs, len(left)) > 1:
         launch(args, min(jobs, len(left)))
     elif left:
@@ -107,9 +106,7 @@ def show(cells: Sequence[Cell], folder: Path) -> int:
     means = summary(rows)
     for name, table in (("cells", rows), ("summary", means)):
         if table:
-            written = io.StringIO()
-            csv.writer(written, lineterminator="\n").writerows([table[0].keys(), *(row.values() for row in table)])
-            write_text(folder / f"{name}.csv", written.getvalue())
+            write_text(folder / f"{name}.csv", as_csv([table[0].keys(), *(row.values() for row in table)]))
     shown = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in means]
     print(*(grid([[*means[0]], *shown]) if means else []), WRITTEN.fill(folder=folder), sep="\n")
     if len(rows) < len(cells):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import re
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -18,12 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 from torch import nn
 
+from ..columns import harmless
 from ..errors import LabError, own_integer, reason, summary
 from ..nn import bits
-from ..storage import digest, write_text
+from ..storage import contents, digest, write_text
 from ..words import part
 from . import policies, tasks
 from .checkpoints import demand_same
@@ -69,8 +70,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What its files are called."""
-        return f"{re.sub(r'[^0-9A-Za-z_-]', '_', self.model)}.{self.policy.name}.{self.seed}"
+        """What its files are called: no two models alike."""
+        return f"{quote(self.model, safe='')}.{self.policy.name}.{self.seed}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -114,9 +115,10 @@ class Cell:
         """What its file holds, None where it is not done; a damaged file and one of other settings are refused."""
         path = self.file(folder)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(contents(path).decode())
             if found.pop("digest") != _digest(found):
                 raise ValueError("its digest is of something else")
+            shown = dict(harmless(found, " "))
         except FileNotFoundError:
             return None
         except Exception as error:  # JSON of something else can be of any shape
@@ -125,7 +127,7 @@ class Cell:
                 "is computed again."
             ) from None
         demand_same(path, found["settings"], self.settings, part("a result"))
-        return dict(found)
+        return shown
 
 
 def _digest(found: dict[str, Any]) -> str:
@@ -139,7 +141,7 @@ def named_task(name: str) -> Task:
         return tasks.get(name)
     try:
         found = getattr(importlib.import_module(module), inside)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a name that can be none, and whatever a module raises as it is imported
         raise LabError(f"model {name!r} cannot be imported ({reason(error)}); allowed: MODULE:NAME.") from None
     if not isinstance(found, Task):
         raise LabError(f"model {name!r} is {summary(found)}; allowed: a fplab.training.Task.")

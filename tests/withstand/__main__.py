@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from . import parts
+from . import absent, parts
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,6 +21,9 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     faults = 0
     for name in given.part or known:
+        if why := absent(known[name]):
+            print(f"{name}: skipped: {why}", flush=True)
+            continue
         start = time.perf_counter()
         counts = known[name].run(given.size or known[name].FULL, given.seed)
         faults += len(counts.faults)

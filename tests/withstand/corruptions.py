@@ -1,4 +1,6 @@
-"""Files of every kind with bytes changed, cut off or put in: refused in words, healed, or read as what they were."""
+"""Files of every kind with bytes changed, cut off or put in, or another's whole: refused in words, healed, or read as
+what they were.
+"""
 
 import contextlib
 import io
@@ -22,7 +24,7 @@ from fplab.training import checkpoints, data
 from . import Counts, loaded
 
 TITLE = "records, checkpoints, caches, progress, manifests, data with damaged bytes"
-QUICK, FULL = 70, 1000
+QUICK, FULL = 70, 5000
 Look = Callable[[], Any]  # what a reader gets of a file; it may raise LabError
 
 
@@ -35,7 +37,8 @@ def run(size: int, seed: int) -> Counts:
             name = list(kinds)[number % len(kinds)]
             path, look, exact = kinds[name]
             whole, want = path.read_bytes(), look()
-            damaged = damage(whole, rng)
+            others = [p.read_bytes() for p in sorted(path.parent.glob(f"*{path.suffix}")) if p != path]
+            damaged = damage(whole, others, rng)
             path.write_bytes(damaged)
             try:
                 got = look()
@@ -49,14 +52,15 @@ def run(size: int, seed: int) -> Counts:
     return counts
 
 
-def damage(whole: bytes, rng: np.random.Generator) -> bytes:
-    """A file with a bit flipped, a stretch overwritten, an end cut off, or something put in."""
+def damage(whole: bytes, others: list[bytes], rng: np.random.Generator) -> bytes:
+    """A file with a bit flipped, a stretch overwritten, an end cut off, something put in, or another's bytes."""
     at, length = int(rng.integers(len(whole))), int(rng.integers(1, 64))
     noise = rng.integers(0, 256, length, np.uint8).tobytes()
     return [whole[:at] + bytes([whole[at] ^ 1 << int(rng.integers(8))]) + whole[at + 1 :],
             whole[:at] + noise + whole[at + length :],
             whole[:at], whole[:at] + noise + whole[at:],
-            whole[:at] + bytes(length) + whole[at + length :]][int(rng.integers(5))]  # fmt: skip
+            whole[:at] + bytes(length) + whole[at + length :],
+            others[int(rng.integers(len(others)))] if others else b""][int(rng.integers(6))]  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -9,12 +9,14 @@ import io
 import os
 import random
 import re
+import signal
 import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,9 @@ SEVERAL = 0.3  # the share of calls in which two arguments are nonsense
 # --- doors -------------------------------------------------------------------------------------------------------
 MODULES = (
     "", "bounds", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection",
-    "integers", "memory", "nn", "pages", "parallel", "sums", "tensorcore", "training",
+    "integers", "memory", "nn", "nn.device", "pages", "parallel", "scaled", "sums", "tensorcore", "training",
 )  # fmt: skip
-# Doors that are opened rarely: they train, draw or start threads.
+# Doors that take a tenth of a second or more: they train, draw or start threads. They have a share of their own.
 RARE = {
     "training.fit", "training.train", "training.accuracy", "training.digits_net", "training.characters",
     "training.StableEmbedding", "memory.build", "memory.trace", "memory.saved_by", "memory.smallest", "exercises.check",
@@ -46,15 +48,21 @@ RARE = {
     "nn.conversion", "reveal_order", "training.tensors", "parallel.execute", "parallel.reduce_fast", "experiments.load",
     "codebooks.quantile", "exercises.registry", "exercises.names", "course.hardware", "training.digits",
 }  # fmt: skip
-# What is not called: processes and drawings of many seconds, whole pages, and what prints or changes a notebook.
-CLOSED = {"parallel.launch", "experiments.show", "pages.write", "course.start", "course.style", "course.Selector"}
+# Those that take seconds or minutes: processes, drawings, whole pages.
+SLOW = {"parallel.launch", "experiments.show", "pages.write"}
+SHARES = {"rare": 1 / 150, "slow": 1 / 25_000}
+# What is not called: it prints, or changes a notebook.
+CLOSED = {"course.start", "course.style", "course.Selector"}
+MOST_SHOWN = 1_000_000  # characters of a result's representation, which may hold what was given
+MOST_SAID = 2_000  # characters of a refusal
+LIMIT = 120  # seconds after which a call counts as one that never ends
 
 
 def doors() -> dict[str, Callable[..., Any]]:
     """Every public callable by name: functions and classes of the package and of its subpackages."""
     found: dict[str, Callable[..., Any]] = {}
     for module in MODULES:
-        home = getattr(fplab, module) if module else fplab
+        home = import_module(f"fplab.{module}".rstrip("."))
         for name in home.__all__ if hasattr(home, "__all__") else _own(home):
             value = getattr(home, name)
             full = f"{module}.{name}".strip(".")
@@ -79,8 +87,8 @@ def _is_plain(value: Any) -> bool:
 RESULTS = {
     "Part", "Claim", "Picture", "Claims", "Recorded", "Exercise", "Mutant", "Report", "Solution", "Given", "Inspection",
     "Row", "Estimate", "Rank", "Saved", "Chapter", "RankResult", "Result", "Sent", "Timeline", "Collective", "Job",
-    "Digits", "Dtype", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Task", "Exact", "Policy",
-    "Bounds", "Gamma", "Inference",
+    "Digits", "Dtype", "Experiment", "Fit", "Run", "Snapshot", "Quantized", "Groups", "Exact", "Bounds", "Gamma",
+    "Inference", "Packed", "Scaled", "ScaledTensor",
 }  # fmt: skip
 
 # --- valid arguments, by parameter, or by door and parameter --------------------------------------------------------
@@ -117,6 +125,7 @@ def _exact() -> Any:
 VALID: dict[str, tuple[Made, ...]] = {
     "x": (lambda: _array(6), lambda: 0.3, lambda: [1.0, 2.5], lambda: _array(2, 3)),
     "y": (lambda: _array(6),),
+    "scheme": (lambda: "mxfp8", lambda: "nvfp4", lambda: fplab.scaled.get_scheme("mxfp4")),
     "a": (lambda: _array(3, 4),),
     "b": (lambda: _array(4, 3),),
     "c": (lambda: None, lambda: _array(3, 3)),
@@ -252,10 +261,21 @@ VALID: dict[str, tuple[Made, ...]] = {
     "nn.survey.formats": (lambda: ["bf16"],),
     "nn.survey.progress": (lambda: str,),
     "nn.watch.optimizer": (lambda: torch.optim.SGD(_model().parameters(), 0.1),),
+    "nn.Recipe.name": (lambda: "mine",),
+    "nn.device.x": (lambda: torch.ones(2, 32),),
+    "nn.device.a": (lambda: torch.ones(3, 4),),
+    "nn.device.b": (lambda: torch.ones(4, 3),),
+    "pages.names": (list,),
+    "pages.out": (lambda: Path("there"),),
+    "pages.run": (lambda: False,),
     "pages.folder": (lambda: Path("nowhere"),),
     "parallel.collective": (lambda: fplab.parallel.all_reduce(4),),
     "parallel.buffers": (lambda: np.ones((4, 4), np.float32),),
     "parallel.strategies": (lambda: ("ddp",),),
+    "scaled.x": (lambda: _array(2, 32), lambda: _array(32)),
+    "scaled.Scheme.name": (lambda: "mine",),
+    "scaled.Scheme.element": (lambda: fplab.formats.get("e4m3"),),
+    "scaled.Scheme.scale": (lambda: fplab.formats.get("e8m0"),),
     "parallel.values": (lambda: np.ones((4, 4), np.float32),),
     "parallel.elements": (lambda: 4,),
     "parallel.timeline.name": (lambda: "1f1b",),
@@ -280,6 +300,16 @@ VALID: dict[str, tuple[Made, ...]] = {
     "training.examples": (lambda: 8,),
     "training.recipe": (fplab.training.Recipe,),
     "training.model": (fplab.training.digits_net,),
+    "training.batches.recipe": (lambda: fplab.training.Recipe(epochs=1, batch=4),),
+    "training.Policy.name": (lambda: "mine",),
+    "training.Policy.about": (lambda: "a test",),
+    "training.Task.name": (lambda: "mine",),
+    "training.Task.model": (lambda: fplab.training.tasks.get("digits").model,),
+    "training.Task.batches": (lambda: fplab.training.tasks.get("digits").batches,),
+    "training.Task.held_out": (lambda: fplab.training.tasks.get("digits").held_out,),
+    "training.Task.baseline": (lambda: fplab.training.tasks.get("digits").baseline,),
+    "training.Task.about": (lambda: "a test",),
+    "training.Task.batch": (lambda: 8,),
     "training.train.recipe": (lambda: fplab.training.Recipe(epochs=1, batch=1500),),
 }
 ALWAYS = {"training.fit": ("steps",)}
@@ -292,7 +322,7 @@ def _from_the_table() -> dict[str, Any]:
 
 def valid(door: str, name: str) -> tuple[Made, ...]:
     """Values that a parameter of a door may have: its own, its module's, or those of the name."""
-    module = door.partition(".")[0]
+    module = door.rpartition(".")[0]
     return VALID.get(f"{door}.{name}") or VALID.get(f"{module}.{name}") or VALID.get(name) or ()
 
 
@@ -320,6 +350,17 @@ def _forever() -> Iterator[int]:
     yield from range(3)
 
 
+def _cyclic(kind: Any = list) -> Any:
+    """A list or a dictionary that holds itself."""
+    one = kind()
+    one.update(a=one) if kind is dict else one.append(one)
+    return one
+
+
+def _nested(layout: Any) -> Any:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
 NONSENSE: tuple[Made, ...] = (
     *(lambda v=v: v for v in (
         None, True, False, "", "x", "fp16", "e4m3", "int8", "H100", "rne", "\0", "é" * 300, b"x", 0, 1, -1, 2, 3, 7, 8,
@@ -334,6 +375,10 @@ NONSENSE: tuple[Made, ...] = (
     lambda: np.bool_(True), lambda: np.str_("fp16"), lambda: np.float32("nan"), lambda: np.datetime64("2020-01-01"),
     object, Odd, Strange, list, dict, set, lambda: [1], lambda: [[1.0], [1.0, 2.0]], lambda: ["a", "b"], lambda: [None],
     lambda: {"a": 1}, lambda: {1: 2}, lambda: [float("nan")] * 4, lambda: [10**30], _forever, lambda: lambda *a, **k: 1,
+    _cyclic, lambda: _cyclic(dict), lambda: (_cyclic(),), lambda: [1.0] * 100_000, lambda: "x" * 100_000,
+    lambda: _array(1000, 1000), lambda: torch.ones(1000, 1000), lambda: [_array(99, 99)] * 3, lambda: range(10**12),
+    lambda: _nested(torch.strided), lambda: _nested(torch.jagged), lambda: torch.nn.Parameter(torch.ones(2, 2)),
+    lambda: "\x1b[2J", lambda: Path("/dev/null/x"), lambda: 99_999_999_999, lambda: np.zeros((2**40, 0)),
     lambda: [[]], lambda: [[[1.0]]], lambda: [True, False], lambda: [1, "a"], lambda: memoryview(b"abc"),
     *(lambda t=t: _array(2, 3).astype(t) for t in ("f2", "f4", "f8", ">f4", "i1", "u1", "i4", "u8", "?", "c8", "g")),
     *(lambda s=s: _array(*s) for s in ((0,), (1,), (6,), (3, 3), (2, 2, 2), (0, 3), (3, 0), (1,) * 8, (4, 4), (5,))),
@@ -390,8 +435,11 @@ def use(result: Any) -> None:
     elif isinstance(result, contextlib.AbstractContextManager) and not isinstance(result, io.IOBase):
         with result:
             pass
+    elif isinstance(result, Iterator):
+        next(result, None)
     try:
-        repr(result)
+        if (length := len(repr(result))) > MOST_SHOWN:
+            raise AssertionError(f"its representation has {length:,} characters")
     except ValueError:  # of integers with more than 4,300 digits, which Python does not print
         pass
     except RuntimeError as error:  # of what was given, which a result may hold
@@ -413,7 +461,7 @@ def refused_well(error: Exception, names: list[str]) -> bool:
         return True
     if isinstance(error, fplab.LabError):
         text = str(error)
-        return 0 < len(text) < 4000
+        return 0 < len(text) < MOST_SAID
     if not isinstance(error, TypeError):
         return False
     text = str(error)
@@ -439,19 +487,23 @@ def run(size: int, seed: int) -> Counts:
     """``size`` calls; a fault for each kind of bare error, with its first call and how often it came."""
     draw, counts = random.Random(seed), Counts()
     opened = doors()
-    names = [name for name in opened for _ in range(1 if name in RARE else 40)]
+    kinds = {"rare": sorted(RARE), "slow": sorted(SLOW), "": [name for name in opened if name not in RARE | SLOW]}
     faults: dict[tuple[str, ...], list[Any]] = {}
     before, folder, kept = fplab.lang(), os.getcwd(), os.environ.get("FPLAB_PROGRESS_DIR")
+    alarm = signal.signal(signal.SIGALRM, _ends)
     with tempfile.TemporaryDirectory() as own, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         os.environ["FPLAB_PROGRESS_DIR"] = own
         warnings.simplefilter("ignore")
         os.chdir(own)
         try:
             for _ in range(size):
-                _one(draw.choice(names), opened, draw, counts, faults)
+                kind = next((kind for kind, share in SHARES.items() if draw.random() < share), "")
+                _one(draw.choice(kinds[kind]), kind, opened, draw, counts, faults)
                 fplab.lang(before)
         finally:
             os.chdir(folder)
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, alarm)
             fplab.set_num_threads(None)
             os.environ.pop("FPLAB_PROGRESS_DIR")
             if kept is not None:
@@ -460,20 +512,32 @@ def run(size: int, seed: int) -> Counts:
     return counts
 
 
+class EndlessError(BaseException):
+    """A call does not end; no ``except Exception`` on the way takes it for its own."""
+
+
+def _ends(*_: Any) -> None:
+    raise EndlessError
+
+
 def _one(
-    door: str, opened: dict[str, Callable[..., Any]], draw: random.Random, counts: Counts,
+    door: str, kind: str, opened: dict[str, Callable[..., Any]], draw: random.Random, counts: Counts,
     faults: dict[tuple[str, ...], list[Any]],
 ) -> None:  # fmt: skip
     given, wrong = arguments(door, opened[door], draw)
-    counts.add("calls")
+    counts.add(f"calls {kind and f'of {kind} doors'}".rstrip())
+    signal.alarm(LIMIT)
     try:
         with np.errstate(all="ignore"):
             use(opened[door](**given))
+        signal.alarm(0)
         counts.add("calls that gave a result")
-    except Exception as error:
+    except (Exception, EndlessError) as error:
+        signal.alarm(0)
         if refused_well(error, list(given)) or users_own(opened[door], given, wrong):
             return
         key = (door, type(error).__name__, where(error))
         text = ", ".join(f"{name}={shown(given[name])}" for name in wrong)
-        first = f"{door}({text}): {type(error).__name__} at {key[2]}: {str(error)[:160]}"
+        said = str(error)
+        first = f"{door}({text}): {type(error).__name__} of {len(said):,} characters at {key[2]}: {said[:160]!r}"
         faults.setdefault(key, [first, 0])[1] += 1

@@ -20,7 +20,7 @@ import numpy as np
 from . import Counts, loaded
 
 TITLE = "runs, recordings, manifests, progress, proofs and compilations that are killed"
-QUICK, FULL = 12, 100
+QUICK, FULL = 12, 500
 ROOT = Path(__file__).parent.parent.parent
 
 
