@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import LabError, door, own_integer, summary, unknown
@@ -374,13 +375,16 @@ def dtype_name(given: object) -> str | None:
     return text.removeprefix("torch.") if text.startswith("torch.") else None
 
 
+MOST_NAMES = 1000  # that are taken at once: of an iterable without end the first ones are wrong already
+
+
 def several(given: Any) -> tuple[Any, ...]:
     """Names or records as a tuple; one alone is a tuple of one.
 
     >>> several("fp16"), several(["fp16", "bf16"])
     (('fp16',), ('fp16', 'bf16'))
     """
-    return (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    return (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(islice(given, MOST_NAMES))
 
 
 def spelt(given: Any) -> Any:

@@ -95,8 +95,7 @@ def halved(good: Callable[..., Iterator[units.Rounded]]) -> Callable[..., Iterat
 
 def finer(good: Callable[..., Iterator[units.Rounded]]) -> Callable[..., Iterator[units.Rounded]]:
     def roundings(self: Any, model: Model, of: units.Known) -> Iterator[units.Rounded]:
-        bits = {"alignment_bits": model.alignment_bits + 1, "kept_bits": model.kept_bits + 1}
-        yield from good(self, dataclasses.replace(model, **bits), of)
+        yield from good(self, dataclasses.replace(model, alignment_bits=model.alignment_bits + 1), of)
 
     return roundings
 
@@ -293,6 +292,10 @@ def test_data_can_break_the_assumption_but_not_the_worst_case() -> None:
     row[0] = 1
     found = bounds.sums(row, fmt="fp32", accumulate="fp16")
     assert found.probable < found.measured <= found.worst
+    assert found.exceeded == 1
+    rows = np.stack([row, np.ones_like(row)])  # of which the second has no error
+    assert bounds.sums(rows, fmt="fp32", accumulate="fp16").exceeded == 0.5
+    assert "above the probable bound: 50.00%" in str(bounds.sums(rows, fmt="fp32", accumulate="fp16"))
 
 
 def test_few_random_bits_are_those_of_the_definition() -> None:

@@ -258,6 +258,16 @@ def test_a_given_amax_scales_in_place_of_the_own() -> None:
 
 
 @compiled
+def test_an_infinite_scale_of_a_block_is_the_largest_of_the_tensors_format() -> None:
+    x = torch.full((4, 256), 2.0**-124)
+    for given, own in ((x.bfloat16(), {}), (x, {"dtype": "bf16"}), (x, {})):
+        found = device.quantize_scaled(given, "fp8_block", rule="divide", **own)
+        expected = scaled.quantize(given, "fp8_block", rule="divide", **own)
+        assert found.scales.numpy().tobytes() == expected.scales.tobytes()
+        assert found.codes.numpy().tobytes() == expected.codes.tobytes()
+
+
+@compiled
 def test_counts_and_prints_are_the_kernels() -> None:
     x = torch.from_numpy(VALUES.view(np.float32))
     for fmts in (("e5m2",), ("fp16", "bf16", "e4m3", "e5m2")):
@@ -344,13 +354,13 @@ def test_every_kernel_compiles_for_every_architecture_without_a_spill() -> None:
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda x: device.quantize(x.double(), "bf16"), "x must be a tensor of float32 or fewer bits"),
+        (lambda x: device.quantize(x.double(), "bf16"), "x must be a dense tensor of float32 or fewer bits"),
         (lambda x: device.quantize(x, "fp64"), "fp64 does not fit float32, in which tensors travel here"),
         (lambda x: device.quantize(x * torch.nan, "e2m1"), "element 0 gives NaN, and e2m1 has none"),
         (lambda x: device.quantize(x, "bf17"), "unknown format 'bf17'"),
         (
             lambda x: device.quantize_scaled(x.numpy()),
-            "x must be a tensor of real numbers; fplab.scaled.quantize takes",
+            "x must be a dense tensor of real numbers; fplab.scaled.quantize takes",
         ),
         (lambda x: device.quantize_scaled(x, "mxfp9"), "unknown scheme 'mxfp9'"),
         (lambda x: device.quantize_scaled(x[0], block=(2, 2)), r"block=\(2, 2\) needs two dimensions; x has one"),

@@ -18,7 +18,7 @@ from fplab import LabError, formats
 from fplab.nn import device, emulate
 from fplab.nn.device import products, running
 from fplab.nn.emulation import modes, where
-from fplab.nn.recipes import RECIPES
+from fplab.nn.recipes import RECIPES, fp8_block
 from fplab.tensorcore import Plan, models
 from fplab.training import AmaxScaling
 
@@ -60,6 +60,7 @@ def gradients(dtype: torch.dtype, **settings: Any) -> list[torch.Tensor]:
     ("dtype", "settings"),
     [
         (torch.float32, {"gpu": "H100"}),
+        (torch.float32, {"gpu": "H100", "inputs": "fp16"}),
         (torch.bfloat16, {"gpu": "A100", "store": "bf16"}),
         (torch.float16, {"gpu": "H100", "accumulate": "fp16"}),
         (torch.float64, {"gpu": "A100"}),
@@ -67,8 +68,15 @@ def gradients(dtype: torch.dtype, **settings: Any) -> list[torch.Tensor]:
         (torch.float32, {"gpu": "MI210", "inputs": "bf16", "plan": Plan(split_k=2)}),
         (torch.float32, {"gpu": "H100", "inputs": "e4m3", "gradients": "e5m2", "plan": Plan(promote=32)}),
         (torch.float32, {"gpu": "H100", "inputs": "e4m3", "scaling": AmaxScaling}),
-        *((torch.bfloat16, {"gpu": "B200", "recipe": name}) for name in RECIPES if name != "fp8_block"),
-        *((torch.float32, {"gpu": "H100", "recipe": name, "fallback": "bf16"}) for name in ("nvfp4", "fp8_block")),
+        *(
+            (torch.bfloat16, {"gpu": "B200", "recipe": make(scope="all")})
+            for name, make in RECIPES.items()
+            if name != "fp8_block"
+        ),
+        *(
+            (torch.float32, {"gpu": "H100", "recipe": RECIPES[name](scope="all"), "fallback": "bf16"})
+            for name in ("nvfp4", "fp8_block")
+        ),
     ],
 )
 def test_a_pass_has_the_bits_of_the_cpu(
@@ -127,7 +135,7 @@ def attended(name: str, dtype: torch.dtype, causal: bool, masked: bool) -> list[
     mask = torch.randn(2, 4, 9, 7, generator=draw).to(dtype) if masked else None
     inputs = [x.requires_grad_() for x in (q, k, v)]
     ops, bias, by = torch.ops.aten, () if name == "flash" else (mask, True), {"is_causal": causal, "scale": 0.3}
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         if name == "cpu":
             out = ops._scaled_dot_product_flash_attention_for_cpu(*inputs, attn_mask=mask, **by)[0]
         else:
@@ -155,7 +163,7 @@ def test_fused_attention_has_the_bits_of_the_cpus(
 
 def test_the_gradient_of_a_mask_in_a_kernel_is_refused() -> None:
     x, mask = torch.ones(1, 1, 8, 8, requires_grad=True), torch.zeros(1, 1, 8, 8, requires_grad=True)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         out = torch.ops.aten._scaled_dot_product_efficient_attention(x, x, x, mask, True)[0]
         with pytest.raises(LabError, match=r"the gradient of a mask inside one kernel is not emulated; sdpa_kernel"):
             out.sum().backward()
@@ -176,7 +184,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"store": "bf16"}, {"inputs": "tf32"}, {"plan": Plan(split_k=2)}, {"recipe": "fp8_block"}]
+    "settings",
+    [{}, {"store": "bf16"}, {"inputs": "tf32"}, {"plan": Plan(split_k=2)}, {"recipe": fp8_block(scope="all")}],
 )
 def test_no_tensor_of_a_model_leaves_the_device(launched: list[set[str]], settings: dict[str, Any]) -> None:
     with torch.device("meta"):
@@ -216,7 +225,7 @@ def test_no_tensor_leaves_the_device(launched: list[set[str]], call: Callable[[t
     ("settings", "call", "why"),
     [
         (
-            {"accumulate": "fp16"},
+            {"inputs": "fp16", "accumulate": "fp16"},
             lambda x: torch.addmm(x, x, x, alpha=2),
             "alpha=2.0, beta=1.0 with sums in FP16 are not",
         ),

@@ -294,3 +294,13 @@ def test_the_scale_of_a_tensor_of_zeros():
     assert found[0] == 1
     assert found[1] == routes.torchao_fp8(x, scaled.SCHEMES["fp8_tensor"])[1].item()
     assert found[2] == np.float32(1e-4) / np.float32(448)
+
+
+@pytest.mark.parametrize("name", ["fp8_tensor", "fp8_block", "fp8_row"])
+def test_deepgemm_counts_no_largest_value_below_a_ten_thousandth(name):
+    """As its source reads, ``x_amax.clamp(1e-4)``: below it the scale stays; from it on it follows the values."""
+    for largest in (1e-6, 9.9e-5, 1.1e-4):
+        x = np.full((1, 128), largest, np.float32)
+        scheme = scaled.get_scheme(name, variant="deepgemm", rule="divide")
+        (fast,), (slow,) = scaled.quantize(x, scheme).scales.ravel(), scaled.oracle.quantize(x, scheme)[1].ravel()
+        assert fast == slow == max(np.float32(largest), np.float32(1e-4)) / np.float32(448)

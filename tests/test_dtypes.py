@@ -88,7 +88,7 @@ def test_tensor_cores_and_torch_take_it(bf16):
     assert tensorcore.get("A100", bf16, np.float32) is tensorcore.get("A100", "bf16")
     assert tensorcore.get("H100", (e4m3, e5m2)) is tensorcore.get("H100", "e4m3*e5m2")
     assert tensorcore.get("A100", torch.int8) is tensorcore.get("A100", "int8")
-    with pytest.raises(LabError, match=r"has no bf16\. Allowed on V100: fp16\."):
+    with pytest.raises(LabError, match=r"has no bf16\. Allowed on V100: fp16, fp32, fp64\."):
         tensorcore.get("V100", bf16)
     assert tensorcore.dot([1.0], [0.1], 0, "A100", bf16, store=bf16) == tensorcore.dot([1.0], [0.1], 0, "A100", "bf16")
     layer, x = torch.nn.Linear(8, 4), torch.ones(2, 8)

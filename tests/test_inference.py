@@ -93,6 +93,7 @@ def test_a_users_accelerator() -> None:
     scheme = found.scheme
     assert scheme is not None
     assert (scheme.order, scheme.parts, scheme.length, scheme.reverse, scheme.c) == ("promoted", 3, 1, True, "first")
+    assert "promoted 3, 1 products a step, k descending, c first" in str(found)
     assert (scheme.products, scheme.rounding, scheme.joins, scheme.kept_bits) == ("rounded", "rne", "rne", 23)
     assert not found.equals
     a, b, c = np.random.default_rng(0).standard_normal((3, 50, 50)).astype(np.float32)

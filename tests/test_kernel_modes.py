@@ -74,5 +74,5 @@ def test_unknown_roundings_of_a_block(inputs: str, monkeypatch: pytest.MonkeyPat
 
 def test_a_record_refuses_what_no_kernel_has() -> None:
     for name, value in (("rounding", "rna"), ("overflow", "saturate"), ("zero_group", "sometimes")):
-        with pytest.raises(LabError, match=f"{name}='{value}' is not possible; allowed: "):
+        with pytest.raises(LabError, match=f"{name}='{value}' is not possible for kind='block'; allowed: "):
             dataclasses.replace(get("H100"), **{name: value})

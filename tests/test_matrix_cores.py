@@ -236,7 +236,7 @@ def test_names_that_people_own() -> None:
         get("RTX 3090", "e4m3")
     with pytest.raises(LabError, match=r"MI300X \(AMD CDNA3\) has no e4m3\. Allowed on MI300X: fp32, fp64, tf32, fp16"):
         get("MI300X", "e4m3")
-    with pytest.raises(LabError, match=r"H100 \(Hopper, sm_90\) has no mfma\. Allowed on H100: wgmma, mma\."):
+    with pytest.raises(LabError, match=r"H100 \(Hopper, sm_90\) has no mfma\. Allowed on H100: wgmma, mma, fma\."):
         get("H100", instruction="mfma")
     with pytest.raises(LabError, match=r"MI100 \(AMD CDNA1\), .*RTX 40xx"):
         get("GTX")
@@ -264,3 +264,25 @@ def test_a_negative_zero_is_no_subnormal_to_flush() -> None:
     assert np.signbit(found).all()
     assert oracle.dot(a[0], -a[0], -0.0, model).negative
     assert not np.signbit(dot(a, -a, np.full(64, -(2.0**-130), np.float32), gpu=model)).any()
+
+
+def test_whether_cdna2_makes_plus_zero_of_minus_zero_is_open() -> None:
+    """MMA-Sim does, of C and so of what an instruction leaves to the next: each of two ends in -0 here."""
+    model = get("MI210", "bf16")
+    mma_sim = model.with_options(flushed_zero="plus")
+    a = np.full((3, 2 * model.k), 2.0**-100, np.float32)
+    c = np.float32([-0.0, -(1.5 * 2.0**-126), -0.0])  # of the second the first instruction leaves -2**-127, flushed
+    b = -a
+    a[1, 0], b[1, 0] = 2.0**-63, 2.0**-63
+    want = matrix.simulated(mma_sim, a, b, c)
+    for record, bits in ((mma_sim, want.tolist()), (model, [1 << 31] * 3)):
+        assert dot(a, b, c, gpu=record).view(np.uint32).tolist() == bits
+        whole = matmul(a, b.T, c, gpu=record)
+        assert np.diagonal(whole).copy().view(np.uint32).tolist() == bits
+        found = [oracle.dot(x.tolist(), y.tolist(), float(z), record) for x, y, z in zip(a, b, c, strict=True)]
+        assert [oracle.result_bits(x, record) for x in found] == bits
+    assert want.tolist() == [0, 0, 0]
+    with pytest.raises(LabError, match="flushed_zero='plus' is not possible for kind='pairwise'; allowed: 'kept'"):
+        get("MI100").with_options(flushed_zero="plus")
+    found = probe(lambda a, b, c: dot(a, b, c, gpu=mma_sim), "bf16").model
+    assert (found.subnormals, found.flushed_zero) == ("flushed", "plus")

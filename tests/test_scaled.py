@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -190,6 +191,30 @@ def test_a_given_amax_scales_in_place_of_the_own() -> None:
     two = scaled.quantize(np.stack([x, 2 * x]), rows, amax=[10.0, 20.0])
     assert two.amax.shape == (2, 1)
     np.testing.assert_array_equal(two.codes[0], two.codes[1])
+
+
+@pytest.mark.parametrize("block", [(1, 128), (128, 128), "row", "tensor"])
+@pytest.mark.parametrize("variant", ["te", "torchao", "deepgemm"])
+@pytest.mark.parametrize("rule", ["divide", "pow2"])
+def test_an_infinite_scale_of_a_block_is_the_largest_of_the_tensors_format(rule: str, variant: str, block: Any) -> None:
+    """Transformer Engine's compute_scale_from_types, whose input is BF16 or FP32; a tensor's scale takes FP32's."""
+    x = np.full((128, 128), 2.0**-124, f32)
+    x[:, 1::2] = -(2.0**-126)
+    scheme = replace(SCHEMES["fp8_block"], rule=rule, variant=variant, block=block)
+    of_bf16, of_fp32 = (oracle.quantize(x[:2], scheme, dtype=fmt) for fmt in ("bf16", "fp32"))
+    for given, own, want in (
+        (x.astype(ml_dtypes.bfloat16), {}, of_bf16), (torch.from_numpy(x).bfloat16(), {}, of_bf16),
+        (x, {"dtype": "bf16"}, of_bf16), (x, {"dtype": torch.bfloat16}, of_bf16), (x, {}, of_fp32),
+        (x.astype(ml_dtypes.bfloat16), {"dtype": "fp32"}, of_fp32),
+    ):  # fmt: skip
+        found = scaled.quantize(given, scheme, **own)
+        assert found.codes[:2].tobytes() == want[0].tobytes()
+        assert found.scales.reshape(-1)[0].tobytes() == want[1].reshape(-1)[0].tobytes()
+    if rule == "divide" and variant == "te" and isinstance(block, tuple):
+        largest = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+        assert of_bf16[1][0, 0] == f32(1) / f32(largest) != of_fp32[1][0, 0] == f32(1) / np.finfo(f32).max
+    else:
+        assert of_bf16[1].tobytes() == of_fp32[1].tobytes()
 
 
 def test_bytes_as_the_hardware_takes_them() -> None:

@@ -41,9 +41,11 @@ def test_parameters(row) -> None:
 
 
 def test_what_does_not_exist_is_not_listed() -> None:
-    """No FP64 before sm_80, no INT8 of k = 32 on sm_75, block scales on B200 by tcgen05 alone; what exists is there."""
+    """No FP64 units before sm_80, no INT8 of k = 32 on sm_75, block scales on B200 by tcgen05 alone; others are."""
     cells = {(m.gpu, m.instruction, m.a, m.output, m.k, m.scale) for m in TABLE}
-    assert not {c for c in cells if c[0] in ("V100", "T4") and c[2] == "fp64"}
+    assert not {c for c in cells if c[0] in ("V100", "T4") and c[2] == "fp64" and c[1] != "fma"}
+    assert {c[1] for c in cells if c[2] == "fp32"} == {"fma", "mfma"}
+    assert {c[0] for c in cells if c[2] == "fp32"} == set(GPUS)
     assert {c[4] for c in cells if c[0] == "T4" and c[2] == "int8"} == {16}
     assert not {c for c in cells if c[0] == "V100" and c[2] == "int8"}
     assert {(c[0], c[1]) for c in cells if c[5]} == {("B200", "tcgen05"), ("RTXPRO6000", "mma")}
@@ -80,6 +82,8 @@ def test_status() -> None:
     assert get("H100", "tf32").status is Status.LITERATURE
     assert get("H100", "tf32", instruction="mma.k4").status is Status.DATA
     assert get("H100", "e4m3*e5m2").status is Status.LITERATURE
+    assert get("H100", "fp32").status is Status.OPEN
+    assert get("V100", "fp64").status is Status.OPEN
     assert get("A100").floor_status is Status.LITERATURE
     assert get("H100", "e4m3", "fp16").floor_status is Status.OPEN
 
@@ -109,20 +113,23 @@ def test_questions_name_the_options() -> None:
         (("H1000",), "MI300X (AMD CDNA3). By the units that they share also: TITAN V, Volta, T4G, RTX 20xx, "),
         (("H1000",), "CDNA3. Did you mean 'H100'?"),
         ((100,), "unknown GPU 100. Allowed: V100 (Volta"),
-        (("A100", "e4m3"), "A100 (Ampere, sm_80) has no e4m3. Allowed on A100: fp16, bf16, tf32, fp64, int8. "
+        (("A100", "e4m3"), "A100 (Ampere, sm_80) has no e4m3. Allowed on A100: fp16, bf16, tf32, fp64, int8, fp32. "
                            "GPUs that have it: Ada, L40S, H100, H200, B200, RTXPRO6000."),
-        (("T4", "bf16"), "T4 (Turing, sm_75) has no bf16. Allowed on T4: fp16, int8. GPUs that have it: A100,"),
+        (("T4", "bf16"), "T4 (Turing, sm_75) has no bf16. Allowed on T4: fp16, int8, fp32, fp64. GPUs that have it: "),
         (("H100", "fp17"), "unknown inputs 'fp17'. Allowed: fp16, bf16, tf32,"),
-        (("H100", "fp32"), "H100 (Hopper, sm_90) has no fp32. Allowed on H100: fp16,"),
+        (("H100", "e2m1"), "H100 (Hopper, sm_90) has no e2m1. Allowed on H100: fp16,"),
+        (("H100", "fp32", "fp16"), "H100 (Hopper, sm_90) has no fp32 with output='fp16'. Allowed: fp32."),
+        (("H100", "fp16", "fp32", "fma"), "has no fma that takes fp16 to fp32. Allowed: wgmma, mma."),
+        (("H100", "fp32", "fp32", "wgmma"), "has no wgmma that takes fp32 to fp32. Allowed: fma."),
         (("H100", ("fp16", "bf16")), "H100 (Hopper, sm_90) has no fp16 * bf16."),
         (("B200", ("mxfp8_e4m3", "e4m3")), "mix block scales of different kinds"),
         (("H100", "bf16", "fp16"), "H100 (Hopper, sm_90) has no bf16 with output='fp16'. Allowed: fp32."),
         (("H100", "fp16", "bf16"), "output='bf16' is no accumulator; allowed: fp32, fp16 (store='bf16' casts at"),
-        (("A100", "fp16", "fp32", "wgmma"), "A100 (Ampere, sm_80) has no wgmma. Allowed on A100: mma."),
-        (("H100", "fp16", "fp32", "gmma"), "Allowed: mma, wgmma, tcgen05, mfma, mfma_1k. Did you mean"),
+        (("A100", "fp16", "fp32", "wgmma"), "A100 (Ampere, sm_80) has no wgmma. Allowed on A100: mma, fma."),
+        (("H100", "fp16", "fp32", "gmma"), "Allowed: mma, fma, wgmma, tcgen05, mfma, mfma_1k. Did you mean"),
         (("B200", "e2m1", "fp32", "mma"), "(Blackwell, sm_100) has no mma that takes e2m1 to fp32. Allowed: tcgen05."),
         (("B200", "nvfp4", "fp32", "mma"), "(Blackwell, sm_100) has no mma that takes nvfp4 to fp32."),
-        (("V100", "fp64"), "V100 (Volta, sm_70) has no fp64. Allowed on V100: fp16."),
+        (("V100", "fp64", None, "mma"), "V100 (Volta, sm_70) has no mma that takes fp64 to fp64. Allowed: fma."),
         (("T4", "int8", None, "mma.k32"), "instruction='mma.k32' does not exist here. Allowed: mma.k16."),
         (("H100", "fp16", "fp32", "mma.k4"), "instruction='mma.k4' does not exist here. Allowed: mma.k16, mma.k8."),
     ],
@@ -136,7 +143,7 @@ def test_errors(call, message) -> None:
 def test_option_errors() -> None:
     with pytest.raises(LabError, match=r"unknown option 'flor_rule'.*Did you mean 'floor_rule'"):
         get("H100").with_options(flor_rule="emax")
-    with pytest.raises(LabError, match="floor_rule='max' is not possible; allowed: 'emax', 'zero_terms'"):
+    with pytest.raises(LabError, match="floor_rule='max' is not possible for kind='block'; allowed: 'emax', 'ze"):
         get("H100").with_options(floor_rule="max")
 
 

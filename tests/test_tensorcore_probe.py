@@ -124,7 +124,7 @@ def scaled_box(model: Model):
     [
         (("B200", "nvfp4"), {"alignment_bits": 27}, "nvfp4"),
         (("B200", "nvfp4"), {"zero_group": "skipped"}, "nvfp4"),
-        (("B200", "mxfp8_e4m3"), {"length": 64, "k": 64}, "mxfp8_e4m3"),
+        (("B200", "mxfp8_e4m3"), {"alignment_bits": 22}, "mxfp8_e4m3"),
         (("RTXPRO6000", ("e2m1", "e3m2")), {"alignment_bits": 23, "length": 8, "k": 8}, ("e2m1", "e3m2")),
         (("T4", "int8"), {"saturate": True}, "int8"),
     ],

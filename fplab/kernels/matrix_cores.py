@@ -14,8 +14,7 @@ from .tensorcore_exact import SPAN, fma
 from .tensorcore_fast import ABS, INFINITY, LEAST, TILE, WIDTH, _bits, _float, _largest, _power, _power64, _tame_sum
 from .tensorcore_pack import TAME, _at
 
-ALIGN = 24  # places below the largest product to which products are truncated, and below the largest of both C
-SUM = 31  # and the sum of products
+SUM = 31  # places below the largest of products and C to which the sum of products is rounded down
 ZERO = -126  # the exponent of a zero operand
 SIGN = np.uint32(0x80000000)
 
@@ -25,6 +24,7 @@ class Rule(NamedTuple):
 
     length: int  # products of a group
     parts: int  # 2: the first and the second half of a group are summed apart, each at its own exponent
+    align: int  # places below the largest product to which products are truncated, and below the largest of both C
     emin_a: int
     emin_b: int
     nan: int
@@ -39,11 +39,16 @@ def _flushed(x):
 
 
 @jit
-def pairwise_dot(a, b, c, length, flushes):
-    """Rows: to ``c[i]`` is added, group after group, the tree of a group's products; every operation in FP32."""
+def pairwise_dot(a, b, c, length, flushes, every):
+    """Rows: to ``c[i]`` is added, group after group, the tree of a group's products; every operation in FP32.
+
+    ``every``: before each so many products a -0 there becomes +0; 0 for never.
+    """
     tree = np.empty(length, np.float32)
     for i in range(a.shape[0]):
         for start in range(0, a.shape[1], length):
+            if every and start % every == 0:
+                c[i] += np.float32(0)
             for k in range(length):
                 p = fma(a[i, start + k], b[i, start + k], np.float32(0))
                 tree[k] = _flushed(p) if flushes else p
@@ -78,15 +83,21 @@ def _tree(n, flushes):
 
 
 def _pairwise(length, flushes):
-    """``c[i] += a[i] @ b`` by trees of ``length`` products, for rows ``row0`` to ``row1``; all float32, in place."""
+    """``c[i] += a[i] @ b`` by trees of ``length`` products, for rows ``row0`` to ``row1``; all float32, in place.
+
+    ``every``: as in :func:`pairwise_dot`.
+    """
     tree = _tree(length, flushes)
 
     @jit
-    def kernel(a, b, c, row0, row1):
+    def kernel(a, b, c, row0, row1, every):
         for left in range(0, b.shape[1], SPAN):
             width = min(SPAN, b.shape[1] - left)
             for i in range(row0, row1):
                 for k in range(0, a.shape[1], length):
+                    if every and k % every == 0:
+                        for j in range(left, left + width):
+                            c[_at(i), _at(j)] += np.float32(0)
                     for j in range(left, left + width):
                         s = np.float32(c[_at(i), _at(j)] + tree(a, i, b, j, k))
                         c[_at(i), _at(j)] = _flushed(s) if flushes else s
@@ -106,15 +117,16 @@ def _exponent(bits, emin):
 
 
 @inlined
-def _finish(s, e, c, forgets):
-    """The second step on ``s * 2**(e - 24)`` and the float32 bits of a finite c; float32 bits.
+def _finish(s, e, c, align, forgets):
+    """The second step on ``s * 2**(e - align)`` and the float32 bits of a finite c; float32 bits.
 
     ``forgets``: a c more than 25 places below the rest counts for nothing.
     """
     ec = max(np.int64(np.uint32(c >> np.uint32(23)) & np.uint32(255)) - np.int64(127), np.int64(ZERO))
     m = max(np.int64(e), ec)
-    total = np.floor(s * _power64(np.int64(e) - m + np.int64(SUM - ALIGN)))
-    low = np.floor(np.float64(_float(c)) * _power64(np.int64(ALIGN) - m)) * np.float64(2 ** (SUM - ALIGN))
+    finer = np.int64(SUM) - np.int64(align)
+    total = np.floor(s * _power64(np.int64(e) - m + finer))
+    low = np.floor(np.float64(_float(c)) * _power64(np.int64(align) - m)) * _power64(finer)
     low = np.float64(0) if forgets and ec < m - np.int64(25) else low
     return _bits(np.float32((total + low) * _power64(m - np.int64(SUM))))
 
@@ -136,7 +148,7 @@ def group(a, at, b, bt, stride, c, r):
                 marks += p
             elif np.abs(p) >= np.float64(2.0**128):
                 beyond += np.copysign(np.float64(np.inf), p)
-        scale = _power64(np.int64(ALIGN) - e)
+        scale = _power64(np.int64(r.align) - e)
         for k in range(first, first + r.length // r.parts):
             s += np.trunc(np.float64(a[at + k]) * np.float64(b[bt + k * stride]) * scale)
         if part:
@@ -148,7 +160,7 @@ def group(a, at, b, bt, stride, c, r):
         return np.uint32(r.nan)
     if marks != 0.0 or beyond != 0.0:
         return _bits(np.float32(marks if marks != 0.0 else beyond))
-    return _finish(total, top, c, r.parts == 2)
+    return _finish(total, top, c, r.align, r.parts == 2)
 
 
 @jit
@@ -166,16 +178,16 @@ def _two_step(length, parts):
     second = n if parts == 2 else 0
 
     @inlined
-    def tame(a, ea, at, b, eb, bt, acc, ct, top, part, top2, part2, nan):
+    def tame(a, ea, at, b, eb, bt, acc, ct, top, part, top2, part2, align):
         for j in range(WIDTH):
             top[j] = largest(ea, at, eb, bt + j)
             if parts == 2:
                 top2[j] = largest(ea, at + second, eb, bt + second * WIDTH + j)
         for j in range(WIDTH):
-            scale = _power(np.int32(ALIGN) - max(np.int32(top[j]), np.int32(LEAST)))
+            scale = _power(np.int32(align) - max(np.int32(top[j]), np.int32(LEAST)))
             part[j] = tame_sum(a, at, b, bt + j, scale)
             if parts == 2:
-                scale = _power(np.int32(ALIGN) - max(np.int32(top2[j]), np.int32(LEAST)))
+                scale = _power(np.int32(align) - max(np.int32(top2[j]), np.int32(LEAST)))
                 part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, scale)
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
@@ -185,7 +197,7 @@ def _two_step(length, parts):
                 s = np.floor(s * _power64(e - both))
                 s += np.floor(np.float64(part2[j]) * _power64(np.int64(top2[j]) - both))
                 e = both
-            result = _finish(s, e, c, parts == 2)
+            result = _finish(s, e, c, align, parts == 2)
             acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
 
     @jit
@@ -207,7 +219,7 @@ def _two_step(length, parts):
                     for i in range(height):
                         at = block * rows + tile + i
                         if max(ka[at], kb[panel * blocks + block]) == TAME:
-                            tame(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, top2, part2, r.nan)
+                            tame(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, top2, part2, r.align)
                             continue
                         for j in range(width):
                             acc[i * WIDTH + j] = group(a, at * length, b, bt + j, WIDTH, acc[i * WIDTH + j], r)

@@ -53,6 +53,7 @@ class Rule(NamedTuple):
     last: int  # POWER: and at code 254
     least: float  # QUOTIENT: what a maximum counts at least; TWO_LEVEL_DIVIDED: what a scale does
     down: int  # QUOTIENT: the mask of the bits of a scale that stay
+    most: float  # QUOTIENT: what an infinite factor becomes
     guards: int  # QUOTIENT: a maximum of 0, infinity or NaN gives 1
     skips: int  # NaNs do not count for the maximum
 
@@ -143,7 +144,7 @@ def quotient(a, p):
             scale = np.uint32(np.uint32(scale + np.uint32(0x7FFFFF)) & np.uint32(p.down))
         return scale, np.float32(np.float32(1) / as_float(scale))
     factor = as_bits(np.float32(np.float32(p.multiplier) / as_float(a)))
-    factor = MOST if factor == INFINITY else factor
+    factor = as_bits(np.float32(p.most)) if factor == INFINITY else factor
     factor = np.uint32(factor & np.uint32(p.down)) if factor < INFINITY else factor
     return as_bits(np.float32(np.float32(1) / as_float(factor))), as_float(factor)
 

@@ -52,19 +52,6 @@ def fma(_context, x, y, z):
 
 
 @jit
-def fma_matmul(a, b, c, row0, row1):
-    """``c[i] = fma(a[i, k], b[k], c[i])`` for ascending k on floats of one type, for rows ``row0`` to ``row1``."""
-    for left in range(0, b.shape[1], SPAN):
-        width = min(SPAN, b.shape[1] - left)
-        for i in range(row0, row1):
-            for k in range(a.shape[1]):
-                x = a[i, k]
-                for j in range(width):
-                    at = np.uintp(left + j)
-                    c[np.uintp(i), at] = fma(x, b[np.uintp(k), at], c[np.uintp(i), at])
-
-
-@jit
 def fma_outer(part, left, right, c, row0, row1):
     """``c[i, j] = fma(left[i] * right[j], part[i, j], c[i, j])`` on floats of one type, for some rows."""
     for i in range(row0, row1):

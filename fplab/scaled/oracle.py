@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import exact
 from ..exact import NAN, Exact
-from ..formats import Overflow, Rounding
+from ..formats import Overflow, Rounding, get
 from .schemes import Scheme
 
 Array = np.ndarray[Any, Any]
@@ -149,7 +149,7 @@ def narrowed(t: Exact, scheme: Scheme) -> tuple[int, Exact]:
     return code, exact.decode(code, scheme.scale)
 
 
-def quotient(a: Exact, scheme: Scheme) -> tuple[Exact, Exact]:
+def quotient(a: Exact, scheme: Scheme, dtype: str) -> tuple[Exact, Exact]:
     """FP32 scales: what dequantises, and what quantises."""
     most = number(scheme.element.max)
     least = fp32(exact.of(Fraction({"torchao": 1e-12, "deepgemm": 1e-4}.get(scheme.variant, 0.0))))
@@ -163,7 +163,9 @@ def quotient(a: Exact, scheme: Scheme) -> tuple[Exact, Exact]:
             scale = exact.of(Fraction(2) ** (e + (scale.magnitude > Fraction(2) ** e)))
         return scale, over(ONE, scale)
     factor = over(most, a)
-    factor = LARGEST if factor.kind == "inf" else factor
+    of_blocks = scheme.variant == "te" and not isinstance(scheme.block, str)
+    limit = number(get(dtype).max) if of_blocks else LARGEST
+    factor = limit if factor.kind == "inf" else factor
     if scheme.rule == "pow2" and factor.kind == "finite" and not factor.is_zero:
         factor = exact.of(Fraction(2) ** exact.floor_log2(factor.magnitude))
     return over(ONE, factor), factor
@@ -180,11 +182,13 @@ def element_code(v: Exact, factor: Exact, scheme: Scheme, mode: Rounding, word: 
 
 
 def quantize(
-    x: Array, scheme: Scheme, mode: Rounding = Rounding.RNE, words: Array | None = None, amax: float | None = None
-) -> tuple[Array, Array, Array]:
+    x: Array, scheme: Scheme, mode: Rounding = Rounding.RNE, words: Array | None = None, amax: float | None = None,
+    dtype: str = "fp32",
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """Codes, scales and values of a matrix (rows, k): uint8, codes or float32 (rows, blocks), and float32.
 
     ``words``: 32 random bits for each element; of few bits, in the top of them. ``amax``: instead of the matrix's own.
+    ``dtype``: the tensor's format.
     """
     rows, k = x.shape
     high, wide = {"row": (1, k), "tensor": (rows, k)}[scheme.block] if isinstance(scheme.block, str) else scheme.block
@@ -202,7 +206,7 @@ def quantize(
         scale, factor = (
             power(a, scheme)
             if scheme.kind == "power"
-            else quotient(a, scheme)
+            else quotient(a, scheme, dtype)
             if scheme.kind == "fp32"
             else four_over_six(
                 a, [[given[r][c] for q, c in places if q == r] for r, _ in places[::wide]], scheme, second

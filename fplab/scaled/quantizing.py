@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import as_array, values
 from ..errors import LabError, integer, quotes_call
-from ..formats import Format, Rounding, rounding
+from ..formats import Format, FormatName, Rounding, get, rounding, spelt
 from ..kernels import scaled as kernels
 from ..kernels.rounding import MODES, stream_keys
 from ..plans import seed_bits
@@ -24,7 +24,7 @@ f32 = np.float32
 NOTHING = np.empty(0, np.uint32)
 ONE = np.ones(1, f32)
 SHARE = 1 << 15  # elements of the tensor worked on at a time where they share a scale
-LARGEST = np.finfo(f32).max
+LARGEST = float(np.finfo(f32).max)
 
 
 @quotes_call
@@ -40,6 +40,7 @@ def quantize(
     seed: int | None = None,
     random_bits: int = 32,
     amax: Any = None,
+    dtype: FormatName | None = None,
 ) -> Scaled:
     """Quantise an array of any shape with a scale for each block: codes, scales, and what they stand for.
 
@@ -50,13 +51,15 @@ def quantize(
     ``rounding``: any, of the scaled elements, which saturate; "stochastic" needs a ``seed`` and draws ``random_bits``,
     32 or 8, for each: element i of the array with ``axis`` moved last draws word i of the seed, or byte i of all words.
     ``amax``: float32, the largest magnitude to scale by in place of the tensor's own (delayed scaling, calibration),
-    or of each row, for schemes with one scale for those.
+    or of each row, for schemes with one scale for those. ``dtype``: the tensor's format, where ``x`` has its values in
+    another dtype.
 
     >>> from fplab import scaled
     >>> scaled.quantize([1.0, -2.0, 500.0], "mxfp8", rule="ceil").dequantize()
     array([  1.,  -2., 512.], dtype=float32)
     """
     found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
+    most_factor = largest_factor(found, getattr(x, "dtype", None) if dtype is None else dtype)
     given = as_array(x, "x")
     axis = integer("axis", axis, -max(given.ndim, 1), max(given.ndim, 1) - 1)
     v = values(axis_moved(given.reshape(given.shape or (1,)), axis, -1))
@@ -85,7 +88,7 @@ def quantize(
     scales = np.empty((count, -(-rows // high), -(-k // wide)), np.uint32)
     for n, (one, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
         where = one, target, scales[n], high, wide, n * rows * k
-        _fill(*where, found, mode, random, stream_keys(word, np.uint64(0)), known, most)
+        _fill(*where, found, most_factor, mode, random, stream_keys(word, np.uint64(0)), known, most)
     if found.block == "tensor":
         scales = scales[0, 0, :1].reshape((1,) * moved.ndim)
     else:
@@ -130,8 +133,8 @@ def given_amax(amax: Any, rows: int, scheme: Scheme) -> Array:
 
 
 def _fill(
-    x: Array, codes: Array, scales: Array, high: int, wide: int, start: int, scheme: Scheme, mode: int, random: int,
-    keys: tuple[np.uint32, np.uint32], known: Array, most: Array,
+    x: Array, codes: Array, scales: Array, high: int, wide: int, start: int, scheme: Scheme, most_factor: float,
+    mode: int, random: int, keys: tuple[np.uint32, np.uint32], known: Array, most: Array,
 ) -> None:  # fmt: skip
     """Fill the codes and the scales of a matrix, by the kernel of a rounding on shares of rows or of columns."""
     rows, k = x.shape
@@ -140,7 +143,8 @@ def _fill(
     kernel = kernels.STOCHASTIC[random] if mode == MODES["stochastic"] else kernels.DIRECTED
     kernel = kernels.NEAREST if mode == MODES["rne"] else kernel
     signed_zero = scheme.kind != "narrow" or scheme.variant != "te"
-    numbers = grid_of(scheme.element, random, mode, signed_zero), rule_of(scheme), grid_of(scheme.scale, 32, mode, True)
+    element, scale = grid_of(scheme.element, random, mode, signed_zero), grid_of(scheme.scale, 32, mode, True)
+    numbers = element, rule_of(scheme, most_factor), scale
     up, down = second_scale(scheme, most.view(f32)) if scheme.kind == "narrow" else (ONE, ONE)
     flat = x.reshape(-1).view(np.uint32), codes.reshape(-1), scales.reshape(-1)
     fours = np.zeros(scales.size if scheme.four_over_six else 0, np.uint8)
@@ -186,12 +190,18 @@ def grid_of(fmt: Format, random: int, mode: int, signed_zero: bool) -> kernels.G
     )  # fmt: skip
 
 
+def largest_factor(scheme: Scheme, dtype: Any) -> float:
+    """What an infinite factor of elements becomes where scales are FP32, for a tensor of a dtype."""
+    narrower = scheme.variant == "te" and not isinstance(scheme.block, str) and spelt(dtype) in ("bf16", "fp16")
+    return get(dtype).max if narrower else LARGEST
+
+
 @lru_cache
-def rule_of(scheme: Scheme) -> kernels.Rule:
+def rule_of(scheme: Scheme, most_factor: float = LARGEST) -> kernels.Rule:
     """A rule and a variant as numbers."""
     e, te = scheme.element, scheme.variant == "te"
     up = scheme.rule in ("ceil", "rceil")
-    plain = kernels.Rule(kernels.QUOTIENT, e.max, 0, 0, 0, 0, 0, 0, 0.0, 0xFFFFFFFF, te, False)
+    plain = kernels.Rule(kernels.QUOTIENT, e.max, 0, 0, 0, 0, 0, 0, 0.0, 0xFFFFFFFF, most_factor, te, False)
     if scheme.kind == "power":
         return plain._replace(
             kind=kernels.POWER, multiplier=float(f32(1) / f32(e.max)) if scheme.rule == "rceil" else 1.0,

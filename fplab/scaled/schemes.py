@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from ..errors import LabError, chosen, unknown
+from ..errors import LabError, chosen, demand_types, summary, unknown
 from ..formats import Format, Specials, get
 
 Block = tuple[int, int] | Literal["row", "tensor"]
@@ -46,7 +46,8 @@ VARIANTS: dict[str, dict[str, str]] = {
         "torchao": "s = amax / (448 * 6); d = RNE((a / 6) / s), at least 2**-6; elements times fl(1/s) / d",
     },
     "fp32": {
-        "te": "an a of 0, infinity or NaN gives 1; scales dequantise as 1 / (max / a)",
+        "te": "an a of 0, infinity or NaN gives 1; scales dequantise as 1 / (max / a); where that is infinite it is "
+        "FP32's largest, of blocks that of the tensor's format",
         "torchao": "a counts at least 1e-12",
         "deepgemm": "a counts at least 1e-4; a / max dequantises and its reciprocal quantises; pow2 rounds up",
     },
@@ -75,6 +76,7 @@ class Scheme:
     source: str = ""
 
     def __post_init__(self) -> None:
+        demand_types(self, "element", "scale", "block")
         settle = partial(object.__setattr__, self)
         settle("element", get(self.element))
         settle("scale", get(self.scale))
@@ -125,11 +127,11 @@ class Scheme:
 
 def _block(block: Any) -> Block:
     """The block of a scheme as plain integers, or the rule."""
-    if block in ("row", "tensor"):
+    if isinstance(block, str) and block in ("row", "tensor"):
         return "row" if block == "row" else "tensor"
     if isinstance(block, tuple | list) and len(block) == 2 and all(isinstance(n, int) and 0 < n < 2**31 for n in block):
         return int(block[0]), int(block[1])
-    raise LabError(f'block={block!r} is not possible; allowed: two integers such as (1, 32), "row", "tensor".')
+    raise LabError(f'block={summary(block)} is not possible; allowed: two integers such as (1, 32), "row", "tensor".')
 
 
 E4M3, E5M2, E2M1, E8M0, FP32 = map(get, ("e4m3", "e5m2", "e2m1", "e8m0", "fp32"))

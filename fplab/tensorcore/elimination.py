@@ -26,6 +26,7 @@ FEW = 8  # of them, asked about first
 ROUNDS = 4
 SEEN = (  # what varies
     "kind", "length", "alignment_bits", "kept_bits", "rounding", "k", "saturate", "zero_group", "subnormals",
+    "flushed_zero",
 )  # fmt: skip
 
 

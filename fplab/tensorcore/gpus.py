@@ -1,9 +1,9 @@
 """The GPUs, one row each, and the cells of their matrix units: everything that the lab knows of a GPU is its row.
 
 A GPU whose units compute by a known algorithm (a file of :mod:`.units`) is one row of :data:`ROWS` more. It has the
-cells that its row names and no others: FP64 and INT8 are cells like the rest. The algorithm belongs to the
-architecture, so a row also stands for GPUs by other names; a GeForce card halves the rate of FP16 products that are
-accumulated in FP32, not their bits (literature).
+cells that its row names and no others: FP64 and INT8 are cells like the rest, and so are the products of the ordinary
+cores, "fma": of what no matrix unit takes. The algorithm belongs to the architecture, so a row also stands for GPUs by
+other names; a GeForce card halves the rate of FP16 products that are accumulated in FP32, not their bits (literature).
 
 Sources: Fasi, Higham, Mikaitis and Pranesh 2021 (PeerJ CS 7:e330); Khattak and Mikaitis 2025 (arXiv 2512.07004);
 Xie et al. 2025, MMA-Sim (arXiv 2511.10909); FPRev (arXiv 2411.00442); DeepSeek-V3 (arXiv 2412.19437).
@@ -34,8 +34,8 @@ class Cell:
     ``kept_bits`` (None: all that ``output`` has) and ``rounding`` ("": FP32 and INT32 toward zero, others to nearest):
     as in a :class:`.Model`. ``k``: products of an instruction, the usual one first; ``wgmma`` and ``tcgen05`` have no
     other, and one below ``length`` makes a shorter block. ``kind``: the algorithm, a file of :mod:`.units`; scaled
-    inputs name their own. ``instructions``: none are all that the GPU has. ``status``: where no recorded result says
-    more.
+    inputs name their own. ``instructions``: none are all that the GPU's matrix units have. ``status``: where no
+    recorded result says more.
     """
 
     inputs: tuple[Pair, ...]
@@ -57,8 +57,8 @@ class GPU:
     """One GPU. ``capability``: the compute capability, None for one that is not NVIDIA's.
 
     ``names``: GPUs of the same units by other names, "x" being any digit.
-    ``instructions``: what its units have, first the one that torch's products use. ``recorded``: the instructions whose
-    recorded results the records reproduce, as "mma fp16->fp32", or "mma.k4 tf32->fp32" where it is one k alone.
+    ``instructions``: what it has, first the one that torch's products use, last the cores' "fma". ``recorded``: those
+    whose recorded results the records reproduce, as "mma fp16->fp32", or "mma.k4 tf32->fp32" where it is one k alone.
     """
 
     name: str
@@ -69,6 +69,11 @@ class GPU:
     recorded: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     vendor: str = "NVIDIA"
+
+    @property
+    def of_units(self) -> tuple[str, ...]:
+        """The instructions of its matrix units."""
+        return tuple(name for name in self.instructions if name != "fma")
 
     @property
     def label(self) -> str:
@@ -104,28 +109,35 @@ SCALED: dict[str, tuple[str, Scale, str]] = {
 }
 
 _FP16, _HALF, _TF32, _FP8 = same("fp16"), same("fp16", "bf16"), same("tf32"), pairs("e4m3", "e5m2")
-_MMA, _WGMMA, _TCGEN05 = ("mma",), ("wgmma",), ("tcgen05",)
+_MMA, _WGMMA, _TCGEN05, _FMA = ("mma",), ("wgmma",), ("tcgen05",), ("fma",)
 _FP64 = Cell(same("fp64"), "fp64", 1, 0, None, (4,), kind="fma", instructions=_MMA)
-_INT8 = Cell(same("int8"), "int32", 32, 0, None, (32, 16), kind="integer")
+# On the CUDA cores: chains of fused multiply-adds, IEEE 754's (CUDA C++ Programming Guide), k ascending in a thread as
+# CUTLASS's SIMT kernels have it. cuBLAS's kernels are not documented: which of them split k is a plan's to say.
+_FP64_BY_CORES = replace(_FP64, k=(1,), instructions=_FMA, status=Status.OPEN)
+_BY_CORES = replace(_FP64_BY_CORES, inputs=same("fp32"), output="fp32", rounding="rne")
+_INT8 = Cell(same("int8"), "int32", 1, 0, None, (32, 16), kind="integer")
 
-_VOLTA = (Cell(_FP16, "fp32", 4, 23, None, (4,)), Cell(_FP16, "fp16", 4, 23, -19, (4,)))
+_VOLTA = (Cell(_FP16, "fp32", 4, 23, None, (4,)), Cell(_FP16, "fp16", 4, 23, -19, (4,)), _BY_CORES, _FP64_BY_CORES)
 _TURING = (
     Cell(_FP16, "fp32", 8, 24, -132, (8,)),
     Cell(_FP16, "fp16", 8, 24, -20, (8,)),
-    Cell(same("int8"), "int32", 32, 0, None, (16,), kind="integer"),
+    Cell(same("int8"), "int32", 1, 0, None, (16,), kind="integer"),
+    _BY_CORES,
+    _FP64_BY_CORES,
 )
 _HALF_BY_8 = (
     Cell(_HALF, "fp32", 8, 24, -132, (16, 8)),
     Cell(_TF32, "fp32", 4, 24, -132, (8, 4)),
     Cell(_FP16, "fp16", 8, 24, -20, (16, 8)),
 )
-_AMPERE = (*_HALF_BY_8, _FP64, _INT8)
+_AMPERE = (*_HALF_BY_8, _FP64, _INT8, _BY_CORES)
 _ADA = (
     *_HALF_BY_8,
     Cell(_FP8, "fp32", 16, 13, -132, (32, 16), kept_bits=13),
     Cell(_FP8, "fp16", 16, 13, None, (32, 16)),
     _FP64,
     _INT8,
+    _BY_CORES,
 )
 _HALF_BY_16 = (
     Cell(_HALF, "fp32", 16, 25, -133, (16, 8)),
@@ -141,6 +153,7 @@ _HOPPER = (
     Cell(_FP8, "fp32", 16, 25, -133, (32,), kind="widened", instructions=_MMA, status=Status.OPEN),
     _FP64,
     _INT8,
+    _BY_CORES,
 )
 _MX_SCALED = pairs("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4_k32")
 _B200 = (
@@ -153,6 +166,7 @@ _B200 = (
     Cell(same("mxfp4", "nvfp4", "nvfp4_e8m0"), "fp32", 64, 35, -139, (64,), instructions=_TCGEN05),
     _FP64,
     _INT8,
+    _BY_CORES,
 )
 _RTX_BLACKWELL = (
     *_HALF_BY_16,
@@ -162,6 +176,7 @@ _RTX_BLACKWELL = (
     Cell(same("mxfp4", "nvfp4"), "fp32", 64, 35, -139, (64,)),
     _FP64,
     _INT8,
+    _BY_CORES,
 )
 
 # AMD's Matrix Cores. XF32 is TF32's format, as AMD calls it; fp8 and bf8 of CDNA3 are E4M3FNUZ and E5M2FNUZ. The BF16
@@ -196,22 +211,22 @@ _FP8_TO_FP32 = ("mma e4m3->fp32", "mma e5m2->fp32")
 _WGMMA_FP8 = ("wgmma e4m3->fp32", "wgmma e5m2->fp32")
 
 ROWS: tuple[GPU, ...] = (
-    GPU("V100", "Volta", (7, 0), ("mma",), _VOLTA, _FP16_TO_BOTH, ("TITAN V", "Volta")),
-    GPU("T4", "Turing", (7, 5), ("mma",), _TURING,
+    GPU("V100", "Volta", (7, 0), ("mma", "fma"), _VOLTA, _FP16_TO_BOTH, ("TITAN V", "Volta")),
+    GPU("T4", "Turing", (7, 5), ("mma", "fma"), _TURING,
         names=("T4G", "RTX 20xx", "Quadro RTX", "Quadro RTX xxxx", "Turing")),
-    GPU("A100", "Ampere", (8, 0), ("mma",), _AMPERE, _RECORDED_BY_8, ("A800", "Ampere")),
-    GPU("A2", "Ampere", (8, 6), ("mma",), _AMPERE, _RECORDED_BY_8,
+    GPU("A100", "Ampere", (8, 0), ("mma", "fma"), _AMPERE, _RECORDED_BY_8, ("A800", "Ampere")),
+    GPU("A2", "Ampere", (8, 6), ("mma", "fma"), _AMPERE, _RECORDED_BY_8,
         ("A10", "A10G", "A16", "A40", "RTX 30xx", "RTX Axxxx")),
-    GPU("A30", "Ampere", (8, 0), ("mma",), _AMPERE),
-    GPU("Ada", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32, *_FP8_TO_FP16),
+    GPU("A30", "Ampere", (8, 0), ("mma", "fma"), _AMPERE),
+    GPU("Ada", "Ada", (8, 9), ("mma", "fma"), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32, *_FP8_TO_FP16),
         ("RTX 40xx", "L4", "L20", "L40", "RTX Ada", "RTX xxxx Ada")),
-    GPU("L40S", "Ada", (8, 9), ("mma",), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32)),
-    GPU("H100", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16),
+    GPU("L40S", "Ada", (8, 9), ("mma", "fma"), _ADA, (*_RECORDED_BY_8, *_FP8_TO_FP32)),
+    GPU("H100", "Hopper", (9, 0), ("wgmma", "mma", "fma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16),
         ("H800", "H20", "GH200", "Hopper")),
-    GPU("H200", "Hopper", (9, 0), ("wgmma", "mma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
-    GPU("B200", "Blackwell", (10, 0), ("tcgen05", "mma"), _B200, (*_RECORDED_BY_16, *_FP8_TO_FP16, *_FP8_TO_FP32),
-        ("B100", "GB200")),
-    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma",), _RTX_BLACKWELL, names=("RTX 50xx", "RTX PRO xxxx")),
+    GPU("H200", "Hopper", (9, 0), ("wgmma", "mma", "fma"), _HOPPER, (*_RECORDED_BY_16, *_WGMMA_FP8, *_FP8_TO_FP16)),
+    GPU("B200", "Blackwell", (10, 0), ("tcgen05", "mma", "fma"), _B200,
+        (*_RECORDED_BY_16, *_FP8_TO_FP16, *_FP8_TO_FP32), ("B100", "GB200")),
+    GPU("RTXPRO6000", "Blackwell", (12, 0), ("mma", "fma"), _RTX_BLACKWELL, names=("RTX 50xx", "RTX PRO xxxx")),
     GPU("MI100", "CDNA1", None, _MFMA, _CDNA1, names=("CDNA1",), vendor="AMD"),
     GPU("MI210", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, names=("CDNA2",), vendor="AMD"),
     GPU("MI250X", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, names=("MI250",), vendor="AMD"),

@@ -24,7 +24,7 @@ from ..floats import quantize
 from ..formats import Format, get
 from ..reveal import SumTree, revealed
 from ..words import Text, joined, say, verbatim
-from . import elimination, models
+from . import elimination, models, units
 from .box import BlackBox, Box, shown
 from .models import Model
 from .parametric import ORDERS, ROUNDERS, ParametricUnit
@@ -127,9 +127,8 @@ class Inference:
         if self.equals:
             lines.append(say("It computes as {models} of the table.", models=", ".join(self.equals)))
         if isinstance(self.unit, Model):
-            lines.append(
-                say("Algorithm: {kind}, {length} products at once.", kind=self.unit.kind, length=self.unit.length)
-            )
+            length = units.of(self.unit).together(self.unit)
+            lines.append(say("Algorithm: {kind}, {length} products at once.", kind=self.unit.kind, length=length))
         for name in MEANING if self.scheme else ():
             proofs = [e for e in self.evidence if e.field == name]
             if not proofs and name != "order":
@@ -630,9 +629,9 @@ class Search:
             model = unit = dataclasses.replace(m, gpu="inferred", status=models.Status.OPEN, **fields)
             for name in undecided:
                 values = [v for v in models.OPTIONS.get(name, (-200, -190)) if v != getattr(model, name)]
-                units = {v: other for v in values if self.agrees(other := dataclasses.replace(model, **{name: v}))}
-                if units:
-                    opened.append(Undecided(name, tuple(units), tuple(units.values())))
+                alike = {v: other for v in values if self.agrees(other := dataclasses.replace(model, **{name: v}))}
+                if alike:
+                    opened.append(Undecided(name, tuple(alike), tuple(alike.values())))
             named = [m for m in blocks if all(getattr(m, n) == v for n, v in fields.items() if n not in undecided)]
         elif same := blocks or [m for m in self.table() if self.agrees(m)]:
             unit, named = same[0], same

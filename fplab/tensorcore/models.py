@@ -27,8 +27,10 @@ from .. import formats
 from ..errors import LabError, did_you_mean, door, unknown
 from ..formats import Format
 from ..words import Message, say
+from . import limits
 from .gpus import GPU, PLAIN, REFUSED, ROWS, SCALED, WITHOUT, Cell, Scale
 from .gpus import Status as Status
+from .limits import OPTIONS as OPTIONS
 
 GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
 """The names of the GPUs."""
@@ -45,13 +47,14 @@ _BY_NAME = {row.name: row for row in ROWS}
 class Model:
     """The arithmetic of one cell: a GPU, an instruction, the formats of A and B, and the format of C and D.
 
-    ``kind``: the algorithm, a file of :mod:`.units`. ``length``: products of one block, L. ``alignment_bits``: F; terms
-    are cut to multiples of 2**(emax - F). ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne".
-    ``floor``: the least emax, or None. ``k``: how many products one instruction takes. ``scale``: None, or format and
-    group length of block scales. ``subnormals``: whether the unit keeps those of operands, C and results.
+    ``kind``: the algorithm, a file of :mod:`.units`. ``length``: products of one block, L; 1 where each is a step of
+    its own, and of INT8. ``alignment_bits``: F; terms are cut to multiples of 2**(emax - F), 0 where none is cut.
+    ``kept_bits``: fraction bits of a result. ``rounding``: "rtz" or "rne". ``floor``: the least emax, or None. ``k``:
+    how many products one instruction takes. ``scale``: None, or format and group length of block scales.
+    ``subnormals``: whether the unit keeps those of operands, C and results.
     The fields after that answer open questions (:mod:`.questions`); :meth:`with_options` changes them.
 
-    Raises LabError for a rounding or an answer that does not exist.
+    Raises LabError for a value with which the algorithm does not compute, or which it does not read: :mod:`.limits`.
     """
 
     gpu: str
@@ -75,6 +78,7 @@ class Model:
     zero_from_below: Literal["minus", "plus"] = "minus"
     overflow: Literal["inf", "max"] = "inf"
     zero_group: Literal["counts", "skipped"] = "counts"
+    flushed_zero: Literal["kept", "plus"] = "kept"
     saturate: bool = False  # INT8 with .satfinite
 
     def __post_init__(self) -> None:
@@ -83,9 +87,7 @@ class Model:
                 f"kind={self.kind!r} is no algorithm; allowed: {', '.join(KINDS)}. "
                 f"A new one is a file, fplab/tensorcore/units/{self.kind}.py."
             )
-        for name, allowed in {"rounding": ("rtz", "rne"), "subnormals": ("kept", "flushed"), **OPTIONS}.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise LabError(f"{name}={value!r} is not possible; allowed: {', '.join(map(repr, allowed))}.")
+        limits.check(self)
 
     def __hash__(self) -> int:  # what tells most apart; of all fields it took longer than what it finds
         return hash((self.gpu, self.a, self.b, self.output, self.length, self.alignment_bits, self.kept_bits, self.k))
@@ -117,7 +119,9 @@ class Model:
     def result(self) -> Format:
         """The format whose values results take: D's, or FP32 with fewer fraction bits."""
         d = self.format_d
-        return d if self.kept_bits == d.fraction_bits else Format(f"{d.name}_{self.kept_bits}", 8, self.kept_bits)
+        if self.kept_bits == d.fraction_bits:
+            return d
+        return Format(f"{d.name}_{self.kept_bits}", d.exponent_bits, self.kept_bits)
 
     @property
     def floor_status(self) -> Status:
@@ -141,15 +145,6 @@ class Model:
 
 
 ZERO_EXPONENT = -126  # of a zero operand in MMA-Sim, whatever its format
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "floor_rule": ("emax", "zero_terms"),
-    "c_exponent": ("clamped", "true"),
-    "negative_zeros": ("plus", "minus"),
-    "zero_from_below": ("minus", "plus"),
-    "overflow": ("inf", "max"),
-    "zero_group": ("counts", "skipped"),
-    "saturate": (False, True),
-}
 
 
 Inputs = formats.FormatName | Sequence[formats.FormatName]
@@ -176,7 +171,7 @@ def _of_row(row: GPU) -> tuple[Model, ...]:
 def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
     """The models of one cell: a model for every instruction, pair of inputs and k."""
     kept = 0 if cell.output == "int32" else formats.get(cell.output).fraction_bits
-    for instruction in cell.instructions or row.instructions:
+    for instruction in cell.instructions or row.of_units:
         if instruction not in row.instructions:
             raise unknown("instruction", instruction, row.instructions)
         for names in cell.inputs:
@@ -262,7 +257,7 @@ def input_key(inputs: Inputs) -> _Key:
     """What a name of inputs means: "fp16", "mxfp4", or a pair such as ("e4m3", "e5m2") or "e4m3*e5m2"."""
     given = formats.spelt(inputs)
     names = given.split("*") if isinstance(given, str) else given if isinstance(given, Sequence) else ()
-    pair = [formats.spelt(name) for name in names]
+    pair = [formats.spelt(name) for name in names[:3]]
     if len(pair) not in (1, 2) or not all(isinstance(name, str) for name in pair):
         raise LabError(f"inputs={inputs!r} is neither a name nor a pair of names. Allowed: {', '.join(INPUTS)}.")
     found = [_one_input(name) for name in pair]
@@ -300,8 +295,10 @@ def input_name(model: Model) -> str:
     return a if a == b else f"{a}*{b}"
 
 
-TABLE: tuple[Model, ...] = tuple(model for row in ROWS for model in _of_row(row))
-"""Every cell that there is: a GPU, an instruction, and formats that go in and come out."""
+TABLE: tuple[Model, ...] = tuple(
+    sorted((model for row in ROWS for model in _of_row(row)), key=lambda model: model.instruction == "fma")
+)
+"""Every cell that there is: a GPU, an instruction, and formats that go in and come out; those of the cores last."""
 
 
 def row_of(gpu: str) -> GPU:
@@ -339,8 +336,9 @@ def get(
     MI300X: the ``names`` of :data:`.gpus.ROWS`). ``inputs``: one of :data:`INPUTS`, or a pair for A and B; dtypes of
     torch and ml_dtypes are names too.
     ``output``: the format of C and D, "fp32" or "fp16" ("int32" and "fp64" where those are the only ones, or None).
-    ``instruction``: NVIDIA's "mma", "wgmma" or "tcgen05", AMD's "mfma" or, for BF16 on CDNA2, "mfma_1k"; "mma.k8" for
-    the shorter of two. None is what torch's products use there, or the only one that has the cell.
+    ``instruction``: NVIDIA's "mma", "wgmma" or "tcgen05", or "fma", which is the CUDA cores'; AMD's "mfma" or, for BF16
+    on CDNA2, "mfma_1k"; "mma.k8" for the shorter of two. None is what torch's products use there, or the only one that
+    has the cell.
 
     Raises LabError for what the table does not have, with what it does.
     """

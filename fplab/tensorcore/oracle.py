@@ -5,6 +5,7 @@ It shares nothing with the kernels. What a step is, is its unit's (:mod:`.units`
 
 import functools
 from collections.abc import Sequence
+from fractions import Fraction
 
 from .. import exact
 from ..exact import Exact
@@ -12,6 +13,7 @@ from . import units
 from .blocks import Block, in_format
 from .models import Model
 from .plan import Plan
+from .units.integer import HIGH, LOW
 
 NOTHING = Exact(False)
 
@@ -29,6 +31,7 @@ def instruction(
     a, b = [*a, *fill], [*b, *fill]
     steps: list[Block] = []
     for start in range(0, len(a), width):
+        c = unit.received(c, model) if start % model.k == 0 else c
         steps += unit.step(a[start : start + width], b[start : start + width], c, model, _own(scales, start, model))
         c = steps[-1].result
     return steps
@@ -54,11 +57,17 @@ def dot(
 
 
 def planned(
-    a: Sequence[float], b: Sequence[float], c: float, model: Model, plan: Plan, tile: int = 0, tiles: int = 1
-) -> Exact:
+    a: Sequence[float], b: Sequence[float], c: float, model: Model, plan: Plan, tile: int = 0, tiles: int = 1,
+    scales: Sequence[tuple[float, float]] = (),
+) -> Exact:  # fmt: skip
     """One element of a product by a plan, of the given tile of the result: every chain, and then what adds them up."""
 
+    if units.of(model).order_free(model):
+        return dot(a, b, c, model, scales)
+
     def add(x: Exact, y: Exact) -> Exact:
+        if model.output == "int32":
+            return exact.of(min(max(x.value + y.value, Fraction(LOW)), Fraction(HIGH)))
         return in_format(_fp32(exact.add(x, y)[0]) if model.output == "fp16" else exact.add(x, y)[0], model)
 
     def chain(instructions: Sequence[int], entering: float) -> Exact:
@@ -68,7 +77,9 @@ def planned(
         for start in range(0, len(instructions), max(1, period)):
             places = [i * model.k + n for i in instructions[start : start + period] for n in range(model.k)]
             x, y = ([row[k] if k < len(row) else 0.0 for k in places] for row in (a, b))
-            part = dot(x, y, entering if register is None else 0.0, model)
+            groups = [k // model.scale[1] for k in places[:: model.scale[1]]] if model.scale else []
+            own = [scales[g] for g in groups if g < len(scales)]
+            part = dot(x, y, entering if register is None else 0.0, model, own)
             register = part if register is None else _fp32(exact.add(register, part)[0])
         return units.of(model).entering(exact.from_float(entering), model) if register is None else register
 

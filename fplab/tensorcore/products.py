@@ -3,8 +3,9 @@
 Arguments that :func:`dot` and :func:`matmul` share:
 
 * ``gpu``: a name ("H100", in any case) or a :class:`~fplab.tensorcore.models.Model`, which then says everything.
-* ``inputs``: "fp16", "bf16", "tf32", "e4m3", "e5m2", a pair such as ("e4m3", "e5m2"), "int8", "fp64", or with block
-  scales "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_e8m0" (E8M0 for each 16).
+* ``inputs``: "fp16", "bf16", "tf32", "e4m3", "e5m2", a pair such as ("e4m3", "e5m2"), "int8", "fp64", "fp32" (on
+  NVIDIA's GPUs the CUDA cores': chains of fused multiply-adds, in the order of a plan), or with block scales
+  "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_e8m0" (E8M0 for each 16).
   Operands that the format cannot represent are rounded to nearest first; with ``strict=True`` the first of them is an
   error. INT8 is never rounded.
 * ``conversion``: how FP32 operands become TF32: "truncate" (the multiplier ignores 13 bits; so does None), "rna" or
@@ -13,7 +14,7 @@ Arguments that :func:`dot` and :func:`matmul` share:
   "int8" it is int32, for "fp64" fp64. C is rounded to it first.
 * ``store``: a format to which the result is rounded once, to nearest, at the end; None leaves it. torch's half product
   is ``output="fp32", store="fp16"``.
-* ``instruction``: "mma", "wgmma", "tcgen05", or None for the one that torch's products use on that GPU.
+* ``instruction``: "mma", "wgmma", "tcgen05", "fma", or None for the one that torch's products use on that GPU.
 
 Results are float32 arrays of the values of the output format (int32 for INT8, float64 for FP64); NaN is 0x7FFFFFFF,
 for FP16 0x7FFF widened. They depend neither on the number of threads nor on blocking.

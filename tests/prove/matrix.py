@@ -56,7 +56,7 @@ def multiply_adds(a: Array, b: Array, c: Array) -> Array:
 
 
 def pairwise(model: Model, a: Array, b: Array, c: Array) -> Array:
-    """Balanced trees of FP32 additions."""
+    """Balanced trees of FP32 additions. What an instruction begins with is flushed to +0, a -0, too."""
     flush = model.subnormals == "flushed"
 
     def operand(x: Array, fmt: str) -> Array:
@@ -65,10 +65,11 @@ def pairwise(model: Model, a: Array, b: Array, c: Array) -> Array:
     def kept(x: Array) -> Array:
         return np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x) if flush else x
 
-    a, b, c = operand(a, model.a), operand(b, model.b), operand(c, "fp32")
+    a, b = operand(a, model.a), operand(b, model.b)
     products = a * b
     products = kept(np.where((a == 0) | (b == 0), products + np.float32(0), products))
     for k in range(0, a.shape[1], model.length):
+        c = operand(c, "fp32") if k % model.k == 0 else c
         tree = products[:, k : k + model.length]
         while tree.shape[1] > 1:
             tree = kept(tree[:, ::2] + tree[:, 1::2])

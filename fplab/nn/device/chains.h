@@ -1,5 +1,6 @@
 // Chains of steps: NAN_BITS, PERIOD (steps after which the sum starts again and is added to FP32 registers; 0: never),
-// WIDENED (a step ends with every second block, to whose sum c is added), LENGTH (products of a step), SCALE, COLUMNS.
+// PLUS_C (steps of an instruction, before each of which a c of -0 becomes +0; 0: never), WIDENED (a step ends with every
+// second block, to whose sum c is added), LENGTH (products of a step), SCALE, COLUMNS.
 //
 // A unit's file has step(x, y, n, left, right, c): onto c[j] the products of x[i] and y[i * n + j], with scales of this
 // row and of these columns, which are packed: the exponent times 256, and eight times the significand, or 255 for a NaN.
@@ -14,6 +15,8 @@ DEVICE u32 sum_of(u32 x, u32 y) {
     u32 bits = sum_in_fp32(x, y);
     if (KEPT == 23 || is_nan(bits) || is_infinite(bits) || is_zero(bits)) return bits;
     Number n = parts(bits, -126);
+    const i64 tie = (1 << 24) - (1 << (22 - smaller(KEPT, 22)));  // whatever blocks make of overflow
+    if (n.e > EMAX_D || (n.e == EMAX_D && n.m >= tie)) return INFINITE | (bits & SIGN);
     return deliver(n.negative ? -n.m : n.m, n.e - 23);
 }
 
@@ -30,7 +33,10 @@ KERNEL(matmul)(const u32 *a, const u32 *b, u32 *acc, const int *left, const int 
         u32 c[COLUMNS], lower[COLUMNS];
         for (int j = 0; j < COLUMNS; j++) c[j] = is_nan(acc[at + j]) ? NAN_BITS : acc[at + j], lower[j] = 0;
         for (int t = 0; t < count; t++, x += LENGTH, y += (u64)LENGTH * n) {
-            step(x, y, n, of_row, of_column, WIDENED || PERIOD ? lower : c);
+            u32 *held = WIDENED || PERIOD ? lower : c;
+            for (int j = 0; j < COLUMNS && PLUS_C && t % (PLUS_C ? PLUS_C : 1) == 0; j++)
+                if (is_zero(held[j])) held[j] = 0;
+            step(x, y, n, of_row, of_column, held);
             of_row += each, of_column += (u64)each * n;
             const bool ends = WIDENED ? t % 2 : PERIOD && ((t + 1) % (PERIOD ? PERIOD : 1) == 0 || t + 1 == count);
             for (int j = 0; j < COLUMNS && ends; j++) {

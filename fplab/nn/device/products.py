@@ -156,7 +156,7 @@ def kernel(model: Model, form: OnDevice, promote: int) -> Kernel:
     length = form.constants.get("LENGTH", model.length)
     return running.kernel("matmul", form.files, {
         "LENGTH": length, "SCALE": model.scale[1] if model.scale else 0, "PERIOD": promote // length, "WIDENED": 0,
-        "NAN_BITS": nan_bits(model), **form.constants, "COLUMNS": form.columns,
+        "PLUS_C": 0, "NAN_BITS": nan_bits(model), **form.constants, "COLUMNS": form.columns,
     })  # fmt: skip
 
 

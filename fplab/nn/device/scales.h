@@ -79,7 +79,7 @@ DEVICE Scale quotient(u32 a) {
         return {scale, 0, over(1, as_float(scale))};
     }
     u32 factor = as_bits(over(as_float(MULTIPLIER), as_float(a)));
-    factor = (factor == INFINITE ? MOST : factor) & DOWN;
+    factor = (factor == INFINITE ? MOST_FACTOR : factor) & DOWN;
     return {as_bits(over(1, as_float(factor))), 0, as_float(factor)};
 }
 

@@ -11,19 +11,20 @@ import numpy as np
 import torch
 
 from ...errors import LabError, integer, quotes_call
-from ...formats import Format, Rounding
+from ...formats import Format, FormatName, Rounding
 from ...hardware.instructions import Kernel
 from ...kernels.rounding import MODES, stream_keys
 from ...plans import seed_bits
 from ...scaled import Scaled, Scheme, get_scheme
-from ...scaled.quantizing import f32, given_amax, grid_of, mode_of, rule_of
+from ...scaled.quantizing import LARGEST, f32, given_amax, grid_of, largest_factor, mode_of, rule_of
 from ...scaled.result import table_of
 from ...scaled.schemes import Block
+from ..bits import holds_values
 from . import running
 
 RUN = 8  # elements of a thread, which lie in one block
 MOST = (1 << 31) - 1  # elements of a tensor
-OTHERS = {"infinite": "OF_INFINITY"}  # names that the C++ has for fields of a rule
+OTHERS = {"infinite": "OF_INFINITY", "most": "MOST_FACTOR"}  # names that the C++ has for fields of a rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +74,15 @@ class ScaledTensor:
 def quantize_scaled(
     x: torch.Tensor, scheme: str | Scheme = "mxfp8", axis: int = -1, *, rule: str | None = None,
     variant: str | None = None, block: Block | None = None, rounding: str | Rounding = "rne", seed: int | None = None,
-    random_bits: int = 32, amax: Any = None,
+    random_bits: int = 32, amax: Any = None, dtype: FormatName | None = None,
 ) -> ScaledTensor:  # fmt: skip
     """:func:`fplab.scaled.quantize` of a tensor, whose device it stays on: codes, scales and amax bit for bit the same.
 
     ``x``: any real dtype, rounded to float32 first. Raises LabError for more than 2**31 - 1 elements.
     """
     found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
-    if not isinstance(x, torch.Tensor) or x.is_complex():
-        raise LabError("x must be a tensor of real numbers; fplab.scaled.quantize takes arrays.")
+    if not holds_values(x) or x.is_complex():
+        raise LabError("x must be a dense tensor of real numbers; fplab.scaled.quantize takes arrays.")
     axis = integer("axis", axis, -max(x.dim(), 1), max(x.dim(), 1) - 1)
     if x.numel() > MOST:
         raise LabError(f"x has {x.numel():,} elements; at most {MOST:,} are quantised at once here.")
@@ -92,12 +93,13 @@ def quantize_scaled(
     moved = _last(x.detach().float(), axis)
     if not isinstance(found.block, str) and found.block[0] > 1 and moved.dim() < 2:
         raise LabError(f"block={found.block!r} needs two dimensions; x has one.")
+    most_factor = largest_factor(found, x.dtype if dtype is None else dtype)
     where, lead, k = _Where(moved.shape, found), moved.shape[:-1], moved.shape[-1]
     most, second = _amax(moved, found, amax)
     if most is None:
         most = where.maxima(moved, found)
     scales, factors = torch.empty_like(most), torch.empty_like(most)
-    of_blocks, of_codes = (where.kernel(entry, found, mode, random) for entry in ("scales", "codes"))
+    of_blocks, of_codes = (where.kernel(entry, found, mode, random, most_factor) for entry in ("scales", "codes"))
     own = most if second is None else second
     where.run(of_blocks, most.numel(), moved, most, own, int(own.numel() > 1), scales, factors, most.numel(), k,
               where.height)  # fmt: skip
@@ -124,6 +126,8 @@ def _last(x: torch.Tensor, axis: int) -> torch.Tensor:
 def _amax(x: torch.Tensor, scheme: Scheme, given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The largest magnitude of all blocks, where it is that of the tensor, and those of a second scale, as bits."""
     if given is not None:
+        if isinstance(given, torch.Tensor) and (given.is_meta or not holds_values(given)):
+            raise LabError("amax is sparse, nested or has no values; pass a number, or one of each row.")
         array = given.detach().cpu() if isinstance(given, torch.Tensor) else given
         bits = given_amax(array, math.prod(x.shape[:-1]), scheme)
         found = torch.from_numpy(bits.view(np.int32)).to(x.device)
@@ -153,9 +157,9 @@ class _Where:
         self.of_scales = (1,) * len(shape) if block == "tensor" else (*above, across)
         self.blocks = math.prod(self.of_scales)
 
-    def kernel(self, entry: str, scheme: Scheme, mode: int = 0, random: int = 32) -> Kernel:
+    def kernel(self, entry: str, scheme: Scheme, mode: int = 0, random: int = 32, most: float = LARGEST) -> Kernel:
         return running.kernel(entry, ("scales.h",), {
-            **constants(scheme, mode, random), "HIGH": self.high, "WIDE": self.wide, "RUN": RUN,
+            **constants(scheme, mode, random, most), "HIGH": self.high, "WIDE": self.wide, "RUN": RUN,
         })  # fmt: skip
 
     def run(self, kernel: Kernel, threads: int, *arguments: Any) -> None:
@@ -170,9 +174,9 @@ class _Where:
 
 
 @lru_cache
-def constants(scheme: Scheme, mode: int, random: int) -> dict[str, int]:
+def constants(scheme: Scheme, mode: int, random: int, most: float) -> dict[str, int]:
     """A scheme as the C++ sees it: floats as their bits."""
-    rule = rule_of(scheme)._asdict() | {
+    rule = rule_of(scheme, most)._asdict() | {
         "element_max": scheme.element.max,
         "top": scheme.top if scheme.kind == "narrow" else 1.0,
     }

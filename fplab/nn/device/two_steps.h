@@ -1,7 +1,8 @@
 // AMD's sums on CDNA3, as fplab/kernels/matrix_cores.py: of LENGTH products, dealt to PARTS sums, each truncated at its
-// own largest exponent; then that sum and c, both rounded down. EMIN_A, EMIN_B, NAN_BITS, COLUMNS, and those of terms.h.
+// own largest exponent to ALIGN places; then that sum and c, both rounded down. EMIN_A, EMIN_B, NAN_BITS, COLUMNS, and
+// those of terms.h.
 
-const int ALIGN = 24, SUM = 31, ZERO = -126;  // a zero's exponent counts
+const int SUM = 31, ZERO = -126;  // a zero's exponent counts
 
 DEVICE i64 floored(i64 m, int shift) { return shift >= 0 ? m << shift : m >> smaller(-shift, 63); }
 

@@ -1,7 +1,8 @@
 """The algorithms of matrix units, one file each: fast product, oracle, trace, and what probing has to know.
 
 A record names its algorithm by the file: ``kind="block"`` is computed by ``UNIT`` of units/block.py. A new algorithm is
-a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` and :meth:`Unit.rows`.
+a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` and :meth:`Unit.rows`; which values its
+records' fields may take, :func:`~fplab.tensorcore.limits.allowed` says.
 """
 
 import importlib
@@ -94,6 +95,10 @@ class Unit:
     def entering(self, c: Exact, model: Model) -> Exact:
         """C as the accumulator holds it."""
         return in_format(c, model)
+
+    def received(self, c: Exact, model: Model) -> Exact:
+        """C, or the result of the instruction before, as an instruction receives it."""
+        return c
 
     def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
         """One step of :meth:`width` products onto c; the last block's result is the step's.

@@ -288,8 +288,8 @@ class FusedBlocks(Unit):
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other lengths and alignments."""
-        smallest = model.scale[1] if model.scale else 1
-        for length, f in itertools.product((n for n in LENGTHS if n >= smallest), ALIGNMENTS):
+        lengths = LENGTHS if model.scale is None else (model.length,)
+        for length, f in itertools.product(lengths, ALIGNMENTS):
             yield dataclasses.replace(model, length=length, alignment_bits=f, k=length)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
@@ -427,19 +427,19 @@ class Laid(NamedTuple):
 
     @classmethod
     def of(cls, x: Array, fmt: str) -> "Laid":
-        """Float32 matrices (..., M, K)."""
+        """Matrices (..., M, K)."""
         if x.ndim == 2 and x.flags.c_contiguous:
             return cls(_to_read(x), FROM_START, (x.shape[1], 1), cut(fmt))
         if x.ndim == 2 and x.flags.f_contiguous:
             return cls(_to_read(x.T), FROM_START, (1, x.shape[0]), cut(fmt))
-        if any(step < 0 or step % 4 for step in x.strides):
+        if any(step < 0 or step % x.itemsize for step in x.strides):
             x = np.ascontiguousarray(x)
-        steps = [step // 4 for step in x.strides]
+        steps = [step // x.itemsize for step in x.strides]
         size = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
         begins = np.zeros(1, np.int64)
         for n, step in zip(x.shape[:-2], steps, strict=False):
             begins = (begins[:, None] + np.arange(0, n * step, step) if step else begins.repeat(n)).reshape(-1)
-        memory = np.lib.stride_tricks.as_strided(x, (size,), (4,))
+        memory = np.lib.stride_tricks.as_strided(x, (size,), (x.itemsize,))
         return cls(_to_read(memory), begins, (steps[-2], steps[-1]), cut(fmt))
 
 

@@ -1,17 +1,20 @@
 """A chain of IEEE fused multiply-adds in the format of the result, FP64 or FP32, one product after the other."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ... import exact
 from ...exact import Exact
-from ...kernels import tensorcore_exact as kernels
+from ...kernels import multiply_adds as kernels
+from ...kernels import tensorcore_exact
 from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
 from . import Array, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
+from .block import PACKING, Laid
 
 
 class MultiplyAdds(Unit):
@@ -24,17 +27,37 @@ class MultiplyAdds(Unit):
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y = engine.whole(a, model), engine.whole(b, model)
         total = _numbers(c)
-        engine.share(lambda p, q: kernels.fma_dot(x[p:q], y[p:q], total[p:q]), a.shape[0], engine.SLOW * a.size)
+        engine.share(
+            lambda p, q: tensorcore_exact.fma_dot(x[p:q], y[p:q], total[p:q]), a.shape[0], engine.SLOW * a.size
+        )
         _settle(c, model)
 
     def chain(
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
     ) -> None:
         a, b, _ = engine.chosen(model, a, b, instructions, None)
-        x, y = (np.ascontiguousarray(part) for part in (engine.whole(a, model), engine.whole(b.T, model).T))
-        total = _numbers(c)
-        engine.share(lambda p, q: kernels.fma_matmul(x, y, total, p, q), a.shape[0], a.size * b.shape[1])
-        _settle(c, model)
+        self.held(model, b)(a, c)
+
+    def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
+        y = engine.whole(b.T, model).T
+        (k, columns), size = y.shape, y.itemsize
+        panels = -(-columns * size // kernels.LINE)
+        packed = np.empty(panels * k * (kernels.LINE // size), y.dtype)
+        laid = Laid.of(y, model.b)
+        pack = functools.partial(kernels.pack, laid.memory, *laid.steps, k, columns)
+        engine.share(lambda p, q: pack(p, q, packed), panels, PACKING * y.size)
+
+        def add(a: Array, c: Array) -> None:
+            x, total = np.ascontiguousarray(engine.whole(a, model)).reshape(-1), _numbers(c).reshape(-1)
+            rows, macs = len(a), a.size * columns
+            run = functools.partial(kernels.multiply, x, rows, k, packed, total, columns)
+            if rows >= panels:
+                engine.share(lambda p, q: run(p, q, 0, panels), rows, macs, kernels.ROWS)
+            else:
+                engine.share(lambda p, q: run(0, rows, p, q), panels, macs)
+            _settle(c, model)
+
+        return add
 
     def on_device(self, model: Model) -> OnDevice:
         return OnDevice(("multiply_adds.h",), {"DOUBLE": int(model.output == "fp64")}, 1)

@@ -1,6 +1,7 @@
 """Block-scaled FP4: the terms of a block are exact sums of 16 products, times the significands of their two scales."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
@@ -15,7 +16,7 @@ from ..blocks import Block, Term, decided, fuse, split
 from ..models import OPTIONS, ZERO_EXPONENT, Model
 from ..operands import Scales
 from . import Array, Blocks, Factors, Known, OnDevice, Pairs, Rows, ScalePair, power
-from .block import FusedBlocks, is_usual
+from .block import ALIGNMENTS, LENGTHS, FusedBlocks, is_usual
 
 GROUP = 16  # products of a term
 
@@ -71,7 +72,7 @@ class Grouped(FusedBlocks):
     def chain(
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
     ) -> None:
-        if not is_usual(model):
+        if not is_usual(model) or model.rounding != "rtz":
             super(FusedBlocks, self).chain(model, a, b, c, instructions, period, scales)
             return
         a, b, scales = engine.chosen(model, a, b, instructions, scales)
@@ -104,9 +105,10 @@ class Grouped(FusedBlocks):
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other lengths and alignments, and what a group that sums to zero counts for."""
-        for other in super().variants(model):
-            for zero_group in OPTIONS["zero_group"]:
-                yield dataclasses.replace(other, zero_group=zero_group)
+        assert model.scale is not None
+        lengths = [n for n in LENGTHS if n >= model.scale[1]]
+        for length, f, zero_group in itertools.product(lengths, ALIGNMENTS, OPTIONS["zero_group"]):
+            yield dataclasses.replace(model, length=length, alignment_bits=f, k=length, zero_group=zero_group)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
         """In some rows a first group of zeros with the largest scales, and a c whose last bits lie below that."""

@@ -1,12 +1,14 @@
 """AMD's sums of FP16 and BF16 before CDNA3: products of a group pairwise, then their sum onto c, all in FP32.
 
 Every product, addition and result is rounded to nearest by itself. CDNA2 flushes (``Model.subnormals``): a subnormal
-operand or c becomes +0 before anything else, every subnormal product, sum and result a zero of its sign.
+operand or c becomes +0 before anything else, every subnormal product, sum and result a zero of its sign. Whether an
+instruction also makes +0 of c = -0 is open (``Model.flushed_zero``).
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +33,15 @@ class Pairwise(Unit):
 
     # --- the oracle -------------------------------------------------------------------------------------------------
 
+    def received(self, c: Exact, model: Model) -> Exact:
+        if model.subnormals == "flushed":
+            c = _without(c, model.format_d)
+        return ZERO if model.flushed_zero == "plus" and c.is_zero else c
+
     def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
         flushes = model.subnormals == "flushed"
         if flushes:
             a, b = ([_without(x, f) for x in row] for row, f in ((a, model.format_a), (b, model.format_b)))
-            c = _without(c, model.format_d)
 
         def rounded(x: Exact) -> Exact:
             found = in_format(x, model)
@@ -58,11 +64,8 @@ class Pairwise(Unit):
 
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y, total = self._operands(model, a, b, c)
-        engine.share(
-            lambda p, q: kernels.pairwise_dot(x[p:q], y[p:q], total[p:q], model.length, model.subnormals == "flushed"),
-            a.shape[0],
-            a.size,
-        )
+        rule = model.length, model.subnormals == "flushed", _renewed(model)
+        engine.share(lambda p, q: kernels.pairwise_dot(x[p:q], y[p:q], total[p:q], *rule), a.shape[0], a.size)
         c[np.isnan(total)] = nan_bits(model)
 
     def chain(
@@ -74,7 +77,8 @@ class Pairwise(Unit):
         a, b, _ = engine.chosen(model, a, b, instructions, None)
         x, y, total = self._operands(model, a, b.T, c)
         y, kernel = np.ascontiguousarray(y.T), kernels.PAIRWISE[model.length, model.subnormals == "flushed"]
-        engine.share(lambda p, q: kernel(x, y, total, p, q), a.shape[0], a.size * b.shape[1])
+        every = _renewed(model)
+        engine.share(lambda p, q: kernel(x, y, total, p, q, every), a.shape[0], a.size * b.shape[1])
         c[np.isnan(total)] = nan_bits(model)
 
     def _operands(self, model: Model, a: Array, b: Array, c: Array) -> tuple[Array, Array, Array]:
@@ -87,7 +91,8 @@ class Pairwise(Unit):
         return x, np.ascontiguousarray(y), total
 
     def on_device(self, model: Model) -> OnDevice:
-        return OnDevice.of_ieee(("terms.h", "pairs.h", "chains.h"), model, FLUSHES=int(model.subnormals == "flushed"))
+        constants = {"FLUSHES": int(model.subnormals == "flushed"), "PLUS_C": _renewed(model) // model.length}
+        return OnDevice.of_ieee(("terms.h", "pairs.h", "chains.h"), model, **constants)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
@@ -115,19 +120,27 @@ class Pairwise(Unit):
     # --- probing ----------------------------------------------------------------------------------------------------
 
     def variants(self, model: Model) -> Iterator[Model]:
-        """Both lengths, subnormals kept and flushed."""
+        """Both lengths, subnormals kept and flushed, and then a c of -0 kept and not."""
+        ways: list[dict[str, Any]] = [{"subnormals": "kept", "flushed_zero": "kept"}, {"subnormals": "flushed"}]
         for length in (2, 4):
-            for subnormals in ("kept", "flushed"):
-                yield dataclasses.replace(model, length=length, subnormals=subnormals)
+            for way in (*ways, ways[1] | {"flushed_zero": "plus"}):
+                yield dataclasses.replace(model, length=length, k=max(model.k, length), **way)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
-        """Of half of the rows all products are so small that flushing shows."""
+        """Of half of the rows all products are so small that flushing shows, of some onto a c of -0."""
         a, b = (_elements(get(f), k, count, rng) for f in (model.a, model.b))
         tiny = rng.random(count) < 0.5
         a[tiny] = _small(model.format_a, a[tiny])
         c = np.ldexp(rng.standard_normal(count), np.where(tiny, -130, rng.integers(-8, 24, count))).astype(np.float32)
         c[rng.random(count) < 0.3] = 0
+        below = rng.random(count) < 0.1
+        a[below], b[below], c[below] = -(2.0**model.format_a.emin), 2.0**model.format_b.emin, -0.0
         return {"a": a, "b": b, "c": c}
+
+
+def _renewed(model: Model) -> int:
+    """After how many products a sum of -0 becomes +0, in an instruction that begins with it; 0 for never."""
+    return model.k if model.flushed_zero == "plus" else 0
 
 
 def _without(x: Exact, fmt: Format) -> Exact:

@@ -1,14 +1,16 @@
 """AMD's sums on CDNA3: of a group the products are truncated and added, then that sum and c, both rounded down.
 
 1. e is the largest exponent of a product: significands are not renormalised, a zero operand has -126, and counts. Every
-   product is truncated toward zero to a multiple of 2**(e - 24), and all are added exactly.
+   product is truncated toward zero to a multiple of 2**(e - F), and all are added exactly.
 2. m is the larger of e and the exponent of c. The sum is rounded down, toward minus infinity, to a multiple of
-   2**(m - 31), c down to one of 2**(m - 24); both are added exactly, and this sum is rounded to FP32 to nearest.
+   2**(m - 31), c down to one of 2**(m - F); both are added exactly, and this sum is rounded to FP32 to nearest.
+   F, ``Model.alignment_bits``, is 24 on CDNA3.
 
 Infinities and NaN decide first; then a finite product of magnitude 2**128 or more counts as an infinity.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -20,7 +22,7 @@ from ...exact import Exact
 from ...formats import get
 from ...kernels import matrix_cores as kernels
 from ...kernels import tensorcore_fast as fast
-from .. import engine
+from .. import engine, limits
 from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
@@ -100,7 +102,8 @@ class TwoStep(Unit):
         return x.reshape(len(x), -1, model.length // 2, 2).swapaxes(2, 3).reshape(x.shape)
 
     def rule(self, model: Model) -> kernels.Rule:
-        return kernels.Rule(model.length, self.parts, model.format_a.emin, model.format_b.emin, nan_bits(model))
+        emin_a, emin_b = self.emins(model)
+        return kernels.Rule(model.length, self.parts, model.alignment_bits, emin_a, emin_b, nan_bits(model))
 
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y, rule = self.arranged(a, model), self.arranged(b, model), self.rule(model)
@@ -133,7 +136,8 @@ class TwoStep(Unit):
         shared(pack_a, pack_b, run, rows, k, columns)
 
     def on_device(self, model: Model) -> OnDevice:
-        return OnDevice.of_ieee(("terms.h", "two_steps.h", "chains.h"), model, PARTS=self.parts)
+        constants = {"PARTS": self.parts, "ALIGN": model.alignment_bits}
+        return OnDevice.of_ieee(("terms.h", "two_steps.h", "chains.h"), model, **constants)
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
@@ -155,10 +159,10 @@ class TwoStep(Unit):
     # --- probing ----------------------------------------------------------------------------------------------------
 
     def variants(self, model: Model) -> Iterator[Model]:
-        """The other lengths that kernels have."""
-        for length, parts in kernels.TWO_STEP:
-            if parts == self.parts:
-                yield dataclasses.replace(model, length=length, k=length)
+        """Other lengths and alignments."""
+        possible = limits.allowed(model)
+        for length, f in itertools.product(possible["length"], possible["alignment_bits"]):
+            yield dataclasses.replace(model, length=length, alignment_bits=f, k=length)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
         a, b = (_elements(get(f), k, count, rng) for f in (model.a, model.b))

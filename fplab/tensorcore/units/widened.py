@@ -7,17 +7,15 @@ import numpy as np
 
 from ... import exact
 from ...exact import Exact
+from .. import engine
 from ..blocks import Block, decided, in_format
 from ..models import Model
 from . import Array, Blocks, Factors, Known, Pairs, Rounded, factors_at, nearest
 from .block import ALIGNMENTS, FusedBlocks
 
-K = 32  # products of an instruction
-ORDER = [*(k for k in range(K) if k % 4 < 2), *(k for k in range(K) if k % 4 >= 2)]  # as the two blocks take them
-
 
 class Widened(FusedBlocks):
-    """An instruction of 32 products: those of k mod 4 < 2 from zero, the others onto their sum, and then c."""
+    """An instruction of two blocks: products of k mod 4 < 2 from zero, the others onto their sum, and then c."""
 
     halves = True
 
@@ -47,7 +45,7 @@ class Widened(FusedBlocks):
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
         held = np.zeros_like(of.held)
         for _ in range(2):
-            halves = of._replace(held=held, terms=np.minimum(of.terms, K // 2))
+            halves = of._replace(held=held, terms=np.minimum(of.terms, model.length))
             for one in super().roundings(model, halves):
                 yield one
                 held = held + one.times * one.most
@@ -55,13 +53,14 @@ class Widened(FusedBlocks):
         yield nearest(of.held + held, model.format_d)
 
     def arranged(self, x: Array, model: Model) -> Array:
-        padded = np.zeros((x.shape[0], -(-x.shape[1] // K) * K), np.float32)
-        padded[:, : x.shape[1]] = x
-        return padded.reshape(x.shape[0], -1, K)[:, :, ORDER].reshape(x.shape[0], -1)
+        first, second = _halves(model.k)
+        parts = engine.whole(x, model).reshape(x.shape[0], -1, model.k)
+        return parts[:, :, [*first, *second]].reshape(x.shape[0], -1)
 
     def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
-        halves = tuple(tuple(half) for half in _halves(K))
-        return (K // 2, K) if not c_inside and blocks[:2] == halves else None
+        length = len(blocks[0])
+        halves = tuple(tuple(half) for half in _halves(2 * length))
+        return (length, 2 * length) if not c_inside and blocks[:2] == halves else None
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other alignments."""
