@@ -5,6 +5,7 @@ has. :func:`alone` is the same in one process, which takes the ranks' parts one 
 in the order in which gloo adds them.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,17 +23,18 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint as recomputing
 
 from fplab.errors import LabError
-from fplab.nn import emulate, formats, recipes, watch
+from fplab.nn import emulate, explain, formats, recipes, shadow, survey, watch
 from fplab.parallel import gloo
 from fplab.training import Adam8bit, AdamW, AmaxScaling
 
 STEPS, BATCH, WIDTH, MICRO = 3, 16, 32, 4
 RECIPES = {  # a stage of a pipeline would keep the last of its own layers high
-    "mxfp8": ("B200", recipes.mxfp8()), "nvfp4": ("B200", recipes.nvfp4(keep_last=0.0)),
-    "nearest": ("B200", recipes.nvfp4(keep_last=0.0, disable_stochastic_rounding=True)),
-    "delayed": ("H100", recipes.fp8_delayed(amax_history_len=2)),
+    "mxfp8": ("B200", recipes.mxfp8(scope="all")), "nvfp4": ("B200", recipes.nvfp4(scope="all")),
+    "nearest": ("B200", recipes.nvfp4(scope="all", disable_stochastic_rounding=True)),
+    "delayed": ("H100", recipes.fp8_delayed(amax_history_len=2, scope="all")),
 }  # fmt: skip
 WHATS = ("plain", "emulate", "scaled", "watch", "formats", "optimizer", "8-bit", *RECIPES)
 Found = dict[str, Any]
@@ -82,7 +84,7 @@ def block(what: str, net: nn.Module, scales: Any) -> Any:
         return formats(net, weights="e4m3", activations="bf16")
     if what == "scaled":
         return emulate("H100", "e4m3", gradients="e5m2", scaling=scales)
-    return nullcontext() if what in ("plain", "watch") else emulate("H100")
+    return nullcontext() if what in ("plain", "watch") else emulate("H100", "fp16")
 
 
 def step(net: nn.Module, what: str, scales: Any, x: torch.Tensor) -> torch.Tensor:
@@ -132,7 +134,9 @@ def alone(strategy: str, what: str, ranks: int) -> Found:
     for batch in batches():
         each = []
         for rank in range(ranks):
-            losses.append(step(net, what, scales[rank], part(batch, rank, ranks)))
+            with warnings.catch_warnings():  # that one network has several emulations, here one a rank
+                warnings.filterwarnings("ignore", ".*begins delayed scaling without a history")
+                losses.append(step(net, what, scales[rank], part(batch, rank, ranks)))
             each.append([p.grad.clone() / ranks for p in net.parameters()])
             net.zero_grad()
         together(scales)
@@ -299,7 +303,7 @@ def resumed(ranks: int, folder: str) -> dict[str, Any]:
 
     def begin(what: str) -> tuple[nn.Module, Any, Any]:
         scaling = AmaxScaling(history=2) if what == "scaling" else None
-        recipe = recipes.fp8_delayed(amax_history_len=2) if what == "recipe" else None
+        recipe = recipes.fp8_delayed(amax_history_len=2, scope="all") if what == "recipe" else None
         run = emulate("H100", "e4m3" if scaling else None, recipe=recipe, scaling=scaling)
         return spread("fsdp2", ranks), run, run if recipe else scaling
 
@@ -333,6 +337,69 @@ def resumed(ranks: int, folder: str) -> dict[str, Any]:
         scaling.synchronize()
     except LabError as error:
         found["refused"] = str(error)
+    return found
+
+
+CHECKPOINTS = {"whole": None, "reentrant": True, "not reentrant": False}
+
+
+def named() -> Found:
+    """Of tensor parallel by checkpoint, the backward pass in the block or after it: the products, and all gradients."""
+    found: Found = {}
+    for kind, reentrant in CHECKPOINTS.items():
+        for inside in (True, False):
+            net, x = spread("tensor", dist.get_world_size()), batches()[0].requires_grad_()
+            with emulate("B200", inputs="bf16", layers={"0": "mxfp8"}) as run:
+                y = net(x) if reentrant is None else recomputing(net, x, use_reentrant=reentrant)
+                loss = y.square().mean()
+                if inside:
+                    loss.backward()
+            if not inside:
+                loss.backward()
+            rows = [(row.layer, row.phase, row.unit, row.count) for row in run.report().rows]
+            found[f"{kind}, {'inside' if inside else 'after'}"] = rows, [x.grad, *grads_of(net)]
+    return found
+
+
+def grads_of(net: nn.Module) -> list[torch.Tensor]:
+    return [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in net.parameters()]
+
+
+def diagnosed(strategy: str) -> Found:
+    """What the diagnoses say of a network that is spread over the ranks: what they name, or why they take none."""
+    found, x = {}, batches()[0]
+
+    def said(what: str, call: Callable[[nn.Module], Any]) -> None:
+        try:
+            found[what] = call(spread(strategy, dist.get_world_size()))
+        except LabError as error:
+            found[what] = str(error)
+
+    def watched(net: nn.Module, reentrant: bool | None) -> Found:
+        with watch(net, optimizer := torch.optim.SGD(net.parameters(), 0.125), recipes=["mxfp8"]) as session:
+            given = x.clone().requires_grad_()
+            y = net(given) if reentrant is None else recomputing(net, given, use_reentrant=reentrant)
+            y.square().mean().backward()
+            optimizer.step()
+        report = session.report()
+        return {
+            "rows": sorted({(row.layer, row.kind) for row in report.rows}),
+            "products": sorted((row.layer, *row.errors) for row in report.products),
+        }
+
+    def shadowed(net: nn.Module) -> Found:
+        with emulate("H100", inputs="bf16"), shadow() as session:
+            net(x).square().mean().backward()
+        report = session.report()
+        products = [(row.layer, row.phase) for row in report.rows if row.operation in ("addmm", "mm")]
+        return {"products": products, "whole": report.whole, "rest": report.rest}
+
+    for kind, reentrant in CHECKPOINTS.items():
+        said(f"watch, {kind}", lambda net, reentrant=reentrant: watched(net, reentrant))
+    said("shadow", shadowed)
+    said("survey", lambda net: str(survey(net, x, lambda net, x: net(x).square().mean(), ["bf16"], progress=str)))
+    ways = [{"gpu": gpu, "inputs": "fp16"} for gpu in ("H100", "A100")]
+    said("explain", lambda net: str(explain(net, x, *ways, progress=str)))
     return found
 
 
@@ -402,6 +469,10 @@ def main(folder: str, strategy: str) -> dict[str, Any]:
 
     if strategy == "checkpoint":
         return resumed(ranks, f"{folder}/{ranks}")
+    if strategy == "names":
+        return named()
+    if strategy == "diagnoses":
+        return {how: diagnosed(how) for how in ("tensor", "fsdp2")}
     if strategy == "states":
         return kept(ranks, f"{folder}/states")
     found: dict[str, Any] = {what: train(spread(strategy, ranks), what, own) for what in WHATS}

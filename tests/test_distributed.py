@@ -7,6 +7,7 @@ order, as one process that takes them one after the other. Under a recipe a rank
 holds; what delayed scaling scales by is the largest over the ranks.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fplab.nn import bits, emulate
 from fplab.training import AmaxScaling
 
 STRATEGIES = ("ddp", "fsdp2", "tensor", "pipeline")
+CHECKPOINTS = ("whole", "reentrant", "not reentrant")
 # What one process computes no bits of: stochastic rounding draws by the number of a product in its own process.
 APART = {"tensor": ("watch", "formats", "nvfp4"), "pipeline": ("nvfp4",)}
 
@@ -30,6 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dic
     """What rank 0 has, by strategy and number of processes."""
     folder = tmp_path_factory.mktemp("distributed")
     jobs = [(ranks, str(folder), strategy) for strategy in (*STRATEGIES, "checkpoint", "states") for ranks in (2, 4)]
+    jobs += [(2, str(folder), "names"), (2, str(folder), "diagnoses")]
     results = on_ranks("distributed_steps:main", folder, *jobs)
     return {"folder": folder} | {
         (strategy, ranks): one for (ranks, _, strategy), one in zip(jobs, results, strict=True)
@@ -54,6 +57,45 @@ def test_every_strategy_has_the_bits_of_one_process(found: Any, strategy: str, r
         assert all(torch.equal(a, b) for a, b in zip(got["weights"], want["weights"], strict=True))
     if what not in ("plain", "watch"):
         assert not torch.equal(got["weights"][0], run["plain"]["weights"][0])
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_tensor_parallel_names_a_layer_s_backward_products_and_has_its_format(found: Any, kind: str) -> None:
+    """Each node of the graph is a DTensor's, whose operations run below it; also after the block."""
+    recomputed = {"whole": (0, 0), "reentrant": (1, 1), "not reentrant": (1, 0)}[kind]
+    narrow, high = "B200 tcgen05.k32 e4m3/e8m0x32->fp32", "B200 tcgen05.k16 bf16->fp32"
+    (inside, gradients), (after, others) = (found["names", 2][f"{kind}, {when}"] for when in ("inside", "after"))
+    for rows in (inside, after):
+        count: Counter[tuple[str, ...]] = Counter()
+        for *which, n in rows:
+            count[tuple(which)] += n
+        assert count == {
+            ("0", "forward", narrow): 1, ("0", "backward", narrow): 2 + recomputed[0],
+            ("2", "forward", high): 1, ("2", "backward", high): 2 + recomputed[1],
+        }  # fmt: skip
+    whole = found["names", 2]["whole, inside"][1]
+    assert len(gradients) == len(others) == len(whole) == 5
+    assert all(map(torch.equal, gradients, others))
+    assert all(map(torch.equal, gradients, whole))
+
+
+@pytest.mark.parametrize("strategy", ["tensor", "fsdp2"])
+def test_diagnoses_name_every_layer_of_a_network_on_several_ranks_or_say_why_not(found: Any, strategy: str) -> None:
+    said, one = found["diagnoses", 2][strategy], ("weights", "weight gradients", "updates")
+    for kind in CHECKPOINTS:
+        got = said[f"watch, {kind}"]
+        assert {layer for layer, _ in got["rows"]} - {"(model)"} == {"0", "1", "2"}
+        assert {(layer, what) for layer, what in got["rows"] if what in one} == {(n, w) for n in "02" for w in one}
+        assert got["products"] == [(n, "forward", "data_gradient", "weight_gradient") for n in "02"]
+    refused = "takes no tensors that are spread over processes, as the DTensors of"
+    for what in ("survey", "explain"):
+        assert f"{what} {refused} '0.weight' are: no rank has all" in said[what]
+    if strategy == "tensor":
+        assert said["shadow"].startswith(f"shadow {refused} 't' are: no rank")
+    else:
+        products = [("0", "forward"), ("2", "forward"), ("2", "backward"), ("0", "backward")]
+        assert said["shadow"]["products"] == products
+        assert abs(said["shadow"]["rest"]) < 0.01 * abs(said["shadow"]["whole"])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -119,7 +161,7 @@ def test_an_array_keeps_its_tensor_alive_and_has_its_strides() -> None:
 def test_shapes_without_values_pass_as_dtensor_asks_for_them() -> None:
     with FakeTensorMode() as fake:
         x = fake.from_tensor(torch.ones(3, 4))
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         assert (x @ x.mT).shape == (3, 3)
     assert not run.report().rows
 

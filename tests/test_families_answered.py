@@ -1,12 +1,10 @@
-"""Survey, shadow, explanation and bounds, one call each, on models of transformers and torchvision from configurations.
+"""Survey, shadow, explanation and bounds, one call each, on models of transformers, torchvision and peft.
 
-Weights are random, and trained for a few steps. The libraries are those of the extra ``families``; without them the
-tests are skipped, and ``make nightly`` has them.
+Weights are random, from configurations, and trained for a few steps.
 """
 
 import copy
 import math
-from importlib.util import find_spec
 from typing import Any
 
 import family_steps
@@ -17,17 +15,12 @@ from torch import nn
 
 from fplab import bounds
 from fplab.nn import emulate, explain, shadow, survey
+from fplab.nn.recipes import fp8_current
 
 BATCH = 8
 
 
-def mixture() -> nn.Module:
-    return family_steps._texts(
-        "MixtralForCausalLM", "MixtralConfig", num_key_value_heads=1, num_local_experts=4, **family_steps.SMALL
-    )
-
-
-MODELS = {**{name: family_steps.FAMILIES[name] for name in ("gpt2", "resnet")}, "mixture": (mixture, "transformers")}
+MODELS, ADAPTED = ("gpt2", "resnet", "mixture"), ("adapted", 3)  # before it is trained an adapter multiplies by zeros
 
 
 def logits(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -40,17 +33,14 @@ def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[to
     return nn.functional.cross_entropy(out.flatten(0, -2), batch[1].flatten()), out
 
 
-@pytest.fixture(scope="module", params=[(name, steps) for name in MODELS for steps in (0, 3)], ids=str)
+@pytest.fixture(scope="module", params=[*((name, steps) for name in MODELS for steps in (0, 3)), ADAPTED], ids=str)
 def given(request: pytest.FixtureRequest) -> Any:
     """A model in evaluation and a batch of it; trained for so many steps."""
     name, steps = request.param
-    make, library = MODELS[name]
-    if find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install 'fplab[families]'")
     torch.manual_seed(0)
-    model, draw = make().train(), torch.Generator().manual_seed(1)
+    model, draw = family_steps.FAMILIES[name]().train(), torch.Generator().manual_seed(1)
     if name == "resnet":
-        batch = torch.randn(BATCH, 3, 32, 32, generator=draw), torch.randint(10, (BATCH,), generator=draw)
+        batch = torch.randn(BATCH, 3, 16, 16, generator=draw), torch.randint(10, (BATCH,), generator=draw)
     else:
         ids = torch.randint(family_steps.WORDS, (BATCH, 13), generator=draw)
         batch = ids[:, :-1], ids[:, 1:]
@@ -64,7 +54,7 @@ def given(request: pytest.FixtureRequest) -> Any:
 
 def products(model: nn.Module, batch: Any) -> set[str]:
     """The layers that multiply, by an emulation's own count."""
-    with torch.no_grad(), emulate("H100") as run:
+    with torch.no_grad(), emulate("H100", "fp16") as run:
         logits(model, batch)
     return {row.layer for row in run.report().rows}
 
@@ -102,7 +92,7 @@ def test_where_error_is_born_sums_to_the_whole(given: Any) -> None:
 
 
 WAYS = {
-    "trainer and rollout": ({"gpu": "H100", "inputs": "bf16"}, {"gpu": "H100", "recipe": "fp8_current"}),
+    "trainer and rollout": ({"gpu": "H100", "inputs": "bf16"}, {"gpu": "H100", "recipe": fp8_current(scope="all")}),
     "two GPUs": ({"gpu": "A100", "inputs": "bf16"}, {"gpu": "H100", "inputs": "bf16"}),
 }
 

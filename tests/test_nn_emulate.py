@@ -19,6 +19,7 @@ from fplab.language import speaking
 from fplab.nn import emulate
 from fplab.nn.emulation.report import QUESTIONS
 from fplab.tensorcore import Plan, PlanByRows, matmul
+from fplab.training import AmaxScaling
 
 X, W = random(40, 72), random(72, 24, seed=1)
 B3, C3 = random(3, 20, 40, seed=2), random(3, 40, 24, seed=3)
@@ -56,7 +57,7 @@ PRODUCTS: dict[str, tuple[Run, tuple[torch.Tensor, ...], Run]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_has_the_gpu_s_bits(name: str) -> None:
     run, operands, want = PRODUCTS[name]
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         got = run(*operands)
     check(got, want(*operands), run(*operands))
 
@@ -68,7 +69,7 @@ def test_half_tensors_stay_half_and_are_rounded_once(name: str, dtype: torch.dty
     *c, a, b = operands
     halves = tuple(t.to(dtype) for t in (*c, cancelling(a, -1), cancelling(b, -2)))
     gpu = "V100" if dtype == torch.float16 else "A100"
-    with emulate(gpu):
+    with emulate(gpu, "fp16"):
         got = run(*halves)
     check(got, want(*halves, gpu=gpu), run(*halves))
     assert got.dtype == dtype
@@ -114,7 +115,7 @@ def test_float64_runs_in_the_fp64_unit() -> None:
 
 def test_in_place_out_and_a_dtype_for_the_result() -> None:
     half = X.half(), W.half()
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         there = BIAS.repeat(40, 1).addmm_(X, W)
         out = torch.empty(0)
         assert torch.mm(X, W, out=out) is out
@@ -126,7 +127,7 @@ def test_in_place_out_and_a_dtype_for_the_result() -> None:
 
 def test_addbmm_adds_one_product_after_another() -> None:
     a, b, c = cancelling(B3, -1).half(), cancelling(C3, -2).half(), C3[0, :20].half()
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         got = torch.addbmm(c, a, b, beta=0.5, alpha=2)
     want = c
     for i in range(3):
@@ -135,7 +136,7 @@ def test_addbmm_adds_one_product_after_another() -> None:
 
 
 def test_an_addend_of_factor_zero_is_not_looked_at() -> None:
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         got = torch.addmm(torch.full((24,), torch.nan), X, W, beta=0, alpha=3)
     check(got, product(X, W, torch.zeros(24), alpha=3), 3 * (X @ W))
 
@@ -143,7 +144,7 @@ def test_an_addend_of_factor_zero_is_not_looked_at() -> None:
 @pytest.mark.parametrize("shape", [((0, 4), (4, 3)), ((4, 0), (0, 3)), ((4, 3), (3, 0)), ((2, 0, 4), (2, 4, 3))])
 def test_empty_products(shape: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (torch.ones(s) for s in shape)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         got = a @ b
     assert torch.equal(got, a @ b)
 
@@ -153,7 +154,7 @@ def test_backward_after_the_block(name: str) -> None:
     """Gradients of both operands after the block, each a product of torch's own formula in the GPU's bits."""
     run, operands, _ = PRODUCTS[name]
     leaves = [t.clone().requires_grad_() for t in operands]
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = run(*leaves)
     g = random(1, *y.shape, seed=9)[0]
     y.backward(g)
@@ -181,7 +182,7 @@ def test_backward_after_the_block(name: str) -> None:
 
 def test_second_derivatives_after_the_block() -> None:
     x, w = random(20, 40, grad=True), random(40, 24, seed=1, grad=True)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = x @ w
     g = random(20, 24, seed=2, grad=True)
     (gx,) = torch.autograd.grad(y, x, g, create_graph=True)
@@ -193,9 +194,9 @@ def test_second_derivatives_after_the_block() -> None:
 
 def test_one_block_in_another_and_after_another() -> None:
     x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
-    with emulate("V100") as outer:
+    with emulate("V100", "fp16") as outer:
         one = x @ w
-        with emulate("H100") as inner:
+        with emulate("H100", "fp16") as inner:
             two = x @ w
         three = x @ w
         one.backward(random(40, 24, seed=5))
@@ -208,7 +209,7 @@ def test_one_block_in_another_and_after_another() -> None:
     assert x.grad is not None
     check(x.grad, product(g, W.t(), gpu="V100"), product(g, W.t()))
     x.grad = None
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         two.backward(g)
     assert x.grad is not None
     check(x.grad, product(g, W.t()), product(g, W.t(), gpu="V100"))
@@ -218,7 +219,7 @@ def test_one_block_in_another_and_after_another() -> None:
 
 
 def test_what_is_open_is_said() -> None:
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         torch.nn.Linear(4, 2)(torch.ones(3, 4))
     text = str(run.report())
     assert "Linear 1  forward  addmm      1 x 3 x 4 x 2      1      H100 wgmma.k16 fp16->fp32" in text
@@ -232,7 +233,7 @@ def test_what_is_open_is_said() -> None:
     assert "模拟了 24 次乘加。" in chinese
     assert all(re.search(r"[\u4e00-\u9fff]", line) for line in chinese)
     assert "cuDNN" not in text
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         functional.conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2))
     assert "* k order of convolutions: cuDNN's is not documented" in str(run.report())
 
@@ -241,15 +242,17 @@ def test_what_is_open_is_said() -> None:
     ("given", "message"),
     [
         ({"gpu": "H10"}, "unknown GPU 'H10'"),
-        ({"inputs": "fp8"}, "unknown inputs 'fp8'. Allowed: fp16, bf16, tf32, e4m3, e5m2, fp64. Did you mean "
+        ({"inputs": "fp8"}, "unknown inputs 'fp8'. Allowed: fp16, bf16, tf32, e4m3, e5m2, fp64, fp32. Did you mean "
                             "'fp8_e5m2' or 'fp8_e4m3'?"),
         ({"gpu": "V100", "inputs": "bf16"}, "inputs='bf16': V100 has no unit for it. Allowed on V100: fp16"),
-        ({"gpu": "H100", "gradients": "e2m1"}, "gradients='e2m1': H100 has no unit for it. Allowed on H100: fp16"),
+        ({"gpu": "H100", "inputs": "fp16", "gradients": "e2m1"}, "gradients='e2m1': H100 has no unit for it."),
         ({"gpu": "4090"}, "unknown GPU '4090'. Allowed: V100 (Volta, sm_70), T4 (Turing, sm_75), A100"),
         ({"inputs": "int8"}, "inputs='int8' cannot be emulated under a model: its operands need scales or are "
-                             "integers. Allowed on H100: fp16, bf16, tf32, e4m3, e5m2, fp64."),
+                             "integers. Allowed on H100: fp16, bf16, tf32, e4m3, e5m2, fp64, fp32."),
         ({"gpu": "B200", "inputs": "mxfp8_e4m3"}, "its operands need scales or are integers"),
-        ({"gradients": "e5m2"}, "no e5m2 * fp16"),
+        ({"inputs": "fp16", "gradients": "e5m2"}, "no e5m2 * fp16"),
+        ({"gradients": "e5m2"}, "gradients='e5m2' without inputs=, where FP32 follows torch's flags; pass"),
+        ({"scaling": AmaxScaling()}, "scaling is for FP8 and narrower; inputs=None needs none."),
         ({"conversion": "up"}, "unknown conversion 'up'"),
         ({"scaling": 3, "inputs": "e4m3"}, "scaling=3 has no method scale"),
         ({"allow": "linalg_qr"}, "a list of names is needed: allow=['linalg_qr']"),
@@ -268,7 +271,7 @@ def test_bad_arguments_are_refused_with_the_call(given: dict[str, object], messa
 
 
 def test_operands_that_do_not_fit_are_refused() -> None:
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         with pytest.raises(LabError, match=r"mm of torch.float32 and torch.float16: torch multiplies tensors of one"):
             torch.mm(X, W.half())
         with pytest.raises(LabError, match=r"mm of int64 is not emulated \(a matrix unit takes dense tensors"):
@@ -282,7 +285,7 @@ def test_operands_that_do_not_fit_are_refused() -> None:
 def test_a_report_names_the_unit_of_every_step() -> None:
     """A step begins where the block is entered, and inside it after each backward pass."""
     x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
-    with emulate("H100") as inside:
+    with emulate("H100", "fp16") as inside:
         for _ in range(2):
             (x @ w).sum().backward()
         x @ w
@@ -303,7 +306,7 @@ def test_a_rule_by_rows_chooses_the_plan_of_each_product() -> None:
     x, layer = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(3)), torch.nn.Linear(64, 5, bias=False)
     weight = layer.weight.detach().numpy().T
     for rows, plan in ((2, Plan(split_k=4)), (6, Plan(accumulators=2))):  # of two sequences, 4 and 12
-        with emulate("H100", plan=rule), torch.no_grad():
+        with emulate("H100", "fp16", plan=rule), torch.no_grad():
             found = layer(x[:, :rows]).numpy()
         assert np.array_equal(found.reshape(-1, 5), matmul(x[:, :rows].numpy().reshape(-1, 64), weight, plan=plan))
 
@@ -312,11 +315,11 @@ def test_an_activation_fused_to_a_product_is_in_its_epilogue() -> None:
     draw = torch.Generator().manual_seed(4)
     c, a, b = (torch.randn(*shape, generator=draw).half() for shape in ((5,), (3, 64), (64, 5)))
     for gelu, name in ((False, "relu"), (True, "gelu_tanh")):
-        with emulate("H100"):
+        with emulate("H100", "fp16"):
             found = torch._addmm_activation(c, a, b, use_gelu=gelu)
         plan = Plan(c="epilogue", activation=name)
         wanted = matmul(a.numpy(), b.numpy(), c.numpy(), plan=plan, store="fp16")
         assert np.array_equal(found.float().numpy(), wanted)
     text = r"Plan\(activation='relu'\) is for fplab\.tensorcore\.matmul"
-    with pytest.raises(LabError, match=text), emulate("H100", plan=Plan(activation="relu")):
+    with pytest.raises(LabError, match=text), emulate("H100", "fp16", plan=Plan(activation="relu")):
         a @ b

@@ -41,7 +41,7 @@ def test_a_product_added_in_place_to_a_part_of_a_tensor(write: Callable[..., Non
     plain: list[Any] = []
     for emulated, found in ((True, grads), (False, plain)):
         a, b, y = A.clone().requires_grad_(), B.clone().requires_grad_(), torch.zeros(3, 3, 5)
-        with emulate("H100") if emulated else torch.enable_grad():
+        with emulate("H100", "fp16") if emulated else torch.enable_grad():
             write(y, a, b)
             if not late:
                 y.square().sum().backward()
@@ -58,7 +58,7 @@ def test_a_part_of_a_tensor_from_before_the_block_stays_torch_s_own() -> None:
     """A view of it that is taken inside does not make its node one of the block's."""
     a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
     y = a @ b
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         part = y[1:]
         loss = part.sum()
     loss.backward()
@@ -76,7 +76,7 @@ def test_convolutions_lie_in_memory_as_torch_s_own(last_x: bool, last_w: bool, t
     w = w.to(memory_format=torch.channels_last) if last_w else w
     conv = functional.conv_transpose2d if transposed else functional.conv2d
     strides = []
-    for block in (emulate("H100"), torch.enable_grad()):
+    for block in (emulate("H100", "fp16"), torch.enable_grad()):
         xs, ws = x.detach().requires_grad_(), w.detach().requires_grad_()
         with block:
             y = conv(xs, ws, padding=1)
@@ -85,7 +85,7 @@ def test_convolutions_lie_in_memory_as_torch_s_own(last_x: bool, last_w: bool, t
 
 
 def test_a_view_after_a_convolution() -> None:
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = nn.Conv2d(3, 8, 3)(random(2, 3, 8, 8)).relu().view(2, -1)
     assert y.shape == (2, 8 * 6 * 6)
 
@@ -93,7 +93,7 @@ def test_a_view_after_a_convolution() -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_attention_lies_in_memory_as_torch_s_own(transposed: bool) -> None:
     strides = []
-    for block in (emulate("H100"), torch.enable_grad()):
+    for block in (emulate("H100", "fp16"), torch.enable_grad()):
         q = random(2, 6, 4, 8).transpose(1, 2) if transposed else random(2, 4, 6, 8)
         q, k = q.requires_grad_(), random(2, 4, 6, 8, seed=1, grad=True)
         with block:
@@ -111,7 +111,7 @@ def test_affine_grids(size: list[int], align: bool) -> None:
     """torch multiplies matrices inside this one operation, where no mode sees it."""
     dims = len(size) - 2
     theta = random(2, dims, dims + 1, grad=True)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         grid = functional.affine_grid(theta, size, align_corners=align)
     last_fastest = [torch.linspace(-1, 1, n) * (1 if align else (n - 1) / n) for n in size[2:]]
     axes = torch.meshgrid(*last_fastest, indexing="ij")
@@ -138,11 +138,11 @@ NO_UNIT: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", NO_UNIT)
 def test_what_no_unit_takes_must_be_allowed_by_its_kind(name: str) -> None:
-    with emulate("H100"), pytest.raises(LabError) as error:
+    with emulate("H100", "fp16"), pytest.raises(LabError) as error:
         NO_UNIT[name]()
     assert f"{name} is not emulated (a matrix unit takes dense tensors" in str(error.value)
     assert f"allow=[{name!r}] lets it run" in str(error.value)
-    with emulate("H100", allow=[name]) as run:
+    with emulate("H100", "fp16", allow=[name]) as run:
         got = NO_UNIT[name]()
         other = A @ B
     assert torch.equal(got, NO_UNIT[name]())
@@ -152,7 +152,7 @@ def test_what_no_unit_takes_must_be_allowed_by_its_kind(name: str) -> None:
 
 def test_the_gradients_of_what_was_allowed_are_allowed_too() -> None:
     z = COMPLEX.clone().requires_grad_()
-    with emulate("H100", allow=["mm of complex64"]) as run:
+    with emulate("H100", "fp16", allow=["mm of complex64"]) as run:
         loss = (z @ z.mT).abs().sum()
     loss.backward()
     assert {row.phase for row in run.report().rows} == {"forward", "backward"}
@@ -161,13 +161,13 @@ def test_the_gradients_of_what_was_allowed_are_allowed_too() -> None:
 @pytest.mark.parametrize("name", ["mm of float16", "mm of int65", "nn of int64", "mm of strided"])
 def test_a_kind_that_is_emulated_or_unknown_cannot_be_allowed(name: str) -> None:
     with pytest.raises(LabError, match="unknown operation in allow"):
-        emulate("H100", allow=[name])
+        emulate("H100", "fp16", allow=[name])
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_ragged_batch_is_refused_by_name() -> None:
     ragged = torch.nested.nested_tensor([random(2, 3), random(4, 3)])
-    with emulate("H100"), pytest.raises(LabError, match=r"linear is not emulated"):
+    with emulate("H100", "fp16"), pytest.raises(LabError, match=r"linear is not emulated"):
         nn.Linear(3, 3)(ragged)
 
 
@@ -176,7 +176,7 @@ def test_a_ragged_batch_is_refused_by_name() -> None:
 
 def test_operands_that_torch_refuses_are_refused_in_its_terms() -> None:
     images = random(2, 5, 8, 8)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         with pytest.raises(LabError, match=r"weights of \(4, 3, 3, 3\) in 1 group\(s\) takes 3 channels"):
             functional.conv2d(images, random(4, 3, 3, 3))
         with pytest.raises(LabError, match=r"addmm of torch.float32 with an addend of torch.float64"):
@@ -186,7 +186,7 @@ def test_operands_that_torch_refuses_are_refused_in_its_terms() -> None:
 
 
 def test_layers_that_take_their_shape_at_the_first_call() -> None:
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         layer = nn.LazyConv1d(3, 2)
         y = layer(A[None])
     w = layer.weight.detach().reshape(3, -1)
@@ -230,7 +230,7 @@ def test_convolutions_of_an_empty_batch(groups: int, transposed: bool) -> None:
     conv = functional.conv_transpose2d if transposed else functional.conv2d
     x, bias = random(0, 3, 5, 5, grad=True), random(6, grad=True)
     w = random(3, 6 // groups, 3, 3, grad=True) if transposed else random(6, 3 // groups, 3, 3, grad=True)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = conv(x, w, bias, stride=2, groups=groups)
     assert y.shape == conv(x, w, bias, stride=2, groups=groups).shape
     y.sum().backward()

@@ -75,7 +75,7 @@ def gradient_of_input(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, stride:
 def test_convolutions_forward_and_backward(geometry: dict[str, int | Pair]) -> None:
     x, bias = random(2, 8, 9, 10, grad=True), random(4, seed=2, grad=True)
     w = random(4, 8 // int(geometry["groups"]), 3, 2, seed=1, grad=True)  # type: ignore[arg-type]
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = functional.conv2d(x, w, bias, **geometry)  # type: ignore[arg-type]
     g = random(*y.shape, seed=3)
     y.backward(g)
@@ -108,7 +108,7 @@ def test_transposed_convolutions(stride: int, padding: int, extra: int, groups: 
     An output padding of a stride or more makes room for places that the convolution had not: they do not count.
     """
     x, w = random(2, 4, 5, 6, grad=True), random(4, 6 // groups, 3, 3, seed=1, grad=True)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = functional.conv_transpose2d(x, w, None, stride, padding, extra, groups, dilation)
     xd, wd = x.detach(), w.detach()
     given = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
@@ -137,7 +137,7 @@ def test_convolutions_of_one_and_three_dimensions(dims: int) -> None:
     """One kernel place in all but the last dimension makes them convolutions of rows."""
     x, w = random(2, 3, *[4] * (dims - 1), 12), random(5, 3, *[1] * (dims - 1), 4, seed=1)
     conv = {1: functional.conv1d, 3: functional.conv3d}[dims]
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = conv(x, w, stride=tuple([1] * (dims - 1) + [2]), padding=tuple([0] * (dims - 1) + [1]))
     rows = x.movedim(1, -2).reshape(-1, 3, 1, 12)
     want = conv_by_product(rows, w.reshape(5, 3, 1, 4), None, (1, 2), (0, 1), 1, 1)
@@ -146,7 +146,10 @@ def test_convolutions_of_one_and_three_dimensions(dims: int) -> None:
 
 
 def test_a_kernel_that_does_not_fit_is_refused() -> None:
-    with emulate("H100"), pytest.raises((LabError, RuntimeError), match=r"does not fit into|can't be greater than"):
+    with (
+        emulate("H100", "fp16"),
+        pytest.raises((LabError, RuntimeError), match=r"does not fit into|can't be greater than"),
+    ):
         functional.conv2d(random(1, 1, 3, 3), random(1, 1, 4, 4))
 
 
@@ -182,7 +185,7 @@ def attention_by_products(
 def test_attention_forward_and_backward(name: str) -> None:
     given = ATTENTION[name]
     q, k, v = (random(2, 3, n, 16, seed=n + i, grad=True) for i, n in enumerate((20, 24, 24)))
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         y = functional.scaled_dot_product_attention(q, k, v, **given)  # type: ignore[arg-type]
     g = random(*y.shape, seed=5)
     y.backward(g)
@@ -207,7 +210,7 @@ def test_attention_with_shared_keys_and_rows_that_see_nothing() -> None:
     q, k, v = (random(1, heads, 6, 8, seed=seed, grad=True) for seed, heads in enumerate((4, 2, 2)))
     mask = torch.ones(6, 6, dtype=torch.bool)
     mask[2] = False
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
     own = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
     assert torch.equal(y[..., 2, :], own[..., 2, :])
@@ -224,7 +227,7 @@ def test_attention_modules_in_training_and_in_their_fast_path() -> None:
     """In inference torch runs one fused kernel, which computes in FP32; here the products are the same in both."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     x = random(3, 7, 16)
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         trained = layer(x)
         layer.eval()
         with torch.no_grad():
@@ -242,7 +245,7 @@ def test_attention_modules_in_training_and_in_their_fast_path() -> None:
 def test_multihead_attention_with_weights() -> None:
     """``need_weights`` takes another way through torch: bmm and baddbmm."""
     layer, x = nn.MultiheadAttention(16, 2, batch_first=True), random(3, 7, 16)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         out, weights = layer(x, x, x)
     w, bias = layer.in_proj_weight.detach(), layer.in_proj_bias.detach()
     q, k, v = product(x, w.t(), bias).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
@@ -272,14 +275,14 @@ def lstm_by_products(x: torch.Tensor, layer: nn.LSTM, affine: Callable[..., torc
 
 def test_an_lstm_is_taken_apart() -> None:
     layer, x = nn.LSTM(24, 20), random(5, 3, 24)
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         y, _ = layer(x)
     want = lstm_by_products(x, layer, lambda x, w, b: product(x, w.t(), b))
     check(y, want, layer(x)[0])
     y.backward(random(5, 3, 20, seed=2))
     got = {name: p.grad for name, p in layer.named_parameters()}
     layer.zero_grad()
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         again = lstm_by_products(x, layer, functional.linear)
     again.backward(random(5, 3, 20, seed=2))
     for name, parameter in layer.named_parameters():
@@ -294,10 +297,10 @@ def test_an_lstm_is_taken_apart() -> None:
 @pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
 def test_other_recurrent_layers_compute_in_the_unit(kind: type[nn.Module]) -> None:
     layer, x = kind(24, 20, 2, bidirectional=True), random(5, 3, 24)
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         y, _ = layer(x)
     y.sum().backward()
-    with torch.inference_mode(), emulate("H100"):
+    with torch.inference_mode(), emulate("H100", "fp16"):
         again, _ = layer(x)
     for got in (y, again):  # torch's sigmoid of a view and of a copy may differ in the last bit
         assert (got - y).abs().max() < 1e-6
@@ -309,7 +312,7 @@ def test_cells() -> None:
     x, h = random(6, 24), random(6, 20, seed=1)
     for cell in (nn.RNNCell(24, 20), nn.GRUCell(24, 20), nn.LSTMCell(24, 20)):
         state = (h, h) if isinstance(cell, nn.LSTMCell) else h
-        with emulate("H100"):
+        with emulate("H100", "fp16"):
             got = cell(x, state)
         own = cell(x, state)
         pair = (got[0], own[0]) if isinstance(got, tuple) else (got, own)

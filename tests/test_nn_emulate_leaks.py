@@ -120,7 +120,7 @@ MODELS: dict[str, Run] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_forward_and_backward_call_no_kernel_of_a_product(name: str, no_kernels: None) -> None:
     torch.manual_seed(0)
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         y = MODELS[name]()
     y.square().sum().backward()
     phases = {row.phase for row in run.report().rows}
@@ -131,7 +131,7 @@ def test_forward_and_backward_call_no_kernel_of_a_product(name: str, no_kernels:
 @pytest.mark.parametrize("name", ["composed", "convolutions", "in place", "transforms"])
 def test_second_derivatives_call_no_kernel_of_a_product(name: str, no_kernels: None) -> None:
     torch.manual_seed(0)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = MODELS[name]()
     x = _leaf(y)
     (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)

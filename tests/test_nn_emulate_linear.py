@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fplab import set_num_threads
 from fplab.nn import emulate
 from fplab.nn.emulation import linear, modes, operations
+from fplab.nn.recipes import mxfp8
 from fplab.tensorcore import Plan, PlanByRows
 
 NEEDS = {
@@ -25,9 +26,10 @@ NEEDS = {
     "none": (False,) * 3,
 }
 OTHERS: list[dict[str, Any]] = [
-    {"accumulate": "fp16"}, {"gpu": "V100"}, {"gpu": "A100", "inputs": "tf32"}, {"gpu": "MI300X"}, {"store": "bf16"},
+    {"accumulate": "fp16"}, {"inputs": None}, {"inputs": "fp32"}, {"gpu": "A100", "inputs": "tf32"}, {"store": "bf16"},
+    {"gpu": "V100"}, {"gpu": "MI300X"},
     {"plan": Plan(split_k=2)}, {"plan": PlanByRows(((5, Plan(split_k=2)),))}, {"inputs": "e4m3"}, {"inputs": "bf16"},
-    {"gpu": "B200", "recipe": "mxfp8"},
+    {"gpu": "B200", "recipe": mxfp8(scope="all")},
 ]  # fmt: skip
 
 
@@ -61,7 +63,7 @@ def made(
 
 def step(one: nn.Module, x: torch.Tensor, **options: Any) -> tuple[list[torch.Tensor], Any]:
     """The result, all gradients, and the report."""
-    with emulate(**{"gpu": "H100"} | options) as run:
+    with emulate(**{"gpu": "H100", "inputs": "fp16"} | options) as run:
         out = one(x)
     if out.requires_grad:
         (out.float() * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum().backward()
@@ -99,7 +101,7 @@ def test_a_layer_in_one_piece_has_the_bits_and_the_report_of_its_operations(
 
 
 @pytest.mark.parametrize("scale", [1.0, 3e4, 1e-41, float("nan")])
-@pytest.mark.parametrize("options", OTHERS, ids=str)
+@pytest.mark.parametrize("options", OTHERS)
 @pytest.mark.filterwarnings("ignore:.*saturate")
 def test_options_hold_in_one_piece(options: dict[str, Any], scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = "recipe" in options or options.get("inputs") == "e4m3"
@@ -140,7 +142,7 @@ def test_of_two_threads_each_computes_a_gradient(threads: int, apart: int, monke
 def test_second_derivatives_and_a_graph_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def compute() -> tuple[list[torch.Tensor], Any]:
         one, x = made((7, 24))
-        with emulate("H100") as run:
+        with emulate("H100", "fp16") as run:
             loss = one(x).sin().sum()
         leaves = [x, *one.parameters()]
         first = torch.autograd.grad(loss, leaves, create_graph=True)
@@ -156,7 +158,7 @@ def test_second_derivatives_and_a_graph_that_is_kept(monkeypatch: pytest.MonkeyP
 def test_a_backward_pass_inside_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     def compute() -> tuple[list[torch.Tensor], Any]:
         one, x = made((7, 24))
-        with emulate("H100") as run:
+        with emulate("H100", "fp16") as run:
             one(x).square().sum().backward()
         return [x.grad, one.weight.grad, one.bias.grad], run.report()  # type: ignore[list-item]
 
@@ -167,10 +169,10 @@ def test_a_backward_pass_inside_of_the_block(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_modes_see_the_operations_of_a_layer() -> None:
     one, x = made((7, 24))
-    with emulate("H100"), Seeing() as forward:
+    with emulate("H100", "fp16"), Seeing() as forward:
         one(x)
     assert "aten::addmm" in forward.seen
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         loss = one(x).sum()
     with Seeing() as backward:
         loss.backward()
@@ -186,13 +188,13 @@ def test_what_somebody_looks_into_is_taken_apart(look: str, monkeypatch: pytest.
     monkeypatch.setattr(linear, "linear", never)
     one, x = made((7, 24))
     with ExitStack() as around:
-        around.enter_context(emulate("H100"))
+        around.enter_context(emulate("H100", "fp16"))
         if look == "autocast":
             around.enter_context(torch.autocast("cpu"))
         if look == "saved tensors":
             around.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t))
         if look == "another block":
-            around.enter_context(emulate("A100"))
+            around.enter_context(emulate("A100", "fp16"))
         if look == "vmap":
             torch.func.vmap(one)(x.detach())
         elif look == "forward mode":
@@ -206,7 +208,7 @@ def test_what_somebody_looks_into_is_taken_apart(look: str, monkeypatch: pytest.
 @pytest.mark.parametrize("needs", ["no input", "frozen"])
 def test_what_the_backward_pass_does_not_need_may_change(needs: str) -> None:
     one, x = made((7, 24), needs)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         loss = one(x).sum()
     with torch.no_grad():
         (one.weight if needs == "no input" else x).mul_(2)
@@ -215,7 +217,7 @@ def test_what_the_backward_pass_does_not_need_may_change(needs: str) -> None:
 
 def test_a_weight_that_was_changed_before_the_backward_pass_is_noticed() -> None:
     one, x = made((7, 24))
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         loss = one(x).sum()
     with torch.no_grad():
         one.weight.mul_(2)
@@ -234,7 +236,7 @@ def test_a_layer_whose_result_nobody_uses_has_no_gradients() -> None:
             return None
 
     one, x = made((7, 24))
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         loss = Dead.apply(one(x)).sum() + x.sum()
     loss.backward()
     assert one.weight.grad is None
@@ -263,7 +265,7 @@ def test_functions_that_are_let_through_multiply_nothing_forward_and_backward() 
 def test_a_function_in_place_does_not_hide_the_product_before_it() -> None:
     def gradient(inplace: bool, watched: bool) -> torch.Tensor:
         x, w = random(5, 24, grad=True), random(24, 7, seed=1, grad=True)
-        with emulate("H100"), Seeing() if watched else nullcontext():
+        with emulate("H100", "fp16"), Seeing() if watched else nullcontext():
             out = x.mm(w)
             loss = nn.functional.relu(out, inplace=inplace).mul(2).square().sum()
         loss.backward()

@@ -77,9 +77,9 @@ def test_a_new_operator_is_refused_with_what_to_do(space: str) -> None:
     try:
         run = getattr(torch.ops, space).fplab_new
         text = rf"{name} is not emulated \(.*{why}.*\). .* allow=\['{name}'\] lets it run all the same"
-        with emulate("H100"), pytest.raises(LabError, match=text):
+        with emulate("H100", "fp16"), pytest.raises(LabError, match=text):
             run(x)
-        with emulate("H100", allow=[name]) as lab:
+        with emulate("H100", "fp16", allow=[name]) as lab:
             assert torch.equal(run(x), x * 2)
         assert lab.report().unemulated == (name,)
     finally:
@@ -96,9 +96,9 @@ def test_an_operator_of_python_s_is_refused_and_what_it_is_composed_of_would_not
     library.impl("composed", twice, "CompositeImplicitAutograd")
     x = random(3, 4)
     try:
-        with emulate("H100"), pytest.raises(LabError, match="fplab_test::python_s is not emulated"):
+        with emulate("H100", "fp16"), pytest.raises(LabError, match="fplab_test::python_s is not emulated"):
             operator(x)
-        with emulate("H100") as run:
+        with emulate("H100", "fp16") as run:
             assert torch.equal(torch.ops.fplab_test.composed(x), x @ x.mT)
         assert [(row.operation, row.count) for row in run.report().rows] == [("mm", 2)]
     finally:

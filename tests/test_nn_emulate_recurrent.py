@@ -77,7 +77,7 @@ def test_an_lstm_in_one_piece_has_the_bits_and_the_report_of_its_operations(
 
     def compute() -> tuple[list[torch.Tensor], Any]:
         one, x, states = made(layer, sizes, state, scale)
-        with emulate("H100") as run:
+        with emulate("H100", "fp16") as run:
             found = one(x, states)
         torch.autograd.backward(USES[use](found), retain_graph=True)
         torch.autograd.backward(USES[use](found))  # adds to what is there
@@ -94,7 +94,7 @@ def test_an_lstm_in_one_piece_has_the_bits_and_the_report_of_its_operations(
 def test_products_of_weights_are_summed_alike_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     def compute() -> torch.Tensor:
         one, x, _ = made({}, (24, 20, 7, 3), False, 1.0)
-        with emulate("H100"):
+        with emulate("H100", "fp16"):
             torch.autograd.backward(weighed(one(x)[0]))
         found: torch.Tensor = one.weight_hh_l0.grad
         return found
@@ -107,7 +107,8 @@ def test_products_of_weights_are_summed_alike_however_many_wait(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("gpu", "options", "size"),
     [
-        ("H100", {"accumulate": "fp16"}, 1.0), ("V100", {}, 1.0), ("A100", {"inputs": "tf32"}, 1.0),
+        ("H100", {"accumulate": "fp16"}, 1.0), ("H100", {"inputs": None}, 1.0), ("H100", {"inputs": "fp32"}, 1e-6),
+        ("V100", {}, 1.0), ("A100", {"inputs": "tf32"}, 1.0),
         ("H100", {"store": "bf16"}, 1.0), ("H100", {"plan": Plan(split_k=2)}, 1.0),
         ("H100", {}, 3e4), ("H100", {"inputs": "bf16"}, 1e-6),
     ],
@@ -122,7 +123,7 @@ def test_gradients_of_weights_are_added_as_autograd_adds_them(
         with torch.no_grad():
             for each in (*one.parameters(), *states):
                 each *= min(1.0, size)
-        with emulate(gpu, **options):
+        with emulate(gpu, **{"inputs": "fp16"} | options):
             loss = weighed(one(x, states)[0])
         (loss * (size * 1e33 if size > 1 else 1e-38 if size < 1 else 1.0)).backward()
         return [one.weight_hh_l0.grad, one.weight_ih_l0.grad]
@@ -136,7 +137,7 @@ def test_gradients_of_weights_are_added_as_autograd_adds_them(
 def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     def compute() -> tuple[list[torch.Tensor], Any]:
         one, x, states = made({}, (24, 20, 4, 3), True, 1.0)
-        with emulate("H100") as run:
+        with emulate("H100", "fp16") as run:
             loss = weighed(one(x, states)[0])
         leaves = [x, *states, *one.parameters()]
         first = torch.autograd.grad(loss, leaves, create_graph=True)
@@ -151,7 +152,7 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_weight_that_was_changed_before_the_backward_pass_is_noticed() -> None:
     one, x, _ = made({}, (24, 20, 4, 3), False, 1.0)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         loss = one(x)[0].sum()
     with torch.no_grad():
         one.weight_hh_l0.mul_(2)
@@ -166,7 +167,7 @@ def test_other_lstms_are_taken_apart(layer: dict[str, Any], monkeypatch: pytest.
 
     monkeypatch.setattr(recurrent, "lstm", never)
     one, x, _ = made(layer, (24, 20, 4, 3), False, 1.0)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         one(x)
         one(nn.utils.rnn.pack_padded_sequence(x, [4, 3, 2]))
         nn.LSTM(24, 20)(nn.utils.rnn.pack_padded_sequence(x, [4, 3, 2]))

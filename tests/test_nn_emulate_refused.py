@@ -45,9 +45,9 @@ UNEMULATED = {
 def test_a_product_left_unemulated_raises_unless_it_is_allowed(name: str, inference: bool) -> None:
     run, text = UNEMULATED[name], f"{name} is not emulated (.*). Its result would have torch's bits, not the H100's; "
     with torch.inference_mode(inference):
-        with emulate("H100"), pytest.raises(LabError, match=text + re.escape(f"allow=['{name}'] lets it run")):
+        with emulate("H100", "fp16"), pytest.raises(LabError, match=text + re.escape(f"allow=['{name}'] lets it run")):
             run()
-        with emulate("H100", allow=[name]) as lab:
+        with emulate("H100", "fp16", allow=[name]) as lab:
             run()
     assert lab.report().unemulated == (name,)
     assert "torch's own (allowed)" in str(lab.report())
@@ -64,7 +64,7 @@ def test_an_unemulated_product_in_the_backward_pass_after_the_block_raises_and_l
             return torch.linalg.inv(g[0])
 
     x = random(3, 3, grad=True)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = Solves.apply(x)
     with pytest.raises(LabError, match="linalg_inv_ex is not emulated"):
         y.backward(torch.eye(3))
@@ -74,7 +74,7 @@ def test_an_unemulated_product_in_the_backward_pass_after_the_block_raises_and_l
 
 def test_a_second_backward_raises_torch_s_error_and_leaves_nothing_behind() -> None:
     x, w = leaf(X), leaf(W)
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         y = x @ w
     y.backward(G)
     with pytest.raises(RuntimeError, match="second time"):
@@ -83,7 +83,7 @@ def test_a_second_backward_raises_torch_s_error_and_leaves_nothing_behind() -> N
 
 
 def test_an_error_in_the_block_puts_everything_back() -> None:
-    with pytest.raises(ZeroDivisionError), emulate("H100"):
+    with pytest.raises(ZeroDivisionError), emulate("H100", "fp16"):
         raise ZeroDivisionError
     assert _len_torch_dispatch_stack() == 0
     assert torch._C._get_mkldnn_enabled()
@@ -93,7 +93,7 @@ def test_an_error_in_the_block_puts_everything_back() -> None:
 
 
 def test_meta_tensors_pass() -> None:
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         assert torch.mm(X.to("meta"), W.to("meta")).shape == (40, 24)
 
 
@@ -148,13 +148,13 @@ def test_torch_compile_is_refused_cached_or_not() -> None:
      (lambda: torch.sparse.mm(X.to_sparse(), W), "to_dense() makes a tensor whose products are emulated.")],
 )  # fmt: skip
 def test_a_refusal_says_what_to_write_instead(run: Any, text: str) -> None:
-    with emulate("H100"), pytest.raises(LabError, match=rf"report\(\) then lists it\. .*{re.escape(text)}"):
+    with emulate("H100", "fp16"), pytest.raises(LabError, match=rf"report\(\) then lists it\. .*{re.escape(text)}"):
         run()
 
 
 def test_what_is_said_instead_runs_and_is_nearly_the_same() -> None:
     weight = random(2, 72, 72)
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         got = torch.einsum("bi,oij,bj->bo", X, weight, X)
         (X.unsqueeze(-2) - X.unsqueeze(-3)).norm(dim=-1)
     want = functional.bilinear(X, X, weight)

@@ -16,6 +16,7 @@ import fplab
 from fplab import scaled
 from fplab.errors import LabError
 from fplab.nn import emulate
+from fplab.nn.recipes import mxfp8
 from fplab.tensorcore import Plan, matmul
 
 M, N, K = 136, 48, 320
@@ -49,7 +50,7 @@ def test_scales_of_tensors(gpu: str, fast: bool, promote: int | None) -> None:
     a, b = quantized("fp8_tensor")[0], scaled.quantize(B.numpy(), "fp8_tensor_e5m2")
     x, y = fp8(a.codes), fp8(b.codes, E5M2)
     sa, sb = (torch.tensor(q.scales.item()) for q in (a, b))
-    with emulate(gpu) as run:
+    with emulate(gpu, "fp16") as run:
         got = torch._scaled_mm(x, y.t(), sa, sb, bias=BIAS, out_dtype=torch.bfloat16, use_fast_accum=fast)
         alike = functional.scaled_mm(
             x, y.t(), sa, ScalingType.TensorWise, sb, ScalingType.TensorWise, bias=BIAS, use_fast_accum=fast
@@ -71,7 +72,7 @@ def test_scales_of_tensors(gpu: str, fast: bool, promote: int | None) -> None:
 def test_scales_of_rows() -> None:
     a, b = quantized("fp8_row")
     sa, sb = torch.from_numpy(a.scales), torch.from_numpy(b.scales.T)
-    with emulate("H200"):
+    with emulate("H200", "fp16"):
         got = torch._scaled_mm(fp8(a.codes), fp8(b.codes).t(), sa, sb, BIAS, None, torch.bfloat16)
     sums = matmul(a.elements(), b.elements().T, gpu="H200", inputs="e4m3", plan=Plan(promote=128))
     assert same(got, bf16(sums * a.scales * b.scales.T + BIAS.float().numpy()))
@@ -87,7 +88,7 @@ def test_scales_of_128(square: str) -> None:
     sa, sb = torch.from_numpy(a.scales), torch.from_numpy(b.scales)
     kinds = [ScalingType.BlockWise128x128 if name == square else ScalingType.BlockWise1x128 for name in "ab"]
     listed = [nn.functional.pad(s.t(), (0, 0, 0, 1)) if name == square else s for name, s in (("a", sa), ("b", sb))]
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         got = torch._scaled_mm(fp8(a.codes), fp8(b.codes).t(), sa, sb.t(), out_dtype=torch.float32)
         alike = functional.scaled_mm(
             fp8(a.codes), fp8(b.codes).t(), listed[0], kinds[0], listed[1], kinds[1], output_dtype=torch.float32
@@ -111,7 +112,7 @@ def test_scales_of_blocks_go_into_the_unit(names: tuple[str, str]) -> None:
     x, y = (pairs(q.codes) if q.scheme.element.bits == 4 else fp8(q.codes, getattr(torch, _dtype(q))) for q in (a, b))
     sa, sb = (fp8(q.packed().scales, dtype) for q in (a, b))
     kind = ScalingType.BlockWise1x16 if names[0] == "nvfp4" else ScalingType.BlockWise1x32
-    with emulate("B200"):
+    with emulate("B200", "fp16"):
         got = torch._scaled_mm(x, y.t(), sa, sb, bias=BIAS, out_dtype=torch.bfloat16)
         alike = functional.scaled_mm(x, y.t(), sa, kind, sb, kind, TILES, TILES, bias=BIAS)
     sums = matmul(
@@ -123,13 +124,13 @@ def test_scales_of_blocks_go_into_the_unit(names: tuple[str, str]) -> None:
         wholes = [torch.from_numpy(q.global_scale.reshape(1)) for q in (a, b)]
         kinds = [kind, ScalingType.TensorWise]
         tiles = [TILES, PLAIN]
-        with emulate("B200"):
+        with emulate("B200", "fp16"):
             got = functional.scaled_mm(
                 x, y.t(), [sa, wholes[0]], kinds, [sb, wholes[1]], kinds, tiles, tiles, output_dtype=torch.float32
             )
         np.testing.assert_array_equal(got.numpy(), sums * (a.global_scale * b.global_scale))
     with (
-        emulate("H100"),
+        emulate("H100", "fp16"),
         pytest.raises(LabError, match=r"H100 \(Hopper, sm_90\) has no (mxfp|nvfp).* that have it: B200"),
     ):
         torch._scaled_mm(x, y.t(), sa, sb, out_dtype=torch.bfloat16)
@@ -141,7 +142,7 @@ def _dtype(q: scaled.Scaled) -> str:
 
 def test_special_values_go_through() -> None:
     a, b = fp8(np.tile(np.arange(256, dtype=np.uint8), (4, 2))), fp8(np.full((16, 512), 0x38, np.uint8))
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         got = torch._scaled_mm(a, b.t(), torch.rand(4, 1), torch.rand(1, 16), out_dtype=torch.float32)
     np.testing.assert_array_equal(got.numpy().view(np.uint32), 0x7FFFFFFF)
 
@@ -180,7 +181,7 @@ def test_products_of_groups_forward_and_backward(dtype: torch.dtype) -> None:
 
 def test_every_layout_of_groups() -> None:
     x, w = random(3, 40, 72).bfloat16(), random(72, 70, seed=5).bfloat16()
-    with emulate("A100"):
+    with emulate("A100", "fp16"):
         columns = functional.grouped_mm(x, w, offs=OFFS)
         batch = functional.grouped_mm(x, W.bfloat16())
         by_k = functional.grouped_mm(x[0, :, :65], w[:65], offs=OFFS)
@@ -223,7 +224,7 @@ class Experts(nn.Module):
 def test_experts_train_by_a_recipe() -> None:
     """Each expert's three products in MXFP8, every operand quantised along the K of its product."""
     experts, x, g = Experts(), X.clone().requires_grad_(), random(70, 24, seed=4)
-    with emulate("B200", recipe="mxfp8"):
+    with emulate("B200", recipe=mxfp8(scope="all")):
         y = experts(x)
     y.backward(g)
     want, grad_x, grad_w = torch.zeros(70, 24), torch.zeros(70, 72), torch.zeros(3, 24, 72)
@@ -283,7 +284,7 @@ def test_scaled_products_of_groups(name: str, by_k: bool, listed: bool) -> None:
             x, y, scales[0], kinds[name], scales[1], kinds[name], TILES, TILES, offs=ends, use_fast_accum=True
         )
 
-    with emulate(gpu):
+    with emulate(gpu, "fp16"):
         if name == "nvfp4" and by_k:
             with pytest.raises(LabError, match="float4_e2m1fn_x2 in groups of k is not emulated"):
                 run()
@@ -309,7 +310,7 @@ def test_the_fallback_of_transformers_is_a_product_of_groups() -> None:
             library = undo.enter_context(torch.library._scoped_library("transformers", "FRAGMENT"))
             library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
             library.impl("grouped_mm_fallback", lambda x, w, offs: torch.zeros(70, 24), "CPU")
-        with emulate("H100"):
+        with emulate("H100", "fp16"):
             got = torch.ops.transformers.grouped_mm_fallback(X, W, OFFS)
             assert same(got, functional.grouped_mm(X, W, offs=OFFS))
 
@@ -329,7 +330,7 @@ def test_torchao_trains_in_the_units_bits(recipe: str) -> None:
     net = convert_to_float8_training(net, config=Float8LinearConfig.from_recipe_name(recipe))
     x, g = random(32, 96).bfloat16(), random(32, 48, seed=7).bfloat16()
     given = x.clone().requires_grad_()
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         y = net(given)
     y.backward(g)
     assert [row.operation for row in run.report().rows] == ["_scaled_mm"] * 3
@@ -363,7 +364,7 @@ def test_torchaos_mx_training_in_the_units_bits() -> None:
     given, weight = x.clone().requires_grad_(), w.clone().requires_grad_()
     casts = config.MXFP8Dim0CastKernelChoice.TORCH, config.MXFP8Dim1CastKernelChoice.TORCH
     rule = config.ScaleCalculationMode.FLOOR
-    with emulate("B200") as run:
+    with emulate("B200", "fp16") as run:
         y = mx_mm.apply(given, weight, E4M3, E4M3, E4M3, 32, KernelPreference.AUTO, *casts, rule, False)
     y.backward(g)
     assert [row.operation for row in run.report().rows] == ["_scaled_mm"] * 3
@@ -387,7 +388,7 @@ def test_torchaos_nvfp4_linear_in_the_units_bits() -> None:
     whole = theirs.per_tensor_amax_to_scale(w.abs().max())
     how = theirs.QuantizeTensorToNVFP4Kwargs(is_swizzled_scales=True)
     weight = theirs.NVFP4Tensor.to_nvfp4(w, 16, whole, is_swizzled_scales=True, act_quant_kwargs=how)
-    with emulate("B200") as run:
+    with emulate("B200", "fp16") as run:
         y = functional.linear(x, weight, BIAS.repeat(2)[:64])
     assert [row.operation for row in run.report().rows] == ["_scaled_mm"]
     a = scaled.quantize(x.float().numpy(), scaled.get_scheme("nvfp4", variant="torchao", tensor=""))
@@ -431,5 +432,5 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 
 @pytest.mark.parametrize(("call", "text"), REFUSED)
 def test_what_does_not_exist_says_so(call: Callable[[], object], text: str) -> None:
-    with emulate("B200"), pytest.raises(LabError, match=text):
+    with emulate("B200", "fp16"), pytest.raises(LabError, match=text):
         call()

@@ -60,9 +60,9 @@ def before() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_threads_that_a_block_starts_compute_in_it() -> None:
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         want = bits([passes(x) for x in PARTS])
-    with emulate("H100") as other, ThreadPoolExecutor(4) as pool:
+    with emulate("H100", "fp16") as other, ThreadPoolExecutor(4) as pool:
         got = bits(list(pool.map(passes, PARTS)))
     assert all(map(same, got, want))
     assert not all(map(same, got, bits([passes(x) for x in PARTS])))
@@ -77,7 +77,7 @@ def test_a_thread_that_outlives_its_block_is_torchs_again() -> None:
     replaced = threading.Thread.start, torch.autograd.Function.__dict__["apply"]
     plain = passes(PARTS[0])
     with ThreadPoolExecutor(1) as pool:
-        with emulate("H100") as run:
+        with emulate("H100", "fp16") as run:
             emulated = pool.submit(passes, PARTS[0]).result()
         assert not same(emulated[0], plain[0])
         assert all(map(same, pool.submit(passes, PARTS[0]).result(), plain))
@@ -87,7 +87,7 @@ def test_a_thread_that_outlives_its_block_is_torchs_again() -> None:
 
 
 def test_a_module_in_a_thread_of_before_is_refused(before: ThreadPoolExecutor) -> None:
-    with emulate("H100"), pytest.raises(LabError, match=r"Sequential is called in thread '.* was there before"):
+    with emulate("H100", "fp16"), pytest.raises(LabError, match=r"Sequential is called in thread '.* was there before"):
         before.submit(NET, PARTS[0]).result()
     before.submit(NET, PARTS[0]).result()
 
@@ -96,18 +96,18 @@ def test_each_thread_may_have_a_block_of_its_own(before: ThreadPoolExecutor) -> 
     """Two are open at once, and the one that was opened first is closed first."""
 
     def alone(gpu: str) -> list[torch.Tensor]:
-        with emulate(gpu):
+        with emulate(gpu, "fp16"):
             return passes(PARTS[0])
 
     want, entered, left = {gpu: alone(gpu) for gpu in ("H100", "V100")}, threading.Event(), threading.Event()
 
     def second() -> list[torch.Tensor]:
-        with emulate("V100"):
+        with emulate("V100", "fp16"):
             entered.set()
             left.wait(600)
             return passes(PARTS[0])
 
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         future = before.submit(second)
         assert entered.wait(600)
         got = passes(PARTS[0])
@@ -118,7 +118,7 @@ def test_each_thread_may_have_a_block_of_its_own(before: ThreadPoolExecutor) -> 
 
 
 def test_one_emulation_is_open_in_one_thread(before: ThreadPoolExecutor) -> None:
-    run = emulate("H100")
+    run = emulate("H100", "fp16")
     with run, pytest.raises(LabError, match="this emulation is open in another thread"):
         before.submit(run.__enter__).result()
 
@@ -127,7 +127,7 @@ def test_a_backward_pass_may_run_in_any_thread(before: ThreadPoolExecutor) -> No
     def late(y: torch.Tensor) -> Any:
         return torch.autograd.grad(y.square().sum(), [*NET.parameters(), W])
 
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         want, y = passes(PARTS[0])[1:], Doubled.apply(NET(PARTS[0]), W) @ W
     assert all(map(same, before.submit(late, y).result(), want))
 
@@ -142,7 +142,7 @@ def test_what_depends_on_the_order_of_products_is_refused_in_threads() -> None:
 def test_every_product_asks_that_torch_s_idle_threads_leave_it_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(crowd, "hold", lambda: asked.append(1))
-    with emulate("H100") as run:
+    with emulate("H100", "fp16") as run:
         passes(PARTS[0])
     assert len(asked) >= sum(row.count for row in run.report().rows) > 0
 

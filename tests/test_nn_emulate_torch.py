@@ -26,7 +26,7 @@ def leaf(t: torch.Tensor) -> torch.Tensor:
 
 def test_autocast_gives_half_results_rounded_once() -> None:
     x, w = leaf(cancelling(X, -1)), leaf(cancelling(W, -2))
-    with emulate("V100"), torch.autocast("cpu", torch.float16):
+    with emulate("V100", "fp16"), torch.autocast("cpu", torch.float16):
         y = x @ w
     y.backward(G.half())
     a, b = x.detach().half(), w.detach().half()
@@ -44,7 +44,11 @@ def test_bf16_tensors_take_the_bf16_unit() -> None:
         y = a @ b
     check(y, product(a.bfloat16(), b.bfloat16(), gpu="A100"), a.bfloat16() @ b.bfloat16())
     assert run.report().rows[0].unit == "A100 mma.k16 bf16->fp32"
-    with emulate("A100", "fp16"), pytest.raises(LabError, match=r"V100 \(Volta, sm_70\) has no bf16"), emulate("V100"):
+    with (
+        emulate("A100", "fp16"),
+        pytest.raises(LabError, match=r"V100 \(Volta, sm_70\) has no bf16"),
+        emulate("V100", "fp16"),
+    ):
         a.bfloat16() @ b.bfloat16()
 
 
@@ -60,11 +64,11 @@ def test_inference_mode(name: str) -> None:
         "conv2d": lambda: functional.conv2d(images, kernels),
         "scaled_dot_product_attention": lambda: functional.scaled_dot_product_attention(q, q, q),
     }[name]
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         want = run()
     with torch.inference_mode():
         own = run()
-        with emulate("H100"):
+        with emulate("H100", "fp16"):
             got = run()
     check(got, want, own)
 
@@ -88,12 +92,12 @@ def gradients(net: nn.Module) -> list[torch.Tensor]:
 def test_a_checkpoint_recomputes_in_the_same_bits(reentrant: bool, inside: bool) -> None:
     """The recomputation runs in the backward pass, after the block, and decides every gradient."""
     net, x = model(), leaf(random(16, 24))
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         net(x).square().sum().backward()
     want = gradients(net)
     net(x).square().sum().backward()
     own = gradients(net)
-    with emulate("V100") as run:
+    with emulate("V100", "fp16") as run:
         loss = checkpoint(net, x, use_reentrant=reentrant).square().sum()
         if inside:
             loss.backward()
@@ -110,7 +114,7 @@ def test_a_checkpoint_recomputes_in_the_same_bits(reentrant: bool, inside: bool)
 def test_a_checkpoint_that_ends_in_a_plain_operation() -> None:
     """The node that asks for the recomputation is a tanh's, which has no products of its own."""
     x, w = leaf(X), leaf(W)
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         loss = checkpoint(lambda a, b: torch.tanh(torch.tanh(a @ b / 9)), x, w, use_reentrant=False).sum()
         direct = torch.tanh(torch.tanh(x @ w / 9)).sum()
     loss.backward()
@@ -122,19 +126,80 @@ def test_a_checkpoint_that_ends_in_a_plain_operation() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_an_lstm_that_is_recomputed_after_the_block_is_taken_apart_again(reentrant: bool) -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_lstm_that_is_recomputed_is_taken_apart_again(reentrant: bool, inside: bool) -> None:
     layer, x = nn.LSTM(24, 20), random(5, 3, 24, grad=True)
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         layer(x)[0].sum().backward()
         want = gradients(layer)
         y = checkpoint(lambda x: layer(x)[0], x, use_reentrant=reentrant).sum()
-    y.backward()
+        if inside:
+            y.backward()
+    if not inside:
+        y.backward()
     got = gradients(layer)
     layer(x)[0].sum().backward()
     own = gradients(layer)
     assert len(got) == len(want) == 4
     assert all(map(same, got, want))
     assert not any(map(same, got, own))
+
+
+# --- whose a backward product is ----------------------------------------------------------------------------------
+
+HIGH, NARROW = "B200 tcgen05.k16 bf16->fp32", "B200 tcgen05.k32 e4m3/e8m0x32->fp32"
+
+
+def three() -> tuple[nn.Sequential, Any]:
+    """Three layers, and an emulation that multiplies the first two in MXFP8 and the last in BF16."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    return net, emulate("B200", inputs="bf16", layers={"0": "mxfp8", "2": "mxfp8"})
+
+
+def units(run: Any) -> dict[tuple[str, str], int]:
+    """How many products each layer had in each unit, forward and backward."""
+    found: dict[tuple[str, str], int] = {}
+    for row in run.report().rows:
+        found[row.layer, row.unit] = found.get((row.layer, row.unit), 0) + row.count
+    return found
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_last_layer_of_a_checkpoint_keeps_its_name_and_its_format(reentrant: bool, inside: bool) -> None:
+    """A reentrant checkpoint begins a backward pass of its own right after its last product."""
+    net, run = three()
+    with run:
+        loss = checkpoint(net, random(32, 32, grad=True), use_reentrant=reentrant).square().sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    assert units(run) == {("0", NARROW): 4, ("2", NARROW): 4, ("4", HIGH): 3 + reentrant}
+
+
+def test_a_backward_pass_that_begins_at_a_product_knows_its_layer() -> None:
+    (net, run), x, gradient = three(), random(32, 32), random(32, 32, seed=1)
+    with run:
+        torch.autograd.backward([net(x)], [gradient])
+    assert units(run) == {("0", NARROW): 2, ("2", NARROW): 3, ("4", HIGH): 3}
+
+
+def test_a_forward_pass_from_before_the_block_has_no_layers() -> None:
+    """Its products are then computed in one format, or refused where the format is a layer's."""
+    net, run = three()
+    y = net(random(32, 32)).square().sum()
+    text = (
+        r"mm in the backward pass of an operation that ran before this block \(AddmmBackward0\): its layer is not "
+        r"known, and with a recipe, layers=, gradients= or scaling= the bits depend on it\. Compute the forward pass in"
+    )
+    with pytest.raises(LabError, match=text), run:
+        y.backward()
+    y = net(random(32, 32)).square().sum()
+    with emulate("B200", inputs="bf16") as plain:
+        y.backward()
+    assert units(plain) == {("", HIGH): 5}
 
 
 # --- torch.func ---------------------------------------------------------------------------------------------------
@@ -146,7 +211,7 @@ def loss_of(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def test_func_grad_and_vmap() -> None:
     """Per-sample gradients: vmap of grad."""
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         got = torch.func.grad(loss_of)(W, X)
         each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0))(W, X[:5, None])
         w = leaf(W)
@@ -159,7 +224,7 @@ def test_func_grad_and_vmap() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_func_vjp_after_the_block_and_jvp() -> None:
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         y, pull = torch.func.vjp(lambda x, w: x @ w, X, W)
         _, tangent = torch.func.jvp(lambda x: x @ W, (X,), (X * 2,))
     gx, gw = pull(G)
@@ -170,7 +235,7 @@ def test_func_vjp_after_the_block_and_jvp() -> None:
 
 
 def test_func_vjp_belongs_to_the_innermost_block() -> None:
-    with emulate("V100"), emulate("H100"):
+    with emulate("V100", "fp16"), emulate("H100", "fp16"):
         _, pull = torch.func.vjp(lambda x: x @ W, X)
     check(pull(G)[0], product(G, W.t()), product(G, W.t(), gpu="V100"))
 
@@ -178,7 +243,7 @@ def test_func_vjp_belongs_to_the_innermost_block() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_func_jacobians_hessian_and_functional_call() -> None:
     x, w = X[:4], W[:, :3]
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         jac = torch.func.jacrev(lambda x: x @ w)(x)
         forward = torch.func.jacfwd(lambda x: x @ w)(x)
         hessian = torch.func.hessian(lambda a: (a @ w).square().sum())(x[:1])
@@ -216,7 +281,7 @@ class Stranger(torch.autograd.Function):
 @pytest.mark.parametrize("output", [0, 1, 2])
 def test_a_function_with_a_backward_of_its_own(output: int) -> None:
     x, w = leaf(X), leaf(W)
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         y = Stranger.apply(x, w)[output]
     g = G if output < 2 else functional.pad(G[1:], (0, 0, 1, 0))
     y.backward(G[40 - len(y) :])
@@ -231,7 +296,7 @@ def test_nodes_from_before_the_block_stay_torch_s_own() -> None:
 
     def mixed(x: torch.Tensor) -> torch.Tensor:
         before = x @ W
-        with emulate("V100"):
+        with emulate("V100", "fp16"):
             return torch.tanh(before / 9).sum()
 
     def plain(x: torch.Tensor) -> torch.Tensor:
@@ -246,7 +311,7 @@ def test_nodes_from_before_the_block_stay_torch_s_own() -> None:
 
 
 def test_an_inner_block_may_allow_what_the_outer_does_not() -> None:
-    with emulate("V100"), emulate("H100", allow=["linalg_qr"]) as inner:
+    with emulate("V100", "fp16"), emulate("H100", "fp16", allow=["linalg_qr"]) as inner:
         torch.linalg.qr(X)
     assert inner.report().unemulated == ("linalg_qr",)
 
@@ -269,14 +334,14 @@ class Wrapped(torch.Tensor):
 
 
 def test_tensors_of_another_kind_unwrap_themselves() -> None:
-    with emulate("V100"):
+    with emulate("V100", "fp16"):
         got = Wrapped(X) @ Wrapped(W)
     check(got.inner, product(X, W, gpu="V100"), X @ W)
 
 
 def test_layers_are_named_and_their_products_found_in_the_report() -> None:
     net, x = model(), random(16, 24)
-    with emulate("V100") as run:
+    with emulate("V100", "fp16") as run:
         loss = net(x).square().sum()
     loss.backward()
     rows = [(r.layer, r.phase, r.operation, tuple(r.shape or ()), r.count) for r in run.report().rows]
@@ -352,7 +417,7 @@ def test_a_layer_has_one_name_in_every_report() -> None:
     """That of its place in the model; a second model's is told apart by the model's own."""
     net, other, x = Blocks(), Blocks(), random(8, 4)
     optimizer = torch.optim.SGD(net.parameters(), 1e-3)
-    with emulate("V100") as run, watch(net, optimizer) as seen:
+    with emulate("V100", "fp16") as run, watch(net, optimizer) as seen:
         net(x).square().sum().backward()
         optimizer.step()
         other(x)

@@ -241,24 +241,42 @@ class Bf16(Route):
         return self.product(dy.T, x)
 
 
-ROUTES: dict[str, tuple[Callable[[], Route], Any]] = {
-    "mxfp8": (Mxfp8, "mxfp8"),
-    "nvfp4": (Nvfp4, recipes.nvfp4(keep_last=0, seed=7)),
-    "fp8_delayed": (Delayed, recipes.fp8_delayed(amax_history_len=2, margin=1)),
-    "fp8_current": (Fp8, "fp8_current"),
-    "fp8_rowwise": (Rowwise, recipes.fp8_rowwise(power_2_scale=False)),
-    "fp8_block": (Block, "fp8_block"),
-    "bf16": (Bf16, "bf16"),
+ROUTES: dict[str, tuple[Callable[[], Route], dict[str, Any]]] = {
+    "mxfp8": (Mxfp8, {}),
+    "nvfp4": (Nvfp4, {"seed": 7}),
+    "fp8_delayed": (Delayed, {"amax_history_len": 2, "margin": 1}),
+    "fp8_current": (Fp8, {}),
+    "fp8_rowwise": (Rowwise, {"power_2_scale": False}),
+    "fp8_block": (Block, {}),
+    "bf16": (Bf16, {}),
 }
 
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_five_steps_have_the_bits_of_a_route_of_their_own(name: str) -> None:
-    route, recipe = ROUTES[name]
+    route, given = ROUTES[name]
     by_hand = route()
-    got, want = emulated_steps(recipe, by_hand.gpu), by_hand.steps()
+    got, want = emulated_steps(recipes.RECIPES[name](scope="all", **given), by_hand.gpu), by_hand.steps()
     assert len(got) == len(want) == 4 * STEPS
     assert all(x.isfinite().all() for x in got)
     wrong = [n for n, (a, b) in enumerate(zip(got, want, strict=True)) if not same(a, b)]
     assert not wrong, f"of {len(got)} tensors {wrong} differ"
     assert ROUTES.keys() == recipes.RECIPES.keys()
+
+
+def test_an_infinite_scale_is_the_largest_of_the_layers_dtype() -> None:
+    """Of BF16 activations of 2**-124 each block of 128 has BF16's largest number for its scale, of FP32's FP32's."""
+    results = {}
+    for fmt, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        layer = torch.nn.Linear(128, 4, bias=False).to(dtype)
+        torch.nn.init.constant_(layer.weight, 2.0**20)
+        x = torch.full((3, 128), 2.0**-124, dtype=dtype)
+        with emulate("H100", recipe=recipes.fp8_block(power_2_scale=False, scope="all")):
+            y = layer(x).detach().float()
+        q = scaled.quantize(x, "fp8_block", block=(1, 128), rule="divide")
+        r = scaled.quantize(layer.weight.detach().T, "fp8_block", -2, block=(128, 128), rule="divide")
+        part = matmul(q.elements(), r.elements(), inputs="e4m3")
+        want = fplab.quantize(fplab.fma(q.scales * r.scales, part, np.zeros((3, 4), f32), "fp32"), fmt)
+        assert y.numpy().tobytes() == np.asarray(want, f32).tobytes()
+        results[fmt] = y
+    assert (results["bf16"] != results["fp32"].bfloat16().float()).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_a_convolution_is_quantised_as_the_product_that_it_is() -> None:
         conv.weight.copy_(layer.weight[:, :, None, None])
         assert conv.bias is not None
         conv.bias.copy_(layer.bias)
-    with emulate("B200", recipe="mxfp8") as run:
+    with emulate("B200", recipe=recipes.mxfp8(scope="all")) as run:
         y, want = conv(images), layer(rows)
         y.backward(G.reshape(2, 4, 4, 40).permute(0, 3, 1, 2))
         want.backward(G)
@@ -70,10 +71,31 @@ def test_a_convolution_is_quantised_as_the_product_that_it_is() -> None:
     assert set(units(run)) == {"e4m3/e8m0x32"}
 
 
+class Joined(torch.autograd.Function):
+    """A product of weights that are joined; backward it joins the gradient of two halves."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*weights)
+        return x @ torch.cat(weights).T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        whole = torch.cat(gradient.chunk(2))
+        return whole @ torch.cat(ctx.saved_tensors), None, None
+
+
+def test_what_is_joined_of_weights_is_a_weight_and_of_gradients_a_gradient() -> None:
+    layers, x = nn.ModuleList([linear(), linear(1)]), X.clone().requires_grad_()
+    with emulate("H100", recipe=recipes.fp8_current(scope="all")) as run:
+        Joined.apply(x, *(layer.weight for layer in layers)).backward(random(32, 80, seed=2))
+    assert units(run) == ["e4m3", "e5m2*e4m3"]
+
+
 def test_autocast_s_copy_of_a_weight_is_a_weight() -> None:
     """And is quantised from BF16, in blocks of 16 x 16."""
     layer = linear()
-    with emulate("B200", recipe=recipes.nvfp4(keep_last=0)) as run, torch.autocast("cpu", torch.bfloat16):
+    with emulate("B200", recipe=recipes.nvfp4(scope="all")) as run, torch.autocast("cpu", torch.bfloat16):
         y = layer(X)
     q = scaled.quantize(X.bfloat16().float().numpy(), "nvfp4")
     r = scaled.quantize(layer.weight.detach().bfloat16().float().numpy().T, "nvfp4", -2, block=(16, 16))
@@ -106,7 +128,7 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("attention", [False, True])
 def test_products_of_activations_are_left_high_unless_they_are_asked_for(attention: bool) -> None:
     net, x = nn.Sequential(Attention(), linear()), X.clone().requires_grad_()
-    with emulate("B200", recipe=recipes.mxfp8(attention=attention, fp8_format="hybrid")) as run:
+    with emulate("B200", recipe=recipes.mxfp8(attention=attention, fp8_format="hybrid", scope="all")) as run:
         y = net(x)
     y.backward(G)
     back = "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -115,7 +137,7 @@ def test_products_of_activations_are_left_high_unless_they_are_asked_for(attenti
     assert ahead == [mx if attention else high] * 2
     mixed = [mx, "e4m3*e5m2/e8m0x32", *["e5m2*e4m3/e8m0x32"] * 3]  # the gradient of the weights comes second
     assert sorted(behind) == sorted(mixed if attention else [high] * 5)
-    with emulate("B200", recipe=recipes.mxfp8(attention=attention)):
+    with emulate("B200", recipe=recipes.mxfp8(attention=attention, scope="all")):
         got = X @ X.t()
     want = torch.from_numpy(matmul(X.numpy(), X.t().numpy(), gpu="B200", inputs="bf16"))
     assert same(got, mxfp8(X, X.t()) if attention else want)
@@ -125,7 +147,7 @@ def test_what_a_weight_scales_is_no_weight() -> None:
     """As in a norm: it is an input of the next layer, whose weight gradient this recipe leaves high."""
     one = recipes.Product(*[recipes.Operand("mxfp8")] * 2)
     layer, norm = linear(), nn.Parameter(torch.rand(48))
-    with emulate("B200", recipe=recipes.Recipe("mine", one, one, None)) as run:
+    with emulate("B200", recipe=recipes.Recipe("mine", one, one, None, scope="all")) as run:
         y = layer(X * norm)
     y.backward(G)
     assert sorted(units(run)) == ["bf16"] + ["e4m3/e8m0x32"] * 2
@@ -133,7 +155,7 @@ def test_what_a_weight_scales_is_no_weight() -> None:
 
 def test_a_gradient_on_the_right_has_its_own_format() -> None:
     net = Experts()
-    with emulate("B200", recipe=recipes.mxfp8(fp8_format="hybrid")) as run:
+    with emulate("B200", recipe=recipes.mxfp8(fp8_format="hybrid", scope="all")) as run:
         net(X).backward(G.expand(3, -1, -1))
     assert units(run) == ["e4m3/e8m0x32"] * 2 + ["e4m3*e5m2/e8m0x32"] * 2
 
@@ -158,7 +180,7 @@ def test_every_operand_draws_words_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 def test_experts_in_batches_and_by_einsum() -> None:
     net, x = Experts(), X.clone().requires_grad_()
-    with emulate("B200", recipe="mxfp8") as run:
+    with emulate("B200", recipe=recipes.mxfp8(scope="all")) as run:
         y = net(x)
         y.sum().backward()
     assert units(run) == ["e4m3/e8m0x32"] * 6
@@ -170,7 +192,7 @@ def test_experts_in_batches_and_by_einsum() -> None:
 def test_second_derivatives_have_recipes_too() -> None:
     """Of dx = dy W by dy along v: v W^T, a forward product again."""
     layer, x, dy, v = linear(), X.clone().requires_grad_(), G.clone().requires_grad_(), random(32, 48, seed=3)
-    with emulate("B200", recipe="mxfp8") as run:
+    with emulate("B200", recipe=recipes.mxfp8(scope="all")) as run:
         (dx,) = torch.autograd.grad(layer(x), x, dy, create_graph=True)
     check(dx, mxfp8(G, layer.weight), G @ layer.weight)
     (second,) = torch.autograd.grad(dx, dy, v)
@@ -180,8 +202,8 @@ def test_second_derivatives_have_recipes_too() -> None:
 
 # --- the same bits again --------------------------------------------------------------------------------------------
 
-NOISY = recipes.nvfp4(seed=3)
-DELAYED = recipes.fp8_delayed(amax_history_len=2)
+NOISY = recipes.nvfp4(seed=3, scope="all")
+DELAYED = recipes.fp8_delayed(amax_history_len=2, scope="all")
 CASES = pytest.mark.parametrize(("gpu", "recipe"), [("B200", NOISY), ("H100", DELAYED)], ids=["nvfp4", "fp8_delayed"])
 
 
@@ -233,7 +255,7 @@ def test_a_checkpoint_draws_and_scales_as_before(
 
     if not recipe.amax_history_len:  # forward passes that draw, too
         every = recipes.Product(*[recipes.Operand("nvfp4", "stochastic")] * 2)
-        recipe = recipes.Recipe("mine", every, every, every, seed=4)
+        recipe = recipes.Recipe("mine", every, every, every, seed=4, scope="all")
     want = train(network(), emulate(gpu, recipe=recipe), range(3), plain, inside)
     got = train(network(), emulate(gpu, recipe=recipe), range(3), again, inside)
     assert len(want) == len(got) == 24
@@ -253,10 +275,71 @@ def test_a_run_that_is_resumed_has_the_same_bits(gpu: str, recipe: recipes.Recip
     other.load_state_dict(state)
     assert all(map(same, train(net, other, range(2, 4), plain), want))
     assert other.state_dict() == run.state_dict()
-    assert not all(map(same, train(net, fresh, range(2, 4), plain), want))
+    begins_again = pytest.warns(UserWarning, match="without a history") if recipe.amax_history_len else nullcontext()
+    with begins_again:
+        assert not all(map(same, train(net, fresh, range(2, 4), plain), want))
     for wrong in ({}, {"step": 3, "amaxes": {}}):
         with pytest.raises(LabError, match=r"this is no state of an emulation"):
             run.load_state_dict(wrong)
+
+
+@CASES
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_block_for_each_step_has_the_bits_of_one_block_where_the_state_is_passed(
+    gpu: str, recipe: recipes.Recipe, inside: bool
+) -> None:
+    """As the earlier emulation or as its state; the words of stochastic rounding are each step's, too."""
+
+    def gradients(net: nn.Sequential) -> list[torch.Tensor]:
+        found = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+        return found
+
+    def loss_of(net: nn.Sequential, n: int) -> torch.Tensor:
+        return relu_between(net)(random(32, 48, seed=n) * 2.0**-n).square().sum()
+
+    want, net = [], network()
+    with emulate(gpu, recipe=recipe) as one:
+        for n in range(5):
+            loss_of(net, n).backward()
+            want += gradients(net)
+    for passes in (lambda run: run, lambda run: copy.deepcopy(run.state_dict())):
+        got, net, state = [], network(), None
+        for n in range(5):
+            with emulate(gpu, recipe=recipe, state=state) as run:
+                loss = loss_of(net, n)
+                if inside:
+                    loss.backward()
+            if not inside:
+                loss.backward()
+            state = passes(run)
+            got += gradients(net)
+        assert all(map(same, got, want))
+        if inside:
+            assert run.state_dict() == one.state_dict()
+
+
+def test_a_block_for_each_step_without_a_state_warns_once_that_delayed_scaling_begins_again() -> None:
+    net, x = network(), random(32, 48)
+
+    def step(**given: Any) -> Any:
+        with emulate("H100", recipe=DELAYED, **given) as run:
+            net(x).square().sum().backward()
+        return run
+
+    with emulate("H100", recipe=DELAYED), torch.no_grad():
+        net(x)  # no training
+    first = step()
+    step(state=first)
+    with pytest.warns(UserWarning, match="without a history") as told:
+        step()
+    step()  # warnings are errors here
+    assert [str(one.message) for one in told] == [
+        "Sequential 1: this emulation begins delayed scaling without a history, so the first step's scales are 1; an "
+        "earlier emulation, which trained the model, had one. Open one emulation for all steps, or go on from the "
+        "earlier one: emulate(..., state=earlier), or of its state_dict()."
+    ]
+    assert told[0].filename == __file__
 
 
 @CASES
@@ -281,7 +364,9 @@ def test_delayed_scaling_keeps_a_scale_that_no_amax_can_give() -> None:
     """After a step of zeros, or of infinities, as after none; and margin and the last amax alone are options."""
     x = torch.full((1, 48), 3.0)
     for algorithm, margin, want in (("max", 0, 3.0), ("most_recent", 0, 1.0), ("most_recent", 2, 4.0)):
-        recipe = recipes.fp8_delayed(amax_history_len=3, amax_compute_algo=algorithm, margin=margin)
+        recipe = recipes.fp8_delayed(
+            amax_history_len=3, amax_compute_algo=algorithm, margin=margin, scope="all"
+        )  # fmt: skip
         run, layer = emulate("H100", recipe=recipe), linear()
         for factor in (1, 1 / 3, 0, torch.inf):
             with run:
@@ -325,13 +410,15 @@ MX, NV, HIGH = "e4m3/e8m0x32", "e2m1/e4m3x16", "bf16"
 def test_recipes_for_layers_by_pattern_by_type_and_by_place() -> None:
     names = ["blocks.0.mlp", "blocks.0.proj", "blocks.1.mlp", "blocks.1.proj", "head"]
     layers = {"*.mlp": "nvfp4", "head": "bf16", "blocks.1": recipes.fp8_current()}
-    assert chosen(recipe="mxfp8", layers=layers) == dict(zip(names, [NV, MX, NV, "e4m3", HIGH], strict=True))
-    assert chosen(layers={"head": "mxfp8"}) == dict(zip(names, [*["fp16"] * 4, MX], strict=True))
+    assert chosen(recipe=recipes.mxfp8(scope="all"), layers=layers) == dict(
+        zip(names, [NV, MX, NV, "e4m3", HIGH], strict=True)
+    )
+    assert chosen(layers={"head": "mxfp8"}) == dict(zip(names, [*["fp32"] * 4, MX], strict=True))
     assert chosen(recipe="nvfp4") == dict(zip(names, [*[NV] * 4, HIGH], strict=True))
     assert chosen(recipe=recipes.nvfp4(keep_last=0.4)) == dict(zip(names, [*[NV] * 3, HIGH, HIGH], strict=True))
-    kept = recipes.mxfp8(keep=("blocks.*.mlp",), keep_types=(nn.ModuleDict,), high="tf32")
+    kept = recipes.mxfp8(keep=("blocks.*.mlp",), keep_types=(nn.ModuleDict,), high="tf32", scope="all")
     assert chosen(recipe=kept) == dict(zip(names, [*["tf32"] * 4, MX], strict=True))
-    assert set(chosen(recipe=recipes.mxfp8(keep=("blocks",)), inputs="fp16").values()) == {"fp16", MX}
+    assert set(chosen(recipe=recipes.mxfp8(keep=("blocks",), scope="all"), inputs="fp16").values()) == {"fp16", MX}
 
 
 def test_a_plan_for_layers() -> None:
@@ -392,7 +479,7 @@ def test_a_gpu_without_the_unit_says_what_it_would_do_and_does_so_when_asked(gpu
                        r"fallback='bf16' does so\. GPUs that have one: B200, RTXPRO6000\."):  # fmt: skip
         emulate(gpu, recipe=recipe)
     layer = linear()
-    with emulate(gpu, recipe=recipe, fallback="bf16") as run:
+    with emulate(gpu, recipe=recipes.RECIPES[recipe](scope="all"), fallback="bf16") as run:
         y = layer(X)
     block: Any = {"block": (16, 16)} if recipe == "nvfp4" else {"rule": "rceil"}
     first: Any = {} if recipe == "nvfp4" else {"rule": "rceil"}
@@ -423,13 +510,16 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 def test_every_option_of_a_recipe_changes_bits(name: str) -> None:
     """Of the second step's gradients; the batch has outliers, and more of K than a block of 128."""
     torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(160, 150), nn.Linear(150, 20)), random(140, 160)
+    begun, x = nn.Sequential(nn.Linear(160, 150), nn.Linear(150, 20)), random(140, 160)
     x[::7, ::5] *= 30
     with torch.no_grad():
-        net[0].weight[::5] *= 2.0**-10  # below the smallest that a block of 128 x 128 keeps
+        begun[0].weight[::5] *= 2.0**-10  # below the smallest that a block of 128 x 128 keeps
 
     def step(**given: Any) -> bytes:
-        run = emulate("B200" if name in ("nvfp4", "mxfp8") else "H100", recipe=recipes.RECIPES[name](**given))
+        net = copy.deepcopy(begun)  # which delayed scaling has not trained
+        run = emulate(
+            "B200" if name in ("nvfp4", "mxfp8") else "H100", recipe=recipes.RECIPES[name](scope="all", **given)
+        )
         for _ in range(2):
             net.zero_grad()
             with run:
@@ -437,9 +527,8 @@ def test_every_option_of_a_recipe_changes_bits(name: str) -> None:
             y.backward(y.detach())
         return b"".join(p.grad.numpy().tobytes() for p in net.parameters() if p.grad is not None)
 
-    shared: dict[str, Any] = {"keep_last": 0} if name == "nvfp4" else {}
-    found = [step(**shared, **given) for given in ({}, *OPTIONS[name])]
-    assert found[0] == step(**shared)
+    found = [step(**given) for given in ({}, *OPTIONS[name])]
+    assert found[0] == step()
     same_as_default = [given for given, bits in zip(OPTIONS[name], found[1:], strict=True) if bits == found[0]]
     assert len(set(found)) == len(found), same_as_default
 
@@ -449,7 +538,7 @@ def amaxes() -> list[list[float]]:
     rank = torch.distributed.get_rank()
     layer, used = linear(), []
     for reduced in (True, False):
-        run = emulate("H100", recipe=recipes.fp8_delayed(reduce_amax=reduced))
+        run = emulate("H100", recipe=recipes.fp8_delayed(reduce_amax=reduced, scope="all"))
         with run:
             layer(torch.full((1, 48), 3.0 + rank)).sum().backward()
         used.append(dict(run.state_dict()["amaxes"])["Linear 1 0 input"]["used"])
@@ -464,7 +553,7 @@ def test_amaxes_are_those_of_all_ranks(tmp_path: Path) -> None:
 
 def test_results_in_a_format_of_the_recipe() -> None:
     layer = linear()
-    with emulate("B200", recipe=recipes.mxfp8(output="bf16")):
+    with emulate("B200", recipe=recipes.mxfp8(output="bf16", scope="all")):
         y = layer(X)
     check(y, mxfp8(X, layer.weight.t()).bfloat16().float(), mxfp8(X, layer.weight.t()))
 
@@ -472,7 +561,7 @@ def test_results_in_a_format_of_the_recipe() -> None:
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_empty_products(name: str) -> None:
     layer, x = linear(bias=True), torch.zeros(0, 48, requires_grad=True)
-    with emulate("B200", recipe=name):
+    with emulate("B200", recipe=recipes.RECIPES[name](scope="all")):
         y = layer(x)
     y.sum().backward()
     assert y.shape == (0, 40)

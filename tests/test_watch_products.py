@@ -8,7 +8,7 @@ from torch import nn
 from fplab import scaled
 from fplab.errors import LabError
 from fplab.nn import emulate, recipes, watch
-from fplab.nn.watching.products import ROWS
+from fplab.nn.watching.products import PASSES, ROWS, ProductRow
 
 X, W, DY = (
     np.float32(np.random.default_rng(i).standard_normal(s)) for i, s in enumerate([(64, 96), (32, 96), (64, 32)])
@@ -47,6 +47,12 @@ def test_the_errors_are_those_of_the_products_quantised_along_what_each_sums_ove
         assert mxfp8.errors[name] == pytest.approx(error(a, b, scheme), rel=1e-12)
         assert nvfp4.errors[name] > 3 * mxfp8.errors[name]
         assert mxfp8.usual[name] == pytest.approx(mxfp8.errors[name], rel=0.1)  # these are normal numbers
+
+
+@pytest.mark.parametrize(("error", "stands"), [(1.99, True), (2.01, False), (3.9, False)])
+def test_a_layer_stands_what_loses_at_most_twice_the_usual(error, stands):
+    row = ProductRow("layer", "mxfp8", {"forward": 0.1, "data_gradient": 0.1 * error}, dict.fromkeys(PASSES, 0.1))
+    assert row.stands is stands
 
 
 def test_steps_that_are_not_counted_and_rows_beyond_the_most_are_left_out():

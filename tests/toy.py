@@ -71,7 +71,7 @@ def line(result: Result) -> Any:
 
 def count_holds(result: Result) -> Outcome:
     """As many as asked."""
-    return same_bits(result.square, squares(np.arange(result.params.count, dtype=np.uint8)), "e5m2")
+    return same_bits(result.square, np.array([n * n % 256 for n in range(result.params.count)], np.uint8), "e5m2")
 
 
 def claim(text: str, evidence: Evidence, test: Callable[[Any], Outcome]) -> Claim:

@@ -43,6 +43,11 @@ def format_of(dtype: torch.dtype) -> str:
     return FORMATS[dtype]
 
 
+def holds_values(x: Any) -> bool:
+    """Whether a value is a tensor with its values in it: dense, and not nested."""
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested
+
+
 class _Memory:
     """A tensor's memory as numpy asks for it; the array that is made of it keeps the tensor alive."""
 

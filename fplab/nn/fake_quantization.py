@@ -19,6 +19,7 @@ from ..integers import Affine, Grid
 from ..integers.affine import SMALLEST_SCALE
 from ..integers.grids import GridLike, get
 from ..words import say
+from .bits import holds_values
 from .replacing import Layer
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -73,8 +74,8 @@ def _float32(x: Tensor) -> Tensor:
             f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation takes float32, float16 and bfloat16: "
             "x.float()."
         )
-    if x.layout is not torch.strided or x.is_meta:
-        raise LabError("x is sparse or has no values; fake quantisation takes dense tensors.")
+    if not holds_values(x):
+        raise LabError("x is sparse, nested or has no values; fake quantisation takes dense tensors.")
     if torch.isnan(x).any():
         at = int(torch.isnan(x).flatten().nonzero()[0])
         raise LabError(f"element {at} of x is NaN, which no integer stands for; look for where it arose.")
@@ -125,7 +126,7 @@ def fake_quantize(
     try:
         step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
         zero = torch.as_tensor(zero_point, device=x.device)
-        if step.layout is not torch.strided or zero.layout is not torch.strided:
+        if not (holds_values(step) and holds_values(zero)):
             raise TypeError
     except (TypeError, ValueError, RuntimeError):
         raise LabError("scale and zero_point are numbers, or tensors of one number a channel.") from None

@@ -1,9 +1,10 @@
-"""What the ranks of torch.distributed must agree on before a scale is chosen."""
+"""What the ranks of torch.distributed must agree on before a scale is chosen, and what no single rank can tell."""
 
 import zlib
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from ..errors import LabError
 
@@ -32,3 +33,23 @@ def largest_over_ranks(amaxes: Mapping[str, float]) -> dict[str, float]:
     if roles:
         torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
     return dict(zip(roles, largest.tolist(), strict=True))
+
+
+def demand_in_one_process(what: str, model: nn.Module) -> None:
+    """An error for a model of which every rank has a part, as DTensors are."""
+    for name, parameter in model.named_parameters():
+        if is_spread(type(parameter)):
+            raise refused_as_spread(what, name)
+
+
+def is_spread(kind: type) -> bool:
+    """Whether tensors of a class are spread over processes, as DTensors are."""
+    return hasattr(kind, "to_local")
+
+
+def refused_as_spread(what: str, name: str) -> LabError:
+    """The error for such a tensor, of a parameter or an operation of that name."""
+    return LabError(
+        f"{what} takes no tensors that are spread over processes, as the DTensors of {name!r} are: no rank has all "
+        "that an error does there. Call it in one process, before parallelize_module or fully_shard."
+    )

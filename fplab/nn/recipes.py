@@ -19,6 +19,7 @@ from .. import formats
 from ..errors import LabError, name_of, own_integer, quotes_call, quotes_class, unknown
 from ..formats import rounding
 from ..scaled import SIGNS, Scheme, get_scheme
+from .scopes import Scope, get_scope
 
 PROMOTED = 128  # elements of K after which Hopper's split accumulator starts anew
 
@@ -84,10 +85,13 @@ class Recipe:
     """What a training recipe does to each product of a linear layer; None leaves a product in high precision.
 
     ``activations``: products without a weight, as attention's two; None leaves them high. ``high``: the format of FP32
-    operands in what stays high (tensors of 16 bits take their own unit). ``keep``, ``keep_types``: layers that stay
-    high, with all inside them, by names or patterns and by type; ``keep_last``: the last share of the layers that have
-    weights to multiply by, rounded: 0.15 of three is none. ``output``: a format that results are rounded to; None is
-    their dtype.
+    operands in what stays high (tensors of 16 bits take their own unit). ``scope``: which layers take part, a name of
+    :data:`fplab.nn.scopes.SCOPES` or a :class:`~fplab.nn.scopes.Scope`; "all" is every product. ``keep``,
+    ``keep_types``: further layers that stay high, with all inside them, by names or patterns and by type;
+    ``keep_last``: the last share of the layers that have weights to multiply by, rounded: 0.15 of three is none.
+    ``output``: a format that results are rounded to; None is their dtype. ``requantize``: whether each product
+    quantises anew what is kept in 16 bits, as torchao does; else codes are kept from the forward pass on. Results are
+    the same, the bytes that :mod:`fplab.memory` counts are not.
 
     ``amax_history_len``: 0 scales whole tensors by their own largest magnitude; else by that of so many earlier steps
     ("delayed"), by ``amax_compute_algo``, "max" or "most_recent", times 2**``margin``. The amax of a role without
@@ -101,10 +105,12 @@ class Recipe:
     weight_gradient: Product | None = None
     activations: Product | None = None
     high: str = "bf16"
+    scope: Scope | str = "transformer_engine"
     keep: tuple[str, ...] = ()
     keep_types: tuple[type, ...] = ()
     keep_last: float = 0.0
     output: str | None = None
+    requantize: bool = False
     amax_history_len: int = 0
     amax_compute_algo: str = "max"
     margin: int = 0
@@ -122,8 +128,20 @@ class Recipe:
         if self.amax_compute_algo not in ("max", "most_recent"):
             raise unknown("amax_compute_algo", self.amax_compute_algo, ["max", "most_recent"])
         object.__setattr__(self, "high", formats.get(self.high).name)
+        object.__setattr__(self, "scope", get_scope(self.scope))
         if self.output is not None:
             object.__setattr__(self, "output", formats.get(self.output).name)
+
+    @property
+    def scope_record(self) -> Scope:
+        """The scope as a record."""
+        return get_scope(self.scope)
+
+    @property
+    def block(self) -> int:
+        """The most elements of K that share a scale which the unit takes; 1 where it takes none."""
+        schemes = [side.record for product in self.products() for side in (product.left, product.right)]
+        return max((int(one.block[1]) for one in schemes if one.kind != "fp32"), default=1)
 
     def products(self) -> tuple[Product, ...]:
         """Those of the four that are quantised."""
@@ -167,13 +185,13 @@ def mxfp8(*, fp8_format: str = "e4m3", rule: str = "rceil", attention: bool = Fa
 @quotes_call
 def nvfp4(
     *, disable_rht: bool = False, disable_stochastic_rounding: bool = False, disable_2d_quantization: bool = False,
-    four_over_six: str = "none", variant: str = "te", attention: bool = False, keep_last: float = 0.15, **fields: Any,
+    four_over_six: str = "none", variant: str = "te", attention: bool = False, **fields: Any,
 ) -> Recipe:  # fmt: skip
     """NVFP4 as in arXiv 2509.25149 (Transformer Engine's NVFP4BlockScaling): four ingredients, each of which can go.
 
     Blocks of 16 and a scale of the tensor; weights in 16 x 16, so that both their uses have one value
     (``disable_2d_quantization``: along K alone); gradients rounded stochastically; the weight gradient after a random
-    Hadamard transform; the last ``keep_last`` of the layers, rounded (of three none, of four one), in BF16.
+    Hadamard transform; the first 2/62 of the blocks and the last 8/62, rounded (of six one), in BF16: the ``scope``.
     ``four_over_six``: "none", "weights", "activations" (gradients are none) or "all": blocks choose between two scales.
     ``variant``: "te" or "torchao".
     """
@@ -188,7 +206,7 @@ def nvfp4(
     weights = Operand(w)
     recipe = Recipe(
         "nvfp4", Product(Operand(x), weights), Product(Operand(plain, noisy), weights),
-        Product(Operand(plain, noisy, size), Operand(x, hadamard=size)), keep_last=keep_last,
+        Product(Operand(plain, noisy, size), Operand(x, hadamard=size)), scope="nvfp4_paper",
     )  # fmt: skip
     return _finished(recipe, attention, fields)
 
@@ -234,7 +252,7 @@ def fp8_rowwise(*, gw_hp: bool = False, power_2_scale: bool = True, attention: b
     rule = "pow2" if power_2_scale else "divide"
     row, whole = (Operand(get_scheme(name, rule=rule, variant="torchao")) for name in ("fp8_row", "fp8_tensor"))
     backward = Product(row, row, PROMOTED)
-    recipe = Recipe("fp8_rowwise", Product(row, row), backward, backward)
+    recipe = Recipe("fp8_rowwise", Product(row, row), backward, backward, scope="torchao", requantize=True)
     if gw_hp:
         recipe = replace(recipe, data_gradient=Product(row, whole, PROMOTED), weight_gradient=None)
     return _finished(recipe, attention, fields)
@@ -261,7 +279,7 @@ def fp8_block(
         Operand(replace(plain, block=((1, 128), (128, 128))[dim - 1], element=formats.get(element)))
         for dim, element in zip(dims.values(), (ahead, ahead, back), strict=True)
     )
-    recipe = Recipe("fp8_block", Product(x, w), Product(grad, w), Product(grad, x))
+    recipe = Recipe("fp8_block", Product(x, w), Product(grad, w), Product(grad, x), scope="deepseek_v3")
     return _finished(recipe, attention, fields)
 
 
@@ -274,7 +292,7 @@ def bf16(**fields: Any) -> Recipe:
 RECIPES: dict[str, Callable[..., Recipe]] = {
     make.__name__: make for make in (mxfp8, nvfp4, fp8_delayed, fp8_current, fp8_rowwise, fp8_block, bf16)
 }
-"""What makes each recipe, by its name."""
+"""What makes each recipe, by its name: what is put here is known to emulations, training and the memory calculator."""
 
 
 def get_recipe(recipe: str | Recipe) -> Recipe:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ... import formats
-from ...errors import LabError, quotes_call
+from ...errors import LabError, quotes_call, warn
 from ...formats import FormatName
 from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan
@@ -31,6 +31,7 @@ class Emulation(Run):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._blocks: list[tuple[Mode, ExitStack]] = []
+        self._told = False
         self._thread = 0
 
     def __enter__(self) -> Emulation:
@@ -40,7 +41,7 @@ class Emulation(Run):
         self._thread = threading.get_ident()
         mode, undo = Mode(self), ExitStack()
         try:
-            _refuse_compiled(undo)
+            refuse_compiled(undo)
             undo.enter_context(self.places.watched())
             undo.enter_context(followed(mode))
         except BaseException:
@@ -59,6 +60,22 @@ class Emulation(Run):
         mode.link()
         if kind is None and not self._blocks:
             self.choices.demand_matched()
+            self._demand_quantised()
+
+    def _demand_quantised(self) -> None:
+        """Warns, once, of a recipe whose scope left every product high."""
+        recipe = self.settings.recipe
+        if self._told or recipe is None or not recipe.scope_record.modules or self.log.follows:
+            return
+        high = self.report().high
+        if not high:
+            return
+        self._told = True
+        warn(
+            f"recipe={recipe.name!r} with scope {recipe.scope} has quantised no operand of "
+            f"{sum(row.count for row in high):,} products: {high[0].layer or '-'}: {high[0].why}. report() says why of "
+            "each; with scope='all' a recipe takes every product, and layers= gives one to layers by name."
+        )
 
 
 @quotes_call
@@ -77,6 +94,7 @@ def emulate(
     layers: Mapping[str, str | Recipe | AnyPlan] | None = None,
     plan: AnyPlan | None = None,
     fallback: str | None = None,
+    state: Emulation | Mapping[str, Any] | None = None,
 ) -> Emulation:
     """Compute every matrix product of torch in a GPU's bits, forward and backward, within a ``with`` block.
 
@@ -86,25 +104,39 @@ def emulate(
     A ``backward()`` after the block still computes what the block recorded in those bits: a plain backward pass, one
     through ``torch.utils.checkpoint``, and second derivatives. Everything that is not a product stays torch's own.
 
-    ``gpu``: a name or a :class:`~fplab.tensorcore.Model`. ``inputs``: what FP32 operands are rounded to: "fp16" (None),
-    "bf16", "tf32", "e4m3", "e5m2" (Blackwell also "e3m2", "e2m3", "e2m1"). FP16, BF16 and FP64 tensors take the unit of
-    their own dtype, as on a GPU, unless ``inputs`` has 8 bits or fewer; what torch scales itself (``torch._scaled_mm``
-    and its grouped form, as torchao trains) is of its own formats and scales, where the GPU has the unit.
+    ``gpu``: a name or a :class:`~fplab.tensorcore.Model`. Each product takes the unit of its tensors' dtype, as on the
+    GPU, under ``torch.autocast`` of the cast's. FP32 tensors follow torch's flags as they are when a product runs: by
+    default matrices are multiplied in FP32 on the CUDA cores, and cuDNN's convolutions, LSTMs, GRUs and RNNs in TF32.
+    The flags are ``torch.backends.cuda.matmul.fp32_precision`` (``allow_tf32``, ``torch.set_float32_matmul_precision``)
+    and ``torch.backends.cudnn.conv`` and ``.rnn.fp32_precision`` (``torch.backends.cudnn.allow_tf32``); a GPU without
+    TF32 stays with FP32.
+
+    ``inputs``: another format, to which FP32 operands are rounded whatever the flags say: "fp16", so that an FP32 model
+    runs as if it were cast, "bf16", "tf32", "fp32", "e4m3", "e5m2" (Blackwell also "e3m2", "e2m3", "e2m1"); of a Model
+    given as ``gpu`` its own. FP16, BF16 and FP64 tensors keep the unit of their own dtype, unless ``inputs`` has 8 bits
+    or fewer; what torch scales itself (``torch._scaled_mm`` and its grouped form, as torchao trains) is of its own
+    formats and scales, where the GPU has the unit.
     ``gradients``: the format of the incoming gradient in backward products; None is ``inputs``.
-    ``accumulate``: "fp32" or "fp16", the unit's output. A result has the operands' dtype and is rounded to it once, at
-    the end; ``store`` names a format to which it is rounded before. A bias is added in FP32 in between, as in
-    cuBLASLt's epilogue (an open question, see :meth:`Emulation.report`). ``instruction``, ``conversion``: as in
+    ``accumulate``: "fp32" or "fp16", the output of FP16 and FP8 units. A result has the operands' dtype and is rounded
+    to it once, at the end; ``store`` names a format to which it is rounded before. A bias is added in FP32 in between,
+    as in cuBLASLt's epilogue (an open question, see :meth:`Emulation.report`). ``instruction``, ``conversion``: as in
     :func:`fplab.tensorcore.matmul`.
 
     ``recipe``: a name of :data:`fplab.nn.recipes.RECIPES` or a :class:`~fplab.nn.recipes.Recipe`, which says how each
     operand of each product of a layer is quantised; ``inputs`` is then the format of what stays high. Weights are told
-    by being parameters, or made of them alone. The state of delayed scaling, and the step that stochastic rounding
-    draws by, are in :meth:`Emulation.state_dict`; ``torch.distributed.checkpoint`` takes an emulation as it is, under a
-    name of each rank's own. In a pipeline, whose ranks have layers of their own, a recipe needs ``reduce_amax=False``,
-    and ``keep_last`` counts the stage's; there and in tensor parallel stochastic rounding draws by the number of a
-    product in its own process.
+    by being parameters, or made of them alone. Which layers take part is the recipe's ``scope``, by default that of its
+    source: not output heads, routers, convolutions and recurrent layers; how these are told is said in
+    :mod:`fplab.nn.emulation.model_parts`, and :meth:`Emulation.report` says of every product that stays high why. The
+    state of delayed scaling, and the step that stochastic rounding draws by, are in :meth:`Emulation.state_dict`;
+    ``torch.distributed.checkpoint`` takes an emulation as it is, under a name of each rank's own. ``state``: what to go
+    on from, an earlier emulation as it is now, or what its ``state_dict()`` gave: so steps in a block each have the
+    bits of steps in one block. Without it delayed scaling begins with scales of 1, which warns where an earlier
+    emulation has trained the model. In a pipeline, whose ranks have layers of their own, a recipe needs
+    ``reduce_amax=False``, and ``keep_last`` and a scope's first and last blocks count the stage's; there and in tensor
+    parallel stochastic rounding draws by the number of a product in its own process.
     ``layers``: a recipe or a plan for layers by their path in the model, or by a pattern of it,
-    ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so keeps nothing high.
+    ``{"*.mlp.*": "nvfp4", "lm_head": "bf16"}``; the first that fits wins, and a recipe given so keeps nothing high and
+    has no scope.
     ``plan``: the order of k (:class:`fplab.tensorcore.Plan`, or a rule for it by the rows of each product,
     :class:`fplab.tensorcore.PlanByRows`) of all others. ``fallback``: "bf16" for a GPU that has no unit for the recipe:
     operands are dequantised to BF16 and multiplied as such.
@@ -131,13 +163,18 @@ def emulate(
     >>> with emulate("H100") as run:
     ...     loss = layer(torch.ones(3, 4)).sum()
     >>> loss.backward()
-    >>> [(row.layer, row.phase, row.operation) for row in run.report().rows]
-    [('Linear 1', 'forward', 'addmm'), ('Linear 1', 'backward', 'mm')]
+    >>> for row in run.report().rows:
+    ...     print(row.layer, row.phase, row.operation, row.unit)
+    Linear 1 forward addmm H100 fma.k1 fp32->fp32
+    Linear 1 backward mm H100 fma.k1 fp32->fp32
     """
     chosen = None if recipe is None else get_recipe(recipe)
     if chosen is not None and inputs is not None:
         chosen = replace(chosen, high=formats.spelt(inputs))
-    inputs = inputs or (chosen.high if chosen else "fp16")
+    if inputs is None and chosen is not None:
+        inputs = chosen.high
+    elif inputs is None and isinstance(gpu, Model) and gpu.scale is None and gpu.a == gpu.b:
+        inputs = gpu.a
     given = {pattern: one if isinstance(one, AnyPlan) else get_recipe(one) for pattern, one in (layers or {}).items()}
     forward, sums, backward, stored = map(formats.spelt, (inputs, accumulate, gradients or inputs, store))
     allowed = operations.allowed_names(allow)
@@ -145,21 +182,27 @@ def emulate(
         gpu, forward, sums, backward, stored, scaling, allowed, instruction, conversion, chosen, given,
         plan or ONE_CHAIN, fallback,
     )  # fmt: skip
-    return Emulation(settings)
+    run = Emulation(settings)
+    if state is not None:
+        run.load_state_dict(state.state_dict() if isinstance(state, Emulation) else state)
+    return run
 
 
 class _Refusing:
     """A compiler backend that is asked for its name at every call of a compiled function, and refuses."""
 
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
     @property
     def compiler_name(self) -> str:
-        raise LabError(NO_COMPILER)
+        raise LabError(self._refused)
 
     def __call__(self, *args: Any) -> Any:
-        raise LabError(NO_COMPILER)
+        raise LabError(self._refused)
 
 
-def _refuse_compiled(undo: ExitStack) -> None:
+def refuse_compiled(undo: ExitStack, refused: str = NO_COMPILER) -> None:
     """Calls of compiled functions raise; torch itself would run them uncompiled or, if a cache says so, as they are."""
     if "torch._dynamo" in sys.modules:  # else nothing is compiled yet, and what the block compiles meets demand_eager
-        undo.enter_context(torch.compiler.set_stance("default", force_backend=_Refusing()))
+        undo.enter_context(torch.compiler.set_stance("default", force_backend=_Refusing(refused)))

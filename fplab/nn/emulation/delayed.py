@@ -7,18 +7,35 @@ others, find what their forward pass had.
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from torch import nn
 
-from ...errors import LabError
+from ...errors import LabError, warn
 from ..ranks import distributed, largest_over_ranks
 from ..recipes import Recipe
 from .places import Place
 
 RULES = ("amax_history_len", "amax_compute_algo", "margin", "reduce_amax")  # of a recipe
+_TRAINED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that some emulation has scaled gradients of
+_WARNED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+@contextmanager
+def trained_as_before(model: nn.Module) -> Iterator[None]:
+    """What runs inside is a measurement, after which the model is as much trained as it was."""
+    before = {layer for layer in model.modules() if layer in _TRAINED}
+    try:
+        yield
+    finally:
+        for layer in model.modules():
+            if layer not in before:
+                _TRAINED.discard(layer)
 
 
 class Amaxes:
@@ -28,17 +45,42 @@ class Amaxes:
     """
 
     def __init__(self, recipes: Iterable[Recipe]) -> None:
-        self._shared = any(recipe.amax_history_len and recipe.reduce_amax for recipe in recipes)
+        delayed = [recipe for recipe in recipes if recipe.amax_history_len]
+        self._delayed, self._shared = bool(delayed), any(recipe.reduce_amax for recipe in delayed)
+        self._untrained: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # so far, by this emulation
         self._history: dict[str, deque[float]] = {}
         self._used: dict[str, float] = {}
         self._pending: dict[str, float] = {}
         self._recipes: dict[str, Recipe] = {}
 
-    def of(self, recipe: Recipe, place: Place, role: str, largest: float, own: float | None) -> float:
+    def meet(self, named: list[tuple[str, nn.Module]]) -> None:
+        """The parts of a model that is called for the first time here, with their names, itself first.
+
+        Warns, once for each model, if another emulation has trained it, whose histories this one does not have.
+        """
+        if not self._delayed:
+            return
+        layers, roles = [layer for _, layer in named], tuple(f"{name} " for name, _ in named)
+        begins = not any(role.startswith(roles) for role in self._recipes)
+        if begins and any(layer in _TRAINED for layer in layers) and not any(layer in _WARNED for layer in layers):
+            _WARNED.update(layers)
+            warn(
+                f"{named[0][0]}: this emulation begins delayed scaling without a history, so the first step's scales "
+                "are 1; an earlier emulation, which trained the model, had one. Open one emulation for all steps, or "
+                "go on from the earlier one: emulate(..., state=earlier), or of its state_dict()."
+            )
+        self._untrained.update(layers)
+
+    def of(
+        self, recipe: Recipe, place: Place, role: str, largest: float, own: float | None, trains: bool = False
+    ) -> float:
         """What to scale the operand of a role by; its ``own`` amax is noted for later steps, None is not.
 
-        ``largest``: of its format, so the scale is 1 until there is a history.
+        ``largest``: of its format, so the scale is 1 until there is a history. ``trains``: whether it is a gradient.
         """
+        if trains and self._untrained:
+            _TRAINED.update(self._untrained)
+            self._untrained.clear()
         if own is not None:
             self._recipes[role] = recipe
             self._pending[role] = float(np.maximum(self._pending.get(role, 0.0), own))

@@ -93,6 +93,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     apply, mode = _REPLACED[0].__get__(None, cls), _modes()[-1] if _modes() else None
     if mode is None or mode.over or getattr(_LOCAL, "applying", False):
         return apply(*args, **kwargs)  # written in Python before torch 2.15, in C since
+    mode.link()  # the operation before has its node; what the Function computes may be no operation of torch's
     began = mode.run.places.here()
     _LOCAL.applying = True
     try:

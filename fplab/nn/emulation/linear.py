@@ -101,6 +101,8 @@ class Layer:
 
     def backward(self, gradient: Tensor, x: Maybe, weight: Maybe) -> tuple[Maybe, Maybe]:
         """The gradients of x (..., M, K) and weight (N, K), of those that are given, by that of the result."""
+        settings = self.products.settings
+        self.model = settings.rounded_model(self.dtype, self.products.flag) or self.model  # by torch's flags as of now
         rows = self.rounded(gradient)
         pairs = [("x", rows, weight), ("weight", rows.T, x)]
         wanted = [(name, a, self.rounded(b)) for name, a, b in pairs if b is not None]

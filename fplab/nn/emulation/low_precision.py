@@ -214,7 +214,7 @@ def scaled_mm(
     _checked(name, a, b)
     kind_a, kind_b = kinds_of(name, a, b, scale_a, scale_b)
     x = operand(name, a, kind_a, scale_a)
-    result = product(products, x, operand(name, b.mT, kind_b, _flipped(scale_b)), bias, use_fast_accum)
+    result = product(products, x, operand(name, b.mT, kind_b, flipped(scale_b)), bias, use_fast_accum)
     dtype = out_dtype or a.dtype
     if scale_result is not None and dtype in FORMATS:
         with np.errstate(all="ignore"):
@@ -222,7 +222,7 @@ def scaled_mm(
     return stored(products, result, dtype)
 
 
-def _flipped(scale: Tensor) -> Tensor:
+def flipped(scale: Tensor) -> Tensor:
     """Scales of B as they are of its transpose; those in tiles are already."""
     return scale.mT if scale.dim() == 2 and scale.dtype == torch.float32 else scale
 
@@ -243,13 +243,14 @@ def scaled_mm_of_lists(
 
 def _named(name: str, rows: Tensor, scales: Sequence[Tensor], recipe: Sequence[int], swizzle: Sequence[int]) -> Operand:
     """An operand whose scales are named by a recipe."""
-    kind, scale = _kind(name, scales, recipe, swizzle), scales[0]
+    kind, scale = kind_of(name, scales, recipe, swizzle), scales[0]
     if kind == SQUARE:
         scale = scale[: -(-rows.shape[1] // 128)].mT
     return operand(name, rows, kind, scale, scales[1] if len(scales) > 1 else None)
 
 
-def _kind(name: str, scales: Sequence[Tensor], recipe: Sequence[int], swizzle: Sequence[int]) -> int:
+def kind_of(name: str, scales: Sequence[Tensor], recipe: Sequence[int], swizzle: Sequence[int]) -> int:
+    """Which scales of an operand a recipe names."""
     kinds = [int(kind) for kind in recipe]
     if len(scales) != len(kinds) or (kinds[1:] and kinds != [BY_16, TENSOR]):
         raise LabError(f"{name} with {len(scales)} scales and recipes {kinds} does not exist.")
@@ -363,7 +364,7 @@ def scaled_grouped_mm_of_lists(
     if a.dim() == b.dim() == 2 and torch.float4_e2m1fn_x2 in (a.dtype, b.dtype):
         raise LabError(f"{name} of float4_e2m1fn_x2 in groups of k is not emulated; allowed: groups of rows.")
     sides = [
-        _Scales(name, x.dim() == 3, a.dim() == b.dim() == 2, scales, _kind(name, scales, recipe, swizzle))
+        _Scales(name, x.dim() == 3, a.dim() == b.dim() == 2, scales, kind_of(name, scales, recipe, swizzle))
         for x, scales, recipe, swizzle in ((a, scale_a, recipe_a, swizzle_a), (b, scale_b, recipe_b, swizzle_b))
     ]
     out = grouped(a, b, offs, out_dtype or torch.bfloat16)

@@ -35,6 +35,7 @@ from torch.overrides import _push_mode as _push_calls
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from ...errors import LabError
+from ...words import part
 from ..bits import local
 from . import linear, operations, recurrent
 from .aside import aside
@@ -47,7 +48,7 @@ _LSTM = frozenset({torch._VF.lstm, torch.lstm})
 _LINEAR = functional.linear
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # none of its own, as parameters and most classes of tensors
 _HOOKED = "fplab emulation"  # key of a node's metadata
-NO_COMPILER = (
+NO_COMPILER = part(
     "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its own, whose products cannot be "
     "emulated. Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
 )
@@ -101,6 +102,8 @@ class Mode(TorchDispatchMode):
         self._first = torch._C._autograd._get_sequence_nr()  # of the nodes that this mode sees
         self._gradients: dict[int, torch.Tensor] = {}  # by address: what flowed into the node, and what comes of it
         self._opaque = False
+        self._passing = False  # the next operation is one that tensors of another kind take apart
+        self._latest: Place | None = None  # of the last product
         if run.settings.splits:
             self._note(gradients)
 
@@ -125,7 +128,7 @@ class Mode(TorchDispatchMode):
         if any(issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)  # shapes without values, as DTensor asks what an operation will give
         if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
-            return NotImplemented  # a tensor of another kind takes itself apart first, into operations that come back
+            return self._taken_apart(func, args, kwargs)
         self.link()
         composed, handler, refusal = operations.known(func)
         if composed and not _nested(args):
@@ -140,6 +143,7 @@ class Mode(TorchDispatchMode):
                     origin = self.run.places.take() if self.origin is None or again else self.origin
                     result, weighted = self._product(handler, func, args, kwargs, origin, again)
                 origin = origin._replace(weighted=weighted) if new else origin._replace(order=origin.order + 1)
+                self._latest = origin
             else:
                 if refusal is not None:
                     self._allowed(operations.name_of(func), operations.base_name(func), refusal)
@@ -152,6 +156,24 @@ class Mode(TorchDispatchMode):
             self._note_weights(func, args, result)
         if self._gradients and self._marked_any(args):
             self._note(result if isinstance(result, (tuple, list)) else (result,))
+        return result
+
+    def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a tensor of another kind, such as a DTensor, makes of an operation: operations that come back here.
+
+        Those lie below autograd, whose node is the whole operation's: it belongs where its product does.
+        """
+        if self._passing:
+            self._passing = False
+            return NotImplemented
+        self.link()
+        origin, self._latest, self._passing = self.run.places.here(), None, True
+        try:
+            with self:
+                result = func(*args, **kwargs)
+        finally:
+            self._passing = False
+        self._keep(result, self._latest or origin)
         return result
 
     def _recomputes(self) -> bool:
@@ -176,6 +198,7 @@ class Mode(TorchDispatchMode):
                 f"{name} in thread {threading.current_thread().name!r}: with gradients=, scaling= or a recipe the bits "
                 "depend on which product came before, which threads decide anew each time. Compute in one thread."
             )
+        self._demand_known_layer(name)
         products = self._pass(name, place, again)
         out = kwargs.get("out")
         rest = {key: value for key, value in kwargs.items() if key != "out"}
@@ -189,6 +212,19 @@ class Mode(TorchDispatchMode):
                 raise LabError(f"{name} of {result.dtype} into out= of {out.dtype}: torch takes one dtype.")
             return out.resize_(result.shape).copy_(result), products.weighted
         return result, products.weighted
+
+    def _demand_known_layer(self, name: str) -> None:
+        """An error for a backward product of what no block recorded, where the bits depend on the layer.
+
+        What a hook on a parameter multiplies, in the node that accumulates its gradient, is outside of all layers.
+        """
+        settings, node = self.run.settings, type(torch._C._current_autograd_node()).__name__
+        if self.origin is None and node not in ("NoneType", "AccumulateGrad") and (settings.splits or settings.layers):
+            raise LabError(
+                f"{name} in the backward pass of an operation that ran before this block ({node}): its layer is not "
+                "known, and with a recipe, layers=, gradients= or scaling= the bits depend on it. Compute the forward "
+                "pass in the block, too."
+            )
 
     def _pass(self, operation: str, place: Place, again: bool) -> Products:
         """Where the products of one operation belong."""
@@ -233,7 +269,7 @@ class Mode(TorchDispatchMode):
                 self._opaque = True
 
     def _marked_any(self, args: Any) -> bool:
-        return any(isinstance(x, torch.Tensor) and self._is_gradient(x) for x in args)
+        return any(map(self._is_gradient, _tensors(args)))
 
     def _is_gradient(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._gradients
@@ -246,19 +282,16 @@ class Mode(TorchDispatchMode):
             raise LabError(
                 "gradients=, scaling= and recipes cannot tell gradients from weights inside torch.func transforms."
             )
-        node = torch._C._current_autograd_node()
-        if self.origin is not None or node is None:
-            return lambda tensor: self._kind(tensor, self._is_gradient(tensor))
-        saved = _saved(node)  # a node that had no hooks yet: the last one of the block, run at once
-        return lambda tensor: self._kind(tensor, tensor.untyped_storage().data_ptr() not in saved)
+        return self._kind
 
-    def _kind(self, tensor: torch.Tensor, is_gradient: bool) -> str:
-        return GRADIENT if is_gradient else WEIGHT if tensor in self.run.places.weights else INPUT
+    def _kind(self, tensor: torch.Tensor) -> str:
+        weights = self.run.places.weights
+        return GRADIENT if self._is_gradient(tensor) else WEIGHT if tensor in weights else INPUT
 
     def _note_weights(self, func: Any, args: Any, result: Any) -> None:
         """What an operation makes of weights alone is a weight, too: a cast, a copy, a parametrisation."""
         weights = self.run.places.weights
-        given = [x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        given = [x for x in _tensors(args) if x.is_floating_point()]
         makes_one = isinstance(result, torch.Tensor) and operations.handler(func) is None
         if given and makes_one and "embedding" not in func.name() and all(x in weights for x in given):
             weights.add(result)
@@ -273,12 +306,15 @@ class Mode(TorchDispatchMode):
 
     def link(self) -> None:
         """Hook the nodes of the last operation's results."""
-        for tensor, origin, elsewhere in self._new:
-            if tensor.requires_grad:
-                self._hook(tensor.grad_fn, origin, elsewhere)
-                base = tensor._base  # where a view was changed in place, the work is in the node of its base
-                if base is not None and base.grad_fn is not None and base.grad_fn._sequence_nr() >= self._first:
-                    self._hook(base.grad_fn, origin, elsewhere)
+        if not self._new:
+            return
+        with torch._C.DisableTorchFunction():
+            for tensor, origin, elsewhere in self._new:
+                if tensor.requires_grad:
+                    self._hook(tensor.grad_fn, origin, elsewhere)
+                    base = tensor._base  # where a view was changed in place, the work is in the node of its base
+                    if base is not None and base.grad_fn is not None and base.grad_fn._sequence_nr() >= self._first:
+                        self._hook(base.grad_fn, origin, elsewhere)
         self._new = []
 
     def link_function(self, result: Any, began: Place) -> None:
@@ -320,6 +356,7 @@ class _Recorded:
             self.origin = origin._replace(start=origin)
         self.mode: Mode | None = None
         self.times = 0  # a node runs again where a graph was kept, or for a second derivative
+        self.calling = False
         self.undo: Callable[[], None] | None = None
 
     def before(self, gradients: Sequence[Any]) -> None:
@@ -328,6 +365,7 @@ class _Recorded:
         place = self.origin._replace(order=self.origin.order + (self.times << 8))
         self.mode = Mode(self.run, place, gradients, self.reentrant)
         self.times += 1
+        self.calling, _LOCAL.calling = getattr(_LOCAL, "calling", False), False  # where backward() is called in a block
         with aside(_watches):
             _push_mode(self.mode)
         _push_calls(Calls(self.mode))
@@ -339,7 +377,7 @@ class _Recorded:
         with aside(_watches):
             _pop_mode()
         self.mode.link()  # what create_graph recorded, for a second derivative
-        self.mode = None
+        self.mode, _LOCAL.calling = None, self.calling
         if self.undo is not None:
             self.undo()
 
@@ -379,17 +417,18 @@ def working() -> bool:
     return bool(getattr(_LOCAL, "busy", False))
 
 
-def demand_eager() -> None:
+def demand_eager(refused: str = NO_COMPILER) -> None:
     """An error inside a compiled function."""
     if torch.compiler.is_compiling() or get_eval_frame_callback() is not None:
-        raise LabError(NO_COMPILER)
+        raise LabError(refused)
 
 
-def _saved(node: Any) -> set[int]:
-    """The addresses of what a node saved in the forward pass."""
-    names = [name for name in dir(node) if name.startswith("_saved_")]
-    tensors = [getattr(node, name) for name in names]
-    return {local(t).untyped_storage().data_ptr() for t in tensors if isinstance(t, torch.Tensor)}
+def _tensors(args: Any) -> Iterator[torch.Tensor]:
+    """The tensors among arguments, and those in lists of them, as ``torch.cat`` takes."""
+    for x in args:
+        for one in x if isinstance(x, (list, tuple)) else (x,):
+            if isinstance(one, torch.Tensor):
+                yield one
 
 
 def _nested(args: Any) -> bool:
@@ -414,6 +453,7 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.mode.link()  # before torch.autograd.backward, too: a reentrant checkpoint ends in it
         if getattr(_LOCAL, "calling", False) or self.mode.over:
             return func(*args, **kwargs)
         if func in _LSTM:
@@ -421,7 +461,6 @@ class Calls(TorchFunctionMode):
                 found = self._lstm(args, kwargs)
                 return func(*args, **kwargs) if found is None else found
         if func in _FREE and self._passes(args, kwargs):
-            self.mode.link()
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
         if func is _LINEAR and not kwargs:
@@ -429,12 +468,9 @@ class Calls(TorchFunctionMode):
             if found is not None:
                 return found
         if self.mode.run.settings.recipes:
-            for x in (*args, *kwargs.values()):
-                for one in x if isinstance(x, (list, tuple)) else (x,):
-                    if isinstance(one, torch.nn.Parameter):
-                        self.mode.run.places.weights.add(one)
-        if func in (torch.Tensor.backward, torch.autograd.grad):
-            self.mode.link()
+            for x in _tensors((*args, *kwargs.values())):
+                if isinstance(x, torch.nn.Parameter):
+                    self.mode.run.places.weights.add(x)
         _LOCAL.calling = True  # while the innermost block watches a call, those around it do not
         try:
             result = func(*args, **kwargs)
@@ -472,7 +508,8 @@ class Calls(TorchFunctionMode):
         run = self.mode.run
         if run.settings.splits or run.seen is not None or not self._unwatched() or not linear.takes(*args):
             return None
-        model = run.settings.rounded_model(args[0].dtype)
+        flag = run.choices.flag(run.places.here().layer, "linear")
+        model = run.settings.rounded_model(args[0].dtype, flag)
         if model is None:
             return None
         demand_eager()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...tensorcore import direct
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import ONE_CHAIN, Plan
+from ...words import Text, say
 from ..recipes import Operand, Product, Recipe
 from . import crowd
 from .places import Place
@@ -29,6 +30,8 @@ from .where import HOST, Numbers, held, of, unscaled
 
 Array = np.ndarray[Any, Any]
 INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
+FP64, NONE = say("tensors of float64"), say("recipe {recipe} has {product}=None")
+NO_WEIGHT = say("no operand is a weight, as in attention, and recipe {recipe} has activations=None")
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}  # torch's casts from FP32 round to nearest even, as the lab's
 
 
@@ -63,7 +66,7 @@ class Products:
         """
         self.weighted |= WEIGHT in kinds
         recipe = self.choice.recipe
-        product = None if recipe is None or self.choice.high or dtype == torch.float64 else self._of(recipe, kinds)
+        product, why = (None, None) if recipe is None else self._of(recipe, dtype, kinds)
         factor = 1.0
         if recipe is None or product is None:
             result, model = self._plain(a, b, dtype, kinds, below)
@@ -73,7 +76,8 @@ class Products:
         where = of(a)
         whole = result if factor == 1 else where.epilogue(model, result, None, factor, 1.0)
         shape = Shape(math.prod(result.shape[:-2]), a.shape[-2], a.shape[-1], b.shape[-1])
-        self.log.product(self.place.layer, self.phase, self.operation, model, shape)
+        by = "" if recipe is None or why is not None else recipe.name
+        self.log.product(self.place.layer, self.phase, self.operation, model, shape, recipe=by, why=why)
         if self.run.seen is not None and self._used is not None:
             x, y, plan = self._used
             self.run.seen.append((model, where.array(x), where.array(y), plan, where.array(result).copy()))
@@ -82,12 +86,17 @@ class Products:
         self._last = found, result, factor
         return found
 
+    @cached_property
+    def flag(self) -> str:
+        """The flag of torch's that says how these multiply FP32."""
+        return self.run.choices.flag(self.place.layer, self.operation)
+
     def _plain(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str], below: bool
     ) -> tuple[Numbers, Model]:
         """A product of operands as they are, or times one scale each."""
         gradient = kinds[0] == GRADIENT, kinds[1] == GRADIENT
-        formats = self.settings.formats(dtype, gradient)
+        formats = self.settings.formats(dtype, gradient, self.flag)
         if self.choice.recipe is not None:
             formats = (OWN.get(dtype, self.choice.recipe.high),) * 2
         model = self.settings.model(*formats)
@@ -127,19 +136,32 @@ class Products:
 
     def model_of_rounded(self, tensor: torch.Tensor, dtype: torch.dtype) -> Model | None:
         """The model of products whose operands are rounded and no more, and that nobody looks at; else None."""
-        return None if self.run.seen is not None or of(tensor) is not HOST else self.settings.rounded_model(dtype)
+        if self.run.seen is not None or of(tensor) is not HOST:
+            return None
+        return self.settings.rounded_model(dtype, self.flag)
 
     def rounded(self, tensor: torch.Tensor, fmt: str) -> Array:
         """An operand of such a product."""
         found: Array = self._operand(tensor, fmt, "")[0]
         return found
 
-    def _of(self, recipe: Recipe, kinds: tuple[str, str]) -> Product | None:
-        """What a recipe does to a product of such operands; None leaves it high."""
-        if WEIGHT in kinds:
-            return recipe.data_gradient if GRADIENT in kinds else recipe.forward
-        of_weight = GRADIENT in kinds and self.place.weighted is not False
-        return recipe.weight_gradient if of_weight else recipe.activations
+    def _of(
+        self, recipe: Recipe, dtype: torch.dtype, kinds: tuple[str, str]
+    ) -> tuple[Product | None, Text | None]:  # fmt: skip
+        """What a recipe does to a product of such operands; or None, and why it stays high."""
+        if not recipe.products():
+            return None, None
+        weighted = WEIGHT in kinds or (GRADIENT in kinds and self.place.weighted is not False)
+        why = self.choice.high or (self.choice.unfit if weighted else None)
+        if dtype == torch.float64:
+            why = FP64
+        if why is not None:
+            return None, why
+        if not weighted:
+            return recipe.activations, None if recipe.activations else NO_WEIGHT.fill(recipe=recipe)
+        name = "forward" if GRADIENT not in kinds else "data_gradient" if WEIGHT in kinds else "weight_gradient"
+        product: Product | None = getattr(recipe, name)
+        return product, None if product else NONE.fill(recipe=recipe, product=name)
 
     def _quantized(
         self, recipe: Recipe, product: Product, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype,
@@ -180,7 +202,8 @@ class Products:
             role = f"{self.place.layer} {number}{part} {kind or 'input'}"
             first = kind == GRADIENT or not back or of_activations  # else what the forward pass had
             own = where.largest(array) if first and not self.again else None
-            amax = self.run.amaxes.of(recipe, self.place, role, operand.record.element.max, own)
+            largest = operand.record.element.max
+            amax = self.run.amaxes.of(recipe, self.place, role, largest, own, trains=kind == GRADIENT)
         sub = (self.place.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
         step = self.place.step.number
         seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0
@@ -196,7 +219,7 @@ class Products:
         plain, where = held(tensor), of(tensor)
         if fmt in HALVES and plain.dtype == torch.float32:  # as the GPU's own copy of the operand; three times as fast
             return where.half(plain, HALVES[fmt], model), 1.0
-        own = OWN.get(plain.dtype) == fmt
+        own = OWN.get(plain.dtype, "fp32") == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
         array = where.numbers(plain.to(wide))
         if own:

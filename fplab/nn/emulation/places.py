@@ -29,10 +29,13 @@ def saved_through() -> Any:
 
 
 class Step:
-    """One step: how many products its forward passes have had, and the scales that their operands were given."""
+    """One step: how many products its forward passes have had, and the scales that their operands were given.
 
-    def __init__(self, number: int) -> None:
-        self.number, self.products = number, 0
+    ``used``: whether it had any; a step that had none is the next one still.
+    """
+
+    def __init__(self, number: int, used: bool = False) -> None:
+        self.number, self.used, self.products = number, used, 0
         self.scales: Scales = {}
         self.amaxes: dict[str, float] = {}  # delayed scaling's, by role
 
@@ -97,7 +100,7 @@ class Places:
         self._named, self._tells_weights, self.weights = named, tells_weights, Weights()
         self._running = _Running()
         self.lock = threading.RLock()
-        self.step = Step(0)
+        self.step = Step(0, used=True)
         self._names = Names()
         self._starts: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
         self._watched = False
@@ -120,12 +123,14 @@ class Places:
         place = self.here()
         self._stack[-1][1] += 1
         self.step.products += 1
+        self.step.used = True
         return place
 
     def new_step(self) -> None:
         """Products outside of all layers are counted anew, so that a loop in one block gives each its place again."""
         self._stack[0][1] = 0
-        self.step = Step(self.step.number + 1)
+        if self.step.used:
+            self.step = Step(self.step.number + 1)
         self.weights.forget()
 
     @property

@@ -193,6 +193,7 @@ class Steps(torch.autograd.Function):
             found = _apart(core, (given, h, c, weight, bias), grads, needed)
         else:
             with bare():
+                core.model = core.products.model_of_rounded(given, given.dtype) or core.model  # by torch's flags now
                 found = core.backward(*kept, weight, grads, needed)
         return None, *found
 

@@ -32,6 +32,7 @@ PHASES = {"forward": say("forward"), "backward": say("backward")}
 ALLOWED = say("torch's own (allowed)")
 EMULATED = say("{n:,} multiply-accumulates emulated.")
 STEPS = say("Steps {first} to {last}: {units}.")
+HIGH, WHY = say("Left high by a recipe:"), say("* {layer}: {why}; {n:,} products in {unit}")
 OPEN, QUESTION = say("Open questions:"), say("* {name}: {text}.")
 
 
@@ -60,7 +61,8 @@ class Row:
     """Products of one kind. ``layer``: the innermost module's path in the model, or a model's class and number.
 
     ``phase``: "forward" or "backward". ``operation``: torch's name. ``unit``: the matrix unit's, with formats
-    and accumulator; "" for an operation that ``allow`` let run in torch's own arithmetic.
+    and accumulator; "" for an operation that ``allow`` let run in torch's own arithmetic. ``why``: what left them high
+    under a recipe; None where it quantised them, or where there was none.
     """
 
     layer: str
@@ -69,6 +71,7 @@ class Row:
     unit: str
     shape: Shape | None
     count: int
+    why: Text | None = None
 
     @property
     def macs(self) -> int:
@@ -93,6 +96,11 @@ class Report:
         """Products that ``allow`` let run in torch's own arithmetic."""
         return tuple(sorted({row.operation for row in self.rows if not row.unit}))
 
+    @property
+    def high(self) -> tuple[Row, ...]:
+        """The products that a recipe left high."""
+        return tuple(row for row in self.rows if row.why is not None)
+
     def __str__(self) -> str:
         cells = [tuple(map(str, HEADS)), *(_cells(row) for row in self.rows)]
         widths = [max(width_of(row[i]) for row in cells) for i in range(len(HEADS))]
@@ -104,6 +112,13 @@ class Report:
                 last = first + len(list(alike)) - 1
                 lines.append(str(STEPS.fill(first=first, last=last, units=", ".join(map(str, units)))))
                 first = last + 1
+        counts: Counter[tuple[str, Text, str]] = Counter()
+        for row in self.high:
+            counts[row.layer, row.why, row.unit] += row.count  # type: ignore[index]
+        lines += [str(HIGH)] * bool(counts)
+        lines += [
+            str(WHY.fill(layer=layer or "-", why=why, n=n, unit=unit)) for (layer, why, unit), n in counts.items()
+        ]
         if self.questions:
             lines.append(str(OPEN))
             lines += [str(QUESTION.fill(name=name, text=text)) for name, text in self.questions.items()]
@@ -121,8 +136,9 @@ class Log:
 
     def __init__(self) -> None:
         self.warned = False  # of operands that saturate
-        self.latest, self.rows = "", 1  # the unit of the last product, and its rows
-        self._seen: Counter[tuple[str, str, str, str, Shape | None]] = Counter()
+        self.latest, self.rows, self.recipe = "", 1, ""  # the last product's unit, rows, and recipe
+        self.follows = False  # whether any product was a recipe's
+        self._seen: Counter[tuple[str, str, str, str, Shape | None, Text | None]] = Counter()
         self._steps: list[Counter[tuple[str, str]]] = [Counter()]
 
     def new_step(self) -> None:
@@ -130,20 +146,27 @@ class Log:
         if self._steps[-1]:
             self._steps.append(Counter())
 
-    def product(self, layer: str, phase: str, operation: str, model: Model, shape: Shape, times: int = 1) -> None:
-        """Emulated products that are alike."""
-        self.latest, self.rows = name, _ = model.name, shape.m
-        self._seen[layer, phase, operation, name, shape] += times
+    def product(
+        self, layer: str, phase: str, operation: str, model: Model, shape: Shape, times: int = 1, *, recipe: str = "",
+        why: Text | None = None,
+    ) -> None:  # fmt: skip
+        """Emulated products that are alike; ``recipe``: what was followed, or ``why`` it left them high."""
+        self.latest, self.rows, self.recipe = name, _, _ = model.name, shape.m, recipe
+        self.follows |= bool(recipe)
+        self._seen[layer, phase, operation, name, shape, why] += times
         self._steps[-1][phase, name] += times
 
     def allowed(self, layer: str, phase: str, operation: str) -> None:
         """One product that was let through."""
-        self._seen[layer, phase, operation, "", None] += 1
+        self._seen[layer, phase, operation, "", None, None] += 1
         self._steps[-1][phase, ""] += 1
 
     def report(self) -> Report:
         """All so far."""
-        rows = tuple(Row(*key, count) for key, count in self._seen.items())
+        rows = tuple(
+            Row(layer, phase, operation, unit, shape, count, why)
+            for (layer, phase, operation, unit, shape, why), count in self._seen.items()
+        )
         names = {row.operation for row in rows if row.unit}
         asked = {q: text for q, text in QUESTIONS.items() if q not in _ASKED_BY or names & set(_ASKED_BY[q])}
         steps = tuple(tuple(Used(*key, count) for key, count in step.items()) for step in self._steps if step)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
 from ...errors import LabError
 from ...scaled import Scaled
 from ...tensorcore.models import Model
@@ -32,9 +34,14 @@ class Run:
         recipes = [one for one in (settings.recipe, *settings.layers.values()) if isinstance(one, Recipe)]
         self.amaxes = Amaxes(recipes)
         self.choices = Choices(settings.recipe, settings.plan, settings.layers)
-        self.places = Places(self.choices.add, settings.splits)
+        self.places = Places(self._meet, settings.splits)
         self.open = False
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
+
+    def _meet(self, named: list[tuple[str, nn.Module]]) -> None:
+        """A model is called for the first time: its parts with their names, itself first."""
+        self.choices.add(named)
+        self.amaxes.meet(named)
 
     def report(self) -> Report:
         """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
@@ -48,11 +55,14 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next steps depend on: the number of the step, which stochastic rounding draws by, and all amaxes."""
-        return {"step": self.places.step.number, "amaxes": self.amaxes.state()}
+        step = self.places.step
+        return {"step": step.number - (not step.used), "amaxes": self.amaxes.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, with the bits that a run would have had that never stopped."""
         if not isinstance(state, Mapping) or not isinstance(state.get("step"), int) or "amaxes" not in state:
             raise LabError("this is no state of an emulation; pass what state_dict() gave.")
         self.amaxes.load(state["amaxes"])
-        self.places.step = Step(state["step"])
+        self.places.step = Step(state["step"], used=True)
+        if self.open:
+            self.places.new_step()

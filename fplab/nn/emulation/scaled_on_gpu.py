@@ -31,7 +31,7 @@ def quantized(
         x = torch.nn.functional.pad(x, (0, 0, *ragged) if axis == -2 else ragged)
         x = hadamard(x, axis, operand.hadamard, operand.signs, dtype)
     given: dict[str, Any] = {"seed": seed} if operand.rounding == "stochastic" else {}
-    found = quantize_scaled(x, operand.record, axis, rounding=operand.rounding, amax=amax, **given)
+    found = quantize_scaled(x, operand.record, axis, rounding=operand.rounding, amax=amax, dtype=dtype, **given)
     if seen is not None:
         seen(x.cpu().numpy(), found.on_host())
     return found

@@ -38,7 +38,7 @@ def quantized(
 ) -> Scaled:  # fmt: skip
     """An operand (..., M, K) or (..., K, N) with K at ``axis``, -1 or -2, as codes and scales along K.
 
-    ``dtype``: the tensor's format, in which a Hadamard transform is computed. ``amax``: for a scale of the tensor.
+    ``dtype``: the tensor's format, in which a Hadamard transform is computed, too. ``amax``: for a scale of the tensor.
     ``seen``: is told the values, transformed, and what became of them.
     """
     if operand.hadamard:
@@ -46,7 +46,7 @@ def quantized(
         ragged[axis] = (0, -x.shape[axis] % operand.hadamard)
         x = hadamard(np.pad(x, ragged), axis, size=operand.hadamard, signs=operand.signs, dtype=dtype)
     given: dict[str, Any] = {"seed": seed} if operand.rounding == "stochastic" else {}
-    found = quantize(x, operand.record, axis, rounding=operand.rounding, amax=amax, **given)
+    found = quantize(x, operand.record, axis, rounding=operand.rounding, amax=amax, dtype=dtype, **given)
     if seen is not None:
         seen(x, found)
     return found

@@ -13,7 +13,7 @@ import torch
 from ... import formats
 from ...errors import LabError, unknown
 from ...scaled import Scheme
-from ...tensorcore import models
+from ...tensorcore import limits, models
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan
@@ -21,6 +21,7 @@ from ..recipes import Recipe
 from .scaled_products import unit_inputs
 
 OWN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}  # dtypes that have a unit of their own
+FP32 = ("fp32", "tf32")  # what torch's flags choose between for float32
 
 
 class Scaling(Protocol):
@@ -35,9 +36,9 @@ class Settings:
     """The arguments of :func:`fplab.nn.emulate`."""
 
     gpu: str | Model
-    inputs: str
+    inputs: str | None
     accumulate: str
-    gradients: str
+    gradients: str | None
     store: str | None
     scaling: Scaling | None
     allow: frozenset[str]
@@ -59,9 +60,15 @@ class Settings:
             raise LabError(
                 f"recipe={self.recipe.name!r} says how to scale operands; leave out scaling= and gradients=."
             )
-        for name in ("inputs", "gradients"):
-            self._demand_offered(name, getattr(self, name))
-        for pair in ((self.inputs, self.inputs), (self.gradients, self.inputs), (self.inputs, self.gradients)):
+        if self.inputs is None and self.gradients is not None:
+            raise LabError(
+                f"gradients={self.gradients!r} without inputs=, where FP32 follows torch's flags; pass inputs=, too."
+            )
+        for name, given in (("inputs", self.inputs), ("gradients", self.gradients)):
+            if given is not None:
+                self._demand_offered(name, given)
+        a, b = self.inputs or "fp16", self.gradients or "fp16"
+        for pair in ((a, a), (b, a), (a, b), *(((FP32[0],) * 2,) if self.inputs is None else ())):
             self.model(*pair)
         if self.scaling is not None and not self.narrow:
             raise LabError(f"scaling is for FP8 and narrower; inputs={self.inputs!r} needs none.")
@@ -97,7 +104,7 @@ class Settings:
     @property
     def narrow(self) -> bool:
         """Whether operands are rounded to 8 bits or fewer, whatever dtype they arrive in."""
-        return formats.get(self.inputs).bits <= 8
+        return self.inputs is not None and formats.get(self.inputs).bits <= 8
 
     @cached_property  # asked for at every operation
     def splits(self) -> bool:
@@ -126,34 +133,51 @@ class Settings:
                 f"one: {', '.join(having)}."
             ) from None
 
-    def formats(self, dtype: torch.dtype, gradient: tuple[bool, bool]) -> tuple[str, str]:
+    def formats(self, dtype: torch.dtype, gradient: tuple[bool, bool], flag: str) -> tuple[str, str]:
         """The formats of both operands of a product of tensors of one dtype.
 
         FP16, BF16 and FP64 tensors take the unit of their own dtype, as on a GPU, unless ``inputs`` is narrower than
-        they are, FP8; ``inputs`` says what FP32 tensors are rounded to.
+        they are, FP8; ``inputs`` says what FP32 tensors are rounded to. Without it one of torch's flags says whether
+        they are multiplied in TF32, where the GPU has it: ``flag`` as in :meth:`.Choices.flag`.
         """
         if dtype == torch.float64 or (dtype in OWN and not self.narrow):
             return OWN[dtype], OWN[dtype]
-        a, b = (self.gradients if given else self.inputs for given in gradient)
+        if self.inputs is None:
+            return (FP32[self._has_tf32 and allows_tf32(flag)],) * 2
+        a, b = (self.gradients or self.inputs if given else self.inputs for given in gradient)
         return a, b
 
-    def rounded_model(self, dtype: torch.dtype) -> Model | None:
+    @cached_property
+    def _has_tf32(self) -> bool:
+        gpu = self.gpu.gpu if isinstance(self.gpu, Model) else models.gpu_name(self.gpu)
+        return "tf32" in _offered(gpu)
+
+    def rounded_model(self, dtype: torch.dtype, flag: str) -> Model | None:
         """The model of products whose operands are rounded and no more, whatever they are; None: others."""
-        if dtype not in self._rounded:
-            a, b = self.formats(dtype, (False, False))
-            narrow = formats.get(a).bits <= 8 or formats.get(b).bits <= 8
-            self._rounded[dtype] = None if self.splits or narrow else self.model(a, b)
-        return self._rounded[dtype]
+        pair = self.formats(dtype, (False, False), flag)
+        if pair not in self._rounded:
+            narrow = any(formats.get(name).bits <= 8 for name in pair)
+            self._rounded[pair] = None if self.splits or narrow else self.model(*pair)
+        return self._rounded[pair]
 
     @cached_property
-    def _rounded(self) -> dict[torch.dtype, Model | None]:
+    def _rounded(self) -> dict[tuple[str, str], Model | None]:
         return {}
 
     def model(self, a: str, b: str) -> Model:
         """The model of two formats."""
         if isinstance(self.gpu, Model):
             return _retargeted(self.gpu, a, b)
+        if self.inputs is None and a == b and a in FP32:  # whose units have no other accumulator
+            return _model(self.gpu, a, b, "fp32", self.instruction if a == "tf32" else None)
         return _model(self.gpu, a, b, self.accumulate, self.instruction)
+
+
+def allows_tf32(flag: str) -> bool:
+    """Whether torch lets a GPU multiply FP32 in TF32 now: "matmul", or what cuDNN computes, "conv" and "rnn"."""
+    backends = torch.backends
+    chosen = backends.cuda.matmul if flag == "matmul" else getattr(backends.cudnn, flag)
+    return bool(chosen.fp32_precision == "tf32")
 
 
 @lru_cache(maxsize=64)  # asked for at every block
@@ -171,13 +195,7 @@ def _scaled_model(gpu: str, inputs: str) -> Model:
 @lru_cache(maxsize=256)
 def _model(gpu: str, a: str, b: str, accumulate: str, instruction: str | None) -> Model:
     if a == b == "fp64":
-        name = models.gpu_name(gpu)
-        if any(m.gpu == name and m.a == "fp64" for m in models.TABLE):
-            return models.get(gpu, "fp64")
-        return Model(  # without FP64 matrix units: multiply-adds of the ordinary ones
-            gpu=name, instruction="fma", a=a, b=b, output="fp64", kind="fma", length=1, alignment_bits=0, kept_bits=52,
-            rounding="rne", floor=None, k=1, status=models.Status.OPEN,
-        )  # fmt: skip
+        return models.get(gpu, "fp64")
     return models.get(gpu, (a, b), accumulate, instruction)
 
 
@@ -187,4 +205,5 @@ def _retargeted(model: Model, a: str, b: str) -> Model:
         return model
     cell = _model(model.gpu, a, b, model.output if model.output in ("fp16", "fp32") else "fp32", None)
     options: dict[str, Any] = {name: getattr(model, name) for name in models.OPTIONS}
-    return dataclasses.replace(cell, **options)
+    possible = limits.allowed(cell)
+    return dataclasses.replace(cell, **{name: x for name, x in options.items() if x in possible[name]})

@@ -102,15 +102,13 @@ def _in_backward() -> bool:
 def optimizer_hooks(optimizer: Any, sink: Sink) -> Iterator[None]:
     """Within the block the sink hears of every step of an optimizer: torch's by its hooks, others by their ``step``."""
     if isinstance(optimizer, torch.optim.Optimizer):
-        before = optimizer.register_step_pre_hook(
-            lambda _o, args, kwargs: sink.before_update(_has_closure(args[1:], kwargs))
-        )
-        after = optimizer.register_step_post_hook(lambda _o, _args, _kwargs: sink.after_update())
-        try:
+        with (
+            optimizer.register_step_pre_hook(
+                lambda _o, args, kwargs: sink.before_update(_has_closure(args[1:], kwargs))
+            ),
+            optimizer.register_step_post_hook(lambda _o, _args, _kwargs: sink.after_update()),
+        ):
             yield
-        finally:
-            before.remove()
-            after.remove()
         return
     inner = optimizer.step
 

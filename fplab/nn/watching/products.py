@@ -22,6 +22,7 @@ from torch import nn
 from ...errors import LabError
 from ...formats import several
 from ...seeds import bits as random_bits
+from ..bits import local
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
 from .origins import ROOT
@@ -99,7 +100,7 @@ class Products:
 
     def add(self, layer: str, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> None:
         """The operands of a layer's three products, (..., k), (n, k), (..., n); what is not finite says nothing."""
-        found = [(t, bits(t)) for t in (x, w, dy)]
+        found = [(t, bits(t)) for t in map(local, (x, w, dy))]
         flat = [v.view(np.float32).reshape(-1, t.shape[-1]) for t, v in found if v is not None and v.size]
         if len(flat) < 3 or not all(np.isfinite(v).all() for v in flat):
             return
@@ -132,9 +133,7 @@ class Products:
                 output.register_hook(lambda dy: self.add(layer, x, module.weight, dy))
 
         layers = [(name or ROOT, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-        handles = [m.register_forward_hook(functools.partial(hook, name)) for name, m in layers if self.recipes]
-        try:
+        with contextlib.ExitStack() as hooks:
+            for name, linear in layers if self.recipes else ():
+                hooks.enter_context(linear.register_forward_hook(functools.partial(hook, name)))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
