@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 import textwrap
 
 import numpy as np
@@ -140,10 +142,10 @@ def test_beside_an_emulation_both_keep_their_bits():
         return logits, loss
 
     plain, model, wide = transformer(0), transformer(0), transformer(0).double()
-    with emulate("H100"):
+    with emulate("H100", "fp16"):
         logits, _ = step(plain)
     exact, _ = step(wide)
-    with emulate("H100"), shadow() as s:
+    with emulate("H100", "fp16"), shadow() as s:
         mine, _ = step(model)
     assert same(mine, logits)
     assert same(s.exact(mine), exact)
@@ -159,7 +161,7 @@ def test_beside_an_emulation_both_keep_their_bits():
 
 
 def step_inside(model, text):
-    with shadow(), emulate("H100"):
+    with shadow(), emulate("H100", "fp16"):
         model(text)
 
 
@@ -239,6 +241,16 @@ def test_cancellation_is_named_with_its_bits_and_operands():
     assert "catastrophic cancellation, 21.0 bits lost" in " ".join(str(s.report()).split())
 
 
+@pytest.mark.parametrize(("lost", "named"), [(3.2, False), (6, True)])
+def test_cancellation_is_called_catastrophic_from_four_bits_on(lost, named):
+    with shadow() as s:
+        a = torch.tensor([3.0]) / 3.1
+        a * (1 - 2 / (2**lost + 1)) - a
+    bits = [one.bits for one in s.report().elements if one.operation == "sub"]
+    assert bits == pytest.approx([lost] * named, abs=0.01)
+    assert ("catastrophic cancellation" in str(s.report())) is named
+
+
 def test_decisions_and_random_numbers_are_the_runs_own():
     torch.manual_seed(3)
     x = torch.randn(64) / 3
@@ -290,6 +302,61 @@ def test_words_of_errors_and_of_nothing():
         s.exact(torch.arange(3))
     with pytest.raises(LabError, match="already entered"), s, s:
         pass
+
+
+COMPILED = """
+import torch
+from fplab.errors import LabError
+from fplab.nn import shadow
+x = torch.randn(4, 4)
+def tried(f):
+    try:
+        with shadow():
+            f(x)
+    except LabError as error:
+        print(str(error)[:60])
+tried(lambda x: torch.compile(lambda a: a @ a + 1, backend="eager")(x))
+product = torch.compile(lambda a: a @ a, backend="eager")
+tried(product)
+product(x)
+tried(product)
+print(torch.equal(product(x), x @ x))
+with shadow():
+    x @ x
+"""
+
+
+def test_torch_compile_is_refused_cached_or_not() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    refused = "torch.compile inside fplab.nn.shadow: a compiled model runs "
+    assert done.stdout.splitlines() == [*[refused] * 3, "True"]
+
+
+@pytest.mark.parametrize("kind", ["vmap", "grad", "vmap of grad", "jacrev", "layers"])
+def test_what_torch_func_puts_around_tensors_is_followed_below_it(kind: str) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)), torch.randn(3, 8)
+
+    def run(net, x):
+        def one(y):
+            return torch.tanh(y @ net[0].weight)
+
+        def total(y):
+            return one(y).sum()
+
+        found = {
+            "vmap": lambda: torch.vmap(one)(x), "grad": lambda: torch.func.grad(total)(x),
+            "vmap of grad": lambda: torch.vmap(torch.func.grad(total))(x),
+            "jacrev": lambda: torch.func.jacrev(one)(x[0]), "layers": lambda: torch.vmap(net)(x),
+        }  # fmt: skip
+        return found[kind]().square().mean()
+
+    with shadow() as s:
+        loss = run(net, x)
+        loss.backward()
+    assert same(s.exact(loss), run(copy.deepcopy(net).double(), x.double()))
+    assert not s.report().anew
 
 
 # --- planted faults ---------------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_beside_an_emulation_the_run_keeps_its_bits():
     found = []
     for precision in ("fp64", "double-double"):
         model = transformer(0)
-        with emulate("H100"), shadow(precision) as s:
+        with emulate("H100", "fp16"), shadow(precision) as s:
             loss = functional.cross_entropy(model(text).flatten(0, 1), text.flatten())
             loss.backward()
         found.append((loss.detach(), [p.grad for p in model.parameters()], float(s.exact(loss)), s.report()))

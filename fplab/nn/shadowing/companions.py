@@ -24,7 +24,8 @@ _SWEEP = 64  # new companions after which those of freed storages are dropped
 class Held:
     """The companion of one storage. ``unit``: bytes of a real number in the storage; ``flat``: float64, as many.
 
-    ``relative``, ``worst``: the relative error of what was last computed there, of the whole and of its worst element.
+    ``error``: the root of the squares of the errors of what was last computed there. ``relative``, ``worst``: the
+    relative error of the whole and of its worst element.
     ``origin``: the tally of the operation that most of the error comes from, or that it went through.
     ``lengths``: the k of the products that it is the sum of; () where it is something else.
     """
@@ -36,6 +37,7 @@ class Held:
     worst: float = 0.0
     lengths: tuple[int, ...] = ()
     origin: Any = None
+    error: float = 0.0
     low: Tensor | None = None  # what is to be added to ``flat``, of double-double numbers
 
 
@@ -79,7 +81,10 @@ class Companions:
         """Exact values as they are computed with: the tensor itself, or the pair of it and zeros."""
         return of(x) if self.doubled and x.dtype == torch.float64 else x
 
-    def put(self, x: Tensor, value: Tensor, relative: float = 0.0, worst: float = 0.0, origin: Any = None) -> None:
+    def put(
+        self, x: Tensor, value: Tensor, relative: float = 0.0, worst: float = 0.0, origin: Any = None,
+        error: float = 0.0,
+    ) -> None:  # fmt: skip
         """Make ``value``, float64 or complex128 in its shape, the companion of a tensor."""
         held = self.held(x)
         value, low = halves(value)
@@ -111,7 +116,19 @@ class Companions:
                 window.zero_()
             elif window.data_ptr() != low.data_ptr():
                 window.copy_(low)
-        held.relative, held.worst, held.lengths, held.origin = relative, worst, (), origin
+        held.relative, held.worst, held.lengths, held.origin, held.error = relative, worst, (), origin, error
+
+    def drop(self, x: Tensor) -> None:
+        """A tensor has no companion any more."""
+        self._held.pop(key(x), None)
+
+    def gives(self, place: int, held: Held | None, other: Companions) -> bool:
+        """Let a companion, of a storage by its :func:`key`, be that of others; whether it is (still) this one."""
+        found = self._held.get(place)
+        if found is None or (held is not None and found is not held):
+            return False
+        other._held[place] = self._held.pop(place)
+        return True
 
     def open(self, x: Tensor) -> Tensor:
         """The companion of a tensor, to be written to; made of its own values where it had none."""

@@ -85,6 +85,11 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return (x.high, x.low) if isinstance(x, Pair) else (x, None)
 
 
+def copied(x: Tensor) -> Tensor:
+    """A copy of a tensor or a pair."""
+    return Pair(x.high.clone(), x.low.clone()) if isinstance(x, Pair) else x.clone()
+
+
 def difference(x: Tensor, y: Tensor) -> Tensor:
     """``x - y`` in float64, of tensors or pairs."""
     (high, low), (other, rest) = halves(x), halves(y)

@@ -7,27 +7,52 @@ are exact.
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...errors import LabError
+from ...words import part
 from ..emulation import modes
-from ..emulation.operations import name_of
+from ..emulation.operations import base_name, name_of
+from ..ranks import is_spread, refused_as_spread
 from . import operations
 from .companions import key
-from .double_double import difference, evaluating
+from .double_double import copied, evaluating
+from .quantising import Side, Step, Value
 from .tallies import Run
-from .tensors import among, wide
+from .tensors import among, floating, wide
 
 Tensor = torch.Tensor
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
+NO_COMPILER = part(
+    "torch.compile inside fplab.nn.shadow: a compiled model runs kernels of its own, whose results have no companions. "
+    "Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
+)
+UNFOLLOWED = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)  # what has no float64 form
 ORDER = (
     "the emulation was entered inside the shadow, which then sees nothing of its products. Enter the shadow last: "
     "with emulate(...), shadow() as s:"
 )
+
+
+class Mixed(NamedTuple):
+    """An operation on operands that are in part exact: its result, what it wrote to, whence most of their error is."""
+
+    result: Any
+    written: dict[int, Tensor]
+    origin: Any
+
+
+class Values(NamedTuple):
+    """How an operation's operands are asked for, see :meth:`Following._values`."""
+
+    computed: Value
+    exactly: Value
+    inside: Value
 
 
 class Following(TorchDispatchMode):
@@ -46,6 +71,9 @@ class Following(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if modes.working():
             raise LabError(ORDER)
+        if any(map(is_spread, types)):
+            raise refused_as_spread("shadow", name_of(func))
+        modes.demand_eager(NO_COMPILER)
         if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first
         with torch._C.DisableTorchFunction():
@@ -54,94 +82,141 @@ class Following(TorchDispatchMode):
             return self._operation(func, args, kwargs or {})
 
     def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = among((args, *kwargs.values()))
-        if not inputs or operations.makes(func):
+        companions, quantising = self.run.companions, self.run.quantising
+        noted = quantising.concerns(func, (args, kwargs))
+        if noted:
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                quantising.confirm(func, args, kwargs, self._sides(self._values({}, set())))
+        inputs = among((args, *kwargs.values()), lambda x: companions.held(x) is not None)
+        integers = not all(map(floating, inputs))
+        if integers and not (func.is_view or base_name(func) in operations.INTEGRAL | operations.MOVES):
+            inputs, integers = [x for x in inputs if floating(x)], False
+            self.run.begin_anew(func, (), True)
+        if operations.leaves(func, args):
+            self.run.anew[operations.leaves(func, args)] += 1
+        if not (inputs or noted) or operations.makes(func):
             return func(*args, **kwargs)  # integers and masks, and new data: exact by what they are
-        held = [h for x in inputs if (h := self.run.companions.held(x)) is not None]
+        held = [h for x in inputs if (h := companions.held(x)) is not None]
+        learned = {id(x) for x in inputs if x.requires_grad}
         for x in inputs if held and self.run.recording else ():
             leaf = x.requires_grad and x.is_leaf and not x._is_view()
-            if leaf and self.run.companions.held(x) is not None:
+            if leaf and companions.held(x) is not None:
                 self.run.leaves.setdefault(id(x), (x, self.run.here))
-        places = operations.written(func)
-        given = [kwargs.get(name, args[i] if i < len(args) else None) for i, name in places]
-        writes = among(given)
+        whole = (lambda x: True) if integers or operations.narrows(func, args, kwargs) else None
+        if held and whole is None:
+            with torch._C._DisableTorchDispatch():
+                whole = (lambda x: True) if operations.keeps_all(func, args, kwargs) else None
+        given = [kwargs.get(name, args[i] if i < len(args) else None) for i, name in operations.written(func)]
+        writes = among(given, whole)
         changed = {key(x) for x in writes}
         # What is read before it is overwritten, also through another window on the same storage.
         before = {}
         if changed:
             with torch._C._DisableTorchDispatch():
-                before = {id(x): wide(x.detach()) for x in inputs if key(x) in changed}
+                before = {id(x): wide(x.detach()) for x in (*inputs, *writes) if key(x) in changed}
         result = func(*args, **kwargs)
-        results = among(result)
+        results = among(result, whole)
         self.run.mark(results)
         known = {key(x) for x in inputs}
         fresh = [x for x in results if key(x) not in known]
         one_dtype = len({x.dtype for x in (*inputs, *fresh)}) == 1
         moves = operations.moves(func) or (one_dtype and operations.casts(func))
-        if not (writes or fresh) or (moves and not held):
+        if not (writes or fresh or noted) or (moves and not held and not noted):
             return result
         with torch._C._DisableTorchDispatch(), torch.no_grad():
-            dropout = name_of(func) == "native_dropout"
-            if operations.random(func) and not dropout:
+            values = self._values(before, learned)
+            made = None
+            if noted := noted and (bool(given) or not func.is_view):  # else another window, of which the same is known
+                with suppress(*UNFOLLOWED):
+                    sides, through = self._sides(values), learned if self.run.recording else set()
+                    step = Step(func, args, kwargs, result, sides, self._on, values.computed, through)
+                    made = quantising.made(step)
+            if operations.random(func) and name_of(func) != "native_dropout":
                 self.run.begin_anew(func, writes, bool(held))
-            else:
-                self._follow(func, args, kwargs, result, held, writes, fresh, before, moves)
+            elif (writes or fresh) and not (moves and not held):
+                self._follow(func, args, kwargs, result, held, writes, fresh, before, moves, learned, values)
+            if noted:
+                self.run.keep(func, made, [x for x in tree_leaves(given) if isinstance(x, Tensor)])
         return result
 
-    def _follow(
-        self, func: Any, args: Any, kwargs: Any, result: Any, held: Any, writes: list[Tensor], fresh: list[Tensor],
-        before: dict[int, Tensor], moves: bool,
-    ) -> None:  # fmt: skip
-        """The companions of one operation's results."""
-        companions = self.run.companions
-        own = {id(x): companions.widened(before[id(x)]) for x in writes}
-        widened = {**{i: companions.widened(x) for i, x in before.items()}, **own}  # each operand once, for both
+    def _values(self, before: dict[int, Tensor], learned: set[int]) -> Values:
+        """Of an operation's operands the values as computed, exact, and of what a function of its own was given.
 
-        def as_computed(x: Tensor) -> Tensor:
+        ``before``: those that it overwrites.
+        """
+        companions, region = self.run.companions, self.run.region
+        widened = {i: companions.widened(x) for i, x in before.items()}  # each operand once, for both
+
+        def computed(x: Tensor) -> Tensor:
             if id(x) not in widened:
+                if not floating(x) and companions.held(x) is None:
+                    return x
                 plain = x if x.dtype in (torch.float64, torch.complex128) else wide(x)
                 widened[id(x)] = companions.widened(plain)
             return widened[id(x)]
 
         def exactly(x: Tensor) -> Tensor:
             found = companions.value(x)
-            return as_computed(x) if found is None else found
+            return computed(x) if found is None else found
 
+        def inside(x: Tensor) -> Tensor:
+            found = None if region is None else region.value(x)
+            return found if found is not None else computed(x) if id(x) in learned else exactly(x)
+
+        return Values(computed, exactly, inside)
+
+    def _sides(self, values: Values) -> list[Side]:
+        sides = [Side(self.run.companions, self.run.quantising.without, values.exactly)]
+        if self.run.region is not None:
+            sides.append(Side(self.run.region, self.run.quantising.inside, values.inside))
+        return sides
+
+    def _follow(
+        self, func: Any, args: Any, kwargs: Any, result: Any, held: Any, writes: list[Tensor], fresh: list[Tensor],
+        before: dict[int, Tensor], moves: bool, learned: set[int], values: Values,
+    ) -> None:  # fmt: skip
+        """The companions of one operation's results. ``learned``: the operands that have gradients."""
+        companions = self.run.companions
+        own = {id(x): copied(companions.widened(before[id(x)])) for x in writes}
         try:
             if any(own[id(x)].shape != x.shape for x in writes):
                 raise RuntimeError("an out= that was resized")
             for x in [x for x in writes if held and companions.held(x) is None]:
-                companions.put(x, companions.widened(before[id(x)].clone()))
+                companions.put(x, copied(companions.widened(before[id(x)])))
             local = exact = None
             if not moves:
-                local = self._on(func, args, kwargs, as_computed, result, own)
-            mixed = None
-            if held and not moves and not writes and self.run.recording:
-                mixed = self._on_exact_data(func, args, kwargs, result, as_computed, exactly)
+                local = self._on(func, args, kwargs, values.computed, result, own)
+            mixed = self._on_exact_data(func, args, kwargs, result, values, learned, writes) if held else None
             true = own
             if held:
                 true = {id(x): companions.open(x) for x in writes}
-                exact = self._on(func, args, kwargs, exactly, result, true)
+                exact = self._on(func, args, kwargs, values.exactly, result, true)
             else:
                 exact = local
-        except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
+        except UNFOLLOWED as error:
             self.run.begin_anew(func, writes, True, error)
             return
-        triples = [(x, own[id(x)], true[id(x)]) for x in writes]
+        found = [(x, own[id(x)], true[id(x)], mixed and mixed.written.get(id(x))) for x in writes]
         if fresh:
             new = {id(x) for x in fresh}
-            sides = [tree_leaves(side if side is not None else exact) for side in (result, local, exact)]
+            given = (result, local, exact, mixed and mixed.result)
+            sides = [tree_leaves(side if side is not None else exact) for side in given]
             if len({len(side) for side in sides}) == 1:
-                triples += [three for three in zip(*sides, strict=True) if id(three[0]) in new]
-        for real, within, value in triples:
+                found += [four for four in zip(*sides, strict=True) if id(four[0]) in new]
+        for real, within, value, other in found:
             if isinstance(within, Tensor) and within.shape == real.shape and real.numel():
                 if moves:
                     relative = max((h.relative for h in held), default=0.0)
-                    companions.put(real, value, relative, max((h.worst for h in held), default=0.0), held[0].origin)
+                    most = max(held, key=lambda h: h.error)
+                    companions.put(real, value, relative, max(h.worst for h in held), most.origin, most.error)
+                    within, tally = companions.widened(wide(real)), None
                 else:
-                    self.run.judge(func, args, kwargs, real, within, value, held, before)
-                    if mixed is not None and real is fresh[0]:
-                        self.run.follow_data(real, difference(within, mixed[0]), mixed[1])
+                    tally = self.run.judge(func, args, kwargs, real, within, value, held, before)
+                if mixed is not None and other is not None:
+                    self.run.follow_data(real, within, other, mixed.origin, tally)
+        for x in writes if held and learned and self.run.recording else ():
+            if id(x) not in learned:
+                self.run.follow_rest(x)
 
     def _on(self, *operation: Any) -> Any:
         """An operation on companions, as :func:`operations.on`."""
@@ -151,15 +226,27 @@ class Following(TorchDispatchMode):
             return operations.on(*operation)
 
     def _on_exact_data(
-        self, func: Any, args: Any, kwargs: Any, result: Any, computed: Any, exactly: Any
-    ) -> tuple[Tensor, Any] | None:
-        """A result of operands that are exact where they have no gradient, and where most of their error was born.
+        self, func: Any, args: Any, kwargs: Any, result: Any, values: Values, learned: set[int], writes: list[Tensor]
+    ) -> Mixed | None:
+        """An operation on operands that are exact where they have no gradient, and where most of their error was born.
 
-        No gradient tells what the errors of such operands do: the first operation that has one tells it for them.
+        No gradient tells what the errors of such operands do: the first operation that has one tells it for them. In
+        a function of its own (:class:`torch.autograd.Function`) nothing has a gradient but what it was given, and only
+        its results' gradients tell.
         """
-        operands = among((args, *kwargs.values()))
-        data = [h for x in operands if not x.requires_grad and (h := self.run.companions.held(x)) is not None]
-        if not data or data[0].origin is None or not any(x.requires_grad for x in operands):
+        companions, region = self.run.companions, self.run.region
+        operands = among((args, *kwargs.values()), lambda x: companions.held(x) is not None)
+        data = [h for x in operands if id(x) not in learned and (h := companions.held(x)) is not None]
+        if region is None and not (self.run.recording and learned):
             return None
-        mixed = self._on(func, args, kwargs, lambda x: computed(x) if x.requires_grad else exactly(x), result, {})
-        return tree_leaves(mixed)[0], data[0].origin
+        origins = [h for h in data if h.origin is not None]
+        if region is not None:
+            inside = [h for x in operands if (h := region.held(x)) is not None]
+            if not inside and not any(companions.held(x) is not None for x in operands if id(x) in learned):
+                return None  # the exact values are those of what the function was given
+            origins = [h for h in inside if h.origin is not None] or origins
+        elif not origins:
+            return None
+        written = {id(x): copied(values.inside(x)) for x in writes}
+        found = self._on(func, args, kwargs, values.inside, result, written)
+        return Mixed(found, written, max(origins, key=lambda h: h.relative).origin if origins else None)

@@ -7,11 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from ..emulation import low_precision
 from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
 from ..emulation.operations import base_name, name_of
-from .tensors import COMPLEX, FLOATS, floating
+from . import tracing
+from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating
 
 Tensor = torch.Tensor
 # What only moves values: exact in every dtype, so nothing is born there.
@@ -22,6 +24,14 @@ MOVES = frozenset({
     "select_scatter", "slice_backward", "slice_scatter", "sort", "stack", "take", "threshold_backward", "topk", "tril",
     "triu", "unsqueeze", "where", "zero",
 })  # fmt: skip
+PRODUCTS = tracing.PRODUCTS | {"_int_mm", "convolution"}
+ROUNDS = frozenset({"round", "floor", "ceil", "trunc", "fix"})
+CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum", "hardtanh"})
+# What integers may go through that have companions, being quantised values.
+INTEGRAL = PRODUCTS | CLAMPS | {
+    "add", "copy", "div", "lift_fresh", "mean", "mul", "neg", "rsub", "sub", "sum", "_to_copy", "_unsafe_view",
+}  # fmt: skip
+NARROW = frozenset({torch.int8, torch.uint8, torch.int16})  # no index is one of these
 _WINDOWS = frozenset({
     "transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims", "as_strided", "detach", "set", "resize",
 })  # fmt: skip
@@ -75,6 +85,38 @@ def written(func: Any) -> tuple[tuple[int, str], ...]:
     return tuple(places)
 
 
+def is_fake(name: str) -> bool:
+    """Whether an operation quantises and dequantises at once: exactly it is the identity."""
+    return "backward" not in name and ("fake_quantize" in name or name == "_fused_moving_avg_obs_fq_helper")
+
+
+def keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation casts numbers to integers and finds none between them."""
+    if not casts(func):
+        return False
+    dtype, x = (kwargs.get("dtype"), args[0]) if base_name(func) == "_to_copy" else (args[0].dtype, args[1])
+    return dtype in INTEGERS and floating(x) and bool((x == x.trunc()).all())
+
+
+def quantises(name: str, fmt: str) -> bool:
+    """Whether an operation by its name, with a result of a format, adds errors by quantising alone."""
+    return is_fake(name) or name in ROUNDS | CLAMPS or fmt in {str(dtype).removeprefix("torch.") for dtype in NARROW}
+
+
+def leaves(func: Any, args: Any) -> str:
+    """The name of an operation that makes numbers of bits, or bits of numbers, whose companions are not followed."""
+    name = name_of(func)
+    if name == "view" and func._overloadname == "dtype" and floating(args[0]) != (args[1] in FLOATS):
+        return "view(dtype)"
+    return name if name == "dequantize" else ""
+
+
+def narrows(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation casts numbers to integers that stand for no place."""
+    name = base_name(func)
+    return kwargs.get("dtype") in NARROW if name == "_to_copy" else name == "copy" and args[0].dtype in NARROW
+
+
 def on(
     func: Any, args: Any, kwargs: Any, value: Callable[[Tensor], Tensor], result: Any, pre: dict[int, Tensor]
 ) -> Any:
@@ -85,9 +127,13 @@ def on(
 
     def widened(x: Any) -> Any:
         if isinstance(x, Tensor):
+            if x.dtype in INTEGERS and dense(x):
+                place = moves(func) and name != "where" and not any(x is y for y in tree_leaves(args[0]))
+                found = pre[id(x)] if id(x) in pre else x if place else value(x)
+                return found.double() if found.dtype in INTEGERS and name in PRODUCTS else found
             return pre[id(x)] if id(x) in pre else value(x) if floating(x) else x
         if isinstance(x, torch.dtype):
-            return torch.float64 if x in FLOATS else torch.complex128 if x in COMPLEX else x
+            return torch.float64 if x in FLOATS or x in INTEGERS else torch.complex128 if x in COMPLEX else x
         return x
 
     name = name_of(func)
@@ -105,9 +151,19 @@ def on(
         return flat.gather(-1, indices.flatten(-places)).reshape(indices.shape), indices
     if name in _GROUPED:
         return _in_groups(name, value(args[0]), value(args[1]), args[2] if len(args) > 2 else kwargs.get("offs"))
+    if name in ("_scaled_mm", "_scaled_mm_v2"):
+        return _scaled(name, value, **dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs)
+    if is_fake(name) or (name == "round" and kwargs.get("decimals")):
+        for i, _ in written(func):
+            if id(args[i]) in pre:
+                pre[id(args[i])].copy_(args[i])  # a range and its grid, which are the run's own
+        found = value(args[0]).clone()
+        return (found, *result[1:]) if isinstance(result, (tuple, list)) else found
     given = [widened(x) if not isinstance(x, (list, tuple)) else tree_map(widened, x) for x in args]
     if name in ("_softmax", "_log_softmax"):
         given[2] = False  # half_to_float: it is float64 already
+    if name == "_int_mm":
+        return given[0] @ given[1]
     return func(*given, **{k: tree_map(widened, v) for k, v in kwargs.items()})
 
 
@@ -118,6 +174,43 @@ def _in_groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
         if not group.empty:
             out[group.place] = group.a @ group.b
     return out
+
+
+def _scaled(name: str, value: Callable[[Tensor], Tensor], self: Tensor, mat2: Tensor, **given: Any) -> Tensor:
+    """The product (M, N) of codes (M, K) and (K, N), each times its scale, which torch has not in float64."""
+    a, b, scales, kinds = self, mat2, (given["scale_a"], given["scale_b"]), (0, 0)
+    if not (floating(a) and floating(b)):
+        raise NotImplementedError(f"{name} of {a.dtype} and {b.dtype}, which are pairs of codes")
+    if name == "_scaled_mm":
+        kinds, scales = low_precision.kinds_of(name, a, b, *scales), (scales[0], low_precision.flipped(scales[1]))
+    else:
+        kinds = (
+            low_precision.kind_of(name, scales[0], given["recipe_a"], given["swizzle_a"]),
+            low_precision.kind_of(name, scales[1], given["recipe_b"], given["swizzle_b"]),
+        )
+        blocks = -(-a.shape[1] // 128)
+        scales = tuple(x[0][:blocks].mT if kind == low_precision.SQUARE else x[0]
+                       for x, kind in zip(scales, kinds, strict=True))  # fmt: skip
+    found = value(a) * _factors(name, kinds[0], scales[0], a.shape, value)
+    found = found @ (value(b).mT * _factors(name, kinds[1], scales[1], b.mT.shape, value)).mT
+    found = found if given.get("bias") is None else found + value(given["bias"])
+    factor = given.get("scale_result") if (given.get("out_dtype") or a.dtype).itemsize == 1 else None
+    return found if factor is None else found * value(factor)
+
+
+def _factors(name: str, kind: int, scale: Tensor, shape: torch.Size, value: Callable[[Tensor], Tensor]) -> Tensor:
+    """Scales of an operand (rows, K), as many as broadcast against it or one an element."""
+    rows, k = shape
+    if kind in low_precision.SCALES:
+        block = low_precision.SCALES[kind][0]
+        found = torch.as_tensor(low_precision.blocked(name, scale, rows, k, kind)).double()
+        return found.repeat_interleave(block, 1)[:, :k]
+    parts = -(-k // 128)
+    of_128 = {low_precision.BY_128: (rows, parts), low_precision.SQUARE: (-(-rows // 128), parts)}
+    if kind not in of_128:
+        return value(scale).reshape((1, 1) if kind == low_precision.TENSOR else (rows, 1))
+    found = value(scale).reshape(of_128[kind]).repeat_interleave(128, 1)[:, :k]
+    return found.repeat_interleave(128, 0)[:rows] if kind == low_precision.SQUARE else found
 
 
 def _chosen(name: str, func: Any, exact: Tensor, args: Any, kwargs: Any, indices: Tensor) -> Tensor:

@@ -11,15 +11,16 @@ import numpy as np
 from ...columns import REPORT, folded, grid
 from ...kernels import discrepancy as kernel
 from ...words import NOTHING, Text, joined, say, say_of, verbatim
+from ..emulation.low_precision import HANDLERS
 from ..emulation.report import PHASES
-from . import tracing
+from . import operations, tracing
 from .tallies import Constant, Run, Tally, Where
 from .tracing import Element
 
 MOST_ROWS = 40
 BITS_NAMED = 4.0  # cancelled bits from which it is called catastrophic: more than one digit in ten remains of none
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-_PRODUCTS = tracing.PRODUCTS | {
+_PRODUCTS = tracing.PRODUCTS | HANDLERS.keys() | {
     "addbmm", "addmv", "convolution", "convolution_backward", _ATTENTION, f"{_ATTENTION}_backward",
 }  # fmt: skip
 _SUMS = frozenset({"sum", "mean", "cumsum", "logsumexp", "prod", "cumprod"})
@@ -32,6 +33,7 @@ VANISHED = say(
 )
 ROUNDED = say("values rounded to {format}{lost}")
 LOST = say(", {zero:.1%} of them to zero and {most:.1%} cut off at its largest value: a scale is missing")
+QUANTISED = say("values quantised by {operation}, {n:,} times")
 SUMMED = say("a sum in {format}: {operation}, {n:,} times")
 ADDED = say("a sum in {format}: {n:,} additions of rounded results")
 MULTIPLIED = say("products in {format}: {operation}, {n:,} times")
@@ -233,6 +235,8 @@ def _vanished(found: Constant) -> Text:
 def _cause(run: Run, where: Where, tally: Tally) -> Text:
     """What an operation did to its values, in the words of its kind."""
     given = {"operation": _short(where.operation), "format": where.format, "n": tally.calls}
+    if operations.quantises(where.operation, where.format):
+        return QUANTISED.fill(**given)
     if where.operation in ("rounding", "_to_copy", "copy"):
         zero, most = tally.count(kernel.GONE) / tally.values, tally.count(kernel.HIGH) / tally.values
         return ROUNDED.fill(

@@ -12,10 +12,12 @@ import torch
 
 from ...errors import LabError, quotes_call, unknown
 from ...words import say
+from ..emulation.context import refuse_compiled
 from ..emulation.modes import demand_eager
 from ..witness import WITNESSES
 from .double_double import halves
-from .mode import Following
+from .mode import NO_COMPILER, Following
+from .quantising import Quantising
 from .report import Report, make
 from .tallies import Run
 from .tensors import floating, wide
@@ -33,10 +35,12 @@ class Shadow:
     def __enter__(self) -> Shadow:
         if self._undo is not None:
             raise LabError("this shadow is already entered; a second block needs a shadow of its own.")
-        demand_eager()
+        demand_eager(NO_COMPILER)
         with ExitStack() as undo:
             self._run.followed(undo)
+            refuse_compiled(undo, NO_COMPILER)
             undo.enter_context(_roots_seen(self._run))
+            undo.enter_context(_functions_seen(self._run))
             WITNESSES.append(self._run.rounded)
             undo.callback(WITNESSES.remove, self._run.rounded)
             undo.enter_context(Following(self._run))
@@ -48,6 +52,7 @@ class Shadow:
         undo, self._undo = self._undo, None
         undo.close()
         self._run.link()
+        self._run.quantising = Quantising(self._run.companions.doubled)
 
     def exact(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor's exact companion: float64 (complex128) in its shape, its own values where nothing was rounded."""
@@ -69,8 +74,10 @@ class Shadow:
     @property
     def bytes(self) -> int:
         """Bytes that companions take now."""
-        self._run.companions.sweep()
-        return self._run.companions.bytes
+        held = self._run.companions, self._run.quantising.without
+        for companions in held:
+            companions.sweep()
+        return sum(companions.bytes for companions in held)
 
     def report(self) -> Report:
         """Where error was born and where it grew, so far; ``str`` of it is the waterfall over the layers."""
@@ -88,8 +95,15 @@ def shadow(precision: str = "fp64") -> Shadow:
     Weights and data are exact as they are. Integers, masks, indices, random numbers and Python's numbers are the run's
     own; views, operations in place and optimizers' steps are followed. What leaves torch (numpy) begins anew, exact,
     except :func:`fplab.nn.quantize` and :func:`fplab.nn.formats`; so do operations that float64 lacks, which the report
-    names. ``backward()`` belongs inside the block. Beside an emulation the shadow is entered last: ``with
-    emulate("H100"), shadow() as s:``.
+    names.
+
+    A rounding that the run itself undoes quantises, and what is exact of it is its operand: ``round``, ``floor``,
+    ``ceil``, ``trunc`` and ``clamp`` between a division by a scale and the multiplication by that scale (what snaps to
+    a grid is one of these), also after a product of such numbers by the scales of both, and in ``x + (q -
+    x).detach()``; ``torch.fake_quantize_*``; and every cast to 8 or 16 bits of integers. The error is born there, what
+    is cut off included. All other roundings, of positions, indices, fractions, are functions that the model means: they
+    are repeated exactly. ``backward()`` belongs inside the block. Beside an emulation the shadow is entered last:
+    ``with emulate("H100"), shadow() as s:``.
 
     >>> import torch
     >>> with shadow() as s:
@@ -127,6 +141,25 @@ def _roots_seen(run: Run) -> Iterator[None]:
         yield
     finally:
         torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _functions_seen(run: Run) -> Iterator[None]:
+    """While the block is open, the run is told when a function with a backward pass of its own computes."""
+    kind: Any = torch.autograd.Function
+    apply = vars(kind)["apply"]
+
+    @functools.wraps(apply.__func__)
+    def begin(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with run.inside(args) as results:
+            results.append(found := apply.__func__(cls, *args, **kwargs))
+        return found
+
+    kind.apply = classmethod(begin)
+    try:
+        yield
+    finally:
+        kind.apply = apply
 
 
 def _named(x: Any) -> str:

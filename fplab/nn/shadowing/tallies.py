@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,13 +18,16 @@ from torch.utils._pytree import tree_leaves
 from ... import formats
 from ...kernels import discrepancy as kernel
 from ...threads import split
+from ..bits import array
 from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
 from ..layers import Layers
 from . import tracing
 from .companions import Companions, Held, key
 from .double_double import Pair, difference, halves
-from .tensors import COMPLEX, FLOATS, among, floating, wide
+from .operations import CLAMPS, ROUNDS
+from .quantising import Made, Perhaps, Quantising, Record
+from .tensors import COMPLEX, FLOATS, INTEGERS, among, dense, floating, wide
 from .tracing import Element
 
 Tensor = torch.Tensor
@@ -113,6 +117,8 @@ class Run(Layers):
     def __init__(self, doubled: bool = False) -> None:
         super().__init__()
         self.companions = Companions(doubled)
+        self.quantising = Quantising(doubled)
+        self._judged: tuple[int, Any, Any] = 0, None, None  # the last result, what was counted of it, and where
         self._seen = 1e-28 if doubled else 1e-12  # relative error from which an element is traced
         self.narrow: Counter[str] = Counter()  # operations without a double-double form
         self.tallies: dict[Where, Tally] = {}
@@ -123,7 +129,8 @@ class Run(Layers):
         self.real = self.exact = self.whole = 0.0  # of what backward() started from
         self.roots = 0
         self.recording = True  # of gradients, where the operation is that is followed
-        self._new: list[tuple[Tensor, Tensor | None, Tally | None, str]] = []
+        self.region: Companions | None = None  # in a function of its own: what is exact of what it was given
+        self._new: list[tuple[Tensor, Tensor | None, Tally | Perhaps | None, str]] = []
         self._left: dict[int, str] = {}  # layers by the storage of what they just gave
         self.leaves: dict[int, tuple[Tensor, str]] = {}  # inexact parameters, their first layer
 
@@ -138,10 +145,13 @@ class Run(Layers):
     def _where(self, operation: str, fmt: str, layer: str | None = None) -> Where:
         node = torch._C._current_autograd_node()
         here = self.here if layer is None else layer
-        if node is not None and not (here and self.recording):  # else a checkpoint recomputes its forward pass
+        if node is not None:
             own = node.metadata.get(_LAYER, here)  # type: ignore[attr-defined]
-            return Where(own, "backward", operation, fmt)
-        phase = "forward" if here or self.recording else "update"
+            if not ((self.recording or self.region is not None) and (here or _recomputes(node))):
+                return Where(own, "backward", operation, fmt)
+            here = here or own
+        forward = self.region is not None or bool(here) or self.recording
+        phase = "forward" if forward else "update"
         return Where(here, phase, operation, fmt)
 
     def _tally(self, where: Where) -> Tally:
@@ -154,8 +164,8 @@ class Run(Layers):
     def judge(
         self, func: Any, args: Any, kwargs: Any, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Held],
         before: dict[int, Tensor],
-    ) -> None:  # fmt: skip
-        """Take down one result, and keep its companion if it is not exact."""
+    ) -> Tally:  # fmt: skip
+        """Take down one result, and keep its companion if it is not exact; where it was counted."""
         self._left.clear()
         name = base_name(func)
         emulation = _get_current_dispatch_mode()
@@ -172,13 +182,54 @@ class Run(Layers):
         least = self.elements[-1].relative if len(self.elements) == KEPT else 0.0
         if place >= 0 and real.dtype in FLOATS and worst > max(GREW * known, least, self._seen):
             self._trace(name, args, kwargs, real, halves(exact)[0], worst, place, before)
+        return tally
+
+    def keep(self, func: Any, made: Made | None, written: Sequence[Tensor]) -> None:
+        """Take down what a result is without roundings, and what its tally gets if they quantise."""
+        for x in written:
+            if made is None or x is not made.result:
+                self.quantising.forget(x)
+        if made is None:
+            return
+        real, target, name = made.result, made.target, base_name(func)
+        held = list(made.held)
+        if target is not None:
+            held = [h for h in (self.quantising.without.held(target) or self.companions.held(target),) if h is not None]
+        before = _most(name, held) if held else None
+        origin, given = (before.origin, before.relative) if before is not None else (None, 0.0)
+        where = self._where(name, spelt(real.dtype))
+        if made.apart is not None and made.note.records:
+            most = max(made.note.records, key=lambda r: float(r.sums[kernel.BORN]))
+            self._new.append((real, made.apart.nan_to_num_(0.0, 0.0, 0.0), Perhaps(most, most.tally), where.layer))
+        if made.own is None:
+            errors = (given, before.worst, origin, before.error) if before is not None else ()
+            self.quantising.keep(made, None, *errors)
+            return
+        born = _like(real) if target is not None and where.phase == "forward" and floating(real) else None
+        sums, worst, _ = compare(real, made.own, made.values[0], spelt(real.dtype), born)
+        known = self._judged[0] == id(real)
+        tally = self._judged[2] if known else self._tally(where)
+        more = sums - self._judged[1] if known else sums
+        if target is not None and name in ("add", "sub"):  # half a step: of the rounding that it belongs to
+            tally, more = self._tally(self._where(made.note.last, spelt(real.dtype))), np.zeros(8)
+        record = Record(tally, more, 0 if known else 1, 0 if known else real.numel(), given)
+        own = before is None or 2 * sums[kernel.TOGETHER] > sums[kernel.TOTAL]
+        relative = math.sqrt(sums[kernel.TOTAL] / sums[kernel.EXACT]) if sums[kernel.EXACT] else 0.0
+        self.quantising.keep(made, record, relative, worst, tally if own else origin, math.sqrt(sums[kernel.TOTAL]))
+        if born is not None and sums[kernel.BORN]:
+            self._new.append((real, born, Perhaps(record, tally), where.layer))
+        if target is not None and origin is not None and self.recording and self.region is None:
+            # No gradient of the operand's tells of the error that it came with where it was rounded or cut off.
+            carried = difference(made.own, made.values[0]).nan_to_num_(0.0, 0.0, 0.0)
+            carried *= name in ROUNDS if name not in CLAMPS else halves(made.own)[0] != real
+            self._new.append((real, carried, Perhaps(record, origin), where.layer))
 
     def rounded(self, x: Tensor, result: Tensor, fmt: str) -> None:
         """A rounding by the lab's own kernels."""
         if not (floating(x) and floating(result)):
             return
         with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
-            x = x.detach()
+            learned, x = x.requires_grad, x.detach()
             layer = self._left.get(key(x))
             self.recording = True
             held = self.companions.held(x)
@@ -187,7 +238,11 @@ class Run(Layers):
             exact, low = halves(local if known is None else known)
             exact = exact.clone() if low is None else Pair(exact.clone(), low.clone())
             where = self._where("rounding", fmt, layer)
-            self._compare(where, result, local, exact, [held] if held else [], fmt)
+            tally, *_ = self._compare(where, result, local, exact, [held] if held else [], fmt)
+            inside = None if self.region is None else self.region.held(x)
+            if self.region is not None and (inside or (learned and held)):
+                other = self.region.value(x) if inside else local
+                self.follow_data(result, local, other, inside.origin if inside else None, tally)  # type: ignore[arg-type]
             if layer is not None:
                 self._left[key(result)] = layer
 
@@ -201,20 +256,89 @@ class Run(Layers):
         tally.calls += 1
         tally.values += real.numel()
         tally.sums += sums
+        self._judged = id(real), sums, tally
         tally.given = max(tally.given, max((h.relative for h in held), default=0.0))
         relative = math.sqrt(sums[kernel.TOTAL] / sums[kernel.EXACT]) if sums[kernel.EXACT] else 0.0
         if sums[kernel.TOTAL] or sums[kernel.BROKEN] or self.companions.held(real) is not None:
             own = not held or 2 * sums[kernel.TOGETHER] > sums[kernel.TOTAL]
-            self.companions.put(real, exact, relative, worst, tally if own else held[0].origin)
+            origin = tally if own else _most(where.operation, held).origin
+            self.companions.put(real, exact, relative, worst, origin, math.sqrt(sums[kernel.TOTAL]))
         if born is not None and sums[kernel.BORN]:
             if not (real.is_contiguous() and real.is_cpu):
                 born = torch.empty_like(real, dtype=born.dtype).copy_(born)
             self._new.append((real, born, tally, where.layer))
         return tally, worst, place
 
-    def follow_data(self, result: Tensor, difference: Tensor, origin: Tally) -> None:
-        """Weigh what operands without gradients did to a result, for the operation where their error was born."""
-        self._new.append((result, difference.nan_to_num_(0.0, 0.0, 0.0), origin, self._where("", "").layer))
+    def follow_data(
+        self, result: Tensor, local: Tensor, other: Tensor, origin: Tally | None, own: Tally | None
+    ) -> None:  # fmt: skip
+        """Weigh what operands without gradients did to a result, for the operation where their error was born.
+
+        ``local``, ``other``: the operation on its own operands, and on those with exact ones where they are data. In a
+        function of its own ``other`` is kept: what is exact of what the function was given. ``own``: see :meth:`judge`.
+        """
+        apart = difference(local, other).nan_to_num_(0.0, 0.0, 0.0)
+        if self.region is None:
+            self._new.append((result, apart, origin, self._where("", "").layer))
+            return
+        carried, born = (float(torch.linalg.vector_norm(x)) for x in (apart, wide(result) - halves(local)[0]))
+        size = float(torch.linalg.vector_norm(halves(other)[0]))
+        relative = math.hypot(carried, born) / size if size else 0.0
+        self.region.put(result, other, relative, origin=own if born > carried else origin)
+
+    def follow_rest(self, view: Tensor) -> None:
+        """Weigh what is inexact in the rest of a tensor of which a part was written to, whence all has a gradient."""
+        base = view._base
+        held = None if base is None else self.companions.held(base)
+        if base is None or held is None or held.origin is None or base.dtype != view.dtype:
+            return
+        plain = base.detach()
+        apart = (wide(plain) - self.companions.exact(plain)).nan_to_num_(0.0, 0.0, 0.0)
+        rest = torch.empty_strided(base.shape, base.stride(), dtype=apart.dtype).copy_(apart)
+        rest.as_strided(*_geometry(view, base)[0]).zero_()
+        self._new.append((base, rest, held.origin, self._where("", "").layer))
+
+    @contextmanager
+    def inside(self, given: Any) -> Iterator[list[Any]]:
+        """While a function of its own computes; it is told the results, and their errors are weighed as one."""
+        results: list[Any] = []
+        if self.region is not None:  # inside another
+            yield results
+            return
+        self.link()
+        self.region, self.quantising.inside = Companions(self.companions.doubled), Companions(self.companions.doubled)
+        try:
+            yield results
+            with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
+                learned = {key(x) for x in tree_leaves(given) if floating(x) and x.requires_grad}
+                for x in tree_leaves(results):
+                    if floating(x) and x.grad_fn is not None and (key(x) not in learned or self.region.held(x)):
+                        self._function(x)
+        finally:
+            self.region = None
+
+    def _function(self, x: Tensor) -> None:
+        """Weigh what was born in a function of its own, but for what its last operation adds, which is weighed."""
+        assert self.region is not None
+        plain = x.detach()
+        whose = self.companions if self.region.held(plain) is None else self.region
+        held, exact = whose.held(plain), whose.value(plain)
+        self._function_quantises(x)
+        if held is not None and held.origin is not None and exact is not None:
+            apart = difference(self.companions.widened(wide(plain)), exact).nan_to_num_(0.0, 0.0, 0.0)
+            for other, born, tally, _ in self._new:
+                if other is x and born is not None and isinstance(tally, Tally):
+                    apart -= born
+            self._new.append((x, apart, held.origin, self._where("", "").layer))
+
+    def _function_quantises(self, x: Tensor) -> None:
+        """Weigh what roundings in a function of its own did to a result, once they are known to quantise."""
+        note, value = self.quantising.note(x), self.quantising.inside.value(x.detach())
+        if note is not None and note.records and value is not None:
+            self._new = [new for new in self._new if new[0] is not x or not isinstance(new[2], Perhaps)]
+            apart = difference(self.companions.widened(wide(x.detach())), value).nan_to_num_(0.0, 0.0, 0.0)
+            record = max(note.records, key=lambda r: float(r.sums[kernel.BORN]))
+            self._new.append((x, apart, Perhaps(record, record.tally), self._where("", "").layer))
 
     def begin_anew(self, func: Any, writes: Sequence[Tensor], told: bool, error: Exception | None = None) -> None:
         """What an operation wrote is taken as exact: random numbers, or what has no float64 form."""
@@ -269,14 +393,19 @@ class Run(Layers):
 
     def link(self) -> None:
         """Tell the nodes of the last results whose they are, and weigh what was born there once a gradient comes."""
+        self._judged = 0, None, None
         for tensor, born, tally, layer in self._new:
             node: Any = tensor.grad_fn
             if node is None:
                 continue
             node.metadata[_LAYER] = layer
-            again = type(node).__name__ == "CheckpointFunctionBackward"  # computes all of it anew, and that counts
-            if born is not None and tally is not None and not again:
-                node.register_prehook(partial(self._weigh, born, tally, tensor.output_nr))
+            if born is not None and tally is not None and not _recomputes(node):  # else that counts
+                base = tensor._base
+                if base is not None and base.grad_fn is not None and base.dtype == tensor.dtype:  # written to in place
+                    window = partial(_window, *_geometry(tensor, base))
+                    base.grad_fn.register_prehook(partial(self._weigh, born, tally, base.output_nr, window))
+                else:
+                    node.register_prehook(partial(self._weigh, born, tally, tensor.output_nr, None))
         self._new = []
 
     def mark(self, results: Sequence[Tensor]) -> None:
@@ -299,17 +428,28 @@ class Run(Layers):
     def _weigh_leaf(self, x: Tensor, tally: Tally, gradients: Sequence[Any]) -> None:
         with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
             born = wide(x.detach()) - self.companions.exact(x.detach())
-        self._weigh(born, tally, 0, gradients)
+        self._weigh(born, tally, 0, None, gradients)
 
-    def _weigh(self, born: Tensor, tally: Tally, place: int, gradients: Sequence[Any]) -> None:
+    def _weigh(
+        self,
+        born: Tensor,
+        tally: Tally | Perhaps,
+        place: int,
+        window: Callable[[Tensor], Tensor] | None,
+        gradients: Sequence[Any],
+    ) -> None:
         gradient = gradients[place]
-        if gradient is None:
+        if gradient is None or not dense(gradient) or (isinstance(tally, Perhaps) and not tally.record.counted):
             return
+        tally = tally.tally if isinstance(tally, Perhaps) else tally
         with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
-            exact = self.companions.exact(gradient).conj() * born
+            exact = self.companions.exact(gradient)
+            computed = gradient.float() if gradient.itemsize == 1 else gradient  # FP8 is not promoted
+            if window is not None:
+                exact, computed = (window(x) for x in (exact, computed))
+            exact, computed = exact.conj() * born, computed.conj() * born
             terms = exact.real if exact.is_complex() else exact
             one = float(terms.sum())
-            computed = gradient.conj() * born
             other = float((computed.real if computed.is_complex() else computed).sum(dtype=torch.float64))
             tally.effect[0] += one
             tally.effect[1] += (one + other) / 2
@@ -329,6 +469,30 @@ class Run(Layers):
             self.whole += float((apart * by).sum().real)
 
 
+Geometry = tuple[torch.Size, tuple[int, ...], int]
+
+
+def _geometry(view: Tensor, base: Tensor) -> tuple[Geometry, Geometry]:
+    """Where a view lies in its base, and how that lies."""
+    offset = int(view.storage_offset() - base.storage_offset())
+    return (view.shape, view.stride(), offset), (base.shape, base.stride(), 0)
+
+
+def _window(view: Geometry, base: Geometry, x: Tensor) -> Tensor:
+    """The part of ``x``, of the shape of a base, that a view of it is."""
+    return torch.empty_strided(*base[:2], dtype=x.dtype, device=x.device).copy_(x).as_strided(*view)
+
+
+def _most(operation: str, held: Sequence[Held]) -> Held:
+    """The operand that most of a result's error comes from: in a sum the largest error, else the largest relative."""
+    return max(held, key=lambda h: h.error if operation in ("add", "sub", "rsub") else h.relative)
+
+
+def _recomputes(node: Any) -> bool:
+    """Whether a node of the backward pass is a checkpoint that computes its part of the forward pass anew."""
+    return type(node).__name__ == "CheckpointFunctionBackward"
+
+
 def _like(real: Tensor) -> Tensor:
     """A new contiguous tensor for the errors of a result, float32 or complex64."""
     dtype = torch.complex64 if real.dtype in COMPLEX else torch.float32
@@ -343,8 +507,13 @@ def compare(
     ``fmt``: a dtype or a format, by name, whose smallest normal and largest value count. ``born``: gets the error that
     the operation itself made, 0 where it is not finite.
     """
-    info = torch.finfo(getattr(torch, fmt)) if hasattr(torch, fmt) else None
-    tiny, largest = (info.smallest_normal, info.max) if info else (2.0 ** formats.get(fmt).emin, formats.get(fmt).max)
+    dtype = getattr(torch, fmt, None)
+    if dtype in INTEGERS:
+        tiny, largest = 0.0, float(torch.iinfo(dtype).max)
+    elif dtype is not None:
+        tiny, largest = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max
+    else:
+        tiny, largest = 2.0 ** formats.get(fmt).emin, formats.get(fmt).max
     (local, *low), (exact, *rest) = halves(local), halves(exact)
     lows = [None if x is None else reals(x) for x in (*low, *rest)]
     flat = [reals(x) for x in (real, local, exact)]
@@ -366,9 +535,8 @@ def reals(x: Tensor) -> Array:
     """Real numbers in a row, float32 or float64, without a copy where they lie so."""
     x = x.detach().resolve_conj().resolve_neg().contiguous()
     x = torch.view_as_real(x) if x.dtype in COMPLEX else x
-    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    found: Array = x.reshape(-1).cpu().numpy()
-    return found
+    x = x if x.dtype in (torch.float32, torch.float64) else x.double() if x.dtype in INTEGERS else x.float()
+    return array(x.reshape(-1))
 
 
 def spelt(dtype: torch.dtype) -> str:
