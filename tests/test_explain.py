@@ -20,6 +20,7 @@ from fplab.nn import Recipe, Way, emulate, explain
 from fplab.nn.explaining.hybrids import Hybrids
 from fplab.nn.explaining.report import LOST
 from fplab.nn.explaining.session import logits
+from fplab.nn.recipes import fp8_delayed
 from fplab.tensorcore import Plan
 
 
@@ -314,6 +315,36 @@ def test_files_hold_the_numbers_in_full(tmp_path):
     assert all(y.get_fontsize() >= 9 for y in axes.get_yticklabels())
 
 
+def test_a_way_goes_on_from_the_state_of_delayed_scaling():
+    model, batch = of(0), tokens(0)
+    delayed = {"gpu": "H100", "recipe": fp8_delayed(amax_history_len=4)}
+    with emulate(**delayed) as run:
+        for _ in range(2):
+            logits(model, batch).square().mean().backward()
+    with torch.no_grad(), emulate(**delayed, state=run):
+        want = float(logits(model, batch).square().mean())
+
+    def explained(**given):
+        ways = {"gpu": "H100", "recipe": "fp8_current"}, Way(**delayed, **given)
+        return quietly(model, batch, *ways, lambda m, x: logits(m, x).square().mean())
+
+    found = explained(state=run)
+    assert found.ends[1] == want
+    assert found.faithful == (True, True)
+    assert "state={'step': 2, ...}" in found.ways[1]
+    assert explained(state=run.state_dict()).ends[1] == want
+    with pytest.warns(UserWarning, match="begins delayed scaling without a history"):
+        assert explained().ends[1] != want
+    with pytest.raises(LabError, match=r"this is no state of an emulation; pass what state_dict\(\) gave"):
+        Way(**delayed, state={"step": 2})
+
+
+def compiled_in_part():
+    model = of(0)
+    model.blocks[1].compile(backend="eager")
+    return model
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -328,6 +359,8 @@ def test_files_hold_the_numbers_in_full(tmp_path):
         (lambda: Way(recipe="nvfp4"), "has no unit"),
         (lambda: explain(of(0), tokens(0), {}, {"model": of(0, Residual)}),
          "the model of way b has no layer 'embed'"),
+        (lambda: explain(torch.compile(of(0), backend="eager"), tokens(0), {}, H100), "a model is compiled, and torch"),
+        (lambda: explain(of(0), tokens(0), {}, {"model": compiled_in_part()}), "explain the module before compiling"),
         (lambda: explain(of(0), tokens(0), {}, H100, lambda m, x: 3), "output gave a int; it must give a floating"),
         (lambda: explain(of(0), tokens(0), {}, H100, lambda m, x: x), "output gave a tensor of torch.int64"),
     ],
@@ -345,7 +378,8 @@ def test_of_outputs_that_are_not_finite_is_said_why_there_is_no_difference(
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), torch.randn(3, 8)
     with torch.no_grad():
         model[1].weight[0] = weight
-    found = explain(model, x, {"gpu": "H100"}, {"gpu": "H100", "inputs": "bf16"}, progress=str)
+    ways = {"gpu": "H100", "inputs": "fp16"}, {"gpu": "H100", "inputs": "bf16"}
+    found = explain(model, x, *ways, progress=str)
     assert found.lost == lost
     assert (found.faithful, [row.layer for row in found.rows]) == ((True, True), layers)
     lines = str(found.text).splitlines()
@@ -354,3 +388,37 @@ def test_of_outputs_that_are_not_finite_is_said_why_there_is_no_difference(
     assert len(lines) == 2
     assert found.runs < 2 * len(layers) + 8  # none of what could only be NaN
     found.save(tmp_path)
+
+
+class Writes(nn.Module):
+    """A layer that writes to what it is given."""
+
+    def forward(self, x):
+        return x.add_(1 / 3).tanh()
+
+
+def test_every_run_has_the_batch_as_it_was_given() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Writes(), nn.Linear(8, 2)), torch.randn(4, 8)
+    before = x.clone()
+    found = quietly(model, x, {}, H100)
+    assert torch.equal(x, before)
+    assert found.faithful == (True, True)
+    with torch.no_grad():
+        first = model(x.clone())
+        with emulate(**H100):
+            last = model(x.clone())
+    assert found.whole == pytest.approx(float((last.double() - first).square().mean().sqrt()), rel=1e-12)
+
+
+def test_states_of_recurrent_layers_are_not_cut_by_rows() -> None:
+    """Their first dimension is none of the batch."""
+    torch.manual_seed(0)
+    net = nn.LSTM(8, 4, num_layers=2)
+
+    def output(model, x):
+        found, states = model(x)
+        return torch.cat([part.flatten() for part in (found, *states)])
+
+    found = quietly(net, torch.randn(4, 4, 8), {}, {"rows": 2}, output)
+    assert str(found) == "Both ways give the same bits."

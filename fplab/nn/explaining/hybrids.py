@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -42,6 +43,10 @@ class Hybrids:
             for path in self.modules[mine]:
                 if path not in self.modules[theirs]:
                     raise LabError(f"the model of way {name} has no layer {path!r}; both models need the same layers.")
+        if any(_is_compiled(layer) for modules in self.modules for layer in modules.values()):
+            raise LabError(
+                "a model is compiled, and torch.compile joins its layers; explain the module before compiling."
+            )
         self.names = {path: path or type(model).__name__ for path in self.modules[0]}
         self.layers = (OUTSIDE, *self.names.values())
         self.dtypes: dict[tuple[int, str, bool], list[torch.dtype]] = {}
@@ -61,7 +66,15 @@ class Hybrids:
             stack.enter_context(hybrid.open())
             if watcher is not None:
                 stack.enter_context(watcher(hybrid))
-            return flat(self.output(hybrid.root, self.batch))
+            return flat(self.output(hybrid.root, self._given()))
+
+    def other_dtypes(self, layer: str) -> dict[str, tuple[str, str]]:
+        """The dtypes of what a layer is given and gives, as a fact, where they are others in the two ways."""
+        found: list[list[torch.dtype]] = [[], []]
+        for (side, path, _), dtypes in self.dtypes.items():
+            found[side] += dtypes if self.names[path] == layer or (layer == OUTSIDE and not path) else []
+        a, b = (" x ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in one)) for one in found)
+        return {"dtypes": (a, b)} if a != b else {}
 
     def alone(self, side: int) -> Tensor:
         """The output of one way with the model as it is, as its user would run it."""
@@ -70,7 +83,15 @@ class Hybrids:
             for context in (way.emulation(), way.around() if way.around else None):
                 if context is not None:
                     stack.enter_context(context)
-            return flat(self.output(model, self.batch))
+            return flat(self.output(model, self._given()))
+
+    def _given(self) -> Any:
+        """The batch for one run, which may write to it."""
+        return tree_map(_kept, self.batch)
+
+
+def _is_compiled(layer: nn.Module) -> bool:
+    return type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
 
 
 def flat(found: Any) -> Tensor:
@@ -87,7 +108,8 @@ class Hybrid:
     def __init__(self, whole: Hybrids, of: Of, learns: bool) -> None:
         self.whole, self.of, self._learns = whole, of, learns
         self.emulations = [way.emulation() for way in whole.ways]
-        self.side, self.layer = of(OUTSIDE), OUTSIDE
+        self.side, self.layer, self.call = of(OUTSIDE), OUTSIDE, 0
+        self._calls: Counter[str] = Counter()
         self.apart: dict[str, float] | None = None
         self.again: Callable[[int], None] = lambda part: None  # told of each part of a layer that is called in parts
         self.root = self._node("")
@@ -99,6 +121,22 @@ class Hybrid:
     def emulation(self) -> Any:
         """The emulation at work, or None."""
         return self.emulations[self.side]
+
+    @property
+    def way(self) -> Way:
+        """The way at work."""
+        return self.whole.ways[self.side]
+
+    def pieces(self, part: bool) -> int:
+        """How many pieces, that parts of both ways consist of, are in a part of the batch or in all of it; 0: one way.
+
+        0 also where no way has fewer rows than the batch.
+        """
+        rows = [way.rows for way in self.whole.ways]
+        fewer = [n for n in rows if n is not None and n < self._batch]
+        if not fewer or rows[0] == rows[1]:
+            return 0
+        return (self.way.rows or self._batch if part else self._batch) // math.gcd(self._batch, *fewer)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -146,7 +184,7 @@ class Hybrid:
 
     def _called(self, node: nn.Module, path: str, side: int, forward: Any, args: Any, kwargs: Any) -> Any:
         """A layer's call: in its own way, and back to that around it."""
-        before, layer = self.side, self.layer
+        before, layer, call = self.side, self.layer, self.call
         if layer == OUTSIDE:
             self._batch = next((len(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.dim()), 0)
         compares = self.apart is not None and not self._comparing
@@ -154,12 +192,14 @@ class Hybrid:
             given, state = tree_map(_kept, (args, kwargs)), torch.get_rng_state()
         args, kwargs = self._cast((args, kwargs), side, path, False)
         self.layer = self.whole.names[path]
+        self.call = self._calls[self.layer]
+        self._calls[self.layer] += 1
         if side != before:
             self._turn(side)
         try:
             result = self._in_parts(node, side, forward, args, kwargs)
         finally:
-            self.layer = layer
+            self.layer, self.call = layer, call
             if side != before:
                 self._turn(before)
         result = self._cast(result, before, path, True)
@@ -175,7 +215,7 @@ class Hybrid:
         rows = self.whole.ways[side].rows
         leaves, spec = tree_flatten((args, kwargs))
         size = next((len(x) for x in leaves if isinstance(x, Tensor) and x.dim()), 0)
-        if rows is None or node._modules or not size or rows >= self._batch:
+        if rows is None or node._modules or not size or rows >= self._batch or isinstance(node, nn.RNNBase):
             return forward(*args, **kwargs)
         if self._batch % rows:
             raise LabError(f"rows={rows} does not divide the batch of {self._batch}.")
@@ -225,13 +265,35 @@ class Hybrid:
         name = self.whole.names[path]
         for x, y in zip(tree_leaves(result), tree_leaves(theirs), strict=False):
             if isinstance(x, Tensor) and isinstance(y, Tensor) and not equal(x, y):
-                far = float((y.double() - x.double()).norm() / x.double().norm()) if x.shape == y.shape else math.inf
-                self.apart[name] = max(self.apart.get(name, 0.0), math.inf if math.isnan(far) else far)
+                far = _far(x, y) if x.shape == y.shape else math.inf
+                self.apart[name] = max(self.apart.get(name, 0.0), far)
+
+
+def _far(x: Tensor, y: Tensor) -> float:
+    """The relative difference of two tensors of one shape; infinite where it is none."""
+    one, other = (t if t.is_complex() else t.double() for t in (x, y))
+    apart, of = norm(other - one), norm(one)
+    far = apart / of if apart and of else math.inf if apart else 0.0
+    return math.inf if math.isnan(far) else far
+
+
+def norm(x: Tensor) -> float:
+    """The root of the sum of squares, also where these are below what float64 holds."""
+    largest = float(x.abs().max()) if x.numel() else 0.0
+    return largest * float((x / largest).norm()) if largest else 0.0
+
+
+def differing(x: Tensor, y: Tensor) -> Tensor:
+    """Where two tensors of one shape have other values; zeros of two signs are two values, and NaN is one."""
+    x, y = (wide(t).resolve_conj() if floating(t) else t for t in (x, y))
+    if x.is_complex() or y.is_complex():
+        return differing(x.real, y.real) | differing(x.imag, y.imag)
+    return ((x != y) & ~((x != x) & (y != y))) | ((x == 0) & (x.signbit() != y.signbit()))
 
 
 def equal(x: Tensor, y: Tensor) -> bool:
     """Whether all values are the same; a NaN is as any other."""
-    return x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+    return x.shape == y.shape and not bool(differing(x, y).any())
 
 
 def _kept(x: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,13 +24,14 @@ from ..emulation.operations import base_name
 from ..shadowing import operations
 from ..shadowing.tallies import spelt
 from ..shadowing.tensors import floating, wide
-from .hybrids import Hybrid, Hybrids
+from .hybrids import OUTSIDE, Hybrid, Hybrids, differing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
+NAMED = 6  # operations that one run alone has, by name
 
 
 class Product(NamedTuple):
@@ -43,12 +46,18 @@ class Product(NamedTuple):
 
 @dataclass
 class Operation:
-    """One operation of a run. ``facts``: what says how it was computed, by name. ``results``, ``products``: if kept."""
+    """One operation of a run. ``call``: the how manieth of its layer's. ``facts``: how it was computed, by name.
 
+    ``digests``, ``shapes``: of each result, see :meth:`Recording._note`. ``results``, ``products``: if kept, by part.
+    """
+
+    number: int
     layer: str
+    call: int
     facts: dict[str, str]
-    digest: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
-    results: list[Tensor] = field(default_factory=list)
+    digests: list[dict[int, list[bytes]]] = field(default_factory=list)
+    shapes: list[list[torch.Size]] = field(default_factory=list)
+    results: list[list[Tensor]] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
 
     @property
@@ -66,14 +75,17 @@ class Recording(TorchDispatchMode):
         super().__init__()
         self.hybrid, self.keep = hybrid, keep
         self.operations: list[Operation] = []
-        self._first, self._next = 0, -1  # of a layer that is called in parts; where the next part's operation is
+        self._first, self._next, self._stop = 0, 0, 0  # a layer's first part; what its next part repeats, up to where
+        self._part = -1
         hybrid.again = self._again
 
     def _again(self, part: int) -> None:
         """A further part of a call repeats its operations; -1: the parts are over."""
         if part == 0:
-            self._first = len(self.operations)
-        self._next = self._first if part > 0 else -1
+            self._first = self._next = self._stop = len(self.operations)
+        elif part > 0:
+            self._next, self._stop = self._first, self._stop if part > 1 else len(self.operations)
+        self._part = part
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -91,28 +103,51 @@ class Recording(TorchDispatchMode):
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
+        """Take down an operation, or one more part of it.
+
+        Where the ways have other numbers of rows, the results of one are several of the other's along one dimension,
+        which shapes show once both are known: so each result has digests of its pieces along every dimension, pieces of
+        as many rows as parts of both ways consist of; -1: of each part as a whole.
+        """
         emulation = self.hybrid.emulation
-        if 0 <= self._next < len(self.operations):
-            one = self.operations[self._next]
+        one = self.operations[self._next] if self._part > 0 and self._next < self._stop else None
+        if one is not None and one.name == base_name(func):
             self._next += 1
         else:
-            one = Operation(self.hybrid.layer, _facts(func, args, kwargs, emulation))
+            facts = _facts(func, args, kwargs, emulation)
+            facts |= {"rows": f"{self.hybrid.way.rows}"} if self._part >= 0 else {}
+            one = Operation(len(self.operations), self.hybrid.layer, self.hybrid.call, facts)
+            one.digests, one.shapes = [{} for _ in made], [[] for _ in made]
             self.operations.append(one)
-        for x in made:
-            one.digest.update(wide(x.detach()).resolve_conj().contiguous().numpy())
-        if self.operations[self.keep % len(self.operations)] is one and self.keep >= 0:
-            one.results += [x.detach().clone() for x in made]
+        pieces = self.hybrid.pieces(self._part >= 0)
+        for x, digests, shapes in zip(made, one.digests, one.shapes, strict=False):
+            shapes.append(x.shape)
+            for dim in range(-1, x.dim() if pieces else 0):
+                if dim < 0 or x.shape[dim] % pieces == 0:
+                    cut = [x] if dim < 0 else x.split(max(x.shape[dim] // pieces, 1), dim)
+                    digests.setdefault(dim, []).extend(map(_digest, cut))
+        if one.number == self.keep:
+            one.results.append([x.detach().clone() for x in made])
             one.products += [Product(*each) for each in (emulation.seen if emulation else ())]
+
+
+def _digest(x: Tensor) -> bytes:
+    """Of a tensor's shape and values in float64, its zeros' signs among them; a NaN is as any other."""
+    x = wide(x.detach()).resolve_conj().resolve_neg()
+    x = (torch.view_as_real(x) if x.is_complex() else x).contiguous()
+    x.masked_fill_(x != x, torch.nan)
+    return hashlib.blake2b(x.numpy().data, digest_size=16, key=f"{tuple(x.shape)}".encode()).digest()
 
 
 def _only_moves(func: Any, args: Any, made: list[Tensor]) -> bool:
     """Whether an operation gives another window on its operand, or a copy or cast of the same values."""
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
+    window = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    if window or base_name(func) == "_unsafe_view":
         return True
     if not (operations.casts(func) or base_name(func) == "clone"):
         return False
     source: Any = args[-1 if base_name(func) == "copy" else 0]
-    return floating(source) and source.shape == made[0].shape and bool((source == made[0]).all())
+    return floating(source) and source.shape == made[0].shape and not bool(differing(source, made[0]).any())
 
 
 def _facts(func: Any, args: Any, kwargs: Any, emulation: Any) -> dict[str, str]:
@@ -121,13 +156,14 @@ def _facts(func: Any, args: Any, kwargs: Any, emulation: Any) -> dict[str, str]:
     found = {"operation": base_name(func), "formats": " x ".join(dict.fromkeys(spelt(x.dtype) for x in tensors))}
     named = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
     for name, value in {**named, **kwargs}.items():
-        if isinstance(value, (bool, int, float, torch.dtype)):
+        numbers = isinstance(value, (list, tuple)) and all(isinstance(x, (bool, int, float)) for x in value)
+        if numbers or isinstance(value, (bool, int, float, str, torch.dtype)):
             found[name] = spelt(value) if isinstance(value, torch.dtype) else f"{value!r}"
     if emulation is not None and emulation.log.latest:
         choice = emulation.choices.of(emulation.places.here().layer)
         stored = emulation.settings.store or (choice.recipe.output if choice.recipe else None)
         found |= {"unit": emulation.log.latest, "plan": told(choice.plan.of(emulation.log.rows))}
-        found |= {"recipe": choice.recipe.name} if choice.recipe and not choice.high else {}
+        found |= {"recipe": emulation.log.recipe} if emulation.log.recipe else {}
         found |= {"store": stored} if stored else {}
     return found
 
@@ -153,21 +189,82 @@ def recorded(whole: Hybrids, side: int, keep: int = -1, *, learns: bool = False)
     return output, held[0].operations
 
 
-def causes(a: list[Operation], b: list[Operation]) -> dict[str, dict[str, tuple[str, str]]]:
+Step = tuple[Operation | None, Operation | None]
+
+
+def side_by_side(a: list[Operation], b: list[Operation]) -> list[Step]:
+    """The operations of both runs in order, each beside that of the other run at its place in the graph, or None.
+
+    A pair is one operation in one call of one layer, with results of the same shapes once parts are put together.
+    """
+    mine, theirs = ([(one.layer, one.call, one.name) for one in run] for run in (a, b))
+    found: list[Step] = []
+    for tag, i, k, j, n in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
+        for x, y in zip(a[i:k], b[j:n], strict=True) if tag == "equal" else ():
+            found += [(x, y)] if _along(x, y) is not None else [(x, None), (None, y)]
+        if tag != "equal":
+            found += [*((x, None) for x in a[i:k]), *((None, y) for y in b[j:n])]
+    return found
+
+
+def _along(x: Operation, y: Operation) -> list[int] | None:
+    """Of each result the dimension along which its parts make the same in both runs; None where shapes are others.
+
+    -1: its parts are each the whole, what does not depend on the batch.
+    """
+    found = []
+    for mine, theirs in zip(x.shapes, y.shapes, strict=False):
+        dims = [d for d in range(max(len(mine[0]), 1)) if _joined(mine, d) == _joined(theirs, d) is not None]
+        if not dims and any(one != mine[0] for one in (*mine, *theirs)):
+            return None
+        found.append(dims[0] if dims else -1)
+    return found if len(x.shapes) == len(y.shapes) else None
+
+
+def _joined(parts: list[torch.Size], dim: int) -> torch.Size | None:
+    """The shape of tensors one after the other along a dimension; None where they do not fit."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if not first or any(len(one) != len(first) or (*one[:dim], *one[dim + 1 :]) != (*first[:dim], *first[dim + 1 :])
+                        for one in parts):  # fmt: skip
+        return None
+    return torch.Size([*first[:dim], sum(one[dim] for one in parts), *first[dim + 1 :]])
+
+
+def same(x: Operation, y: Operation) -> bool:
+    """Whether a pair gives the same values."""
+    return all(
+        any(mine[dim] == theirs[dim] for dim in mine.keys() & theirs.keys()) or len({*mine[-1], *theirs[-1]}) == 1
+        for mine, theirs in zip(x.digests, y.digests, strict=True)
+    )
+
+
+def causes(steps: list[Step]) -> dict[str, dict[str, tuple[str, str]]]:
     """By layer, what is computed otherwise in both runs: name of the fact -> how in a, how in b."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    by: dict[str, tuple[list[Operation], list[Operation]]] = {}
-    for side, run in enumerate((a, b)):
-        for one in run:
-            by.setdefault(one.layer, ([], []))[side].append(one)
-    for layer, (mine, theirs) in by.items():
-        for x, y in zip(mine, theirs, strict=False):
-            differ = unlike(x, y)
-            for name in differ if x.name == y.name else ["operation"]:
-                found.setdefault(layer, {}).setdefault(name, differ[name])
-            if x.name != y.name:
-                break
-    return found
+    alone: dict[str, list[Step]] = {}
+    for x, y in steps:
+        if x is not None and y is not None:
+            for name, pair in unlike(x, y).items():
+                found.setdefault(x.layer, {}).setdefault(name, pair)
+        else:
+            alone.setdefault((x or y).layer, []).append((x, y))  # type: ignore[union-attr]
+    return found | {layer: found.get(layer, {}) | _graph(those, layer) for layer, those in alone.items()}
+
+
+def _graph(steps: list[Step], layer: str) -> dict[str, tuple[str, str]]:
+    """The operations that one run alone has, as a fact: those of other layers by their layer's name."""
+
+    def names(side: int) -> str:
+        found = [step[side] for step in steps if step[1 - side] is None]
+        each = dict.fromkeys(
+            f"{x.layer}.{x.name}" if x.layer not in (layer, OUTSIDE) else x.name for x in found if x is not None
+        )
+        return ", ".join([*list(each)[:NAMED], *(["..."] if len(each) > NAMED else [])]) or "-"
+
+    pair = names(0), names(1)
+    return {"operation": pair} if pair != ("-", "-") else {}
 
 
 def unlike(x: Operation, y: Operation) -> dict[str, tuple[str, str]]:
@@ -178,28 +275,33 @@ def unlike(x: Operation, y: Operation) -> dict[str, tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Parting:
-    """The first operation whose result is another in the two runs, though all before it are the same.
+    """The first operation of both runs whose result is another, though all before it that both have give the same.
 
-    ``number``: of the operation in its run. ``facts``: how it was computed in each; ``unlike``: in what they differ.
-    ``place``: the first element that differs, ``values`` and ``bits`` of it; ``differing`` of ``elements`` differ.
-    ``traces``: of each run the chains of the matrix unit that made the element's sum, () for what is no such product.
+    ``number``: of the operation in run a. ``facts``: how it was computed in each; ``unlike``: in what they differ,
+    "operation" being those before it that one run alone has. ``result``: which of its results, of which
+    ``differing`` of ``elements`` differ (a complex number is two of these); ``place``: the first of them, ``values``
+    and ``bits`` of it. ``traces``: of each run the chains of the matrix unit that made the element's sum, () for what
+    is no such product. Where all operations that both runs have give the same, the layer and number are those of the
+    first that one run alone has, and ``differing`` is 0.
     """
 
     layer: str
     number: int
     facts: tuple[dict[str, str], dict[str, str]]
     unlike: dict[str, tuple[str, str]]
-    place: tuple[int, ...]
-    values: tuple[float, float]
-    bits: tuple[str, str]
-    differing: int
-    elements: int
-    traces: tuple[tuple[Trace, ...], tuple[Trace, ...]]
+    result: int = 0
+    place: tuple[int, ...] = ()
+    values: tuple[float, float] = (math.nan, math.nan)
+    bits: tuple[str, str] = ("", "")
+    differing: int = 0
+    elements: int = 0
+    traces: tuple[tuple[Trace, ...], tuple[Trace, ...]] = ((), ())
 
     @property
     def operation(self) -> str:
-        """Torch's name, of both where they are two."""
-        return " / ".join(dict.fromkeys(one["operation"] for one in self.facts))
+        """Torch's name; with its place among the operation's results if it is not the first: "native_layer_norm[1]"."""
+        name = (self.facts[0] or self.facts[1])["operation"]
+        return f"{name}[{self.result}]" if self.result else name
 
     def figure(self, theme: str = "light") -> Figure:
         """The stepper of the element's sum in both runs, at the first step after which they are apart."""
@@ -210,61 +312,79 @@ class Parting:
             return stepper(self.traces)
 
 
-def parting(whole: Hybrids, a: list[Operation], b: list[Operation]) -> Parting | None:
-    """Find it, and run both ways again to see its element; None where all operations give the same values."""
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if _apart(x, y)), min(len(a), len(b)))
-    if at == len(a) == len(b):
-        return None
-    if at in (len(a), len(b)):
-        at -= 1
-    x, y = (recorded(whole, side, at)[1][at] for side in (0, 1))
-    elements = max(sum(one.numel() for one in x.results), 1)
-    real = [torch.cat([wide(r).reshape(-1) for r in one.results]) for one in (x, y)]
-    place: tuple[int, ...] = ()
-    values, bits, differing, flat = (0.0, 0.0), ("", ""), 0, 0
-    if real[0].shape == real[1].shape:
-        differ = (real[0] != real[1]) & ~((real[0] != real[0]) & (real[1] != real[1]))
-        differing, flat = int(differ.sum()), int(differ.to(torch.uint8).argmax())
-        if not real[0].is_complex():
-            values = float(real[0][flat]), float(real[1][flat])
-            bits = _bits(x.results, flat), _bits(y.results, flat)
-        shape = x.results[0].shape
-        shape = torch.Size([sum(len(r) for r in x.results), *shape[1:]]) if len(x.results) > 1 and shape else shape
-        place = tuple(int(i) for i in np.unravel_index(flat, shape)) if flat < shape.numel() else (flat,)
-    traces = _traces(x.products, y.products, flat, elements)
-    return Parting(x.layer, at, (x.facts, y.facts), unlike(x, y), place, values, bits, differing, elements, traces)
+def parting(whole: Hybrids, steps: list[Step]) -> Parting | None:
+    """Find it, and run both ways again to see its element; None where the runs have the same operations and values."""
+    alone: list[Step] = []
+    for x, y in steps:
+        if x is None or y is None:
+            alone.append((x, y))
+        elif not same(x, y) and (found := _seen(whole, x, y, alone)) is not None:
+            return found
+    for x, y in alone[:1]:
+        one: Any = x or y
+        facts = ({} if x is None else x.facts, {} if y is None else y.facts)
+        return Parting(one.layer, one.number, facts, _graph(alone, one.layer))
+    return None
 
 
-def _apart(x: Operation, y: Operation) -> bool:
-    return x.name != y.name or x.digest.digest() != y.digest.digest()
+def _seen(whole: Hybrids, x: Operation, y: Operation, alone: list[Step]) -> Parting | None:
+    """A pair whose digests differ, with what it makes; None where that is the same once parts are put together."""
+    dims = _along(x, y) or []
+    x, y = (recorded(whole, side, one.number)[1][one.number] for side, one in enumerate((x, y)))
+    for number, dim in enumerate(dims):
+        mine, theirs = ([_reals(part[number]) for part in one.results] for one in (x, y))
+        if dim >= 0:
+            mine, theirs = ([torch.cat(side, dim)] if len(side) > 1 else side for side in (mine, theirs))
+        for one, other in ((p, q) for p in mine for q in theirs):  # -1: each part is the whole
+            where = differing(one, other).reshape(-1)
+            if not where.any():
+                continue
+            flat = int(where.to(torch.uint8).argmax())
+            place = tuple(int(i) for i in np.unravel_index(flat, one.shape)) if one.dim() else ()
+            values = float(wide(one).reshape(-1)[flat]), float(wide(other).reshape(-1)[flat])
+            tiles = where.numel() if number == 0 and dim <= 0 else -1
+            return Parting(
+                x.layer, x.number, (x.facts, y.facts), unlike(x, y) | _graph(alone, x.layer), number, place, values,
+                (_bits(one, flat), _bits(other, flat)), int(where.sum()), where.numel(),
+                _traces(x.products, y.products, flat, tiles),
+            )  # fmt: skip
+    return None
 
 
-def _bits(results: list[Tensor], flat: int) -> str:
+def _reals(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _bits(x: Tensor, flat: int) -> str:
     """The bits of one element in its own format."""
-    for one in results:
-        if flat < one.numel():
-            return f"0x{int(codes(one.reshape(-1)[flat : flat + 1])[0]):0{2 * one.element_size()}x}"
-        flat -= one.numel()
-    return ""
+    return f"0x{int(codes(x.reshape(-1)[flat : flat + 1])[0]):0{2 * x.element_size()}x}"
 
 
 def _traces(
     a: list[Product], b: list[Product], flat: int, elements: int
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
-    """The chains of the same element in both runs: that of the result where one product made it, else the first."""
-    start = 0
+    """The chains of the same element in both runs: that of the result where products made it, else the first."""
+    if all(sum(p.result.size for p in side) == elements for side in (a, b)):
+        (x, i), (y, j) = (_holding(side, flat) for side in (a, b))
+        if x.result[i].tobytes() != y.result[j].tobytes():
+            return chains(x, i), chains(y, j)
     for x, y in zip(a, b, strict=False):
         if x.result.shape != y.result.shape:
             break
         differ = np.flatnonzero(x.result.reshape(-1).view(np.uint8) != y.result.reshape(-1).view(np.uint8))
-        differ //= x.result.itemsize
         if differ.size:
-            mine = flat - start
-            at = mine if sum(p.result.size for p in a) == elements and mine in differ else int(differ[0])
-            index = tuple(int(i) for i in np.unravel_index(at, x.result.shape))
+            index = tuple(int(i) for i in np.unravel_index(differ[0] // x.result.itemsize, x.result.shape))
             return chains(x, index), chains(y, index)
-        start += x.result.size
     return (), ()
+
+
+def _holding(products: list[Product], flat: int) -> tuple[Product, tuple[int, ...]]:
+    """Of products that are one result together, the one that has an element, and its index there."""
+    for one in products:
+        if flat < one.result.size:
+            break
+        flat -= one.result.size
+    return one, tuple(int(i) for i in np.unravel_index(flat, one.result.shape))
 
 
 def chains(product: Product, index: tuple[int, ...]) -> tuple[Trace, ...]:

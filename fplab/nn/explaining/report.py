@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...columns import REPORT, folded, grid
-from ...storage import write_text
+from ...columns import REPORT, as_csv, folded, grid
 from ...words import NOTHING, Text, joined, say, verbatim
-from ..surveying.report import finite
+from ..surveying.report import finite, save_report
 from .parting import Parting
 
 if TYPE_CHECKING:
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 40
 SUMS = ("alone", "back", "effect")
 SAME = say("Both ways give the same bits.")
+EQUAL = say("Both ways give equal outputs.")
 LOST = say(
     "Of {n:,} values of the output {a:,} are NaN or infinite in way a and {b:,} in way b: no difference can be taken, "
     "and no layer's part of it."
@@ -30,7 +28,7 @@ WHOLE = say("b less a: {whole:+.4e}, of {n:,} values the root mean square along 
 WHOLE_ONE = say("b less a: {whole:+.6e} ({a:.9g}, {b:.9g}).")
 ALONE = say("Each layer alone in way b: {sum:+.3e} together, the rest is {rest:+.3e}.")
 UNSEEN = say(
-    "Both ways give the same output; layers that differ by themselves: {n:,}. The furthest apart is {layer}{causes}."
+    "Both ways give equal outputs; layers that differ by themselves: {n:,}. The furthest apart is {layer}{causes}."
 )
 BACK = say("Each layer alone taken back to way a: {sum:+.3e} together, the rest is {rest:+.3e}.")
 MEAN = say("The mean of both: {sum:+.3e}, the rest is {rest:+.3e}.")
@@ -42,7 +40,12 @@ FIRST = say(
     "({y_bits}) in b; {differing:,} of {elements:,} elements differ."
 )
 CAUSE = say("{name}: {a} in a, {b} in b")
+GRAPH = say(
+    "Every operation that both ways have gives the same bits in both. Operations of one way alone: {a} in a, {b} in b."
+)
+MOVED = say("Every operation gives the same bits in both ways; only views, copies or integers are others.")
 INHERITED = say("(only what it is given)")
+UNNAMED = say("(nothing that is recorded)")
 OUTSIDE = say("(the output)")
 HEADS = (
     say("layer"), say("differs in"), say("own difference"), say("alone in b"), say("taken back"), say("part of all"),
@@ -72,7 +75,7 @@ class Row:
     @property
     def text(self) -> Text:
         """What it computes otherwise, in words."""
-        return told(self.causes)
+        return told(self.causes) if self.causes else INHERITED if math.isnan(self.own) else UNNAMED
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class Explanation:
         if not known:
             said.append(LOST.fill(n=self.values, a=self.lost[0], b=self.lost[1]))
         elif row is None and not self.whole:
-            said.append(SAME)
+            said.append(EQUAL if self.first else SAME)
         elif row is not None and not self.whole:
             said.append(UNSEEN.fill(n=len(self.rows), layer=_layer(row.layer), causes=_because(row.causes)))
         else:
@@ -145,11 +148,17 @@ class Explanation:
             said.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=_because(row.causes)))
         if self.left:
             said.append(LEFT.fill(n=self.left))
-        if self.first is not None:
-            p, place = self.first, verbatim(str(list(self.first.place)))
-            first = FIRST.fill(x=p.values[0], y=p.values[1], x_bits=p.bits[0], y_bits=p.bits[1], place=place)
+        p = self.first
+        if p is not None and p.differing:
+            first = FIRST.fill(x=p.values[0], y=p.values[1], x_bits=p.bits[0], y_bits=p.bits[1])
             first = first.fill(operation=verbatim(p.operation), layer=_layer(p.layer), causes=_because(p.unlike))
-            said.append(first.fill(differing=p.differing, elements=p.elements))
+            place = verbatim(str(list(p.place)))
+            said.append(first.fill(place=place, differing=p.differing, elements=p.elements))
+        elif p is not None:
+            a, b = map(verbatim, p.unlike["operation"])
+            said.append(GRAPH.fill(a=a, b=b))
+        elif known and self.whole:
+            said.append(MOVED)
         said += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
         return joined(said, "\n")
 
@@ -172,11 +181,8 @@ class Explanation:
 
     def csv(self) -> str:
         """The layers as CSV, numbers in full."""
-        out = io.StringIO()
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow([f.name for f in fields(Row)])
-        table.writerows([r.layer, str(r.text), r.own, r.alone, r.back] for r in self.rows)
-        return out.getvalue()
+        rows = ([r.layer, str(r.text), r.own, r.alone, r.back] for r in self.rows)
+        return as_csv([[f.name for f in fields(Row)], *rows])
 
     def json(self) -> str:
         """All of it as JSON but the steps of the units; what is not finite is null."""
@@ -198,19 +204,13 @@ class Explanation:
         """Write explain.csv, explain.json, explain.txt and explain.png into a folder, and the stepper as first.png."""
         from ...draw.style import save
 
-        there = Path(folder)
-        there.mkdir(parents=True, exist_ok=True)
-        for name, text in (("csv", self.csv()), ("json", self.json()), ("txt", f"{self}\n")):
-            write_text(there / f"explain.{name}", text)
-        save(self.figure(), there / "explain.png", "light")
+        save_report(self, Path(folder), "explain")
         if self.first is not None and all(self.first.traces):
-            save(self.first.figure(), there / "first.png", "light")
+            save(self.first.figure(), Path(folder) / "first.png", "light")
 
 
 def told(causes: dict[str, tuple[str, str]]) -> Text:
     """What is computed otherwise, in words."""
-    if not causes:
-        return INHERITED
     found = [CAUSE.fill(name=verbatim(name), a=verbatim(a), b=verbatim(b)) for name, (a, b) in causes.items()]
     return joined(found, say("; "))
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from ...errors import LabError, quotes_call
 from ...words import Text, say
+from ..ranks import demand_in_one_process
 from . import parting
-from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, equal
+from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, equal, norm
 from .report import Explanation, Row, Setting
 from .ways import Way, different, way_of
 
@@ -35,7 +36,7 @@ def explain(
 ) -> Explanation:
     """Why two ways of computing one output differ: by layer, by setting, and the first operation that is apart.
 
-    ``a``, ``b``: what each way is, a :class:`Way` or its parts: ``{"gpu": "A100"}`` and ``{"gpu": "H100"}``; ``{}`` is
+    ``a``, ``b``: what each way is, a :class:`Way` or its parts: ``{"gpu": "A100", "inputs": "fp16"}``; ``{}`` is
     torch's own arithmetic. ``output(model, batch)``: gives the tensor to be explained: a loss, logits, log-
     probabilities; None calls the model with the batch and takes its logits. ``most``: try so many layers at most, those
     whose own difference is largest. ``progress``: is told the estimated time; None prints it.
@@ -45,11 +46,14 @@ def explain(
     is attributed twice, and twice the rest is stated, by which layers together do something else than one by one. Of an
     output of several values the changes are measured along their whole difference. Where a way has its own model,
     tensors are cast to the dtypes that they have in each way. Only forward passes, without gradients; the models are
-    left as they were. Where outputs are NaN or infinite, no difference can be taken: that is said, and which layers
-    differ by themselves, and where the ways part; a NaN is as any other NaN.
+    left as they were. Operations are compared at the same place in the graph of both ways, those of a layer that is
+    called with fewer rows once its parts are put together; what one way alone has is named. Where outputs are NaN or
+    infinite, no difference can be taken: that is said, and which layers differ by themselves, and where the ways part;
+    a NaN is as any other NaN.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    >>> found = explain(model, torch.ones(1, 8) / 3, {"gpu": "H100"}, {"gpu": "H100", "inputs": "bf16"}, progress=str)
+    >>> ways = {"gpu": "H100", "inputs": "fp16"}, {"gpu": "H100", "inputs": "bf16"}
+    >>> found = explain(model, torch.ones(1, 8) / 3, *ways, progress=str)
     >>> [row.layer for row in found.rows], found.first.layer, found.first.unlike
     (['0', '2'], '0', {'unit': ('H100 wgmma.k16 fp16->fp32', 'H100 wgmma.k16 bf16->fp32')})
     """
@@ -60,13 +64,17 @@ def explain(
     if most is not None and not most >= 1:
         raise LabError(f"most={most!r} is not possible; allowed: 1 and more.")
     ways = way_of("a", a), way_of("b", b)
+    for one in (model, *(way.model for way in ways)):
+        if one is not None:
+            demand_in_one_process("explain", one)
     began = time.perf_counter()
     whole = Hybrids(model, batch, ways, output or logits)
     (first, mine), (last, theirs) = (parting.recorded(whole, side, learns=True) for side in (0, 1))
     if first.shape != last.shape:
         raise LabError(f"output gave {len(first):,} values in way a and {len(last):,} in way b; both need as many.")
     own = _apart(whole)
-    causes = parting.causes(mine, theirs)
+    steps = parting.side_by_side(mine, theirs)
+    causes = parting.causes(steps)
     weights = _other_weights(whole)
     layers = sorted((one for one in whole.layers if one in own or one == OUTSIDE), key=lambda one: -own.get(one, 0))
     tried, left = layers[:most], len(layers[most:] if most else ())
@@ -74,7 +82,7 @@ def explain(
     started = time.perf_counter()
     difference = last - first
     known = bool(difference.isfinite().all())  # else only what layers do by themselves, and where the ways part
-    size = float(difference.norm())
+    size = norm(difference)
     along = difference / size / math.sqrt(len(first)) if len(first) > 1 and size else torch.ones_like(first)
     each = (started - began) / max(whole.runs, 1)
     n = 2 * known * (len(tried) + (len(differ) if len(differ) > 1 else 0)) + 4
@@ -91,6 +99,7 @@ def explain(
             back = change(last - whole.run(lambda one, it=layer: int(one != it)))  # type: ignore[misc]
         if layer != OUTSIDE or (known and (alone or back)):
             why = {**causes.get(layer, {}), **({"weights": weights[layer]} if layer in weights else {})}
+            why = why or whole.other_dtypes(layer)
             found.append(Row(layer, why, own.get(layer, math.nan), alone, back))
     settings = []
     for name in differ if known and len(differ) > 1 else ():
@@ -106,7 +115,7 @@ def explain(
     lost = int((~first.isfinite()).sum()), int((~last.isfinite()).sum())
     return Explanation(
         (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(found), tuple(settings),
-        parting.parting(whole, mine, theirs), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
+        parting.parting(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -19,11 +19,12 @@ SETTINGS = tuple(inspect.signature(emulate).parameters)
 class Way:
     """One of the two ways that :func:`explain` compares.
 
-    ``settings``: of :func:`fplab.nn.emulate` (``gpu="H100", inputs="bf16"``); none is torch's own arithmetic.
+    ``settings``: of :func:`fplab.nn.emulate` (``gpu="H100", inputs="bf16"``); none is torch's own arithmetic. Every run
+    begins with ``state``, which delayed scaling needs.
     ``model``: another model with layers of the same names, such as ``copy.deepcopy(model).half()``; None is the model
     that is explained. ``around``: makes a context manager that is open while layers compute in this way, such as
     ``lambda: torch.autocast("cpu", torch.bfloat16)``. ``rows``: layers without layers inside them are called with so
-    many rows of the batch at a time.
+    many rows of the batch at a time, but for recurrent ones, whose states have no rows first.
 
     >>> Way(gpu="H100", inputs="bf16")
     Way(gpu='H100', inputs='bf16')
@@ -40,6 +41,8 @@ class Way:
             raise LabError(f"model={type(model).__name__} in a way; pass a torch.nn.Module.")
         if around is not None and not callable(around):
             raise LabError(f"around={type(around).__name__}; pass a function that makes a context manager.")
+        if isinstance(settings.get("state"), Emulation):
+            settings["state"] = settings["state"].state_dict()  # as it is now; every run begins with it
         self.model, self.around, self.settings = model, around, settings
         self.rows = None if rows is None else integer("rows", rows, 1, 1 << 30)
         self.emulation()  # refuses what the GPU has no unit for
@@ -62,6 +65,8 @@ class Way:
     def said(self, name: str) -> str:
         """One part as a user would write it."""
         value = self.parts.get(name)
+        if name == "state" and value is not None:
+            return f"{{'step': {value['step']}, ...}}"
         return type(value).__name__ if isinstance(value, nn.Module) else f"{value!r}" if name in self.parts else "-"
 
     def __repr__(self) -> str:
