@@ -11,6 +11,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.text import Text
 from torch import nn
 from torch.nn import functional
@@ -21,6 +23,7 @@ from fplab.nn import Recipe, emulate, survey
 from fplab.nn.recipes import fp8_current, nvfp4
 from fplab.nn.surveying import assigning
 from fplab.nn.surveying.measuring import width
+from fplab.nn.surveying.report import Survey
 
 
 def model():
@@ -136,7 +139,8 @@ def test_it_leaves_the_model_as_it_was_and_says_how_long_it_takes():
     assert torch.equal(torch.get_rng_state(), state)
     assert str(told[0]).startswith("1 measurements of 1.71e+05 multiply-accumulates each: about ")
     assert str(told[1]).startswith("bf16, batch 1 of 1: loss ")
-    assert str(told[-1]).startswith("An assignment of 1 choices to 3 layers: loss ")
+    survey(net, batches(2), loss, ["bf16", "e4m3"], budget=2e-2, cosine=None, progress=told.append)
+    assert str(told[-1]).startswith("An assignment of 2 choices to 3 layers: loss ")
 
 
 def test_the_recommendation_keeps_to_the_budget_as_run(found):
@@ -156,12 +160,15 @@ def test_the_recommendation_keeps_to_the_budget_as_run(found):
     tight = survey(model(), batches(), loss, ["bf16", "e4m3"], budget=0.0, progress=said.append)
     assert not tight.recommended.within
     assert set(tight.recommended.assignment.values()) == {"bf16"}
-    assert str(tight).startswith("No assignment that was tried keeps to the budget of 0;")
+    nearest = f"the nearest, bf16 for 3 layers, changes the loss by {tight.recommended.loss:.2e} (budget 0)."
+    assert str(tight.text).startswith(f"No assignment that was tried keeps to the budgets; {nearest}")
 
 
 def test_a_budget_for_gradients_enters_the_choice(found):
-    assert "Gradients do not enter the choice" in str(found.text)
-    plain = survey(model(), batches(), loss, ["bf16", "e4m3"], budget=1.0, progress=said.append)
+    assert found.cosine == 0.99
+    assert found.recommended.cosine >= 0.99
+    plain = survey(model(), batches(), loss, ["bf16", "e4m3"], budget=1.0, cosine=None, progress=said.append)
+    assert "Gradients do not enter the choice" in str(plain.text)
     assert set(plain.recommended.assignment.values()) == {"e4m3"}
     assert plain.wholes["e4m3"][0].cosine < 0.998
     kept = survey(model(), batches(), loss, ["bf16", "e4m3"], budget=1.0, cosine=0.998, progress=said.append)
@@ -182,33 +189,174 @@ def test_a_budget_for_gradients_enters_the_choice(found):
     assert best.cosine == pytest.approx(worst, abs=1e-9)
 
 
-def test_greedy_takes_what_saves_most_for_its_effect():
-    effects = {"a": {"wide": 0.0, "narrow": 3.0}, "b": {"wide": 0.0, "narrow": 1.0}, "c": {"wide": 1.0, "narrow": 0.5}}
-    costs = {layer: {"wide": 16.0 * n, "narrow": 8.0 * n} for layer, n in zip("abc", (2, 1, 1), strict=True)}
-    for budget in (0.0, 0.5, 1.0, 1.5, 2.0, 3.5, 4.5):
-        mine = assigning.greedy(effects, costs, budget)
-        every = [dict(zip("abc", p, strict=True)) for p in itertools.product(("wide", "narrow"), repeat=3)]
-        fitting = [of for of in every if sum(effects[k][c] for k, c in of.items()) <= budget]
-        allowed = [sum(costs[k][c] for k, c in of.items()) for of in fitting]
-        spent = sum(effects[k][c] for k, c in mine.items())
-        assert spent <= max(budget, 1.0)
-        if budget in (0.5, 1.5, 4.5):  # where nothing has to be taken back, greedy is the best there is
-            assert sum(costs[k][c] for k, c in mine.items()) == min(allowed)
+CHOICES = ("wide", "middle", "narrow", "odd")
 
 
-def test_tries_again_with_less_until_it_keeps():
-    effects = {"a": {"wide": 0.0, "narrow": 1.0}, "b": {"wide": 0.0, "narrow": 2.0}}
-    costs = {"a": {"wide": 16.0, "narrow": 8.0}, "b": {"wide": 16.0, "narrow": 8.0}}
-    real = {("narrow", "narrow"): 9.0, ("narrow", "wide"): 5.0, ("wide", "wide"): 0.5}
-    trials = assigning.tried(effects, costs, 4.0, 2.0, lambda a: (real[a["a"], a["b"]], math.nan))
-    assert [(t.loss, t.cost, t.within) for t in trials] == [(9.0, 8.0, False), (5.0, 12.0, False), (0.5, 16.0, True)]
+@st.composite
+def problems(draw):
+    """Of up to five layers and four choices, with budgets that some assignments keep to."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    layers = [f"layer {i}" for i in range(rng.integers(1, 6))]
+    macs = dict(zip(layers, rng.integers(1, 100, len(layers)).tolist(), strict=True))
+    bits = dict(zip(CHOICES, (16.0, 8.0, 4.0, rng.choice([6.0, 8.0, 25 / 6])), strict=True))
+    effects, lacking = (
+        {layer: dict(zip(CHOICES, (10.0 ** rng.uniform(-4, 0, 4)).tolist(), strict=True)) for layer in layers}
+        for _ in range(2)
+    )
+    if rng.random() < 0.3:
+        effects[layers[0]]["narrow"] = math.inf
+    costs = {layer: {choice: n * bits[choice] for choice in CHOICES} for layer, n in macs.items()}
+    cosine = None if rng.random() < 0.3 else 1 - 10.0 ** rng.uniform(-2.5, 0)
+    return assigning.Problem(effects, lacking, costs, sum(macs.values()), 10.0 ** rng.uniform(-2.5, 0.5), cosine)
+
+
+def assignments(problem, choices):
+    layers = list(problem.costs)
+    return [dict(zip(layers, p, strict=True)) for p in itertools.product(choices, repeat=len(layers))]
+
+
+@given(problems(), st.sampled_from(assigning.SHARES))
+@settings(max_examples=100)
+def test_the_cheapest_is_that_of_all_assignments(problem, share):
+    def keeps(one):
+        lost = assigning.total(problem.effects, one) / problem.loss
+        if problem.cosine is not None:
+            lost = max(lost, assigning.total(problem.lacking, one) / (1 - problem.cosine))
+        return lost <= share
+
+    kept = [one for one in assignments(problem, CHOICES) if keeps(one)]
+    found = assigning.cheapest(problem, CHOICES, share)
+    if not kept:
+        assert found is None
+    else:
+        best = min(kept, key=lambda one: (round(6 * problem.cost(one) * problem.macs),
+                                          assigning.total(problem.effects, one)))  # fmt: skip
+        assert found == best
+
+
+def survey_of(problem, choices, seed):
+    """A search whose runs give what no sum of effects predicts: each assignment has losses of its own."""
+    asked = []
+
+    def tried(one):
+        asked.append(one)
+        rng = np.random.default_rng([seed, *"".join(f"{layer}{one[layer]}" for layer in sorted(one)).encode()])
+        loss, cosine = (assigning.total(of, one) for of in (problem.effects, problem.lacking))
+        return problem.tried(one, [loss * 8 ** rng.normal()], [1 - cosine * 8 ** rng.normal()])
+
+    uniform = [tried(dict.fromkeys(problem.costs, choice)) for choice in choices]
+    asked.clear()
+    trials, untried = assigning.search(problem, uniform, tried)
+    assert set(map(str, asked)) == {str(one.assignment) for one in trials} - {str(one.assignment) for one in uniform}
+    return Survey("H100", problem.loss, problem.cosine, (), {}, trials, untried, 0.0), uniform
+
+
+@given(problems(), st.integers(0, 2**32))
+@settings(max_examples=100)
+def test_more_choices_never_make_the_answer_worse(problem, seed):
+    answers = {}
+    for n in range(1, len(CHOICES) + 1):
+        for choices in itertools.combinations(CHOICES, n):
+            found, uniform = survey_of(problem, choices, seed)
+            answers[frozenset(choices)] = best = found.recommended
+            assert found.untried == 0
+            within = [one.cost for one in uniform if one.within]
+            assert all(one in uniform or one.cost < min(within, default=math.inf) for one in found.trials)
+            for one in uniform:
+                assert best.within or not one.within
+                assert best.cost <= one.cost or not one.within
+    for fewer, more in itertools.permutations(answers, 2):
+        if fewer < more and answers[fewer].within:
+            assert answers[more].within
+            assert answers[more].cost <= answers[fewer].cost
+
+
+def test_what_was_not_run_is_said(monkeypatch):
+    layers = [str(i) for i in range(8)]
+    effects = {layer: {"wide": 0.0, "narrow": 1.0 + i / 16, "odd": 1.5 + i / 16} for i, layer in enumerate(layers)}
+    costs = {layer: {"wide": 16.0, "narrow": 8.0, "odd": 6.0} for layer in layers}
+    problem = assigning.Problem(effects, {}, costs, 8, 4.0)
+
+    def run(one):
+        return problem.tried(one, [9.0 if len(set(one.values())) > 1 else effects["0"][one["0"]] * 8], [math.nan])
+
+    uniform = [run(dict.fromkeys(layers, choice)) for choice in ("wide", "narrow", "odd")]
+    monkeypatch.setattr(assigning, "MOST_RUNS", 2)
+    trials, untried = assigning.search(problem, uniform, run)
+    found = Survey("H100", 4.0, None, (), {}, trials, untried, 0.0)
+    assert len(trials) == 5
+    assert untried > 0
+    assert str(found.text).endswith(f"{untried} assignments that might be cheaper were not run.")
+
+
+class Attention(nn.Module):
+    """Two products of its own, between those of its parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + self.out((q @ k.mT).softmax(-1) @ v)
+
+
+def drawn(seed):
+    """A net of one to four parts, some of them nested, and a batch."""
+    torch.manual_seed(seed)
+    draw = np.random.default_rng(seed)
+    parts = [draw.choice([lambda: nn.Linear(32, 32), lambda: nn.GELU(), Attention,
+                          lambda: nn.ModuleDict({"a[0]": nn.Linear(32, 32)})["a[0]"]])()
+             for _ in range(draw.integers(1, 5))]  # fmt: skip
+    named = nn.Sequential(*parts, nn.Linear(32, 5))
+    return named, (torch.randn(16, 32) * 10.0 ** draw.uniform(-3, 1), torch.randint(5, (16,)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_on_drawn_models_more_choices_never_make_the_answer_worse(seed):
+    net, batch = drawn(seed)
+    budget = 10.0 ** np.random.default_rng(seed + 100).uniform(-4, -2)
+    answers = {}
+    for names in ((), ("mxfp8",), ("nvfp4",), ("mxfp8", "nvfp4")):
+        for formats in (("bf16",), ("bf16", "e4m3")):
+            found = survey(net, batch, loss, formats, names, gpu="B200", budget=budget, progress=str)
+            answers[*formats, *names] = best = found.recommended
+            for choice in (*formats, *names):
+                whole = next(t for t in found.trials if set(t.assignment.values()) == {choice})
+                assert whole.loss == abs(found.wholes[choice][0].loss)
+                assert best.within or not whole.within
+                assert best.cost <= whole.cost or not whole.within
+    for fewer, more in itertools.permutations(answers, 2):
+        if set(fewer) < set(more) and answers[fewer].within:
+            assert answers[more].within
+            assert answers[more].cost <= answers[fewer].cost
+
+
+def test_a_layer_has_its_own_choice_beside_that_of_the_module_around_it(monkeypatch):
+    torch.manual_seed(0)
+    net = nn.Sequential(Attention(), nn.Linear(32, 5))
+    batch = torch.randn(4, 32), torch.randint(5, (4,))
+    mixed = {"0.qkv": "bf16", "0": "e4m3", "0.out": "bf16", "1": "e4m3"}
+    monkeypatch.setattr(assigning, "cheapest", lambda *_: mixed)
+    found = survey(net, batch, loss, ["bf16", "e4m3"], gpu="B200", budget=0.0, cosine=None, progress=str)
+    as_run = next(t for t in found.trials if t.assignment == mixed)
+    exact = float(loss(net.double(), (batch[0].double(), batch[1]))[0].detach())
+    net.float()
+    e4m3, bf16 = Recipe("e4m3", high="e4m3"), Recipe("bf16")
+    with torch.no_grad():
+        with emulate("B200", "bf16", layers={"0.out": bf16, "0.qkv": bf16, "0": e4m3, "1": e4m3}) as run:
+            right = abs(float(loss(net, batch)[0]) - exact)
+        with emulate("B200", "bf16", layers={"0.qkv": bf16, "0": e4m3, "1": e4m3}):
+            wrong = abs(float(loss(net, batch)[0]) - exact)
+    assert {row.layer for row in run.report().rows} == set(mixed)
+    assert as_run.loss == right != wrong
 
 
 def test_where_the_loss_is_least_its_change_is_above_the_first_order():
     torch.manual_seed(0)
     net, batch = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(32, 16)
     least = net(batch).detach()
-    one = survey(net, batch, lambda net, x: (net(x) - least).square().mean(), ["e4m3"], progress=str)
+    one = survey(net, batch, lambda net, x: (net(x) - least).square().mean(), ["e4m3"], cosine=None, progress=str)
     assert one.recommended.loss > one.recommended.predicted
     said = f"{one.recommended.loss:.2e} as run, by {one.recommended.predicted:.2e} to first order"
     assert said in " ".join(str(one).split())
@@ -228,6 +376,7 @@ def test_files_hold_the_numbers_in_full(found, tmp_path):
     assert [float(line["local"]) for line in table] == [row.local for row in found.rows]
     held = json.loads((tmp_path / "survey.json").read_text())
     assert held["wholes"]["e4m3"]["mean"]["loss"] == found.wholes["e4m3"][0].loss
+    assert held["untried"] == 0
     assert held["trials"][-1]["assignment"] == found.trials[-1].assignment
     assert held["rows"][2]["zero"] is None or isinstance(held["rows"][2]["zero"], float)
     text = (tmp_path / "survey.txt").read_text()
@@ -242,6 +391,12 @@ def test_files_hold_the_numbers_in_full(found, tmp_path):
     figure = found.figure()
     assert figure.get_size_inches()[0] == 8
     assert all(text.get_fontsize() >= 9 for text in figure.findobj(Text) if text.get_text())
+
+
+def test_what_is_no_folder_is_refused_in_a_sentence(found, tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(LabError, match=r"cannot write '.*survey\.csv': "):
+        found.save(tmp_path / "taken")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
-"""The cheapest choice for each layer within a budget of loss: greedy by the measured table, then run as it is."""
+"""The cheapest choice for each layer within budgets: optimal on the measured effects, then run as it is."""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-MOST_TRIES = 4
+import numpy as np
+
+MOST_RUNS = 24
+# Of the budgets, what an assignment may use by prediction: more than all, since effects of unlike signs do not add up.
+SHARES = (4.0, 1.0, 0.25, 0.0625)
 Assignment = dict[str, str]
+PerChoice = Mapping[str, Mapping[str, float]]  # layer -> choice -> a number
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,7 @@ class Tried:
 
     ``loss``: the largest change of the loss over the batches, as run. ``cost``: mean bits of an operand, without
     scales, over all multiply-accumulates. ``within``: whether it kept to the budgets. ``cosine``: the least of its
-    gradients against the exact ones; NaN where no budget asks for it.
+    gradients against the exact ones; NaN where they do not count.
     """
 
     assignment: Assignment
@@ -27,51 +34,108 @@ class Tried:
     cosine: float = math.nan
 
 
-def greedy(
-    effects: Mapping[str, Mapping[str, float]], costs: Mapping[str, Mapping[str, float]], budget: float
-) -> Assignment:
-    """Every layer's choice: from the dearest on, the step that saves most for its effect, while the sum is in budget.
+class Problem(NamedTuple):
+    """What was measured of every layer in every choice, and what may be lost.
 
-    ``effects``, ``costs``: layer -> choice -> what it adds to the loss at most, and what it costs.
+    ``effects``: on the loss, at most; ``lacking``: what the gradients' cosine lacks by it; ``costs``: bits of an
+    operand, times multiply-accumulates, which are ``macs`` in all. ``loss``: the budget; ``cosine``: of the gradients,
+    at least, or None.
     """
-    now = {layer: max(of, key=lambda c: (costs[layer][c], -of[c])) for layer, of in effects.items()}
-    while True:
-        spent = math.fsum(effects[layer][c] for layer, c in now.items())
-        best: tuple[float, str, str] | None = None
-        for layer, held in now.items():
-            for choice, effect in effects[layer].items():
-                saved, more = costs[layer][held] - costs[layer][choice], effect - effects[layer][held]
-                if saved > 0 and spent + more <= budget:
-                    rate = math.inf if more <= 0 else saved / more
-                    if best is None or rate > best[0]:
-                        best = rate, layer, choice
-        if best is None:
-            return now
-        now[best[1]] = best[2]
+
+    effects: PerChoice
+    lacking: PerChoice
+    costs: PerChoice
+    macs: float
+    loss: float
+    cosine: float | None = None
+
+    def tried(self, assignment: Assignment, losses: Iterable[float], cosines: Sequence[float]) -> Tried:
+        """An assignment with what a run of it gave, batch by batch."""
+        loss = max(math.inf if math.isnan(change) else abs(change) for change in losses)
+        cosine = math.nan if any(map(math.isnan, cosines)) else min(cosines)
+        within = loss <= self.loss and (self.cosine is None or cosine >= self.cosine)
+        return Tried(assignment, total(self.effects, assignment), loss, self.cost(assignment), within, cosine)
+
+    def cost(self, assignment: Assignment) -> float:
+        """The mean bits of an operand."""
+        return total(self.costs, assignment) / self.macs
 
 
-def tried(
-    effects: Mapping[str, Mapping[str, float]], costs: Mapping[str, Mapping[str, float]], budget: float, macs: float,
-    run: Callable[[Assignment], tuple[float, float]], cosine: float | None = None,
-    ranked: Mapping[str, Mapping[str, float]] | None = None,
-) -> Sequence[Tried]:  # fmt: skip
-    """Greedy assignments as run, each with a smaller allowance than the last, until one keeps to the budgets.
+def total(of: PerChoice, assignment: Assignment) -> float:
+    """The sum over the layers."""
+    return math.fsum(of[layer][choice] for layer, choice in assignment.items())
 
-    ``run``: gives the loss and the gradients' cosine. ``ranked``: what is chosen by instead of the effects.
+
+def cheapest(problem: Problem, choices: Iterable[str], share: float = 1.0) -> Assignment | None:
+    """The assignment of least cost, and of least effect among those, that by prediction uses a share of the budgets.
+
+    None where there is none. Both minima are proved: an integer programme with an unknown for each layer and choice,
+    which ``scipy.optimize.milp`` solves without a gap.
     """
-    found: list[Tried] = []
-    allowance = budget
-    while len(found) < MOST_TRIES:
-        assignment = greedy(ranked or effects, costs, allowance if len(found) < MOST_TRIES - 1 else 0.0)
-        if not found or assignment != found[-1].assignment:
-            predicted = math.fsum(effects[layer][c] for layer, c in assignment.items())
-            cost = math.fsum(costs[layer][c] for layer, c in assignment.items()) / macs
-            loss, along = run(assignment)
-            within = loss <= budget and (cosine is None or along >= cosine)
-            found.append(Tried(assignment, predicted, loss, cost, within, along))
-            if within:
-                break
-        elif allowance <= budget * 2**-30:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    limits = [(problem.effects, problem.loss * share)]
+    if problem.cosine is not None:
+        limits.append((problem.lacking, (1 - problem.cosine) * share))
+    allowed = set(choices)
+    # What alone breaks a budget is left out, and with it what is infinite.
+    pairs = [(layer, choice) for layer, of in problem.costs.items() for choice in of
+             if choice in allowed and all(lost[layer][choice] <= most for lost, most in limits)]  # fmt: skip
+    if {layer for layer, _ in pairs} != set(problem.costs):
+        return None
+    rows = [LinearConstraint([[float(name == layer) for name, _ in pairs] for layer in problem.costs], 1, 1)]
+    rows += [LinearConstraint([lost[layer][choice] / most for layer, choice in pairs], ub=1)
+             for lost, most in limits if most > 0]  # fmt: skip
+    sixths = [
+        round(6 * problem.costs[layer][choice]) for layer, choice in pairs
+    ]  # a layer's products have six operands
+    cost = np.array(sixths, float) / math.gcd(*sixths)  # whole numbers, by which the solver knows the least step
+    effect = np.array([problem.effects[layer][choice] for layer, choice in pairs])
+    taken = None
+    for objective in (cost, effect / (effect.max() or 1)):
+        solved = milp(objective, integrality=np.ones(len(pairs)), bounds=Bounds(0, 1), constraints=rows,
+                      options={"mip_rel_gap": 0})  # fmt: skip
+        if solved.success:
+            taken = np.round(solved.x)
+            rows.append(LinearConstraint(cost, ub=cost @ taken + 0.5))
+    return None if taken is None else {layer: choice for (layer, choice), one in zip(pairs, taken, strict=True) if one}
+
+
+def search(
+    problem: Problem, uniform: Sequence[Tried], run: Callable[[Assignment], Tried]
+) -> tuple[tuple[Tried, ...], int]:
+    """All that was run, and how many assignments that might be cheaper than the answer were not.
+
+    ``uniform``: every choice for all layers, as measured. ``run``: measures another assignment; at most
+    :data:`MOST_RUNS` times.
+
+    The cheapest assignment within four times the budgets, by prediction, is run first. Each that does not keep to them
+    leaves others in its place: the cheapest for a quarter of what was allowed, and the cheapest without one of its
+    choices. Of all that wait the cheapest is next, until one keeps to the budgets or none is cheaper than the best
+    uniform choice. What would wait if there were fewer choices waits, too: more choices do not make the answer dearer.
+    """
+    known = {tuple(one.assignment.items()): one for one in uniform}
+    best = min((one.cost for one in uniform if one.within), default=math.inf)
+    waiting: list[tuple[float, int, tuple[tuple[str, str], ...], frozenset[str]]] = []
+    begun = set()
+
+    def wait(allowed: frozenset[str], step: int) -> None:
+        if step < len(SHARES) and (allowed, step) not in begun:
+            begun.add((allowed, step))
+            if (found := cheapest(problem, allowed, SHARES[step])) is not None:
+                heapq.heappush(waiting, (problem.cost(found), step, tuple(found.items()), allowed))
+
+    wait(frozenset(choice for one in uniform for choice in one.assignment.values()), 0)
+    while waiting and waiting[0][0] < best:
+        _, step, pairs, allowed = waiting[0]
+        if pairs not in known:
+            if len(known) == len(uniform) + MOST_RUNS:
+                return tuple(known.values()), len({one[2] for one in waiting if one[0] < best} - set(known))
+            known[pairs] = run(dict(pairs))
+        if known[pairs].within:
             break
-        allowance /= 4
-    return found
+        heapq.heappop(waiting)
+        wait(allowed, step + 1)
+        for choice in {choice for _, choice in pairs}:
+            wait(allowed - {choice}, step)
+    return tuple(known.values()), 0

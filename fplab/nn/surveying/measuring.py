@@ -19,6 +19,7 @@ from ...kernels import discrepancy as kernel
 from ...scaled import Scaled
 from ...threads import split
 from ..emulation import emulate
+from ..emulation.delayed import trained_as_before
 from ..emulation.operations import EMULATED, base_name
 from ..recipes import RECIPES, Recipe, get_recipe
 from ..shadowing.session import Shadow
@@ -87,14 +88,14 @@ class Counting(Run):
         self.counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._format = fmt
 
-    def judge(self, func: Any, args: Any, *rest: Any) -> None:
+    def judge(self, func: Any, args: Any, *rest: Any) -> Tally:
         """See :meth:`Run.judge`."""
         if self._format is not None and base_name(func) in EMULATED:
             where = self._where("", "")
             for x in args[:3]:
                 if floating(x) and x.dim() > 1:
                     self.counts[where.layer, where.phase].update(_fates(x, self._format))
-        super().judge(func, args, *rest)
+        return super().judge(func, args, *rest)
 
     def quantised(self, layer: str, phase: str, x: np.ndarray, found: Scaled) -> None:
         """Count an operand that a recipe quantised."""
@@ -104,11 +105,12 @@ class Counting(Run):
 class Exact(Run):
     """A shadow's run in which products have exact operands: once one is judged, the exact result takes its place."""
 
-    def judge(self, func: Any, args: Any, kwargs: Any, real: torch.Tensor, local: torch.Tensor, *rest: Any) -> None:
+    def judge(self, func: Any, args: Any, kwargs: Any, real: torch.Tensor, local: torch.Tensor, *rest: Any) -> Tally:
         """See :meth:`Run.judge`."""
-        super().judge(func, args, kwargs, real, local, *rest)
+        found = super().judge(func, args, kwargs, real, local, *rest)
         if base_name(func) in EMULATED:
             real.copy_(local)
+        return found
 
 
 def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
@@ -172,7 +174,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """Leave gradients, buffers and the random state as they are found; every measurement begins with the same."""
     gradients = [(p, p.grad) for p in model.parameters()]
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), trained_as_before(model):
         try:
             for p, _ in gradients:
                 p.grad = None

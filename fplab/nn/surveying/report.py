@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -12,11 +10,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...columns import REPORT, folded, grid
+from ...columns import REPORT, as_csv, folded, grid
 from ...storage import write_text
 from ...words import Text, joined, say
 from ..emulation.report import PHASES
-from .assigning import Tried
+from .assigning import PerChoice, Tried
 from .measuring import Local, Measured, Whole
 
 if TYPE_CHECKING:
@@ -28,13 +26,15 @@ RECOMMENDED = say(
     "run, by {predicted:.2e} to first order (budget {budget:g})."
 )
 MISSED = say(
-    "No assignment that was tried keeps to the budget of {budget:g}; the nearest changes the loss by {loss:.2e}."
+    "No assignment that was tried keeps to the budgets; the nearest, {mixture}, changes the loss by {loss:.2e} (budget "
+    "{budget:g})."
 )
 ALONG = say("Its gradients' cosine is {found:.4f} as run; {asked:g} was asked for.")
 LOSS_ALONE = say(
     "Gradients do not enter the choice: with all layers in {choice} their cosine is {least:.2f}, the least of what is "
     "chosen. cosine= asks for one."
 )
+UNTRIED = say("{n} assignments that might be cheaper were not run.")
 MIXED = say("{choice} for {n} layers")
 WHOLE = (
     say("all layers in"), say("loss"), say("KL"), say("top-1 flips"), say("gradients' cosine"),
@@ -61,7 +61,8 @@ class Row(Local):
 class Survey:
     """``rows``: by layer, pass and choice. ``wholes``: by choice, (mean, standard deviation) over the batches.
 
-    ``trials``: the assignments that were run; ``seconds``: what all of it took.
+    ``trials``: the assignments that were run, every choice for all layers among them; ``untried``: how many were not
+    run that might be cheaper than the recommendation; ``seconds``: what all of it took.
     """
 
     gpu: str
@@ -70,12 +71,20 @@ class Survey:
     rows: tuple[Row, ...]
     wholes: dict[str, tuple[Whole, Whole]]
     trials: tuple[Tried, ...]
+    untried: int
     seconds: float
 
     @property
     def recommended(self) -> Tried:
-        """The assignment that keeps to the budget as run, or the one that came nearest."""
-        return min(self.trials, key=lambda t: (not t.within, t.loss if not t.within else t.cost))
+        """The cheapest assignment that keeps to the budgets as run, or the one that came nearest."""
+        return min(self.trials, key=lambda t: (not t.within, t.cost if t.within else self._excess(t), t.loss))
+
+    def _excess(self, tried: Tried) -> float:
+        """How many times a budget is spent, the loss's or the gradients', whichever is more."""
+        spent = [(tried.loss, self.budget)]
+        if self.cosine is not None:
+            spent.append((math.inf if math.isnan(tried.cosine) else 1 - tried.cosine, 1 - self.cosine))
+        return max(lost / most if most else math.inf if lost else 0.0 for lost, most in spent)
 
     @property
     def text(self) -> Text:
@@ -83,17 +92,18 @@ class Survey:
         best = self.recommended
         names = list(best.assignment.values())
         mixture = ", ".join(str(MIXED.fill(choice=c, n=names.count(c))) for c in dict.fromkeys(names))
-        given = {"cost": best.cost, "loss": best.loss, "predicted": best.predicted, "budget": self.budget}
-        told = RECOMMENDED.fill(mixture=mixture, **given)
-        if not best.within:
-            told = MISSED.fill(budget=self.budget, loss=best.loss)
-        if self.cosine is not None:
-            return joined((told, ALONG.fill(found=best.cosine, asked=self.cosine)), " ")
+        told = [(RECOMMENDED if best.within else MISSED).fill(
+            mixture=mixture, cost=best.cost, loss=best.loss, predicted=best.predicted, budget=self.budget
+        )]  # fmt: skip
         used = [c for c in self.wholes if c in names and not math.isnan(self.wholes[c][0].cosine)]
-        if not used:
-            return told
-        worst = min(used, key=lambda c: self.wholes[c][0].cosine)
-        return joined((told, LOSS_ALONE.fill(least=self.wholes[worst][0].cosine, choice=worst)), " ")
+        if self.cosine is not None:
+            told.append(ALONG.fill(found=best.cosine, asked=self.cosine))
+        elif used:
+            worst = min(used, key=lambda c: self.wholes[c][0].cosine)
+            told.append(LOSS_ALONE.fill(least=self.wholes[worst][0].cosine, choice=worst))
+        if self.untried:
+            told.append(UNTRIED.fill(n=self.untried))
+        return joined(told, " ")
 
     def __str__(self) -> str:
         whole = [[*map(str, WHOLE)]]
@@ -116,20 +126,16 @@ class Survey:
 
     def csv(self) -> str:
         """The rows as CSV, numbers in full."""
-        out = io.StringIO()
         names = [f.name for f in fields(Row)]
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow(names)
-        table.writerows([getattr(row, name) for name in names] for row in self.rows)
-        return out.getvalue()
+        return as_csv([names, *([getattr(row, name) for name in names] for row in self.rows)])
 
     def json(self) -> str:
         """All of it as JSON; what is not finite is null."""
         wholes = {c: {"mean": m._asdict(), "spread": s._asdict()} for c, (m, s) in self.wholes.items()}
         found = {
             "gpu": self.gpu, "budget": self.budget, "cosine": self.cosine, "seconds": self.seconds,
-            "rows": [asdict(r) for r in self.rows],
-            "wholes": wholes, "trials": [asdict(t) for t in self.trials],
+            "rows": [asdict(r) for r in self.rows], "wholes": wholes,
+            "trials": [asdict(t) for t in self.trials], "untried": self.untried,
         }  # fmt: skip
         return json.dumps(finite(found), indent=1) + "\n"
 
@@ -144,13 +150,16 @@ class Survey:
 
     def save(self, folder: str | Path) -> None:
         """Write survey.csv, survey.json, survey.txt and survey.png into a folder."""
-        from ...draw.style import save
+        save_report(self, Path(folder), "survey")
 
-        there = Path(folder)
-        there.mkdir(parents=True, exist_ok=True)
-        for name, text in (("csv", self.csv()), ("json", self.json()), ("txt", f"{self}\n")):
-            write_text(there / f"survey.{name}", text)
-        save(self.figure(), there / "survey.png", "light")
+
+def save_report(report: Any, folder: Path, name: str) -> None:
+    """Write a report into a folder as ``name``.csv, .json, .txt (as it is printed) and .png (its figure)."""
+    from ...draw.style import save
+
+    for suffix, text in (("csv", report.csv()), ("json", report.json()), ("txt", f"{report}\n")):
+        write_text(folder / f"{name}.{suffix}", text)
+    save(report.figure(), folder / f"{name}.png", "light")
 
 
 def collected(
@@ -181,22 +190,21 @@ def collected(
     return tuple(rows), wholes, effects, {layer: macs.get(layer, 0) for layer in effects}
 
 
-def with_gradients(
-    effects: Mapping[str, Mapping[str, float]], rows: Iterable[Row], wholes: Mapping[str, tuple[Whole, Whole]],
-    unit: float,
-) -> dict[str, dict[str, float]]:  # fmt: skip
-    """The larger of each effect on the loss and on the gradients' cosine, which counts ``unit`` for each 1 it lacks."""
+def lacking(
+    effects: PerChoice, rows: Iterable[Row], wholes: Mapping[str, tuple[Whole, Whole]]
+) -> dict[str, dict[str, float]]:
+    """What each layer in each choice takes from the gradients' cosine: by the squares of its own backward errors."""
     own: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.phase == "backward":
             own.setdefault(row.choice, {})[row.layer] = row.local**2
-    found = {layer: dict(of) for layer, of in effects.items()}
+    found = {layer: dict.fromkeys(of, 0.0) for layer, of in effects.items()}
     for choice, squares in own.items():
-        lacking, total = 1 - wholes[choice][0].cosine, math.fsum(squares.values())
+        lost, total = 1 - wholes[choice][0].cosine, math.fsum(squares.values())
         for layer, square in squares.items():
             if layer in found and choice in found[layer] and total:
-                share = math.inf if math.isnan(lacking) else lacking * square / total * unit
-                found[layer][choice] = max(found[layer][choice], share)
+                share = lost * square / total
+                found[layer][choice] = math.inf if math.isnan(share) else share
     return found
 
 
