@@ -1,6 +1,8 @@
 """``fplab memory``: tables, JSON, figures, and what it says to requests it cannot honour."""
 
 import json
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -164,13 +166,22 @@ def test_fp8_training_takes_less_than_16_bits_and_its_terms_add_up(capsys: pytes
 @pytest.mark.parametrize(
     ("words", "text"),
     [("--preset gpt2 --theme dark", "fplab: --theme is of a figure; give --out FILE with it."),
-     ("--preset gpt2 --gated", "fplab: say which model, in one way: "),
+     ("--preset gpt2 --no-dropout", "fplab: --no-dropout is of a transformer with --layers, --hidden, ...; "
+                                    "--preset gpt2 has no such choice."),
+     ("--parameters 7B --kv-heads 2", "fplab: --kv-heads is of a transformer with --layers, --hidden, ...; "
+                                      "--parameters 7B has no such choice."),
+     ("--gated", "fplab: a transformer needs --layers, --hidden, --heads, --vocabulary, --sequence too."),
+     ("--layers 99999999999 --hidden 8 --heads 2 --vocabulary 16 --sequence 4",
+      "layers=99999999999 is not possible; allowed: 1 to 4096."),
+     ("--layers 2 --hidden 274877906944 --heads 274877906944 --vocabulary 16 --sequence 4 --gpus 3 --tensor 3",
+      "tensor=3 does not divide heads=274877906944 of transformer; allowed: 1, 2, 4, 8, "),
      ("--preset gpt2 --block 64", "block=64 has no effect here; it is of 8-bit optimizer states."),
      ("", "fplab: say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ..."),
      ("--preset gpt2 --layers 3", "fplab: say which model, in one way: "),
      ("--layers 4 --hidden 64", "fplab: a transformer needs --heads, --vocabulary, --sequence too."),
      ("--preset gpt4", "fplab: unknown preset 'gpt4'. Allowed: gpt2, gpt2-xl, gpt3, bloom-176b, "),
-     ("--preset gpt2 --gpus 0", "gpus=0 is not possible; allowed: 1 to "),
+     ("--preset gpt2 --gpus 0", "gpus=0 is not possible; allowed: 1 or more."),
+     ("--preset gpt2 --chunk-budget -1", "chunk_budget=-1 is not possible; allowed: 0 or more."),
      ("--preset gpt2 --gpus many",
       "fplab memory: argument --gpus: invalid int value: 'many'. See fplab memory --help."),
      ("--preset gpt2 --out who.pdf", "fplab: --out 'who.pdf' is no figure; allowed: a name that ends in .svg or .png."),
@@ -182,3 +193,20 @@ def test_what_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[st
     assert captured.out == ""
     assert text in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+def test_many_stages_take_no_time_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each asked for the layers of all of them again: minutes."""
+    shape = "--layers 4096 --hidden 8 --heads 2 --vocabulary 16 --sequence 4"
+    start = time.perf_counter()
+    assert "4096 GPUs (pipeline 4096)" in said(f"{shape} --gpus 4096 --pipeline 4096", capsys)
+    assert time.perf_counter() - start < 60
+
+
+def test_a_table_is_no_wider_than_a_line_that_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000000000")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    words = "--preset llama3-405b --gpus 1099511627776 --zero 3 --partition tensors --recompute full"
+    assert max(map(len, said(words, capsys).splitlines())) <= 120

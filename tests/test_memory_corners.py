@@ -1,6 +1,8 @@
 """Corners of the calculator: what used to be left out in silence, and numbers that did not agree with each other."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 
 from fplab import cli
 from fplab.errors import LabError
-from fplab.memory import Model, Options, Tensor, Transformer, build, estimate, report, smallest
+from fplab.memory import Model, Options, Tensor, Transformer, build, estimate, report, smallest, stages
 from fplab.memory.measuring import Trainer, measured_step
 from fplab.memory.units import shown
 
@@ -97,11 +99,14 @@ def test_activations_are_traced_in_the_precisions_format(precision: str) -> None
     inputs = TOKENS[:, :-1], TOKENS[:, 1:]
     half = precision in ("mixed", "bf16")
     trainer = Trainer(build(GPT, dtype=torch.bfloat16 if half else torch.float32), precision, torch.optim.AdamW)
-    real = measured_step(trainer, *inputs).kinds["activations"]
+    step = measured_step(trainer, *inputs)
+    real = step.kinds["activations"]
     statistics = (2 * GPT.layers + 1) * 2 * inputs[0].numel() * 2 if half else 0
     rank = estimate(build(GPT, "meta"), inputs=inputs, precision=precision).fullest
     assert rank.device["activations"] == real + statistics
-    assert rank.temporary == {}  # autocast's copies of the weights are among what is saved
+    assert set(rank.temporary) == {stages.PASSING}  # autocast's copies of the weights are among what is saved
+    steps = 4 * len(trainer.weights)  # AdamW's counts, which step_counts= counts
+    assert rank.total == step.peak - steps + statistics
     four = estimate(build(GPT, "meta"), inputs=inputs, precision=precision, gpus=4, zero=2)
     for name, device in report.bars(four)[1].items():
         zero = 0 if name == "DDP" else int(name[5])
@@ -112,8 +117,10 @@ def test_the_fewest_gpus_of_a_traced_module_share_its_states() -> None:
     """Its activations stay whole, its states are divided; where the activations do not fit, no number is enough."""
     net = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(10)))
     found = estimate(net, inputs=torch.zeros(100, 1000), zero=3, gpus=8)
-    activations, gathered = found.fullest.device["activations"], found.fullest.device["temporary"]
-    assert activations == 9 * 100 * 1000 * 2
+    activations, passing = found.fullest.device["activations"], found.fullest.temporary[stages.PASSING]
+    gathered = found.fullest.device["temporary"] - passing
+    assert (activations, passing) == (9 * 100 * 1000 * 2, 100 * 1000 * 2)  # each layer's input; the output
+    activations += passing
     shards = 16 * 10**7
     assert report.fewest(found, activations + shards) == 1
     assert report.fewest(found, activations + shards // 2 + gathered) == 2
@@ -123,6 +130,78 @@ def test_the_fewest_gpus_of_a_traced_module_share_its_states() -> None:
     least = smallest(net, activations + shards // 2 + gathered, zero=3, inputs=torch.zeros(100, 1000))
     assert least is not None
     assert (least.options.gpus, least.total) == (2, activations + shards // 2 + gathered)
+
+
+# --- the loss of a module -----------------------------------------------------------------------------------------
+def test_a_step_counted_by_hand() -> None:
+    """Of the sum of y = x W: y, which is held; the loss and its gradient; a gradient of W beside the one there is."""
+    net, x = nn.Linear(8, 16, bias=False), torch.zeros(5, 8)
+    rank = estimate(net, inputs=x, loss=torch.sum, precision="fp32").fullest
+    y, w = 5 * 16 * 4, 8 * 16 * 4
+    assert rank.device["activations"] == 0
+    assert rank.temporary == {stages.PASSING: y + 4 + 4 + w}
+    alone = estimate(net, inputs=x, precision="fp32")
+    assert alone.fullest.device["activations"] == 0
+    assert alone.fullest.temporary == {stages.PASSING: y}
+    assert "not counted: the loss and the whole backward pass" in alone.table()
+    assert json.loads(alone.to_json())["activations"] == "traced, without a loss"
+
+
+def test_a_loss_that_the_module_gives_is_found() -> None:
+    class Scored(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            y = super().forward(x)
+            return SimpleNamespace(loss=y.square().mean(), logits=y)
+
+    class Loss(Scored):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x).loss
+
+    x = torch.zeros(5, 8)
+    given = estimate(Scored(8, 16), inputs=x, loss=lambda out: out.loss)
+    for module in (Scored(8, 16), Loss(8, 16)):
+        e = estimate(module, inputs=x)
+        assert "not counted" not in e.table()
+        assert e.fullest.device["activations"] == given.fullest.device["activations"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp", "mixed"])
+def test_a_loss_may_bring_its_own_labels(precision: str) -> None:
+    """They are the caller's, as inputs are: a step is what it is with labels among the inputs."""
+
+    class Scored(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 16)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.inner(x), labels)
+
+    x, labels = torch.zeros(500, 8), torch.zeros(5, 100, dtype=torch.int64)
+    inside = estimate(Scored(), inputs=(x, labels.flatten()), precision=precision).fullest
+    module = nn.Linear(8, 16)
+    rank = estimate(module, inputs=x, loss=lambda y: nn.functional.cross_entropy(y, labels.flatten()),
+                    precision=precision).fullest  # fmt: skip
+    output = 500 * 16 * (4 if precision == "fp32" else 2)
+    assert rank.device["activations"] == inside.device["activations"]
+    assert rank.temporary[stages.PASSING] == inside.temporary[stages.PASSING] + output  # which the caller holds
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loss": torch.sum}, r"loss=<.*sum.*> is not possible; allowed: a function .*, with inputs=\."),
+        ({"loss": 3, "inputs": torch.zeros(2, 4)}, "loss=3 is not possible; allowed: a function"),
+        ({"loss": torch.abs, "inputs": torch.zeros(2, 4)}, r"loss\(output\) gave a tensor of shape \(2, 4\)"),
+        (
+            {"loss": lambda y: None, "inputs": torch.zeros(2, 4)},
+            r"loss\(output\) gave None; it must give a tensor of one",
+        ),
+    ],
+)
+def test_what_is_no_loss_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(LabError, match=words):
+        estimate(nn.Linear(4, 4), **options)
 
 
 # --- what the table says ------------------------------------------------------------------------------------------
@@ -137,7 +216,10 @@ def test_it_is_said_where_activations_are_not_counted() -> None:
     for text, e in cases.items():
         assert f"\n{text}" in e.table()
         assert json.loads(e.to_json())["activations"] == "not counted"
-    for how, e in {"formula": estimate("gpt2"), "traced": estimate(net, inputs=torch.zeros(2, 4))}.items():
+    for how, e in {
+        "formula": estimate("gpt2"),
+        "traced": estimate(net, inputs=torch.zeros(2, 4), loss=torch.sum),
+    }.items():
         assert "not counted" not in e.table()
         assert json.loads(e.to_json())["activations"] == how
 
@@ -167,9 +249,10 @@ def test_the_bars_take_what_a_terminal_leaves() -> None:
 
 # --- what is refused ----------------------------------------------------------------------------------------------
 def test_a_shape_beside_a_preset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ("--kv-heads 3", "--ffn 30", "--kv-heads 3 --layers 2"):
+    one, own = "say which model, in one way", "; --preset gpt2 has no such choice."
+    for words, text in (("--kv-heads 3", own), ("--ffn 30", own), ("--kv-heads 3 --layers 2", one)):
         assert cli.main(["memory", "--preset", "gpt2", *words.split()]) == 2
-        assert "say which model, in one way" in capsys.readouterr().err
+        assert text in capsys.readouterr().err
     assert cli.main(["memory", "--ffn", "30"]) == 2
     assert "a transformer needs --layers, --hidden, --heads, --vocabulary" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ test_nonsense_is_refused_with_the_rule = refusals.saying(
     (lambda: estimate("gpt5"), "fplab.memory.estimate('gpt5'): unknown preset 'gpt5'. Allowed: gpt2, gpt2-xl, gpt3, "),
     (lambda: estimate("gpt2", gpu=2), "unknown option 'gpu'. Allowed: gpus, zero, "),
     (lambda: estimate("gpt2", gpu=2), "Did you mean 'gpus'?"),
-    (lambda: estimate("gpt2", gpus=0), "gpus=0 is not possible; allowed: 1 to "),
+    (lambda: estimate("gpt2", gpus=0), "gpus=0 is not possible; allowed: 1 or more."),
     (lambda: estimate("gpt2", gpus=1.5), "gpus=1.5 is not an integer; allowed: 1 to "),
     (lambda: estimate("gpt2", zero=4), "zero=4 is not possible; allowed: 0 to 3: 0 is plain data parallelism"),
     (lambda: estimate("gpt2", flash="2"), "flash='2' is not possible; allowed: True, False."),

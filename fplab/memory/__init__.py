@@ -2,7 +2,7 @@
 
 ``estimate(model, ...)`` counts by kind and rank; the modules below it hold one idea each: ``models`` (parameter
 tensors), ``recipes`` (precisions, optimizers), ``activations``, ``sharding``, ``pipeline``, ``communication``,
-``inference``, ``published`` (what others printed). With torch: ``modules``, ``networks``, ``tracing``, ``measuring``.
+``inference``. With torch: ``modules``, ``networks``, ``tracing``, ``measuring``.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from .calculator import Estimate, estimate, smallest
 from .models import PRESETS, Model, Tensor, Transformer, preset
 from .options import Options
 from .ranks import Rank
-from .recipes import OPTIMIZERS, PRECISIONS, RECIPES
+from .recipes import OPTIMIZERS, PRECISIONS
 from .units import gb, gib
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .tracing import Saved, saved_by, trace
 
 __all__ = [
-    "OPTIMIZERS", "PRECISIONS", "PRESETS", "RECIPES", "Estimate", "Model", "Options", "Rank", "Saved", "Tensor",
+    "OPTIMIZERS", "PRECISIONS", "PRESETS", "Estimate", "Model", "Options", "Rank", "Saved", "Tensor",
     "Tracker", "Transformer", "build", "estimate", "gb", "gib", "preset", "saved_by", "smallest", "trace",
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,14 +33,19 @@ class Estimate(Counted):
 
 
 @quotes_call
-def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any = None, **options: Any) -> Estimate:
+def estimate(
+    model: str | int | Transformer | Model | nn.Module, *, inputs: Any = None,
+    loss: Callable[[Any], Any] | None = None, **options: Any,
+) -> Estimate:  # fmt: skip
     """Bytes by kind and rank.
 
     ``model``: the name of a preset, a :class:`Transformer`, a torch module (on the meta device it costs nothing), a
     :class:`Model` of tensors, or a number of parameters (model states alone). ``options``: the fields of
     :class:`Options`. ``inputs``: for a module, the arguments of its forward pass (a tensor, a tuple, or a dict by
-    name), whose saved activations are then traced without computing, in the precision's format. Raises LabError for
-    what cannot be run.
+    name); a step is then traced without computing, in the precision's format: what it saves and what lives beside that
+    for a moment, such as the gradients of logits. ``loss``: for a module with inputs, a function from its output to the
+    loss; without it the output is the loss, or has it as ``.loss``, or the table says that no loss was counted.
+    Raises LabError for what cannot be run.
 
     >>> estimate(7_500_000_000, gpus=64, zero=3).total
     1875000000
@@ -53,13 +59,16 @@ def estimate(model: str | int | Transformer | Model | nn.Module, *, inputs: Any 
     traced = None
     if inputs is not None:
         check_traced(model, o)
+    if loss is not None and (inputs is None or not callable(loss)):
+        raise LabError(f"loss={summary(loss)} is not possible; allowed: a function from a module's output to its loss, "
+                       "with inputs=.")  # fmt: skip
     check_effects(o, c is not None)
     if c is None:
         o = for_tensors(tensors, o)
         if inputs is not None:
-            from .tracing import traced_bytes
+            from .step import traced_step
 
-            traced = traced_bytes(cast("nn.Module", model), inputs, recipes.precision(o.precision))
+            traced = traced_step(cast("nn.Module", model), inputs, loss, recipes.precision(o.precision))
     else:
         c = c if o.flash is None else replace(c, flash=o.flash)
         check_transformer(c, o)

@@ -2,12 +2,12 @@
 
 import argparse
 import re
-import shutil
 import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from ..columns import terminal_width
 from ..errors import LabError
 from ..words import say
 from .calculator import NAMES, Estimate, estimate
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     found = estimate(model, **given)
     if args.out is not None:
         draw(args.out, args.theme or "light", found)
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    columns = terminal_width() if sys.stdout.isatty() else None
     print(found.to_json() if args.json else found.table(columns))
     if args.out is not None:
         print(WRITTEN.fill(path=args.out), file=sys.stderr if args.json else sys.stdout)
@@ -38,8 +38,13 @@ def chosen_model(args: argparse.Namespace) -> Any:
     """A preset, a number of parameters, or a transformer of the given shape."""
     shape = {name: getattr(args, name) for name in SHAPE if getattr(args, name) is not None}
     extra = {name: getattr(args, name) for name in PARTS if getattr(args, name) is not None}
-    ways = [args.preset is not None, args.parameters is not None, bool(shape or extra)]
-    if sum(ways) != 1:
+    ways = [args.preset is not None, args.parameters is not None, bool(shape)]
+    if extra and not shape and any(ways):
+        value, name = next(iter(extra.values())), next(iter(extra)).replace("_", "-")
+        option = f"--no-{name}" if value is False else f"--{name}"
+        other = " ".join(("--preset", args.preset) if ways[0] else ("--parameters", args.parameters))
+        raise LabError(f"{option} is of a transformer with --layers, --hidden, ...; {other} has no such choice.")
+    if sum(ways) + bool(extra and not any(ways)) != 1:
         raise LabError("say which model, in one way: --preset NAME, --parameters N, or --layers --hidden --heads ...")
     if args.preset is not None:
         return preset(args.preset)
@@ -67,7 +72,7 @@ def draw(out: Path, theme: str, found: Estimate) -> None:
     """Write the figure of stacked bars as ``.svg`` or ``.png``."""
     from ..draw.memory import figure_of
     from ..draw.style import save, themed
-    from ..storage import atomically, demand_writable
+    from ..storage import demand_writable
     from .report import bars
 
     if out.suffix.lower() not in (".svg", ".png"):
@@ -75,5 +80,4 @@ def draw(out: Path, theme: str, found: Estimate) -> None:
     demand_writable(out.parent)
     with themed(theme):
         drawn = figure_of(*bars(found))
-        with atomically(out) as part:
-            save(drawn, part, theme)
+        save(drawn, out, theme)

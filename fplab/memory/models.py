@@ -11,9 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import LabError, chosen, door, integer, own_integer, unknown
+from ..errors import LabError, chosen, demand_types, door, fits, integer, own_integer, summary, unknown
 
 LARGEST = 2**40  # of one dimension: beyond any model, and products of four stay exact integers anyway
+MOST_LAYERS = 1 << 12  # each is written down, and gone through for every stage
 Positions = Literal["learned", "rotary", "alibi"]
 
 
@@ -21,6 +22,14 @@ def flag(name: str, value: object) -> None:
     """Whether a field is True or False, and nothing that could be taken for them."""
     if not isinstance(value, bool):
         raise LabError(f"{name}={value!r} is not possible; allowed: True, False.")
+
+
+def own_size(record: object, name: str, low: int) -> None:
+    """Make a record's field the plain integer that it stands for, ``low`` or more, and not beyond :data:`LARGEST`."""
+    value = getattr(record, name)
+    if fits(value, int) and value < low:
+        raise LabError(f"{name}={summary(value)} is not possible; allowed: {low} or more.")
+    own_integer(record, name, low, LARGEST)
 
 
 @door
@@ -37,6 +46,7 @@ class Tensor:
     linear: bool = False
 
     def __post_init__(self) -> None:
+        demand_types(self)
         object.__setattr__(self, "shape", tuple(integer("shape", n, 0, LARGEST) for n in self.shape))
 
     @property
@@ -111,12 +121,13 @@ class Transformer:
     flash: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("layers", "hidden", "heads", "vocabulary", "sequence"):
-            own_integer(self, field, 1, LARGEST)
+        own_integer(self, "layers", 1, MOST_LAYERS)
+        for field in ("hidden", "heads", "vocabulary", "sequence"):
+            own_size(self, field, 1)
         if self.kv_heads is not None:
             own_integer(self, "kv_heads", 1, self.heads, f": at most heads={self.heads}")
         if self.ffn is not None:
-            own_integer(self, "ffn", 1, LARGEST)
+            own_size(self, "ffn", 1)
         for field in ("gated", "rms", "bias", "tied", "embedding_norm", "dropout", "flash"):
             flag(field, getattr(self, field))
         if self.hidden % self.heads:

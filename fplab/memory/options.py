@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ..errors import LabError, door, own_integer, unknown
 from ..formats import FormatName, spelt
 from ..words import part, say
 from .activations import RECOMPUTE
-from .models import LARGEST, Transformer, flag
+from .models import Transformer, flag, own_size, tensors_of
 from .pipeline import check_schedule
-from .recipes import Optimizer, Precision, Recipe, optimizer, precision, recipe
+from .recipes import Optimizer, Precision, QuantisedOperands, optimizer, precision, quantised_operands
 from .sharding import PARTITIONS
 from .units import MIB
+
+if TYPE_CHECKING:
+    from ..nn.recipes import Recipe
 
 OFFLOADS = ("none", "optimizer", "parameters", "chunks")
 INFERENCE = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int4": 0.5}
@@ -57,7 +62,8 @@ class Options:
     ``sequence``: tokens (None: the model's). ``flash``: attention without s-by-s matrices (None: as the model says).
     ``precision``, ``optimizer``: names or records of :mod:`fplab.memory.recipes`; ``block``: of 8-bit states;
     ``step_counts``: count the 4 bytes a tensor that torch's Adam keeps. ``recompute``: "none", "selective", "full".
-    ``recipe``: the name or record of a low-precision recipe, which holds the operands of the layers' products.
+    ``recipe``: the name or record of a recipe of :mod:`fplab.nn.recipes`, which quantises the operands of the layers'
+    products.
     ``offload``: "optimizer" (states, master weights and gradients live in CPU memory, as in ZeRO-Offload), "parameters"
     (weights too), "chunks" (PatrickStar: model states in chunks of ``chunk_elements``, as many of them on the GPU as
     ``chunk_budget`` bytes hold). ``bucket``: bytes of a communication bucket; ``bucket_views``: gradients are views of
@@ -92,15 +98,15 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in (*POSITIVE, *(("sequence",) if self.sequence is not None else ())):
-            own_integer(self, name, 1, LARGEST)
+            own_size(self, name, 1)
         for name in ("chunk_budget", "bucket"):
-            own_integer(self, name, 0, LARGEST)
+            own_size(self, name, 0)
         own_integer(self, "zero", 0, 3, ": 0 is plain data parallelism, 1 to 3 are ZeRO's stages")
         for name in (*FLAGS, *(("flash",) if self.flash is not None else ())):
             flag(name, getattr(self, name))
         precision(self.precision)
         optimizer(self.optimizer)
-        recipe(self.recipe, self.precision)
+        _ = self.quantised  # refuses what it does not know
         for kind, name, allowed in (
             ("partition", self.partition, PARTITIONS),
             ("recomputation", self.recompute, RECOMPUTE),
@@ -141,6 +147,11 @@ class Options:
                 f"offload='chunks' shards every model state, as ZeRO-3 does; zero={self.zero} is no part of it."
             )
 
+    @cached_property
+    def quantised(self) -> QuantisedOperands | None:
+        """What the recipe keeps of the operands of the layers' products; None where all are in the precision's."""
+        return quantised_operands(self.recipe, self.precision)
+
     @property
     def data(self) -> int:
         return self.gpus // (self.tensor * self.pipeline)
@@ -173,8 +184,15 @@ def check_transformer(c: Transformer, o: Options) -> None:
     check_schedule(o.schedule, c.layers, o.pipeline, o.micro_batches, o.chunks)
     for what, n in (("heads", c.heads), ("kv_heads", c.keys), ("ffn", c.width)):
         if n % o.tensor:
-            fits = ", ".join(str(t) for t in _divisors(c) if t <= 1024)
+            fits = ", ".join(map(str, _divisors(c)))
             raise LabError(f"tensor={o.tensor} does not divide {what}={n} of {c.name}; allowed: {fits}.")
+    multiple = o.quantised.multiple if o.quantised else 1
+    for weight in (t.share(o.tensor) for t in tensors_of(c).layers[0] if t.linear):
+        if any(n % multiple for n in weight.shape):
+            raise LabError(
+                f"recipe={getattr(o.recipe, 'name', o.recipe)!r} leaves {weight.name} of {weight.shape} in 16 bits, "
+                f"and whole layers are counted; allowed: multiples of {multiple}."
+            )
     length = c.sequence if o.sequence is None else o.sequence
     if o.sequence_parallel and length % o.tensor:
         raise LabError(f"sequence={length} does not divide among tensor={o.tensor} ranks, as sequence_parallel asks.")
@@ -183,5 +201,5 @@ def check_transformer(c: Transformer, o: Options) -> None:
 
 
 def _divisors(c: Transformer) -> list[int]:
-    """The degrees of tensor parallelism that divide a configuration."""
-    return [t for t in range(1, c.keys + 1) if not (c.heads % t or c.keys % t or c.width % t)]
+    """The degrees of tensor parallelism that divide a configuration, up to 1024."""
+    return [t for t in range(1, min(c.keys, 1024) + 1) if not (c.heads % t or c.keys % t or c.width % t)]

@@ -1,6 +1,7 @@
 """Pipeline parallelism in numbers: which layers a stage holds, how many micro-batches are in flight, the bubble."""
 
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate
 
 from ..errors import LabError, integer, unknown
@@ -27,7 +28,11 @@ def layers_of(layers: int, stages: int, chunks: int = 1) -> tuple[tuple[int, ...
     >>> layers_of(8, 2), layers_of(8, 2, 2)
     (((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 1, 4, 5), (2, 3, 6, 7)))
     """
-    stages, chunks = integer("pipeline", stages, 1, LARGEST), integer("chunks", chunks, 1, LARGEST)
+    return _layers_of(layers, integer("pipeline", stages, 1, LARGEST), integer("chunks", chunks, 1, LARGEST))
+
+
+@lru_cache(maxsize=64)  # every stage asks for all of them
+def _layers_of(layers: int, stages: int, chunks: int) -> tuple[tuple[int, ...], ...]:
     sizes = [many // chunks for many in stage_layers(layers, stages)] * chunks
     ends = list(accumulate(sizes, initial=0))
     runs = [range(ends[part], ends[part + 1]) for part in range(stages * chunks)]

@@ -1,8 +1,10 @@
 """What every rank of a run holds, counted in bytes, and the same run with other options."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import integer
 from . import inference, sharding, stages
@@ -10,6 +12,9 @@ from .communication import Traffic
 from .models import Model, Transformer
 from .options import Options
 from .stages import KINDS, Stage
+
+if TYPE_CHECKING:
+    from .step import Step
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Counted:
     configuration: Transformer | None
     options: Options
     stages: tuple[Rank, ...]
-    activations: int | None = field(default=None, repr=False)  # traced, where the model is a module
+    traced: Step | None = field(default=None, repr=False)  # where the model is a module
 
     @property
     def parameters(self) -> int:
@@ -103,9 +108,10 @@ def rank_of(e: Counted, index: int, data_rank: int | None = None) -> Rank:
         data_rank = fullest_shard(stage, o)
     device, host = stages.states(stage, o, data_rank)
     temporary = {} if e.model.states_only else stages.temporary(c, stage, o)
-    if e.activations is not None:  # autocast's casts are saved for the backward pass: they are among the traced ones
+    if e.traced is not None:  # autocast's casts are saved for the backward pass: they are among the traced ones
         temporary.pop(stages.CASTS, None)
-    device["activations"] = stages.saved(c, stage, o) if c is not None else (e.activations or 0)
+        temporary |= {stages.PASSING: e.traced.passing} if e.traced.passing else {}
+    device["activations"] = stages.saved(c, stage, o) if c is not None else e.traced.saved if e.traced else 0
     device["temporary"] = sum(temporary.values())
     if e.model.buffers:
         device["buffers"] = e.model.buffers

@@ -1,15 +1,24 @@
-"""Records of precision and of optimizers: how many bytes each kind of model state takes.
+"""Records of precision and of optimizers: how many bytes each kind of model state takes; and what recipes keep.
 
-A recipe is a row of numbers. The ZeRO paper's 16 bytes a parameter (arXiv 1910.02054, section 3.1) are ``mixed`` with
-``adamw``: 2 of weights, 2 of gradients, 4 of FP32 master weights, 8 of moments.
+A precision is a row of numbers. The ZeRO paper's 16 bytes a parameter (arXiv 1910.02054, section 3.1) are ``mixed``
+with ``adamw``: 2 of weights, 2 of gradients, 4 of FP32 master weights, 8 of moments.
 """
 
+from __future__ import annotations
+
+import fnmatch
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from ..errors import LabError, chosen
 from .units import divided_up
+
+if TYPE_CHECKING:
+    from ..nn.recipes import Recipe
+    from ..scaled import Scheme
 
 SMALL = 4096  # elements below which an 8-bit optimizer keeps a tensor's states in FP32 (bitsandbytes: min_8bit_size)
 
@@ -52,51 +61,78 @@ PRECISIONS: dict[str, Precision] = {
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a low-precision recipe keeps of the operands of the layers' products, in bytes of an element.
+class QuantisedOperands:
+    """What a recipe keeps of the operands of the layers' products, in bytes of an element.
 
     ``input``: what a layer saves for the gradient of its weights, codes and scales, quantised along the tokens in the
-    forward pass. ``weights``: quantised copies of its weights, one along the K of each of their two products; 0: made
-    anew for each product. ``last``: the share of the layers that stay in 16 bits, the last ones, in whole layers of the
-    transformer. Scales of whole tensors and rows and their histories, some kB a layer, are left out.
+    forward pass. ``weights``: quantised copies of its weights, one along the K of each of their two products.
+    ``casts``: whether one of these products takes the weights in 16 bits. ``first``, ``last``: the shares of the layers
+    at either end that stay in 16 bits, rounded to whole layers of the transformer. ``multiple``: of which both
+    dimensions of every weight must be. Scales of whole tensors and rows and their histories, some kB a layer, are left
+    out.
     """
 
-    name: str
-    does: str
     input: Fraction
     weights: Fraction
-    last: Fraction = Fraction(0)
+    casts: bool
+    first: Fraction
+    last: Fraction | float
+    multiple: int
 
-    def high(self, layers: int) -> int:
-        """How many of so many layers stay in 16 bits."""
-        return round(self.last * layers)
-
-
-_MXFP8, _BY_128, _SQUARE = 1 + Fraction(1, 32), 1 + Fraction(4, 128), 1 + Fraction(4, 128**2)
-_NVFP4 = Fraction(1, 2) + Fraction(1, 16)
-RECIPES: dict[str, Recipe] = {
-    r.name: r
-    for r in (
-        Recipe("fp8_delayed", "FP8, a scale each tensor, of earlier steps", Fraction(1), Fraction(2)),
-        Recipe("fp8_current", "FP8, a scale each tensor", Fraction(1), Fraction(2)),
-        Recipe("fp8_rowwise", "FP8, a scale each row, from BF16 for each product (torchao)", Fraction(2), Fraction(0)),
-        Recipe("fp8_block", "FP8, scales of 1 x 128, weights' of 128 x 128", _BY_128, 2 * _SQUARE),
-        Recipe("mxfp8", "MXFP8, blocks of 32", _MXFP8, 2 * _MXFP8),
-        Recipe("nvfp4", "NVFP4, blocks of 16; the last layers in BF16", _NVFP4, 2 * _NVFP4, Fraction(15, 100)),
-    )
-}
-"""What Transformer Engine (rowwise: torchao) keeps under each recipe of :mod:`fplab.nn.recipes`, by name."""
+    def layers(self, count: int) -> range:
+        """The places of the quantised ones among so many layers."""
+        return range(round(self.first * count), count - round(self.last * count))
 
 
-def recipe(name: str | Recipe | None, how: str | Precision = "mixed") -> Recipe | None:
-    """The recipe of a name; None without. Raises LabError for a precision whose layers do not multiply in 16 bits."""
+def quantised_operands(name: str | Recipe | None, how: str | Precision = "mixed") -> QuantisedOperands | None:
+    """What a recipe of :mod:`fplab.nn.recipes`, or the recipe of a name, keeps; None where all stays in 16 bits.
+
+    Raises LabError for an unknown name, for a precision whose layers do not multiply in 16 bits, and for a recipe that
+    quantises other products than those of a transformer's layers with their weights.
+    """
     if name is None:
         return None
-    found, p = chosen("recipe", name, RECIPES, Recipe), precision(how)
+    from ..nn.recipes import get_recipe  # which brings numba
+    from ..nn.scopes import OUTPUT_HEAD
+
+    recipe, p = get_recipe(name), precision(how)
     if p.compute != 2 or p.operands:
         fits = ", ".join(p.name for p in PRECISIONS.values() if p.compute == 2 and not p.operands)
-        raise LabError(f"recipe={found.name!r} quantises what else is 16 bits; precision={p.name!r}, allowed: {fits}.")
-    return found
+        raise LabError(f"recipe={recipe.name!r} quantises what else is 16 bits; precision={p.name!r}, allowed: {fits}.")
+    scope, forward, backward = recipe.scope_record, recipe.forward, recipe.data_gradient
+    takes = not scope.modules or any(fnmatch.fnmatchcase("Linear", pattern) for pattern in scope.modules)
+    if recipe.requantize or not recipe.products() or not takes:
+        return None
+    for field, absent in (("activations", None), ("keep", ()), ("keep_types", ())):
+        if getattr(recipe, field) != absent:
+            raise LabError(
+                f"recipe={recipe.name!r} with {field}= is not counted, only the products of whole layers with their "
+                f"weights; allowed: {field}={absent!r}."
+            )
+    if OUTPUT_HEAD not in scope.out:
+        raise LabError(
+            f"recipe={recipe.name!r} with scope={scope.name!r} quantises the output head, which is counted in 16 bits; "
+            f"allowed: a scope whose out= has {OUTPUT_HEAD!r}."
+        )
+    saved, last = recipe.weight_gradient, scope.last if scope.last > recipe.keep_last else recipe.keep_last
+    return QuantisedOperands(
+        Fraction(2) if saved is None else element_bytes(saved.right.record),
+        sum((element_bytes(product.right.record) for product in (forward, backward) if product), Fraction(0)),
+        forward is None or backward is None, scope.first, last,
+        math.lcm(scope.multiple, recipe.block) if scope.multiple else 1,
+    )  # fmt: skip
+
+
+def element_bytes(scheme: Scheme) -> Fraction:
+    """Bytes of one element with its part of the scales of blocks, as :meth:`fplab.scaled.Scaled.packed` lays them out.
+
+    A unit takes the scale of a square for each row of it, unless it is FP32, which is applied outside of the unit.
+    """
+    size = Fraction(scheme.element.bits, 8)
+    if isinstance(scheme.block, str):
+        return size
+    rows, block = scheme.block
+    return size + Fraction(scheme.scale.bits, 8 * block * (rows if scheme.kind == "fp32" else 1))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def table(e: Counted, columns: int | None = None) -> str:
     rank, columns = e.fullest, columns or REPORT
     shared = [*folded([str(_title(e))], columns), "", *_kinds(rank, columns)]
     if (lacking := uncounted(e)) is not None:
-        shared += folded([str(words.UNCOUNTED.fill(lacking=lacking))], columns)
+        shared += folded([str(lacking)], columns)
     if len(e.stages) > 1:
         shared += ["", *_stages(e)]
     if rank.traffic:
@@ -60,9 +60,11 @@ def _title(e: Counted) -> Text:
 
 
 def uncounted(e: Counted) -> Text | None:
-    """What would have to be given for activations to be counted; None where they are, or do not exist."""
-    if e.configuration is not None or e.activations is not None:
+    """What is not counted, and what would have to be given for it; None where all is counted."""
+    if e.configuration is not None:
         return None
+    if e.traced is not None:
+        return None if e.traced.loss else words.NEEDS_LOSS
     if e.model.states_only:
         return words.NEEDS_LAYERS
     return words.NEEDS_INPUTS
@@ -225,9 +227,16 @@ def as_dict(e: Counted) -> dict[str, Any]:
                    for r in e.stages],
         "fullest": e.fullest.stage,
         "total": e.total,
-        "activations": "not counted" if uncounted(e) else "formula" if e.activations is None else "traced",
+        "activations": _counted(e),
         "fewest": {f"{size} GB": count for size, count in fitting(e).items()},
     }  # fmt: skip
+
+
+def _counted(e: Counted) -> str:
+    """How activations were counted."""
+    if e.traced is not None:
+        return "traced" if e.traced.loss else "traced, without a loss"
+    return "not counted" if uncounted(e) else "formula"
 
 
 def as_json(e: Counted) -> str:

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,6 +16,7 @@ from .options import Options
 from .sharding import Shapes
 from .units import divided_up
 
+PASSING = "intermediate results of a step"
 CASTS, CASTS8 = "16-bit casts of the weights", "8-bit casts of the layers' weights"
 QUANTISED = "quantised weights of the layers"
 KINDS = ("parameters", "gradients", "master", "states", "activations", "temporary", "buffers", "kv cache")
@@ -143,9 +144,9 @@ def saved(c: Transformer, stage: Stage, o: Options) -> int:
     held = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
     plain = _total(activations.kept(layer, o.recompute), o)
     narrow = _total(activations.kept(_terms(c, o, narrow=True)[0], o.recompute), o)
-    total = 0
+    total, quantised = 0, _quantised(c.layers, o)
     for many, run in zip(held, _runs(c, stage, o), strict=True):
-        low = sum(map(_low(c.layers, o), run))
+        low = sum(layer in quantised for layer in run)
         total += many * (low * narrow + (len(run) - low) * plain)
     if stage.index == 0:
         total += held[0] * _total(ends[0], o)
@@ -160,19 +161,19 @@ def _runs(c: Transformer, stage: Stage, o: Options) -> list[tuple[int, ...]]:
     return [layers[size * chunk : size * (chunk + 1)] for chunk in range(o.chunks)]
 
 
-def _low(layers: int, o: Options) -> Callable[[int], bool]:
-    """Whether the operands of a layer's products are narrower than 16 bits, by its place in the model."""
-    recipe, always = recipes.recipe(o.recipe, o.precision), bool(recipes.precision(o.precision).operands)
-    high = layers - recipe.high(layers) if recipe is not None else 0
-    return lambda layer: always or layer < high
+def _quantised(layers: int, o: Options) -> Container[int]:
+    """The layers whose products' operands are narrower than 16 bits, by their places in the model."""
+    if recipes.precision(o.precision).operands:
+        return range(layers)
+    return o.quantised.layers(layers) if o.quantised else ()
 
 
 def _terms(
     c: Transformer, o: Options, narrow: bool = False
 ) -> tuple[tuple[Term, ...], tuple[tuple[Term, ...], tuple[Term, ...]]]:
     """The terms of a layer, and of both ends; ``narrow``: of a layer whose operands are."""
-    p, recipe = recipes.precision(o.precision), recipes.recipe(o.recipe, o.precision)
-    operands = (p.operands if recipe is None else recipe.input) if narrow else 0
+    p = recipes.precision(o.precision)
+    operands = (o.quantised.input if o.quantised else p.operands) if narrow else 0
     return _all_terms(c, o.micro_batch, o.sequence or c.sequence, p.activations, operands)
 
 
@@ -196,9 +197,8 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
     Communication buckets, casts of the weights and gathered layers are there throughout; of the gradients of the logits
     and of a layer that is computed again only the larger counts, since one is gone before the other comes.
     """
-    p, n, recipe = recipes.precision(o.precision), stage.elements, recipes.recipe(o.recipe, o.precision)
-    copies = Fraction(p.operands) if recipe is None else recipe.weights
-    casts8 = CASTS8 if recipe is None else QUANTISED
+    p, n, quantised = recipes.precision(o.precision), stage.elements, o.quantised
+    copies, casts8 = (quantised.weights, QUANTISED) if quantised else (Fraction(p.operands), CASTS8)
     out: dict[str, int] = {}
     if o.offload == "chunks":
         out["gathered chunks"] = o.data * o.chunk_elements * p.weights
@@ -211,10 +211,12 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
         narrow = 0
         if c is not None and copies:
             runs = itertools.chain.from_iterable(_runs(c, stage, o))
-            narrow = sum(n for n, low in zip(_of_layers(stage), map(_low(c.layers, o), runs), strict=True) if low)
+            low = _quantised(c.layers, o)
+            narrow = sum(n for n, layer in zip(_of_layers(stage), runs, strict=True) if layer in low)
         elif copies:
             narrow = sum(_of_layers(stage))
-        out[CASTS] = (n - narrow) * p.compute if p.compute != p.weights else 0
+        cast = n if quantised and quantised.casts else n - narrow
+        out[CASTS] = cast * p.compute if p.compute != p.weights else 0
         out[casts8] = math.ceil(narrow * copies)
     if o.data > 1 and o.zero == 0 and not o.bucket_views:
         out["DDP buckets"] = n * p.gradients
@@ -236,7 +238,8 @@ def _of_layers(stage: Stage) -> tuple[int, ...]:
 def _moments(c: Transformer, stage: Stage, o: Options) -> dict[str, int]:
     ends = _terms(c, o)[1]
     runs = itertools.chain.from_iterable(_runs(c, stage, o))
-    of = [_terms(c, o, narrow=low)[0] for low in set(map(_low(c.layers, o), runs))]
+    low = _quantised(c.layers, o)
+    of = [_terms(c, o, narrow=narrow)[0] for narrow in {layer in low for layer in runs}]
     again = max(_total(layer, o) - _total(activations.kept(layer, o.recompute), o) for layer in of)
     moments = {"a layer computed again": again}
     if stage.index == o.pipeline - 1:

@@ -1,19 +1,20 @@
 """Saved activations of any module, by watching what autograd keeps: exact, and free on the meta device."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..errors import LabError, door, summary
-from .recipes import Precision
 
+T = TypeVar("T")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -35,7 +36,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 @contextmanager
 def naming(module: nn.Module) -> Iterator[list[str]]:
     """A stack of the names of the modules whose forward pass runs."""
-    running, handles = [""], []
+    running = [""]
 
     def enter(name: str) -> Callable[..., None]:
         return lambda *_: running.append(name)
@@ -43,13 +44,11 @@ def naming(module: nn.Module) -> Iterator[list[str]]:
     def leave(*_: Any) -> None:
         running.pop()
 
-    for name, part in module.named_modules():
-        handles += [part.register_forward_pre_hook(enter(name)), part.register_forward_hook(leave, always_call=True)]
-    try:
+    with ExitStack() as hooks:
+        for name, part in module.named_modules():
+            hooks.enter_context(part.register_forward_pre_hook(enter(name)))
+            hooks.enter_context(part.register_forward_hook(leave, always_call=True))
         yield running
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @door
@@ -60,29 +59,80 @@ def saved_by(module: nn.Module, *inputs: Any, **named: Any) -> tuple[Saved, ...]
     Parameters, buffers and the inputs are held by others and do not count. A view counts as the whole storage that it
     keeps alive.
     """
-    with naming(module) as running:
-        return _saved(module, inputs, named, (*module.parameters(), *module.buffers()), running)
+    known = (*module.parameters(), *module.buffers(), *pytree.tree_leaves((inputs, named)))
+    with naming(module) as running, saving(known, running) as found:
+        module(*inputs, **named)
+    return found()
 
 
-def _saved(
-    module: nn.Module, inputs: Any, named: Any, known: tuple[torch.Tensor, ...], running: list[str]
-) -> tuple[Saved, ...]:
-    others = (*known, *pytree.tree_leaves((inputs, named)))
-    held = {storage_key(t) for t in others if isinstance(t, torch.Tensor)}
+@contextmanager
+def saving(known: Collection[Any], running: list[str]) -> Iterator[Callable[[], tuple[Saved, ...]]]:
+    """What autograd saves within the block, but of the ``known`` tensors; ``running``: of :func:`naming`."""
     found: dict[int, Saved] = {}
     alive: list[torch.Tensor] = []  # so that no storage dies and hands its key to another
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         key, storage = storage_key(tensor), tensor.untyped_storage()
-        if key not in held and key not in found:
+        if key not in found and key not in {storage_key(t) for t in known if isinstance(t, torch.Tensor)}:
             alive.append(tensor)
             kind = str(tensor.dtype).removeprefix("torch.")
             found[key] = Saved(running[-1], tuple(tensor.shape), kind, storage.nbytes())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module(*inputs, **named)
-    return tuple(one for one in found.values() if one.bytes)
+        yield lambda: tuple(one for one in found.values() if one.bytes)
+    alive.clear()  # the graph, which keeps ``pack``, frees what it saved as the backward pass goes
+
+
+class ShapesAlone(TorchFunctionMode):
+    """Takes tensors that functions bring along, such as labels, by their shape too, and attention as one kernel.
+
+    ``known``: gets those tensors. ``fused``: ``scaled_dot_product_attention`` is the kernel of one piece that GPUs have
+    for it. That saves its operands, its result and a number for each row; the meta device would take it apart, as a CPU
+    does where weights are dropped at random, and save matrices.
+    """
+
+    def __init__(
+        self, shape_of: Callable[[torch.Tensor], torch.Tensor], device: str, known: list[Any], fused: bool
+    ) -> None:
+        super().__init__()
+        self._shape_of, self._meta, self._known, self._fused = shape_of, device == "meta", known, fused
+        self._brought: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the first, so that its id stays its own
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = pytree.tree_map_only(torch.Tensor, self._of, (args, kwargs or {}))
+        if self._fused and func is nn.functional.scaled_dot_product_attention:
+            return self._attend(*given[0], **given[1])
+        return func(*given[0], **given[1])
+
+    def _of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "meta" if self._meta else isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._brought:
+            self._brought[id(tensor)] = tensor, self._shape_of(tensor)
+            self._known.append(self._brought[id(tensor)][1])
+        return self._brought[id(tensor)][1]
+
+    @staticmethod
+    def _attend(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
+        one_size = query.shape[-1] == value.shape[-1] and query.dim() == 4
+        if not one_size or (attn_mask is not None and attn_mask.requires_grad):
+            return nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+            query, key, value = (x.to(dtype) for x in (query, key, value))
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+            attn_mask = attn_mask.to(query.dtype)
+        attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        result: torch.Tensor = attention(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+        return result
 
 
 @door
@@ -90,16 +140,28 @@ def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -
     """The same without computing: shapes alone run, so a model of any size takes no memory and no time to speak of.
 
     The module may lie on any device and is not changed. Inputs are tensors of any device, or other values. ``device``:
-    whose habits to follow. "cpu" gives what the CPU saves ("cuda" needs a GPU); "meta" runs on the meta device, which
-    is a GPU's habit where they differ: a LayerNorm in 16 bits keeps its statistics in FP32, on the CPU in 16 bits.
+    whose habits to follow. "cpu" gives what the CPU saves ("cuda" needs a GPU); "meta" a GPU where they differ: a
+    LayerNorm in 16 bits keeps its statistics in FP32, on the CPU in 16 bits, and torch's attention is one kernel, which
+    the CPU takes apart where it drops weights at random.
     """
-    return _traced(module, inputs, named, device)
+
+    def forward(call: Callable[[], Any], known: list[torch.Tensor], running: list[str]) -> tuple[Saved, ...]:
+        with saving(known, running) as found:
+            call()
+        return found()
+
+    return on_shapes(module, inputs, named, device, None, forward)
 
 
-def _traced(
-    module: nn.Module, inputs: Any, named: Any, device: str, dtype: torch.dtype | None = None
-) -> tuple[Saved, ...]:
-    """``dtype``: of all tensors that hold 16-bit or wider floating-point numbers (None: as they are)."""
+def on_shapes(
+    module: nn.Module, inputs: Any, named: Any, device: str, dtype: torch.dtype | None,
+    run: Callable[[Callable[[], Any], list[torch.Tensor], list[str]], T], fused: bool = False,
+) -> T:  # fmt: skip
+    """What ``run(call, known, running)`` gives, where ``call()`` is a forward pass of tensors that have only a shape.
+
+    ``known``: parameters, buffers and inputs; ``running``: of :func:`naming`. ``dtype``: of all tensors that hold
+    16-bit or wider floating-point numbers (None: as they are). ``fused``: on any device attention is one kernel.
+    """
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -117,30 +179,18 @@ def _traced(
         kind = dtype if dtype is not None and tensor.dtype in FLOATS else tensor.dtype
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
 
-    with naming(module) as running, nullcontext() if device == "meta" else FakeTensorMode():
+    mode = nullcontext() if device == "meta" else FakeTensorMode()
+    known: list[Any] = []
+    shapes = ShapesAlone(shape_of, device, known, fused or device == "meta")
+    with naming(module) as running, mode:
         tensors = {name: shape_of(p).requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
         tensors |= {name: shape_of(b) for name, b in module.named_buffers()}
         a, k = pytree.tree_map_only(torch.Tensor, shape_of, (inputs, named))
+        known += [*tensors.values(), *pytree.tree_leaves((a, k))]
         try:
-            return _saved(Elsewhere(), a, k, tuple(tensors.values()), running)
+            with shapes:
+                return run(lambda: Elsewhere()(*a, **k), known, running)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
             where = device if dtype is None else f"{device}, {str(dtype).removeprefix('torch.')}"
             raise LabError(f"{type(module).__name__} does not run on shapes alone ({where}): {first}") from None
-
-
-def traced_bytes(module: nn.Module, inputs: Any, how: Precision) -> int:
-    """Bytes of the activations that a forward pass saves. ``inputs``: a tensor, or a tuple or dict of arguments.
-
-    Weights and inputs are taken in the precision's format, BF16 where that is narrower than FP32. Where products have
-    fewer bits than the weights, the pass runs under torch's autocast, as the CPU knows it.
-    """
-    named = inputs if isinstance(inputs, dict) else {}
-    plain = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple | list) else (inputs,)
-    dtype = torch.float32 if how.weights >= 4 else torch.bfloat16
-    if how.compute < how.weights:
-        with torch.autocast("cpu", torch.bfloat16):
-            found = _traced(module, plain, named, "cpu", dtype)
-    else:
-        found = _traced(module, plain, named, "meta", dtype)
-    return sum(one.bytes for one in found)

@@ -20,8 +20,8 @@ TERMS = (  # temporaries, what is sent, and how
     mark("gathered chunks"), mark("gathered layer, next layer"), mark("gradients of a layer"),
     mark("16-bit casts of the weights"), mark("8-bit casts of the layers' weights"),
     mark("quantised weights of the layers"), mark("DDP buckets"), mark("buckets"), mark("a layer computed again"),
-    mark("gradients of the logits"), mark("logits"), mark("activations of a layer"),
-    mark("attention scores and their softmax"), mark("gradients"), mark("parameters"),
+    mark("gradients of the logits"), mark("intermediate results of a step"), mark("logits"),
+    mark("activations of a layer"), mark("attention scores and their softmax"), mark("gradients"), mark("parameters"),
     mark("gradients to CPU memory"), mark("updated parameters from CPU memory"), mark("parameters from CPU memory"),
     mark("activations of layers"), mark("activations to the next stage"), mark("gradients to the stage before"),
     mark("all-reduce"), mark("reduce-scatter"), mark("all-gather"), mark("send"), mark("host")
@@ -55,9 +55,14 @@ FULLEST, WHO, TOTAL = (say("on the fullest rank"), say("who takes what"), say("t
 BYTES, ON_CPU = say("bytes"), say("CPU memory, GB")
 TEMPORARY = say("temporary: {details}")
 DETAIL = say("{name} {size}")
-UNCOUNTED = say("not counted: activations; {lacking}")
-NEEDS_LAYERS = say("they follow from the layers, not from a number of parameters")
-NEEDS_INPUTS = say("give inputs=, the arguments of a module's forward pass, and they are traced")
+NEEDS_LAYERS = say("not counted: activations; they follow from the layers, not from a number of parameters")
+NEEDS_INPUTS = say(
+    "not counted: activations; give inputs=, the arguments of a module's forward pass, and they are traced"
+)
+NEEDS_LOSS = say(
+    "not counted: the loss and the whole backward pass, such as the gradients of logits; give loss=, a function from "
+    "the module's output to the loss"
+)
 STAGES = (
     say("stage"), say("layers"), say("model states, GB"),
     say("activations, GB"), say("total, GB"),

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from . import activations
-from .activations import Term
-from .models import Transformer, tensors_of
+from ...memory import activations
+from ...memory.activations import Term
+from ...memory.models import Transformer, tensors_of
 
 if TYPE_CHECKING:
-    from .tracing import Saved
+    from ...memory.tracing import Saved
 
 EXTRAS = ("statistics", "causal masks", "weight casts", "FP32 values", "copies", "loss")
 BYTES = {"bool": 1, "bfloat16": 2, "float16": 2, "float32": 4}

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import draw
-from ..hardware.cases import Arrays, Case, Meta
-from ..memory import OPTIMIZERS, Transformer, estimate
-from ..memory.gap import EXTRAS, explained, predicted, terms_of
-from ..memory.published import TORCHTITAN, estimated
-from ..memory.stages import KINDS
-from ..memory.units import GIB
-from ..words import CLAUSE, COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick, one_threaded, sheet
-from .outcomes import Outcome, Sample, failed, measured, passed
+from ... import draw
+from ...hardware.cases import Arrays, Case, Meta
+from ...memory import OPTIMIZERS, Transformer, estimate
+from ...memory.stages import KINDS
+from ...memory.units import GIB
+from ...words import CLAUSE, COMMA, joined, say
+from ..base import Claims, Columns, Digested, Experiment, Tick, one_threaded, sheet
+from ..outcomes import Outcome, Sample, failed, measured, passed
+from .extras import EXTRAS, explained, predicted, terms_of
+from .torchtitan import TORCHTITAN, estimated
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +110,7 @@ def make_optimizer(name: str) -> Callable[[list[torch.Tensor]], Any]:
     import torch
 
     if name == "adamw8bit":
-        from ..training.eight_bit import AdamW8bit
+        from ...training.eight_bit import AdamW8bit
 
         return lambda parameters: AdamW8bit(parameters, lr=1e-3, block=256)
     return lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)
@@ -143,9 +143,9 @@ def step_of(params: Params, recipe: Recipe) -> tuple[Any, ...]:
     """A recipe's step, measured, traced and calculated: the fields of a result from ``held`` to ``temporary``."""
     import torch
 
-    from ..memory.measuring import Trainer, measured_step
-    from ..memory.networks import build
-    from ..memory.tracing import trace
+    from ...memory.measuring import Trainer, measured_step
+    from ...memory.networks import build
+    from ...memory.tracing import trace
 
     c = params.model
     inputs = tokens_of(c, params.batch)
@@ -178,9 +178,9 @@ def measured_shares(params: Params, tick: Tick) -> tuple[np.ndarray, np.ndarray]
     import torch
     from torch.nn import functional
 
-    from ..memory.measuring import Trainer, measured_step
-    from ..memory.networks import build
-    from ..training import digits, digits_net, tensors
+    from ...memory.measuring import Trainer, measured_step
+    from ...memory.networks import build
+    from ...training import digits, digits_net, tensors
 
     images, labels = tensors(digits("train"))
 
@@ -366,16 +366,16 @@ def cases(params: Params) -> Iterator[Case]:
         return {"bytes": np.array([[rank[kind] for kind in HELD] for rank in ranks], np.uint64)}
 
     def saved_there(given: Arrays, device: str) -> Arrays:
-        from ..memory.networks import build
-        from ..memory.tracing import saved_by
+        from ...memory.networks import build
+        from ...memory.tracing import saved_by
 
         networks = [build(params.model, device, recompute=how) for how in RECOMPUTED]
         batch = batch_of(given, device)
         return {"bytes": np.array([sum(s.bytes for s in saved_by(n, *batch)) for n in networks], np.uint64)}
 
     def saved_here(given: Arrays, meta: Meta) -> Arrays:
-        from ..memory.networks import build
-        from ..memory.tracing import trace
+        from ...memory.networks import build
+        from ...memory.tracing import trace
 
         networks = [build(params.model, "meta", recompute=how) for how in RECOMPUTED]
         batch = batch_of(given, "cpu")
@@ -398,8 +398,8 @@ def held_states(params: Params, precision: str, inputs: tuple[torch.Tensor, ...]
     """Parameters, gradients, master weights and moments in bytes: the allocator's on a GPU, tracked on a CPU."""
     import torch
 
-    from ..memory.measuring import Trainer, measured_step
-    from ..memory.networks import build
+    from ...memory.measuring import Trainer, measured_step
+    from ...memory.networks import build
 
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
 
@@ -447,7 +447,7 @@ EXTRA_LOOKS = {  # colour and hatch
 def recipes(result: Result) -> draw.Figure:
     from matplotlib.lines import Line2D
 
-    from ..draw.memory import kind_patches, stacked_bytes
+    from ...draw.memory import kind_patches, stacked_bytes
 
     figure, c = draw.new_figure(8, 7), result.params.model
     ax = figure.subplots()
@@ -500,7 +500,7 @@ def draw_published(ax: draw.Axes, result: Result) -> None:
 
     Runs that differ in the degree of context parallelism alone are estimated alike; the first and the last are drawn.
     """
-    from ..draw.memory import kind_patches, stacked_bytes
+    from ...draw.memory import kind_patches, stacked_bytes
 
     drawn = [i for i, run in enumerate(TORCHTITAN) if "CP 2" not in run.name and "CP 4" not in run.name]
     bars = {
@@ -523,7 +523,7 @@ def draw_published(ax: draw.Axes, result: Result) -> None:
 
 def by_batch(result: Result) -> draw.Figure:
     """The kinds' shares against the batch, with the ranges that are often quoted: it is the batch that decides."""
-    from ..draw.memory import kind_patches
+    from ...draw.memory import kind_patches
 
     figure, panels = draw.panels(8, 9, 3, 1)
     for model, ax in enumerate(panels):
@@ -533,7 +533,7 @@ def by_batch(result: Result) -> draw.Figure:
 
 
 def draw_shares(ax: draw.Axes, result: Result, model: int) -> None:
-    from ..draw.memory import fill, plate
+    from ...draw.memory import fill, plate
 
     sizes = result.batches[model]
     part = 100 * result.shares[model] / result.shares[model].sum(axis=1, keepdims=True)
