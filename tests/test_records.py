@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -14,7 +15,7 @@ import refusals
 from fplab.errors import LabError
 from fplab.hardware import environment, records
 from fplab.hardware.records import Record, RecordedCase
-from fplab.storage import atomically, digest, sweep
+from fplab.storage import digest, write_bytes
 
 META = {"experiment": "toy", "size": "quick", "kind": "cuda", "device": "NVIDIA Test GPU", "torch": "2.13.0"}
 
@@ -155,6 +156,17 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
         records.read(path)
 
 
+def test_a_pipe_in_a_folder_of_records_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "folder.npz").mkdir()
+    command = [sys.executable, "-m", "fplab", "verify", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert "pipe.npz': it is no regular file." in said
+    assert "folder.npz': Is a directory." in said
+
+
 def test_what_a_killed_recording_left_is_no_record(tmp_path: Path) -> None:
     records.write(tmp_path / "whole.npz", a_record())
     (tmp_path / ".part-1-0123-other.npz").write_bytes(b"PK half")
@@ -213,6 +225,9 @@ test_what_is_not_there_or_does_not_fit_is_refused = refusals.matching(
     (lambda: records.pack(a_record(RecordedCase("c", {}, {"y": np.zeros(2, np.uint8)}, {"z": "e4m3"}))),
      r"case 'c' has outputs \['y'\], formats of \['z'\]"),
     (lambda: records.pack(a_record(a_case(), a_case())), "squares/in/x comes twice"),
+    (lambda: records.pack(a_record(seeds=refusals.itself())), r"its meta is no plain JSON: ValueError: Circular refer"),
+    (lambda: records.pack(a_record(seeds={1, 2})), r"its meta is no plain JSON: TypeError: Object of type set is not"),
+    (lambda: records.pack(a_record(seeds=float("nan"))), r"its meta is no plain JSON: ValueError: Out of range float"),
     (lambda: environment.describe("tpu"), "device='tpu' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'"),
 )  # fmt: skip
 
@@ -227,30 +242,19 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 # --- files --------------------------------------------------------------------------------------------------------
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f.txt"
     path.write_text("old")
 
-    def write() -> None:
-        with atomically(path) as part:
-            part.write_text("half of the n")
-            raise RuntimeError
+    def fail(opened: int) -> None:
+        assert len(list(tmp_path.iterdir())) == 2
+        raise RuntimeError
 
+    monkeypatch.setattr("fplab.storage.os.fsync", fail)
     with pytest.raises(RuntimeError):
-        write()
+        write_bytes(path, b"new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_sweep_takes_the_parts_of_dead_writers_only(tmp_path: Path) -> None:
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    pid = int(dead.stdout)
-    names = [f".part-{pid}-x.svg", ".part-1-x.svg", ".part-x.svg", "part-1-x.svg", "x.svg"]
-    for name in names:
-        (tmp_path / name).touch()
-    assert [path.name for path in sweep(tmp_path)] == names[:1]
-    assert {path.name for path in tmp_path.iterdir()} == set(names[1:])
-    assert sweep(tmp_path / "nowhere") == []
 
 
 def test_a_digest_sees_values_shape_and_dtype_but_no_layout() -> None:

@@ -164,6 +164,18 @@ def bfloat16(result: Result) -> Outcome:
     return of_group(result, "bfloat16")
 
 
+@CLAIMS.live("FP16 arithmetic of the CPU, AVX512-FP16's or AArch64's, rounds once, with the lab's bits")
+def halves(result: Result) -> Outcome:
+    """On x86-64 in four roundings with flags, on AArch64 to nearest; NaNs as each gives them."""
+    return of_group(result, "halves")
+
+
+@CLAIMS.live("AMX adds the even and the odd BF16 products apart, by fused multiply-adds, then both, then c")
+def tiles(result: Result) -> Outcome:
+    """By the manual's pseudocode of TDPBF16PS."""
+    return of_group(result, "tiles")
+
+
 @CLAIMS.live("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end")
 def integers(result: Result) -> Outcome:
     return of_group(result, "integers")

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import LabError
+from ..storage import contents
 from ..tensorcore import models
 from ..tensorcore.models import Model
 
@@ -98,7 +99,7 @@ def _made_by(gpu: str, inputs: str, output: str) -> str:
 def _words(path: Path, base: int) -> Bits:
     """A file of FP32 words as uint32, one row a line."""
     try:
-        lines = path.read_text("ascii").split("\n")
+        lines = contents(path).decode("ascii").split("\n")
         rows = [[int(word, base) for word in re.split(r"[,\s]+", line.strip())] for line in lines if line.strip()]
         return np.array(rows, dtype=np.uint32)
     except OSError as error:

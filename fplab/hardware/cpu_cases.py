@@ -20,7 +20,7 @@ from .cases import Arrays, Case, Meta, NotHereError, philox_bits
 Array = np.ndarray[Any, Any]
 
 KEY = 7100
-WIDTHS = {"fp32": 32, "fp64": 64}
+WIDTHS = {"fp16": 16, "fp32": 32, "fp64": 64}
 OPERANDS = {"sqrt": 1, "fma": 3}  # of every other operation: 2
 FLUSHES = {(False, False): True, (True, False): "flush_inputs", (False, True): "flush_outputs", (True, True): False}
 MODES = tuple((rounding, daz, ftz) for rounding in cpu_units.ROUNDINGS for daz, ftz in FLUSHES)
@@ -142,6 +142,101 @@ def with_x86_nans(fmt: str, operands: list[Array], codes: Array, flags: Array) -
     return nan.astype(codes.dtype), np.where(silent, 0, flags).astype(np.uint8)
 
 
+# --- FP16 arithmetic ------------------------------------------------------------------------------------------------
+def halves_on_x86(n: int) -> Case:
+    """Every operation of AVX512-FP16 in four roundings: bits and flags."""
+    names = [(name, rounding) for name in cpu_units.ARITHMETIC for rounding in cpu_units.ROUNDINGS]
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        found: Arrays = {}
+        for name, rounding in names:
+            operands = operands_of(name, given)
+            values, flags = cpu_units.run(cpu_units.SCALARS[name, "fp16"], *operands, rounding=rounding)
+            found |= {f"{name} {rounding}": values, f"{name} {rounding}, flags": flags}
+        return found
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        found: Arrays = {}
+        for name, rounding in names:
+            operands = operands_of(name, given)
+            values, flags = with_x86_nans("fp16", operands, *of_halves(name, operands, rounding))
+            found |= {f"{name} {rounding}": values, f"{name} {rounding}, flags": flags}
+        return found
+
+    formats = {f"{name} {rounding}{end}": kind for name, rounding in names
+               for end, kind in (("", "bits16"), (", flags", "bits8"))}  # fmt: skip
+    return Case("FP16 arithmetic of AVX512-FP16", lambda: three(n, "fp16"), compute, emulate, formats)
+
+
+def halves_on_arm(n: int) -> Case:
+    """Every operation of AArch64 on FP16 numbers, and its conversion from FP32, to nearest."""
+    names = tuple(cpu_units.ARITHMETIC)
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        found = {name: cpu_units.run(unit, *operands_of(name, given))[0] for name, unit in cpu_units.ARM_HALVES.items()}
+        return found | {"fcvt": cpu_units.run(cpu_units.ARM_TO_HALF, given["x"])[0]}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        return arm_halves(given)
+
+    inputs = partial(three, n, "fp16", x=numbers(n, "fp32", KEY + 9))
+    return Case("FP16 arithmetic of AArch64", inputs, compute, emulate, dict.fromkeys((*names, "fcvt"), "bits16"))
+
+
+def arm_halves(given: Arrays) -> Arrays:
+    """What AArch64 gives, by operation."""
+    found = {}
+    for name in cpu_units.ARITHMETIC:
+        operands = operands_of(name, given)
+        found[name] = with_arm_nans(operands, of_halves(name, operands, "rne")[0], fused=name == "fma")
+    x = given["x"]
+    quiet = (x >> np.uint32(16) & np.uint32(0x8000) | np.uint32(0x7E00) | x >> np.uint32(13) & np.uint32(0x1FF)).astype(
+        np.uint16
+    )
+    nan = (x & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return found | {"fcvt": np.where(nan, quiet, halves(x, "rne"))}
+
+
+def three(n: int, fmt: str, **more: Array) -> Arrays:
+    """Operands a, b and c of a format."""
+    return {name: numbers(n, fmt, KEY + 11 + i) for i, name in enumerate("abc")} | more
+
+
+def operands_of(name: str, given: Arrays) -> list[Array]:
+    """As many of a, b and c as an operation takes."""
+    return [given[letter] for letter in "abc"[: OPERANDS.get(name, 2)]]
+
+
+def of_halves(name: str, operands: list[Array], rounding: str) -> tuple[Array, Array]:
+    """Codes of FP16 and flags by the lab."""
+    with np.errstate(all="ignore"):
+        values = [numeric.decode(x, "fp16", np.float32) for x in operands]
+        found, flags = getattr(numeric, name)(*values, "fp16", rounding=rounding, flags=True)
+        return np.asarray(numeric.encode(found, "fp16")), np.array(flags)
+
+
+def with_arm_nans(operands: list[Array], codes: Array, fused: bool) -> Array:
+    """NaNs of FP16 as AArch64 gives them: the first signalling one, else the first, made quiet; an addend comes first.
+
+    Infinity times zero beside a quiet NaN, and what has no NaN among its operands, gives the default NaN.
+    """
+    magnitudes = [x & np.uint16(0x7FFF) for x in operands]
+    found = np.where((codes & 0x7FFF) > 0x7C00, np.uint16(0x7E00), codes)
+    order = [2, 0, 1] if fused else range(len(operands))
+    for signalling in (False, True):  # what comes last wins
+        for i in reversed(order):
+            nan = magnitudes[i] > 0x7C00
+            here = nan & (operands[i] & 0x0200 == 0) if signalling else nan
+            found = np.where(here, operands[i] | np.uint16(0x0200), found)
+    if fused:
+        (a, b, c), quiet = magnitudes, operands[2] & 0x0200 != 0
+        invalid = (a == 0x7C00) & (b == 0) | (a == 0) & (b == 0x7C00)
+        found = np.where(invalid & (c > 0x7C00) & quiet, np.uint16(0x7E00), found)
+    return found.astype(np.uint16)
+
+
 # --- conversions ----------------------------------------------------------------------------------------------------
 def of_units(
     name: str, inputs: Callable[[], Arrays], units: Mapping[str, cpu_units.Unit], lab: Callable[..., Arrays], fmt: str
@@ -229,6 +324,43 @@ def chain(a: Array, b: Array, c: Array, order: Iterable[int] = (1, 0)) -> Array:
     return total.view(np.uint32)
 
 
+def tiles_of_bf16(n: int) -> Case:
+    """AMX: 32 products into each of 16 sums; even and odd ones apart, both added, then to c, subnormals flushed."""
+
+    def inputs() -> Arrays:
+        a, b = (numbers(count, "bf16", KEY + 14 + i) for i, count in enumerate((32 * n, 512 * n)))
+        return {
+            "a": a.reshape(n, 32),
+            "b": b.reshape(n, 16, 16, 2),
+            "c": numbers(16 * n, "fp32", KEY + 16).reshape(n, 16),
+        }
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        on_the_cpu(device)
+        blocks = [np.ascontiguousarray(x).reshape(n, -1).view(f"V{width}").ravel()
+                  for x, width in zip(given.values(), cpu_units.BF16_TILES.widths, strict=False)]  # fmt: skip
+        d, _ = cpu_units.run(cpu_units.BF16_TILES, *blocks)
+        return {"d": d.view(np.uint32).reshape(n, 16)}
+
+    def emulate(given: Arrays, meta: Meta) -> Arrays:
+        return {"d": of_tiles(**given)}
+
+    return Case("tiles of BF16 into FP32", inputs, compute, emulate, {"d": "fp32"})
+
+
+def of_tiles(a: Array, b: Array, c: Array) -> Array:
+    """Sums of one row of a tile, codes: ``a`` (n, 32), ``b`` (n, 16, 16, 2), ``c`` (n, 16)."""
+    wide_a, wide_b = ((x.astype(np.uint32) << np.uint32(16)).view(np.float32) for x in (a, b))
+    halves = np.zeros((2, *c.shape), np.float32)
+    with np.errstate(all="ignore"):
+        for k in range(16):
+            for odd in range(2):
+                x = np.broadcast_to(wide_a[:, 2 * k + odd, None], c.shape)
+                halves[odd] = numeric.fma(x, wide_b[:, k, :, odd], halves[odd], "fp32", subnormals=False)
+        both = numeric.add(halves[0], halves[1], "fp32", subnormals=False)
+        return np.asarray(numeric.add(c.view(np.float32), both, "fp32", subnormals=False), np.float32).view(np.uint32)
+
+
 def lanes_of_integers(n: int, bits: int) -> Case:
     """Fours of unsigned by signed INT8, or pairs of INT16, into INT32: wrapping, and saturating once at the end."""
     units = cpu_units.INT8_FOURS if bits == 8 else cpu_units.INT16_PAIRS
@@ -273,5 +405,7 @@ def cases(n: int, wide: int) -> dict[str, tuple[Case, ...]]:
         "fused": single[-1:],
         "double": double,
         "bfloat16": (to_bf16(16 * n), pairs_of_bf16(16 * n)),
+        "halves": (halves_on_x86(n), halves_on_arm(n)),
+        "tiles": (tiles_of_bf16(max(n // 16, 1)),),
         "integers": (lanes_of_integers(n, 8), lanes_of_integers(n, 16)),
     }

@@ -2,7 +2,7 @@
 
 An instruction runs in a loop of inline assembly that llvmlite assembles for the CPU that is here. Where MXCSR rules,
 the control word is loaded, the instruction done and the flags stored inside one block, so that no compiler moves
-anything between them. x86-64 only; whether a unit is there is read from the CPU's flags.
+anything between them. Of x86-64 and AArch64; whether a unit is there is read from the CPU's flags.
 """
 
 import platform
@@ -24,14 +24,18 @@ FTZ, DAZ = 1 << 15, 1 << 6
 RC = 13
 # The flags of MXCSR in TestFloat's order; its bit 1, of subnormal operands, is no IEEE flag.
 FLAGS = {0: 16, 2: 8, 3: 4, 4: 2, 5: 1}
+X86, ARM = "x86_64", "aarch64"
+MACHINES = {"amd64": X86, "arm64": ARM}  # by the names that other systems give them
+TILE_DATA = 18  # the part of the CPU's state that Linux lets a process use once it asks for it
 
 
 @dataclass(frozen=True)
 class Unit:
     """One instruction. ``flag``: the CPU feature that it needs, by LLVM's name. ``step``: elements of a turn.
 
-    ``body``: AT&T assembly of a turn; operand i is at ``{i}``, the result at ``{out}``. ``widths``: bytes of an element
-    of each operand and, last, of the result. ``control``: whether MXCSR rules and its flags are stored.
+    ``body``: assembly of a turn, on x86-64 AT&T's; operand i is at ``{i}``, the result at ``{out}``. ``widths``: bytes
+    of an element of each operand and, last, of the result; those of more than 8 are at r8, r9 and so on. ``control``:
+    whether MXCSR rules and its flags are stored. ``tiles``: rows and bytes in a row of AMX's tile registers.
     """
 
     name: str
@@ -40,11 +44,13 @@ class Unit:
     widths: tuple[int, ...]
     step: int = 1
     control: bool = False
+    machine: str = X86
+    tiles: tuple[tuple[int, int], ...] = ()
 
 
-def _scalar(operation: str, single: bool) -> Unit:
-    """+, -, x, / or a square root, or a x b + c, on FP32 or FP64 numbers."""
-    suffix, width = ("ss", 4) if single else ("sd", 8)
+def _scalar(operation: str, fmt: str) -> Unit:
+    """+, -, x, / or a square root, or a x b + c, on numbers of a format."""
+    suffix, width = {"fp16": ("sh", 2), "fp32": ("ss", 4), "fp64": ("sd", 8)}[fmt]
     move, operands = f"vmov{suffix}", {"sqrt": 1, "fmadd231": 3}.get(operation, 2)
     lines = [f"{move} {{{i}}}, %xmm{i}" for i in range(operands)]
     order = {
@@ -53,7 +59,7 @@ def _scalar(operation: str, single: bool) -> Unit:
         3: f"v{operation}{suffix} %xmm1, %xmm0, %xmm2\n vmovaps %xmm2, %xmm0",  # xmm2 = xmm0 * xmm1 + xmm2
     }
     body = "\n".join([*lines, "{load}", order[operands], "{store}", f"{move} %xmm0, {{out}}"])
-    flag = "fma" if operands == 3 else "avx"
+    flag = "avx512fp16" if fmt == "fp16" else "fma" if operands == 3 else "avx"
     return Unit(f"v{operation}{suffix}", flag, body, (width,) * (operands + 1), control=True)
 
 
@@ -70,7 +76,7 @@ def _of_lanes(name: str, flag: str, widths: tuple[int, ...]) -> Unit:
 
 ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "sqrt": "sqrt", "fma": "fmadd231"}
 SCALARS: Mapping[tuple[str, str], Unit] = {
-    (name, fmt): _scalar(what, fmt == "fp32") for fmt in ("fp32", "fp64") for name, what in ARITHMETIC.items()
+    (name, fmt): _scalar(what, fmt) for fmt in ("fp16", "fp32", "fp64") for name, what in ARITHMETIC.items()
 }
 TO_HALF: Mapping[str, Unit] = {rounding: _to_half(rounding) for rounding in ROUNDINGS}
 FROM_HALF = Unit("vcvtph2ps", "f16c", "vcvtph2ps {0}, %ymm0\n vmovups %ymm0, {out}", (2, 4), 8)
@@ -83,6 +89,25 @@ INT8_FOURS = {
 INT16_PAIRS = {
     wraps: _of_lanes(name, "avx512vnni", (4, 4, 4, 4)) for name, wraps in (("vpdpwssd", True), ("vpdpwssds", False))
 }
+# Rows of one: 32 elements of a, 16 rows of 16 pairs of b (b[2 k], b[2 k + 1]), 16 sums.
+BF16_TILES = Unit(
+    "tdpbf16ps", "amx-bf16", "movl $$64, %edx\n tileloadd (%r8,%rdx,1), %tmm1\n tileloadd (%r9,%rdx,1), %tmm2\n"
+    "tileloadd (%r10,%rdx,1), %tmm0\n tdpbf16ps %tmm2, %tmm1, %tmm0\n tilestored %tmm0, (%r11,%rdx,1)",
+    (64, 1024, 64, 64), tiles=((1, 64), (1, 64), (16, 64)),
+)  # fmt: skip
+
+
+def _on_arm(name: str) -> Unit:
+    """The same operations on FP16 numbers of AArch64, under its default control word: to nearest, nothing flushed."""
+    operands, instruction = {"sqrt": (1, "fsqrt h0, h0"), "fma": (3, "fmadd h0, h0, h1, h2")}.get(
+        name, (2, f"f{name} h0, h0, h1")
+    )
+    body = "\n".join([*(f"ldr h{i}, {{{i}}}" for i in range(operands)), instruction, "str h0, {out}"])
+    return Unit(instruction.split()[0] + " h", "fullfp16", body, (2,) * (operands + 1), machine=ARM)
+
+
+ARM_HALVES: Mapping[str, Unit] = {name: _on_arm(name) for name in ARITHMETIC}
+ARM_TO_HALF = Unit("fcvt h, s", "neon", "ldr s0, {0}\n fcvt h0, s0\n str h0, {out}", (4, 2), machine=ARM)
 _ENGINES: list[Any] = []  # in which the code of the units lives
 
 
@@ -97,15 +122,21 @@ def assembler() -> Any:
 
 @cache
 def features() -> frozenset[str]:
-    """The features of this CPU, by LLVM's names; nothing on another architecture than x86-64."""
-    if platform.machine().lower() not in ("x86_64", "amd64") or assembler() is None:
+    """The features of this CPU, by LLVM's names."""
+    if assembler() is None:
         return frozenset()
     return frozenset(name for name, there in assembler().get_host_cpu_features().items() if there)
 
 
+def machine() -> str:
+    """The architecture of this CPU."""
+    name = platform.machine().lower()
+    return MACHINES.get(name, name)
+
+
 def present(unit: Unit) -> bool:
     """Whether this CPU has a unit, and there is an assembler to call it."""
-    return unit.flag in features()
+    return unit.machine == machine() and unit.flag in features()
 
 
 def run(
@@ -124,17 +155,36 @@ def run(
         raise LabError(f"{unit.name} takes {len(unit.widths) - 1} operands, not {len(operands)}.")
     n = len(operands[0])
     padded = -(-n // unit.step) * unit.step
-    given = [np.zeros(padded, f"u{width}") for width in unit.widths]
+    given = [np.zeros(padded, f"u{width}" if width <= 8 else f"V{width}") for width in unit.widths]
     for place, array in zip(given, operands, strict=False):
         place[:n] = array
+    if unit.tiles:
+        _ask_for_tiles()
     flags = np.zeros(padded if unit.control else 0, np.uint8)
     word = DEFAULT | ROUNDINGS[rounding] << RC | FTZ * ftz | DAZ * daz
-    control = np.array([word, DEFAULT, 0], np.uint32)
+    control = np.array([word, DEFAULT, 0], np.uint32) if not unit.tiles else _tile_configuration(unit.tiles)
     places = [array.ctypes.data for array in given]
     places += [0] * (4 - len(places))
     _compiled(unit)(padded, *places[: len(operands)], *[0] * (3 - len(operands)), given[-1].ctypes.data,
                     flags.ctypes.data, control.ctypes.data)  # fmt: skip
     return given[-1][:n], _in_order(flags[:n])
+
+
+def _ask_for_tiles() -> None:
+    """Of Linux, once in a process, the use of AMX's tiles; a :class:`NotHereError` where it refuses."""
+    import ctypes
+
+    if not platform.system() == "Linux" or ctypes.CDLL(None).syscall(158, 0x1023, TILE_DATA):  # arch_prctl
+        raise NotHereError("the system does not let a process use AMX's tiles.")
+
+
+def _tile_configuration(tiles: tuple[tuple[int, int], ...]) -> Array:
+    """The 64 bytes of palette 1: bytes in a row of every tile from byte 16 on, rows from byte 48 on."""
+    found = np.zeros(64, np.uint8)
+    found[0] = 1
+    for i, (rows, bytes_in_a_row) in enumerate(tiles):
+        found[16 + 2 * i], found[48 + i] = bytes_in_a_row, rows
+    return found
 
 
 def _in_order(flags: Array) -> Array:
@@ -144,47 +194,85 @@ def _in_order(flags: Array) -> Array:
     return found
 
 
-def _assembly(unit: Unit) -> str:
-    """The loop: operands in $1 to $3, the result in $4, flags in $5, MXCSR in $6, rax counts to $0."""
+def loop(unit: Unit) -> str:
+    """Assembly: operands in $1 to $3, the result in $4, flags in $5, the control word in $6, rax or x9 counts to $0."""
+    if unit.machine == ARM:
+        return _assembly_on_arm(unit)
     *given, result = unit.widths
+    bases = [*(f"${i + 1}" for i in range(len(given))), "$4"]
+    far = [f"movq %rax, %r{8 + i}\n shlq $${width.bit_length() - 1}, %r{8 + i}\n addq {base}, %r{8 + i}"
+           for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True)) if width > 8]  # fmt: skip
     places = {str(i): _at(f"${i + 1}", width) for i, width in enumerate(given)}
     store = "stmxcsr 8($6)\n ldmxcsr 4($6)\n movzbl 8($6), %ecx\n movb %cl, ($5,%rax)"
     control = {"load": "ldmxcsr ($6)", "store": store}
     body = unit.body
     for name, text in {**places, "out": _at("$4", result), **control}.items():
         body = body.replace(f"{{{name}}}", text)
-    lines = ["xorq %rax, %rax", "1:", body, f"addq $${unit.step}, %rax", "cmpq $0, %rax", "jb 1b", "vzeroupper"]
+    before, after = (["ldtilecfg ($6)"], ["tilerelease"]) if unit.tiles else ([], ["vzeroupper"])
+    lines = [
+        *before,
+        "xorq %rax, %rax",
+        "1:",
+        *far,
+        body,
+        f"addq $${unit.step}, %rax",
+        "cmpq $0, %rax",
+        "jb 1b",
+        *after,
+    ]
     return "\n".join(line.strip() for part in lines for line in part.split("\n") if line.strip())
+
+
+def _assembly_on_arm(unit: Unit) -> str:
+    """The same: addresses of a turn are in x10 to x13."""
+    bases = [*(f"${i + 1}" for i in range(len(unit.widths) - 1)), "$4"]
+    places = [f"add x{10 + i}, {base}, x9, lsl #{width.bit_length() - 1}"
+              for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True))]  # fmt: skip
+    body = unit.body.replace("{out}", f"[x{9 + len(places)}]")
+    for i in range(len(places) - 1):
+        body = body.replace(f"{{{i}}}", f"[x{10 + i}]")
+    lines = ["mov x9, #0", "1:", *places, body, f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
+    return "\n".join(line.strip() for part in lines for line in part.split("\n"))
 
 
 def _at(base: str, width: int) -> str:
     return f"({base},%rax,{width})"
 
 
+CLOBBERED = {
+    X86: ("rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2", "flags"),
+    ARM: ("x9", "x10", "x11", "x12", "x13", "v0", "v1", "v2", "cc"),
+}
+
+
+def as_function(unit: Unit) -> str:
+    """The loop of a unit as a function of seven numbers in LLVM's language."""
+    clobbered = ",".join(f"~{{{name}}}" for name in (*CLOBBERED[unit.machine], "memory"))
+    text = loop(unit).replace("\n", "\\0A")
+    places = ", ".join(f"i64 %a{i}" for i in range(7))
+    inputs = ",".join("r" for _ in range(7))
+    return f"""
+define void @run({places}) {{
+  call void asm sideeffect "{text}", "{inputs},{clobbered}"({places})
+  ret void
+}}
+"""
+
+
 @cache
 def _compiled(unit: Unit) -> Any:
-    """The loop of a unit as a function of eight addresses."""
+    """That function, compiled for this CPU."""
     import ctypes
 
     binding = assembler()
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     binding.initialize_native_asmparser()
-    clobbered = ",".join(f"~{{{name}}}" for name in ("rax", "rcx", "xmm0", "xmm1", "xmm2", "memory", "flags"))
-    text = _assembly(unit).replace("\n", "\\0A")
-    places = ", ".join(f"i64 %a{i}" for i in range(7))
-    inputs = ",".join("r" for _ in range(7))
-    source = f"""
-define void @run({places}) {{
-  call void asm sideeffect "{text}", "{inputs},{clobbered}"({places})
-  ret void
-}}
-"""
     features = binding.get_host_cpu_features().flatten()
     machine = binding.Target.from_default_triple().create_target_machine(
         cpu=binding.get_host_cpu_name(), features=features
     )
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(source), machine)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(as_function(unit)), machine)
     engine.finalize_object()
     _ENGINES.append(engine)
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(engine.get_function_address("run"))

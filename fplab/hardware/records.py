@@ -2,8 +2,9 @@
 
 A file holds the cases of one experiment on one device: for each case the bits of its inputs and outputs, as arrays of
 unsigned integers named ``CASE/in/NAME`` and ``CASE/out/NAME``; ``fplab_meta``, JSON text as uint8; and
-``fplab_sha256``, the 32 bytes of a SHA-256 over names, dtypes, shapes and bytes of all the others. It imports with
-numpy alone, since the recorder runs on machines that have little more.
+``fplab_sha256``, the 32 bytes of a SHA-256 over names, dtypes, shapes and bytes of all the others: it shows that a
+record is whole, and proves nothing about who made it or on what, since whoever writes a record can compute it. It
+imports with numpy alone, since the recorder runs on machines that have little more.
 """
 
 import hashlib
@@ -17,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError
-from ..storage import digest, little_endian, read_arrays, write_bytes
+from ..columns import harmless
+from ..errors import LabError, reason
+from ..storage import contents, digest, little_endian, read_arrays, write_bytes
 from .cases import Arrays
 
 VERSION = 1
@@ -100,7 +102,10 @@ def pack(record: Record) -> bytes:
             raise LabError(f"case {case.name!r} has outputs {sorted(case.outputs)}, formats of {sorted(case.formats)}.")
         index.append({"name": case.name, "inputs": list(case.inputs), "formats": dict(case.formats)})
     meta = {**record.meta, "version": VERSION, "cases": index, "failed": dict(record.failed)}
-    text = json.dumps(meta, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    try:
+        text = json.dumps(meta, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LabError(f"its meta is no plain JSON: {reason(error)}.") from None
     arrays[META] = np.frombuffer(text.encode(), np.uint8)
     arrays[CHECKSUM] = _checksum(arrays)
     buffer = io.BytesIO()
@@ -139,10 +144,12 @@ def write(path: Path, record: Record) -> int:
 
 
 def read(path: Path) -> Record:
-    """The record in a file; an error that names the file and the reason where it is damaged or foreign."""
+    """The record in a file; an error that names the file and the reason where it is damaged or foreign.
+
+    What it says of its device is what its writer says: the checksum is no signature.
+    """
     try:
-        with path.open("rb") as file:
-            return unpack(file.read(EXPANDED))
+        return unpack(contents(path, EXPANDED))
     except LabError as error:
         raise LabError(f"record {str(path)!r} is refused: {error}") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
@@ -206,7 +213,7 @@ def _meta(arrays: Arrays) -> dict[str, Any]:
     if META not in arrays:
         raise LabError(f"it is an .npz file, but none of fplab's: there is no {META!r} in it.")
     try:
-        meta = json.loads(arrays[META].tobytes().decode())
+        meta = harmless(json.loads(arrays[META].tobytes().decode()), " ")
     except (ValueError, RecursionError):
         raise LabError(f"it is damaged: {META!r} is no JSON.") from None
     version = meta.get("version") if isinstance(meta, dict) else None

@@ -37,7 +37,7 @@ def model_of(instruction: Instruction, gpu: str, options: dict[str, Any]) -> Any
 
     model = models.get(gpu, (instruction.a, instruction.b), instruction.output, instruction.family)
     if model.kind == "widened":
-        model = dataclasses.replace(model, k=instruction.k)
+        model = dataclasses.replace(model, k=instruction.k, length=instruction.k // 2)
     elif instruction.a != "fp64":
         model = models.get(
             gpu, (instruction.a, instruction.b), instruction.output, f"{instruction.family}.k{instruction.k}"

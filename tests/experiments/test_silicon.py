@@ -49,6 +49,23 @@ def turned(good: Any) -> Any:
     return faulty
 
 
+def one_chain(a: Any, b: Any, c: Any) -> Any:
+    """The sums of a tile's row with one accumulator for even and odd products."""
+    wide_a, wide_b = ((x.astype(np.uint32) << np.uint32(16)).view(np.float32) for x in (a, b))
+    total = np.zeros(c.shape, np.float32)
+    with np.errstate(all="ignore"):
+        for k in range(32):
+            x = np.broadcast_to(wide_a[:, k, None], c.shape)
+            total = fplab.fma(x, wide_b[:, k // 2, :, k % 2], total, "fp32", subnormals=False)
+        total = np.asarray(fplab.add(c.view(np.float32), total, "fp32", subnormals=False), np.float32)
+    return total.view(np.uint32)
+
+
+def test_one_accumulator_for_a_tile_gives_other_bits() -> None:
+    given = cpu_cases.tiles_of_bf16(8).inputs()
+    assert (one_chain(**given) != cpu_cases.of_tiles(**given)).any()
+
+
 def reversed_order(good: Any) -> Any:
     def faulty(fmt: str, k: int) -> Any:
         nested: Any = k - 1
@@ -67,11 +84,16 @@ MUTANTS = (
     Mutant("a multiply-add that rounds twice", ("fused", "bfloat16"), "fplab.numeric.fma", twice),
     Mutant("the even element first", ("bfloat16",), f"{UNITS}.chain",
            lambda good: lambda a, b, c: good(a, b, c, order=(0, 1))),
+    Mutant("FP16 that rounds to odd", ("halves",), f"{UNITS}.of_halves",
+           lambda good: lambda name, operands, rounding: good(name, operands, "odd")),
+    Mutant("all products of a tile in one chain", ("tiles",), f"{UNITS}.of_tiles",
+           lambda good: one_chain),
     Mutant("every sum saturates", ("integers",), f"{UNITS}.into_int32", lambda good: lambda x, wraps: good(x, False)),
     Mutant("the last product first", ("products",), "fplab.hardware.cpu_products.order", reversed_order),
 )  # fmt: skip
 NEEDS = {"conversions": "f16c", "arithmetic": "avx", "double": "avx", "fused": "fma", "bfloat16": "avx512bf16",
-         "integers": "avx512vnni"}  # fmt: skip
+         "integers": "avx512vnni", "tiles": "amx-bf16",
+         "halves": "avx512fp16" if cpu_units.machine() == cpu_units.X86 else "fullfp16"}  # fmt: skip
 LACKING = tuple(id for id, flag in NEEDS.items() if flag not in cpu_units.features())
 HERE = tuple(Mutant(one.name, kills, one.target, one.fault) for one in MUTANTS
              if (kills := tuple(id for id in one.kills if id not in LACKING)))  # fmt: skip

@@ -1,0 +1,84 @@
+"""Units that the CPU of most machines lacks: that they assemble, and AArch64's under an emulator of it."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fplab.hardware import cpu_cases, cpu_units
+from fplab.hardware.cpu_units import ARM, ARM_HALVES, ARM_TO_HALF, BF16_TILES, SCALARS
+
+MAIN = r"""
+#include <stdio.h>
+#include <stdlib.h>
+void run(long n, void *a, void *b, void *c, void *out, void *flags, void *control);
+int main(int argc, char **argv) {
+  long n = atol(argv[1]);
+  void *given[4] = {0, 0, 0, 0};
+  for (int i = 0; i < argc - 2; i++) {
+    given[i] = malloc(n * atol(argv[2 + i]));
+    if (i < argc - 3 && fread(given[i], atol(argv[2 + i]), n, stdin) != n) return 1;
+  }
+  run(n, given[0], given[1], given[2], given[argc - 3], 0, 0);
+  return fwrite(given[argc - 3], atol(argv[argc - 1]), n, stdout) != n;
+}
+"""
+
+
+@pytest.mark.skipif(cpu_units.machine() != "x86_64", reason="this assembler is of another machine than x86-64")
+@pytest.mark.parametrize("unit", [*(unit for (_, fmt), unit in SCALARS.items() if fmt == "fp16"), BF16_TILES],
+                         ids=lambda unit: unit.name)  # fmt: skip
+def test_units_of_other_x86_cpus_assemble(unit):
+    binding = cpu_units.assembler()
+    for initialize in ("target", "asmprinter", "asmparser"):
+        getattr(binding, f"initialize_native_{initialize}")()
+    machine = binding.Target.from_triple("x86_64-linux-gnu").create_target_machine(
+        cpu="sapphirerapids", features="+avx512fp16,+amx-tile,+amx-bf16"
+    )
+    assert unit.name in cpu_units.loop(unit)
+    assert len(machine.emit_object(binding.parse_assembly(cpu_units.as_function(unit)))) > 400
+
+
+def on_arm(unit, operands, folder: Path):
+    """What an emulated AArch64 gives: the same loop, called by a program in C."""
+    text = re.sub(r"\$(\d)", r"x\1", cpu_units.loop(unit))
+    (folder / "run.s").write_text(f".arch armv8.2-a+fp16\n.global run\nrun:\n{text}\nret\n")
+    (folder / "main.c").write_text(MAIN)
+    subprocess.run(["aarch64-linux-gnu-gcc", "-static", "-o", "main", "main.c", "run.s"], cwd=folder, check=True)
+    given = b"".join(x.tobytes() for x in operands)
+    sizes = map(str, (len(operands[0]), *unit.widths))
+    run = subprocess.run(["qemu-aarch64", "-cpu", "max", "./main", *sizes], cwd=folder, input=given, check=True,
+                         capture_output=True)  # fmt: skip
+    return np.frombuffer(run.stdout, f"u{unit.widths[-1]}")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("qemu-aarch64") and shutil.which("aarch64-linux-gnu-gcc")),
+    reason="qemu-user and gcc-aarch64-linux-gnu are not installed",
+)
+@pytest.mark.parametrize("name", [*ARM_HALVES, "fcvt"])
+def test_the_lab_has_the_bits_of_an_emulated_aarch64(name, tmp_path):
+    case = cpu_cases.halves_on_arm(1 << 14)
+    given = case.inputs()
+    unit, operands = (ARM_TO_HALF, [given["x"]]) if name == "fcvt" else (
+        ARM_HALVES[name], cpu_cases.operands_of(name, given))  # fmt: skip
+    assert unit.machine == ARM
+    got, want = on_arm(unit, operands, tmp_path), case.emulate(given, {})[name]
+    wrong = np.flatnonzero(got != want)
+    assert not len(wrong), [hex(int(x[wrong[0]])) for x in (*operands, got, want)]
+
+
+def test_a_tile_adds_even_and_odd_products_apart():
+    """By hand: 1 and -1 meet at the end alone, beside products too small for either."""
+    a, b = np.zeros((1, 32), np.uint16), np.zeros((1, 16, 16, 2), np.uint16)
+    one, minus, tiny = 0x3F80, 0xBF80, 0x3300  # of BF16: 1, -1, 2^-25
+    a[0, :] = one
+    b[0, 0, :, 0], b[0, 0, :, 1] = one, minus  # k = 0, 1
+    b[0, 1, :, 0] = tiny  # k = 2, lost beside 1; in one chain it would stay beside 0
+    c = np.zeros((1, 16), np.uint32)
+    assert cpu_cases.of_tiles(a, b, c).tolist() == [[0] * 16]
+    b[0, 0] = 0
+    assert cpu_cases.of_tiles(a, b, c).view(np.float32).tolist() == [[2.0**-25] * 16]
