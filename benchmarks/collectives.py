@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .timing import seconds, table
+from .timing import seconds, sized, table
 
-RANKS, ELEMENTS = 4096, 2**20
+RANKS, ELEMENTS = sized((4096, 2**20), (16, 2**10))
 
 
 def main() -> None:
@@ -25,8 +25,4 @@ def main() -> None:
             took = seconds(lambda a=algorithm, w=wire: reduce_fast(values, ELEMENTS, RANKS, a, w))
             way = f"{wire.format}, added in {wire.format if wire.add == 'wire' else 'fp32'}"
             rows.append((algorithm, way, f"{took:.1f} s", f"{took / RANKS * 1e3:.2f} ms"))
-    print(table("4,096 ranks, 2^20 elements", ("algorithm", "wire", "all ranks", "a rank"), rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(table(f"{RANKS:,} ranks, {ELEMENTS:,} elements", ("algorithm", "wire", "all ranks", "a rank"), rows))

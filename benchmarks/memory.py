@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .timing import seconds, table
+from .timing import judged, seconds, table
 
-GOAL = 0.050
+GOAL = 50.0
 
 
 def main() -> None:
@@ -29,9 +29,5 @@ def main() -> None:
         for cache in (tensors_of, handed_out, stages, chunks_of):
             cache.cache_clear()
         first, again = seconds(work), min(seconds(work) for _ in range(20))
-        rows.append((name, f"{first * 1e3:.1f} ms", f"{again * 1e3:.1f} ms", "yes" if first < GOAL else "NO"))
-    print(table("memory calculator", ("request", "first", "again", "under 50 ms"), rows))
-
-
-if __name__ == "__main__":
-    main()
+        rows.append((name, judged(f"memory, {name}, ms", first * 1e3, GOAL, ".1f"), f"{again * 1e3:.1f}"))
+    print(table("memory calculator", ("request", f"first, ms (goal {GOAL:g})", "again"), rows))

@@ -1,4 +1,4 @@
-"""How long an emulated training step takes, beside the same step in torch FP32: small nets, a transformer by recipe.
+"""How long an emulated training step takes, beside torch FP32: small nets, a transformer by recipe, GPT-2 small.
 
 Forward, backward and update of plain SGD, each model in a ``with`` block of its own a step, the backward pass after
 it; the least of many interleaved rounds. The prediction is the plain step and the step's multiply-accumulates over the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +22,15 @@ from torch import nn
 
 from fplab import num_threads
 from fplab.nn import emulate
-from fplab.nn.emulation import crowd
+from fplab.nn.emulation import Emulation, crowd
+from fplab.nn.recipes import RECIPES
 from fplab.tensorcore import matmul
+from fplab.training.transformer import transformer as gpt2
 
-from .timing import seconds, table
+from .timing import judged, seconds, sized, table
 
 MLP, TRANSFORMER = "MLP 64-256-256-10, batch 128", "transformer 128 x 4, sequence 128, batch 16"
+GPT2 = "GPT-2 small (124M), 128 tokens"
 DEPTHWISE, RECURRENT = "depthwise 3 x 3, 8 x 64 x 32 x 32", "LSTM of 128, sequence 32, batch 16"
 UNITS = {
     None: ("H100", "fp16"),
@@ -35,7 +39,8 @@ UNITS = {
     "fp8_block": ("H100", "e4m3"),
 }
 SMALL = {(MLP, None): 5.0, (DEPTHWISE, None): 8.0, (RECURRENT, None): 8.0}
-LIMITS = SMALL | {(TRANSFORMER, None): 4.0} | {(TRANSFORMER, r): 10.0 for r in UNITS if r}
+LIMITS = SMALL | {(TRANSFORMER, None): 4.0, (GPT2, None): 3.5} | {(TRANSFORMER, r): 10.0 for r in UNITS if r}
+SIZE = sized(1024, 64)  # of a layer
 LAYER_LIMIT = 15.0
 
 
@@ -65,13 +70,15 @@ class Transformer(nn.Module):
 def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """The language model and a batch of 16 sequences of 128."""
     torch.manual_seed(0)
-    return Transformer(), torch.randint(96, (16, 128)), torch.randint(96, (16, 128))
+    n, length = sized((16, 128), (1, 16))
+    return Transformer(length=length), torch.randint(96, (n, length)), torch.randint(96, (n, length))
 
 
 def depthwise() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """A convolution of each channel by itself; the columns of its result are as good as classes."""
     torch.manual_seed(0)
-    return nn.Conv2d(64, 64, 3, padding=1, groups=64), torch.randn(8, 64, 32, 32), torch.randint(32, (8, 64, 32))
+    n = sized(8, 1)
+    return nn.Conv2d(64, 64, 3, padding=1, groups=64), torch.randn(n, 64, 32, 32), torch.randint(32, (n, 64, 32))
 
 
 class Recurrent(nn.LSTM):
@@ -87,7 +94,14 @@ def recurrent() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return Recurrent(128, 128, batch_first=True), torch.randn(16, 32, 128), torch.randint(128, (16, 32))
 
 
-BATCHES = {MLP: mlp, DEPTHWISE: depthwise, RECURRENT: recurrent, TRANSFORMER: transformer}
+def gpt2_small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Its shape, with weights as they are drawn, and one text."""
+    layers, words, width = sized((12, 50257, 768), (1, 64, 64))
+    text = torch.randint(words, (1, 128))
+    return gpt2(0, vocabulary=words, context=128, width=width, layers=layers, heads=width // 64), text, text
+
+
+BATCHES = {GPT2: gpt2_small, MLP: mlp, DEPTHWISE: depthwise, RECURRENT: recurrent, TRANSFORMER: transformer}
 
 
 def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor, context: Callable[[], Any]) -> Any:
@@ -104,7 +118,13 @@ def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor, context: Callable[[
     return run
 
 
-def rate(recipe: str | None, size: int = 512) -> float:
+def emulated_by(recipe: str | None) -> Emulation:
+    """A recipe of every layer on its GPU."""
+    gpu, inputs = UNITS[recipe]
+    return emulate(gpu, None if recipe else inputs, recipe=recipe and RECIPES[recipe](scope="all"))
+
+
+def rate(recipe: str | None, size: int = sized(512, 64)) -> float:
     """Multiply-accumulates a second of one product in the unit of a recipe."""
     gpu, inputs = UNITS[recipe]
     a, b = (np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) for _ in range(2))
@@ -127,44 +147,41 @@ def in_turn(rounds: int, *work: Callable[[], object]) -> list[float]:
 def layers(rounds: int) -> list[tuple[str, ...]]:
     """One linear layer, forward, by recipe."""
     torch.manual_seed(0)
-    layer, x = nn.Linear(1024, 1024, bias=False), torch.randn(1024, 1024)
+    layer, x = nn.Linear(SIZE, SIZE, bias=False), torch.randn(SIZE, SIZE)
     a, b = x.numpy(), layer.weight.detach().numpy().T.copy()
 
     def forward(recipe: str | None) -> None:
-        with emulate(UNITS[recipe][0], recipe=recipe), torch.no_grad():
+        with emulated_by(recipe), torch.no_grad():
             layer(x)
 
     rows = []
     for recipe in UNITS:
         forward(recipe)
         plain, emulated = in_turn(rounds, lambda: a @ b, functools.partial(forward, recipe))
-        predicted = 1024**3 / rate(recipe, 1024) + 2 * seconds(lambda: np.abs(a).max())
-        verdict = "" if emulated <= LAYER_LIMIT * plain else "  TOO SLOW"
+        predicted = SIZE**3 / rate(recipe, SIZE) + 2 * seconds(lambda: np.abs(a).max())
+        what = f"linear {SIZE}, {recipe or 'H100 FP16'}"
         rows.append((
-            f"linear 1024, {recipe or 'H100 FP16'}", f"{1024**3 / 1e6:,.0f}", f"{1e3 * plain:.2f}",
-            f"{1e3 * predicted:.1f}", f"{1e3 * emulated:.1f}", f"{emulated / plain:.1f}", f"{LAYER_LIMIT:.0f}{verdict}",
+            what, f"{SIZE**3 / 1e6:,.0f}", f"{1e3 * plain:.2f}", f"{1e3 * predicted:.1f}", f"{1e3 * emulated:.1f}",
+            judged(what, emulated / plain, LAYER_LIMIT, ".1f"), f"{LAYER_LIMIT:g}",
         ))  # fmt: skip
     return rows
 
 
-def main(rounds: int = 10) -> None:
+def main(rounds: int = sized(10, 1)) -> None:
     """Print the table."""
     rows = []
     for (name, recipe), limit in LIMITS.items():
-        batch, more = BATCHES[name](), 1 if name == TRANSFORMER else 6
-        context = functools.partial(emulate, UNITS[recipe][0], recipe=recipe)
+        batch, more = BATCHES[name](), 1 if name == TRANSFORMER else 0.5 if name == GPT2 else 6
+        context = functools.partial(emulated_by, recipe)
         macs = sum(row.macs for row in step(*batch, context).report().rows)
         work = (functools.partial(step, *batch, one) for one in (contextlib.nullcontext, context))
-        plain, emulated = in_turn(rounds * more, *work)  # the short one needs more rounds to find a quiet moment
-        verdict = "" if emulated <= limit * plain else "  TOO SLOW"
+        plain, emulated = in_turn(
+            math.ceil(rounds * more), *work
+        )  # the short one needs more rounds to find a quiet moment
+        what = f"{name}, {recipe or 'H100 FP16'}"
         rows.append((
-            f"{name}, {recipe or 'H100 FP16'}", f"{macs / 1e6:,.0f}", f"{1e3 * plain:.2f}",
-            f"{1e3 * (plain + macs / rate(recipe)):.1f}", f"{1e3 * emulated:.1f}", f"{emulated / plain:.1f}",
-            f"{limit:.0f}{verdict}",
+            what, f"{macs / 1e6:,.0f}", f"{1e3 * plain:.2f}", f"{1e3 * (plain + macs / rate(recipe)):.1f}",
+            f"{1e3 * emulated:.1f}", judged(what, emulated / plain, limit, ".1f"), f"{limit:g}",
         ))  # fmt: skip
     head = ("step", "M MACs", "FP32 ms", "predicted ms", "emulated ms", "ratio", "limit")
     print(table(f"emulated training steps and layers, {num_threads()} threads", head, rows + layers(rounds)))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,12 +9,13 @@ import numpy as np
 
 import fplab
 
-from .timing import aligned, ratios, seconds, table
+from .timing import aligned, judged, ratios, seconds, sized, table
 
-N = 1 << 24
-SMALL = 1 << 18  # for peers too slow for N; their ratio is against a copy's time per element
+N = sized(1 << 24, 1 << 14)
+SMALL = sized(1 << 18, 1 << 10)  # for peers too slow for N; their ratio is against a copy's time per element
 FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
 ROUNDINGS = ("rne", "rna", "rtz", "rtp", "rtn", "odd", "stochastic")
+ARITHMETIC = (1.6, 1.0)
 LIMITS = {"rne": (0.7, 1.1), "stochastic": (1.5, 2.5)}  # both cores, one core
 
 
@@ -106,9 +107,11 @@ def quantize_table(cores: int) -> str:
             found = ratios(lambda x=x: np.copyto(out, x), work)
             for mode in ROUNDINGS:
                 both, one = LIMITS.get(mode, LIMITS["rne"])
-                rows.append(
-                    (f"{fmt} {mode} {label}", *(f"{found[f'{mode} {t}']:.2f}" for t in (1, cores)), f"{one}", f"{both}")
+                what = f"{fmt} {mode} {label}"
+                cells = (
+                    judged(f"{what}, {t} threads", found[f"{mode} {t}"], most) for t, most in ((1, one), (cores, both))
                 )
+                rows.append((what, *cells, f"{one}", f"{both}"))
     fplab.set_num_threads(None)
     head = ("times a copy", "1 core", f"{cores} cores", "goal 1", f"goal {cores}")
     return table("quantize, 2^24 float32 into a given out; np.copyto of the same array = 1", head, rows)
@@ -129,7 +132,11 @@ def arithmetic_table(cores: int) -> str:
     found = ratios(lambda: np.copyto(out, a), work)
     fplab.set_num_threads(None)
     rows = [
-        (f"fp16 {op}", *(f"{found[f'{op} {t}']:.2f}" for t in (1, cores)), "1.6", "1.0")
+        (
+            f"fp16 {op}",
+            *(judged(f"fp16 {op}, {t} threads", found[f"{op} {t}"], ARITHMETIC[i]) for i, t in enumerate((1, cores))),
+            *ARITHMETIC,
+        )
         for op in ("add", "sub", "mul", "div")
     ]
     head = ("times a copy", "1 core", f"{cores} cores", "goal 1", f"goal {cores}")
@@ -166,7 +173,7 @@ def peers_table(cores: int) -> str:
     small = np.ascontiguousarray(x[:SMALL])
     for fmt in FORMATS:
         mine = {"fplab": with_threads(cores, lambda fmt=fmt: fplab.quantize(x, fmt, out=out))}
-        found = ratios(lambda: np.copyto(out, x), mine | peers(fmt, x), rounds=5)
+        found = ratios(lambda: np.copyto(out, x), mine | peers(fmt, x), rounds=sized(5, 1))
         copy = min(seconds(lambda: np.copyto(out, x)) for _ in range(9))
         for name, work in slow_peers(fmt, small).items():
             work()

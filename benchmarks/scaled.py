@@ -15,10 +15,10 @@ import torch
 import fplab
 from fplab import scaled
 
-from .timing import aligned, ratios, seconds, table
+from .timing import aligned, judged, ratios, seconds, sized, table
 
-N = 1 << 24
-SMALL = 1 << 20  # for peers that would need minutes for N
+N = sized(1 << 24, 1 << 16)
+SMALL = sized(1 << 20, 1 << 16)  # for peers that would need minutes for N
 GOALS = {"quantise": 2.0, "dequantise": 1.0, "stochastic": 6.0, "8 random bits": 3.0}
 
 
@@ -26,7 +26,7 @@ def copies_table(cores: int) -> str:
     """Every scheme's four ways, each in the same round as the copy."""
     x, out = aligned(N), aligned(N)
     x[:] = np.random.default_rng(0).standard_normal(N, np.float32)
-    matrix, result = x.reshape(4096, -1), out.reshape(4096, -1)
+    matrix, result = x.reshape(-1, 4096), out.reshape(-1, 4096)
     rows = []
     for name in scaled.SCHEMES:
         held = scaled.quantize(matrix, name)
@@ -38,7 +38,7 @@ def copies_table(cores: int) -> str:
             "8 random bits": lambda name=name, how=stochastic: scaled.quantize(matrix, name, random_bits=8, **how),
         }
         found = ratios(lambda: np.copyto(out, x), work)
-        rows.append((name, *(f"{found[way]:.2f}" for way in GOALS)))
+        rows.append((name, *(judged(f"{way} {name}", found[way], most) for way, most in GOALS.items())))
     more: dict[str, Callable[[], object]] = {
         "nvfp4, 4 over 6": lambda: scaled.quantize(matrix, "nvfp4", rule="4over6"),
         "Hadamard, to BF16": lambda: scaled.hadamard(matrix, dtype="bf16"),
@@ -46,7 +46,7 @@ def copies_table(cores: int) -> str:
     found = ratios(lambda: np.copyto(out, x), more)
     rows += [(what, f"{ratio:.2f}", "", "", "") for what, ratio in found.items()]
     head = ("times a copy", *(f"{way} (goal {goal:g})" for way, goal in GOALS.items()))
-    return table(f"Scaled, 2^24 float32 in 4,096 rows, {cores} cores; np.copyto = 1", head, rows)
+    return table(f"Scaled, 2^24 float32 in rows of 4,096, {cores} cores; np.copyto = 1", head, rows)
 
 
 def peers_table(cores: int) -> str:
@@ -67,7 +67,7 @@ def peers_table(cores: int) -> str:
         if name != "nvfp4":
             work["fplab, and back"] = lambda s=scheme: scaled.quantize(x, s).dequantize()
             work["microxcaling as its source reads, and back"] = lambda s=scheme: routes.microxcaling(x, s)
-        found = ratios(lambda: np.copyto(out, x), work, rounds=5)
+        found = ratios(lambda: np.copyto(out, x), work, rounds=sized(5, 1))
         rows += [(f"{name}, {who}", f"{ratio:.1f}") for who, ratio in found.items()]
     return table(f"Against peers, 2^20 float32, {cores} cores each; np.copyto = 1", ("times a copy", "ratio"), rows)
 

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .timing import seconds, table
+from .timing import seconds, sized, table
 
-CELLS, STEPS, PROCESSES = 8, 100, (1, 2, 4)
+CELLS, STEPS, PROCESSES = sized((8, 100, (1, 2, 4)), (2, 2, (1, 2)))
 
 
 def sweep(processes: int, cells: int) -> float:
@@ -29,7 +29,7 @@ def sweep(processes: int, cells: int) -> float:
         return seconds(lambda: subprocess.run(command, check=True, env=one_thread, stdout=quiet, stderr=quiet))
 
 
-def main(rounds: int = 3) -> None:
+def main(rounds: int = sized(3, 1)) -> None:
     """Print the table."""
     cores = len(os.sched_getaffinity(0))
     tries = [(1, 1), *((p, CELLS) for p in PROCESSES)]

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 LINE = 64
+T = TypeVar("T")
+
+
+class Goal(NamedTuple):
+    """What was measured, and the most that it may be."""
+
+    what: str
+    value: float
+    most: float
+
+    @property
+    def missed(self) -> bool:
+        return not self.value <= self.most
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.value:.3g}, goal {self.most:g}"
+
+
+GOALS: list[Goal] = []  # all that were measured in this process
+
+
+def judged(what: str, value: float, most: float, form: str = ".2f") -> str:
+    """A value for a table, with its verdict where it misses its goal; the goals make the exit status."""
+    GOALS.append(goal := Goal(what, value, most))
+    return f"{value:{form}}" + (f" > {most:g}" if goal.missed else "")
+
+
+def sized(full: T, toy: T) -> T:
+    """A size, or that of a run that only shows that everything runs (``--toy``)."""
+    return toy if os.environ.get("FPLAB_BENCHMARKS") == "toy" else full
 
 
 def aligned(n: int, dtype: type = np.float32) -> np.ndarray:
@@ -25,7 +57,9 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def ratios(base: Callable[[], object], others: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+def ratios(
+    base: Callable[[], object], others: dict[str, Callable[[], object]], rounds: int = sized(15, 1)
+) -> dict[str, float]:
     """The median over rounds of each one's time divided by the base's time in the same round."""
     found: dict[str, list[float]] = {name: [] for name in others}
     for work in (base, *others.values()):
