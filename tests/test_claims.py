@@ -22,18 +22,20 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 EXPECTED = {
     Verdict.TRUE: """
-        fields bf16-loses-3 sizes fp32-partials small-gradients histogram-shift gradient-times-lr master-copy
+        fields bf16-loses-3 sizes fp32-partials small-gradients gradient-times-lr
         adam-written-out same-accuracy fp16-or-bf16 straight-through eight-bit-step three-quarters blockwise tree
         table-and-search per-billion bloom-bytes recomputation collectives replicas pipeline zero fp8-formats mx-scale
         mx-round-up nvfp4-ingredients four-over-six
     """,
     Verdict.LOOSE: """
-        ranges fp16-exponents generations all-underflow amp-loop decay-is-l2 compute-and-storage pytorch-names
+        ranges fp16-exponents generations all-underflow master-copy amp-loop decay-is-l2 compute-and-storage
+        pytorch-names
         llm-int8-slower int4-on-turing int8-values percentile-calibration block-maximum stable-embedding one-one-two
         six-billion bloom-cards memory-halved intermediates offloading tensor-parallel fp8-promotion
     """,
     Verdict.WRONG: """
-        bf16-finer fp16-below bf16-like-fp32 int8-bytes int4-training all-but-master training-shares dynamic-map
+        bf16-finer fp16-below bf16-like-fp32 int8-bytes int4-training histogram-shift all-but-master training-shares
+        dynamic-map
     """,
     Verdict.UNTRIED: "half-is-faster",
 }
@@ -163,7 +165,7 @@ MUTANTS = {  # of each claim another world, in which its verdict is another
     "fp32-partials": (f"{TRAINING}.dot", times(1.01)),
     "all-underflow": (f"{TRAINING}.add", returning((0, UNDERFLOW))),
     "small-gradients": (f"{TRAINING}.sample", returning(ONES)),
-    "histogram-shift": (f"{TRAINING}.fp16", times(1.01)),
+    "histogram-shift": (f"{TRAINING}.sgd_step", lambda good: np.sign),  # steps that no scale changes, as Adam's
     "gradient-times-lr": (f"{TRAINING}.sample", returning(ONES)),
     "compute-and-storage": (f"{TRAINING}.RULES", without("softmax.int")),
     "pytorch-names": ("torch.cuda.amp.GradScaler", returning(None)),
@@ -279,6 +281,14 @@ def test_tables_say_the_verdict_with_a_sign_and_a_word_in_both_languages():
     assert len(repr(claims.overview()).splitlines()) == len(claims.claims())
 
 
+@pytest.mark.parametrize("damaged", ["[[claim]]", "claim = 3", "[[claim", "[other]", "\x00"])
+def test_a_damaged_table_of_claims_says_what_to_do(damaged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "claims.toml").write_text(damaged)
+    monkeypatch.setattr(claims, "HERE", tmp_path)
+    with pytest.raises(LabError, match=r"claims.toml' is part of fplab and cannot be read \(.*\); install fplab again"):
+        claims.claims.__wrapped__()
+
+
 def test_an_unknown_claim_suggests_the_nearest():
     with pytest.raises(LabError, match=r"unknown claim 'rangs'\. Allowed: .*Did you mean 'ranges'\?"):
         claims.get("rangs")
@@ -299,3 +309,12 @@ def test_the_notebook_has_every_claim_with_the_verdict_that_is_computed():
             told[claims.markdown(c)] for c in claims.claims() if c.chapter == chapter
         )
     assert any(cell.source == "fplab.claims.overview()" for cell in cells[: min(places)])
+
+
+def test_the_examples_of_the_notebook_are_called_what_they_are():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    kinds = {"one that holds": Verdict.TRUE, "one that is loose": Verdict.LOOSE, "one that is wrong": Verdict.WRONG}
+    named = [(kind, cells[i + 1].source) for i, cell in enumerate(cells) for kind in kinds if kind in cell.source]
+    assert named
+    for kind, source in named:
+        assert claims.get(source.split('"')[1]).verdict is kinds[kind], (kind, source)

@@ -1,6 +1,6 @@
 """What the experiments' tests share can fail: claims, what may be absent, and cases that are not the lab's bits."""
 
-import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,24 +80,42 @@ def test_runs_are_equivalent_or_superior_by_the_whole_interval() -> None:
     assert said == "scores; mean difference 2 ± 1.7; n = 3, spread 1, margin 0"
 
 
-@pytest.fixture
-def square_toy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from fplab import experiments
+EVERY, OTHER = "every square is there", "numpy squares the same"
+JUDGED = Mutant("one square", (EVERY,), change=lambda result: {"square": result.square + np.uint8(1)})
+UNNOTICED = Mutant("other noise", (EVERY, OTHER), change=lambda result: {"noise": 0.0})
+COMPUTED = Mutant("squares plus one", (EVERY,), "squares", lambda good: lambda codes: good(codes) + np.uint8(1))
+IN_PART = Mutant("some squares", (EVERY, OTHER), "squares", lambda good: lambda codes: codes,
+                 part=lambda result: {"square": toy.squares(result.n)})  # fmt: skip
 
-    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
-    yield toy.install()
-    del sys.modules["fplab.experiments.toy"]
+
+def framed(*mutants: Mutant, **given: Any) -> dict[str, Any]:
+    return frame(toy, toy.QUICK, mutants, **given)
 
 
-def test_a_mutant_that_no_claim_notices_fails(square_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    every, other = "every square is there", "numpy squares the same"
-    wrong = Mutant("off by one", (every,), change=lambda result: {"square": result.square + np.uint8(1)})
-    unnoticed = Mutant("other noise", (every, other), change=lambda result: {"noise": 0.0})
-    tests, result = frame(square_toy, toy.QUICK, (wrong, unnoticed)), toy.run(toy.QUICK, lambda share, text: None)
-    tests["test_a_mutant_is_killed"](wrong, result, monkeypatch)
+def test_a_mutant_that_no_claim_notices_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, killed = toy.run(toy.QUICK, lambda share, text: None), framed()["test_a_mutant_is_killed"]
+    for mutant in (JUDGED, COMPUTED, IN_PART):
+        with monkeypatch.context() as patch:
+            killed(mutant, result, patch)
     with pytest.raises(AssertionError, match="PASS"):
-        tests["test_a_mutant_is_killed"](unnoticed, result, monkeypatch)
-    tests["test_every_claim_kills_a_mutant"]()
-    with pytest.raises(AssertionError):
-        frame(square_toy, toy.QUICK, (wrong,))["test_every_claim_kills_a_mutant"]()
-    frame(square_toy, toy.QUICK, (wrong,), spared=(other,))["test_every_claim_kills_a_mutant"]()
+        killed(UNNOTICED, result, monkeypatch)
+
+
+def test_every_claim_needs_a_fault_in_a_computation() -> None:
+    of = "test_every_claim_kills_a_mutant"
+    framed(COMPUTED, IN_PART)[of]()
+    framed(COMPUTED, spared=(OTHER,))[of]()
+    for mutants in ((COMPUTED,), (COMPUTED, UNNOTICED), (JUDGED, UNNOTICED)):  # the last two change the result alone
+        with pytest.raises(AssertionError):
+            framed(*mutants)[of]()
+
+
+def test_what_a_mutant_computes_holds_without_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that fails at a mutant's size or in its part anyway is killed by nothing."""
+    result, of = toy.run(toy.QUICK, lambda share, text: None), "test_what_mutants_compute_holds_without_their_faults"
+    framed(JUDGED, COMPUTED, IN_PART, replace(COMPUTED, params=toy.Params(8)))[of](result)
+    with pytest.raises(AssertionError, match="every square is there"):
+        framed(replace(IN_PART, part=lambda result: {"square": result.square[::-1]}))[of](result)
+    monkeypatch.setattr(toy, "squares", lambda codes: codes * codes if len(codes) == 16 else codes)
+    with pytest.raises(AssertionError, match="every square is there"):
+        framed(replace(COMPUTED, params=toy.Params(8)))[of](result)

@@ -13,8 +13,10 @@ import importlib
 import tomllib
 from pathlib import Path
 
+from ..columns import harmless
 from ..errors import door, unknown
 from ..lazily import index
+from ..storage import shipped
 from ..words import Given, given
 from .base import TRIES, Part, SourceClaim, Verdict
 from .show import Overview, Tried, markdown
@@ -34,8 +36,9 @@ def claims() -> tuple[SourceClaim, ...]:
     """All of them, in the order of the table."""
     for module in MODULES:
         importlib.import_module(f".{module}", __name__)
-    rows = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
-    return tuple(SourceClaim(r["name"], r["chapter"], r["source"], *both(r)) for r in rows)
+    with shipped(path := HERE / "claims.toml"):
+        rows = harmless(tomllib.loads(path.read_text(encoding="utf-8")))["claim"]
+        return tuple(SourceClaim(r["name"], r["chapter"], r["source"], *both(r)) for r in rows)
 
 
 def both(row: dict[str, str]) -> tuple[Given, Given]:

@@ -15,11 +15,14 @@ from .training import fp16, share
 @tries("master-copy")
 def master_copy() -> Iterator[Part]:
     """Four thousand updates of 2^-12 on a weight of 1."""
-    half, single = np.float32(1), np.float32(1)
+    half, single, coarse = np.float32(1), np.float32(1), 0.0
     for _ in range(4096):
         half, single = np.float32(add(half, 2**-12, "fp16")), np.float32(single + np.float32(2**-12))
+        coarse = max(coarse, abs(float(fp16(single)) - float(single)) / 2**-10)
     yield part(say("1 + 4096 updates of 2^-12 in FP16"), say("lost"), f"{half:g}", half == 1)
     yield part(say("the same on an FP32 copy, read in FP16"), "2", f"{float(fp16(single)):g}", float(fp16(single)) == 2)
+    yield part(say("error of the FP16 weight beside its copy, in its gaps"), "0", f"{coarse:g}", coarse == 0,
+               coarse <= 0.5)  # fmt: skip
 
 
 @tries("all-but-master")

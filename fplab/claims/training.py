@@ -78,9 +78,14 @@ def small_gradients() -> Iterator[Part]:
     )
 
 
+def sgd_step(gradients: np.ndarray) -> np.ndarray:
+    """Learning rate times gradient, in FP64."""
+    return RATE * gradients.astype(np.float64)
+
+
 @tries("histogram-shift")
 def histogram_shift() -> Iterator[Part]:
-    """A scale of 2^12 before the cast to FP16, its inverse after it, in FP32."""
+    """A scale of 2^12 before the cast to FP16, its inverse after it, in FP32; and SGD's step in between."""
     g = sample("activation")
     scaled = g * np.float32(4096)
     back = fp16(scaled).astype(np.float32) / np.float32(4096)
@@ -95,6 +100,9 @@ def histogram_shift() -> Iterator[Part]:
     yield part(
         say("largest relative error after the way back, of normal numbers"), "≤ 2^-11", f"{near:.2g}", near <= 2**-11
     )
+    early, right = (float(np.linalg.norm(sgd_step(x))) for x in (fp16(scaled), g))
+    yield part(say("SGD's step before the way back, of the step without a scale"), "1", f"{early / right:.0f}",
+               abs(early / right - 1) < 0.01)  # fmt: skip
 
 
 @tries("gradient-times-lr")

@@ -137,8 +137,8 @@ def run(params: Params, tick: Tick) -> Result:
 
 
 def lost(weights: np.ndarray, largest: float) -> float:
-    """The share of weight that lies at half of E4M3's least number and below, where 1 stands for 1 / ``largest``."""
-    return float(weights[weights <= 2.0**-10 * largest].sum() / weights.sum())
+    """The share of weight that E4M3 rounds to zero, where 1 stands for 1 / ``largest``."""
+    return float(weights[np.asarray(numeric.quantize(weights / largest, "e4m3")) == 0].sum() / weights.sum())
 
 
 def rows(result: Result) -> Columns:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -119,16 +120,13 @@ def stages(
     from ..nn import emulate
 
     found: dict[str, list[Tensor]] = {name: [] for name in params.stages}
-    hooks = [
-        model.get_submodule(name).register_forward_hook(lambda _, given, out, name=name: found[name].append(out))
-        for name in params.stages
-    ]
     scaling = Eighths() if inputs == "e4m3" else None
-    with torch.no_grad(), emulate(GPU, inputs, plan=plan, scaling=scaling):
+    with ExitStack() as hooks, torch.no_grad(), emulate(GPU, inputs, plan=plan, scaling=scaling):
+        for name, outputs in found.items():
+            stage = model.get_submodule(name)
+            hooks.enter_context(stage.register_forward_hook(lambda _, given, out, own=outputs: own.append(out)))
         for start in range(0, len(tokens), batch):
             model(tokens[start : start + batch])
-    for hook in hooks:
-        hook.remove()
     return [torch.cat(parts) for parts in found.values()]
 
 

@@ -12,7 +12,7 @@ This net is so small a task that INT4 costs it little: the epoch starts from a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -301,28 +301,40 @@ def rows(result: Result) -> Columns:
 CLAIMS = Claims()
 
 
-@CLAIMS.library("fake quantisation is torch's, per tensor and per channel")
+@CLAIMS.library("fake quantisation and its straight-through gradient are torch's, per tensor and per channel")
 def torch_fake(result: Result) -> Outcome:
-    """The images and the last layer's inputs and weights through torch's operators and the lab's."""
+    """The images and the last layer's inputs and weights through torch's operators and the lab's.
+
+    Ranges keep three quarters, so that the gradient is zero somewhere.
+    """
     import torch
+
+    from ..nn import fake_quantize
 
     compared = 0
     for values, axis in ((result.images, None), (result.hidden, None), (result.weights, 0)):
         for bits in BITS:
             grid = grids.get(f"int{bits}")
-            how = integers.scheme(values, grid, "tensor" if axis is None else "channel")
-            ours = integers.dequantize(integers.quantize(values, how), how)
-            x = torch.from_numpy(values)
+            whole = integers.scheme(values, grid, "tensor" if axis is None else "channel")
+            how = replace(whole, scale=whole.scale * np.float32(0.75))
+            x, y = (torch.from_numpy(values.copy()).requires_grad_() for _ in range(2))
+            scale = torch.from_numpy(how.scale.ravel())
             if axis is None:
                 theirs = torch.fake_quantize_per_tensor_affine(x, float(how.scale), 0, grid.low, grid.high)
             else:
-                scale = torch.from_numpy(how.scale.ravel())
                 zero = torch.zeros(len(scale), dtype=torch.int32)
                 theirs = torch.fake_quantize_per_channel_affine(x, scale, zero, axis, grid.low, grid.high)
-            outcome = same_bits(ours.view(np.uint32), theirs.numpy().view(np.uint32), "fp32")
-            if outcome.status is not Status.PASS:
-                return failed(say("INT{bits}: {found}", bits=bits, found=outcome.detail))
-            compared += values.size
+            ours = fake_quantize(y, scale, 0, grid, axis)
+            for one in (theirs, ours):
+                one.sum().backward()
+            gradients = [np.asarray(one.grad) for one in (y, x)]
+            codes = integers.dequantize(integers.quantize(values, how), how)
+            want = theirs.detach().numpy()
+            for mine, its in ((codes, want), (ours.detach().numpy(), want), gradients):
+                outcome = same_bits(mine.view(np.uint32), its.view(np.uint32), "fp32")
+                if outcome.status is not Status.PASS:
+                    return failed(say("INT{bits}: {found}", bits=bits, found=outcome.detail))
+                compared += values.size
     return passed(say("{n:,} values, every bit", n=compared))
 
 

@@ -8,9 +8,7 @@ renamed into it, the manifest last.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError
+from ..columns import as_csv, harmless
+from ..errors import LabError, misfit
 from ..hardware.environment import versions
 from ..language import lang, speaking
-from ..storage import alone, atomically, described, write_text
+from ..storage import alone, contents, described, write_text
 from ..words import say
 from . import uptodate
 from .base import Columns, Experiment, Tick, array_of
@@ -85,8 +84,7 @@ def write_figures(
                 figure, stem = draw(result), f"{name}.{draw.__name__}" if i else name
                 for ending in (one for one in pictures if PICTURES[one] == kind):
                     path = folder / f"{stem}.{ending}"
-                    with atomically(path) as part:
-                        save(figure, part, theme)
+                    save(figure, path, theme)
                     written.append(path)
     if (animation := experiment.animation) is not None:
         for language in dict.fromkeys(PICTURES[ending][1] for ending in pictures):
@@ -106,11 +104,7 @@ def csv_text(columns: Columns) -> str:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise LabError(f"columns of a table have equal lengths; these have {lengths}.")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
-    return text.getvalue()
+    return as_csv([columns, *(map(_cell, row) for row in zip(*columns.values(), strict=True))])
 
 
 def _cell(value: Any) -> str:
@@ -148,9 +142,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = harmless(json.loads(contents(path).decode()), " ")
+    except (ValueError, RecursionError) as error:
         raise LabError(f"{str(path)!r} is no JSON ({error}); delete it, and the next run writes a new one.") from None
+    except OSError as error:
+        raise LabError(f"cannot read {str(path)!r}: {error.strerror}.") from None
     if not isinstance(found, dict):
         raise LabError(f"{str(path)!r} is not a manifest; delete it, and the next run writes a new one.")
     return found
@@ -171,10 +167,13 @@ def restore(experiment: Experiment, given: Mapping[str, Any]) -> Any:
     def frozen(value: Any) -> Any:
         return tuple(frozen(v) for v in value) if isinstance(value, list) else value
 
-    known = [field.name for field in dataclasses.fields(experiment.full)]
+    known, kind = [field.name for field in dataclasses.fields(experiment.full)], type(experiment.full)
     if set(given) != set(known):
         raise LabError(f"the manifest has parameters {sorted(given)}, the experiment takes {sorted(known)}.")
-    return type(experiment.full)(**{name: frozen(value) for name, value in given.items()})
+    parameters = {name: frozen(value) for name, value in given.items()}
+    if refusal := misfit(kind.__init__, (None,), parameters):
+        raise refusal
+    return kind(**parameters)
 
 
 def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick: Tick) -> list[Row]:
@@ -187,6 +186,8 @@ def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick
     if said is None:
         outcome = absent(say("not in {file}; fplab figures {name} adds it", file=MANIFEST, name=name))
         return [Row(name, AS_BEFORE, word, outcome)]
+    if not _is_entry(said):
+        raise LabError(f"the manifest's entry of {name!r} is damaged; fplab figures {name} writes it anew.")
     names = sorted({*said["arrays"], *experiment.digested()})
     if not names:
         return [Row(name, AS_BEFORE, word, absent(say("none of its arrays has the same bits everywhere")))]
@@ -194,6 +195,14 @@ def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick
     now = {array: _compared(said["arrays"].get(array), array_of(result, array)) for array in names}
     claim = say("array {array!r} as in the manifest")
     return [Row(name, claim.fill(array=array), word, outcome) for array, outcome in now.items()]
+
+
+def _is_entry(said: Any) -> bool:
+    """Whether a value of a manifest is what :func:`entry` writes, as far as it is read again."""
+    parts = [said.get(part) for part in ("parameters", "arrays")] if isinstance(said, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
+        return False
+    return all(isinstance(one, dict) and {"dtype", "shape", "sha256"} <= one.keys() for one in said["arrays"].values())
 
 
 def _compared(said: Mapping[str, Any] | None, array: np.ndarray | None) -> Outcome:

@@ -153,7 +153,7 @@ def run(params: Params, tick: Tick) -> Result:
 def made(name: str, **fields: Any) -> Recipe:
     from ..nn import recipes
 
-    return recipes.RECIPES[name](**fields)
+    return recipes.RECIPES[name](scope="all", **fields)
 
 
 def unit_of(place: str) -> str:
@@ -216,13 +216,11 @@ def spiking(layer: nn.Module, spike: Spike) -> Iterator[None]:
         found[: len(x) if spike.whole else 1] = 2.0**spike.binades
         return found
 
-    handles = [layer.register_forward_pre_hook(lambda _, given: given[0] * factor(given[0])),
-               layer.register_forward_hook(lambda _, given, output: output / factor(output))]  # fmt: skip
-    try:
+    with (
+        layer.register_forward_pre_hook(lambda _, given: given[0] * factor(given[0])),
+        layer.register_forward_hook(lambda _, given, output: output / factor(output)),
+    ):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def operands(model: nn.Module, params: Params, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -515,7 +513,7 @@ def by_lab(kind: str, fast: bool, given: Arrays, meta: Meta) -> Arrays:
     """The same call in the bits of the record's GPU."""
     from ..nn import emulate
 
-    with emulate(gpu_of(meta)):
+    with emulate(gpu_of(meta), "fp16"):
         return scaled(kind, fast, given, "cpu")
 
 

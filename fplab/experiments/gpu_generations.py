@@ -114,7 +114,7 @@ class Machine:
             _nudge(self.model, NUDGED[name])
         self.optimizer = Momentum(self.model, params.lr, params.momentum)
         gpu = gpu_of(name)
-        self.emulation = None if gpu is None else emulate(gpu)
+        self.emulation = None if gpu is None else emulate(gpu, "fp16")
 
     def forward(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
         """The outputs of the three layers and the loss, its products recorded for the backward pass."""

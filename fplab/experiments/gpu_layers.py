@@ -178,14 +178,28 @@ def absorbed(result: Result) -> Outcome:
     return superior(silent, 0.5, 0.0, said.fill(networks=len(silent)))
 
 
+@one_threaded
+def logits_apart(params: Params, seed: int) -> float:
+    """How far both GPUs' logits of a network that is explained are apart, the root of the mean square."""
+    import torch
+
+    from ..nn import emulate
+
+    (model, tokens), found = network(params.blocks, params.width, seed), []
+    for gpu in GPUS:
+        with torch.no_grad(), emulate(gpu, inputs="bf16"):
+            found.append(model(tokens).double())
+    return float((found[1] - found[0]).square().mean().sqrt())
+
+
 @CLAIMS.proved("What the layers do and the stated rest are the whole difference")
 def explained(result: Result) -> Outcome:
-    """Both attributions and their mean, to the last bits of FP64."""
-    parts = result.alone, result.back, (result.alone + result.back) / 2
-    holds = all(
-        math.isclose(math.fsum([*part[i][np.isfinite(part[i])], result.rests[i, n]]), whole, rel_tol=1e-13)
-        for n, part in enumerate(parts) for i, whole in enumerate(result.wholes)
-    )  # fmt: skip
+    """Both attributions and their mean, to the last bits of FP64; the whole is that of both GPUs' own logits."""
+    parts, holds = (result.alone, result.back, (result.alone + result.back) / 2), True
+    for i, whole in enumerate(result.wholes.tolist()):
+        sums = [math.fsum([*part[i][np.isfinite(part[i])], result.rests[i, n]]) for n, part in enumerate(parts)]
+        apart = logits_apart(result.params, i)
+        holds &= all(math.isclose(one, apart, rel_tol=1e-13) for one in (whole, *sums))
     left = np.abs(result.rests / result.wholes[:, None])
     said = say("{n} networks; rests of {least:.0%} to {most:.0%} of the whole", n=len(left), least=left.min())
     return verdict(holds, said.fill(most=left.max()))

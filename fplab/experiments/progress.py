@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..columns import WIDEST
 from .base import Tick
 
 EVERY = 5.0  # seconds of silence after which those that run are named, where there is no terminal
@@ -100,6 +101,5 @@ def _bar(title: str) -> Any:
         return None
     layout = "{desc} {percentage:3.0f}%|{bar:30}| {elapsed}{postfix}"
     columns, lines = shutil.get_terminal_size()  # on a terminal that does not say, tqdm alone would show nothing
-    return tqdm(
-        total=1.0, desc=title, bar_format=layout, leave=False, file=sys.stderr, ncols=columns, nrows=lines
-    )  # fmt: skip
+    return tqdm(total=1.0, desc=title, bar_format=layout, leave=False, file=sys.stderr, ncols=min(columns, WIDEST),
+                nrows=lines)  # fmt: skip

@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,8 +39,14 @@ PARTS = ("once", "mean of draws", "to nearest", "without Hadamard")  # NVFP4's b
 SEQUENCES = 32  # of which memory is calculated
 FORWARD_ONLY: dict[str, Any] = {"keep_last": 0.0, "data_gradient": None, "weight_gradient": None}
 GPU = "B200"  # which has a unit for every recipe
+KEPT = {"nvfp4": {"keep_last": 0.15}}  # these networks have fewer layers than shares of blocks could be taken of
 UNITS = {"bf16": "bf16", "mxfp8": "e4m3/e8m0x32", "nvfp4": "e2m1/e4m3x16"}  # of its products; those of others take FP8
 NETS = ("transformer", "convolutional net")
+# Bytes of an element, by recipe: of a saved input, of both copies of a weight. 2 and 0: quantised for each product.
+BYTES = {
+    "fp8_delayed": (1.0, 2.0), "fp8_current": (1.0, 2.0), "fp8_rowwise": (2.0, 0.0),
+    "fp8_block": (1 + 4 / 128, 2 + 8 / 128**2), "mxfp8": (1 + 1 / 32, 2 + 2 / 32), "nvfp4": (9 / 16, 18 / 16),
+}  # fmt: skip
 HEADS = 2
 
 
@@ -54,10 +59,11 @@ class Way(NamedTuple):
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe; None is torch's FP32."""
+        """The recipe, of every layer; None is torch's FP32."""
         from ..nn import recipes
 
-        return recipes.RECIPES[self.name](**self.fields) if self.name else None
+        given = {"scope": "all", **KEPT.get(self.name, {}), **self.fields}
+        return recipes.RECIPES[self.name](**given) if self.name else None
 
 
 FP32, BF16, NVFP4 = Way("FP32", ""), Way("BF16", "bf16"), Way("NVFP4", "nvfp4")
@@ -268,11 +274,9 @@ def remembered(params: Params) -> np.ndarray:
     model = memory.Transformer("characters", heads=HEADS, vocabulary=96, tied=False, dropout=False, flash=True, **shape)
     found = []
     for way in WAYS:
-        record = memory.RECIPES.get(way.name)
-        if record is not None and way == LAST_TOO:
-            record = replace(record, last=Fraction(0))
+        recipe = way.recipe and replace(way.recipe, scope="deepseek_v3")  # the head is counted in 16 bits
         rank = memory.estimate(
-            model, precision="fp32" if way == FP32 else "mixed", recipe=record, micro_batch=SEQUENCES
+            model, precision="fp32" if way == FP32 else "mixed", recipe=recipe, micro_batch=SEQUENCES
         ).fullest  # fmt: skip
         found.append((rank.states, rank.device["activations"], rank.device["temporary"]))
     return np.array(found)
@@ -438,17 +442,16 @@ def head_alone(result: Result) -> Outcome:
 )
 def kept_bytes(result: Result) -> Outcome:
     """The calculator's bytes, by hand: seven inputs of each layer, of which FlashAttention keeps one as it was."""
-    from .. import memory
-
     params = result.params
     values = params.layers * SEQUENCES * params.context * params.width
     weights = params.layers * (12 * params.width**2 + 13 * params.width)
     base = result.kept[WAYS.index(BF16)]
     for w, way in enumerate(WAYS):
-        if (record := memory.RECIPES.get(way.name)) is None:
+        if way.name not in BYTES:
             continue
-        saved = values * (12 - 7 * record.input) if record.input < 2 else 0
-        want = (base[0], base[1] - saved, base[2] + weights * record.weights)
+        each, copies = BYTES[way.name]
+        saved = values * (12 - 7 * each) if each < 2 else 0
+        want = (base[0], base[1] - saved, base[2] + weights * copies)
         if any(abs(got - by_hand) > 32 for got, by_hand in zip(result.kept[w], want, strict=True)):
             return failed(say("{way}: {got}, by hand {want}", way=way.title, got=result.kept[w].tolist(), want=want))
     sizes = [say("{way} {n:,}", way=way.title, n=int(result.kept[w].sum())) for w, way in enumerate(WAYS) if w < 8]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import experiments
+from ..columns import harmless
 from ..errors import LabError, unknown
 from ..hardware import corpus, environment, records, suite
 from ..hardware.cases import Arrays, Case, Emulate, NotHereError
@@ -379,17 +380,19 @@ def verify(
     With ``live``, the cases are also computed on ``device`` now; with ``data_set``, the folder of a copy of "MATLAB
     Tensor & Matrix Core models", every cell of it is compared, too. Without folders, or where
     they hold none, every experiment that no GPU record covers has a row that says so. A record that is damaged or
-    foreign is a failure with the reason.
+    foreign is a failure with the reason. That a record is whole proves nothing about who made it: where it comes from
+    a stranger, so does what it says of its device.
     """
     found = [] if data_set is None else [_of_cell(one) for one in corpus.verify(data_set)]
     paths = [path for folder in folders or (records.FOLDER,) for path in records.records_in(folder)]
     covered = set()
     for i, path in enumerate(paths):
-        tick(i / (len(paths) + live), path.name)
+        name = harmless(path.name, " ")
+        tick(i / (len(paths) + live), name)
         try:
             one = records.read(path)
         except LabError as error:
-            row = Row("records", path.name, Evidence.RECORDED.value, failed(str(error)))
+            row = Row("records", name, Evidence.RECORDED.value, failed(str(error)))
             found.append(Evidenced(row, ""))
             continue
         if one.is_evidence and one.cases:

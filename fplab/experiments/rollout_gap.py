@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from .fp8_training import descend
 from .outcomes import Outcome, verdict
 from .statistics import equivalent, superior
 
+if TYPE_CHECKING:
+    from ..nn.recipes import Recipe
+
 # Trainer and rollout.
 PAIRS = ("bf16 and bf16", "fp16 and fp16", "bf16 and fp8", "fp16 and fp8", "bf16 and fp8, head bf16")
-FP8 = "fp8_current"
 GPU = "H100"
 
 
@@ -84,7 +86,7 @@ def run(params: Params, tick: Tick) -> Result:
         if seed == 0:
             rounded = copy.deepcopy(model).bfloat16().float()
             tick(0.5 / params.seeds, "which layers")
-            ways = {"gpu": GPU, "inputs": "bf16"}, {"gpu": GPU, "recipe": FP8}
+            ways = {"gpu": GPU, "inputs": "bf16"}, {"gpu": GPU, "recipe": fp8()}
             found = explain(rounded, batch, *ways, log_probabilities, progress=str)
     layers = found.rows
     return Result(
@@ -111,6 +113,13 @@ def log_probabilities(model: Any, batch: Any) -> Any:
     return model(batch[0]).float().log_softmax(-1).gather(-1, batch[1][..., None])
 
 
+def fp8() -> Recipe:
+    """FP8 of every layer, as rollouts have it; the head apart is asked for by name."""
+    from ..nn import recipes
+
+    return recipes.fp8_current(scope="all")
+
+
 def apart(model: Any, batch: Any) -> list[float]:
     """The gaps of :data:`PAIRS`."""
     import torch
@@ -125,8 +134,8 @@ def apart(model: Any, batch: Any) -> list[float]:
     half, brain = torch.float16, torch.bfloat16
     eager = {name: computed(dtype, False, inputs=name) for name, dtype in (("bf16", brain), ("fp16", half))}
     rollouts = [
-        computed(brain, True, inputs="bf16"), computed(half, True, inputs="fp16"), computed(brain, True, recipe=FP8),
-        computed(half, True, recipe=FP8), computed(brain, True, recipe=FP8, layers={"head": "bf16"}),
+        computed(brain, True, inputs="bf16"), computed(half, True, inputs="fp16"), computed(brain, True, recipe=fp8()),
+        computed(half, True, recipe=fp8()), computed(brain, True, recipe=fp8(), layers={"head": "bf16"}),
     ]  # fmt: skip
     return [float((y - eager[pair[:4]]).abs().mean()) for pair, y in zip(PAIRS, rollouts, strict=True)]
 

@@ -34,6 +34,7 @@ from . import long_products, tf32
 from .base import Claims, Columns, Digested, Experiment, Tick
 from .long_products import DOTS, REAL, Array, Compared, along_k, powers, sizes
 from .outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
+from .partial_products.accumulators import Accumulator
 from .partial_products.bounds import clamped, rate
 from .statistics import superior
 
@@ -214,7 +215,7 @@ class Products(Compared):
         of n products costs n * rate. Outside, every instruction costs 16 * rate and m additions of them cost
         g = m u / (1 - m u), also on the instructions' errors. Then the two sums are added, with one rounding.
         """
-        model = model_of(gpu, "fp16")
+        model = Accumulator("fp32", gpu).model
         u, one = Fraction(1, 1 << 24), rate(model)
 
         def chain(n: int) -> Fraction:

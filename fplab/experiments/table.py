@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,7 +26,6 @@ STATUS = {
     Status.ABSENT: say_of("outcome", "absent"),
 }
 WRONG = (Status.FAIL, Status.DIFFERS)  # what ends in a non-zero exit status
-WIDEST = 120  # longer lines are hard to read
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,6 @@ def english(text: str | Text) -> str:
 def failures(rows: Iterable[Row]) -> list[Row]:
     """The rows that fail, or differ without an explanation."""
     return [row for row in rows if row.outcome.status in WRONG]
-
-
-def terminal_width(stream: TextIO | None = None) -> int:
-    """Columns to fill: the terminal's, ``COLUMNS``, or 100 where there is no terminal."""
-    stream = stream or sys.stdout
-    fallback = 80 if stream.isatty() else 100
-    return max(60, min(WIDEST, shutil.get_terminal_size((fallback, 24)).columns))
 
 
 def colour_wanted(stream: TextIO | None = None) -> bool:

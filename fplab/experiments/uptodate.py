@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..columns import harmless
 from ..hardware.environment import versions
 from ..storage import write_text
 from ..words import SOURCE
@@ -49,12 +50,19 @@ def made_of(result: Any, pictures: Sequence[str], languages: Sequence[str]) -> s
 def kept(folder: Path, name: str, of: str | None) -> list[Path] | None:
     """The pictures of an experiment, where they lie as they were drawn of the same."""
     try:
-        said = json.loads(_note(folder, name).read_text(encoding="utf-8"))
+        said = harmless(json.loads(_note(folder, name).read_text(encoding="utf-8")))
         if of is None or said["of"] != of:
             return None
         files = {folder / file: sha for file, sha in said["files"].items()}
         return [*files] if all(_digest(file) == sha for file, sha in files.items()) else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # there is none, or something else
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):  # there is none, or something else
         return None
 
 

@@ -14,6 +14,7 @@ import dataclasses
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,10 @@ class Mutant:
     ``target``: the name in whose place something else is put: one of the experiment's module, of a class or a module
     in it, or "fplab.module.name";
     ``fault``: from what stands there makes the faulty one. Then the experiment is run again, at ``params`` if given,
-    and its claims are tested with the fault in place. Or, where running again is dear, ``change``: from the result of
-    the good run gives the fields that the fault would have changed.
+    and its claims are tested with the fault in place. Where a whole run is dear, ``part`` computes some fields of a
+    result anew. Without the fault, at these ``params`` and with this ``part``, the claims hold.
+    Instead of a fault, ``change``: from the result of the good run gives other fields. It tests the judge alone, so no
+    claim rests on it only.
     """
 
     name: str
@@ -46,50 +49,90 @@ class Mutant:
     fault: Callable[[Any], Any] | None = None
     change: Callable[[Any], dict[str, Any]] | None = None
     params: Any = None
+    part: Callable[[Any], dict[str, Any]] | None = None
+
+    def result(self, experiment: Any, good: Any) -> Any:
+        """What the experiment finds at this mutant's parameters and in its part, with the fault in place or not."""
+        if self.change is not None:
+            return dataclasses.replace(good, **self.change(good))
+        if self.part is not None:
+            return dataclasses.replace(good, **self.part(good))
+        return experiment.run(self.params or good.params, silent)
+
+
+class Recorded:
+    """What a run gives to some functions of its module, call by call: a part of a mutant computes them anew.
+
+    To :func:`frame` as ``recorded``, which enters it for the good run.
+    """
+
+    def __init__(self, module: Any, *names: str) -> None:
+        self.module, self.patch = module, pytest.MonkeyPatch()
+        self.calls: dict[str, list[Any]] = {name: [] for name in names}
+
+    def __enter__(self) -> None:
+        for name, calls in self.calls.items():
+            self.patch.setattr(self.module, name, self._noting(calls, getattr(self.module, name)))
+
+    def __exit__(self, *_: object) -> None:
+        self.patch.undo()
+
+    def _noting(self, calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: calls.append((given, named)) or function(*given, **named)  # type: ignore[func-returns-value]
+
+    def again(self, name: str, places: slice = slice(None)) -> list[Any]:
+        """What the function gives now for the run's calls, or for some of them."""
+        return [getattr(self.module, name)(*given, **named) for given, named in self.calls[name][places]]
 
 
 def frame(
     module: Any, params: Any, mutants: Sequence[Mutant], spared: Sequence[str] = (), absent: str | None = None,
-    unforged: Sequence[str] = (), asked: Any = None,
+    unforged: Sequence[str] = (), asked: Any = None, recorded: Recorded | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The fixture and the tests of a module, by their names.
 
     ``spared``: ids of claims that need what this machine lacks, and kill nothing. ``absent``: a pattern of details for
     which a claim that is absent here skips. ``unforged``: outputs of cases of which the lab knows nothing. ``asked``:
-    the size of the cases, where to forge records of ``params`` is dear.
+    the size of the cases, where to forge records of ``params`` is dear. ``recorded``: what notes calls of the good run.
     """
     experiment = module.EXPERIMENT
+    computed = [mutant for mutant in mutants if mutant.fault is not None]
 
     @pytest.fixture(scope="module")
     def result() -> Any:
-        return experiment.run(params, silent)
+        with recorded or nullcontext():
+            return experiment.run(params, silent)
 
     def test_it_is_loaded_by_its_name() -> None:
         assert experiments.load(name_of(module)) is experiment
 
     @pytest.mark.parametrize("claim", experiment.claims, ids=lambda claim: claim.id)
     def test_a_claim_holds(claim: Claim, result: Any) -> None:
-        outcome = claim.test(result)
-        assert str(outcome.detail), claim.id
-        if absent is not None and outcome.status is Status.ABSENT and re.search(absent, str(outcome.detail)):
-            pytest.skip(str(outcome.detail))
-        assert outcome.status is Status.PASS, f"{claim.id}: {outcome.detail}"
-        assert (outcome.sample is not None) == (claim.evidence is Evidence.MEASURED), claim.id
+        holding(claim, result, absent)
 
     @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name)
     def test_a_mutant_is_killed(mutant: Mutant, result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        if mutant.change is None:
+        if mutant.fault is not None:
             home, name = place(module, mutant.target)
             monkeypatch.setattr(home, name, mutant.fault(getattr(home, name)))
-            faulty = experiment.run(mutant.params or params, silent)
-        else:
-            faulty = dataclasses.replace(result, **mutant.change(result))
+        faulty = mutant.result(experiment, result)
         for id in mutant.kills:
             failing(claim_of(experiment, id), faulty)
 
+    def test_what_mutants_compute_holds_without_their_faults(result: Any) -> None:
+        kills: dict[Any, set[str]] = {}
+        for mutant in computed:
+            kills.setdefault((mutant.params, mutant.part), set()).update(set(mutant.kills) - set(spared))
+        for (params, part), ids in kills.items():
+            found = (
+                Mutant("none", (), params=params, part=part).result(experiment, result) if params or part else result
+            )
+            for id in sorted(ids):
+                holding(claim_of(experiment, id), found, absent)
+
     def test_every_claim_kills_a_mutant() -> None:
-        killing = {id for mutant in mutants for id in mutant.kills}
-        assert not killing & set(spared)
+        assert not {id for mutant in mutants for id in mutant.kills} & set(spared)
+        killing = {id for mutant in computed for id in mutant.kills}
         assert killing | set(spared) == {claim.id for claim in experiment.claims}
 
     @pytest.mark.parametrize("case", experiment.asks(asked or params), ids=lambda case: case.name)
@@ -158,6 +201,16 @@ def claim_of(experiment: Any, id: str) -> Claim:
     return claim
 
 
+def holding(claim: Claim, result: Any, absent: str | None = None) -> None:
+    """A claim passes and says what was compared; ``absent``: for which details it skips where it is absent."""
+    outcome = claim.test(result)
+    assert str(outcome.detail), claim.id
+    if absent is not None and outcome.status is Status.ABSENT and re.search(absent, str(outcome.detail)):
+        pytest.skip(str(outcome.detail))
+    assert outcome.status is Status.PASS, f"{claim.id}: {outcome.detail}"
+    assert (outcome.sample is not None) == (claim.evidence is Evidence.MEASURED), claim.id
+
+
 def failing(claim: Claim, faulty: Any) -> Outcome:
     """What a claim says of a result on which it must fail."""
     outcome = claim.test(faulty)
@@ -186,3 +239,29 @@ def repeats(module: Any, result: Any) -> None:
     again = module.EXPERIMENT.run(result.params, silent)
     for name in module.EXPERIMENT.digested():
         assert np.array_equal(array_of(again, name), array_of(result, name)), name
+
+
+CELLS = "fplab.tensorcore.models._cells"  # where products look up a GPU's records
+EMULATED = "fplab.nn.emulation.settings._model"  # where models' products do
+
+
+def record(gpu: str, *inputs: str, **other: Any) -> Callable[[Any], Any]:
+    """A fault in ``CELLS`` or ``EMULATED``: a GPU whose records of FP32 results have other fields.
+
+    ``inputs``: of which formats. A record without a floor of exponents gets none.
+    """
+
+    def altered(one: Any) -> Any:
+        if one.gpu != gpu or one.output != "fp32" or one.a not in inputs:
+            return one
+        fields = {name: value for name, value in other.items() if name != "floor" or one.floor is not None}
+        return dataclasses.replace(one, **fields)
+
+    def fault(find: Any) -> Any:
+        def found(*asked: Any) -> Any:
+            records = find(*asked)
+            return tuple(map(altered, records)) if isinstance(records, tuple) else altered(records)
+
+        return found
+
+    return fault

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, frame, put, repeats
+from experiments.frame import Mutant, frame, repeats
 from fplab import exact, exact_sums, floats, sums
 from fplab.experiments import accumulate
 from fplab.experiments.accumulate import series
@@ -41,11 +41,13 @@ def downwards(sums: Any) -> Any:
 
 MUTANTS = (
     Mutant("a stall one term early", ("stalls_of_libraries", "folklore"), "series.stall", early),
-    Mutant("a sum on the way", ("stalls_of_libraries",), change=put("partial", (0, 1, 20), lambda x: 2 * x + 1)),
+    Mutant("sums on the way a term late", ("stalls_of_libraries",), "series.sampled",
+           lambda good: lambda name, form, at, last: good(name, form, at + 1, last)),
     Mutant("bounds eight times too large", ("bounds_hold",), "series.BOUNDS", eight_times),
     Mutant("bounds of half a unit", ("bounds_hold",), "series.BOUNDS",
            lambda bound: {order: lambda n, p, block, one=one: one(n, p + 1, block) for order, one in bound.items()}),
-    Mutant("an exact sum", ("exact_sums",), change=put("exact", (0, 1, -3), lambda x: 2 * x + 1)),
+    Mutant("exact sums in FP32", ("exact_sums", "bounds_hold"), "np.cumsum",
+           lambda good: lambda x: good(x, dtype=np.float32).astype(np.int64)),
     Mutant("stochastic sums truncate", ("stochastic_law",), "fplab.numeric.sum", downwards),
     Mutant("stochastic sums without error", ("stochastic_law",),
            change=lambda r: {"stochastic": np.where(r.stochastic < 0, -1, r.exact[:, :, None])}),

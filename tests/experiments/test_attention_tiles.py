@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from experiments.frame import Mutant, changed, frame, put
+from experiments.frame import Mutant, frame, silent
 from fplab.experiments import attention_tiles
-from fplab.experiments.attention_tiles import MIDDLE, QUICK, lost, softmax
+from fplab.experiments.attention_tiles import QUICK, SHIFTED, lost, softmax
 
 TINY = replace(QUICK, rows=4, keys=128, draws=2)
 
@@ -17,32 +18,37 @@ def ulp_of_exp(good: Any) -> Any:
     return lambda x: np.nextafter(good(x), np.float32(2))
 
 
-def one_softmax(x: np.ndarray) -> np.ndarray:
-    """The last size of tiles, all keys, under the names of all."""
-    return np.repeat(x[:, :, :, -1:], x.shape[3], axis=3)
+def by_another_unit(good: Any) -> Any:
+    """Products of a single row are those of a unit that keeps a bit less."""
+    return lambda a, b, c=None, gpu=None: good(a, b, c, replace(gpu, alignment_bits=24) if len(a) == 1 else gpu)
 
 
-def as_ways(*ways: int) -> Any:
-    """Results of these ways under the names of all."""
-    return changed("outputs", lambda x: x[:, :, list(ways)])
+def fast(result: Any) -> dict[str, Any]:
+    """A run without the definition on exact numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_tiles, "unlike", lambda params: result.unlike)
+        return vars(attention_tiles.run(result.params, silent))
 
 
-def coarser(at: int) -> Any:
-    """Results of one size of tiles that are off by a hundredth."""
-    return put("outputs", np.s_[:, :, :, at], lambda x: x * np.float32(1.01))
+def weights(result: Any) -> dict[str, Any]:
+    """Of a run the weight that is lost, which needs no attention."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_tiles, "attend", lambda q, k, v, *plan: v[: len(q)])
+        return {"lost": fast(result)["lost"]}
 
 
+PRODUCTS = "fplab.tensorcore.online_softmax."
 MUTANTS = (
-    Mutant("exp2 off by an ulp", ("defined",), "fplab.tensorcore.online_softmax._exp2", ulp_of_exp, params=TINY),
-    Mutant("other bits alone", ("rows_apart",), change=put("alone", (0, 0, 0), lambda x: -x)),
-    Mutant("no tiles at all", ("bits",), change=changed("outputs", one_softmax)),
-    Mutant("results in BF16 as unlike as in FP32", ("bits",), change=coarser(0)),
-    Mutant("one order for both", ("order",), change=lambda r: {"ascending": r.outputs[:, :, 0, MIDDLE]}),
-    Mutant("small tiles that err", ("accuracy",), change=coarser(0)),
-    Mutant("FP16 under the name of E4M3", ("eight_bits",), change=as_ways(0, 0, 0, 0)),
-    Mutant("FP16 under the name of P times 2^8", ("shift_matters_little",), change=as_ways(0, 1, 2, 0)),
-    Mutant("shifted to the wrong side", ("vanishing",), change=changed("lost", lambda x: x[..., ::-1])),
-)
+    Mutant("exp2 off by an ulp", ("defined",), PRODUCTS + "_exp2", ulp_of_exp, params=TINY),
+    Mutant("one row by another unit", ("rows_apart",), PRODUCTS + "matmul", by_another_unit, params=TINY),
+    Mutant("no tiles at all", ("bits", "order", "accuracy"), PRODUCTS + "tiles",
+           lambda good: lambda keys, tile, order: good(keys, keys, order), part=fast),
+    Mutant("FP16 and E4M3 exchanged", ("bits", "eight_bits", "shift_matters_little"), "WAYS",
+           lambda good: [good[way] for way in (SHIFTED, 1, 2, 0)], part=fast),
+    Mutant("P in E5M2", ("vanishing",), "numeric.quantize",
+           lambda good: lambda x, fmt: good(x, "e5m2" if fmt == "e4m3" else fmt), part=weights),
+    Mutant("P times 2^-8", ("vanishing",), "lost", lambda good: lambda x, by: good(x, 1 / by), part=weights),
+)  # fmt: skip
 
 globals().update(frame(attention_tiles, QUICK, MUTANTS))
 

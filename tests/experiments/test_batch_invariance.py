@@ -1,33 +1,26 @@
 """The experiment on one sequence alone and in a batch."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from experiments.frame import Mutant, frame, plus, put
+from experiments.frame import EMULATED, Mutant, frame, record
 from fplab.experiments import batch_invariance
-from fplab.experiments.batch_invariance import EIGHT, FIXED, QUICK, RULE, WIDE
+from fplab.experiments.batch_invariance import FIXED, QUICK, RULE
+from fplab.tensorcore import Plan, PlanByRows
 
 TINY = replace(QUICK, width=32, steps=2, networks=2)
-FIRST, LAST = (np.s_[:, EIGHT, 0, 0, stage] for stage in (0, -2))  # alone, by the rule
-
-
-def the_same_under_both(result: Any) -> dict[str, Any]:
-    """Log-probabilities of the network in FP32 under the name of the one in E4M3."""
-    found = result.logarithms.copy()
-    found[:, EIGHT] = found[:, WIDE]
-    return {"logarithms": found}
-
+THREE = PlanByRows(((16, FIXED), (64, Plan(split_k=2))))
 
 MUTANTS = (
     Mutant("the rule in the place of one plan", ("fixed",), "PLANS", lambda good: (RULE, RULE), params=TINY),
-    Mutant("one plan in the place of the rule", ("by_rule",), "PLANS", lambda good: (FIXED, FIXED), params=TINY),
-    Mutant("one bit of another plan's", ("by_rule",), change=plus("unlike", (0, 1, 0, 1, 1), 1)),
-    Mutant("nothing stored in BF16", ("hidden",), change=lambda r: {"unlike": r.unlike[:, [WIDE, WIDE, EIGHT]]}),
-    Mutant("sums in E4M3 that are not cut", ("eight_bits",), change=lambda r: {"unlike": r.unlike[:, [0, 1, 1]]}),
-    Mutant("nothing spreads", ("spreading",), change=lambda r: put("unlike", LAST, r.unlike[FIRST])(r)),
-    Mutant("FP32 under the name of E4M3", ("probabilities",), change=the_same_under_both),
-)
+    Mutant("one plan in the place of the rule", ("by_rule", "hidden", "eight_bits", "probabilities"), "PLANS",
+           lambda good: (FIXED, FIXED)),
+    Mutant("another plan for four sequences", ("by_rule",), "PLANS", lambda good: (THREE, FIXED), params=TINY),
+    Mutant("sums of BF16 products cut as E4M3's", ("hidden", "eight_bits"), EMULATED,
+           record("H100", "bf16", alignment_bits=13, kept_bits=13)),
+    Mutant("sums of E4M3 products that are not cut", ("eight_bits", "probabilities"), EMULATED,
+           record("H100", "e4m3", alignment_bits=25, kept_bits=23)),
+    Mutant("sums of E4M3 products cut to seven bits", ("spreading",), EMULATED,
+           record("H100", "e4m3", kept_bits=7)),
+)  # fmt: skip
 
 globals().update(frame(batch_invariance, QUICK, MUTANTS))

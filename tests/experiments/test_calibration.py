@@ -1,20 +1,17 @@
 """The experiment on calibration."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, frame, put
+from experiments.frame import Mutant, Recorded, frame
+from fplab import training
 from fplab.errors import LabError
 from fplab.experiments import calibration
-from fplab.experiments.calibration import ENTROPY, INT4, INT8, Params
 from fplab.nn import fake_quantization
 from fplab.training.loop import one_thread
-
-TINY = Params(epochs=1, seeds=1, every=22)
 
 
 class Blocked(fake_quantization._LearnedStep):
@@ -26,46 +23,61 @@ class Blocked(fake_quantization._LearnedStep):
         return torch.zeros_like(through), *rest
 
 
-trained: list[tuple[Any, ...]] = []  # what the run gives to its epochs through integers, seed by seed
+class Fixed(fake_quantization._LearnedStep):
+    """The gradient passes straight through; the scale has none."""
+
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+        through, scale, *rest = super(Fixed, Fixed).backward(ctx, *grads)
+        return through, torch.zeros_like(scale), *rest
 
 
-@pytest.fixture(scope="module", autouse=True)
-def recorded() -> Iterator[None]:
-    original = calibration.trained_through
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "trained_through", lambda *given: trained.append(given) or original(*given))
-        yield
-    trained.clear()
+RECORDED = Recorded(calibration, "quantised", "trained_through")
 
 
-def blocked(result: Any) -> Any:
-    """The epochs of the run anew, from where they began."""
-    through = calibration.trained_through
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr(fake_quantization, "_LearnedStep", Blocked)
-        runs = [through(*given) for given in trained[: result.params.seeds]]
-    return {"qat_right": np.stack([found["qat_right"] for found, _ in runs])}
+def epochs(result: Any) -> dict[str, Any]:
+    """The epochs through integers, from where they began."""
+    with one_thread():
+        return {"qat_right": np.stack([found["qat_right"] for found, _ in RECORDED.again("trained_through")])}
 
 
-def spared_by_entropy(result: Any) -> Any:
-    right = result.right.copy()
-    right[:, INT4, :, ENTROPY] = result.fp32_right[:, None] - 20
-    return {"right": right}
+def quantised(result: Any) -> dict[str, Any]:
+    """Post-training quantisation of the trained networks."""
+    with one_thread():
+        every = RECORDED.again("quantised")
+    return {name: np.stack([found[name] for found in every]) for name in every[0]}
 
 
+def kept(result: Any) -> dict[str, Any]:
+    """What entropy keeps of the images' range."""
+    images = training.tensors(training.digits("train"))[0].numpy()
+    return {"kept": np.array([calibration.kept(images, bins) for bins in calibration.FEWER + calibration.MORE])}
+
+
+def nothing(result: Any) -> dict[str, Any]:
+    """What claims compute themselves."""
+    return {}
+
+
+STEP, DIVERGENCES = "fplab.nn.fake_quantization._LearnedStep", "fplab.integers.calibration.all_divergences"
+EXCHANGED = {8: 4, 4: 8, 3: 3}
 MUTANTS = (
-    Mutant("a straight-through gradient of zero", ("trained_back",), change=blocked),
-    Mutant("learned ranges that stay", ("learned",), change=lambda r: {"qat_right": r.qat_right[:, [0, 0]]}),
+    Mutant("a straight-through gradient of zero", ("trained_back",), STEP, lambda good: Blocked, part=epochs),
+    Mutant("a straight-through gradient of zero, ranges fixed", ("torch_fake",),
+           "fplab.nn.fake_quantization._FakeQuantize.backward",
+           lambda good: staticmethod(lambda ctx, *grads: (torch.zeros_like(grads[0]), None, None, None)), part=nothing),
+    Mutant("a scale without a gradient", ("learned",), STEP, lambda good: Fixed, part=epochs),
     Mutant("values a little too large", ("torch_fake", "integer_codes"), "fplab.integers.dequantize",
-           lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), params=TINY),
-    Mutant("five digits lost in INT8", ("int8",), change=put("right", np.s_[:, INT8, 0, 2], lambda x: x - 5)),
-    Mutant("five bits fewer", ("four_bits",), change=put("errors", np.s_[:, INT4], lambda x: x * 2.5)),
-    Mutant("entropy harmless", ("entropy_fails",), change=spared_by_entropy),
-    Mutant("entropy that cuts whatever the bins", ("entropy_fails",),
-           change=lambda r: {"kept": np.minimum(r.kept, 0.07)}),
+           lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), part=nothing),
+    Mutant("INT8 and INT4 exchanged", ("int8", "four_bits", "entropy_fails"), "grid_names",
+           lambda good: lambda bits, zero_point: good(EXCHANGED[bits], zero_point), part=quantised),
+    Mutant("entropy by the levels of INT8", ("entropy_fails",), DIVERGENCES,
+           lambda good: lambda bins, start, levels: good(bins, start, 128), part=kept),
+    Mutant("entropy that cuts whatever the bins", ("entropy_fails",), DIVERGENCES,
+           lambda good: lambda bins, start, levels: np.arange(len(bins) + 1 - start), part=kept),
 )  # fmt: skip
 
-globals().update(frame(calibration, calibration.QUICK, MUTANTS))
+globals().update(frame(calibration, calibration.QUICK, MUTANTS, recorded=RECORDED))
 
 
 def test_shapes(result: Any) -> None:

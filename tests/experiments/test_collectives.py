@@ -1,5 +1,6 @@
 """The experiment on collectives."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -8,21 +9,33 @@ import numpy as np
 
 from experiments.frame import Mutant, changed, frame, silent
 from fplab.experiments import collectives
-from fplab.experiments.collectives import AT, Params, reduced, shown
+from fplab.experiments.collectives import Params, reduced, shown
 from fplab.experiments.figures import write_figures
 
-TINY = Params(ranks=(2, 16), elements=16, shares=4, images=2, steps=40, scales=-16, every=False, networks=1)
+TINY = Params(ranks=(2, 16), elements=16, shares=4, images=2, steps=40, scales=-16, every=False, networks=3)
 
 
-def in_place_of(curve: str, other: str) -> Any:
-    """One curve's sums, by group of elements, under the name of another."""
+def coarser(good: Any) -> Any:
+    """Sums of which FP32's travel in BF16, and stochastic ones are rounded to nearest."""
 
-    def change(result: Any) -> Any:
-        groups, errors = result.by_group.copy(), result.errors.copy()
-        groups[:, AT[other]], errors[AT[other]] = groups[:, AT[curve]], errors[AT[curve]]
-        return {"by_group": groups, "errors": errors}
+    def sums(given: Any, elements: int, ranks: int, algorithm: str, wire: Any) -> Any:
+        fmt = "bf16" if wire.format == "fp32" else wire.format
+        return good(given, elements, ranks, algorithm, replace(wire, format=fmt, rounding="rne", seed=None))
 
-    return change
+    return sums
+
+
+def by_a_tree(good: Any) -> Any:
+    """Every ring is a tree."""
+    return lambda given, elements, ranks, algorithm, wire: good(
+        given, elements, ranks, "tree" if algorithm == "ring" else algorithm, wire
+    )
+
+
+def fates(result: Any) -> dict[str, Any]:
+    """The averages of the networks' gradients."""
+    found = [collectives.averaged(result.params, gradients) for gradients in result.gradients]
+    return dict(zip(("fates", "compared", "nonzero"), map(np.stack, zip(*found, strict=True)), strict=True))
 
 
 MUTANTS = (
@@ -32,16 +45,11 @@ MUTANTS = (
            lambda good: lambda n, algorithm="ring": good(n, "tree"), params=TINY),
     Mutant("every rank decides for itself", ("skipping",), "reduced",
            lambda good: lambda halves, scales, policy: good(halves, scales, "alone"), params=TINY),
-    Mutant("replicas' policies swapped", ("skipping",), change=changed("apart", lambda x: x[:, ::-1])),
-    Mutant("FP32 errors 32 times as large", ("bounds",), change=changed("errors", lambda x: x * 32)),
+    Mutant("coarser wires", ("bounds", "formats", "stagnation"), "reduce_fast", coarser),
     Mutant("FP32 errors a thousandth", ("bounds",), change=changed("errors", lambda x: x * 1e-3)),
-    Mutant("a tree under the name of a BF16 ring", ("depth",), change=in_place_of("BF16, tree", "BF16, ring")),
+    Mutant("a tree in the place of a ring", ("depth", "formats", "stagnation"), "reduce_fast", by_a_tree),
     Mutant("errors drawn of other sums", ("depth",), change=changed("errors", lambda x: x * 1.5)),
-    Mutant("nearest under the name of stochastic", ("stagnation",),
-           change=in_place_of("BF16, ring", "BF16, ring, stochastic")),
-    Mutant("formats in another order", ("formats",),
-           change=lambda r: {"gradient_errors": r.gradient_errors[:, [0, 2, 1, 3, 4, 5, 6]]}),
-    Mutant("averaged before and after swapped", ("averaging",), change=changed("fates", lambda x: x[:, ::-1])),
+    Mutant("averages in BF16", ("averaging",), "Wire", lambda good: lambda fmt: good("bf16"), part=fates),
 )  # fmt: skip
 
 globals().update(frame(collectives, collectives.QUICK, MUTANTS))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from experiments.frame import Mutant, changed, frame
+from experiments.frame import Mutant, frame
 from fplab import parallel
 from fplab.experiments import data_parallel
 
@@ -24,11 +24,12 @@ def launched_once() -> Iterator[None]:
 MUTANTS = (
     Mutant("gloo's order reversed", ("same_bits",), "fplab.parallel.gloo._taken",
            lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks)),
-    Mutant("bytes of another strategy", ("held_bytes",), change=lambda result: {"held": result.held[::-1]}),
-    Mutant("messages counted twice", ("messages",), change=changed("sent", lambda x: x * 2)),
-    Mutant("weights 1e-5 away", ("whole_batch",), "fplab.experiments.data_parallel.of_strategy",
-           lambda good: lambda one, plain: good(one, plain + np.float32(1e-5))),
-    Mutant("losses of another run", ("whole_batch",), change=changed("losses", lambda x: x * 1.001)),
+    Mutant("parameters that every rank is said to keep", ("held_bytes", "messages"), "STAGES",
+           lambda good: {**good, "zero3": 2}),
+    Mutant("one process with another rate", ("same_bits", "whole_batch"), "fplab.parallel.reference.adamw",
+           lambda good: lambda parameters, rate: good(parameters, 1.01 * rate)),
+    Mutant("one process on other batches", ("whole_batch",), "fplab.parallel.reference.whole",
+           lambda good: lambda setting: good(replace(setting, seed=1))),
 )  # fmt: skip
 
 globals().update(frame(data_parallel, data_parallel.QUICK, MUTANTS))

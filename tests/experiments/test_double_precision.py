@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.frame import Mutant, frame, plus
+from experiments.frame import CELLS, Mutant, frame, record
 from fplab.experiments import double_precision
 from fplab.experiments.double_precision import QUICK, SLICES, sliced
 
@@ -18,9 +18,9 @@ def a_bit_more(good: Any) -> Any:
     return lambda k: good(k) + 2
 
 
-def truncated_sums(good: Any) -> Any:
-    """Slices that count but for the last product of slices."""
-    return lambda parts, scales, bits, count: good(parts, scales, bits, min(count, len(parts) + 1))
+def a_slice_less(good: Any) -> Any:
+    """Sums of fewer products of slices than is said, and never of all."""
+    return lambda parts, scales, bits, count: good(parts, scales, bits, min(count - 1, len(parts)))
 
 
 def in_fp32(good: Any) -> Any:
@@ -49,12 +49,11 @@ def always_fp64(good: Any) -> Any:
 
 MUTANTS = (
     Mutant("FP16 slices too long", ("exact_slices",), "half_bits", a_bit_more, params=TINY),
-    Mutant("products of slices that are off by one", ("exact_slices",), change=plus("inexact", ..., 1)),
-    Mutant("one product of slices forgotten", ("correctly_rounded",), "added", truncated_sums, params=TINY),
-    Mutant("a slice less than is said", ("dropping",), change=lambda r: {
-        "products": np.concatenate([r.products[:, :, :1], r.products[:, :, :-2], r.products[:, :, -1:]], axis=2)}),
-    Mutant("a fall costs nothing", ("spread_costs",), change=lambda r: {
-        name: np.repeat(getattr(r, name)[:, :1], 3, axis=1) for name in ("products", "chain", "correct", "magnitude")}),
+    Mutant("products of slices on a shorter unit", ("exact_slices",), CELLS,
+           record("H100", "fp16", alignment_bits=13, kept_bits=13), params=TINY),
+    Mutant("a slice less than is said", ("correctly_rounded", "dropping"), "added", a_slice_less, params=TINY),
+    Mutant("rows that do not fall", ("spread_costs",), "operands",
+           lambda good: lambda seed, spread, params: good(seed, 0, params), params=TINY),
     Mutant("residuals in FP32", ("refined", "rescued"), "residual", in_fp32, params=TINY),
     Mutant("residuals of another system", ("residuals_in_fp64",), "residual", always_fp64, params=TINY),
     Mutant("factors in FP64", ("refined", "rescued"), "factors", whole_factors, params=TINY),

@@ -14,7 +14,7 @@ import torch
 from gpu_cases import compute_with_little_installed
 from torch import nn
 
-from experiments.frame import Mutant, frame, plus
+from experiments.frame import Mutant, frame
 from fplab import codebooks
 from fplab.experiments import eight_bit_adam
 from fplab.experiments.eight_bit_adam import BETA2, HOLD, NAMES, QUICK, Result, cases, elsewhere, held_state
@@ -23,6 +23,8 @@ from fplab.training import Adam8bit, StableEmbedding
 
 SMALL = replace(QUICK, trace=250, copies=255)
 SHORT = replace(SMALL, steps=1)
+SEVEN = (codebooks.dynamic(True, 7), codebooks.dynamic(False, 7))
+BLOCKS, LINEAR = "dynamic + blocks", "linear"
 
 
 def other_states(name: str, **options: Any) -> Any:
@@ -30,25 +32,43 @@ def other_states(name: str, **options: Any) -> Any:
     return lambda good: {**good, name: options}
 
 
-def higher(part: slice) -> Any:
-    """A part of the runs with dynamic states in blocks 0.15 nats higher."""
-    return plus("losses", np.s_[3, :, :, part], 0.15)
+def runs(result: Result) -> dict[str, Any]:
+    """The runs of two variants."""
+    losses, p = result.losses.copy(), result.params
+    for name in (BLOCKS, LINEAR):
+        losses[NAMES.index(name), 0] = [eight_bit_adam.train(name, p, p.rates[0], seed)[0] for seed in p.seeds]
+    return {"losses": losses}
 
 
-SEVEN = (codebooks.dynamic(True, 7), codebooks.dynamic(False, 7))
+def sizes(result: Result) -> dict[str, Any]:
+    """Bytes of states after one step."""
+    return {"state_bytes": np.array([eight_bit_adam.train(name, SHORT, 1e-3, 0)[1] for name in NAMES])}
+
+
+def steps(result: Result) -> dict[str, Any]:
+    """Steps on the gradients of 32 bits."""
+    return {"misled": np.stack([eight_bit_adam.misled(result.params, seed) for seed in result.params.seeds], axis=1)}
+
+
+def traces(result: Result) -> dict[str, Any]:
+    """The held state."""
+    return {"traces": held_state(result.params)}
+
+
 MUTANTS = (
-    Mutant("codes of seven bits", ("followed",), "VARIANTS", other_states("dynamic + blocks", block=256, code=SEVEN)),
-    Mutant("another run's losses on the way", ("as_good",), change=higher(slice(-2))),
-    Mutant("the end of a run 0.15 nats higher", ("as_good",), change=higher(slice(-2, None))),
+    Mutant("codes of seven bits", ("followed",), "VARIANTS", other_states(BLOCKS, block=256, code=SEVEN), part=steps),
+    Mutant("linear states for dynamic ones", ("as_good",), "VARIANTS",
+           other_states(BLOCKS, block=None, code="linear"), part=runs),
+    Mutant("a rate ten times as small", ("as_good",), "adam",
+           lambda good: lambda p, name, rate: good(p, name, rate / 10 if name == BLOCKS else rate), part=runs),
     Mutant("the dynamic map under the name of the linear one", ("linear",), "VARIANTS",
-           other_states("linear", block=None), params=replace(SMALL, steps=6)),
+           other_states(LINEAR, block=None), part=runs),
     Mutant("scales that are not counted", ("state_sizes",), "fplab.training.Adam8bit.state_bytes",
-           lambda good: lambda self: good(self) // 4 * 4 - 8, params=SHORT),
+           lambda good: lambda self: good(self) // 4 * 4 - 8, part=sizes),
     Mutant("blocks of another size", ("state_sizes",), "adam",
-           lambda good: lambda p, name, rate: good(p, "dynamic" if name == "dynamic + blocks" else name, rate),
-           params=SHORT),
+           lambda good: lambda p, name, rate: good(p, "dynamic" if name == BLOCKS else name, rate), part=sizes),
     Mutant("stochastic rounding that rounds to nearest", ("held",), "KEPT", lambda good: (*good[:2], {}, {}, {}),
-           params=SHORT),
+           part=traces),
 )  # fmt: skip
 
 globals().update(frame(eight_bit_adam, SMALL, MUTANTS, ("peer_codes", "peer_adam"), "bitsandbytes is not installed"))

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, claim_of, frame, put, repeats
+from experiments.frame import Mutant, claim_of, frame, repeats
 from fplab import exact
 from fplab.experiments import formats
 from fplab.experiments.formats import atlas
@@ -18,11 +20,23 @@ from fplab.formats import NAMES, TABLE, get
 from fplab.hardware import tensors
 
 QUICK = formats.EXPERIMENT.quick
+FEW = atlas.Params(sample=1 << 8, stride=QUICK.stride)
 
 
-def property_of(name: str, field: str, value: float) -> Callable[[Any], dict[str, Any]]:
-    """A format's property that is another one."""
-    return put("finfo", (NAMES.index(name), atlas.FINFO.index(field)), value)
+def described(name: str, other: str = "", **fields: Any) -> Callable[[Any], Any]:
+    """The table with another record for a format: that of an ``other``, or its own with other fields."""
+    record = replace(get(other or name), name=name, aliases=(), **fields)
+    return lambda table: tuple(record if fmt.name == name else fmt for fmt in table)
+
+
+def flushed(decode: Any) -> Any:
+    """Subnormals that are read as zero."""
+
+    def faulty(codes: Any, fmt: Any, dtype: Any) -> Any:
+        values = decode(codes, fmt, dtype)
+        return np.where(np.abs(values) < get(fmt).smallest_normal, 0, values)
+
+    return faulty
 
 
 def one_more(by_binade: Any) -> Any:
@@ -38,16 +52,17 @@ def one_more(by_binade: Any) -> Any:
 
 MUTANTS = (
     Mutant("a binade's edge", ("binades",), "atlas.by_binade", one_more),
-    Mutant("one FP16 value misread", ("decode_tables", "golden_tables"), change=put("decoded_fp16", 999, 0)),
-    Mutant("an ulp too small", ("binades",), change=put("log2_ulp_bf16", 100, 0)),
-    Mutant("a code counted twice", ("counts",), change=put("counts", (4, 0), 63489)),
-    Mutant("0.1 exact", ("tenth",), change=put("tenth_error", 13, 0.0)),
-    Mutant("0.1 off by an ulp", ("tenth",), change=put("tenth_error", 4, 2.0**-10)),
-    Mutant("BF16 with FP16's range", ("bf16_and_fp16",), change=property_of("bf16", "max", 65504.0)),
-    Mutant("FP16 without subnormals", ("fp16_range",), change=property_of("fp16", "smallest_subnormal", 2.0**-14)),
-    Mutant("BF16 with 10 bits", ("bf16_and_fp32", "bf16_and_fp16"), change=property_of("bf16", "nmant", 10)),
-    Mutant("TF32 in 18 bits", ("one_tf32",), change=property_of("tf32", "bits", 18)),
-    Mutant("TF32 without FP16's last bit", ("one_tf32",), change=property_of("tf32", "nmant", 9)),
+    Mutant("subnormals read as zero", ("decode_tables", "golden_tables", "counts"), "fplab.numeric.decode", flushed),
+    Mutant("an ulp twice as large", ("binades",), "atlas.by_binade",
+           lambda good: lambda fmt: (*good(fmt)[:2], good(fmt)[2] + 1), params=FEW),
+    Mutant("0.1 one code up", ("tenth",), "atlas.exact.round_to",
+           lambda good: lambda x, fmt: (good(x, fmt)[0] + 1, *good(x, fmt)[1:]), params=FEW),
+    Mutant("an eighth for a tenth", ("tenth",), "atlas.TENTH", lambda good: Fraction(1, 8), params=FEW),
+    Mutant("BF16 as FP16", ("bf16_and_fp16", "bf16_and_fp32", "counts"), "atlas.TABLE", described("bf16", "fp16"),
+           params=FEW),
+    Mutant("FP16 with a bias of 14", ("fp16_range",), "atlas.TABLE", described("fp16", bias=14), params=FEW),
+    Mutant("TF32 in 18 bits", ("one_tf32", "bf16_and_fp32"), "atlas.TABLE", described("tf32", fraction_bits=9),
+           params=FEW),
     Mutant("E5M2 for FP16 and BF16", ("numpy_finfo", "ml_dtypes_finfo", "torch_finfo"), "get",
            lambda get: lambda name: get({"fp16": "e5m2", "bf16": "e5m2"}.get(name, name))),
     Mutant("casts truncate", ("library_casts", "torch_casts", "e8m0_edges"), "fplab.numeric.encode",

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, changed, drawn, frame, silent
+from experiments.frame import Mutant, drawn, frame, silent
 from fplab import numeric
 from fplab.experiments import formats_in_training, statistics
 from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, QUICK, ROWS, Params, Result
 from fplab.experiments.outcomes import Status
 from fplab.training import DIGITS_MLP
+from fplab.training.optimizers.programs import Step
 
 SMALL = Params(
     digits_width=32, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=12, digits_seeds=2,
@@ -26,6 +27,10 @@ SMALL = Params(
     characters_tested=64, baseline_seeds=3,
 )  # fmt: skip
 TINY = replace(SMALL, digits_width=16, digits_steps=8, digits_seeds=1, characters_seeds=0, baseline_seeds=1)
+SMALLEST = replace(
+    SMALL, characters_steps=24, characters_seeds=4, characters_width=8, characters_context=8, characters_tested=512,
+    baseline_seeds=8,
+)  # fmt: skip
 PURE = POLICIES.index("pure_fp16")
 
 
@@ -53,18 +58,48 @@ def plain_backward(products: Any) -> Any:
     return Mutant
 
 
-def of_digits(name: str, change: Callable[[np.ndarray], Any], task: str = "digits") -> Callable[[Result], Any]:
-    """A change of one array of the digits' runs; those of the transformer are made of them."""
-    return lambda result: {task: replace(result.digits, **changed(name, change)(result.digits))}
+def without_rate(program: Any) -> Any:
+    """An update that is the velocity itself."""
+    return (*program[:-1], Step("update", "sub", "velocity", "velocity"), Step("update", "sub", "update", "velocity"))
 
 
-def by_policy(*shifts: float, policy: int = 2) -> Callable[[np.ndarray], None]:
-    """Top-1 of a policy: FP32's and a shift for each seed."""
+def slowed(*spared: str) -> Callable[[Any], Any]:
+    """A rate that is a thousandth of what it should be, but under some policies."""
 
-    def change(top1: np.ndarray) -> None:
-        top1[policy] = top1[0] + shifts
+    def fault(good: Any) -> Any:
+        def made(name: str, policy: str, params: Params, eps: float | None = None) -> Any:
+            rate = params.digits_lr * (1 if policy in spared else 1e-3)
+            return good(name, policy, replace(params, digits_lr=rate), eps)
 
-    return change
+        return made
+
+    return fault
+
+
+def of_policies(task: str, params: Params, *policies: str) -> Any:
+    """Runs under some policies alone, the others' being NaN."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats_in_training, "POLICIES", policies)
+        found = formats_in_training.task_runs(task, params, silent)
+    top1 = np.full((len(POLICIES), found.top1.shape[1]), np.nan)
+    top1[[POLICIES.index(policy) for policy in policies]] = found.top1
+    return replace(found, top1=top1)
+
+
+def in_fp32(result: Result) -> dict[str, Any]:
+    """The digits in FP32 alone."""
+    return {"digits": of_policies("digits", result.params, "fp32")}
+
+
+def as_both(result: Result) -> dict[str, Any]:
+    """The digits under every policy, as the runs of both tasks: the same is said of the transformer's."""
+    runs = formats_in_training.task_runs("digits", result.params, silent)
+    return {"digits": runs, "characters": runs}
+
+
+def in_pure_fp16(result: Result) -> dict[str, Any]:
+    """A transformer in FP32 and in pure FP16."""
+    return {"characters": of_policies("characters", SMALLEST, "fp32", "pure_fp16")}
 
 
 STEPS, BOTH, RUNNING = ("single_steps",), ("single_steps", "one_unit"), "fplab.training.runs._Running"
@@ -74,19 +109,16 @@ MUTANTS = (
     Mutant("backward products in plain FP32", STEPS, "fplab.nn.emulation.modes.Products", plain_backward, params=TINY),
     Mutant("gradients unscaled by half", STEPS, "fplab.training.scalers.scaling.unscaled",
            lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
-    Mutant("a velocity that does not decay", STEPS, "fplab.training.optimizers.programs.MOMENTUM",
-           lambda program: program[1:], params=TINY),
-    Mutant("another policy's top-1", STEPS, change=of_digits("top1", lambda x: x - 0.25)),
-    Mutant("an FP32 that is off in a last bit", ("plain_torch",),
-           change=of_digits("losses", lambda x: x.view(np.uint32).__iadd__(1).view(np.float32))),
-    Mutant("an FP32 that learns nothing", ("fp32_learns",), change=of_digits("losses", lambda x: x.fill(2.3))),
-    Mutant("a policy that is worse", ("digits_within",), change=of_digits("top1", by_policy(-0.5, -0.49, -0.5))),
-    Mutant("a policy that nobody can judge", ("digits_within",),
-           change=of_digits("top1", by_policy(0.06, -0.09, 0.08))),
-    Mutant("a worse transformer", ("characters_within",),
-           change=of_digits("top1", by_policy(-0.5, -0.49, -0.5), "characters")),
-    Mutant("a pure FP16 like FP32", ("pure_fp16",),
-           change=of_digits("top1", by_policy(0, 0, 0, policy=PURE), "characters")),
+    Mutant("a velocity that does not decay", ("single_steps", "plain_torch"),
+           "fplab.training.optimizers.programs.MOMENTUM", lambda program: program[1:], params=TINY),
+    Mutant("an update without the rate", ("single_steps", "plain_torch"),
+           "fplab.training.optimizers.programs.MOMENTUM", without_rate, params=TINY),
+    Mutant("a thousandth of the rate", ("plain_torch", "fp32_learns"), "optimizer", slowed(), part=in_fp32),
+    Mutant("a thousandth of the rate but in FP32", ("digits_within", "characters_within"), "optimizer",
+           slowed("fp32"), part=as_both),
+    Mutant("FP32 under pure FP16's name", ("pure_fp16",), "fplab.training.fit",
+           lambda fit: lambda task, policy="fp32", **how: fit(task, policy.replace("pure_fp16", "fp32"), **how),
+           part=in_pure_fp16),
     Mutant("an eps that FP16 holds", ("eps",), "ADAMS_EPS", lambda eps: 1e-4, params=TINY),
 )  # fmt: skip
 
@@ -103,8 +135,10 @@ def test_mixed_policies_pass_where_the_interval_lies_in_the_band(result: Result)
 
 def test_pure_fp16_is_judged_by_the_same_test(result: Result) -> None:
     for shift, status in ((-0.5, Status.PASS), (0.5, Status.FAIL), (0.0, Status.FAIL), (np.nan, Status.PASS)):
-        runs = of_digits("top1", by_policy(shift, shift, shift, policy=PURE), "characters")(result)
-        assert formats_in_training.pure_fp16(replace(result, **runs)).status is status
+        top1 = result.digits.top1.copy()
+        top1[PURE] = top1[0] + shift
+        runs = replace(result, characters=replace(result.digits, top1=top1))
+        assert formats_in_training.pure_fp16(runs).status is status
     for claim in (formats_in_training.pure_fp16, formats_in_training.characters_within):
         outcome = claim(result)
         assert outcome.status is Status.ABSENT

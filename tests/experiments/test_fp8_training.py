@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.frame import Mutant, frame, plus, put
+from experiments.frame import CELLS, Mutant, Recorded, frame, plus, record
 from fplab.experiments import fp8_training
-from fplab.experiments.fp8_training import CURRENT, FAST, FP32, LONG, PROMOTED, Params, Spike
+from fplab.experiments.fp8_training import CURRENT, FP32, LONG, SPIKES, Params, Spike
 
-TINY = Params(
-    networks=2, learned=1, longest=10, seeds=2, width=16, batch=16, begun=1, steps=3, spike=1
-)  # fmt: skip
+TINY = Params(seeds=2, width=16, batch=16, begun=1, steps=3)
+RECORDED = Recorded(fp8_training, "summed", "quantised", "continued")
 
 
 def copied(name: str, to: Any, from_: Any) -> Any:
@@ -43,26 +42,72 @@ def never_promoted(good: Any) -> Any:
     return {name: (gpu, None) for name, (gpu, _) in good.items()}
 
 
+def own_amax(good: Any) -> Any:
+    """Delayed scaling by the tensor itself."""
+    return lambda self, recipe, place, role, largest, own, trains=False: (
+        own or good(self, recipe, place, role, largest, own, trains)
+    )
+
+
+def saturating(good: Any) -> Any:
+    """A recipe for E4M3 gradients whose scales of tensors are 2^20 times too large."""
+
+    def made(name: str, **fields: Any) -> Any:
+        narrow = name == "fp8_current" and fields.get("fp8_format") == "e4m3"
+        return good(name, **fields, **({"amax_history_len": 1, "margin": -20} if narrow else {}))
+
+    return made
+
+
+def sums(result: Any) -> dict[str, Any]:
+    """The sums of every network."""
+    found = RECORDED.again("summed")
+    summed, quantised = (np.array(x).reshape(-1, 2, *x[0].shape) for x in zip(*found, strict=True))
+    return {"summed": summed, "quantised": quantised}
+
+
+def roundings(result: Any) -> dict[str, Any]:
+    """The gradients rounded."""
+    found = np.array(RECORDED.again("quantised")).reshape(*result.errors.shape, 2)
+    return {"errors": found[..., 0], "flushed": found[..., 1]}
+
+
+def spiked(way: int) -> Any:
+    """The runs of a way with every spike."""
+
+    def part(result: Any) -> dict[str, Any]:
+        losses, spikes = result.losses.copy(), len(SPIKES)
+        losses[way] = RECORDED.again("continued", slice(way * spikes, (way + 1) * spikes))
+        return {"losses": losses}
+
+    return part
+
+
+def by_format(result: Any) -> dict[str, Any]:
+    """The perceptrons trained with E4M3 gradients that have one scale a tensor."""
+    ((params, starts, _), _), found = RECORDED.calls["continued"][0], result.by_format.copy()
+    found[0, 0] = fp8_training.continued(params, starts, fp8_training.made("fp8_current", fp8_format="e4m3"))
+    return {"by_format": found}
+
+
+IN_FP32, DELAYED = spiked(FP32), spiked(LONG)
 MUTANTS = (
-    Mutant("promotion that promotes nothing", ("promotion",), "SERIES", never_promoted, params=TINY),
-    Mutant("promoted sums that err as fast ones", ("beside_rounding",),
-           change=copied("summed", np.s_[:, :, PROMOTED], np.s_[:, :, FAST])),
-    Mutant("fast sums that lose nothing", ("beside_rounding",), change=put("summed", np.s_[:, :, FAST], 1e-9)),
-    Mutant("gradients like random numbers", ("real_sums",), change=copied("summed", np.s_[:, 1], np.s_[:, 0])),
-    Mutant("a spike that is not undone", ("unchanged",), "spiking", not_undone, params=TINY),
-    Mutant("current scaling that is off by a bit", ("unchanged",), change=plus("losses", (CURRENT, 1), 1e-6)),
+    Mutant("promotion that promotes nothing", ("promotion", "beside_rounding"), "SERIES", never_promoted, part=sums),
+    Mutant("sums that are not cut", ("promotion", "real_sums", "beside_rounding"), CELLS,
+           record("H100", "e5m2", alignment_bits=25, kept_bits=23), part=sums),
+    Mutant("a spike that is not undone", ("unchanged",), "spiking", not_undone, part=IN_FP32),
     Mutant("delayed scaling that knows the spike", ("remembered", "survived", "recovered"),
-           change=copied("losses", LONG, FP32)),
+           "fplab.nn.emulation.delayed.Amaxes.of", own_amax, part=DELAYED),
     Mutant("current scaling that one step spoils for many", ("survived",),
-           change=plus("losses", (CURRENT, len(fp8_training.SPIKES) - 1), 0.5)),
-    Mutant("E4M3 as coarse as E5M2", ("a_bit_more",), change=copied("errors", np.s_[..., 0], np.s_[..., 1])),
+           change=plus("losses", (CURRENT, len(SPIKES) - 1), 0.5)),
+    Mutant("E4M3 as coarse as E5M2", ("a_bit_more", "to_zero"), "quantised",
+           lambda good: lambda gradients, scheme, fmt: good(gradients, scheme, "hybrid"), part=roundings),
     Mutant("E4M3's products as coarse as E5M2's", ("a_bit_more",),
            change=copied("gradient", np.s_[..., 0], np.s_[..., 1])),
-    Mutant("nothing becomes 0", ("to_zero",), change=put("flushed", ..., 0)),
-    Mutant("E4M3 gradients that do not train", ("trains_alike",), change=plus("by_format", np.s_[:, 0], 1)),
+    Mutant("E4M3 gradients that saturate", ("trains_alike",), "made", saturating, part=by_format),
 )  # fmt: skip
 
-globals().update(frame(fp8_training, fp8_training.QUICK, MUTANTS))
+globals().update(frame(fp8_training, fp8_training.QUICK, MUTANTS, recorded=RECORDED))
 
 
 def test_perceptrons_go_on_as_if_they_had_not_stopped() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, claim_of, failing, frame, put, repeats
+from experiments.frame import CELLS, Mutant, claim_of, failing, frame, put, record, repeats
 from fplab.experiments import generations
 from fplab.experiments.generations import amd, probes
 from fplab.hardware.core_cases import lab_product
@@ -18,7 +18,6 @@ from fplab.reveal import SumTree
 
 QUICK = generations.EXPERIMENT.quick
 SPECIFICATION = Path(__file__).resolve().parents[3] / "shared" / "spec" / "tensor-cores.md"
-CELLS = [(i, gpu) for i in range(len(probes.FP16_PROBES)) for gpu in probes.GPUS]
 
 
 def off(name: str, place: Any, value: Any = None) -> Any:
@@ -26,48 +25,33 @@ def off(name: str, place: Any, value: Any = None) -> Any:
     return put(name, place, (lambda bits: bits ^ 1) if value is None else value)
 
 
-def record(gpu: str, **other: Any) -> Any:
-    """A GPU of whose arithmetic the lab says something else: with a floor, wherever there is one."""
-
-    def fault(cells: Any) -> Any:
-        return lambda name: tuple(
-            dataclasses.replace(one, **{k: v for k, v in other.items() if k != "floor" or one.floor is not None})
-            if name == gpu and one.output == "fp32" and one.a in ("fp16", "bf16")
-            else one
-            for one in cells(name)
-        )
-
-    return fault
-
-
-CELLS = "fplab.tensorcore.models._cells"
+HALF = ("fp16", "bf16")
 MUTANTS = (
     Mutant("A100 in blocks of four", ("follows", "each_falls_once", "trees_are_chains"), CELLS,
-           record("A100", length=4)),
-    Mutant("A100's floor at -126", ("bf16_smallest",), CELLS, record("A100", floor=-126)),
-    Mutant("zeros of exponent -120", ("bf16_smallest",), CELLS, record("H100", floor=-120)),
-    Mutant("V100 keeps a bit more", ("tiny_24", "below_one", "volta_falls"), CELLS, record("V100", alignment_bits=24)),
-    Mutant("A100 keeps a bit more", ("tiny_25",), CELLS, record("A100", alignment_bits=25)),
-    Mutant("H100 keeps a bit more", ("tiny_26", "each_falls_once"), CELLS, record("H100", alignment_bits=26)),
-    Mutant("one bit of what cancels", ("cancelled",), change=off("fp16_probes", (4, 4))),
-    Mutant("one bit of what cancels, large", ("cancelled_large",), change=off("fp16_probes", (5, 4))),
-    Mutant("one bit in FP8", ("fp8_small",), change=off("fp8_probes", (0, 1))),
-    Mutant("one bit in FP8, large", ("fp8_large",), change=off("fp8_probes", (1, 1))),
-    Mutant("one bit of AMD's tiny products", ("amd_tiny",), change=off("amd_probes", (0, 3))),
-    Mutant("one bit of AMD's down", ("amd_down",), change=off("amd_probes", (1, 1))),
-    Mutant("one bit of AMD's up", ("amd_up",), change=off("amd_probes", (2, 2))),
-    Mutant("MI210 keeps subnormals", ("amd_operand", "amd_c", "flushes"), CELLS, record("MI210", subnormals="kept")),
-    Mutant("MI100 flushes", ("flushes",), CELLS, record("MI100", subnormals="flushed")),
-    Mutant("MI300X adds as MI100", ("amd_follows", "asymmetric", "amd_down"), CELLS,
-           record("MI300X", kind="pairwise", length=4)),
-    Mutant("H100 is not symmetric", ("asymmetric",), change=off("amd_negated", (0, 9, 2))),
-    Mutant("one bit of a sweep", ("follows",), change=off("sweep", (1, 3, 3))),
-    Mutant("one bit of a real product", ("follows",), change=off("real", (4, 20, 45))),
-    Mutant("one node more", ("trees_are_chains",), change=off("tree_sizes", (6, 3, 2), 33)),
+           record("A100", *HALF, length=4)),
+    Mutant("A100's floor at -126", ("bf16_smallest",), CELLS, record("A100", *HALF, floor=-126)),
+    Mutant("zeros of exponent -120", ("bf16_smallest",), CELLS, record("H100", *HALF, floor=-120)),
+    Mutant("V100 keeps a bit more", ("tiny_24", "below_one", "cancelled", "volta_falls"), CELLS,
+           record("V100", *HALF, alignment_bits=24)),
+    Mutant("A100 keeps a bit more", ("tiny_25",), CELLS, record("A100", *HALF, alignment_bits=25)),
+    Mutant("H100 keeps a bit more", ("tiny_26", "each_falls_once"), CELLS, record("H100", *HALF, alignment_bits=26)),
+    Mutant("H100 keeps five bits more", ("amd_up", "amd_down"), CELLS,
+           record("H100", *HALF, alignment_bits=30)),
+    Mutant("B200 keeps 46 bits", ("cancelled_large",), CELLS, record("B200", *HALF, alignment_bits=46),
+           part=lambda result: {"fp16_probes": probes.results(probes.FP16_PROBES, probes.GPUS)}),
+    Mutant("Ada's FP8 aligned to 25 bits", ("fp8_small", "fp8_large"), CELLS, record("Ada", "e4m3", alignment_bits=25)),
+    Mutant("MI210 keeps subnormals", ("amd_operand", "amd_c", "flushes"), CELLS,
+           record("MI210", *HALF, subnormals="kept")),
+    Mutant("MI100 flushes", ("flushes",), CELLS, record("MI100", *HALF, subnormals="flushed")),
+    Mutant("MI300X adds as MI100", ("amd_follows", "asymmetric", "amd_down", "amd_tiny"), CELLS,
+           record("MI300X", *HALF, kind="pairwise", length=4, alignment_bits=0)),
     Mutant("H100 multiplies as V100", ("half_hides_most",), "on_gpu",
            lambda on_gpu: lambda x, gpu, *sign: on_gpu(x, "V100" if gpu == "H100" else gpu, *sign)),
     Mutant("not stored as FP16", ("half_hides_most",), "stored", lambda stored: lambda bits: bits),
-    Mutant("another exact product", ("exact_is_fsum",), change=off("real_exact", (0, 26), 0x3F000000)),
+    Mutant("an exact product by H100", ("exact_is_fsum",), "exactly",
+           lambda good: lambda x: generations.on_gpu(x, "H100")),
+    Mutant("one bit of a sweep", ("follows",), change=off("sweep", (1, 3, 3))),
+    Mutant("one bit of a real product", ("follows",), change=off("real", (4, 20, 45))),
 )  # fmt: skip
 
 globals().update(frame(generations, QUICK, MUTANTS))

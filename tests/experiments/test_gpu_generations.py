@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.frame import Mutant, changed, frame, put
+from experiments.frame import EMULATED, Mutant, changed, frame, record
 from fplab.experiments import gpu_generations
 from fplab.nn import emulate
 
@@ -40,7 +40,7 @@ def on_another_gpu(machine: type[gpu_generations.Machine]) -> type[gpu_generatio
         def step(self, batch: Any) -> Any:
             found = super().step(batch)
             if self.name == "V100":
-                self.emulation = emulate("A100")
+                self.emulation = emulate("A100", "fp16")
             return found
 
     return Mutant
@@ -80,12 +80,6 @@ def by_an_ulp_of_fp16(model: Any, count: int) -> None:
     next(model.parameters()).detach().numpy().ravel()[:1].view(np.uint32)[:] += 1 << 13
 
 
-def after_one_ulp(x: np.ndarray) -> None:
-    """The runs as if they had not parted since their first step."""
-    x[..., -1] = x[..., 0] * 50
-
-
-OF_V100 = np.s_[:, gpu_generations.V100]
 MUTANTS = (
     Mutant("a V100 on A100's bits from its second pass", ("steps", "units"), "Machine", on_another_gpu, params=TINY),
     Mutant("gradients scaled back by 2^9", ("steps",), "Machine", gradients_times(2.0), params=TINY),
@@ -95,17 +89,15 @@ MUTANTS = (
            backward_products("H100", lambda a, b, found: a @ b), params=TINY),
     Mutant("a whole ulp of FP16 on one weight", ("swallowed",), "_nudge",
            lambda nudge: by_an_ulp_of_fp16, params=TINY),
+    Mutant("A100 sums cut to 13 bits", ("parting", "noise"), EMULATED,
+           record("A100", "fp16", alignment_bits=13, kept_bits=13)),
+    Mutant("a thousandth of the rate", ("steps", "learning"), "fplab.training.Momentum",
+           lambda good: lambda model, lr, momentum: good(model, 1e-3 * lr, momentum)),
+    Mutant("V100's gradients with the other sign", ("growth", "noise", "changed_answers", "learning"),
+           "fplab.nn.emulation.linear.Layer", backward_products("V100", lambda a, b, found: -found)),
     Mutant("distances of another run", ("steps",), change=changed("distance", lambda x: np.roll(x, 1, axis=1))),
     Mutant("shares of the tensors in the wrong order", ("steps",), change=changed("first", lambda x: x[..., ::-1])),
     Mutant("answers of another run", ("steps",), change=changed("answers", lambda x: np.roll(x, 1, axis=1))),
-    Mutant("the layers exchanged", ("parting",),
-           change=changed("first", lambda x: x[..., [1, 0, *range(2, x.shape[-1])]])),
-    Mutant("runs that hardly part", ("growth",), change=changed("distance", after_one_ulp)),
-    Mutant("a V100 100 times as far off", ("noise",), change=put("distance", OF_V100, lambda x: 100 * x)),
-    Mutant("a GPU that answers as another seed", ("changed_answers",),
-           change=put("answers", OF_V100, lambda x: np.roll(x, 1, axis=0))),
-    Mutant("a machine that does not learn", ("learning",),
-           change=put("answers", OF_V100, 0)),
 )  # fmt: skip
 
 globals().update(frame(gpu_generations, SMALL, MUTANTS))

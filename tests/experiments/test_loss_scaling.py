@@ -10,7 +10,7 @@ from gpu_cases import compute_with_little_installed
 from torch import nn
 
 import fplab
-from experiments.frame import Mutant, changed, frame
+from experiments.frame import Mutant, frame
 from fplab.experiments import loss_scaling
 from fplab.experiments.loss_scaling import data
 from fplab.training.chain import Chain
@@ -18,56 +18,53 @@ from fplab.training.scalers import DynamicScaler, StaticScaler
 
 SMALL = data.QUICK
 TINY = data.Params(steps=(3, 3), batch=(32, 32), every=8, encoder=(64, 16, 8), hidden=(16,), count=1, seeds=1)
+SHORT = dataclasses.replace(
+    SMALL, steps=(30, 20), batch=(256, 64), encoder=(64, 32, 16, 8), hidden=(32,), growth_interval=2
+)
+DEEP = dataclasses.replace(SMALL, steps=(90, 2), every=16, seeds=2)  # the autoencoder begins to learn
 
 
-def of_task(task: str, name: str, change: Callable[[np.ndarray], Any]) -> Any:
-    """A change of one array of a task, in place or by a new one."""
+def storing(cast: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The fault of gradients that another cast stores."""
 
-    def fault(result: Any) -> dict[str, Any]:
-        runs = getattr(result, task)
-        return {task: dataclasses.replace(runs, **changed(name, change)(runs))}
+    def fault(stored: Any) -> Any:
+        class Faulty(stored):  # type: ignore[misc]
+            @staticmethod
+            def backward(ctx: Any, *gradients: Any) -> Any:
+                found = cast(gradients[0])
+                if ctx.kept is not None:
+                    ctx.kept[ctx.place] = found
+                return found, None, None
+
+        return Faulty
 
     return fault
 
 
-def wide_backward(stored: Any) -> Any:
-    """Gradients that are stored in FP32."""
-
-    class Faulty(stored):  # type: ignore[misc]
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            stored.backward(ctx, *gradients)
-            return gradients[0], None, None
-
-    return Faulty
+def flushed(x: torch.Tensor) -> torch.Tensor:
+    """FP16 with what is below 2^-9 as zero."""
+    return x.half().float() * (x.abs() >= 2.0**-9)
 
 
+STORED, SCALING = "fplab.training.chain._Stored", "fplab.training.scalers.scaling"
 MUTANTS = (
-    Mutant("zeros counted in the next layer", ("steps",),
-           change=of_task("autoencoder", "counted", lambda x: np.roll(x, 1, axis=-1))),
-    Mutant("gradients that are stored in FP32", ("steps",), "fplab.training.chain._Stored", wide_backward, params=TINY),
-    Mutant("gradients unscaled by half", ("steps",), "fplab.training.scalers.scaling.unscaled",
+    Mutant("gradients that are stored in FP32", ("steps",), STORED, storing(lambda x: x), params=TINY),
+    Mutant("gradients of the deep network stored in FP32", ("unscaled_fails", "encoder_first"), STORED,
+           storing(lambda x: x), params=DEEP),
+    Mutant("small gradients flushed", ("first_step", "classifier_needs_none"), STORED, storing(flushed), params=SHORT),
+    Mutant("gradients that saturate", ("first_step", "largest_scale", "machine"), STORED,
+           storing(lambda x: x.clamp(-65504, 65504).half().float()), params=SHORT),
+    Mutant("gradients unscaled by half", ("steps",), f"{SCALING}.unscaled",
            lambda unscaled: lambda *given: 2 * unscaled(*given), params=TINY),
     Mutant("an Adam without its correction", ("steps",), "fplab.training.optimizers.programs.ADAM",
            lambda program: tuple(step for step in program if step.right != "root_correction2"),
            params=TINY),
-    Mutant("an unscaled run that learns", ("unscaled_fails",),
-           change=of_task("autoencoder", "by_seed", lambda x: x[:, [2, 1, 2]])),
-    Mutant("a scaled run that learns as little as an unscaled one", ("scaled_learns",),
-           change=of_task("autoencoder", "by_seed", lambda x: x[:, [0, 0, 2]])),
-    Mutant("a classifier that suffers", ("classifier_needs_none",),
-           change=of_task("classifier", "by_seed", lambda x: x - [0.1, 0, 0])),
-    Mutant("the layers reversed", ("encoder_first",),
-           change=of_task("autoencoder", "unscaled", lambda x: x[:, ::-1])),
-    Mutant("a step at 2^24 that is not skipped", ("largest_scale",),
-           change=of_task("classifier", "skipped", lambda x: x[::-1])),
-    Mutant("a gradient that is zero too soon", ("first_step",),
-           change=of_task("autoencoder", "first", lambda x: x[0].__setitem__((0, 0), 0.0))),
-    Mutant("a gradient that is infinite too soon", ("first_step",),
-           change=of_task("classifier", "first", lambda x: x[-1].__setitem__((0, 0), np.inf))),
-    Mutant("a scale of its own", ("machine",),
-           change=of_task("autoencoder", "trace", lambda x: x.__setitem__(40, 3.0))),
-    Mutant("an overflow unseen", ("machine",), change=of_task("classifier", "skipped", lambda x: ~x)),
+    Mutant("a scale of 1 in the place of 2^16", ("scaled_learns",), "fplab.training.scalers.StaticScaler",
+           lambda good: lambda scale: good(1.0), params=DEEP),
+    Mutant("steps that overflow are taken", ("largest_scale",), f"{SCALING}.Scaler.found_inf",
+           lambda good: lambda self, optimizer: False, params=SHORT),
+    Mutant("growth a step too late", ("machine",), "fplab.training.scalers.DynamicScaler",
+           lambda good: lambda growth_interval: good(growth_interval=growth_interval + 1), params=SHORT),
 )  # fmt: skip
 
 globals().update(frame(loss_scaling, SMALL, MUTANTS))

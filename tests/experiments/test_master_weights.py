@@ -1,6 +1,6 @@
 """The experiment on 16-bit weights: its runs, its claims, mutants that they kill, its GPU cases."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,38 +14,12 @@ from fplab import formats
 from fplab.experiments import lost_updates, master_weights
 from fplab.experiments.master_weights import data
 from fplab.experiments.torch_bits import WITH_FMA
+from fplab.training.optimizers import programs
 
 TINY = data.Params(rates=(2.0**-4,), distance=1.0, width=8, seeds=1, sample=64, every=4)
-NEAREST, STOCHASTIC = (data.Variant("bf16", update) for update in ("nearest", "stochastic"))
-
-
-def with_pairs(fmt: str, change: Callable[[np.ndarray], None], update: str = "nearest") -> Any:
-    """A change, in place, of a run's weights, updates and new weights."""
-
-    def fault(result: Any) -> dict[str, Any]:
-        found = result.pairs[data.Variant(fmt, update)].copy()
-        change(found)
-        return {"pairs": {**result.pairs, data.Variant(fmt, update): found}}
-
-    return fault
-
-
-def one_more_lost(pairs: np.ndarray) -> None:
-    """A weight that a lost update has moved all the same."""
-    w, _, after = pairs
-    at = int(np.flatnonzero(after == w)[0])
-    after[at] = fplab.neighbours(np.float32(w[at]), "bf16")[1]
-
-
-def from_fp32(name: str, factor: float, *places: int) -> Any:
-    """Variants that end as FP32 does, times a factor."""
-
-    def fault(result: Any) -> dict[str, np.ndarray]:
-        found = getattr(result, name).copy()
-        found[list(places)] = factor * found[0]
-        return {name: found}
-
-    return fault
+SHORT = replace(master_weights.QUICK, rates=(2.0**-5,), distance=2.0, seeds=2)
+LEARNT = replace(SHORT, distance=4.0)
+FALLING = replace(TINY, rates=(2.0**-3, 2.0**-6), seeds=2)
 
 
 def wrong_layers(counted: Any) -> Any:
@@ -53,38 +27,37 @@ def wrong_layers(counted: Any) -> Any:
     return lambda *given: tuple(x[:, ::-1] for x in counted(*given))
 
 
-def uncompensated(rules: Any) -> Any:
-    """Kahan's rule that forgets what a sum lost."""
-    kept = tuple(step for step in rules["kahan"].apply if step.target != "compensation")
-    return {**rules, "kahan": rules["kahan"]._replace(apply=kept)}
+def rule(name: str, **fields: Any) -> Any:
+    """The fault of a rule of updates, which is another or has other ``fields``."""
+    return lambda rules: {**rules, name: rules[name]._replace(**fields)}
 
 
+RULES, MASTER = "fplab.training.optimizers.precision.RULES", programs.RULES["master"]
+UNCOMPENSATED = tuple(step for step in programs.COMPENSATED if step.target != "compensation")
 MUTANTS = (
     Mutant("lost updates blamed on the wrong layer", ("steps",), "data.counted", wrong_layers, params=TINY),
-    Mutant("a compensation that is forgotten", ("steps",), "fplab.training.optimizers.precision.RULES", uncompensated,
-           params=TINY),
+    Mutant("updates that reach their weight counted as lost", ("smaller_steps",), "data.counted",
+           lambda good: lambda *of: (lambda lost, moved: (moved - lost, moved))(*good(*of)), params=FALLING),
+    Mutant("a compensation that is forgotten", ("steps", "kahan_nearest"), RULES, rule("kahan", apply=UNCOMPENSATED),
+           params=SHORT),
     Mutant("a velocity that does not decay", ("steps",), "fplab.training.optimizers.programs.MOMENTUM",
            lambda program: program[1:], params=TINY),
     Mutant("a last loss of another run", ("steps",), change=changed("final", lambda x: np.roll(x, 1, axis=0))),
     Mutant("a loss along the way of another run", ("steps",), change=changed("along", lambda x: np.roll(x, 1, axis=0))),
     Mutant("the 2048 rule taken at its word", ("textbook",), "TEXTBOOK", lambda rows: ((1.5, 1.5 / 2048, 1.5),),
            params=TINY),
-    Mutant("sums that are rounded otherwise", ("library_sums",),
-           change=with_pairs("fp16", lambda x: x[2].__setitem__(0, 0.125))),
-    Mutant("an update that is lost and is not", ("half_gap",), change=with_pairs("bf16", one_more_lost)),
-    Mutant("nothing ever reaches a weight", ("ratio_rule",),
-           change=with_pairs("fp16", lambda x: x[2].__setitem__(slice(None), x[0]))),
-    Mutant("ties away from even", ("survivors",), change=changed("survival", lambda x: x * 0.9)),
-    Mutant("larger steps lose more", ("smaller_steps",), change=changed("lost", lambda x: x[:, ::-1])),
-    Mutant("stochastic rounding that is none", ("unbiased",),
-           change=lambda result: {"pairs": {**result.pairs, STOCHASTIC: result.pairs[NEAREST]}}),
-    Mutant("a copy in BF16", ("copy",), change=changed("drift", lambda x: x + 0.3)),
-    Mutant("distances in half ulps", ("copy",), change=changed("drift", lambda x: x / 2)),
-    Mutant("Kahan as rounding to nearest", ("kahan_nearest",),
-           change=changed("drift", lambda x: x[[v - 2 if v in (3, 7) else v for v in range(9)]])),
-    Mutant("BF16 as good as FP32", ("behind",), change=from_fp32("along", 1.0, NEAREST.place)),
-    Mutant("remedies that are none", ("remedies",), change=from_fp32("final", 1.1, *range(NEAREST.place + 1, 9))),
-    Mutant("an FP32 that reads badly", ("learning",), change=changed("top1", lambda x: x * 0.5)),
+    Mutant("stochastic rounding in the place of nearest", ("library_sums", "half_gap", "ratio_rule", "behind"), RULES,
+           rule("nearest", stochastic=True), params=SHORT),
+    Mutant("ratios a binade higher", ("survivors",), "data.ratio_edges", lambda good: lambda fmt: 2 * good(fmt),
+           params=TINY),
+    Mutant("stochastic rounding that is none", ("unbiased",), RULES, rule("stochastic", stochastic=False),
+           params=SHORT),
+    Mutant("an update that the copy gets twice", ("copy", "remedies"), RULES,
+           rule("master", apply=MASTER.apply + MASTER.apply), params=SHORT),
+    Mutant("distances in units of two ulps", ("copy",), "fplab.numeric.ulp", lambda good: lambda *of: 2 * good(*of),
+           params=TINY),
+    Mutant("an update without the rate", ("learning",), "fplab.training.optimizers.SGD",
+           lambda good: lambda parameters, rate, *of, **how: good(parameters, 1.0, *of, **how), params=LEARNT),
 )  # fmt: skip
 
 globals().update(frame(master_weights, master_weights.QUICK, MUTANTS))
@@ -106,7 +79,9 @@ def test_every_update_is_counted_and_added_up() -> None:
 
 def test_a_run_repeats_to_the_bit_and_seeds_differ() -> None:
     few = data.Params(rates=(2.0**-4,), distance=0.5, width=16)
-    one, again, other = (data.one_run(few, STOCHASTIC, few.rates[0], seed) for seed in (0, 0, 1))
+    one, again, other = (
+        data.one_run(few, data.Variant("bf16", "stochastic"), few.rates[0], seed) for seed in (0, 0, 1)
+    )
     assert one.losses.tobytes() == again.losses.tobytes() != other.losses.tobytes()
     assert one.pairs.tobytes() == again.pairs.tobytes()
 

@@ -1,43 +1,92 @@
 """The experiment on recipes."""
 
+import copy
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from experiments.frame import Mutant, frame, plus
+from experiments.frame import Mutant, frame
 from fplab.experiments import recipes
 from fplab.experiments.outcomes import Status
-from fplab.experiments.recipes import BF16, NVFP4, WAYS, Params
+from fplab.experiments.recipes import BF16, FP32, LAST_TOO, NVFP4, ONE_DIMENSION, WAYS, Params
 
 TINY = Params(
     seeds=(2, 2), begun=(1, 1), steps=(1, 1), batches=(1, 2), layers=1, context=16, draws=1, tested=65
 )  # fmt: skip
 
 
-def of_nets(**how: Any) -> Any:
-    """The change of a result whose networks have other arrays: by name, what is made of each."""
-
-    def change(result: Any) -> dict[str, Any]:
-        nets = (replace(net, **{n: make(getattr(net, n).copy()) for n, make in how.items()}) for net in result.nets)
-        return {"nets": tuple(nets)}
-
-    return change
+QUICK = recipes.QUICK
 
 
-def way_as(way: Any, other: Any) -> Any:
-    """What one way gives is another's."""
-
-    def make(array: np.ndarray) -> np.ndarray:
-        array[:, WAYS.index(way)] = array[:, WAYS.index(other)]
-        return array
-
-    return make
+DESCEND = recipes.descend  # without a fault
 
 
-def first_for_all(array: np.ndarray) -> np.ndarray:
-    """All parts are the first."""
-    return np.repeat(array[..., :1], array.shape[-1], -1)
+def begin(net: int, seed: int, descend: Any) -> tuple[Any, Any]:
+    """A network and its optimizer after FP32 began."""
+    model = QUICK.task(net).model(seed)
+    optim = recipes.optimizer(net, model)
+    descend(QUICK.task(net), model, optim, seed, QUICK.begun[net])
+    return model, optim
+
+
+@cache
+def begun(net: int, seed: int) -> tuple[Any, Any]:
+    return begin(net, seed, DESCEND)
+
+
+def seeds(net: int) -> range:
+    return range(QUICK.seed, QUICK.seed + QUICK.seeds[net])
+
+
+def of_nets(result: Any, name: str, *arrays: Any) -> dict[str, Any]:
+    """The networks of a result, the first of them with other arrays of a name."""
+    nets = [replace(net, **{name: np.array(array)}) for net, array in zip(result.nets, arrays, strict=False)]
+    return {"nets": (*nets, *result.nets[len(nets) :])}
+
+
+def backward_again(result: Any) -> dict[str, Any]:
+    found = []
+    for net in range(2):
+        of = partial(recipes.of_backward, QUICK, QUICK.task(net), begun=QUICK.begun[net])
+        found.append([of(begun(net, seed)[0], seed) for seed in seeds(net)])
+    return of_nets(result, "backward", *found)
+
+
+def gradients_again(result: Any) -> dict[str, Any]:
+    """Of the transformer, of NVFP4 with and without what is ablated."""
+    task, gradients = QUICK.task(0), result.nets[0].gradients.copy()
+    for n, seed in enumerate(seeds(0)):
+        model = begun(0, seed)[0]
+        of = partial(recipes.weight_gradients, task, model, seed, QUICK.begun[0])
+        for way in (NVFP4, ONE_DIMENSION, LAST_TOO):
+            gradients[n, WAYS.index(way)] = recipes.layerwise(of(way), of(FP32))
+    return of_nets(result, "gradients", gradients)
+
+
+def losses_again(result: Any) -> dict[str, Any]:
+    """Of the transformer after a step of NVFP4."""
+    task, held_out = QUICK.task(0), result.nets[0].held_out.copy()
+    for n, seed in enumerate(seeds(0)):
+        model, optim = copy.deepcopy(begun(0, seed))
+        run = recipes.emulation(NVFP4.recipe)
+        recipes.descend(task, model, optim, seed, QUICK.begun[0] + 1, run, start=QUICK.begun[0])
+        held_out[n, WAYS.index(NVFP4)] = task.scores(model).loss
+    return of_nets(result, "held_out", held_out)
+
+
+def trained_again(result: Any) -> dict[str, Any]:
+    """Three networks of each kind, in FP32."""
+    losses = [
+        [QUICK.task(net).scores(begin(net, seed, recipes.descend)[0]).loss for seed in seeds(net)[:3]]
+        for net in range(2)
+    ]
+    return of_nets(result, "held_out", *(np.repeat(np.array(loss)[:, None], len(WAYS), 1) for loss in losses))
+
+
+def kept_again(result: Any) -> dict[str, Any]:
+    return {"kept": recipes.remembered(QUICK)}
 
 
 def without_recipe(good: Any) -> Any:
@@ -45,27 +94,58 @@ def without_recipe(good: Any) -> Any:
     return lambda recipe, **options: good(recipe and BF16.recipe, **options)
 
 
-DOUBLED = np.array([2, 1, 1, 1])  # the first of PARTS
+def without_rate(good: Any) -> Any:
+    """Steps whose update is not times the rate."""
+
+    def faulty(task: Any, model: Any, optim: Any, *of: Any, **how: Any) -> Any:
+        for group in optim.param_groups:
+            group["lr"] = 1.0
+        return good(task, model, optim, *of, **how)
+
+    return faulty
 
 
-def worse(array: np.ndarray) -> np.ndarray:
-    """One ablation that costs a nat."""
-    array[:, -1] += 1
-    return array
+def squares_toward_zero(known: Any) -> Any:
+    """NVFP4 that rounds weights in square blocks toward zero."""
+
+    def faulty(**given: Any) -> Any:
+        recipe = known["nvfp4"](**given)
+        if given.get("disable_2d_quantization"):
+            return recipe
+        cut = {
+            name: replace(product, right=replace(product.right, rounding="rtz"))
+            for name in ("forward", "data_gradient")
+            if (product := getattr(recipe, name)) is not None
+        }
+        return replace(recipe, **cut)
+
+    return {**known, "nvfp4": faulty}
 
 
+def nvfp4(**fields: Any) -> Any:
+    """The fault of NVFP4 with other fields, whatever it is given."""
+    return lambda known: {**known, "nvfp4": lambda **given: known["nvfp4"](**given | fields)}
+
+
+RECIPES = "fplab.nn.recipes.RECIPES"
 MUTANTS = (
-    Mutant("networks that have learnt nothing", ("learnt",), change=of_nets(held_out=lambda a: a * 0 + 4.6)),
+    Mutant("networks that do not descend", ("learnt",), "descend", lambda good: lambda *of, **how: None,
+           part=trained_again),
     Mutant("recipes that are not followed", ("units", "fewer_bits"), "emulation", without_recipe, params=TINY),
-    Mutant("NVFP4 as exact as BF16", ("fewer_bits", "two_dimensions"), change=of_nets(gradients=way_as(NVFP4, BF16))),
-    Mutant("an ablation that costs a nat", ("loss_alike",), change=of_nets(held_out=worse)),
-    Mutant("rounding to nearest without bias", ("unbiased",), change=of_nets(backward=first_for_all)),
-    Mutant("a Hadamard transform that doubles errors", ("hadamard",), change=of_nets(backward=lambda a: a * DOUBLED)),
-    Mutant("a head that need not be kept", ("head",), change=of_nets(gradients=way_as(WAYS[-1], NVFP4))),
-    Mutant("a copy of the weights forgotten", ("kept_bytes",), change=plus("kept", (WAYS.index(NVFP4), 2), -4096)),
+    Mutant("updates without the rate", ("loss_alike",), "descend", without_rate, part=losses_again),
+    Mutant("no stochastic rounding", ("unbiased",), RECIPES, nvfp4(disable_stochastic_rounding=True),
+           part=backward_again),
+    Mutant("a Hadamard transform that is not orthogonal", ("hadamard",),
+           "fplab.nn.emulation.scaled_products.hadamard", lambda good: lambda *of, **how: 2 * good(*of, **how),
+           part=backward_again),
+    Mutant("square blocks that round toward zero", ("two_dimensions",), RECIPES, squares_toward_zero,
+           part=gradients_again),
+    Mutant("a head that is not kept", ("head",), RECIPES, nvfp4(keep_last=0.0), part=gradients_again),
+    Mutant("one copy of the weights", ("kept_bytes",), "fplab.memory.options.quantised_operands",
+           lambda good: lambda *of: (kept := good(*of)) and replace(kept, weights=kept.input), part=kept_again),
 )  # fmt: skip
 
-globals().update(frame(recipes, recipes.QUICK, MUTANTS, spared=("head_alone",), absent="^tried at the full size"))
+globals().update(frame(recipes, QUICK, MUTANTS, spared=("head_alone",), absent="^tried at the full size"))
 
 
 def test_a_head_that_costs_no_more_than_others_is_no_claim(result: Any) -> None:

@@ -1,31 +1,37 @@
 """The experiment on block scales."""
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, frame, put
+from experiments.frame import Mutant, frame
 from fplab.experiments import scales
-from fplab.experiments.scales import FOUR_OVER_SIX, MX4, MX8, NVFP4, WAYS, Params
+from fplab.experiments.scales import Params
 from fplab.nn import emulate
 from fplab.scaled import Scaled
 
 TINY = Params(seeds=2, steps=2, batch=2, rows=64, significands=64)
+LEARNT = replace(scales.QUICK, seeds=2, rows=16, significands=64)
 
 
-def as_another(way: Any, other: Any) -> Any:
-    """The errors and clipped blocks of one way are another's."""
+@cache
+def layers(seed: int) -> dict[str, list[np.ndarray]]:
+    """The tensors of a network of the quick size."""
+    return scales.trained(scales.QUICK, seed)[2]
 
-    def change(result: Any) -> dict[str, Any]:
-        found = {}
-        for name in ("errors", "clipped"):
-            array = getattr(result, name).copy()
-            array[..., WAYS.index(way)] = array[..., WAYS.index(other)]
-            found[name] = array
-        return found
 
-    return change
+def quantised_again(result: Any) -> dict[str, Any]:
+    found = (scales.lost(layers(seed)) for seed in range(scales.QUICK.seeds))
+    return dict(zip(("errors", "clipped", "fours"), map(np.array, zip(*found, strict=True)), strict=True))
+
+
+def by(scheme: str, rule: str, *other: str) -> Any:
+    """The fault of one way to quantise that another takes the place of."""
+    return lambda good: lambda x, *of, **how: good(x, *of, **how) if (*of, how.get("rule")) != (scheme, rule) else (
+        good(x, other[0], **how | {"rule": other[1]}))  # fmt: skip
 
 
 def a_scale_higher(good: Any) -> Any:
@@ -37,22 +43,21 @@ def unpacked(scaled: Scaled) -> int:
     return int(scaled.codes.nbytes + scaled.scales.nbytes)
 
 
-FLOOR8, FLOOR4, EVEN4, CEIL4 = MX8[0], MX4[0], MX4[1], MX4[2]
+QUANTIZE = "fplab.scaled.quantize"
 MUTANTS = (
-    Mutant("networks that were not trained", ("trained_networks",), change=put("right", slice(None), 0.01)),
-    Mutant("a floor that rounds up", ("clipping", "definition"), "fplab.scaled.quantize", a_scale_higher, params=TINY),
+    Mutant("networks that do not descend", ("trained_networks",), "descend", lambda good: lambda *of: None,
+           params=LEARNT),
+    Mutant("a floor that rounds up", ("clipping", "definition"), QUANTIZE, a_scale_higher, params=TINY),
+    Mutant("scales that round up in every rule", ("blocks_clipped", "up_in_mxfp8", "even_in_mxfp4"), QUANTIZE,
+           a_scale_higher, part=quantised_again),
+    Mutant("even that rounds as floor", ("even_in_mxfp4",), QUANTIZE, by("mxfp4", "even", "mxfp4", "floor"),
+           part=quantised_again),
+    Mutant("blocks of 32 with MXFP4's scales", ("nvfp4_beats_mxfp4",), QUANTIZE,
+           by("nvfp4", "nearest", "mxfp4", "even"), part=quantised_again),
+    Mutant("no block takes the 4", ("four_over_six",), QUANTIZE, by("nvfp4", "4over6", "nvfp4", "nearest"),
+           part=quantised_again),
     Mutant("codes a step too large", ("composed",), "quantised_by_torch",
            lambda good: lambda *args: {k: v + (k == "floor_codes") for k, v in good(*args).items()}, params=TINY),
-    Mutant("nothing clipped", ("blocks_clipped",), change=as_another(FLOOR4, CEIL4)),
-    Mutant("floor as good as up", ("up_in_mxfp8",), change=as_another(FLOOR8, MX8[3])),
-    Mutant("floor as good as even", ("even_in_mxfp4",), change=as_another(FLOOR4, EVEN4)),
-    Mutant("floor worse than ceil", ("even_in_mxfp4",), change=put("errors", np.s_[..., WAYS.index(FLOOR4)], 1)),
-    Mutant("a little less than an eighth", ("blocks_clipped",),
-           change=put("clipped", np.s_[..., WAYS.index(FLOOR8)], 0.1225)),
-    Mutant("ceil as good as even", ("even_in_mxfp4",), change=as_another(CEIL4, EVEN4)),
-    Mutant("NVFP4 no better", ("nvfp4_beats_mxfp4",), change=as_another(NVFP4, EVEN4)),
-    Mutant("4 over 6 no better", ("four_over_six",), change=as_another(FOUR_OVER_SIX, NVFP4)),
-    Mutant("no block takes the 4", ("four_over_six",), change=put("fours", slice(None), 0)),
     Mutant("codes of a byte", ("bits_a_value",), "fplab.scaled.Scaled.nbytes", lambda good: property(unpacked),
            params=TINY),
 )  # fmt: skip
@@ -64,7 +69,7 @@ globals().update(frame(scales, scales.QUICK, MUTANTS))
 def test_what_torch_is_given_of_blocks_is_what_the_lab_multiplies(scheme: str) -> None:
     """Pairs of codes and tiles of scales, by the unit that ``emulate`` puts in torch's place."""
     given = scales.drawn_codes(scheme)
-    with emulate("B200"):
+    with emulate("B200", "fp16"):
         got = scales.block_scaled(scheme, given, "cpu")
     np.testing.assert_array_equal(got["d"], scales.multiplied_by_lab(scheme, given, {"kind": "cpu"})["d"])
 

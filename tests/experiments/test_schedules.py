@@ -1,24 +1,28 @@
 """The experiment on schedules."""
 
-import numpy as np
+from dataclasses import replace
 
-from experiments.frame import Mutant, changed, frame
+from experiments.frame import Mutant, frame
 from fplab.experiments import schedules
 
-TINY = schedules.Params(accumulated=4, images=2, rows=8, width=64, networks=2)
+TINY = schedules.Params(accumulated=128, images=2, rows=8, width=64, networks=3)
+SLICED = replace(schedules.QUICK, accumulated=2, images=1)
 
 
 MUTANTS = (
-    Mutant("GPipe under every name", ("bubbles", "in_flight"), "timeline",
+    Mutant("GPipe under every name", ("bubbles", "in_flight", "calculated"), "timeline",
            lambda good: lambda name, stages, micro, chunks=1: good("gpipe", stages, micro), params=TINY),
-    Mutant("bytes of another schedule", ("calculated",), change=changed("activations", lambda x: x[::-1])),
-    Mutant("chunks of another schedule", ("in_flight", "calculated"), change=changed("in_flight", lambda x: x[::-1])),
-    Mutant("BF16 under the name of FP32", ("accumulators",), change=changed("errors", lambda x: x[:, ::-1])),
+    Mutant("the calculator without interleaving", ("calculated",), "fplab.memory.estimate",
+           lambda good: lambda model, schedule, chunks, **how: good(model, schedule="1f1b", **how), params=TINY),
     Mutant("sums kept in FP32", ("accumulators", "chain"), "accumulate",
            lambda good: lambda parts, fmt, rounding: good(parts, "fp32", "rne"), params=TINY),
-    Mutant("no slice at all", ("splitting", "shorter_chains"), change=lambda r: {
-        "products": np.repeat(r.products[:, :1], r.products.shape[1], axis=1)}),
-    Mutant("slices in another order", ("shorter_chains",), change=changed("products", lambda x: x[:, ::-1])),
+    Mutant("sums rounded once at the end", ("accumulators", "chain"), "accumulate",
+           lambda good: lambda parts, fmt, rounding: good(parts.sum(axis=0, keepdims=True), fmt, rounding),
+           params=TINY),
+    Mutant("no slice at all", ("splitting", "shorter_chains"), "fplab.tensorcore.Plan",
+           lambda good: lambda split_k: good(), params=SLICED),
+    Mutant("most slices where the fewest are due", ("shorter_chains",), "fplab.tensorcore.Plan",
+           lambda good: lambda split_k: good(split_k=max(schedules.SPLITS) // split_k), params=SLICED),
 )  # fmt: skip
 
 globals().update(frame(schedules, schedules.QUICK, MUTANTS))

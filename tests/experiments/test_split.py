@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.frame import Mutant, frame, plus
-from experiments.products_of import added, copied, off, scaled
+from experiments.frame import CELLS, Mutant, frame, record
 from fplab import exact_products as whole
 from fplab import tensorcore
 from fplab.experiments import split
@@ -18,43 +17,35 @@ from fplab.hardware.tensors import tensor
 
 UNIT = Fraction(2) ** whole.UNIT
 SMALL = split.Params(rows=4, log2_last=12, values=256)
-BIT = 1 << (40 * 8)
-REAL = split.KINDS[-1]
+TINY = split.Params(rows=2, log2_last=4, values=256)
+SHORT = replace(TINY, rows=4, log2_last=9)
 
 
-def instead(source: str, target: str) -> Any:
-    """The results of one method under the name of another."""
-    return copied(split.index(source), split.index(target))
+def method(name: str, **fields: Any) -> Any:
+    """The fault of a method that multiplies otherwise."""
+    return lambda good: {**good, name: replace(good[name], **fields)}
+
+
+def scheme(at: int, **fields: Any) -> Any:
+    """The fault of parts that are sampled of another scheme."""
+    return lambda good: (*good[:at], replace(good[at], **fields), *good[at + 1 :])
 
 
 MUTANTS = (
-    Mutant("a bit less to nearest", ("lost_bits",), change=plus("lost", (0, 1), 1)),
-    Mutant("a bit more truncated", ("lost_bits",), change=plus("lost", (1, 3), -1)),
-    Mutant("truncated parts", ("numpy_parts",), "SCALED", lambda scheme: replace(scheme, rounding="rtz"),
-           params=split.Params(rows=2, log2_last=4, values=4)),
-    Mutant("a binade that is lost", ("ranges",), change=plus("binades", (2, 50), 1e-3)),
-    Mutant("TF32 with an end", ("ranges",), change=plus("binades", (3, 0), 1e-3)),
-    Mutant("a third product that misses", ("how_many",),
-           change=off("positive", "partial", added((2, 0, 0, 0), BIT << 20))),
-    Mutant("a large fourth", ("how_many",), change=off("random", "partial", added((3, 0, 0, 0), BIT << 19))),
-    Mutant("no fourth", ("how_many",), change=off("random", "partial", copied(2, 3))),
-    Mutant("outside too large", ("bounds_hold",),
-           change=off("positive", "results", scaled(split.index("outside H100"), 1.0001))),
-    Mutant("FP32 too large", ("bounds_hold",), change=off("positive", "results", scaled(split.index("plain"), 1.001))),
+    Mutant("truncated parts", ("lost_bits", "numpy_parts", "how_many", "ranges"), "split",
+           lambda good: lambda x, scheme: good(x, replace(scheme, rounding="rtz")), params=TINY),
+    Mutant("TF32 parts with BF16's bits", ("ranges",), "SCHEMES", scheme(3, fmt="bf16"), params=TINY),
     Mutant("bounds eight times too large", ("bounds_hold",), "Products.bound_of",
-           lambda bound: lambda self, i: None if bound(self, i) is None else 8 * bound(self, i),
-           params=split.Params(rows=4, log2_last=9, values=4)),
-    *(Mutant(f"outside is inside, {gpu}", ("inside_drifts",),
-             change=off("positive", "results", instead(f"inside {gpu}", f"outside {gpu}"))) for gpu in split.GPUS),
-    Mutant("added inside after all", ("single_precision",),
-           change=off("positive", "results", instead("inside A100", "outside A100"))),
-    Mutant("inside is above", ("inside_drifts",),
-           change=off("positive", "results", scaled(split.index("inside H100"), 1.01))),
-    Mutant("scaled after all", ("scale_saves",), change=off("small", "results", instead("outside A100", "three"))),
-    Mutant("TF32 parts as narrow as FP16's", ("gradients",),
-           change=off(REAL, "results", instead("outside A100", "wider"))),
-    Mutant("FP16 parts as wide as FP32", ("gradients",),
-           change=off(REAL, "results", instead("plain", "outside A100"))),
+           lambda bound: lambda self, i: None if bound(self, i) is None else 8 * bound(self, i), params=SHORT),
+    Mutant("A100 aligns to 18 bits", ("bounds_hold", "single_precision"), CELLS,
+           record("A100", "fp16", alignment_bits=18)),
+    Mutant("FP32 multiplies parts", ("bounds_hold",), "fplab.experiments.tf32.multiply_adds",
+           lambda good: lambda a, b, at: good(*(split.split(x, split.PLAIN)[0] for x in (a, b)), at),
+           params=SHORT),
+    Mutant("outside adds inside on A100", ("inside_drifts", "single_precision"), "METHODS",
+           method("outside A100", outside=False)),
+    Mutant("outside without the scale", ("scale_saves",), "METHODS", method("outside A100", scheme=split.PLAIN)),
+    Mutant("TF32 parts are FP16's", ("gradients",), "METHODS", method("wider", scheme=split.SCALED)),
 )  # fmt: skip
 
 globals().update(frame(split, SMALL, MUTANTS))

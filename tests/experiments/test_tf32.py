@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.frame import Mutant, frame, plus
-from experiments.products_of import added, copied, off, scaled
+from experiments.frame import CELLS, Mutant, frame, record
 from fplab import exact_products as whole
 from fplab import tensorcore
 from fplab.experiments import tf32
@@ -19,33 +18,32 @@ from fplab.tensorcore.models import GPUS, TABLE, get
 
 UNIT = Fraction(2) ** whole.UNIT
 SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
-BIT = 1 << (40 * 8 + 30)  # one that is lost or won in a sum, in units
+TINY = replace(SMALL, log2_last=8, sample=8)  # where the published example says nothing
+
+
+def rounding(conversion: str, by: str) -> Any:
+    """The fault of a conversion that rounds as another does."""
+    return lambda good: {**good, conversion: by}
 
 
 MUTANTS = (
-    Mutant("an error of truncation", ("means",), change=plus("low_bits", (0, 0, 5), 1)),
-    Mutant("an error of rne", ("means",), change=plus("low_bits", (2, 1, 5), 1)),
-    Mutant("another tie", ("ties",), change=plus("low_bits", (1, 1, 4096), 1)),
+    Mutant("rna breaks ties to even", ("means", "ties"), "ROUNDINGS", rounding("rna", "rne"), params=TINY),
+    Mutant("rna truncates", ("ties", "shrinks"), "ROUNDINGS", rounding("rna", "rtz")),
+    Mutant("truncation that rounds", ("means", "shrinks"), "ROUNDINGS", rounding("truncate", "rne")),
+    Mutant("products that always truncate", ("blocks", "parts_hold", "published"), "fplab.tensorcore.matmul",
+           lambda good: lambda *of, conversion="truncate", **how: good(*of, **how)),
     Mutant("rne rounds up", ("half_precision",), "converted",
            lambda converted: lambda x, conversion: converted(np.nextafter(x, np.float32(np.inf)), conversion),
-           params=replace(SMALL, log2_last=8, sample=8)),
-    Mutant("H100 a hundredth too large", ("bounds_hold",),
-           change=off("positive", "results", scaled(tf32.index("H100", "rne"), 1.01))),
-    Mutant("FP32 a hundredth too large", ("bounds_hold",), change=off("positive", "results", scaled(0, 1.01))),
+           params=TINY),
     Mutant("conversion's bound 16 times too large", ("bounds_hold", "parts_hold"), "Products.conversion_bound",
-           lambda bound: lambda self, conversion: 16 * bound(self, conversion),
-           params=replace(SMALL, log2_last=8, sample=8)),
-    Mutant("A100's chain errs", ("parts_hold",),
-           change=off("positive", "results", scaled(tf32.index("A100", "truncate"), 1.004))),
-    Mutant("a converted sum", ("parts_hold",), change=off("random", "converted", added((1, 0, 0, 2), BIT))),
-    Mutant("A100 with the chain of FP16", ("conversion_decides",),
-           change=off("random", "results", scaled(tf32.index("A100", "rne"), 1.01))),
-    Mutant("FP32 as bad as TF32", ("conversion_decides",), change=off("random", "results", scaled(0, 1.01))),
-    Mutant("truncation does not shrink", ("shrinks",),
-           change=off("positive", "converted", added((0, 0, 0, 0), BIT << 40))),
-    Mutant("rna truncates", ("shrinks",), change=off("positive", "converted", copied(0, 1))),
-    Mutant("errors half as large", ("published",), change=lambda r: {"published_errors": r.published_errors / 2}),
-    Mutant("other products", ("published",), change=lambda r: {"published_exact": 1.5 * r.published_exact}),
+           lambda bound: lambda self, conversion: 16 * bound(self, conversion), params=TINY),
+    Mutant("A100 aligned to 23 bits", ("blocks",), CELLS, record("A100", "tf32", alignment_bits=23), params=TINY),
+    Mutant("H100 adds by 4", ("blocks",), CELLS, record("H100", "tf32", length=4), params=TINY),
+    Mutant("H100 rounds to nearest", ("blocks",), CELLS, record("H100", "tf32", rounding="rne"), params=TINY),
+    Mutant("A100 keeps 12 bits", ("blocks", "bounds_hold", "parts_hold", "conversion_decides"), CELLS,
+           record("A100", "tf32", kept_bits=12)),
+    Mutant("FP32 multiplies in TF32", ("bounds_hold", "conversion_decides"), "multiply_adds",
+           lambda good: lambda a, b, at: good(tf32.converted(a, "rne"), tf32.converted(b, "rne"), at)),
 )  # fmt: skip
 
 globals().update(frame(tf32, SMALL, MUTANTS))

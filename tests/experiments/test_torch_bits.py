@@ -1,6 +1,8 @@
 """The catalogue of torch's bits: its claims, its examples, its orders, and that its checks can fail."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 import fplab
-from experiments.frame import Mutant, changed, frame, put
+from experiments.frame import Mutant, frame
 from fplab import formats
 from fplab.experiments import torch_bits
 from fplab.experiments.torch_bits import catalogue
@@ -92,36 +94,70 @@ def test_an_order_folds_as_it_is_written() -> None:
     assert catalogue.folded(SumTree.of((((0, 1), 2), 3)), terms, wide=True) == 2.0
 
 
-def one_more(output: str, fmt: str, formula: str, place: int, count: int = 1) -> Callable[[Any], dict[str, Any]]:
-    """One result of torch that is another than a formula says."""
+def counted_again(*groups: str) -> Callable[[Any], dict[str, Any]]:
+    """The part of a run that counts what formulas get wrong, of some groups of operations."""
 
-    def change(result: Any) -> dict[str, Any]:
-        index, wrong = catalogue.FORMULAS.index(formula), result.wrong.copy()
-        rows = enumerate(catalogue.rows())
-        (row,) = [i for i, r in rows if (r.output, r.fmt) == (output, fmt) and wrong[0, i, index] >= 0]
-        wrong[place, row, index] += count
+    def part(result: Any) -> dict[str, Any]:
+        wrong, rows = result.wrong.copy(), catalogue.rows()
+        for case in (case for case in catalogue.cases() if case.name.startswith(groups)):
+            for p, place in enumerate(catalogue.PLACES):
+                for row, name, count in catalogue.answers(case, place, torch_bits.this_machine()):
+                    wrong[p, rows.index(row), catalogue.FORMULAS.index(name)] = count
         return {"wrong": wrong}
 
-    return change
+    return part
 
 
-WITH_FMA = (
-    Mutant("lerp in two steps", ("contraction",), change=one_more("lerp", "fp32", catalogue.LAST, 1)),
-    Mutant("addcdiv fused", ("addcdiv",), change=one_more("addcdiv", "fp32", catalogue.FIRST, 0)),
-    Mutant("one rsqrt", ("place",), change=one_more("rsqrt", "fp16", catalogue.NARROW, 1)),
-    Mutant("an add in two steps", ("fused_example",), change=put("codes", 0, 0x3F800000)),  # 1 + 0.3 * 1
+def examples_again(result: Any) -> dict[str, Any]:
+    """The examples of add(alpha=) and, which every CPU has, of addcdiv."""
+    codes, by_name = result.codes.copy(), {case.name: case for case in catalogue.cases()}
+    for i in (0, 3):
+        one = catalogue.DISTINCTIONS[i]
+        found = catalogue.smallest(by_name[one.case], one, torch_bits.this_machine()) or {}
+        codes[i] = [found.get(name, torch_bits.NONE) for name in torch_bits.OPERANDS]
+    return {"codes": codes}
+
+
+def ways_again(result: Any) -> dict[str, Any]:
+    return {"ways": np.array([torch_bits.optimizer(name) for name in torch_bits.OPTIMIZERS])}
+
+
+def paths_again(result: Any) -> dict[str, Any]:
+    return {"paths": np.stack([catalogue.tree(name).sizes for name in catalogue.SUMS])}
+
+
+def toward_zero(good: Any) -> Any:
+    return lambda *of, **how: good(*of, **{"rounding": "rtz"} | how)
+
+
+def in_turn(good: Any) -> Any:
+    """An order that is a chain, whatever is asked."""
+    return lambda f, n, *of, **how: SumTree.of(reduce(lambda nested, term: (nested, term), range(n)))
+
+
+HALVES, CONTRACTED = counted_again("arithmetic", "square root", "functions"), counted_again("contraction")
+NARROWED = counted_again("functions in fp16", "functions in bf16", "casts")
+ALL = (
+    Mutant("quotients rounded toward zero", ("arithmetic", "place"), "fplab.numeric.div", toward_zero, part=HALVES),
+    Mutant("roots rounded toward zero", ("square_roots", "place"), "fplab.numeric.sqrt", toward_zero, part=HALVES),
+    Mutant("quotients of addcdiv rounded toward zero", ("addcdiv",), "fplab.numeric.div", toward_zero,
+           part=CONTRACTED),
+    Mutant("multiply-adds that round twice", ("contraction",), "fplab.numeric.fma",
+           lambda good: lambda x, y, z, fmt: fplab.add(fplab.mul(x, y, fmt), z, fmt), part=CONTRACTED),
+    Mutant("codes of what is rounded toward zero", ("functions", "casts"), "fplab.numeric.encode", toward_zero,
+           part=NARROWED),
+    Mutant("a foreach that ascends", ("optimizers",), "fplab.hardware.elementwise.WAYS",
+           lambda good: {**good, "foreach": good["foreach"] | {"maximize": True}}, part=ways_again),
+    Mutant("examples that are not shrunk", ("smallest_examples",), "catalogue.variants",
+           lambda good: lambda code, form: [], part=examples_again),
+    Mutant("examples that tell nothing apart", ("fused_example",), "catalogue.told_apart",
+           lambda good: lambda *of: ~good(*of), part=examples_again),
+    Mutant("every order in turn", ("orders",), "catalogue.reveal_order", in_turn, part=paths_again),
+)  # fmt: skip
+SPARED = () if FMA else ("contraction", "addcdiv", "place", "fused_example")
+MUTANTS = tuple(
+    replace(one, kills=kills) for one in ALL if (kills := tuple(id for id in one.kills if id not in SPARED))
 )
-MUTANTS = (
-    Mutant("one product", ("arithmetic",), change=one_more("mul", "bf16", catalogue.ONCE, 1)),
-    Mutant("one root", ("square_roots",), change=one_more("sqrt", "fp16", catalogue.ONCE, 0)),
-    Mutant("five exponentials", ("functions",), change=one_more("exp", "fp16", catalogue.TWICE, 0, 5)),
-    Mutant("one cast", ("casts",), change=one_more("bf16", "bf16", catalogue.TWICE, 0)),
-    Mutant("foreach adds otherwise", ("optimizers",), change=put("ways", (1, 1), 5)),
-    Mutant("an example that tells nothing", ("smallest_examples",), change=put("codes", 0, 0x3F800000)),
-    Mutant("another order", ("orders",), change=changed("paths", lambda x: x[[2, *range(1, len(x))]])),
-    *(WITH_FMA if FMA else ()),
-)
-SPARED = () if FMA else tuple(claim for mutant in WITH_FMA for claim in mutant.kills)
 FRAME = frame(torch_bits, torch_bits.EXPERIMENT.quick, MUTANTS, SPARED, None if FMA else "^torch ")
 del FRAME["test_a_gpu_case_holds_on_the_cpu_and_forged_it_fails"]  # they are the suite's own, and tested with it
 globals().update(FRAME)

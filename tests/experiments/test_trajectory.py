@@ -21,6 +21,7 @@ from fplab.hardware.programs import Rounded, cast
 from fplab.hardware.tensors import bits
 
 TINY = Params(steps=14, batch=32, hidden=32)
+SHORT, NARROW = Params(steps=60, batch=64, hidden=32), Params(steps=120, batch=32, hidden=32)
 TWELVE = dataclasses.replace(QUICK, steps=12)
 CPU = {"kind": "cpu"}
 
@@ -90,23 +91,27 @@ MUTANTS = (
            operation(lambda x, y: x + y * (1 + 2.0**-10)), params=TINY),
     Mutant("exact matrix products", ("torch_agrees",), "by_lab", in_lab(product=exact), params=TINY),
     Mutant("a V100 on A100's bits after the first update", ("torch_agrees",), "by_lab", on_another_gpu, params=TINY),
-    Mutant("another digest", ("torch_agrees", "skipped_steps"), change=put("digests", (-1, slice(100, None)), 7)),
     Mutant("one weight at the end", ("torch_agrees",), change=put("final", (0, 9000), 7)),
     Mutant("a loss of another run", ("torch_agrees",), change=put("losses", (1, 60), 0.5)),
     Mutant("an answer of another run", ("torch_agrees",), change=put("right", (0, 0), 330)),
-    Mutant("a scale of its own", ("loss_scale",), change=put("scales", (0, 50), 3.0)),
-    Mutant("an overflow that was none", ("skipped_steps",), change=put("skipped", (1, 60), True)),
+    Mutant("growth a step too late", ("loss_scale",), "steps.Machine",
+           lambda good: lambda scale, growth_interval: good(scale, growth_interval=growth_interval + 1), params=SHORT),
+    Mutant("overflows that are not seen", ("skipped_steps",), "steps.finite", lambda good: lambda x: True,
+           params=NARROW),
     Mutant("a wrong backward pass", ("backward",), "steps.forward_and_backward", larger_second, params=TINY),
-    Mutant("families that meet again", ("families_part",), change=put("apart", (1, 70), 0)),
+    Mutant("a V100 on A100's bits", ("families_part",), "by_lab",
+           lambda good: lambda gpu, plan=None: good("A100" if gpu == "V100" else gpu, plan), params=SHORT),
     Mutant("distances one binade too high", ("families_part",),
            change=lambda result: {"spread": np.roll(result.spread, 1, axis=1)}),
     Mutant("a median of another step", ("families_part",),
            change=lambda result: {"ulps": np.roll(result.ulps, 1, axis=1)}),
-    Mutant("a GPU that reads worse", ("they_learn",), change=put("right", (1, 0), 300)),
+    Mutant("a thirtieth of the rate", ("they_learn",), "Params.lr", lambda good: property(lambda self: 2.0**-10),
+           params=NARROW),
     Mutant("a momentum that FP32 rounds", ("constants",), "MOMENTUM", lambda _: 0.9, params=TINY),
 )  # fmt: skip
 
-globals().update(frame(trajectory, QUICK, MUTANTS, asked=dataclasses.replace(TINY, steps=9, batch=16, hidden=16)))
+ASKED = dataclasses.replace(TINY, steps=9, batch=16, hidden=16)
+globals().update(frame(trajectory, QUICK, MUTANTS, asked=ASKED))
 
 
 # --- the run twice ----------------------------------------------------------------------------------------------

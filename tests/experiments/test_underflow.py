@@ -10,7 +10,7 @@ import pytest
 from gpu_cases import compute_with_little_installed
 
 import fplab
-from experiments.frame import Mutant, changed, frame
+from experiments.frame import Mutant, frame
 from fplab import exact, formats
 from fplab.experiments import lost_updates, underflow
 from fplab.experiments.outcomes import Status
@@ -20,42 +20,30 @@ SMALL = underflow.Params(epochs=8, every=88, sample=512)
 TINY = replace(SMALL, epochs=1, every=10, seeds=1)
 
 
-def flushed(result: Any) -> dict[str, np.ndarray]:
-    """FP16 counts as of a cast that makes everything below 2^-24 zero."""
-    counts = result.counts.copy()
-    for k, kind in enumerate(underflow.KINDS):
-        less = int((np.abs(result.of(kind)) < 2.0**-24).sum()) - counts[k, 0, 0, 0]
-        counts[k, 0, 0, :2] += (less, -less)
-    return {"counts": counts}
+def toward_zero(good: Any) -> Any:
+    """An operation that rounds toward zero."""
+    return lambda *of: good(*of, rounding="rtz")
 
 
-def a_lost_one_that_changes(codes: np.ndarray) -> np.ndarray:
-    at = np.flatnonzero(codes[0] == data.CHANGES)[0]
-    codes = codes.copy()
-    codes[0, at] = data.LOST_IN_SUM
-    return codes
-
-
+CASTS = ("numpy_casts", "torch_casts", "ml_dtypes_casts", "three_edges", "window", "edge_of_zero")
 MUTANTS = (
     Mutant("the histogram one binade too high", ("histograms",), "data.histogram",
            lambda histogram: lambda values: np.roll(histogram(values), 1), params=TINY),
-    Mutant("the histogram of gradient times rate without the rate", ("histograms",),
-           change=lambda result: {"product_binades": data.histogram(result.weight)}),
+    Mutant("the histogram of gradient times rate without the rate", ("histograms",), "data.times_rate",
+           lambda good: lambda gradients, lr: gradients, params=TINY),
     Mutant("the shares by layer cut in the wrong places", ("layers",), "data.split_sums",
            lambda sums: lambda flags, sizes: sums(np.roll(flags, flags.size // 8), sizes), params=TINY),
-    Mutant("the layers reversed", ("layers",), change=changed("layer_underflows", lambda x: x[:, ::-1])),
     Mutant("the names of the layers reversed", ("layers",), "data.LAYERS", lambda names: names[::-1], params=TINY),
-    Mutant("one zero too many", ("numpy_casts", "torch_casts", "ml_dtypes_casts", "three_edges", "window"),
-           change=changed("counts", lambda counts: counts + np.array([1, -1, 0, 0]))),
+    Mutant("casts that round toward zero", CASTS, "fplab.numeric.quantize", toward_zero, params=TINY),
     Mutant("scales that are no powers of two", ("shift",), "scaled",
            lambda scaled: lambda values, s: scaled(values, s) * np.float32(1 + 2**-10), params=TINY),
-    Mutant("all below 2^-24 flushed", ("edge_of_zero", "three_edges", "scaling_helps"), change=flushed),
-    Mutant("scales that win back little", ("scaling_helps",), change=changed("lost", lambda x: x[:, [0, 1, 0]])),
+    Mutant("scales that win back little", ("scaling_helps",), "data.scaled",
+           lambda good: lambda values, s: good(values, s // 8), params=replace(TINY, seeds=2)),
     Mutant("an update times the rate twice", ("product",), "data.product_fates",
            lambda good: lambda g, lr, fmt: good(g, lr * lr, fmt), params=TINY),
-    Mutant("an update that is lost and is not", ("half_gap", "ratio_rule"),
-           change=changed("update_fates", a_lost_one_that_changes)),
-    Mutant("a network that reads worse", ("trained_network",), change=changed("right", lambda x: x - [20, 0])),
+    Mutant("sums rounded toward zero", ("half_gap", "ratio_rule"), "fplab.numeric.add", toward_zero, params=TINY),
+    Mutant("a hundredth of the rate", ("trained_network",), "data.Params.recipe",
+           lambda good: lambda self, seed: good(replace(self, lr=self.lr / 100), seed), params=replace(SMALL, seeds=1)),
 )  # fmt: skip
 
 globals().update(frame(underflow, SMALL, MUTANTS))

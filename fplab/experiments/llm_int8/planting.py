@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -110,11 +111,10 @@ def readers(model: nn.Module, tokens: Tensor) -> list[Reading]:
     def keep(linear: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         found.append((linear, inputs[0].detach().flatten(0, -2).clone()))  # type: ignore[arg-type]
 
-    handles = [reader.register_forward_pre_hook(keep) for _, reader in norms_and_readers(model)]
-    with torch.no_grad():
+    with ExitStack() as hooks, torch.no_grad():
+        for _, reader in norms_and_readers(model):
+            hooks.enter_context(reader.register_forward_pre_hook(keep))
         model(tokens)
-    for handle in handles:
-        handle.remove()
     return found
 
 
@@ -250,12 +250,11 @@ def counted(model: Any, layers: Layers, tokens: Any, targets: Any) -> tuple[floa
     def replaced(linear: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         return layers(linear, inputs[0], linear.bias)
 
-    with torch.no_grad():
-        for hook in (kept, replaced):
-            handles = [linear.register_forward_hook(hook) for linear in linears]
+    for hook in (kept, replaced):
+        with ExitStack() as hooks, torch.no_grad():
+            for linear in linears:
+                hooks.enter_context(linear.register_forward_hook(hook))
             logits.append(model(tokens).flatten(0, -2).double().log_softmax(1))
-            for handle in handles:
-                handle.remove()
     fp32, narrow = logits
     loss = -narrow[torch.arange(len(narrow)), targets.flatten()].mean()
     return float(np.mean(errors)), float(loss), float((fp32.exp() * (fp32 - narrow)).sum(1).mean())

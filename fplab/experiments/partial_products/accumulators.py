@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,11 +95,16 @@ class Accumulator:
 
     @property
     def model(self) -> Model:
-        """The record of its Tensor Core."""
-        return model_of(self.gpu, "fp16", self.fmt)
+        """What its Tensor Core is claimed to do: the record, but for blocks and rounding, which stand here."""
+        length, bits = CORES[self.gpu]
+        kept, rounding = {"fp16": (10, "rne"), "fp32": (23, "rtz")}[self.fmt]
+        record = model_of(self.gpu, "fp16", self.fmt)
+        return replace(record, length=length, alignment_bits=bits, kept_bits=kept, rounding=rounding)
 
 
-CORES = ("V100", "A100", "H100")  # one GPU of each arithmetic that torch's products use; mma.k8 of H100 is a fourth
+# One GPU of each arithmetic that torch's products use (mma.k8 of H100 is a fourth): products of a block, and the bits
+# to which they are aligned.
+CORES = {"V100": (4, 23), "A100": (8, 24), "H100": (16, 25)}
 UNITS = ("", *CORES)
 FORMATS = ("fp16", "fp32")
 ACCUMULATORS = tuple(Accumulator(fmt, gpu) for fmt in FORMATS for gpu in UNITS)

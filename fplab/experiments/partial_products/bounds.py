@@ -56,10 +56,13 @@ class Chains:
     sums: Array
 
 
-def terms(a: Array, b: Array) -> tuple[Array, Array]:
-    """Exact products of float64 rows a (M, K), b (N, K), as (M * N, K), and their exponents, not renormalised."""
+def terms(a: Array, b: Array, least: int = -14) -> tuple[Array, Array]:
+    """Exact products of float64 rows a (M, K), b (N, K), as (M * N, K), and their exponents, not renormalised.
+
+    ``least``: the operands' format's least exponent, by default FP16's.
+    """
     products = (a[:, None] * b).reshape(-1, a.shape[1])
-    exponents = (_exponent(a, -14)[:, None] + _exponent(b, -14)).reshape(products.shape)
+    exponents = (_exponent(a, least)[:, None] + _exponent(b, least)).reshape(products.shape)
     return products, np.where(products != 0, exponents, ABSENT)
 
 

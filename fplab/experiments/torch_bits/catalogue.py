@@ -196,13 +196,10 @@ def ordinary(given: Arrays, form: Format) -> np.ndarray:
     return ok
 
 
-def smallest(case: Case, one: Distinction, meta: Meta, start: Arrays | None = None) -> dict[str, int] | None:
-    """The codes of the smallest operands found, or None where torch never differs from the other formula.
-
-    ``start``: operands to shrink, the case's own unless given.
-    """
+def smallest(case: Case, one: Distinction, meta: Meta) -> dict[str, int] | None:
+    """The codes of the smallest operands found, or None where torch never differs from the other formula."""
     many = SAMPLE if case.name.startswith("contraction") else 1 << 16  # there the random operands come last
-    given = start or {name: x[-many:] for name, x in case.inputs().items()}
+    given = {name: x[-many:] for name, x in case.inputs().items()}
     form = formats.get("fp64" if case.name.startswith("casts") else one.fmt)
     used = USED[one.output]
     given = {name: x if name in used else np.full_like(x, one_of(form)) for name, x in given.items()}

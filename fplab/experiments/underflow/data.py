@@ -155,7 +155,7 @@ def run(params: Params, tick: Tick) -> Result:
     return Result(
         **vars(found), counts=counts, lost=lost,
         binades=np.stack([histogram(found.of(kind)) for kind in KINDS]),
-        product_binades=histogram(found.weight * np.float32(params.lr)),
+        product_binades=histogram(times_rate(found.weight, params.lr)),
         layer_underflows=split_sums(numeric.quantize(found.activation, "fp16") == 0, found.activation_sizes),
         product_fates=np.stack([product_fates(found.weight, params.lr, fmt) for fmt in HALVES]),
         update_fates=np.stack([update_fates(found.weights, found.updates, fmt) for fmt in HALVES]),
@@ -179,6 +179,11 @@ def lost_shares(params: Params, first: np.ndarray, tick: Tick) -> np.ndarray:
 def scaled(values: np.ndarray, exponent: int) -> np.ndarray:
     """``values * 2**exponent`` in FP32, exact as long as it stays finite."""
     return values * np.float32(2.0**exponent)
+
+
+def times_rate(gradients: np.ndarray, lr: float) -> np.ndarray:
+    """``gradients * lr`` in FP32, rounded once."""
+    return gradients * np.float32(lr)
 
 
 def count(rounded: np.ndarray, fmt: str) -> np.ndarray:
