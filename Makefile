@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Options for installing torch alone, such as --index-url for another build of it.
+# Options for installing torch and torchvision, which must fit, such as --index-url for another build of both.
 TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py
 	@test -n "$(PYTHON)" || { echo "fplab needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Building $(VENV) with $$($(PYTHON) --version) (a few minutes, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) $(TORCH_FLAGS) torch
+	$(PIP) $(TORCH_FLAGS) torch torchvision
 	$(PIP) -e '.[lab,test]'
 	@touch $@
 
@@ -52,8 +52,9 @@ test: $(VENV)/.ready ## ruff, mypy and the whole test suite ## ruff、mypy 和�
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tested=$$?; \
 	wait $$types || { echo "mypy finds errors: make lint" >&2; exit 1; }; exit $$tested
 
-browser: ## Chromium and a Chinese font for the browser tests, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装浏览器测试所需的 Chromium 与中文字体
-	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk >/dev/null
+browser: ## Chromium, a Chinese font and bubblewrap, which tests use, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装测试所用的 Chromium、中文字体与 bubblewrap
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk bubblewrap \
+		>/dev/null
 
 lab: $(VENV)/.ready ## the course in JupyterLab, copied into fplab-course ## 在 JupyterLab 中打开课程（复制到 fplab-course）
 	@$(BIN)/python -m fplab lab
@@ -87,7 +88,7 @@ NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tes
 	$(PYTHON) -m venv .nightly/$*
 	grep -vE '^(torch|nvidia)' constraints.txt >.nightly/$*/constraints.txt
 	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt $(TORCH_FLAGS) torch==$* torchvision
-	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt -e '.[lab,test,families]'
+	.nightly/$*/bin/python -m pip install -q -c .nightly/$*/constraints.txt -e '.[lab,test]'
 	.nightly/$*/bin/python -m fplab.words >/dev/null
 	@touch $@
 

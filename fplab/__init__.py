@@ -4,6 +4,8 @@ The names below are the public index. They are loaded when first used, so that `
 neither torch nor matplotlib.
 """
 
+from . import starting as starting  # isort: skip  # first: where this is the command, it keeps Ctrl-C
+
 from typing import TYPE_CHECKING
 
 from . import numeric

@@ -61,9 +61,8 @@ def probed() -> int:
 
 
 def explained() -> list[float]:
-    from fplab.memory.published import gaps
-
-    return [ours / theirs for _, ours, theirs in gaps()]
+    rows = [row for row in of_run("memory_measured") if row["source"] == "torchtitan"]
+    return [int(row["peak, estimated"]) / int(row["peak, measured"]) for row in rows]
 
 
 def products_of_a_step(batch: int = 128, sizes: tuple[int, ...] = (64, 256, 256, 10)) -> int:
@@ -106,6 +105,7 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
         "0.00006": lambda: fplab.ulp(0.1, "fp16"),
         "0.02": lambda: 1000 * 0.00002,
         "8,192": lambda: fplab.ulp(0.1, "fp16") / fplab.ulp(0.1, "fp32"),
+        "44%": lambda: updates_lost("bf16", "0.125"),
         "80%": lambda: 0.8,  # the paper's, with its source in the line above
     },
     9: {
@@ -135,37 +135,127 @@ HELD: dict[int, dict[str, Callable[[], float]]] = {
 }
 
 
+def cells_of(name: str, value: str, **where: str) -> list[float]:
+    """A column of a figure's rows, of those rows whose other columns are as given."""
+    return [float(row[value]) for row in of_run(name) if all(row[column] == text for column, text in where.items())]
+
+
+def autoencoder(scale: str) -> float:
+    """The score at a loss scale, of FP32's."""
+    score, fp32 = (cells_of("loss_scaling", "score", task="autoencoder", loss_scale=of)[0] for of in (scale, "FP32"))
+    return score / fp32
+
+
+def overflows(scale: str) -> bool:
+    return cells_of("loss_scaling", "skipped_steps", loss_scale=scale) == [1.0, 1.0]
+
+
+def lost(accumulator: str) -> float:
+    """The largest error of the longest sum of positive products."""
+    return cells_of("partial_products", "largest error", operands="positive", accumulator=accumulator, K="16384")[0]
+
+
+def updates_lost(weights: str, rate: str) -> float:
+    return float(np.mean(cells_of("master_weights", "updates_lost", weights=weights, update="nearest", lr=rate)))
+
+
+UPDATES = ("nearest", "stochastic", "kahan", "master")
+
+
+def final_loss(weights: str, update: str, rate: str = "0.03125") -> float:
+    """The mean over the seeds, of FP32's."""
+    mine, fp32 = (np.mean(cells_of("master_weights", "training_loss", weights=w, update=u, lr=rate))
+                  for w, u in ((weights, update), ("fp32", "nearest")))  # fmt: skip
+    return float(mine / fp32)
+
+
+# What a chapter says of a figure, in words of each language, and whether the rows that it is drawn of say so.
+OF_FIGURES: tuple[tuple[int, str, str, Callable[[], bool]], ...] = (
+    (0, "without a scale the autoencoder explains nothing",
+     "不缩放，自编码器什么也没学到",
+     lambda: autoencoder("2^0") < 0),
+    (0, "at 2<sup>8</sup> and 2<sup>16</sup> it is as good as in FP32",
+     "取 2<sup>8</sup> 和 2<sup>16</sup>，都和 FP32 一样好",
+     lambda: all(abs(autoencoder(scale) - 1) < 0.01 for scale in ("2^8", "2^16"))),
+    (0, "at 2<sup>24</sup> every step overflows",
+     "到了 2<sup>24</sup>，每一步都上溢",
+     lambda: overflows("2^24")),
+    (5, "added one by one in FP16 stall, and half of their sum is lost",
+     "在 FP16 里逐个累加会停滞，和丢掉一半",
+     lambda: round(lost("FP16 one by one"), 1) == 0.5),
+    (5, "a GPU rounds to FP16 once a block, and its sums come within 5%",
+     "GPU 每个块才舍入到 FP16 一次，它的和误差在 5% 以内",
+     lambda: max(lost(f"{gpu} FP16") for gpu in ("V100", "A100", "H100")) < 0.05),
+    (5, "with random positive products they err more than a plain FP32 loop",
+     "乘积随机而全为正时，它的误差比普通的 FP32 循环还大",
+     lambda: min(lost(f"{gpu} FP32") for gpu in ("V100", "A100", "H100")) > lost("FP32 one by one")),
+    (7, "With 2<sup>16</sup> it ends where FP32 does",
+     "取 2<sup>16</sup> 时，它最后与 FP32 相同",
+     lambda: abs(autoencoder("2^16") - 1) < 0.01),
+    (7, "at 2<sup>24</sup> every step is skipped",
+     "到 2<sup>24</sup>，每一步都被跳过",
+     lambda: overflows("2^24")),
+    (8, "In BF16 44% of the updates at the learning rate 2<sup>−3</sup>, and half at 2<sup>−5</sup>",
+     "在学习率 2<sup>−3</sup> 时丢失 44% 的更新，在 2<sup>−5</sup> 时丢失一半",
+     lambda: round(updates_lost("bf16", "0.125"), 2) == 0.44 and round(updates_lost("bf16", "0.03125"), 2) == 0.5),
+    (8, "FP16, and each remedy, end within 3% of FP32's loss", "FP16 以及各种补救最后的损失与 FP32 相差不到 3%",
+     lambda: max(abs(final_loss(w, u) - 1) for w in ("fp16", "bf16") for u in UPDATES if (w, u) != ("bf16", "nearest"))
+     < 0.03),
+)  # fmt: skip
+QUOTED = re.compile(r'"([^"\n]*\d[.e]\d[^"\n]*)"')
+
+
 def value(text: str) -> tuple[Fraction, int]:
     """A number as written, a percentage as such, and how many decimals it has."""
     plain = re.sub(r"[,\s%]", "", text)
     return Fraction(plain), len(plain.partition(".")[2])
 
 
-def printed(notebook: Any) -> list[float]:
-    """All numbers in the code of a notebook that has run, and in what it printed."""
-    texts = []
+def texts(notebook: Any) -> list[str]:
+    """The code of a notebook that has run, and what it showed."""
+    found = []
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            texts.append(cell.source.replace("_", ""))
+            found.append(cell.source)
             for out in cell.outputs:
                 shown = {"text/plain": out.text} if out.output_type == "stream" else out.get("data", {})
-                texts += [text for kind, text in shown.items() if kind == "text/plain"]
-                texts += [
+                found += [text for kind, text in shown.items() if kind == "text/plain"]
+                found += [
                     re.sub(r"<[^>]+>", " ", html.unescape(text)) for kind, text in shown.items() if "html" in kind
                 ]
-    return [float(m.replace(",", "")) for m in PRINTED.findall("\n".join(texts))]
+    return found
+
+
+def printed(notebook: Any) -> list[float]:
+    """All numbers in the code of a notebook that has run, and in what it printed."""
+    code = [re.sub(r"(?<=\d)_(?=\d)", "", text) for text in texts(notebook)]
+    return [float(m.replace(",", "")) for m in PRINTED.findall("\n".join(code))]
+
+
+def english(prose: str) -> str:
+    """The English part of a cell, without its further reading."""
+    return re.split(
+        r"\*\*Further reading|## Further reading", prose.partition(marked("zh", "ZH").partition("ZH")[0])[0]
+    )[0]
 
 
 def said(notebook: Any) -> Iterator[str]:
     """The numbers of the English prose that claim something: three digits, decimals or a percentage, and no source."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            english = cell.source.partition(marked("zh", "ZH").partition("ZH")[0])[0]
-            english = re.split(r"\*\*Further reading|## Further reading", english)[0]
-            for line in english.splitlines():
+            for line in english(cell.source).splitlines():
                 if not SOURCED.search(line):
                     found = NUMBER.findall(NOT_NUMBERS.sub("", line))
                     yield from (n for n in found if "%" in n or "." in n or len(re.sub(r"\D", "", n)) >= 3)
+
+
+def unquoted(notebook: Any) -> list[str]:
+    """What the English prose quotes with a decimal in it that no cell says or shows."""
+    shown = " ".join(" ".join(texts(notebook)).split())
+    prose = "\n".join(english(cell.source) for cell in notebook.cells if cell.cell_type == "markdown")
+    return [
+        quoted for quoted in QUOTED.findall(re.sub(r"<[^>]+>", "", NOT_NUMBERS.sub("", prose))) if quoted not in shown
+    ]
 
 
 def held(number: str, chapter: int) -> bool:

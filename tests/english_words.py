@@ -4,7 +4,7 @@ import re
 
 STAYS = {  # a pattern, and why it is English in Chinese, too
     r"`[^`]*`|\"[^\"]*\"|'[^']*'|<[^>]*>|\$[^$]*\$|\{[^}]*\}": "code, quotations, markup, formulas, what is filled in",
-    r"(fplab|pip|make)( [a-z]+)+": "a command line",
+    r"(fplab|pip|make|apt|dnf)( [a-z]+)+|pacman -S bubblewrap": "a command line",
     r"for x, _ in loader|x mod 2": "code and a formula without quotes",
     r"elementwise reductions products orders scalar mma wgmma": "the names that an option takes",
     r"softmax dropout|layer norm": "names of layers",

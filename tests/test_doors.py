@@ -1,5 +1,6 @@
 """What the doors of the lab say of arguments of another type, and that they hide none of the lab's own faults."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -11,6 +12,12 @@ import torch
 
 import fplab
 from fplab.errors import LabError, door, fits, quotes_call
+
+
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
+
 
 test_the_argument_is_named = refusals.matching(
     (lambda: fplab.quantize(torch.float32, "fp16"), r"^fplab\.quantize\(torch\.float32, 'fp16'\): x is of type dtype"),
@@ -36,6 +43,24 @@ test_the_argument_is_named = refusals.matching(
      r"inputs of layer '0' are on the device meta"),
     (lambda: fplab.nn.int8_linears(torch.nn.Sequential(torch.nn.Linear(3, 2)), skip=range(1000)),
      r"skip names \[0, 1, .{,420}\.\.\., but the linear layers are \['0'\]\.$"),
+    (lambda: fplab.training.batches(np.ones((2, 2)), fplab.training.Recipe()),
+     r"^examples=float64\[2, 2\] is not an integer; allowed: 1 to 268435456\.$"),
+    (lambda: fplab.training.batches(10**30, fplab.training.Recipe()), r"^examples=1000+ is not possible; allowed: 1"),
+    (lambda: fplab.training.Policy("p", "", logits=np.ones(2)), r"^unknown logits of policy 'p' float64\[2\]\. Allow"),
+    (lambda: fplab.training.Policy("p", "", cast=[1]), r"^unknown cast of policy 'p' \[1\]\. Allowed: fp32, fp16"),
+    (lambda: fplab.training.Policy("p", "", recipe=[1]), r"^recipe=\[1\] is not possible; allowed: a string or None"),
+    (lambda: fplab.scaled.Scheme("s", "e4m3", "e8m0", rule=np.ones(2)),
+     r"^rule=float64\[2\] is not possible; allowed: a string\.$"),
+    (lambda: fplab.scaled.Scheme("s", "e4m3", "e8m0", np.ones((2, 2))), r"^block=float64\[2, 2\] is not poss"),
+    (lambda: fplab.nn.fake_quantize(nested(), 1.0), r": x is sparse, nested or has no values; fake quantisation takes"),
+    (lambda: fplab.nn.fake_quantize(torch.ones(2), nested()), r": scale and zero_point are numbers, or tensors of one"),
+    (lambda: fplab.nn.device.quantize(nested(), "fp16"), r": x must be a dense tensor of float32 or fewer bits;"),
+    (lambda: fplab.nn.device.quantize_scaled(torch.ones(32), amax=torch.ones(1, device="meta")),
+     r": amax is sparse, nested or has no values; pass a number, or one of each row\.$"),
+    (lambda: fplab.quantize(1.0, nested()), r"^fplab\.quantize\(1\.0, .*\): unknown format .*\. Allowed: fp64, "),
+    (lambda: fplab.memory.Tensor("w", range(10**9)), r"^shape=range\(0, 1000000000\) is not possible; allowed: a seq"),
+    (lambda: fplab.tensorcore.get("H100", range(10**9)), r"^inputs=range\(0, 1000000000\) is neither a name nor a"),
+    (lambda: fplab.formats.get("fp12"), r" Did you mean 'fp16'\?$"),
     (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
     (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
 )  # fmt: skip
@@ -90,3 +115,33 @@ def test_what_fits_a_type(kind, those, others):
         assert fits(value, kind), value
     for value in others:
         assert not fits(value, kind), value
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [(lambda x: fplab.training.StaticScaler(x), "scale=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1... "),
+     (lambda x: fplab.training.StaticScaler(np.array(x)), "scale=float64[100000] is not a number"),
+     (lambda x: fplab.training.StaticScaler(torch.tensor(x)), "scale=float32[100000] is not a number"),
+     (lambda x: fplab.tensorcore.get("H100").with_options(floor_rule=np.ones(99)), "floor_rule=float64[99] is no"),
+     (lambda x: fplab.scaled.hadamard([1.0] * 16, signs=[0.0, *x]), "signs=[0.0, 1.0, "),
+     (lambda x: fplab.formats.get("x" * 100_000), "unknown format 'xxx")],
+)  # fmt: skip
+def test_no_refusal_quotes_a_whole_array(call: Any, text: str) -> None:
+    with pytest.raises(LabError) as caught:
+        call([1.0] * 100_000)
+    said = str(caught.value)
+    assert text in said
+    assert len(said) < 1000
+    assert "\n" not in said
+
+
+def test_a_long_refusal_keeps_its_ends() -> None:
+    text = str(LabError("begins" + "x" * 10_000 + "ends."))
+    assert len(text) < 2_000
+    assert text.startswith("begins")
+    assert text.endswith("ends.")
+
+
+def test_a_collective_of_a_thousand_ranks_is_shown_in_a_line() -> None:
+    said = repr(fplab.parallel.all_reduce(1023))
+    assert said == "<all-reduce (ring) on 1023 ranks: 2,091,012 messages in 2,044 steps>"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chapter_numbers import HELD, held, of_run, unheld
+from chapter_numbers import HELD, OF_FIGURES, held, of_run, unheld, unquoted
 
 import fplab
 from fplab.language import marked
@@ -144,6 +144,24 @@ def test_it_runs_and_its_numbers_hold(notebook, path, tmp_path, kernel):
     assert any(cell.get("outputs") for cell in notebook.cells)
     if path in CHAPTERS:
         assert unheld(notebook, int(path.stem[:2])) == []
+        assert unquoted(notebook) == []
+
+
+@pytest.mark.parametrize(("chapter", "english", "chinese", "holds"), OF_FIGURES, ids=[said[1] for said in OF_FIGURES])
+def test_what_is_said_of_a_figure_is_what_it_shows(chapter, english, chinese, holds):
+    assert said_in(CHAPTERS[chapter], english, chinese)
+    assert holds()
+
+
+def test_every_loss_scale_beside_a_figure_is_in_it():
+    drawn = {row["loss_scale"] for row in of_run("loss_scaling")}
+    for path in CHAPTERS:
+        prose = ""
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "markdown":
+                prose = cell.source
+            elif cell.source == 'fplab.course.figure("loss_scaling")':
+                assert {f"2^{n}" for n in re.findall("2<sup>(.+?)</sup>", prose)} <= drawn, path
 
 
 def said_in(path, *parts):
@@ -169,6 +187,15 @@ def test_a_number_that_nothing_holds_is_found():
     for chapter, numbers in HELD.items():
         for number in numbers:
             assert held(number, chapter), (chapter, number)
+
+
+def test_what_is_quoted_and_nowhere_shown_is_found():
+    chapter = nbformat.v4.new_notebook()
+    chapter.cells = [nbformat.v4.new_markdown_cell(marked("en", 'it says "arrives 1.0"') + marked("zh", "“1.0”"))]
+    assert unquoted(chapter) == ["arrives 1.0"]
+    out = nbformat.v4.new_output("stream", text="arrives  1.0\n")
+    chapter.cells.append(nbformat.v4.new_code_cell("", outputs=[out]))
+    assert unquoted(chapter) == []
 
 
 def test_chapter_10_says_which_table_errs_least_as_its_figure_shows():

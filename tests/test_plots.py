@@ -162,12 +162,6 @@ def test_pyplot_is_never_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_former_name_leads_to_the_same_modules() -> None:
-    with pytest.warns(DeprecationWarning, match="fplab.plots is called fplab.draw now"):
-        from fplab.plots import style as former
-    assert former is style
-
-
 @pytest.mark.parametrize(
     ("positions", "gap"),
     [([0.5, 0.5], 0.2), ([0.9, 0.91, 0.92, 0.1], 0.1), ([0.0] * 5, 0.25), ([0.3, 0.31, 0.6], 0.05)],
@@ -250,7 +244,7 @@ def axes():
 
 SHARES = {"zero": np.array([0.2, 0.4]), "normal": np.array([0.3, 0.5])}
 test_what_cannot_be_drawn_is_refused = refusals.saying(
-    (lambda: style.theme_of("dusk"), "unknown theme 'dusk'. Allowed: light, dark. Did you mean 'dark'?"),
+    (lambda: style.theme_of("dusk"), "unknown theme 'dusk'. Allowed: light, dark."),
     (lambda: style.save(style.new_figure(), "a.gif", "light"), "cannot be saved as '.gif'; allowed: .svg, .png"),
     (lambda: binade_histogram(axes(), np.zeros(2, int), exponents=np.arange(3)), "counts (2,) and exponents (3,)"),
     (lambda: number_line(axes(), "fp16", 0, 1), "fp16 has 15,360 values between 0 and 1; at most 400"),

@@ -31,13 +31,11 @@ for found in pkgutil.walk_packages(fplab.__path__, "fplab."):
     if not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 from fplab import cli, copying, lab, parallel, storage, threads
-from fplab.exercises import isolation
 here = Path.cwd()
 assert float(fplab.add(2048, 1, "fp16")) == 2048.0 and threads.num_threads() >= 1
 storage.write_text(here / "whole.txt", "whole")
 with storage.alone(here):
     pass
-isolation.bound()
 assert copying.copy_course(here / "course") == []
 assert lab.command(here, 8888)
 assert cli.main(["exercise", "check", "answers.py", "rne"]) == 0

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import io
 import json
 import os
 import re
@@ -284,6 +285,28 @@ def test_check_runs_with_the_parameters_of_the_manifest(tmp_path: Path) -> None:
     assert "the manifest has parameters ['labels'], the experiment takes ['count', 'labels']" in row.outcome.detail
 
 
+def test_a_damaged_manifest_is_refused_in_words(tmp_path: Path) -> None:
+    for damaged, why in (
+        (3, "the manifest's entry of 'toy' is damaged; fplab figures toy writes it anew."),
+        ({"arrays": {}}, "entry of 'toy' is damaged"),
+        ({"arrays": {"n": 3}, "parameters": {}}, "entry of 'toy' is damaged"),
+        ({"arrays": {}, "parameters": []}, "entry of 'toy' is damaged"),
+        ({"arrays": {}, "parameters": {"count": "16", "labels": []}},
+         "count='16' is not possible; allowed: an integer."),
+    ):  # fmt: skip
+        (tmp_path / "MANIFEST.json").write_text(json.dumps({"toy": damaged}))
+        (row,) = runner.check_manifest(tmp_path, ["toy"], quiet=True)
+        assert why in str(row.outcome.detail)
+    (tmp_path / "MANIFEST.json").write_text("[" * 100_000)
+    with pytest.raises(LabError, match=r"MANIFEST.json' is no JSON"):
+        runner.check_manifest(tmp_path, quiet=True)
+    (tmp_path / "MANIFEST.json").unlink()
+    (tmp_path / "MANIFEST.json").mkdir()
+    with pytest.raises(LabError, match=r"cannot read .*MANIFEST.json': Is a directory"):
+        runner.check_manifest(tmp_path, quiet=True)
+    (tmp_path / "MANIFEST.json").rmdir()
+
+
 def test_check_without_a_manifest_or_an_entry_says_so(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"there is no .*MANIFEST.json' to check against; fplab figures makes it"):
         runner.check_manifest(tmp_path, quiet=True)
@@ -309,13 +332,13 @@ toy.install({parts})
 sys.exit(main(["run", "--out", "out"]))
 """
 SLOW_SAVE = """
-import fplab.draw.style as style
-whole = style.save
-def save(figure, path, theme):
-    whole(figure, path, theme)
-    path.write_bytes(path.read_bytes()[:100])
-    toy.hang()
-style.save = save
+import pathlib
+whole = pathlib.Path.replace
+def replace(part, path):
+    if path.name == "toy.svg":
+        toy.hang()
+    return whole(part, path)
+pathlib.Path.replace = replace
 """
 
 
@@ -540,6 +563,16 @@ def test_progress_is_one_line_where_there_is_no_terminal(capsys: pytest.CaptureF
     with progress("toy", quiet=True) as tick:
         tick(0.5, "half")
     assert capsys.readouterr().err == ""
+
+
+def test_a_bar_is_no_wider_than_a_line_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tqdm", reason="tqdm draws the bar")
+    monkeypatch.setenv("COLUMNS", "2000000000")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bar = steps._bar("toy")
+    bar.close()
+    assert bar.ncols == 120
 
 
 def test_progress_is_a_bar_on_a_terminal(tmp_path: Path) -> None:

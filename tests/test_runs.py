@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import refusals
 import torch
 from torch import nn
 
@@ -105,7 +106,8 @@ def test_an_array_of_objects_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "text"),
     [({"f": print}, "a checkpoint cannot hold a builtin_function_or_method; allowed: tensors, arrays, dict, list, "),
-     ({(1, 2): 3}, "a checkpoint cannot hold a dictionary with the key (1, 2); allowed: strings and integers.")],
+     ({(1, 2): 3}, "a checkpoint cannot hold a dictionary with the key (1, 2); allowed: strings and integers."),
+     (refusals.itself(), "a checkpoint cannot hold what is no plain JSON, or holds itself: RecursionError: ")],
 )  # fmt: skip
 def test_what_json_and_arrays_cannot_hold_is_refused(state, text, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError) as caught:

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
     ("columns", "errors", "formats", "interrupts", "language", "lazily", "machine_code", "processes", "roundings",
-     "seeds", "storage", "threads", "version", "words"),
+     "seeds", "settings", "starting", "storage", "threads", "version", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels", "numerals"),
     ("arithmetic", "bounds", "codebooks", "few", "floats", "integers", "numeric", "plans", "reveal", "scaled",
      "spacing", "sums", "tensorcore"),
-    ("draw", "hardware", "inspection", "nn", "plots"),
+    ("draw", "hardware", "inspection", "nn"),
     ("memory", "parallel", "training"),
     ("experiments",),
     ("claims", "copying", "course", "exercises", "lab", "pages", "widgets"),
@@ -78,6 +78,38 @@ def test_a_module_imports_only_its_own_layer_and_those_below():
             level = LAYER.get(rest.partition(".")[0], 0) if home == "fplab" else 0
             own = LAYER.get(part(path), len(LAYERS))  # the public index imports lazily
             assert level <= own, f"{path.relative_to(ROOT)} imports {name}, which is a layer above its own"
+
+
+HIDING = """
+import importlib, sys
+from fplab import errors
+
+class Hidden:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if (library := name.partition(".")[0]) in errors.EXTRAS:
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+
+sys.meta_path.insert(0, Hidden)
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except errors.MissingPartError as error:
+        assert isinstance(error, ImportError)
+        library, extra = error.name, errors.EXTRAS[error.name]
+        assert str(error).endswith(f'this needs: pip install "fplab[{extra}]", or pip install {library} alone.')
+        print(library)
+    except BaseException as error:
+        print(name, type(error).__name__, error)
+"""
+
+
+def test_a_module_that_lacks_a_library_of_an_extra_says_how_to_install_it():
+    paths = (path.relative_to(ROOT).with_suffix("") for path in FILES if path.stem != "__main__")
+    names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    said = python(HIDING, *names).split()
+    assert {*said} == {"hypothesis", "matplotlib", "torch"}
+    assert len(said) > 60
 
 
 def test_every_module_has_a_layer():
@@ -146,9 +178,9 @@ def test_no_kernel_asks_for_fast_math():
     assert not compiled_elsewhere
 
 
-def python(code: str, **environment: str) -> str:
+def python(code: str, *words: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment, check=False
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=os.environ | environment, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

@@ -105,7 +105,7 @@ LACKS = '{0} is not installed, which this needs: pip install "fplab[{1}]", or pi
      ("fplab.memory.trace", "torch", "torch"),
      ("fplab.parallel.launch('ddp')", "torch", "torch"),
      ("fplab.experiments.show('schedules')", "matplotlib", "torch"),
-     ("from fplab import plots", "matplotlib", "torch"),
+     ("from fplab.draw import style", "matplotlib", "torch"),
      ("fplab.widgets.bits.widget()", "ipywidgets", "lab"),
      ("fplab.exercises.check('rne', lambda x, n: x)", "cloudpickle", "lab"),
      ("fplab.pages.write([], out='x')", "nbformat", "lab")],
@@ -142,7 +142,7 @@ for found in pkgutil.walk_packages(fplab.__path__, "fplab.", lambda name: None):
     if not found.name.endswith("__main__"):
         try:
             importlib.import_module(found.name)
-        except ModuleNotFoundError as error:
+        except fplab.errors.MissingPartError as error:
             lacks.setdefault(error.name, set()).add(found.name.split(".")[1])
 print(json.dumps({name: sorted(parts) for name, parts in lacks.items()}))
 """
@@ -156,4 +156,4 @@ def test_every_module_loads_or_lacks_what_an_extra_installs(clean: Path) -> None
     assert set(found) == {"torch", "matplotlib", "hypothesis"}
     assert found["hypothesis"] == ["exercises"]
     assert set(found["torch"]) <= {"memory", "nn", "parallel", "training"}
-    assert set(found["matplotlib"]) <= {"draw", "experiments", "plots"}
+    assert set(found["matplotlib"]) <= {"draw", "experiments"}

@@ -31,6 +31,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ..errors import LabError, unknown
+from ..storage import write_bytes, write_text
 from ..words import SOURCE
 from .layouts import remembered, twins
 from .lettering import families, language, letter
@@ -164,15 +165,20 @@ def svg_of(figure: Figure, theme: str | Theme = "light") -> str:
 
 
 def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:
-    """Write a figure as ``.svg`` or ``.png`` (200 dpi), the same bytes every time: no date, no version, fixed ids."""
+    """Write a figure as ``.svg`` or ``.png`` (200 dpi), the same bytes every time: no date, no version, fixed ids.
+
+    The file is whole or not there.
+    """
     path = Path(path)
     chosen = theme_of(theme)
     with themed(chosen):
         match path.suffix.lower():
             case ".svg":
-                path.write_text(svg_of(figure, chosen), encoding="utf-8", newline="\n")
+                write_text(path, svg_of(figure, chosen))
             case ".png":
-                figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
+                picture = io.BytesIO()
+                figure.savefig(picture, format="png", dpi=200, metadata={"Software": None})
+                write_bytes(path, picture.getvalue())
             case other:
                 raise LabError(f"a figure cannot be saved as {other or path.name!r}; allowed: .svg, .png.")
     figure.set_layout_engine("none")  # laid out by now; doing it again for another format takes as long as drawing
