@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import integer, quotes_call
+from .float_environment import begin_thread
 from .settings import MOST_THREADS, threads
 
 SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
@@ -31,7 +32,7 @@ def set_num_threads(n: int | None) -> None:
 
 @lru_cache(maxsize=4)
 def _pool(n: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n, thread_name_prefix="fplab")
+    return ThreadPoolExecutor(n, thread_name_prefix="fplab", initializer=begin_thread)
 
 
 if hasattr(os, "register_at_fork"):
