@@ -2,7 +2,7 @@
 
 A program may have another: ``torch.set_flush_denormal(True)`` and libraries built with ``-ffast-math`` flush subnormals
 to zero, and a thread inherits what the one that starts it has. Then the lab's functions set the default while they
-compute (:func:`default`), and threads of its own begin with it.
+compute (:func:`default`), and threads of its own begin each share of work with it.
 """
 
 import contextlib

@@ -32,7 +32,7 @@ def set_num_threads(n: int | None) -> None:
 
 @lru_cache(maxsize=4)
 def _pool(n: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n, thread_name_prefix="fplab", initializer=begin_thread)
+    return ThreadPoolExecutor(n, thread_name_prefix="fplab")
 
 
 if hasattr(os, "register_at_fork"):
@@ -58,6 +58,7 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
 
     def share(start: int, stop: int) -> Any:
         _here.is_share = True
+        begin_thread()  # with IEEE's default environment, which it may not have inherited
         try:
             return work(start, stop)
         finally:
