@@ -77,7 +77,7 @@ def parameters(values: dict[str, Any]) -> Params:
 class Measure:
     """A function of the experiment's module and what it gives. ``dims``: of an array that it returns, beside its axes.
 
-    ``digested``: whether its bits are the same on every machine.
+    ``digested``: whether its bits are the same on every machine, or the names of what has such bits.
     """
 
     names: tuple[str, ...]
@@ -85,7 +85,7 @@ class Measure:
     axes: Mapping[str, Axis]
     dims: tuple[str, ...]
     unit: str
-    digested: bool
+    digested: bool | Sequence[str]
 
     def compute(self, p: Params, tick: Tick) -> dict[str, Any]:
         """Its values at parameters, by name, by the function that its module has now: tests put faults in its place."""
@@ -201,7 +201,7 @@ class Experiment:
     # --- parts, as a file names them ---
     def measure(
         self, *names: str, axes: Mapping[str, Axis] | None = None, dims: Sequence[str] = (), unit: str = "",
-        digested: bool = False,
+        digested: bool | Sequence[str] = False,
     ) -> Callable[[F], F]:  # fmt: skip
         """Register ``function(p, **a point of the axes)``; see :class:`Measure`. None: nothing to measure there.
 
@@ -250,9 +250,12 @@ class Experiment:
 
     def figure(
         self, name: str, *panels: Panel, size: tuple[float, float] | None = None, grid: tuple[int, int] | None = None,
-        **how: Any,
+        title: str = "", **how: Any,
     ) -> None:  # fmt: skip
-        """Register a figure of at most four panels, each ``panel(ax, result)``, such as the verbs of :mod:`.panels`."""
+        """Register a figure of at most four panels, each ``panel(ax, result)``, such as the verbs of :mod:`.panels`.
+
+        ``title``: of the whole figure.
+        """
         rows, columns = grid or (len(panels), 1)
 
         def drawn(result: Any) -> Figure:
@@ -261,6 +264,8 @@ class Experiment:
             figure, axes = axes_of(*(size or (8.0, 4.4 * rows)), rows, columns, **how)
             for ax, panel in zip(np.asarray(axes).flat, panels, strict=True):
                 panel(ax, result)
+            if title:
+                figure.suptitle(title, fontsize=10)
             return figure
 
         drawn.__name__ = name
@@ -304,7 +309,8 @@ class Experiment:
 
     def digested(self) -> tuple[str, ...]:
         """The names of arrays whose bits are the same on every machine."""
-        return tuple(name for measure in self.measures if measure.digested for name in measure.names)
+        of = ((m.names if m.digested is True else m.digested or ()) for m in self.measures)
+        return tuple(itertools.chain.from_iterable(of))
 
     def asks(self, params: Any) -> tuple[Case, ...]:
         """What a GPU must compute, at a size; nothing where a GPU has nothing to say."""
