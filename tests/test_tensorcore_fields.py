@@ -29,6 +29,7 @@ ROWS = 64
 SHOWN = 6  # rows in which a change shows, put to every route
 ONE, SPLIT = Plan(), Plan(split_k=3)  # in the second the products of an instruction show
 HALF = get("H100", "e5m2", "fp16", "mma")
+IS_FAST = FusedBlocks.is_fast  # which a route takes the place of while it computes
 BASES: dict[str, list[Model]] = {
     "block": [
         dataclasses.replace(get("H100", "bf16"), alignment_bits=16),
@@ -164,15 +165,17 @@ def routes(model: Model, given: Rows, plan: Plan) -> Iterator[tuple[str, Any]]:
     across = {name: x.T if name == "scale_b" else x for name, x in scales.items()}
     each = {name: x[:, None] if name == "scale_a" else x[:, :, None] for name, x in scales.items()}
     for way in ("kernels", "NumPy"):
-        with pytest.MonkeyPatch.context() as patch:
+        results = {}
+        with pytest.MonkeyPatch.context() as patch:  # in which nothing is yielded: whoever asks may ask two in turn
             if way == "NumPy":
                 patch.setattr(few, "products", lambda *_: True)
                 patch.setattr(FusedBlocks, "is_fast", lambda *_: False)
             if plan == ONE:
-                yield f"dot by {way}", dot(a, b, c, gpu=model, **scales)
-            yield f"matmul by {way}", np.diagonal(matmul(a, b.T, c, gpu=model, plan=plan, **across))
+                results["dot"] = dot(a, b, c, gpu=model, **scales)
+            results["matmul"] = np.diagonal(matmul(a, b.T, c, gpu=model, plan=plan, **across))
             batch = a[:, None], b[:, :, None], c[:, None, None]
-            yield f"batch by {way}", matmul(*batch, gpu=model, plan=plan, **each)[:, 0, 0]
+            results["batch"] = matmul(*batch, gpu=model, plan=plan, **each)[:, 0, 0]
+        yield from ((f"{route} by {way}", result) for route, result in results.items())
     if plan == ONE and not model.scale:
         acc = np.ascontiguousarray(accumulators.of(model).read(c, model, (len(a), len(a)), False))
         units.of(model).held(model, np.ascontiguousarray(b.T))(a, acc)
@@ -253,6 +256,7 @@ def test_names_and_status_are_no_arithmetic() -> None:
         named = dataclasses.replace(bases[0], gpu="of mine", instruction="other", status=Status.OPEN)
         for (_, one), (_, other) in zip(routes(bases[0], given, ONE), routes(named, given, ONE), strict=True):
             assert bits(one) == bits(other)
+    assert FusedBlocks.is_fast is IS_FAST
 
 
 @pytest.mark.parametrize(("gpu", "inputs"), [("MI300X", "fp16"), ("MI300X", "e4m3fnuz")])
