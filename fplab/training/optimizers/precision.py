@@ -90,12 +90,3 @@ def execute(
                 scratch[step.target] = out
         seed = stochastic.get(step.target) if stochastic else None
         values[step.target] = rounded(step.operation, left, right, fmt(step.target), seed=seed, out=out)
-
-
-def missing(program: Program, given: Iterable[str]) -> list[str]:
-    """The names that a program reads before anything gave them a value; a check of programs."""
-    known, lacking = set(given), []
-    for step in program:
-        lacking += [name for name in (step.left, step.right) if name and name not in known]
-        known.add(step.target)
-    return lacking
