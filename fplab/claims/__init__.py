@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 from ..columns import harmless
-from ..errors import door, unknown
+from ..errors import door, one_of
 from ..lazily import index, modules
 from ..storage import shipped
 from ..words import Given, given
@@ -48,8 +48,7 @@ def both(row: dict[str, str]) -> tuple[Given, Given]:
 def get(name: str) -> SourceClaim:
     """The claim of a name."""
     found = {claim.name: claim for claim in claims()}
-    if name not in found:
-        raise unknown("claim", name, list(found))
+    one_of("claim", name, found)
     return found[name]
 
 

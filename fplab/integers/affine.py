@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import as_array, values
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, one_of, quotes_call
 from ..words import part
 from .grids import Grid, GridLike, get
 
@@ -68,8 +68,7 @@ def floats(x: Any, name: str = "x") -> Array:
 
 def axes(along: str, dimensions: int) -> tuple[int, ...] | None:
     """The axes that share one scale: all, the last of a "row", the last but one of a "column", all but a "channel"."""
-    if along not in ALONG:
-        raise unknown("granularity", along, ALONG)
+    one_of("granularity", along, ALONG)
     if along == "tensor" or dimensions == 0:
         return None
     if along == "column" and dimensions < 2:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import formats, seeds
-from ..errors import LabError, door, integer, own_integer, unknown
+from ..errors import LabError, door, integer, one_of, own_integer
 
 Array = np.ndarray[Any, Any]
 Values = Callable[[Array], Array]
@@ -84,8 +84,7 @@ class Wire:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", formats.spelt(self.format))
-        if self.add not in ("fp32", "wire"):
-            raise unknown("addition", self.add, ["fp32", "wire"])
+        one_of("addition", self.add, ("fp32", "wire"))
         if self.add == "wire" and formats.rounding(self.rounding).random:
             raise LabError('add="wire" draws no random words; with rounding="stochastic" use add="fp32".')
         if formats.get(self.format).bits > 32:
@@ -264,8 +263,7 @@ def all_reduce(ranks: int, algorithm: str = "ring") -> Collective:
     "direct": every rank sends chunk c straight to rank c, which adds them in the order of the ranks, in FP32 unless
     ``Wire.add`` says otherwise, and sends the sum back: one rounding of each addend and one of the sum.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
+    one_of("algorithm", algorithm, ALGORITHMS)
     ranks = _ranks(ranks)
     if algorithm == "ring":
         one, two = reduce_scatter(ranks), all_gather(ranks)
@@ -323,8 +321,7 @@ def reduce_fast(
     ``values``: an array (ranks, elements), or a function that gives, for an int64 array of ranks, one an element, the
     float32 values of those ranks there: so a thousand ranks need not exist at once. The array of ranks is used again.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
+    one_of("algorithm", algorithm, ALGORITHMS)
     elements, ranks = integer("elements", elements, 0, 2**40), _ranks(ranks)
     source, wire = _source(values, elements, ranks), _wire(wire)
     if algorithm == "ring":

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..errors import LabError, door, integer, unknown
+from ..errors import LabError, door, integer, one_of
 from ..memory.pipeline import SCHEDULES, demand_groups
 
 Work = tuple[str, int, int]  # "F" or "B", the model chunk on this stage, the micro-batch
@@ -88,8 +88,7 @@ def timeline(
     >>> timeline("1f1b", 4, 8).bubble
     Fraction(3, 8)
     """
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
+    one_of("schedule", name, SCHEDULES)
     p = integer("stages", stages, 1, 1024)
     m = integer("micro_batches", micro_batches, 1, 65536)
     v = integer("chunks", chunks, 1, 64)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, door, own_integer, unknown
+from ..errors import LabError, door, own_integer, own_integers, unknown
 from ..memory.pipeline import SCHEDULES, demand_groups
 
 Array = np.ndarray[Any, Any]
@@ -62,11 +62,8 @@ class Setting:
                 raise unknown("strategy", name, STRATEGIES)
         if self.backend is not None and self.backend not in BACKENDS:
             raise unknown("backend", self.backend, BACKENDS)
-        own_integer(self, "ranks", 1, 64)
-        own_integer(self, "steps", 1, 10_000)
-        own_integer(self, "batch", 1, 1438)
-        own_integer(self, "micro_batches", 1, 1438)
-        own_integer(self, "seed", 0, 2**64 - 1)
+        digits = (1, 1438)
+        own_integers(self, ranks=(1, 64), steps=(1, 10_000), batch=digits, micro_batches=digits, seed=(0, 2**64 - 1))
         if not (isinstance(self.lr, int | float) and 0 < self.lr < float("inf")):
             raise LabError(f"lr={self.lr!r} is no learning rate; allowed: a positive number.")
         if self.dies is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import formats
-from ..errors import LabError, chosen, demand_types, quotes_call, unknown
+from ..errors import LabError, chosen, demand_types, one_of, quotes_call, unknown
 from ..nn.recipes import RECIPES
 from ..words import Text, say
 
@@ -107,8 +107,7 @@ class Policy:
                 raise unknown(f"{field} of policy {self.name!r}", given, DTYPES)
         for fmt in (self.weights, self.states):
             formats.get(fmt)
-        if self.update not in UPDATES:
-            raise unknown(f"update of policy {self.name!r}", self.update, UPDATES)
+        one_of(f"update of policy {self.name!r}", self.update, UPDATES)
         if self.cast and self.autocast:
             raise LabError(f"policy {self.name!r}: cast={self.cast!r} and autocast={self.autocast!r}; allowed: one.")
         if self.recipe and self.products:

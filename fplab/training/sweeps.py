@@ -22,7 +22,7 @@ from urllib.parse import quote
 from torch import nn
 
 from ..columns import harmless
-from ..errors import LabError, own_integer, reason, summary
+from ..errors import LabError, own_integers, reason, summary
 from ..nn import bits
 from ..storage import contents, digest, write_text
 from ..words import part
@@ -53,8 +53,7 @@ class Cell:
     def __post_init__(self) -> None:
         if self.steps is None:
             object.__setattr__(self, "steps", self.task.baseline.steps)
-        own_integer(self, "steps", 1, 1 << 30)
-        own_integer(self, "seed", 0, 2**64 - 1)
+        own_integers(self, steps=(1, 1 << 30), seed=(0, 2**64 - 1))
         with self.policy.running(nn.Module(), self.gpu):
             pass  # the GPU has every unit that this needs
 

@@ -11,7 +11,7 @@ from .. import codebooks, seeds
 from ..codebooks import Codebook, Quantized
 from ..draw.page import facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
-from ..errors import integer, quotes_call, unknown
+from ..errors import integer, one_of, quotes_call
 from ..lazily import index
 from ..words import say, say_of
 from .shell import Board, Control
@@ -38,8 +38,7 @@ class State:
 
 @functools.cache
 def book(name: str) -> Codebook:
-    if name not in BOOKS:
-        raise unknown("codebook", name, BOOKS)
+    one_of("codebook", name, BOOKS)
     codebook: Codebook = getattr(codebooks, name)()
     return codebook
 

@@ -13,7 +13,7 @@ import numpy as np
 from .. import formats
 from ..draw.collectives import step_scene
 from ..draw.page import Html, after_colon, bracketed, code, facts, note, panel, table, title
-from ..errors import integer, quotes_call, unknown
+from ..errors import integer, one_of, quotes_call
 from ..floats import encode
 from ..inspection import encodings
 from ..lazily import index
@@ -76,8 +76,7 @@ class Run:
 
 def run(state: State) -> Run:
     """The steps of a state. Raises LabError for names and numbers that cannot be."""
-    if state.collective not in NAMES:
-        raise unknown("collective", state.collective, NAMES)
+    one_of("collective", state.collective, NAMES)
     ranks = integer("ranks", state.ranks, 2, MOST_RANKS, " in a drawing")
     return _run(state.collective, state.algorithm, ranks, state.format, state.add)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ... import codebooks
 from ...codebooks import Codebook, rules
-from ...errors import LabError, integer, summary, unknown
+from ...errors import LabError, integer, one_of, summary
 from ..optimizers import options
 from ..optimizers.options import Check
 
@@ -20,8 +20,7 @@ LARGEST_BLOCK = 1 << 40
 def books_of(code: str | tuple[Codebook, Codebook]) -> tuple[Codebook, Codebook]:
     """The codebooks of the signed and of the unsigned state."""
     if isinstance(code, str):
-        if code not in CODES:
-            raise unknown("code", code, CODES)
+        one_of("code", code, CODES)
         return CODES[code](signed=True), CODES[code](signed=False)
     pair = tuple(code) if isinstance(code, tuple | list) else (code,)
     if len(pair) != 2 or not all(isinstance(book, Codebook) for book in pair):
@@ -43,8 +42,7 @@ def _state_bits(name: str, value: Any) -> Any:
 
 def _one_of(allowed: tuple[str, ...]) -> Check:
     def check(name: str, value: Any) -> Any:
-        if value not in allowed:
-            raise unknown(name, value, allowed)
+        one_of(name, value, allowed)
         return value
 
     return check

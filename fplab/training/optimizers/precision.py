@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import unknown
+from ...errors import one_of, unknown
 from ...formats import Format, FormatLike, get
 from .arithmetic import grid, rounded
 from .programs import RULES, Program, Rule
@@ -50,8 +50,7 @@ def precision(
     ``states``: one format, or one by name (others FP32). ``compute``: None is the states' format where that is one of
     16 bits or more, as torch computes on half tensors, else FP32, as a kernel that unpacks narrow states does.
     """
-    if update not in RULES:
-        raise unknown("update", update, RULES)
+    one_of("update", update, RULES)
     if isinstance(states, Mapping):
         if extra := set(states) - set(names):
             raise unknown("state", min(extra), names)
