@@ -47,9 +47,9 @@ def both(row: dict[str, str]) -> tuple[Given, Given]:
 @door
 def get(name: str) -> SourceClaim:
     """The claim of a name."""
-    found = {claim.name: claim for claim in claims()}
-    one_of("claim", name, found)
-    return found[name]
+    by_name = {claim.name: claim for claim in claims()}
+    one_of("claim", name, by_name)
+    return by_name[name]
 
 
 @door

@@ -121,8 +121,8 @@ class SourceClaim:
     @property
     def verdict(self) -> Verdict:
         """That of the weakest part; UNTRIED where no part could be tried."""
-        found = [v for one in self.parts if (v := one.verdict) is not None and v is not Verdict.UNTRIED]
-        return max(found, key=lambda verdict: verdict.rank, default=Verdict.UNTRIED)
+        verdicts = [v for one in self.parts if (v := one.verdict) is not None and v is not Verdict.UNTRIED]
+        return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNTRIED)
 
 
 @functools.cache

@@ -104,8 +104,8 @@ def pipeline() -> Iterator[Part]:
 def zero() -> Iterator[Part]:
     """Bytes a parameter on each of four ranks, by stage, and what is sent."""
     for stage, wanted in enumerate(ZERO):
-        found = estimate(10**9, gpus=RANKS, zero=stage).fullest
-        kinds = tuple(found.device[k] / 1e9 for k in ("parameters", "gradients", "master", "states"))
+        rank = estimate(10**9, gpus=RANKS, zero=stage).fullest
+        kinds = tuple(rank.device[k] / 1e9 for k in ("parameters", "gradients", "master", "states"))
         yield equal(say("ZeRO-{stage}: weights/gradients/master/states", stage=stage), wanted, kinds)
     sent = [estimate("gpt2-xl", gpus=RANKS, zero=stage).fullest.sent for stage in (0, 2, 3)]
     yield beside(

@@ -241,13 +241,13 @@ def answers(file: Path, exercises: tuple[str, ...]) -> dict[str, Any]:
     if outcome.how != "value":
         raise LabError(f"{str(file)!r} does not run: {outcome.text}")
     space = vars(module)
-    found = {name: space[name] for name in exercises if name in space and not _open(space[name])}
-    if not found:
+    by_name = {name: space[name] for name in exercises if name in space and not _open(space[name])}
+    if not by_name:
         raise LabError(
             f"{str(file)!r} answers no exercise. Name a function or a value as the exercise is named, such as "
             "def rne(x, n): return ..., in place of the dots; fplab exercise list shows the names."
         )
-    return found
+    return by_name
 
 
 def _open(answer: Any) -> bool:

@@ -28,11 +28,11 @@ WRITTEN = say("{n} rows in {path}")
 
 def list_all(args: Arguments) -> int:
     """Print every exercise by chapter, with what was solved."""
-    done, found = progress.load(), registry()
-    wide = max(map(len, found))
-    titles = max(width_of(str(one.title)) for one in found.values())
+    done, exercises = progress.load(), registry()
+    wide = max(map(len, exercises))
+    titles = max(width_of(str(one.title)) for one in exercises.values())
     chapter = 0
-    for one in found.values():
+    for one in exercises.values():
         if one.chapter.number != chapter:
             chapter = one.chapter.number
             print(f"\n{chapter}. {one.chapter.title}")
@@ -58,9 +58,9 @@ def start(args: Arguments) -> int:
     if args.file.exists():
         another = f"fplab exercise start {args.chapter} {chosen.name}.py"
         raise LabError(f"{str(args.file)!r} is there already, and is kept. Name another file: {another}")
-    found = [one for one in registry().values() if one.chapter == chosen]
-    write_text(args.file, "\n\n".join(map(_stub, found)))
-    print(STARTED.fill(n=len(found), path=args.file))
+    questions = [one for one in registry().values() if one.chapter == chosen]
+    write_text(args.file, "\n\n".join(map(_stub, questions)))
+    print(STARTED.fill(n=len(questions), path=args.file))
     return 0
 
 
@@ -82,12 +82,12 @@ def check_file(args: Arguments) -> int:
         file = os.path.abspath(file)  # it runs in another folder
     failed = 0
     with Child(args.limit, Path(file) if args.isolated else None) as child:
-        found = run_file(child, file, tuple(registry()))
+        answered = run_file(child, file, tuple(registry()))
         if args.isolated:
             print(isolation.ISOLATED, file=sys.stderr)
-        if missing := [name for name in names if name not in found]:
-            raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
-        for i, name in enumerate(names or found):
+        if missing := [name for name in names if name not in answered]:
+            raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(answered)}.")
+        for i, name in enumerate(names or answered):
             if child.process is None:  # it ended at the answer before
                 run_file(child, file, tuple(registry()))
             report = judged(exercise(name), There(exercise(name), child))

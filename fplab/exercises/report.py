@@ -113,12 +113,12 @@ def remarks(report: Report) -> list[tuple[str, str]]:
         return [(str(RULE), str(exercise.rule))]
     if failure is None:
         return []
-    found: list[tuple[str, str]] = []
+    labelled: list[tuple[str, str]] = []
     if failure.printed.strip():
-        found.append((str(PRINTED), failure.printed.strip()))
+        labelled.append((str(PRINTED), failure.printed.strip()))
     if failure.mistake:
-        found.append((str(MISTAKE), str(failure.mistake)))
-    return [*found, (str(HINT), str(exercise.hint))]
+        labelled.append((str(MISTAKE), str(failure.mistake)))
+    return [*labelled, (str(HINT), str(exercise.hint))]
 
 
 def caption(report: Report) -> str:

@@ -119,8 +119,8 @@ class Find:
 @functools.cache
 def words() -> dict[str, dict[str, str]]:
     """What every exercise says, in English."""
-    found: dict[str, dict[str, str]] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
-    return found
+    texts: dict[str, dict[str, str]] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    return texts
 
 
 @dataclass(frozen=True)

@@ -190,15 +190,15 @@ def dequantize(codes: Any, how: Affine) -> Array:
 
 def codes_of(x: Any, name: str) -> Array:
     try:
-        found = np.asarray(x)
+        array = np.asarray(x)
     except ValueError:
         raise LabError(f"{name} is no array of integers; its rows differ in length.") from None
     except Exception:
-        found = as_array(x, name)  # which says why it is none
-    if found.dtype.kind not in "iu":
+        array = as_array(x, name)  # which says why it is none
+    if array.dtype.kind not in "iu":
         has = "have" if name == "codes" else "has"
-        raise LabError(f"{name} {has} dtype {found.dtype}; codes are integers.")
-    return found
+        raise LabError(f"{name} {has} dtype {array.dtype}; codes are integers.")
+    return array
 
 
 def _fitting(how: Affine, x: Any) -> tuple[Array, Array]:

@@ -77,14 +77,14 @@ def _kinds(rank: Rank, columns: int) -> list[str]:
     """
     rows = [(str(words.KINDS[kind]), rank.device.get(kind, 0), rank.host.get(kind, 0)) for kind in KINDS]
     rows = [row for row in rows if row[1] or row[2]]
-    held = [*rows, (str(words.TOTAL), rank.total, sum(rank.host.values()))]
+    totals = [*rows, (str(words.TOTAL), rank.total, sum(rank.host.values()))]
     wide = max(12, *(width_of(name) for name, _, _ in rows)) + 2
     host = any(there for _, _, there in rows)
 
     def cells(here: int, there: int) -> list[str]:
         return [f"{here:,}", f"{gb(here):.2f}", f"{gib(here):.2f}"] + [f"{gb(there):.2f}"] * host
 
-    texts = [cells(here, there) for _, here, there in held]
+    texts = [cells(here, there) for _, here, there in totals]
     heads = [str(words.BYTES), "GB", "GiB"] + [str(words.ON_CPU)] * host
     widths = [
         max(least, 1 + max(len(text[i]) for text in texts)) for i, least in enumerate((19, 11, 11, 17)[: len(heads)])
@@ -93,7 +93,7 @@ def _kinds(rank: Rank, columns: int) -> list[str]:
     def line(name: str, texts: list[str]) -> str:
         return padded(name, wide) + "".join(flushed(text, width) for text, width in zip(texts, widths, strict=True))
 
-    out = [line(name, text) for (name, _, _), text in zip(held, texts, strict=True)]
+    out = [line(name, text) for (name, _, _), text in zip(totals, texts, strict=True)]
     head = line(str(words.FULLEST), heads)
     room = min(BAR, columns - width_of(head) - 2)
     if room >= width_of(str(words.WHO)):
@@ -157,8 +157,8 @@ def fewest(e: Counted, capacity: int) -> int | None:
     """The fewest GPUs of ``capacity`` bytes that hold the model, otherwise run as it is; None where no number does."""
     o, c = e.options, e.configuration
     if o.inference is None:
-        found = with_fewest(e, capacity, o.tensor * o.pipeline)
-        return None if found is None else found.options.gpus
+        smallest = with_fewest(e, capacity, o.tensor * o.pipeline)
+        return None if smallest is None else smallest.options.gpus
     assert c is not None
     for tensor in range(1, c.keys + 1):
         size: dict[str, Any] = {"tensor": tensor, "gpus": tensor * o.pipeline}
@@ -264,9 +264,9 @@ def bars(e: Counted) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
         return _title(e).en, {e.model.name: dict(e.fullest.device)}, GPUS
     own: Any = getattr(o, name)
     values = values if own in values else (own, *values)
-    found = {}
+    by_label = {}
     for value in values:
         one = e if value == own else again(e, **{name: value})
         label = "DDP" if name == "zero" and value == 0 else text.format(value)
-        found[f"{label}{' (chosen)' if value == own else ''}"] = dict(one.fullest.device)
-    return _title(e).en, found, GPUS
+        by_label[f"{label}{' (chosen)' if value == own else ''}"] = dict(one.fullest.device)
+    return _title(e).en, by_label, GPUS

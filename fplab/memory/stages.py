@@ -141,17 +141,17 @@ def chunks_of(shapes: Shapes, size: int) -> int:
 def saved(c: Transformer, stage: Stage, o: Options) -> int:
     """Bytes of saved activations when a stage holds the most micro-batches."""
     layer, ends = _terms(c, o)
-    held = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
+    in_flight = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
     plain = _total(activations.kept(layer, o.recompute), o)
     narrow = _total(activations.kept(_terms(c, o, narrow=True)[0], o.recompute), o)
     total, quantised = 0, _quantised(c.layers, o)
-    for many, run in zip(held, _runs(c, stage, o), strict=True):
+    for many, run in zip(in_flight, _runs(c, stage, o), strict=True):
         low = sum(layer in quantised for layer in run)
         total += many * (low * narrow + (len(run) - low) * plain)
     if stage.index == 0:
-        total += held[0] * _total(ends[0], o)
+        total += in_flight[0] * _total(ends[0], o)
     if stage.index == o.pipeline - 1:
-        total += held[-1] * _total(ends[1], o)
+        total += in_flight[-1] * _total(ends[1], o)
     return total
 
 

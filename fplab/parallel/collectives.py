@@ -194,12 +194,12 @@ def _steps(collective: Collective, state: Array, wire: Wire) -> Iterator[tuple[A
 def numbers(values: Any) -> Array:
     """Values as float32, if they are real numbers."""
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except Exception:  # rows of different lengths, and whatever a tensor raises
-        found = np.empty(0, object)
-    if found.dtype.kind not in "biuf":
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
         raise LabError("buffers are real numbers, a row for each rank and all rows of one length.")
-    return np.asarray(found, np.float32)
+    return np.asarray(array, np.float32)
 
 
 def _wire(wire: Any) -> Wire:
@@ -341,9 +341,9 @@ def _source(values: Values | Array, elements: int, ranks: int) -> Values:
     return lambda rank: array[rank, column]
 
 
-def _column(found: Any, elements: int) -> Array:
+def _column(given: Any, elements: int) -> Array:
     """What a function of the ranks gave, as float32."""
-    column = numbers(found)
+    column = numbers(given)
     if column.shape != (elements,):
         raise LabError(f"the function of the ranks gave shape {column.shape}; an element each is ({elements},).")
     return column

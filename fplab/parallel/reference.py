@@ -177,11 +177,11 @@ def _train(setting: Setting, gradient: Callable[..., tuple[Array, float]]) -> tu
 
 def places(setting: Setting) -> dict[str, Array]:
     """For every tensor of the network, by name, the places of its elements in the flat gradient, in its shape."""
-    found, start = {}, 0
+    offsets, start = {}, 0
     for name, p in Network(setting).model().named_parameters():
-        found[name] = np.arange(start, start + p.numel()).reshape(tuple(p.shape))
+        offsets[name] = np.arange(start, start + p.numel()).reshape(tuple(p.shape))
         start += p.numel()
-    return found
+    return offsets
 
 
 def _layers(at: dict[str, Array]) -> list[list[str]]:
@@ -215,9 +215,9 @@ def row_layers(setting: Setting) -> Layout:
 def buckets(result: Result) -> list[Layout]:
     """DDP's buckets in each step, as the run wrote them down."""
     at = places(result.setting)
-    said = [np.concatenate([at[name].ravel() for name in bucket]) for bucket in result.ranks[0].notes["buckets"]]
-    each = len(said) // result.setting.steps
-    return [said[step * each : (step + 1) * each] for step in range(result.setting.steps)]
+    messages = [np.concatenate([at[name].ravel() for name in bucket]) for bucket in result.ranks[0].notes["buckets"]]
+    each = len(messages) // result.setting.steps
+    return [messages[step * each : (step + 1) * each] for step in range(result.setting.steps)]
 
 
 def by_gloo(layout: Layout | list[Layout]) -> Callable[[Array, int], Array]:

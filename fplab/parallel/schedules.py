@@ -61,10 +61,10 @@ class Timeline:
 
     def in_flight(self) -> list[int]:
         """For each stage, the most forward passes whose activations are held at once, counted in model chunks."""
-        held, peaks = [0] * self.stages, [0] * self.stages
+        counts, peaks = [0] * self.stages, [0] * self.stages
         for slot in self.slots:  # a stage's passes in order: a backward pass ends before the next pass begins
-            held[slot.stage] += 1 if slot.kind == "F" else -1
-            peaks[slot.stage] = max(peaks[slot.stage], held[slot.stage])
+            counts[slot.stage] += 1 if slot.kind == "F" else -1
+            peaks[slot.stage] = max(peaks[slot.stage], counts[slot.stage])
         return peaks
 
 

@@ -121,28 +121,28 @@ class RankResult:
     @property
     def sent(self) -> dict[str, int]:
         """Bytes of whole messages in all steps, by collective."""
-        found: dict[str, int] = {}
+        bytes_sent: dict[str, int] = {}
         for one in self.messages:
-            found[one.collective] = found.get(one.collective, 0) + one.elements * one.width * one.times
-        return found
+            bytes_sent[one.collective] = bytes_sent.get(one.collective, 0) + one.elements * one.width * one.times
+        return bytes_sent
 
     def write(self, folder: Path, strategy: str) -> None:
         stem = folder / f"{strategy}.{self.rank}"
         arrays: dict[str, Any] = {"losses": self.losses, **{f"w:{name}": w for name, w in self.weights.items()}}
         with open(f"{stem}.npz", "wb") as file:
             np.savez(file, **arrays)
-        said = {"held": self.held, "messages": [dataclasses.astuple(m) for m in self.messages], "notes": self.notes}
-        Path(f"{stem}.json").write_text(json.dumps(said), encoding="utf-8")
+        record = {"held": self.held, "messages": [dataclasses.astuple(m) for m in self.messages], "notes": self.notes}
+        Path(f"{stem}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def read(folder: Path, strategy: str, rank: int) -> RankResult:
     stem = folder / f"{strategy}.{rank}"
-    said = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
+    record = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
     with np.load(f"{stem}.npz", allow_pickle=False) as file:
         weights = {name[2:]: file[name] for name in file.files if name.startswith("w:")}
         losses = file["losses"]
-    messages = tuple(Sent(*m) for m in said["messages"])
-    return RankResult(rank, weights, losses, said["held"], messages, said["notes"])
+    messages = tuple(Sent(*m) for m in record["messages"])
+    return RankResult(rank, weights, losses, record["held"], messages, record["notes"])
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,13 @@ class Result:
     @property
     def weights(self) -> dict[str, Array]:
         """The whole network's weights, by name; where several ranks have a tensor, they are checked to be the same."""
-        found: dict[str, Array] = {}
+        by_name: dict[str, Array] = {}
         for one in self.ranks:
             for name, w in one.weights.items():
-                if name in found and found[name].tobytes() != w.tobytes():
+                if name in by_name and by_name[name].tobytes() != w.tobytes():
                     raise LabError(f"{self.strategy}: rank {one.rank} ends with another {name!r} than a rank before.")
-                found[name] = w
-        return dict(sorted(found.items()))
+                by_name[name] = w
+        return dict(sorted(by_name.items()))
 
     @property
     def flat(self) -> Array:
@@ -175,8 +175,8 @@ class Result:
     @property
     def losses(self) -> Array:
         """The loss of the whole batch in each step, float64: the mean over the ranks that computed one."""
-        said = [one.losses.astype(np.float64) for one in self.ranks if len(one.losses)]
-        return np.asarray(np.mean(said, axis=0))
+        rank_losses = [one.losses.astype(np.float64) for one in self.ranks if len(one.losses)]
+        return np.asarray(np.mean(rank_losses, axis=0))
 
 
 def grouped(messages: Iterable[tuple[str, int, int]]) -> tuple[Sent, ...]:

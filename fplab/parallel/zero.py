@@ -43,8 +43,8 @@ class Trace:
 
     def did(self, act: str, unit: Unit) -> None:
         if self.during and self.optimizer is not None:
-            held = [one.held(self.optimizer) for one in self.units]
-            self.rows.append((self.during, act, self.units.index(unit), held))
+            elements = [one.held(self.optimizer) for one in self.units]
+            self.rows.append((self.during, act, self.units.index(unit), elements))
 
 
 class Unit:
@@ -116,7 +116,7 @@ class Unit:
 
     def held(self, optimizer: torch.optim.Optimizer) -> list[int]:
         """Elements of parameters, gradients and states that this rank has of the layer now."""
-        passing = {kind: found for kind, ref in self.passing.items() if (found := ref()) is not None}
+        passing = {kind: buffer for kind, ref in self.passing.items() if (buffer := ref()) is not None}
         flat = self.piece if self.whole is None else self.whole
         parameters = max(flat.numel(), passing["parameters"].numel() if "parameters" in passing else 0)
         gradients = [one.numel() for one in (flat.grad, self.piece.grad, passing.get("gradients"), passing.get("piece"))

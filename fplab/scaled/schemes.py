@@ -153,6 +153,6 @@ SCHEMES: dict[str, Scheme] = {"mxfp8": TABLE[0]} | {scheme.name: scheme for sche
 
 def get_scheme(scheme: str | Scheme, **changes: Any) -> Scheme:
     """The record of a name, or the record itself, with what is not None among ``changes``."""
-    found = chosen("scheme", scheme, SCHEMES, Scheme)
+    record = chosen("scheme", scheme, SCHEMES, Scheme)
     given = {field: value for field, value in changes.items() if value is not None}
-    return replace(found, **given) if given else found
+    return replace(record, **given) if given else record

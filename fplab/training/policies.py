@@ -119,8 +119,8 @@ class Policy:
 
     def optimizer(self, made: Made, parameters: Iterable[Tensor], seed: int = 0) -> torch.optim.Optimizer:
         """An optimizer over parameters in this policy's formats; ``seed`` is for stochastic rounding."""
-        held = {"weights": self.weights, "states": self.states, "update": self.update, "seed": seed}
-        optimizer: torch.optim.Optimizer = made(parameters, **held)
+        formats_of = {"weights": self.weights, "states": self.states, "update": self.update, "seed": seed}
+        optimizer: torch.optim.Optimizer = made(parameters, **formats_of)
         return optimizer
 
     def scaling(self, gpu: str | None = "H100") -> Any:
@@ -180,8 +180,8 @@ class CastModel(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The model's output in the dtype that the loss reads."""
-        held = dict((*self.model.named_parameters(), *self.model.named_buffers()))
-        used = {name: t if id(t) in self._kept else to(t, self.dtype) for name, t in held.items()}
+        tensors = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+        used = {name: t if id(t) in self._kept else to(t, self.dtype) for name, t in tensors.items()}
         with self._kept_in_fp32():
             output: Tensor = functional_call(self.model, used, tuple(to(x, self.dtype) for x in inputs))
         with torch.no_grad():

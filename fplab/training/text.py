@@ -33,5 +33,5 @@ def tokens(split: str = "train") -> np.ndarray:
     """
     one_of("split", split, SPLITS)
     raw = np.frombuffer(text().encode("ascii"), np.uint8)
-    found = np.where(raw == ord("\n"), 0, raw - 31).astype(np.uint8)
-    return {"train": found[:-HELD_OUT], "test": found[-HELD_OUT:], "all": found}[split]
+    numbers = np.where(raw == ord("\n"), 0, raw - 31).astype(np.uint8)
+    return {"train": numbers[:-HELD_OUT], "test": numbers[-HELD_OUT:], "all": numbers}[split]

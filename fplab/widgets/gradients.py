@@ -104,12 +104,12 @@ def collect() -> dict[str, np.ndarray]:
 
     gathered = underflow.gather(underflow.QUICK, lambda done, text: None)
     words = np.random.Philox(KEY).random_raw
-    found = {}
+    arrays = {}
     for kind in KINDS:
         values = gathered.of(kind)
         chosen = words(SAMPLE) % np.uint64(values.size)
-        found[kind] = np.ascontiguousarray(values[chosen.astype(np.int64)]).view(np.uint32)
-    return found
+        arrays[kind] = np.ascontiguousarray(values[chosen.astype(np.int64)]).view(np.uint32)
+    return arrays
 
 
 def largest_safe(kind: str, fmt: str, most: int = 40) -> int:

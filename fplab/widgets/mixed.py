@@ -71,10 +71,10 @@ class Step(NamedTuple):
 @functools.cache
 def inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Images float32 (16, 64) of 0 to 1, labels (16,), and first weights float32 (10, 64): FP32's, uniform."""
-    found = digits()
+    data = digits()
     words = np.random.Philox(0).random_raw(CLASSES * PIXELS).reshape(CLASSES, PIXELS)
     weights = ((words >> np.uint64(40)).astype(np.float64) * 2.0**-24 - 0.5).astype(np.float32) * np.float32(0.25)
-    return found.images[:IMAGES].reshape(IMAGES, PIXELS).astype(np.float32) / 16, found.labels[:IMAGES], weights
+    return data.images[:IMAGES].reshape(IMAGES, PIXELS).astype(np.float32) / 16, data.labels[:IMAGES], weights
 
 
 @functools.lru_cache(maxsize=64)

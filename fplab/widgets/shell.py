@@ -125,7 +125,7 @@ class Board:
         self.inputs = {c.field: self._input(c) for c in self.controls}
         self.buttons = [self._button(a) for a in self.actions]
         wrap = widgets.Layout(flex_flow="row wrap")
-        rows = [widgets.HBox(list(found), layout=wrap) for found in (self.inputs.values(), self.buttons) if found]
+        rows = [widgets.HBox(list(row), layout=wrap) for row in (self.inputs.values(), self.buttons) if row]
         self.box = widgets.VBox([reachable(), *rows, self.view])
         self.move(state)
         redraw_with(self)

@@ -119,8 +119,8 @@ def recorded(state: State) -> State:
     same = [m for m in models.TABLE if (m.gpu, m.a, m.b, m.output, m.scale) == _cell(model)]
     names = [(state.instruction, model), *((named(m), m) for m in same if m != model)]
     for instruction, one in names:
-        if found := evidence.rows_of(one):
-            return _loaded(replace(state, instruction=instruction), found[0])
+        if rows := evidence.rows_of(one):
+            return _loaded(replace(state, instruction=instruction), rows[0])
     raise LabError(f"there is no record of {model.name} here; {evidence.CORPUS_VARIABLE} may name a data set.")
 
 

@@ -59,8 +59,8 @@ class Act(NamedTuple):
 def trace(stage: int) -> tuple[int, list[Act]]:
     """How many ranks there were, and the acts of rank 0; those of the others are the same."""
     stage = integer("stage", stage, 1, 3)
-    found = json.loads((Path(__file__).parent / "data" / "zero.json").read_text(encoding="utf-8"))
-    return found["ranks"], [Act(*row) for row in found["stages"][str(stage)]]
+    record = json.loads((Path(__file__).parent / "data" / "zero.json").read_text(encoding="utf-8"))
+    return record["ranks"], [Act(*row) for row in record["stages"][str(stage)]]
 
 
 def render(state: State) -> str:
@@ -72,13 +72,13 @@ def render(state: State) -> str:
     pieces = [[ranks * count // (whole * (1 + (kind == 2))) for kind, count in enumerate(row)]
               for row, whole in zip(act.held, sizes, strict=True)]  # fmt: skip
     touched, text = ACTS[act.what]
-    said = text.fill(n=act.layer + 1)
+    sentence = text.fill(n=act.layer + 1)
     head = title(after_colon(say("ZeRO-{stage}, act {n} of {acts}", stage=state.stage, n=now + 1, acts=len(acts)),
                              PASSES[act.during]))  # fmt: skip
     bytes_held = [WIDTH * sum(map(sum, one.held)) for one in acts]
     sums = [WIDTH * sum(row[kind] for row in act.held) for kind in range(3)]
     lines: list[tuple[Text, str | Text]] = [
-        (say("act"), said),
+        (say("act"), sentence),
         (say("each rank sends"), _sent(act, ranks, sizes)),
         (say("each rank holds"), say("{all:,} bytes: parameters {p:,}, gradients {g:,}, states {s:,}",
                                      all=bytes_held[now], p=sums[0], g=sums[1], s=sums[2])),
@@ -88,7 +88,7 @@ def render(state: State) -> str:
     course = course_scene(bytes_held, now, phases, after_colon(say("bytes held"), f"{bytes_held[now]:,}"))
     drawing = pieces_scene(ranks, pieces, act.layer, touched)
     told = note(say("A box is one rank's piece of a layer, full where it is held; framed: what the act is about."))
-    return panel(head, drawing.svg(str(said)), facts(lines), course.svg(), told)
+    return panel(head, drawing.svg(str(sentence)), facts(lines), course.svg(), told)
 
 
 def _sent(act: Act, ranks: int, sizes: list[int]) -> Text:

@@ -169,11 +169,11 @@ class EightBit(LabOptimizer):
         program, names = whole_program(self.kind, group["decay"] if group["weight_decay"] else "")
         numbers = tuple(np.float32(coefficients[name]) for name in names)
         none = np.empty(0, np.uint8)
-        held = {name: flat(state[f"state{name}"]) for name in self.kind.numbers}
+        states = {name: flat(state[f"state{name}"]) for name in self.kind.numbers}
         if state[f"state{self.kind.numbers[0]}"].dtype == torch.float32:
-            spare = np.zeros_like(w) if len(held) < 2 else w
+            spare = np.zeros_like(w) if len(states) < 2 else w
             kernel = float32_states(program, self.kind.states, names)
-            kernel(w, g, held.get("1", spare), held.get("2", spare), numbers)
+            kernel(w, g, states.get("1", spare), states.get("2", spare), numbers)
         else:
             scales = {name: flat(state[f"absmax{name}"]) for name in self.kind.numbers}
             how, codings = self._codings(group, state["step"], place)
@@ -181,7 +181,7 @@ class EightBit(LabOptimizer):
             block = group["block"] or max(w.size, 1)
 
             def run(a: int, b: int) -> None:
-                m, v = (held[n][a:b] if n in held else none for n in "12")
+                m, v = (states[n][a:b] if n in states else none for n in "12")
                 s, t = (scales[n][a // block :] if n in scales else none.view(np.float32) for n in "12")
                 kernel(w[a:b], g[a:b], m, v, s, t, block, *codings, numbers, a)
 
@@ -202,18 +202,18 @@ class EightBit(LabOptimizer):
     def _demand_fitting(self, p: Tensor, state: dict[str, Any], group: dict[str, Any], place: int) -> None:
         """An error unless states and scales are those of such a tensor in such blocks: kernels trust their sizes."""
         for name in self.kind.numbers:
-            held = state.get(f"state{name}")
-            if held is None or held.shape != p.shape:
+            codes = state.get(f"state{name}")
+            if codes is None or codes.shape != p.shape:
                 raise LabError(
-                    f"state {name} of parameter {place} has shape {None if held is None else tuple(held.shape)}, the "
+                    f"state {name} of parameter {place} has shape {None if codes is None else tuple(codes.shape)}, the "
                     f"parameter {tuple(p.shape)}; a parameter that was resized needs a new optimizer."
                 )
-            if held.dtype not in (torch.uint8, torch.float32):
+            if codes.dtype not in (torch.uint8, torch.float32):
                 raise LabError(
-                    f"state {name} of parameter {place} is {held.dtype}; it is torch.uint8 or torch.float32."
+                    f"state {name} of parameter {place} is {codes.dtype}; it is torch.uint8 or torch.float32."
                 )
             count, scales = block_count(p.numel(), group["block"] or max(p.numel(), 1)), state.get(f"absmax{name}")
-            if held.dtype == torch.uint8 and (scales is None or scales.numel() != count):
+            if codes.dtype == torch.uint8 and (scales is None or scales.numel() != count):
                 raise LabError(
                     f"state {name} of parameter {place} has {0 if scales is None else scales.numel()} scales, and "
                     f"blocks of {group['block']} need {count}; the block size of a state cannot change."
