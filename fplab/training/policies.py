@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from .. import formats
 from ..errors import LabError, chosen, demand_types, one_of, quotes_call, unknown
-from ..nn.recipes import RECIPES
+from ..nn.recipes import RECIPES, Recipe
 from ..words import Text, say
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -75,7 +75,7 @@ class Policy:
     reads a cast model's output.
     ``autocast``: None, or the dtype of :func:`fplab.nn.autocast`, which casts by lists of operations instead.
     ``products``: the matrix products, None for torch's own. ``recipe``: instead, a name of
-    :data:`fplab.nn.recipes.RECIPES`, which quantises the operands of the layers' products.
+    :data:`fplab.nn.recipes.RECIPES` or a record, which quantises the operands of the layers' products.
     ``weights``: the format in which parameters are held between steps; ``states``: that of the optimizer's states;
     ``update``: "nearest", "stochastic", "kahan", or "master" for an FP32 copy that takes the updates.
     ``rounded``: formats of :func:`fplab.nn.formats` by kind ("weights", "activations", "gradients"), for formats
@@ -90,7 +90,7 @@ class Policy:
     logits: str = "fp32"
     autocast: str | None = None
     products: Products | None = None
-    recipe: str | None = None
+    recipe: str | Recipe | None = None
     weights: str = "fp32"
     states: str = "fp32"
     update: str = "nearest"
@@ -251,15 +251,21 @@ POLICIES: tuple[Policy, ...] = (
 
 
 @quotes_call
-def get(policy: str | Policy) -> Policy:
+def get(policy: str | Policy | Recipe) -> Policy:
     """The policy of a name, in any case; a record is given back.
 
-    A recipe of :mod:`fplab.nn.recipes` that no policy is called as ("bf16" is one) is FP32 with that recipe's products.
+    A recipe of :mod:`fplab.nn.recipes`, a record or a name that no policy has ("bf16" is one's), is FP32 with that
+    recipe's products.
 
     >>> get("O2").update, get("nvfp4").recipe
     ('master', 'nvfp4')
     """
+    if isinstance(policy, Recipe):
+        return _of_recipe(policy.name, policy)
     table = {p.name: p for p in POLICIES}
-    for name in RECIPES:
-        table.setdefault(name, Policy(name, OF_RECIPE.fill(recipe=name), recipe=name))
+    table |= {name: _of_recipe(name, name) for name in RECIPES if name not in table}
     return chosen("policy", policy, table, Policy)
+
+
+def _of_recipe(name: str, recipe: str | Recipe) -> Policy:
+    return Policy(name, OF_RECIPE.fill(recipe=name), recipe=recipe)
