@@ -1,6 +1,7 @@
 """The options that 8-bit optimizers have besides those of every optimizer, and what each may be."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ... import codebooks
@@ -40,17 +41,9 @@ def _state_bits(name: str, value: Any) -> Any:
     return value
 
 
-def _one_of(allowed: tuple[str, ...]) -> Check:
-    def check(name: str, value: Any) -> Any:
-        one_of(name, value, allowed)
-        return value
-
-    return check
-
-
 CHECKS: Mapping[str, Check] = {
     **options.CHECKS, "block": _block,
     "min_8bit_size": lambda name, value: integer(name, value, 0, 1 << 62),
-    "state_bits": _state_bits, "sign": _one_of(tuple(SIGNS)), "decay": _one_of(DECAYS), "rounding": _one_of(ROUNDINGS),
-    "bad_gradients": _one_of(BAD_GRADIENTS), "nesterov": options.not_here,
+    "state_bits": _state_bits, "sign": partial(one_of, allowed=SIGNS), "decay": partial(one_of, allowed=DECAYS), "rounding": partial(one_of, allowed=ROUNDINGS),
+    "bad_gradients": partial(one_of, allowed=BAD_GRADIENTS), "nesterov": options.not_here,
 }  # fmt: skip
