@@ -117,7 +117,7 @@ def spread(values: list[float]) -> str:
 
 def between(about: Text, claimed: str, values: list[float], low: float, high: float) -> Part:
     """A share that should lie between two: TRUE where all do, LOOSE where some do."""
-    inside = [low <= one <= high for one in values]
+    inside = [low <= value <= high for value in values]
     return part(about, claimed, spread(values), all(inside), any(inside))
 
 

@@ -90,12 +90,12 @@ def pipeline() -> Iterator[Part]:
     """Four stages: when each begins, what waiting costs, and what each holds."""
     line = schedules.timeline("gpipe", 4, 8)
     begins = [min(int(s.start) for s in line.slots if s.stage == stage) for stage in range(4)]
-    one = schedules.timeline("gpipe", 4, 1)
+    single = schedules.timeline("gpipe", 4, 1)
     stages = [rank.states for rank in estimate("gpt2-xl", gpus=4, pipeline=4, micro_batches=8).stages]
     whole = estimate("gpt2-xl").fullest.states
     yield equal(say("stages begin at"), "0/1/2/3", "/".join(map(str, begins)))
     yield part(say("idle share: one micro-batch, eight"), say("each waits"),
-               f"{float(one.idle()):.0%}, {float(line.idle()):.0%}", one.idle() > line.idle() > 0)  # fmt: skip
+               f"{float(single.idle()):.0%}, {float(line.idle()):.0%}", single.idle() > line.idle() > 0)  # fmt: skip
     yield part(say("largest stage's model states, of the whole"), "≈ 25%", f"{max(stages) / whole:.0%}",
                0.2 < max(stages) / whole < 0.35)  # fmt: skip
 

@@ -96,11 +96,11 @@ def eight_bit_step() -> Iterator[Part]:
 
     g, p = normal(4096), torch.nn.Parameter(torch.zeros(4096))
     optimizer, book = Adam8bit([p], block=2048), codebooks.dynamic()
-    one, tenth, state = np.float32(0.9), 1 - np.float32(0.9), np.zeros(4096, np.float32)
+    beta, tenth, state = np.float32(0.9), 1 - np.float32(0.9), np.zeros(4096, np.float32)
     for _ in range(2):
         p.grad = torch.from_numpy(g.copy())
         optimizer.step()
-        quantised = codebooks.quantize_blockwise(state * one + tenth * g, book, 2048, codebooks.rules.SIGN)
+        quantised = codebooks.quantize_blockwise(state * beta + tenth * g, book, 2048, codebooks.rules.SIGN)
         state = codebooks.dequantize_blockwise(quantised)
     same = bool((optimizer.state[p]["state1"].numpy() == quantised.codes).all())
     bytes_ = sum(s.nbytes for name, s in optimizer.state[p].items() if name.startswith("state"))

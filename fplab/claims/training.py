@@ -188,8 +188,8 @@ def same_accuracy() -> Iterator[Part]:
     against = {name: compared(top[name], top["fp32"], top["fp32"]) for name in ("fp16", "pure_fp16")}
 
     def shown_range(name: str) -> str:
-        one = against[name]
-        return f"{100 * one.low:+.2f} … {100 * one.high:+.2f} (±{100 * one.band:.1f})"
+        comparison = against[name]
+        return f"{100 * comparison.low:+.2f} … {100 * comparison.high:+.2f} (±{100 * comparison.band:.1f})"
 
     claimed = say("within FP32's variation")
     if against["fp16"].verdict == "undecided":

@@ -256,7 +256,7 @@ def _open(answer: Any) -> bool:
     def dots() -> None: ...
 
     alike = ("co_code", "co_consts", "co_names")
-    code, still = (getattr(one, "__code__", None) for one in (answer, dots))
+    code, still = (getattr(function, "__code__", None) for function in (answer, dots))
     return answer is ... or all(getattr(code, name, None) == getattr(still, name) for name in alike)
 
 

@@ -90,10 +90,10 @@ def unfit(given: Any, wanted: Text) -> UnfitError:
 def _scalar(given: Any, wanted: Text) -> Any:
     """One number: out of a numpy scalar or an array without dimensions, itself otherwise."""
     shape = getattr(given, "shape", None)
-    one = given.item() if shape == () and hasattr(given, "item") else given
-    if isinstance(one, NO_NUMBERS) or shape not in (None, ()):
+    scalar = given.item() if shape == () and hasattr(given, "item") else given
+    if isinstance(scalar, NO_NUMBERS) or shape not in (None, ()):
         raise unfit(given, wanted)
-    return one
+    return scalar
 
 
 def number(make: Callable[[Any], Number], given: Any, wanted: Text) -> Number:
@@ -102,10 +102,10 @@ def number(make: Callable[[Any], Number], given: Any, wanted: Text) -> Number:
     >>> number(int, 3.0, say("an integer")), number(int, Fraction(6, 2), say("an integer"))
     (3, 3)
     """
-    one = _scalar(given, wanted)
+    scalar = _scalar(given, wanted)
     try:
-        value = make(one)
-        if make is not int or value == one:
+        value = make(scalar)
+        if make is not int or value == scalar:
             return value
     except Exception:  # a type of the answer's own may fail in its own way
         raise unfit(given, wanted) from None
@@ -180,8 +180,8 @@ class Floats(Kind):
         if self.near:
             other = get(self.near)
             inner = 1 << other.fraction_bits
-            one = int(code_of(1.0, self.near) or 0)
-            codes = (0, 1, 2, inner - 1, inner, one - 1, one, one + 1, one + inner - 1, other.max_code)
+            unit = int(code_of(1.0, self.near) or 0)
+            codes = (0, 1, 2, inner - 1, inner, unit - 1, unit, unit + 1, unit + inner - 1, other.max_code)
             values += [v for code in codes for v in self._round(code)]
         both = [v for x in (*filter(None, values), math.inf) for v in (x, -x)]
         return [v for v in (0.0, -0.0, *self.sorted(filter(self.has, both)), math.nan) if self.has(v)]
@@ -193,10 +193,10 @@ class Floats(Kind):
             return [0, *sign]
         if not math.isfinite(value):
             return [NAN if math.isnan(value) else INFINITY, 1, 0, 0, *sign]
-        units, one = abs(value).as_integer_ratio()
+        units, unit = abs(value).as_integer_ratio()
         odd = units // (units & -units)
         bits = odd.bit_length()
-        return [1, bits, units.bit_length() - one.bit_length(), (odd - (1 << bits - 1)) >> 1, *sign]
+        return [1, bits, units.bit_length() - unit.bit_length(), (odd - (1 << bits - 1)) >> 1, *sign]
 
     def made_of(self, group: int, bits: int, exponent: int, between: int) -> float:
         """The magnitude that :meth:`choices` are of."""
@@ -257,8 +257,8 @@ class Codes(Kind):
     def boundary(self) -> Sequence[int]:
         """Zeros, subnormals, one, the ends, infinities and the first and last NaN."""
         form = get(self.fmt)
-        inner, one = 1 << form.fraction_bits, int(code_of(1.0, self.fmt) or 0)
-        codes = [0, 1, inner - 1, inner, one, one + 1, form.max_code - 1, form.max_code, form.max_code + 1]
+        inner, unit = 1 << form.fraction_bits, int(code_of(1.0, self.fmt) or 0)
+        codes = [0, 1, inner - 1, inner, unit, unit + 1, form.max_code - 1, form.max_code, form.max_code + 1]
         codes += [form.max_code + 2, (1 << (form.bits - 1)) - 1, *self.edges]
         both = {v for code in codes for v in (code, code | form.sign_mask)}
         return self.sorted(filter(self.has, both))

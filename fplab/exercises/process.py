@@ -95,13 +95,13 @@ class Child:
 
     def fault(self) -> str:
         """Why such a process does not begin, as it says itself; empty where it does."""
-        with self._begun(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as one:
+        with self._begun(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             try:
-                lines = one.communicate(timeout=STARTING)[1].decode(errors="replace").strip().splitlines()
+                lines = process.communicate(timeout=STARTING)[1].decode(errors="replace").strip().splitlines()
             except subprocess.TimeoutExpired:
-                one.kill()
+                process.kill()
                 return ""
-        return (lines or [str(_how(one.returncode))])[-1] if one.returncode else ""
+        return (lines or [str(_how(process.returncode))])[-1] if process.returncode else ""
 
     def ask(self, do: str, *arguments: Any, boxes: tuple[Any, ...] = ()) -> Message:
         """The reply to a request. Raises GoneError, and ends the process, where none comes in time.

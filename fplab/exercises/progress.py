@@ -16,7 +16,7 @@ COLUMNS = ("exercise", "chapter", "level", "title", "passed", "attempts", "first
 def rows() -> list[dict[str, Any]]:
     """A row for every exercise there is, tried or not."""
     entries = load()
-    return [_row(one, entries.get(one.name, {})) for one in registry().values()]
+    return [_row(exercise, entries.get(exercise.name, {})) for exercise in registry().values()]
 
 
 def _row(exercise: Any, entry: Mapping[str, Any]) -> dict[str, Any]:

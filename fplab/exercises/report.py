@@ -139,11 +139,11 @@ def legend(shown: Shown) -> str:
     return " ".join(letters.get(name, " ") * len(digits) for name, digits in shown.fields)
 
 
-def marks(one: Shown, other: Shown) -> str:
+def marks(expected: Shown, got: Shown) -> str:
     """Carets below the bits in which two codes of one format differ."""
-    if [len(d) for _, d in one.fields] != [len(d) for _, d in other.fields]:
+    if [len(d) for _, d in expected.fields] != [len(d) for _, d in got.fields]:
         return ""
-    return "".join("^" if a != b else " " for a, b in zip(one.strip, other.strip, strict=True)).rstrip()
+    return "".join("^" if a != b else " " for a, b in zip(expected.strip, got.strip, strict=True)).rstrip()
 
 
 def text_of(report: Report) -> str:

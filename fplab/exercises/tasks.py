@@ -74,7 +74,7 @@ class Implement:
 
     def allows(self, arguments: Sequence[Any]) -> bool:
         """Whether these are arguments that the exercise promises."""
-        if self.paired and len({len(one) for one in arguments}) > 1:
+        if self.paired and len({len(argument) for argument in arguments}) > 1:
             return False
         return self.valid is None or self.valid(*arguments)
 

@@ -206,9 +206,11 @@ def _fitting(how: Affine, x: Any) -> tuple[Array, Array]:
     if not isinstance(how, Affine):
         raise LabError(f"how is a {type(how).__name__}; pass what symmetric, affine or scheme returned.")
     shape = np.shape(x)
-    for name, one in (("scale", how.scale), (part("zero point"), how.zero_point)):
+    for name, value in (("scale", how.scale), (part("zero point"), how.zero_point)):
         try:
-            np.broadcast_to(one, shape)
+            np.broadcast_to(value, shape)
         except ValueError:
-            raise LabError(f"a {name} of shape {one.shape} does not broadcast to a tensor of shape {shape}.") from None
+            raise LabError(
+                f"a {name} of shape {value.shape} does not broadcast to a tensor of shape {shape}."
+            ) from None
     return how.scale, how.zero_point

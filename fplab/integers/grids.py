@@ -64,4 +64,4 @@ GridLike = FormatName | Grid
 
 def get(grid: GridLike) -> Grid:
     """The grid of a name or of an integer dtype, or the record itself."""
-    return chosen("integer grid", spelt(grid), {one.name: one for one in GRIDS}, Grid)
+    return chosen("integer grid", spelt(grid), {record.name: record for record in GRIDS}, Grid)

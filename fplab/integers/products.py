@@ -50,7 +50,7 @@ METHODS: tuple[Method, ...] = (
 
 def method_of(method: str | Method) -> Method:
     """The method of a name, or the record itself."""
-    return chosen("method", method, {one.name: one for one in METHODS}, Method)
+    return chosen("method", method, {record.name: record for record in METHODS}, Method)
 
 
 def demand_int32(k: int, a: int, b: int) -> None:

@@ -47,7 +47,7 @@ class Rank:
     @property
     def sent(self) -> int:
         """Bytes that it sends in one step to other ranks and over the link to CPU memory."""
-        return sum(one.sent for one in self.traffic)
+        return sum(message.sent for message in self.traffic)
 
 
 @dataclass(frozen=True)

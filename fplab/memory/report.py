@@ -132,15 +132,15 @@ def _stages(e: Counted) -> list[str]:
 
 
 def _traffic(rank: Rank) -> list[str]:
-    rows = [(str(words.term(one.what)), _message(one), shown(one.sent)) for one in rank.traffic]
+    rows = [(str(words.term(message.what)), _message(message), shown(message.sent)) for message in rank.traffic]
     wide, middle = (max(width_of(row[i]) for row in rows) + 2 for i in (0, 1))
     return [str(words.SENT), *(f"  {padded(a, wide)}{padded(b, middle)}{sent:>9}" for a, b, sent in rows)]
 
 
-def _message(one: Traffic) -> str:
+def _message(message: Traffic) -> str:
     """One kind of message, and how often it is sent."""
-    repeated = words.REPEATED.fill(n=one.times) if one.times > 1 else ""
-    return f"{words.MESSAGE.fill(collective=words.term(one.collective), size=shown(one.message))}{repeated}"
+    repeated = words.REPEATED.fill(n=message.times) if message.times > 1 else ""
+    return f"{words.MESSAGE.fill(collective=words.term(message.collective), size=shown(message.message))}{repeated}"
 
 
 # --- what fits --------------------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def _fits(e: Counted, columns: int) -> list[str]:
     else:
         chunks = words.BY_CHUNKS if o.offload == "chunks" else words.BY_NOTHING
         how = words.BY_ZERO.fill(stage=o.zero) if o.zero else chunks
-    these = words.SEVERAL.fill(n=o.gpus) if o.gpus > 1 else words.ONE
-    rows.insert(0, ("GPU", str(these), str(words.FEWEST.fill(how=how))))
+    present = words.SEVERAL.fill(n=o.gpus) if o.gpus > 1 else words.ONE
+    rows.insert(0, ("GPU", str(present), str(words.FEWEST.fill(how=how))))
     wide = max(26, *(2 + width_of(here) for _, here, _ in rows))
     lines = (f"{size:<8}{padded(here, wide)}{least}" for size, here, least in rows)
     return folded(lines, columns, " " * (8 + wide))
@@ -266,7 +266,7 @@ def bars(e: Counted) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
     values = values if own in values else (own, *values)
     by_label = {}
     for value in values:
-        one = e if value == own else again(e, **{name: value})
+        estimate = e if value == own else again(e, **{name: value})
         label = "DDP" if name == "zero" and value == 0 else text.format(value)
-        by_label[f"{label}{' (chosen)' if value == own else ''}"] = dict(one.fullest.device)
+        by_label[f"{label}{' (chosen)' if value == own else ''}"] = dict(estimate.fullest.device)
     return _title(e).en, by_label, GPUS

@@ -62,7 +62,7 @@ def handed_out(shapes: Shapes, ranks: int) -> tuple[tuple[int, ...], ...]:
         total, rank = least[0]
         sizes_of[rank].append(n)
         heapq.heapreplace(least, (total + n, rank))
-    return tuple(tuple(one) for one in sizes_of)
+    return tuple(tuple(own) for own in sizes_of)
 
 
 PARTITIONS: dict[str, Callable[[Shapes, int, int], Sizes]] = {"flat": flat, "rows": rows, "tensors": tensors}

@@ -113,10 +113,10 @@ def chunked(stage: Stage, o: Options) -> tuple[dict[str, int], dict[str, int]]:
     kinds["states"] = recipes.state_bytes([(o.chunk_elements, 1)], rule, p.state, o.block)
     room = max(o.chunk_budget, kinds["parameters"])
     device, host = dict.fromkeys(KINDS[:4], 0), dict.fromkeys(KINDS[:4], 0)
-    for kind, one in kinds.items():
-        fit = min(count, room // one) if one else 0
-        room -= fit * one
-        device[kind], host[kind] = fit * one, (count - fit) * one
+    for kind, size in kinds.items():
+        fit = min(count, room // size) if size else 0
+        room -= fit * size
+        device[kind], host[kind] = fit * size, (count - fit) * size
     return device, host
 
 
@@ -289,7 +289,7 @@ def _host_traffic(stage: Stage, o: Options) -> list[Traffic]:
         Traffic("updated parameters from CPU memory", "host", 1, updated, p.compute),
         Traffic("parameters from CPU memory", "host", 1, fetched, p.compute, 2 * o.micro_batches),
     ]
-    return [one for one in out if one.elements]
+    return [message for message in out if message.elements]
 
 
 def _model_traffic(c: Transformer, stage: Stage, o: Options) -> list[Traffic]:

@@ -54,7 +54,7 @@ def traced_step(module: nn.Module, inputs: Any, loss: Callable[[Any], Any] | Non
                 value = _loss(output, loss)
             if value is not None:
                 value.backward()
-        saved = sum(one.bytes for one in saved_tensors())
+        saved = sum(storage.bytes for storage in saved_tensors())
         brought = sum(x.untyped_storage().nbytes() for x in known[first:])  # such as labels, which are the caller's
         return Step(saved, max(0, tracker.peak - before - saved - brought), value is not None)
 

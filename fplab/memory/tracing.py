@@ -80,7 +80,7 @@ def saving(known: Collection[Any], running: list[str]) -> Iterator[Callable[[], 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: tuple(one for one in by_storage.values() if one.bytes)
+        yield lambda: tuple(record for record in by_storage.values() if record.bytes)
     alive.clear()  # the graph, which keeps ``pack``, frees what it saved as the backward pass goes
 
 

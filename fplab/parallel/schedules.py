@@ -136,8 +136,8 @@ def _interleaved(p: int, m: int, v: int, stage: int) -> list[Work]:
 def _alternate(forwards: list[Work], backwards: list[Work], ahead: int) -> list[Work]:
     """``ahead`` forward passes, then pairs of one forward and one backward, then the backward passes that are left."""
     works = forwards[:ahead]
-    for one, other in zip(forwards[ahead:], backwards, strict=False):
-        works += [one, other]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        works += [forward, backward]
     return works + backwards[len(forwards) - ahead :]
 
 

@@ -122,8 +122,10 @@ class RankResult:
     def sent(self) -> dict[str, int]:
         """Bytes of whole messages in all steps, by collective."""
         bytes_sent: dict[str, int] = {}
-        for one in self.messages:
-            bytes_sent[one.collective] = bytes_sent.get(one.collective, 0) + one.elements * one.width * one.times
+        for message in self.messages:
+            bytes_sent[message.collective] = (
+                bytes_sent.get(message.collective, 0) + message.elements * message.width * message.times
+            )
         return bytes_sent
 
     def write(self, folder: Path, strategy: str) -> None:
@@ -161,10 +163,10 @@ class Result:
     def weights(self) -> dict[str, Array]:
         """The whole network's weights, by name; where several ranks have a tensor, they are checked to be the same."""
         by_name: dict[str, Array] = {}
-        for one in self.ranks:
-            for name, w in one.weights.items():
+        for rank in self.ranks:
+            for name, w in rank.weights.items():
                 if name in by_name and by_name[name].tobytes() != w.tobytes():
-                    raise LabError(f"{self.strategy}: rank {one.rank} ends with another {name!r} than a rank before.")
+                    raise LabError(f"{self.strategy}: rank {rank.rank} ends with another {name!r} than a rank before.")
                 by_name[name] = w
         return dict(sorted(by_name.items()))
 
@@ -175,13 +177,13 @@ class Result:
     @property
     def losses(self) -> Array:
         """The loss of the whole batch in each step, float64: the mean over the ranks that computed one."""
-        rank_losses = [one.losses.astype(np.float64) for one in self.ranks if len(one.losses)]
+        rank_losses = [rank.losses.astype(np.float64) for rank in self.ranks if len(rank.losses)]
         return np.asarray(np.mean(rank_losses, axis=0))
 
 
 def grouped(messages: Iterable[tuple[str, int, int]]) -> tuple[Sent, ...]:
     """Messages counted, in the order in which each was first sent."""
     counts: dict[tuple[str, int, int], int] = {}
-    for one in messages:
-        counts[one] = counts.get(one, 0) + 1
+    for message in messages:
+        counts[message] = counts.get(message, 0) + 1
     return tuple(Sent(*key, times) for key, times in counts.items())

@@ -73,7 +73,7 @@ def adamw(parameters: list[nn.Parameter], lr: float) -> torch.optim.AdamW:
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of an optimizer's moments; its step counts, 4 bytes a tensor, are not among them."""
-    states = [s for one in optimizer.state.values() for s in one.values() if isinstance(s, Tensor) and s.ndim]
+    states = [s for state in optimizer.state.values() for s in state.values() if isinstance(s, Tensor) and s.ndim]
     return nbytes(states)
 
 

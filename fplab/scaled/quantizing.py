@@ -86,8 +86,8 @@ def quantize(
         count, into, known = moved.size // max(rows * k, 1), codes, NOTHING
         stack = moved.reshape(count, rows, k)
     scales = np.empty((count, -(-rows // high), -(-k // wide)), np.uint32)
-    for n, (one, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
-        where = one, target, scales[n], high, wide, n * rows * k
+    for n, (matrix, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
+        where = matrix, target, scales[n], high, wide, n * rows * k
         _fill(*where, record, most_factor, mode, random, stream_keys(word, np.uint64(0)), known, most)
     if record.block == "tensor":
         scales = scales[0, 0, :1].reshape((1,) * moved.ndim)

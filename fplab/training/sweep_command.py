@@ -122,8 +122,8 @@ def _row(cell: Cell, result: Mapping[str, Any]) -> Row:
         "held-out loss": result["held-out loss"],
     }
     numbers = {key: float.fromhex(x) if x else "" for key, x in hexes.items()}
-    told = {key: result[key] for key in ("skipped", "weights", "stopped")}
-    return {"model": cell.model, "recipe": cell.policy.name, "seed": cell.seed, "steps": cell.steps, **numbers, **told}
+    rest = {key: result[key] for key in ("skipped", "weights", "stopped")}
+    return {"model": cell.model, "recipe": cell.policy.name, "seed": cell.seed, "steps": cell.steps, **numbers, **rest}
 
 
 def summary(rows: Sequence[Row]) -> list[dict[str, object]]:

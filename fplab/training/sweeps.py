@@ -196,6 +196,6 @@ def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int,
                 cell.checkpoint(folder).unlink(missing_ok=True)
             else:
                 cell.compute(folder, every)
-                done = sum(one.file(folder).exists() for one in cells)
+                done = sum(other.file(folder).exists() for other in cells)
                 report(f"[{done}/{len(cells)}] {cell.name}")
             claims.drop(cell.name)

@@ -128,9 +128,9 @@ def render(state: State) -> str:
     ]
     how = say("to nearest") if not state.draws else say("mean of {n} stochastic roundings", n=state.draws)
     before = [say("after a Hadamard transform of {n}", n=state.hadamard)] if state.hadamard else []
-    told = say("Bar: what is quantised. Mark: what comes back. Below: codes, to nearest. ✕ becomes 0, ▲ saturates.")
+    legend = say("Bar: what is quantised. Mark: what comes back. Below: codes, to nearest. ✕ becomes 0, ▲ saturates.")
     return panel(title(listed(state.way.upper(), how, *before)), _plot(state, result, zero, clipped),
-                 table(head, rows), facts(lines), note(told))  # fmt: skip
+                 table(head, rows), facts(lines), note(legend))  # fmt: skip
 
 
 def _plot(state: State, result: Found, zero: Array, clipped: Array) -> str:

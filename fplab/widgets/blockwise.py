@@ -82,14 +82,14 @@ def render(state: State) -> str:
     rms_head = say("RMS error of the others")
     head = [say_of("blockwise", "block"), say("largest magnitude"), rms_head, say("read back as 0")]
     bits = 8 * codes.nbytes / N
-    told = str(
+    legend = str(
         say("Bar: the value. Mark: what comes back. ←: the outlier's block. "
             "The axis shows ±4; an arrow points beyond it.")
     )  # fmt: skip
     return panel(title(listed(book(state.book).name, say("blocks of {n}", n=state.block))),
                  _plot(values, back, state), table(head, rows),
                  facts([(say("storage"), say("{bits:.3g} bits an element, scales included", bits=bits))]),
-                 note(told))  # fmt: skip
+                 note(legend))  # fmt: skip
 
 
 def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
@@ -116,8 +116,8 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     drawing.line(LEFT, y_of(0), WIDTH - 10, y_of(0), stroke_opacity=0.6)
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)
-    told = say("{N} values in blocks of {block}, outlier {outlier:g} at {place}", N=N, block=state.block)
-    return drawing.svg(str(told.fill(outlier=state.outlier, place=state.place)))
+    spoken = say("{N} values in blocks of {block}, outlier {outlier:g} at {place}", N=N, block=state.block)
+    return drawing.svg(str(spoken.fill(outlier=state.outlier, place=state.place)))
 
 
 CONTROLS = (

@@ -84,8 +84,8 @@ def run(state: State) -> Run:
 @functools.lru_cache(maxsize=32)
 def _run(name: str, algorithm: str, ranks: int, fmt: str, add: str) -> Run:
     """Rank r has (r + 1) tenths everywhere, as the format holds them; nothing, where the collective gives it all."""
-    one = KINDS[name](ranks) if name in KINDS else collectives.all_reduce(ranks, algorithm)
-    given = np.ones((ranks, one.chunks), np.int64) << np.arange(ranks)[:, None]  # bit r: rank r's value
+    collective = KINDS[name](ranks) if name in KINDS else collectives.all_reduce(ranks, algorithm)
+    given = np.ones((ranks, collective.chunks), np.int64) << np.arange(ranks)[:, None]  # bit r: rank r's value
     if name == "broadcast":
         given[1:] = 0
     if name == "all-gather":  # chunk c begins where reduce-scatter leaves it
@@ -93,10 +93,10 @@ def _run(name: str, algorithm: str, ranks: int, fmt: str, add: str) -> Run:
     wire = Wire(fmt, add=add)
     tenths = wire.round((np.arange(1, ranks + 1) / 10).astype(np.float32), 0)
     first = np.where(given > 0, tenths[:, None], 0).astype(np.float32)
-    steps = list(collectives.stepwise(one, first, wire))
-    frames = collectives.contributions(one, given)
+    steps = list(collectives.stepwise(collective, first, wire))
+    frames = collectives.contributions(collective, given)
     shares = [np.sum([(frame >> rank) & 1 for rank in range(ranks)], axis=0) / ranks for frame in frames]
-    return Run(one, [first, *(after for after, _ in steps)], shares, [arrivals for _, arrivals in steps])
+    return Run(collective, [first, *(after for after, _ in steps)], shares, [arrivals for _, arrivals in steps])
 
 
 def render(state: State) -> str:
@@ -110,12 +110,12 @@ def render(state: State) -> str:
     drawing = step_scene(before, after, result.shares[number - 1 : number + 1], messages, heads)
     spoken = after_colon(result.collective.name, heads[1])
     head = title(after_colon(bracketed(state.collective, state.algorithm), MEANING[state.collective]))
-    rows = [_row(state, one) for one in arrivals]
+    rows = [_row(state, arrival) for arrival in arrivals]
     columns = (say("from → to"), say_of("collectives", "chunk"), say("arrives"), say("is there"),
                say_of("collectives", "sum"))  # fmt: skip
-    told = note(say("Full line: added to what is there. Dashed: takes its place. The tint says how many ranks' values "
-                    "are in a chunk."))  # fmt: skip
-    return panel(head, drawing.svg(spoken), facts(_costs(state, result, number)), table(columns, rows, WIDTHS), told)
+    legend = note(say("Full line: added to what is there. Dashed: takes its place. The tint says how many ranks' "
+                      "values are in a chunk."))  # fmt: skip
+    return panel(head, drawing.svg(spoken), facts(_costs(state, result, number)), table(columns, rows, WIDTHS), legend)
 
 
 def _texts(result: Run, moment: int) -> list[list[str]]:
@@ -124,10 +124,10 @@ def _texts(result: Run, moment: int) -> list[list[str]]:
     return [[f"{x:.5g}" if share else "" for x, share in zip(*row, strict=True)] for row in rows]
 
 
-def _row(state: State, one: Arrival) -> list[object]:
-    m, arrived = one.message, _with_bits(one.arrived[0], state.format)
+def _row(state: State, arrival: Arrival) -> list[object]:
+    m, arrived = arrival.message, _with_bits(arrival.arrived[0], state.format)
     added = state.format if state.add == "wire" else "fp32"
-    rest = [f"{float(one.own[0]):.7g}", _with_bits(one.result[0], added)] if m.adds else ["", ""]
+    rest = [f"{float(arrival.own[0]):.7g}", _with_bits(arrival.result[0], added)] if m.adds else ["", ""]
     return [f"{m.source} → {m.target}", m.chunk, arrived, *rest]
 
 
@@ -139,11 +139,11 @@ def _with_bits(x: np.floating[Any], fmt: str) -> Html:
 
 def _costs(state: State, result: Run, number: int) -> list[tuple[Any, Any]]:
     """What the step and the whole cost, for a buffer of n numbers."""
-    one, bits = result.collective, formats.get(state.format).bits
-    sent = one.sent(one.chunks)
+    collective, bits = result.collective, formats.get(state.format).bits
+    sent = collective.sent(collective.chunks)
     step = len(result.arrivals[number - 1])
     adds = sum(a.message.adds for a in result.arrivals[number - 1])
-    share = Fraction(max(sent), one.chunks)
+    share = Fraction(max(sent), collective.chunks)
     return [
         (say("this step"), say("{n} messages of {bits} bits a number, {adds} additions", n=step, bits=bits, adds=adds)),
         (say("additions"), say("in FP32, rounded when they are sent") if state.add == "fp32" and bits < 32

@@ -86,8 +86,8 @@ def render(state: State) -> str:
     columns = [f"{MARKS[name]} {NAMES[name]}" for name in FATES]
     rows = [(say("gradients"), *(f"{n:,}" for n in shares)),
             (say("share"), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
-    told = note(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say."))
-    return panel(title(head), drawing, table(["", *columns], rows), told)
+    legend = note(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say."))
+    return panel(title(head), drawing, table(["", *columns], rows), legend)
 
 
 def layers(binade: np.ndarray, fate: np.ndarray, low: int, high: int) -> tuple[list[Layer], int]:

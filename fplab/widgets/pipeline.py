@@ -66,9 +66,9 @@ def render(state: State) -> str:
         (say("waiting / whole"), f"{schedule.idle()} = {float(schedule.idle()):.1%}"),
         (say("held at once"), f"{', '.join(map(str, in_flight))} {unit}"),
     ]
-    told = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting."))
+    legend = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting."))
     head = f"{state.schedule}, {state.stages} × {state.micro_batches}" + (f" × {state.chunks}" * (state.chunks > 1))
-    return panel(title(head), instead(asked, state), draw(schedule), facts(lines), told)
+    return panel(title(head), instead(asked, state), draw(schedule), facts(lines), legend)
 
 
 def instead(asked: int, state: State) -> str:

@@ -118,8 +118,8 @@ def recorded(state: State) -> State:
     model = traced(replace(state, a="0", b="0", c="0")).model
     same = [m for m in models.TABLE if (m.gpu, m.a, m.b, m.output, m.scale) == _cell(model)]
     names = [(state.instruction, model), *((named(m), m) for m in same if m != model)]
-    for instruction, one in names:
-        if rows := evidence.rows_of(one):
+    for instruction, record in names:
+        if rows := evidence.rows_of(record):
             return _loaded(replace(state, instruction=instruction), rows[0])
     raise LabError(f"there is no record of {model.name} here; {evidence.CORPUS_VARIABLE} may name a data set.")
 

@@ -68,14 +68,14 @@ def render(state: State) -> str:
     ranks, acts = trace(state.stage)
     now = min(integer("moment", state.moment, 1, MOST), len(acts)) - 1
     act = acts[now]
-    sizes = [max(one.held[i][0] for one in acts) for i in range(len(act.held))]
+    sizes = [max(each.held[i][0] for each in acts) for i in range(len(act.held))]
     pieces = [[ranks * count // (whole * (1 + (kind == 2))) for kind, count in enumerate(row)]
               for row, whole in zip(act.held, sizes, strict=True)]  # fmt: skip
     touched, text = ACTS[act.what]
     sentence = text.fill(n=act.layer + 1)
     head = title(after_colon(say("ZeRO-{stage}, act {n} of {acts}", stage=state.stage, n=now + 1, acts=len(acts)),
                              PASSES[act.during]))  # fmt: skip
-    bytes_held = [WIDTH * sum(map(sum, one.held)) for one in acts]
+    bytes_held = [WIDTH * sum(map(sum, each.held)) for each in acts]
     sums = [WIDTH * sum(row[kind] for row in act.held) for kind in range(3)]
     lines: list[tuple[Text, str | Text]] = [
         (say("act"), sentence),
@@ -84,11 +84,11 @@ def render(state: State) -> str:
                                      all=bytes_held[now], p=sums[0], g=sums[1], s=sums[2])),
         (say("most in the step"), say("{n:,} bytes", n=max(bytes_held))),
     ]  # fmt: skip
-    phases = [PASSES[one.during] for one in acts]
+    phases = [PASSES[each.during] for each in acts]
     course = course_scene(bytes_held, now, phases, after_colon(say("bytes held"), f"{bytes_held[now]:,}"))
     drawing = pieces_scene(ranks, pieces, act.layer, touched)
-    told = note(say("A box is one rank's piece of a layer, full where it is held; framed: what the act is about."))
-    return panel(head, drawing.svg(str(sentence)), facts(lines), course.svg(), told)
+    legend = note(say("A box is one rank's piece of a layer, full where it is held; framed: what the act is about."))
+    return panel(head, drawing.svg(str(sentence)), facts(lines), course.svg(), legend)
 
 
 def _sent(act: Act, ranks: int, sizes: list[int]) -> Text:

@@ -25,7 +25,7 @@ def exercise(name: str) -> Exercise:
     'def rne(x, n):'
     """
     if name not in _ALL:
-        chapters = ((one.name, {one.chapter.name, str(one.chapter.number)}) for one in _ALL.values())
+        chapters = ((known.name, {known.chapter.name, str(known.chapter.number)}) for known in _ALL.values())
         if inside := [own for own, chapter in chapters if name in chapter]:
             raise LabError(f"{name!r} is a chapter; its exercises: {', '.join(inside)}.")
         raise unknown("exercise", name, _ALL)

@@ -1,6 +1,6 @@
 """The options that 8-bit optimizers have besides those of every optimizer, and what each may be."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,11 @@ from ..optimizers import options
 from ..optimizers.options import Check
 
 CODES = {"dynamic": codebooks.dynamic, "linear": codebooks.linear}
-DECAYS = ("gradient", "before", "after")
 SIGNS = {"kept": rules.SIGN, "nearest": rules.EVEN}
-ROUNDINGS = ("nearest", "stochastic")
-BAD_GRADIENTS = ("skip", "error")
+NAMED: Mapping[str, Collection[str]] = {
+    "sign": SIGNS, "decay": ("gradient", "before", "after"), "rounding": ("nearest", "stochastic"),
+    "bad_gradients": ("skip", "error"),
+}  # fmt: skip
 LARGEST_BLOCK = 1 << 40
 
 
@@ -44,6 +45,6 @@ def _state_bits(name: str, value: Any) -> Any:
 CHECKS: Mapping[str, Check] = {
     **options.CHECKS, "block": _block,
     "min_8bit_size": lambda name, value: integer(name, value, 0, 1 << 62),
-    "state_bits": _state_bits, "sign": partial(one_of, allowed=SIGNS), "decay": partial(one_of, allowed=DECAYS), "rounding": partial(one_of, allowed=ROUNDINGS),
-    "bad_gradients": partial(one_of, allowed=BAD_GRADIENTS), "nesterov": options.not_here,
+    "state_bits": _state_bits, "nesterov": options.not_here,
+    **{name: partial(one_of, allowed=allowed) for name, allowed in NAMED.items()},
 }  # fmt: skip
