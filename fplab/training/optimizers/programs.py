@@ -14,6 +14,7 @@ correctly rounded, which torch's FP32 square root on the CPU is not.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -162,6 +163,17 @@ def decayed(update: Program, decay: str) -> Program:
     """A whole step with the weight decay in the "gradient", "before" or "after" the update, or none ("")."""
     ahead, behind = (SHRINK if decay == place else () for place in ("before", "after"))
     return (*(L2 if decay == "gradient" else ()), *update, *ahead, *SUM, *behind)
+
+
+@lru_cache
+def states(program: Program) -> tuple[str, ...]:
+    """The names that a program reads before it writes them, the weight and the gradient aside: what a step leaves.
+
+    >>> states(ADAM), states(L2 + SGD)
+    (('exp_avg', 'exp_avg_sq'), ())
+    """
+    written = {step.target for step in program} - {"weight", "gradient"}
+    return tuple(name for name in missing(program, ()) if name in written)
 
 
 def missing(program: Program, given: Iterable[str]) -> list[str]:
