@@ -18,7 +18,7 @@ from ..lazily import index, modules
 from ..storage import shipped
 from ..words import Given, given
 from .base import TRIES, Part, SourceClaim, Verdict
-from .show import Overview, Tried, markdown
+from .tables import Overview, Tried, markdown
 
 __all__ = ["TRIES", "Claim", "Part", "SourceClaim", "Verdict", "claims", "get", "markdown", "overview", "tried"]
 

@@ -12,7 +12,7 @@ from ..words import LIST, NOTHING, Text, joined
 from . import words
 from .communication import Traffic
 from .options import check_transformer
-from .ranks import Counted, Rank, again, with_fewest
+from .ranks import Counted, Rank, with_fewest, with_options
 from .stages import KINDS
 from .units import GB, gb, gib, rounded, shown
 
@@ -166,7 +166,7 @@ def fewest(e: Counted, capacity: int) -> int | None:
             check_transformer(c, dataclasses.replace(o, **size))
         except LabError:
             continue
-        if again(e, **size).total <= capacity:
+        if with_options(e, **size).total <= capacity:
             return tensor * o.pipeline
     return None
 
@@ -266,7 +266,7 @@ def bars(e: Counted) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
     values = values if own in values else (own, *values)
     by_label = {}
     for value in values:
-        estimate = e if value == own else again(e, **{name: value})
+        estimate = e if value == own else with_options(e, **{name: value})
         label = "DDP" if name == "zero" and value == 0 else text.format(value)
         by_label[f"{label}{' (chosen)' if value == own else ''}"] = dict(estimate.fullest.device)
     return _title(e).en, by_label, GPUS

@@ -16,8 +16,8 @@ from ..nn.recipes import Recipe
 from ..storage import demand_possible, demand_writable
 from . import checkpoints, policies, tasks
 from .loop import one_thread
+from .nonfinite import StoppedError, first_bad_parameter, largest, loss_not_finite, weights_not_finite
 from .policies import Made, Policy
-from .stops import StoppedError, first_bad_parameter, largest, loss_not_finite, weights_not_finite
 from .tasks import Batch, Scores, Task
 
 Progress = Callable[[int, int], None]

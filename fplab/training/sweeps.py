@@ -28,9 +28,9 @@ from ..storage import contents, digest, write_text
 from ..words import part
 from . import policies, tasks
 from .checkpoints import demand_same
+from .nonfinite import StoppedError
 from .policies import Policy
 from .runs import baseline, configuration, fit
-from .stops import StoppedError
 from .tasks import Task
 
 PAUSE = 0.2  # seconds after which a process looks again whether the others' cells are done

@@ -19,8 +19,8 @@ from ...words import part
 from ..optimizers.base import LabOptimizer
 from ..optimizers.options import OfTorch
 from ..optimizers.programs import Program, Update, decayed, missing
+from .distributed import as_dtensor, local_part
 from .options import CHECKS, SIGNS, books_of
-from .spread import gathered, spread
 
 Array = np.ndarray[Any, Any]
 Code = str | tuple[Codebook, Codebook]
@@ -128,12 +128,12 @@ class EightBit(LabOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The states by parameter, and the groups; of a DTensor the states are DTensors, as checkpoints want them."""
-        return self._with_states(super().state_dict(), spread)
+        return self._with_states(super().state_dict(), as_dtensor)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state, of this way of spreading parameters over processes or from a checkpoint's."""
         known = isinstance(state_dict, dict) and isinstance(state_dict.get("state"), dict)
-        super().load_state_dict(self._with_states(state_dict, gathered) if known else state_dict)
+        super().load_state_dict(self._with_states(state_dict, local_part) if known else state_dict)
 
     def _with_states(self, saved: dict[str, Any], change: Callable[..., Any]) -> dict[str, Any]:
         """A state dictionary with the states of DTensors changed."""

@@ -17,7 +17,7 @@ from ...codebooks.blockwise import block_count
 from ...nn import bits
 
 
-def spread(p: Any, name: str, local: Tensor, block: int | None) -> Tensor:
+def as_dtensor(p: Any, name: str, local: Tensor, block: int | None) -> Tensor:
     """A state or its scales, as this process holds them for ``p``, as a DTensor."""
     from torch.distributed.tensor import DTensor, Shard  # which takes a second, where nothing is spread
 
@@ -38,7 +38,7 @@ def spread(p: Any, name: str, local: Tensor, block: int | None) -> Tensor:
     return DTensor.from_local(local, p.device_mesh, places, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def gathered(p: Tensor, name: str, tensor: Any, block: int | None) -> Any:
+def local_part(p: Tensor, name: str, tensor: Any, block: int | None) -> Any:
     """What this process holds of a state or its scales; a plain tensor is its own already."""
     if not hasattr(tensor, "to_local"):
         return tensor
