@@ -48,7 +48,7 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.training.batches(10**30, fplab.training.Recipe()), r"^examples=1000+ is not possible; allowed: 1"),
     (lambda: fplab.training.Policy("p", "", logits=np.ones(2)), r"^unknown logits of policy 'p' float64\[2\]\. Allow"),
     (lambda: fplab.training.Policy("p", "", cast=[1]), r"^unknown cast of policy 'p' \[1\]\. Allowed: fp32, fp16"),
-    (lambda: fplab.training.Policy("p", "", recipe=[1]), r"^recipe=\[1\] is not possible; allowed: a string or None"),
+    (lambda: fplab.training.Policy("p", "", recipe=[1]), r"^recipe=\[1\] is not possible; allowed: a string or a Recipe or None"),
     (lambda: fplab.scaled.Scheme("s", "e4m3", "e8m0", rule=np.ones(2)),
      r"^rule=float64\[2\] is not possible; allowed: a string\.$"),
     (lambda: fplab.scaled.Scheme("s", "e4m3", "e8m0", np.ones((2, 2))), r"^block=float64\[2, 2\] is not poss"),
