@@ -13,7 +13,6 @@ from ..words import say
 from .calculator import NAMES, Estimate, estimate
 from .models import Transformer, preset
 
-WRITTEN = say("figure: {path}")
 SHAPE = ("layers", "hidden", "heads", "vocabulary")
 PARTS = ("kv_heads", "ffn", "positions", "gated", "rms", "bias", "tied", "embedding_norm", "dropout")
 
@@ -30,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     columns = terminal_width() if sys.stdout.isatty() else None
     print(result.to_json() if args.json else result.table(columns))
     if args.out is not None:
-        print(WRITTEN.fill(path=args.out), file=sys.stderr if args.json else sys.stdout)
+        print(say("figure: {path}", path=args.out), file=sys.stderr if args.json else sys.stdout)
     return 0
 
 
