@@ -20,7 +20,7 @@ from ..lazily import index
 from ..parallel import collectives
 from ..parallel.collectives import ALGORITHMS, Arrival, Collective, Wire
 from ..words import say, say_of
-from .shell import Action, Board, Control
+from .shell import Board, Control, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -181,7 +181,7 @@ CONTROLS = (
     Control("format", say("format"), options=FORMATS),
     Control("add", say("added in"), options=("fp32", "wire")),
 )
-ACTIONS = (Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1)))
+ACTIONS = steps(moved)
 
 
 @quotes_call

@@ -11,7 +11,7 @@ from .. import formats
 from ..draw.page import Facts, after_colon, beside, bracketed, facts, listed, note, panel, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..draw.strip import bit_strip
-from ..errors import quotes_call
+from ..errors import one_of, quotes_call
 from ..formats import Format, Specials
 from ..lazily import index
 from ..words import say, say_of, verbatim
@@ -164,8 +164,5 @@ ACTIONS = tuple(map(_button, ("fp16", "bf16", "e4m3", "e5m2", "e2m1")))
 @quotes_call
 def widget(exponent_bits: int = 4, fraction_bits: int = 3, specials: str = "last", beside: str = "fp16") -> Board:
     """The format designer. ``specials``: ieee, last, negative_zero or none; what cannot be is told in the picture."""
-    if specials not in SPECIALS:
-        from ..errors import unknown
-
-        raise unknown("specials", specials, SPECIALS)
+    one_of("specials", specials, SPECIALS)
     return Board(State(exponent_bits, fraction_bits, specials, formats.get(beside).name), render, CONTROLS, ACTIONS)

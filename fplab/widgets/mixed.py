@@ -22,7 +22,7 @@ from ..lazily import index
 from ..tensorcore import dot
 from ..training.data import digits
 from ..words import Text, say
-from .shell import Action, Board, Control
+from .shell import Action, Board, Control, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -198,8 +198,7 @@ CONTROLS = (
     Control("pixel", say("pixel"), low=0, high=PIXELS - 1),
 )
 ACTIONS = (
-    Action(say("◀ step"), lambda s: chosen(s, s.edge - 1)),
-    Action(say("step ▶"), lambda s: chosen(s, s.edge + 1)),
+    *steps(lambda s, by: chosen(s, s.edge + by)),
     *(Action(name, functools.partial(chosen, edge=i)) for i, name in enumerate(NAMES, 1)),
 )
 

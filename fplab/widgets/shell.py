@@ -83,6 +83,11 @@ class Action:
     hint: Text | None = None
 
 
+def steps(moved: Callable[[State, int], State]) -> tuple[Action, Action]:
+    """The buttons to the step before and to the next one, which ``moved(state, by)`` gives."""
+    return Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1))
+
+
 def change(state: State, field: str, value: Any) -> State:
     return dataclasses.replace(state, **{field: value})
 

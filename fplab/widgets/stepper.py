@@ -18,7 +18,7 @@ from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Trace
 from ..words import say, say_of
 from . import evidence
-from .shell import Action, Board, Control, change
+from .shell import Action, Board, Control, change, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -205,11 +205,7 @@ CONTROLS = (
     Control("b", say("b"), wide=True),
     Control("c", say("c")),
 )
-ACTIONS = (
-    Action(say("◀ step"), lambda s: moved(s, -1)),
-    Action(say("step ▶"), lambda s: moved(s, 1)),
-    Action(say("a recorded row"), recorded),
-)
+ACTIONS = (*steps(moved), Action(say("a recorded row"), recorded))
 
 
 @quotes_call

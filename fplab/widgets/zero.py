@@ -15,7 +15,7 @@ from ..draw.zero import course_scene, pieces_scene
 from ..errors import integer, quotes_call
 from ..lazily import index
 from ..words import Text, say
-from .shell import Action, Board, Control
+from .shell import Board, Control, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -105,7 +105,7 @@ def moved(state: State, by: int) -> State:
 
 
 CONTROLS = (Control("stage", say("stage"), options=(1, 2, 3)), Control("moment", say("act"), low=1, high=MOST))
-ACTIONS = (Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1)))
+ACTIONS = steps(moved)
 
 
 @quotes_call
