@@ -29,7 +29,7 @@ class Tried:
     claim: SourceClaim
 
     def __str__(self) -> str:
-        signs = [one.verdict.sign if one.verdict else "–" for one in self.claim.parts]
+        signs = [part.verdict.sign if part.verdict else "–" for part in self.claim.parts]
         colon = say(": ")
         rows = [f"  {s} {p.about}{colon}{p.claimed} | {p.found}" for s, p in zip(signs, self.claim.parts, strict=True)]
         return "\n".join([f"{self.claim.verdict.sign} {self.claim.verdict.word}{colon}{self.claim.statement}", *rows])

@@ -17,31 +17,31 @@ from ...codebooks.blockwise import block_count
 from ...nn import bits
 
 
-def spread(p: Any, name: str, held: Tensor, block: int | None) -> Tensor:
+def as_dtensor(p: Any, name: str, local: Tensor, block: int | None) -> Tensor:
     """A state or its scales, as this process holds them for ``p``, as a DTensor."""
     from torch.distributed.tensor import DTensor, Shard  # which takes a second, where nothing is spread
 
     if not name.startswith("absmax"):
-        return DTensor.from_local(held, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+        return DTensor.from_local(local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
     cuts = [(place, p.device_mesh.size(i)) for i, place in enumerate(p.placements) if place.is_shard()]
     parts, largest = prod(n for _, n in cuts), list(p.shape)
     for place, n in cuts:
         largest[place.dim] = -(-largest[place.dim] // n)
     by_rows = all(type(place) is Shard and place.dim == 0 for place, _ in cuts)
     if by_rows and p.shape[0] % parts == 0 and block and prod(largest) % block == 0:
-        shape: tuple[int, ...] = (parts * held.numel(),)
+        shape: tuple[int, ...] = (parts * local.numel(),)
     else:
         shape = (parts, block_count(prod(largest), block or max(prod(largest), 1)))
-        held = torch.nn.functional.pad(held, (0, shape[1] - held.numel())).unsqueeze(0)
+        local = torch.nn.functional.pad(local, (0, shape[1] - local.numel())).unsqueeze(0)
     places = [Shard(0) if place.is_shard() else place for place in p.placements]
     stride = (*shape[1:], 1)
-    return DTensor.from_local(held, p.device_mesh, places, run_check=False, shape=torch.Size(shape), stride=stride)
+    return DTensor.from_local(local, p.device_mesh, places, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def gathered(p: Tensor, name: str, held: Any, block: int | None) -> Any:
+def local_part(p: Tensor, name: str, tensor: Any, block: int | None) -> Any:
     """What this process holds of a state or its scales; a plain tensor is its own already."""
-    if not hasattr(held, "to_local"):
-        return held
+    if not hasattr(tensor, "to_local"):
+        return tensor
     n = bits.local(p).numel()
-    mine = bits.local(held)
+    mine = bits.local(tensor)
     return mine.reshape(-1)[: block_count(n, block or max(n, 1))] if name.startswith("absmax") else mine

@@ -18,7 +18,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-class Log:
+class MessageLog:
     """What a process does in one strategy: :meth:`result` is what it leaves."""
 
     def __init__(self, setting: Setting) -> None:
@@ -73,7 +73,7 @@ def adamw(parameters: list[nn.Parameter], lr: float) -> torch.optim.AdamW:
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of an optimizer's moments; its step counts, 4 bytes a tensor, are not among them."""
-    states = [s for one in optimizer.state.values() for s in one.values() if isinstance(s, Tensor) and s.ndim]
+    states = [s for state in optimizer.state.values() for s in state.values() if isinstance(s, Tensor) and s.ndim]
     return nbytes(states)
 
 
@@ -83,7 +83,7 @@ def nbytes(tensors: Any) -> int:
 
 
 # torch's own calls, by the name of the operation: the collective, and which argument is the whole message.
-HEARD = {
+TORCH_COLLECTIVES = {
     "c10d._allgather_base_": ("all-gather", 0),
     "c10d._reduce_scatter_base_": ("reduce-scatter", 1),
     "c10d.send": ("send", 0),
@@ -91,10 +91,10 @@ HEARD = {
 }
 
 
-class Overheard(TorchDispatchMode):
+class LoggedCollectives(TorchDispatchMode):
     """Within its ``with`` block, the collectives that torch's own strategies call go into the log."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: MessageLog) -> None:
         super().__init__()
         self.log = log
 
@@ -102,8 +102,8 @@ class Overheard(TorchDispatchMode):
         if any(kind is not Tensor and hasattr(kind, "redistribute") for kind in types):
             return NotImplemented  # a divided tensor: it calls again with what this rank has
         name = f"{func.namespace}.{func.__name__.split('.')[0]}"
-        if name in HEARD:
-            collective, which = HEARD[name]
+        if name in TORCH_COLLECTIVES:
+            collective, which = TORCH_COLLECTIVES[name]
             for whole in args[which] if isinstance(args[which], list) else [args[which]]:
                 self.log.count(collective, whole)
         return func(*args, **(kwargs or {}))

@@ -54,13 +54,13 @@ def first_bad_parameter(model: nn.Module) -> tuple[str, Tensor] | None:
 # --- the loss ---------------------------------------------------------------------------------------------------
 def loss_not_finite(step: int, loss: Tensor, model: nn.Module, again: Callable[[], object]) -> StoppedError:
     """The error for a loss; ``again()`` computes the loss once more, and the first layer to go wrong is found."""
-    found = first_bad_layer(model, again)
-    if found is None:
+    layer_cause = first_bad_layer(model, again)
+    if layer_cause is None:
         cause = part(
             f"every layer's output is finite, so the loss overflows by itself in {_format(loss)}; compute it in FP32."
         )
     else:
-        cause = found
+        cause = layer_cause
     return StoppedError(step, part("the loss"), kind(loss.detach()), cause)
 
 
