@@ -14,11 +14,10 @@ from watched import run
 from fplab import columns
 from fplab.draw import lettering
 from fplab.language import speaking
-from fplab.nn.watching import words
-from fplab.nn.watching.comparing import compare
-from fplab.nn.watching.events import NonFinite
-from fplab.nn.watching.report import MOST_ROWS
-from fplab.nn.watching.trail import Name
+from fplab.nn.diagnose import watch_words as words
+from fplab.nn.diagnose.nonfinite import NonFinite
+from fplab.nn.diagnose.run_comparison import Name, compare
+from fplab.nn.diagnose.watch_report import MOST_ROWS
 from fplab.training.loop import one_thread
 from fplab.words import Text
 

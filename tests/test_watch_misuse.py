@@ -27,7 +27,7 @@ def test_errors_quote_the_call():
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\(<Sequential>, 3\): optimizer is a int without step"):
         watch(model, 3)
     seen = watch(model, torch.optim.SGD(model.parameters(), 0.1))
-    assert str(seen).startswith("<fplab.nn.watching.session.watch object")
+    assert str(seen).startswith("<fplab.nn.diagnose.watch.watch object")
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.report\(\): no step was taken inside the block"):
         seen.report()
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.fates\('fp16', 'weight'\): unknown kind 'weight'"):

@@ -18,7 +18,7 @@ from fplab import training
 from fplab.draw import style
 from fplab.draw import watch as drawing
 from fplab.nn import watch
-from fplab.nn.watching import advice, report
+from fplab.nn.diagnose import format_advice, watch_report
 
 Tensor = torch.Tensor
 
@@ -329,7 +329,7 @@ def test_the_report_says_what_must_stay_fp32(plain):
     lost = plain.lost()
     assert lost.share("bf16") > lost.share("fp16") > 0.05
     text = str(found)
-    share = report.percent(lost.share("fp16"))
+    share = watch_report.percent(lost.share("fp16"))
     assert f"STAYS FP32  the weights' master copy: of {lost.moved:,} updates fp16 would lose {share}" in text
     assert "no FP32 copy needed" in str(plain.report(lost=0.99))
     assert found.headline == "Sequential with SGD: 24 steps, 12 of them counted"
@@ -349,7 +349,7 @@ def test_the_table_has_a_row_for_every_layer_and_kind(plain):
     row = next(r for r in found.rows if (r.layer, r.kind) == ("conv3", "activation gradients"))
     fates = plain.fates("fp16", "activation gradients", "conv3")
     assert row.fates["fp16"] == fates
-    shares = "/".join(report.percent(fates.share(n)) for n in ("vanish", "underflow", "overflow"))
+    shares = "/".join(watch_report.percent(fates.share(n)) for n in ("vanish", "underflow", "overflow"))
     line = next(x for x in lines if x.startswith("conv3") and "activation gradients" in x)
     assert shares in line
     low, high = plain.histogram("activation gradients", "conv3")[0][[0, -1]]
@@ -385,7 +385,7 @@ def test_choices_are_the_first_of_their_width_that_keep_within_the_limits(plain)
     assert {len(r.choices) for r in only.rows} == {1}
     assert not only.scales
     assert "8 BITS      weights: of 4 tensors" in str(only)
-    assert advice.widths(plain.formats).keys() == {16, 8}
+    assert format_advice.widths(plain.formats).keys() == {16, 8}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -6,12 +6,11 @@ from typing import Any
 from ...errors import LabError, integer, quotes_call, unknown
 from ...formats import FormatLike, several
 from ..recipes import Recipe
-from .events import NonFinite
-from .losses import Losses, Lost, merged
-from .origins import ROOT
-from .products import Products
-from .tables import REACH, Array, Fates, Key, Tables, candidate, histogram
-from .trail import Trail
+from .binade_counts import REACH, Array, Fates, Key, Tables, candidate, histogram
+from .lost_updates import Losses, Lost, merged
+from .nonfinite import ROOT, NonFinite
+from .recipe_errors import Products
+from .run_comparison import Trail
 
 GRADIENTS = ("activation gradients", "weight gradients")
 ORDER = ("activations", *GRADIENTS, "updates", "weights")

@@ -21,10 +21,10 @@ from ...tensorcore.plan import Plan
 from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
 from ..emulation.operations import base_name
-from ..shadowing import operations
-from ..shadowing.tallies import spelt
-from ..shadowing.tensors import floating, wide
+from . import exact_operations
+from .error_sums import spelt
 from .hybrids import OUTSIDE, Hybrid, Hybrids, differing
+from .tensors import floating, wide
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,7 +98,7 @@ class Recording(TorchDispatchMode):
         result = func(*args, **kwargs)
         with torch._C._DisableTorchDispatch():
             made = [x for x in tree_leaves(result) if floating(x)]
-            if made and not operations.makes(func) and not _only_moves(func, args, made):
+            if made and not exact_operations.makes(func) and not _only_moves(func, args, made):
                 self._note(func, args, kwargs, made)
         return result
 
@@ -144,7 +144,7 @@ def _only_moves(func: Any, args: Any, made: list[Tensor]) -> bool:
     window = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
     if window or base_name(func) == "_unsafe_view":
         return True
-    if not (operations.casts(func) or base_name(func) == "clone"):
+    if not (exact_operations.casts(func) or base_name(func) == "clone"):
         return False
     source: Any = args[-1 if base_name(func) == "copy" else 0]
     return floating(source) and source.shape == made[0].shape and not bool(differing(source, made[0]).any())

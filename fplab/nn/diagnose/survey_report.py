@@ -14,8 +14,8 @@ from ...columns import REPORT, as_csv, folded, grid
 from ...storage import write_text
 from ...words import Text, joined, say
 from ..emulation.report import PHASES
-from .assigning import PerChoice, Tried
-from .measuring import Local, Measured, Whole
+from .format_assignment import PerChoice, Tried
+from .layer_errors import Local, Measured, Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

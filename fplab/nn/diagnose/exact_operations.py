@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..emulation import low_precision
 from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
 from ..emulation.operations import base_name, name_of
-from . import tracing
+from . import cancellation
 from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating
 
 Tensor = torch.Tensor
@@ -24,7 +24,7 @@ MOVES = frozenset({
     "select_scatter", "slice_backward", "slice_scatter", "sort", "stack", "take", "threshold_backward", "topk", "tril",
     "triu", "unsqueeze", "where", "zero",
 })  # fmt: skip
-PRODUCTS = tracing.PRODUCTS | {"_int_mm", "convolution"}
+PRODUCTS = cancellation.PRODUCTS | {"_int_mm", "convolution"}
 ROUNDS = frozenset({"round", "floor", "ceil", "trunc", "fix"})
 CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum", "hardtanh"})
 # What integers may go through that have companions, being quantised values.

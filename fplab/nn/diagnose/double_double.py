@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...kernels import double_double as kernel
 from ...threads import split
 from ..emulation.operations import base_name, name_of
-from . import operations
+from . import exact_operations
 
 Tensor = torch.Tensor
 _SPLITTER = 2.0**27 + 1
@@ -32,7 +32,7 @@ _TERMS, _HALVINGS = 14, 4  # of the series of exp, for arguments of up to log(2)
 _LEAST = -745.0  # exp is 0 below it
 _FLAT = 40.0  # tanh is 1 from here on
 _MOST_POWER = 64
-_LINEAR = (operations.MOVES | {
+_LINEAR = (exact_operations.MOVES | {
     "broadcast_in_dim", "conj_physical", "convert_element_type", "copy", "reshape", "squeeze", "to", "_to_copy",
     "_unsafe_view",
 }) - {
@@ -117,7 +117,7 @@ def _evaluate(func: Any, args: Any, kwargs: Any) -> Any:
         found = _OPERATIONS[name](*args, **kwargs)
         if found is not NotImplemented:
             return _into(args[0], found) if base_name(func) != name_of(func) else found
-    elif not operations.makes(func):
+    elif not exact_operations.makes(func):
         for form in (decomposition_table.get(func), func.decompose if func._can_decompose() else None):
             if form is not None and (found := form(*args, **kwargs)) is not NotImplemented:
                 return found
@@ -132,7 +132,7 @@ def _into(x: Pair, value: Pair) -> Pair:
 
 def _on_both(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     """What only moves values, moved in both halves; numbers in the place of values are in the first."""
-    if operations.written(func) and not isinstance(args[0], Pair):
+    if exact_operations.written(func) and not isinstance(args[0], Pair):
         raise NotImplementedError(f"{name} of pairs into a plain tensor")
     numbers = (int, float) if name in ("where", "fill") else float
 
@@ -152,10 +152,10 @@ def _on_both(func: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 def _in_float64(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     """An operation on the first halves, which are the nearest of float64."""
-    if not operations.makes(func):
+    if not exact_operations.makes(func):
         _seen.get()[name] += 1
     found = func(*tree_map(_high, args), **tree_map(_high, kwargs))
-    for i, key in operations.written(func):
+    for i, key in exact_operations.written(func):
         for x in tree_leaves(kwargs.get(key, args[i] if i < len(args) else None)):
             if isinstance(x, Pair):
                 x.low.zero_()

@@ -13,14 +13,14 @@ from ...kernels import discrepancy as kernel
 from ...words import NOTHING, Text, joined, say, say_of, verbatim
 from ..emulation.low_precision import HANDLERS
 from ..emulation.report import PHASES
-from . import operations, tracing
-from .tallies import Constant, Run, Tally, Where
-from .tracing import Element
+from . import cancellation, exact_operations
+from .cancellation import Element
+from .error_sums import Constant, Run, Tally, Where
 
 MOST_ROWS = 40
 BITS_NAMED = 4.0  # cancelled bits from which it is called catastrophic: more than one digit in ten remains of none
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-_PRODUCTS = tracing.PRODUCTS | HANDLERS.keys() | {
+_PRODUCTS = cancellation.PRODUCTS | HANDLERS.keys() | {
     "addbmm", "addmv", "convolution", "convolution_backward", _ATTENTION, f"{_ATTENTION}_backward",
 }  # fmt: skip
 _SUMS = frozenset({"sum", "mean", "cumsum", "logsumexp", "prod", "cumprod"})
@@ -235,7 +235,7 @@ def _vanished(found: Constant) -> Text:
 def _cause(run: Run, where: Where, tally: Tally) -> Text:
     """What an operation did to its values, in the words of its kind."""
     given = {"operation": _short(where.operation), "format": where.format, "n": tally.calls}
-    if operations.quantises(where.operation, where.format):
+    if exact_operations.quantises(where.operation, where.format):
         return QUANTISED.fill(**given)
     if where.operation in ("rounding", "_to_copy", "copy"):
         zero, most = tally.count(kernel.GONE) / tally.values, tally.count(kernel.HIGH) / tally.values

@@ -14,10 +14,9 @@ from torch import nn
 from ...errors import LabError, quotes_call
 from ...words import Text, say
 from ..ranks import demand_in_one_process
-from . import parting
-from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, equal, norm
-from .report import Explanation, Row, Setting
-from .ways import Way, different, way_of
+from . import first_difference
+from .explain_report import Explanation, Row, Setting
+from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, Way, different, equal, norm, way_of
 
 Told = Callable[[Text], object]
 ESTIMATE = say("{layers} of {all} layers differ by themselves: {n} runs, about {minutes:.1f} minutes.")
@@ -69,12 +68,12 @@ def explain(
             demand_in_one_process("explain", one)
     began = time.perf_counter()
     whole = Hybrids(model, batch, ways, output or logits)
-    (first, mine), (last, theirs) = (parting.recorded(whole, side, learns=True) for side in (0, 1))
+    (first, mine), (last, theirs) = (first_difference.recorded(whole, side, learns=True) for side in (0, 1))
     if first.shape != last.shape:
         raise LabError(f"output gave {len(first):,} values in way a and {len(last):,} in way b; both need as many.")
     own = _apart(whole)
-    steps = parting.side_by_side(mine, theirs)
-    causes = parting.causes(steps)
+    steps = first_difference.side_by_side(mine, theirs)
+    causes = first_difference.causes(steps)
     weights = _other_weights(whole)
     layers = sorted((one for one in whole.layers if one in own or one == OUTSIDE), key=lambda one: -own.get(one, 0))
     tried, left = layers[:most], len(layers[most:] if most else ())
@@ -115,7 +114,7 @@ def explain(
     lost = int((~first.isfinite()).sum()), int((~last.isfinite()).sum())
     return Explanation(
         (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(found), tuple(settings),
-        parting.parting(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
+        first_difference.parting(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

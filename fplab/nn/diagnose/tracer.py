@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from .origins import ROOT, Ingredients, ingredients, nothing
+from .nonfinite import ROOT, Ingredients, ingredients, nothing
 from .tensors import tensors_in
 
 

@@ -22,9 +22,9 @@ from ..emulation import emulate
 from ..emulation.delayed import trained_as_before
 from ..emulation.operations import EMULATED, base_name
 from ..recipes import RECIPES, Recipe, get_recipe
-from ..shadowing.session import Shadow
-from ..shadowing.tallies import Run, Tally, reals
-from ..shadowing.tensors import floating
+from .error_sums import Run, Tally, reals
+from .shadow import Shadow
+from .tensors import floating
 
 Loss = Callable[[nn.Module, Any], Any]
 

@@ -12,13 +12,13 @@ from ...columns import REPORT, folded, grid
 from ...errors import name_of
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
-from . import words
-from .advice import Limits, LossScale, Row, loss_scale, rows, widths
-from .events import NonFinite, power
-from .losses import Lost, merged
-from .products import PASSES, ProductRow
-from .seen import GRADIENTS, Seen
-from .tables import SPECIAL, Cuts, Fates, histogram, resolved
+from . import watch_words as words
+from .binade_counts import SPECIAL, Cuts, Fates, histogram, resolved
+from .format_advice import Limits, LossScale, Row, loss_scale, rows, widths
+from .lost_updates import Lost, merged
+from .nonfinite import NonFinite, power
+from .recipe_errors import PASSES, ProductRow
+from .watched_run import GRADIENTS, Seen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, as_csv, folded, grid
 from ...words import NOTHING, Text, joined, say, verbatim
-from ..surveying.report import finite, save_report
-from .parting import Parting
+from .first_difference import Parting
+from .survey_report import finite, save_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

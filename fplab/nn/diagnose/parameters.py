@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..bits import array, local
-from .origins import ROOT
+from .nonfinite import ROOT
 from .tensors import bits
 
 Array = np.ndarray[Any, Any]

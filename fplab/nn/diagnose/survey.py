@@ -19,9 +19,9 @@ from ...words import Text, say
 from ..emulation import emulate
 from ..ranks import demand_in_one_process
 from ..recipes import Recipe
-from .assigning import Assignment, Problem, Tried, search
-from .measuring import Loss, as_run, choice_of, computed, measure, undisturbed, width
-from .report import Survey, collected, lacking
+from .format_assignment import Assignment, Problem, Tried, search
+from .layer_errors import Loss, as_run, choice_of, computed, measure, undisturbed, width
+from .survey_report import Survey, collected, lacking
 
 Told = Callable[[Text], object]
 ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about {minutes:.1f} minutes.")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...formats import Format
-from .losses import Lost
-from .seen import GRADIENTS, Seen
-from .tables import SPECIAL, ZERO, Array, Fates, histogram, resolved
+from .binade_counts import SPECIAL, ZERO, Array, Fates, histogram, resolved
+from .lost_updates import Lost
+from .watched_run import GRADIENTS, Seen
 
 HEADROOM = 1  # binades left free below the largest value of a format, for the steps that were not watched
 MOST_SCALE = 40  # the largest loss scale considered, as a power of two

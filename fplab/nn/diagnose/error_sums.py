@@ -22,13 +22,13 @@ from ..bits import array
 from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
 from ..layers import Layers
-from . import tracing
+from . import cancellation
+from .cancellation import Element
 from .companions import Companions, Held, key
 from .double_double import Pair, difference, halves
-from .operations import CLAMPS, ROUNDS
-from .quantising import Made, Perhaps, Quantising, Record
+from .exact_operations import CLAMPS, ROUNDS
+from .quantization import Made, Perhaps, Quantising, Record
 from .tensors import COMPLEX, FLOATS, INTEGERS, among, dense, floating, wide
-from .tracing import Element
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
@@ -353,7 +353,7 @@ class Run(Layers):
         held = self.companions.held(real)
         if held is None:
             return
-        if name in tracing.PRODUCTS:
+        if name in cancellation.PRODUCTS:
             held.lengths = (args[-1].shape[-2 if args[-1].dim() > 1 else 0],)
         elif name == "add" and len(args) > 1 and all(isinstance(x, Tensor) for x in args[:2]):
             summands = [self.companions.held(x) for x in args[:2]]
@@ -380,7 +380,7 @@ class Run(Layers):
         given = tuple(before.get(id(x), x) if isinstance(x, Tensor) else x for x in args)
         exactly = self.companions.exact if not before else lambda x: x.double()
         index = tuple(int(i) for i in np.unravel_index(place, real.shape)) if real.dim() else ()
-        pairs, bits = tracing.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
+        pairs, bits = cancellation.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
         found = Element(
             where.layer, where.phase, name, index, float(real[index]), float(exact[index]), worst, pairs, bits
         )

@@ -19,11 +19,11 @@ from ...words import part
 from ..emulation import modes
 from ..emulation.operations import base_name, name_of
 from ..ranks import is_spread, refused_as_spread
-from . import operations
+from . import exact_operations
 from .companions import key
 from .double_double import copied, evaluating
-from .quantising import Side, Step, Value
-from .tallies import Run
+from .error_sums import Run
+from .quantization import Side, Step, Value
 from .tensors import among, floating, wide
 
 Tensor = torch.Tensor
@@ -89,12 +89,12 @@ class Following(TorchDispatchMode):
                 quantising.confirm(func, args, kwargs, self._sides(self._values({}, set())))
         inputs = among((args, *kwargs.values()), lambda x: companions.held(x) is not None)
         integers = not all(map(floating, inputs))
-        if integers and not (func.is_view or base_name(func) in operations.INTEGRAL | operations.MOVES):
+        if integers and not (func.is_view or base_name(func) in exact_operations.INTEGRAL | exact_operations.MOVES):
             inputs, integers = [x for x in inputs if floating(x)], False
             self.run.begin_anew(func, (), True)
-        if operations.leaves(func, args):
-            self.run.anew[operations.leaves(func, args)] += 1
-        if not (inputs or noted) or operations.makes(func):
+        if exact_operations.leaves(func, args):
+            self.run.anew[exact_operations.leaves(func, args)] += 1
+        if not (inputs or noted) or exact_operations.makes(func):
             return func(*args, **kwargs)  # integers and masks, and new data: exact by what they are
         held = [h for x in inputs if (h := companions.held(x)) is not None]
         learned = {id(x) for x in inputs if x.requires_grad}
@@ -102,11 +102,11 @@ class Following(TorchDispatchMode):
             leaf = x.requires_grad and x.is_leaf and not x._is_view()
             if leaf and companions.held(x) is not None:
                 self.run.leaves.setdefault(id(x), (x, self.run.here))
-        whole = (lambda x: True) if integers or operations.narrows(func, args, kwargs) else None
+        whole = (lambda x: True) if integers or exact_operations.narrows(func, args, kwargs) else None
         if held and whole is None:
             with torch._C._DisableTorchDispatch():
-                whole = (lambda x: True) if operations.keeps_all(func, args, kwargs) else None
-        given = [kwargs.get(name, args[i] if i < len(args) else None) for i, name in operations.written(func)]
+                whole = (lambda x: True) if exact_operations.keeps_all(func, args, kwargs) else None
+        given = [kwargs.get(name, args[i] if i < len(args) else None) for i, name in exact_operations.written(func)]
         writes = among(given, whole)
         changed = {key(x) for x in writes}
         # What is read before it is overwritten, also through another window on the same storage.
@@ -120,7 +120,7 @@ class Following(TorchDispatchMode):
         known = {key(x) for x in inputs}
         fresh = [x for x in results if key(x) not in known]
         one_dtype = len({x.dtype for x in (*inputs, *fresh)}) == 1
-        moves = operations.moves(func) or (one_dtype and operations.casts(func))
+        moves = exact_operations.moves(func) or (one_dtype and exact_operations.casts(func))
         if not (writes or fresh or noted) or (moves and not held and not noted):
             return result
         with torch._C._DisableTorchDispatch(), torch.no_grad():
@@ -131,7 +131,7 @@ class Following(TorchDispatchMode):
                     sides, through = self._sides(values), learned if self.run.recording else set()
                     step = Step(func, args, kwargs, result, sides, self._on, values.computed, through)
                     made = quantising.made(step)
-            if operations.random(func) and name_of(func) != "native_dropout":
+            if exact_operations.random(func) and name_of(func) != "native_dropout":
                 self.run.begin_anew(func, writes, bool(held))
             elif (writes or fresh) and not (moves and not held):
                 self._follow(func, args, kwargs, result, held, writes, fresh, before, moves, learned, values)
@@ -219,11 +219,11 @@ class Following(TorchDispatchMode):
                 self.run.follow_rest(x)
 
     def _on(self, *operation: Any) -> Any:
-        """An operation on companions, as :func:`operations.on`."""
+        """An operation on companions, as :func:`exact_operations.on`."""
         if not self.run.companions.doubled:
-            return operations.on(*operation)
+            return exact_operations.on(*operation)
         with evaluating(self.run.narrow):
-            return operations.on(*operation)
+            return exact_operations.on(*operation)
 
     def _on_exact_data(
         self, func: Any, args: Any, kwargs: Any, result: Any, values: Values, learned: set[int], writes: list[Tensor]

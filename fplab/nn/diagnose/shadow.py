@@ -16,10 +16,10 @@ from ..emulation.context import refuse_compiled
 from ..emulation.modes import demand_eager
 from ..witness import WITNESSES
 from .double_double import halves
-from .mode import NO_COMPILER, Following
-from .quantising import Quantising
-from .report import Report, make
-from .tallies import Run
+from .error_sums import Run
+from .exact_dispatch import NO_COMPILER, Following
+from .quantization import Quantising
+from .shadow_report import Report, make
 from .tensors import floating, wide
 
 PRECISIONS = ("fp64", "double-double")

@@ -16,16 +16,15 @@ from ...errors import LabError, quotes_call
 from ...formats import FormatLike
 from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
-from .advice import Limits
-from .comparing import compare
-from .events import NonFinite
-from .hooks import ForwardHooks, optimizer_hooks, scaler_hooks
-from .origins import INFINITY, Ingredients, broken, masks, nothing, only_below
-from .parts import Parameter, Parts, other_states, parameters_of, states_of
-from .report import Report, make_report
-from .seen import GRADIENTS, Seen
-from .tables import REACH, Array
+from .binade_counts import REACH, Array
+from .format_advice import Limits
+from .nonfinite import INFINITY, Ingredients, NonFinite, broken, masks, nothing, only_below
+from .parameters import Parameter, Parts, other_states, parameters_of, states_of
+from .run_comparison import compare
 from .tensors import bits, on_device
+from .tracer import ForwardHooks, optimizer_hooks, scaler_hooks
+from .watch_report import Report, make_report
+from .watched_run import GRADIENTS, Seen
 
 FORMATS: tuple[str, ...] = ("fp16", "bf16", "e4m3", "e5m2")
 

@@ -25,8 +25,8 @@ from ...seeds import bits as random_bits
 from ..bits import local
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
-from .origins import ROOT
-from .tables import Array
+from .binade_counts import Array
+from .nonfinite import ROOT
 from .tensors import bits
 
 PASSES = ("forward", "data_gradient", "weight_gradient")

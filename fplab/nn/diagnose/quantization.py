@@ -26,10 +26,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ..emulation.operations import base_name
-from . import operations
+from . import exact_operations
 from .companions import Companions, Held, key
 from .double_double import copied, difference, halves
-from .operations import CLAMPS, ROUNDS
+from .exact_operations import CLAMPS, NARROW, ROUNDS
 from .tensors import INTEGERS, dense, floating
 
 Tensor = torch.Tensor
@@ -37,7 +37,7 @@ Value = Callable[[Tensor], Tensor]
 Scale = tuple[Any, int]  # a tensor or a number, and its power: 1 for what was divided by it, -1 for a factor
 _SCALES = frozenset({"mul", "div"})
 _BESIDE = frozenset({"add", "sub", "rsub", "where", "cat", "stack"})
-_CARRIES = operations.INTEGRAL | operations.MOVES
+_CARRIES = exact_operations.INTEGRAL | exact_operations.MOVES
 _CUTS = frozenset({"floor", "ceil", "trunc", "fix", "_to_copy"})  # with half a step beside them they round
 _TOLERANCE = 2.0**-7  # of a scale and its reciprocal, each rounded to bfloat16
 _SWEEP = 64  # new notes after which those of freed storages are dropped
@@ -102,7 +102,7 @@ class Side(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operation that has run. ``on``: it on other values, as :func:`operations.on`; ``computed``: the run's own.
+    """One operation that has run. ``on``: it on other values, as in ``exact_operations``; ``computed``: the run's own.
 
     ``learned``: the operands through which gradients come, by identity.
     """
@@ -166,7 +166,7 @@ class Quantising:
         """Give an operand of which an operation shows that it was quantised its value without roundings."""
         self._left = None
         name = base_name(func)
-        if operations.narrows(func, args, kwargs):
+        if exact_operations.narrows(func, args, kwargs):
             self._quantises(args[1 if name == "copy" else 0], sides)
         if name not in ("mul", "div", "add", "sub") or len(args) < 2 or kwargs:
             return
@@ -201,17 +201,17 @@ class Quantising:
         """What an operation makes of its operands without their roundings, before companions know of its result."""
         leaves, results = ([x for x in tree_leaves(of) if isinstance(x, Tensor) and dense(x)]
                            for of in ((step.args, step.kwargs), step.result))  # fmt: skip
-        if not leaves or len(results) != 1 or operations.random(step.func):
+        if not leaves or len(results) != 1 or exact_operations.random(step.func):
             return None
         name, result = base_name(step.func), results[0]
         target = leaves[-1 if name == "copy" else 0]
-        alike = name not in operations.PRODUCTS | operations.MOVES  # a smaller operand is a zero point
+        alike = name not in exact_operations.PRODUCTS | exact_operations.MOVES  # a smaller operand is a zero point
         noted = [x for x in leaves if self.note(x) is not None and not (alike and x.numel() < result.numel())]
         carried = [x for x in noted if self.without.held(x) is not None]
         if result.numel() * result.element_size() != result.untyped_storage().nbytes():
             return None  # a part of another tensor
         before = self.note(target) if any(x is target for x in noted) else None
-        cuts = operations.casts(step.func) and result.dtype in INTEGERS and result.dtype not in operations.NARROW
+        cuts = exact_operations.casts(step.func) and result.dtype in INTEGERS and result.dtype not in NARROW
         rounds = floating(target) and (name in ROUNDS or (cuts and before is not None))
 
         def value(side: Side, x: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ class Quantising:
         apart: Tensor | None = None
         if carried:
             values = tuple(_written(step, partial(value, side)) for side in step.sides)
-            own = None if operations.moves(step.func) else _written(step, step.computed)
+            own = None if exact_operations.moves(step.func) else _written(step, step.computed)
         data = [x for x in carried if id(x) not in step.learned]
         if data and step.learned:  # no gradient tells of these, but for that of the result
             mixed = _written(step, lambda x: value(step.sides[0], x) if any(x is y for y in data) else step.computed(x))
@@ -280,11 +280,11 @@ class Quantising:
                 return None
             other = other.detach() if isinstance(other, Tensor) else other
             return Note((*scales[-2:], (other, 1 if name == "div" else -1)), "", (), of, records)
-        multiplies = name in operations.PRODUCTS
+        multiplies = name in exact_operations.PRODUCTS
         if not notes or name not in _CARRIES or (multiplies and (product or not carried)):
             return None
         note = Note(scales, last, opened, of, records, product or multiplies)
-        return _rounded(note, name) if operations.casts(step.func) and result.dtype.itemsize == 1 else note
+        return _rounded(note, name) if exact_operations.casts(step.func) and result.dtype.itemsize == 1 else note
 
     def keep(self, made: Made, record: Record | None, *errors: Any) -> None:
         """Take a result down; ``errors``: what :meth:`Companions.put` takes of it."""
@@ -307,7 +307,7 @@ class Quantising:
 
 def _written(step: Step, value: Value) -> Tensor:
     """An operation on other values: its result, or what it writes to."""
-    pre = {id(x): copied(value(x)) for i, name in operations.written(step.func)
+    pre = {id(x): copied(value(x)) for i, name in exact_operations.written(step.func)
            if isinstance(x := step.kwargs.get(name, step.args[i] if i < len(step.args) else None), Tensor)}  # fmt: skip
     found = next(iter(pre.values()), step.on(step.func, step.args, step.kwargs, value, step.result, pre))
     return found.double() if found.dtype in INTEGERS else found
