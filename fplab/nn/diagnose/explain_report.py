@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, as_csv, folded, grid
 from ...words import NOTHING, Text, joined, say, verbatim
 from .first_difference import Parting
-from .survey_report import finite, save_report
+from .report import Report, leading, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,8 +89,8 @@ class Setting:
     back: float
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Report):
     """``whole``: of one value b less a; of several the root mean square of that, along which all else is measured.
 
     ``rows``: by layer, in the order of the model; ``settings``: of both ways, where more than one differs. ``first``:
@@ -98,6 +98,9 @@ class Explanation:
     bits here that it has with the model as it is; None was not tried. ``runs``: of the model, in ``seconds``. ``lost``:
     how many values are NaN or infinite in each way; ``whole`` and the layers' parts may then be NaN.
     """
+
+    FILE = "explain"
+    ROW = Row
 
     ways: tuple[str, str]
     values: int
@@ -162,35 +165,29 @@ class Explanation:
         said += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
         return joined(said, "\n")
 
-    def __str__(self) -> str:
-        lines = folded(str(self.text).split("\n"))
+    def paragraphs(self) -> Iterator[list[str]]:
+        """What is said, a table of the layers, and one of the settings."""
+        yield folded(str(self.text).split("\n"))
         if self.rows:
-            shown = sorted(sorted(self.rows, key=lambda r: -abs(r.effect))[:SHOWN], key=self.rows.index)
-            lines += ["", *grid([[*map(str, HEADS)], *map(self._cells, shown)], REPORT)]
+            shown = leading(self.rows, SHOWN, lambda r: -abs(r.effect))
+            yield grid([[*map(str, HEADS)], *map(self._cells, shown)], REPORT)
         if self.settings:
-            cells = [[s.name, s.a, s.b, _number(s.alone), _number(s.back)] for s in self.settings]
-            lines += ["", *grid([[*map(str, PARTS)], *cells], REPORT)]
-        return "\n".join(lines)
-
-    __repr__ = __str__
+            cells = [[s.name, s.a, s.b, number(s.alone, "+.2e"), number(s.back, "+.2e")] for s in self.settings]
+            yield grid([[*map(str, PARTS)], *cells], REPORT)
 
     def _cells(self, row: Row) -> list[str]:
         own = f"{row.own:.1e}" if row.own else ""
-        share = "" if math.isnan(self.share(row)) else f"{self.share(row):.1%}"
-        return [str(_layer(row.layer)), str(row.text), own, _number(row.alone), _number(row.back), share]
+        changes = number(row.alone, "+.2e"), number(row.back, "+.2e"), number(self.share(row), ".1%")
+        return [str(_layer(row.layer)), str(row.text), own, *changes]
 
     def csv(self) -> str:
         """The layers as CSV, numbers in full."""
         rows = ([r.layer, str(r.text), r.own, r.alone, r.back] for r in self.rows)
         return as_csv([[f.name for f in fields(Row)], *rows])
 
-    def json(self) -> str:
-        """All of it as JSON but the steps of the units; what is not finite is null."""
-        held: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        held |= {"rows": [asdict(r) for r in self.rows], "settings": [asdict(s) for s in self.settings]}
-        if self.first is not None:
-            held["first"] = {f.name: getattr(self.first, f.name) for f in fields(Parting) if f.name != "traces"}
-        return json.dumps(finite(held | {"rest": self.rest}), indent=1) + "\n"
+    def facts(self) -> dict[str, Any]:
+        """See :meth:`Report.facts`; the steps of the units are left out."""
+        return super().facts() | {"rest": self.rest}
 
     def figure(self, theme: str = "light") -> Figure:
         """What each layer does to the output alone, what taking it back does, and the rest. "light" or "dark"."""
@@ -204,7 +201,7 @@ class Explanation:
         """Write explain.csv, explain.json, explain.txt and explain.png into a folder, and the stepper as first.png."""
         from ...draw.style import save
 
-        save_report(self, Path(folder), "explain")
+        super().save(folder)
         if self.first is not None and all(self.first.traces):
             save(self.first.figure(), Path(folder) / "first.png", "light")
 
@@ -221,7 +218,3 @@ def _because(causes: dict[str, tuple[str, str]]) -> Text:
 
 def _layer(name: str) -> Text:
     return verbatim(name) if name else OUTSIDE
-
-
-def _number(x: float) -> str:
-    return "" if math.isnan(x) else f"{x:+.2e}"

@@ -24,6 +24,7 @@ from ..emulation.operations import base_name
 from . import exact_operations
 from .error_sums import spelt
 from .hybrids import OUTSIDE, Hybrid, Hybrids, differing
+from .report import UNLISTED
 from .tensors import floating, wide
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ class Parting:
     bits: tuple[str, str] = ("", "")
     differing: int = 0
     elements: int = 0
-    traces: tuple[tuple[Trace, ...], tuple[Trace, ...]] = ((), ())
+    traces: tuple[tuple[Trace, ...], tuple[Trace, ...]] = field(default=((), ()), metadata=UNLISTED)
 
     @property
     def operation(self) -> str:

@@ -1,12 +1,13 @@
 """From counts to a recommendation: which format and scale each layer's tensors stand, and what must stay FP32."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...formats import Format
 from .binade_counts import SPECIAL, ZERO, Array, Fates, histogram, resolved
 from .lost_updates import Lost
+from .report import UNLISTED
 from .watched_run import GRADIENTS, Seen
 
 HEADROOM = 1  # binades left free below the largest value of a format, for the steps that were not watched
@@ -51,7 +52,7 @@ class Row:
 
     layer: str
     kind: str
-    table: Array
+    table: Array = field(metadata=UNLISTED)
     fates: dict[str, Fates]
     choices: dict[int, Choice | None]
     lost: Lost | None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from ..emulation.report import PHASES
 from . import cancellation, exact_operations
 from .cancellation import Element
 from .error_sums import Constant, Run, Tally, Where
+from .report import UNLISTED, leading, number
+from .report import Report as Base
 
 MOST_ROWS = 40
 BITS_NAMED = 4.0  # cancelled bits from which it is called catastrophic: more than one digit in ten remains of none
@@ -96,19 +99,22 @@ class Row:
         return -math.log2(self.leaves) if self.leaves else math.inf
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Base):
     """``rows``: the waterfall. ``operations``: tallies of all kinds of results. ``elements``: the worst, traced.
 
     ``narrow``: operations that a shadow in double-double had in FP64 alone.
     ``whole``: the loss less its exact value; ``explained``: the sum of the rows' effects; ``rest``: the difference.
     """
 
+    FILE = "shadow"
+    ROW = Row
+
     diagnosis: Text
     layer: str
     cause: Text
     rows: tuple[Row, ...]
-    operations: dict[Where, Tally]
+    operations: dict[Where, Tally] = field(metadata=UNLISTED)
     elements: tuple[Element, ...]
     anew: tuple[str, ...]
     loss: tuple[float, float] | None
@@ -141,7 +147,12 @@ class Report:
         """What the first order does not explain."""
         return self.whole - self.explained
 
-    def __str__(self) -> str:
+    def facts(self) -> dict[str, Any]:
+        """See :meth:`Report.facts`; the tallies of operations are left out."""
+        return super().facts() | {"rest": self.rest}
+
+    def paragraphs(self) -> Iterator[list[str]]:
+        """The diagnosis, the waterfall, and the worst elements."""
         lines = [str(self.diagnosis)]
         if self.loss is None:
             lines.append(str(NO_LOSS))
@@ -149,18 +160,18 @@ class Report:
             real, exact = self.loss
             given = {"whole": self.whole, "sum": self.explained, "rest": self.rest, "how": self._how}
             lines.append(str(SUM.fill(real=real, exact=exact, **given)))
-        shown = sorted(sorted(self.rows, key=_rank)[:MOST_ROWS], key=self.rows.index)
-        lines = [*folded(lines), "", *grid([[*map(str, HEADS)], *map(_cells, shown)], REPORT), *folded([str(LEGEND)])]
+        yield folded(lines)
+        shown = leading(self.rows, MOST_ROWS, lambda row: (-row.weight, -row.born))
+        lines = [*grid([[*map(str, HEADS)], *map(_cells, shown)], REPORT), *folded([str(LEGEND)])]
         if len(shown) < len(self.rows):
             lines.append(str(SHORTENED.fill(shown=len(shown), rows=len(self.rows))))
+        yield lines
         below = [str(WORST), *(str(_told(e)) for e in self.elements)] if self.elements else []
         if self.anew:
             below.append(str(ANEW.fill(names=", ".join(self.anew))))
         if self.narrow:
             below.append(str(NARROW.fill(names=", ".join(self.narrow))))
-        return "\n".join([*lines, "", *folded(below)]).rstrip()
-
-    __repr__ = __str__
+        yield folded(below)
 
 
 def make(run: Run) -> Report:
@@ -253,24 +264,17 @@ def _cause(run: Run, where: Where, tally: Tally) -> Text:
     return ADDED.fill(**given) if where.operation == "add" and tally.calls > 2 else OTHER.fill(**given)
 
 
-def _rank(row: Row) -> tuple[float, float]:
-    return -row.weight, -row.born
-
-
 def _phase(name: str) -> Text:
     return UPDATE if name == "update" else PHASES[name]
 
 
 def _cells(row: Row) -> list[str]:
-    def shown(x: float) -> str:
-        return "" if not x or math.isnan(x) else f"{x:.1e}"
-
-    growth = "" if math.isnan(row.growth) else f"{row.growth:.2f}"
+    errors = (number(x or math.nan, ".1e") for x in (row.born, row.arrives, row.leaves))
     bits = "" if math.isinf(row.bits) else f"{row.bits:.1f}"
     effect = f"{row.effect:+.2e}" if row.weight else ""
     return [
-        row.layer or str(OUTSIDE), str(_phase(row.phase)), f"{_short(row.operation)} {row.format}", shown(row.born),
-        shown(row.arrives), shown(row.leaves), growth, bits, effect,
+        row.layer or str(OUTSIDE), str(_phase(row.phase)), f"{_short(row.operation)} {row.format}", *errors,
+        number(row.growth, ".2f"), bits, effect,
     ]  # fmt: skip
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ...columns import REPORT, as_csv, folded, grid
-from ...storage import write_text
+from ...columns import REPORT, folded, grid
 from ...words import Text, joined, say
 from ..emulation.report import PHASES
 from .format_assignment import PerChoice, Tried
 from .layer_errors import Local, Measured, Whole
+from .report import Report, leading, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,13 +55,16 @@ class Row(Local):
     effect_spread: float
 
 
-@dataclass(frozen=True)
-class Survey:
+@dataclass(frozen=True, repr=False)
+class Survey(Report):
     """``rows``: by layer, pass and choice. ``wholes``: by choice, (mean, standard deviation) over the batches.
 
     ``trials``: the assignments that were run, every choice for all layers among them; ``untried``: how many were not
     run that might be cheaper than the recommendation; ``seconds``: what all of it took.
     """
+
+    FILE = "survey"
+    ROW = Row
 
     gpu: str
     budget: float
@@ -105,39 +106,30 @@ class Survey:
             told.append(UNTRIED.fill(n=self.untried))
         return joined(told, " ")
 
-    def __str__(self) -> str:
+    def paragraphs(self) -> Iterator[list[str]]:
+        """The recommendation, a table of the whole by choice, and one of the layers."""
+        yield folded([str(self.text)])
         whole = [[*map(str, WHOLE)]]
         for choice, (mean, spread) in self.wholes.items():
             whole.append([choice, *(_pair(m, s) for m, s in zip(mean, spread, strict=True))])
-        shown = sorted(sorted(self.rows, key=lambda r: -abs(r.weight))[:SHOWN], key=self.rows.index)
-        cells = [[*map(str, HEADS)], *(self._cells(row) for row in shown)]
-        return "\n".join([*folded([str(self.text)]), "", *grid(whole, REPORT), "", *grid(cells, REPORT)])
-
-    __repr__ = __str__
+        yield grid(whole, REPORT)
+        shown = leading(self.rows, SHOWN, lambda r: -abs(r.weight))
+        yield grid([[*map(str, HEADS)], *map(self._cells, shown)], REPORT)
 
     def _cells(self, row: Row) -> list[str]:
         mine = self.recommended.assignment.get(row.layer) == row.choice
         shares = [_share(x) for x in (row.zero, row.subnormal, row.overflow)]
-        growth = "" if math.isnan(row.amplification) else f"{row.amplification:.2f}"
         return [
-            row.layer, str(PHASES[row.phase]), row.choice, f"{row.local:.1e}", f"{row.inherited:.1e}", growth, *shares,
+            row.layer, str(PHASES[row.phase]), row.choice, f"{row.local:.1e}", f"{row.inherited:.1e}",
+            number(row.amplification, ".2f"), *shares,
             f"{row.bits:.1f}", f"{row.effect:+.1e}" if row.weight else "", "*" if mine else "",
         ]  # fmt: skip
 
-    def csv(self) -> str:
-        """The rows as CSV, numbers in full."""
-        names = [f.name for f in fields(Row)]
-        return as_csv([names, *([getattr(row, name) for name in names] for row in self.rows)])
-
-    def json(self) -> str:
-        """All of it as JSON; what is not finite is null."""
-        wholes = {c: {"mean": m._asdict(), "spread": s._asdict()} for c, (m, s) in self.wholes.items()}
-        found = {
-            "gpu": self.gpu, "budget": self.budget, "cosine": self.cosine, "seconds": self.seconds,
-            "rows": [asdict(r) for r in self.rows], "wholes": wholes,
-            "trials": [asdict(t) for t in self.trials], "untried": self.untried,
-        }  # fmt: skip
-        return json.dumps(finite(found), indent=1) + "\n"
+    def facts(self) -> dict[str, Any]:
+        """See :meth:`Report.facts`."""
+        wholes = {c: {"mean": m, "spread": s} for c, (m, s) in self.wholes.items()}
+        names = ("gpu", "budget", "cosine", "seconds", "rows", "wholes", "trials", "untried")
+        return {name: wholes if name == "wholes" else getattr(self, name) for name in names}
 
     def figure(self, theme: str = "light") -> Figure:
         """Right bits by layer and choice, forward and backward, and the effects on the loss. "light" or "dark"."""
@@ -147,19 +139,6 @@ class Survey:
 
         with themed(theme):
             return draw(self.rows, self.recommended.assignment, self.text.into(language()))
-
-    def save(self, folder: str | Path) -> None:
-        """Write survey.csv, survey.json, survey.txt and survey.png into a folder."""
-        save_report(self, Path(folder), "survey")
-
-
-def save_report(report: Any, folder: Path, name: str) -> None:
-    """Write a report into a folder as ``name``.csv, .json, .txt (as it is printed) and .png (its figure)."""
-    from ...draw.style import save
-
-    for suffix, text in (("csv", report.csv()), ("json", report.json()), ("txt", f"{report}\n")):
-        write_text(folder / f"{name}.{suffix}", text)
-    save(report.figure(), folder / f"{name}.png", "light")
 
 
 def collected(
@@ -223,12 +202,3 @@ def _pair(mean: float, spread: float) -> str:
 
 def _share(x: float) -> str:
     return "" if math.isnan(x) else f"{x:.1%}" if x else "0"
-
-
-def finite(x: Any) -> Any:
-    """What JSON can hold: null for what is not finite."""
-    if isinstance(x, dict):
-        return {k: finite(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [finite(v) for v in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x

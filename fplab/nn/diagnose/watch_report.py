@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...columns import REPORT, folded, grid
+from ...columns import REPORT, as_csv, folded, grid
 from ...errors import name_of
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
@@ -18,6 +18,7 @@ from .format_advice import Limits, LossScale, Row, loss_scale, rows, widths
 from .lost_updates import Lost, merged
 from .nonfinite import NonFinite, power
 from .recipe_errors import PASSES, ProductRow
+from .report import Report as Base
 from .watched_run import GRADIENTS, Seen
 
 if TYPE_CHECKING:
@@ -28,14 +29,17 @@ FEW = 4  # counted steps below which the report says that they are few: an optim
 MOST_ROWS = 60  # of the table, where the text does not show all
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Base):
     """What a watched run says about formats. ``str()`` is the whole of it; ``advice`` are its sentences.
 
     It speaks the language of :func:`fplab.lang`; the figure is in English.
     ``rows``: every layer and kind. ``scales``: by format of 16 bits the loss scale it needs. ``first``: the first
     infinity or NaN. ``products``: what each recipe that was asked for would lose in each layer's products.
     """
+
+    FILE = "watch"
+    ROW = Row
 
     model: str
     optimizer: str
@@ -54,12 +58,23 @@ class Report:
     _cuts: Cuts = field(repr=False, compare=False)
     _largest: dict[str, tuple[tuple[int, float], ...]] = field(repr=False, compare=False)  # by kind: steps and values
 
-    def __str__(self) -> str:
-        head, advice = folded([self.headline, *self.notes]), folded(self.advice, REPORT, " " * words.LABEL)
-        tables = [self.table(MOST_ROWS, REPORT), *([self.products_table(REPORT)] if self.products else [])]
-        return "\n\n".join(("\n".join(head), "\n".join(advice), *tables))
+    def paragraphs(self) -> Iterator[list[str]]:
+        """What was watched, the advice, and the tables."""
+        yield folded([self.headline, *self.notes])
+        yield folded(self.advice, REPORT, " " * words.LABEL)
+        yield [self.table(MOST_ROWS, REPORT)]
+        if self.products:
+            yield [self.products_table(REPORT)]
 
-    __repr__ = __str__
+    def csv(self) -> str:
+        """The fates of every layer and kind in each candidate as CSV, counts in full."""
+        heads = [f"{f.name} {fate}" for f in self.formats for fate in Fates._fields]
+        counts = ([row.layer, row.kind, *(n for fates in row.fates.values() for n in fates)] for row in self.rows)
+        return as_csv([["layer", "kind", *heads], *counts])
+
+    def facts(self) -> dict[str, Any]:
+        """See :meth:`Report.facts`; tables by binade are left out."""
+        return super().facts() | {"advice": self.advice, "notes": self.notes}
 
     @property
     def headline(self) -> str:
