@@ -21,7 +21,6 @@ from ...threads import split
 from ..bits import array
 from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
-from ..layers import Layers
 from . import cancellation
 from .cancellation import Element
 from .companions import Companions, Held, key
@@ -29,6 +28,7 @@ from .double_double import Pair, difference, halves
 from .exact_operations import CLAMPS, ROUNDS
 from .quantization import Made, Perhaps, Quantising, Record
 from .tensors import COMPLEX, FLOATS, INTEGERS, among, dense, floating, wide
+from .tracer import Layers
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
@@ -455,8 +455,17 @@ class Run(Layers):
             tally.effect[1] += (one + other) / 2
             tally.weight += float(torch.linalg.vector_norm(terms)) ** 2
 
-    def root(self, x: Tensor, gradient: Tensor | None) -> None:
+    def backward_begins(self, outputs: Any, gradients: Any) -> None:
         """What a backward pass starts from."""
+        self.link()
+        if torch._C._current_autograd_node() is None:  # a checkpoint's own pass is part of the one around it
+            given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(outputs)
+            for x, gradient in zip(outputs, given, strict=True):
+                if floating(x):
+                    self._root(x, gradient)
+            self.follow_leaves()
+
+    def _root(self, x: Tensor, gradient: Tensor | None) -> None:
         with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
             x = x.detach()
             real, exact = wide(x), self.companions.exact(x)

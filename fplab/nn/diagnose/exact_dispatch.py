@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...errors import LabError
@@ -25,9 +24,9 @@ from .double_double import copied, evaluating
 from .error_sums import Run
 from .quantization import Side, Step, Value
 from .tensors import among, floating, wide
+from .tracer import Operations
 
 Tensor = torch.Tensor
-_PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
 NO_COMPILER = part(
     "torch.compile inside fplab.nn.shadow: a compiled model runs kernels of its own, whose results have no companions. "
     "Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
@@ -55,31 +54,27 @@ class Values(NamedTuple):
     inside: Value
 
 
-class Following(TorchDispatchMode):
-    """Sees every operation below autograd and takes the exact values along."""
-
-    watches = True  # what an emulation puts around the nodes of a backward pass goes beneath
+class Following(Operations):
+    """Takes the exact values of every operation along."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.run = run
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # see Mode in emulation.modes
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def admit(self, func: Any, types: Any) -> None:
+        """See :meth:`Operations.admit`."""
         if modes.working():
             raise LabError(ORDER)
         if any(map(is_spread, types)):
             raise refused_as_spread("shadow", name_of(func))
         modes.demand_eager(NO_COMPILER)
-        if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
-            return NotImplemented  # a tensor of another kind takes itself apart first
+
+    def operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """One operation."""
         with torch._C.DisableTorchFunction():
             self.run.link()
             self.run.recording = torch.is_grad_enabled()
-            return self._operation(func, args, kwargs or {})
+            return self._operation(func, args, kwargs)
 
     def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
         companions, quantising = self.run.companions, self.run.quantising

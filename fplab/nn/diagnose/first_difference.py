@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...scaled import Scaled
@@ -26,6 +25,7 @@ from .error_sums import spelt
 from .hybrids import OUTSIDE, Hybrid, Hybrids, differing
 from .report import UNLISTED
 from .tensors import floating, wide
+from .tracer import Operations
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,10 +67,8 @@ class Operation:
         return self.facts["operation"]
 
 
-class Recording(TorchDispatchMode):
+class Recording(Operations):
     """Notes every operation that makes floating-point values; of operation number ``keep`` also what it makes."""
-
-    watches = True  # see modes of an emulation
 
     def __init__(self, hybrid: Hybrid, keep: int = -1) -> None:
         super().__init__()
@@ -88,10 +86,8 @@ class Recording(TorchDispatchMode):
             self._next, self._stop = self._first, self._stop if part > 1 else len(self.operations)
         self._part = part
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(t.__torch_dispatch__ is not Tensor.__torch_dispatch__ for t in types):
-            return NotImplemented
+    def operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """One operation, which is noted once it is computed."""
         emulation = self.hybrid.emulation
         if emulation is not None:
             emulation.log.latest = ""

@@ -7,10 +7,9 @@ tensor, and a sum of many terms may cancel.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -26,7 +25,6 @@ from ..bits import local
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
 from .binade_counts import Array
-from .nonfinite import ROOT
 from .tensors import bits
 
 PASSES = ("forward", "data_gradient", "weight_gradient")
@@ -123,17 +121,8 @@ class Products:
             if recipe == name and sums
         )
 
-    @contextlib.contextmanager
-    def hooks(self, model: nn.Module, counting: Callable[[], bool]) -> Iterator[None]:
-        """Within the block the operands of every ``nn.Linear`` are measured in steps that are counted."""
-
-        def hook(layer: str, module: nn.Linear, args: Any, output: torch.Tensor) -> None:
-            if args and counting() and torch.is_grad_enabled() and output.requires_grad:
-                x = args[0].detach()
-                output.register_hook(lambda dy: self.add(layer, x, module.weight, dy))
-
-        layers = [(name or ROOT, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-        with contextlib.ExitStack() as hooks:
-            for name, linear in layers if self.recipes else ():
-                hooks.enter_context(linear.register_forward_hook(functools.partial(hook, name)))
-            yield
+    def called(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
+        """A layer has run whose operands are measured, once the gradient of its output comes."""
+        if self.recipes and isinstance(module, nn.Linear) and args and output.requires_grad:
+            x, linear = args[0].detach(), module
+            output.register_hook(lambda dy: self.add(layer, x, linear.weight, dy))

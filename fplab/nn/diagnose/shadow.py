@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +19,7 @@ from .exact_dispatch import NO_COMPILER, Following
 from .quantization import Quantising
 from .shadow_report import Report, make
 from .tensors import floating, wide
+from .tracer import backward_passes, functions
 
 PRECISIONS = ("fp64", "double-double")
 
@@ -37,10 +36,10 @@ class Shadow:
             raise LabError("this shadow is already entered; a second block needs a shadow of its own.")
         demand_eager(NO_COMPILER)
         with ExitStack() as undo:
-            self._run.followed(undo)
+            undo.enter_context(self._run.followed())
             refuse_compiled(undo, NO_COMPILER)
-            undo.enter_context(_roots_seen(self._run))
-            undo.enter_context(_functions_seen(self._run))
+            undo.enter_context(backward_passes(self._run.backward_begins))
+            undo.enter_context(functions(self._run.inside))
             WITNESSES.append(self._run.rounded)
             undo.callback(WITNESSES.remove, self._run.rounded)
             undo.enter_context(Following(self._run))
@@ -118,48 +117,6 @@ def shadow(precision: str = "fp64") -> Shadow:
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     return Shadow(Run(precision == "double-double"))
-
-
-@contextmanager
-def _roots_seen(run: Run) -> Iterator[None]:
-    """While the block is open, the run is told what every backward pass starts from."""
-    engine: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-
-    @functools.wraps(engine)
-    def begin(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        run.link()
-        if torch._C._current_autograd_node() is None:  # a checkpoint's own pass is part of the one around it
-            given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(outputs)
-            for x, gradient in zip(outputs, given, strict=True):
-                if floating(x):
-                    run.root(x, gradient)
-            run.follow_leaves()
-        return engine(outputs, gradients, *args, **kwargs)
-
-    torch.autograd._engine_run_backward = begin  # type: ignore[attr-defined, assignment]
-    try:
-        yield
-    finally:
-        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _functions_seen(run: Run) -> Iterator[None]:
-    """While the block is open, the run is told when a function with a backward pass of its own computes."""
-    kind: Any = torch.autograd.Function
-    apply = vars(kind)["apply"]
-
-    @functools.wraps(apply.__func__)
-    def begin(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        with run.inside(args) as results:
-            results.append(found := apply.__func__(cls, *args, **kwargs))
-        return found
-
-    kind.apply = classmethod(begin)
-    try:
-        yield
-    finally:
-        kind.apply = apply
 
 
 def _named(x: Any) -> str:

@@ -22,7 +22,7 @@ from .nonfinite import INFINITY, Ingredients, NonFinite, broken, masks, nothing,
 from .parameters import Parameter, Parts, other_states, parameters_of, states_of
 from .run_comparison import compare
 from .tensors import bits, on_device
-from .tracer import ForwardHooks, optimizer_hooks, scaler_hooks
+from .tracer import ModuleTensors, scaled_losses, updates
 from .watch_report import Report, make_report
 from .watched_run import GRADIENTS, Seen
 
@@ -89,11 +89,10 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         watch._open = self
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, watch, "_open", None)
-            self._forward = ForwardHooks(self._model, self)
+            self._forward = ModuleTensors(self._model, self._see, self._called)
             stack.callback(self._forward.remove)
-            stack.enter_context(optimizer_hooks(self._optimizer, self))
-            stack.enter_context(scaler_hooks(self._scaler, self))
-            stack.enter_context(self.products.hooks(self._model, lambda: self._counting))
+            stack.enter_context(updates(self._optimizer, self._before_update, self._after_update))
+            stack.enter_context(scaled_losses(self._scaler, self._scaled, lambda: self.steps, self._skip_update))
             self._stack = stack.pop_all()
         self._begin()
         self._see_parts("initial weights", self._all, self._all.join(_weight, "weights"))
@@ -131,7 +130,11 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         self.skipped += skipped
         self._begin()
 
-    def see(self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing) -> None:
+    def _called(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
+        if self._counting:
+            self.products.called(layer, module, args, output)
+
+    def _see(self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing) -> None:
         """A tensor of the forward or backward pass, or a state; ``made_of``: what went into it."""
         found = on_device(value) or bits(value)
         if found is None or not found.size:
@@ -145,16 +148,16 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
                 found, shift = _unscaled(found, self._scale)
             self._tables.add(kind, layer, found, shift)
 
-    def scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+    def _scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
         """A scaler has scaled the loss: gradients are larger from here on."""
         self._scale = float(scaler.get_scale())
         low, high = self.scales or (self._scale, self._scale)
         self.scales = min(low, self._scale), max(high, self._scale)
         for name, value in (("the loss", loss), ("the scaled loss", scaled)):
             if isinstance(value, torch.Tensor):
-                self.see("loss", "loss", name, value)
+                self._see("loss", "loss", name, value)
 
-    def before_update(self, closure: bool) -> None:
+    def _before_update(self, closure: bool) -> None:
         """The optimizer begins a step; with a closure the gradients are still to come."""
         self._depth += 1
         if self._depth > 1:  # a class that calls the step of its base class
@@ -168,7 +171,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             self._before = parts, parts.join(_weight, "before")
             self._states = self._joined_states(moving, "before")
 
-    def after_update(self) -> None:
+    def _after_update(self) -> None:
         """The optimizer has stepped."""
         self._depth -= 1
         if self._depth:
@@ -182,7 +185,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         found_inf = getattr(self._optimizer, "found_inf", None)  # given to a fused optimizer, which skips by itself
         self._end(skipped=isinstance(found_inf, torch.Tensor) and bool(found_inf.item()))
 
-    def skip_update(self, optimizer: Any) -> None:
+    def _skip_update(self, optimizer: Any) -> None:
         """A scaler did not let the optimizer step."""
         if optimizer is self._optimizer:
             gradients = self._parts(self._moving(False))
@@ -249,7 +252,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
                 moves = parts.difference(values, before[1], "moves")
                 self._losses.add(kind, parts.layers, before[1], moves, parts.layer_offsets)
         for key, tensor in other_states(self._optimizer):
-            self.see(f"state {key}", "optimizer", "optimizer", tensor)
+            self._see(f"state {key}", "optimizer", "optimizer", tensor)
 
     def _see_parts(self, kind: str, parts: Parts, values: Array, count: bool = False) -> None:
         """Look at a tensor of each parameter, float32 (n,) side by side."""
