@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from ...errors import LabError
 from ...exact import magnitude_of
 from ...formats import Format, FormatLike
 from ...threads import split
+from .tensors import Array
 
 if TYPE_CHECKING:
     from ..device.counting import DeviceBits
 
-Array = np.ndarray[Any, Any]
 Key = tuple[str, str]  # kind, layer
 
 REACH = 64  # binades that a loss scale may move what was counted

@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from ... import formats
 from ...kernels import discrepancy as kernel
 from ...threads import split
-from ..bits import array
 from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
 from . import cancellation
@@ -27,11 +26,10 @@ from .companions import Companions, Held, key
 from .double_double import Pair, difference, halves
 from .exact_operations import CLAMPS, ROUNDS
 from .quantization import Made, Perhaps, Quantising, Record
-from .tensors import COMPLEX, FLOATS, INTEGERS, among, dense, floating, wide
+from .tensors import COMPLEX, FLOATS, INTEGERS, Array, among, dense, floating, reals, spelt, wide
 from .tracer import Layers
 
 Tensor = torch.Tensor
-Array = np.ndarray[Any, Any]
 _LAYER = "fplab shadow"  # key of a node's metadata
 KEPT = 8  # worst elements
 # Of the root of the mean square: elements below it are zero to their tensor, and not judged by themselves.
@@ -69,6 +67,11 @@ class Tally:
     weight: float = 0.0
     made_broken: int = 0
     order: int = 0
+
+    def add(self, sums: Array, calls: int, values: int, given: float) -> None:
+        """Add results."""
+        self.sums, self.calls, self.values = self.sums + sums, self.calls + calls, self.values + values
+        self.given = max(self.given, given)
 
     def _root(self, square: float) -> float:
         return math.sqrt(max(square, 0.0) / self.sums[kernel.EXACT]) if self.sums[kernel.EXACT] else 0.0
@@ -220,7 +223,7 @@ class Run(Layers):
             self._new.append((real, born, Perhaps(record, tally), where.layer))
         if target is not None and origin is not None and self.recording and self.region is None:
             # No gradient of the operand's tells of the error that it came with where it was rounded or cut off.
-            carried = difference(made.own, made.values[0]).nan_to_num_(0.0, 0.0, 0.0)
+            carried = _apart(made.own, made.values[0])
             carried *= name in ROUNDS if name not in CLAMPS else halves(made.own)[0] != real
             self._new.append((real, carried, Perhaps(record, origin), where.layer))
 
@@ -253,11 +256,8 @@ class Run(Layers):
         tally = self._tally(where)
         born = _like(real) if where.phase == "forward" else None
         sums, worst, place = compare(real, local, exact, limits, born)
-        tally.calls += 1
-        tally.values += real.numel()
-        tally.sums += sums
+        tally.add(sums, 1, real.numel(), max((h.relative for h in held), default=0.0))
         self._judged = id(real), sums, tally
-        tally.given = max(tally.given, max((h.relative for h in held), default=0.0))
         relative = math.sqrt(sums[kernel.TOTAL] / sums[kernel.EXACT]) if sums[kernel.EXACT] else 0.0
         if sums[kernel.TOTAL] or sums[kernel.BROKEN] or self.companions.held(real) is not None:
             own = not held or 2 * sums[kernel.TOGETHER] > sums[kernel.TOTAL]
@@ -269,6 +269,10 @@ class Run(Layers):
             self._new.append((real, born, tally, where.layer))
         return tally, worst, place
 
+    def _await(self, x: Tensor, error: Tensor, whose: Tally | Perhaps | None) -> None:
+        """Weigh an error of a result of the running layer's once its gradient comes."""
+        self._new.append((x, error, whose, self._where("", "").layer))
+
     def follow_data(
         self, result: Tensor, local: Tensor, other: Tensor, origin: Tally | None, own: Tally | None
     ) -> None:  # fmt: skip
@@ -277,9 +281,9 @@ class Run(Layers):
         ``local``, ``other``: the operation on its own operands, and on those with exact ones where they are data. In a
         function of its own ``other`` is kept: what is exact of what the function was given. ``own``: see :meth:`judge`.
         """
-        apart = difference(local, other).nan_to_num_(0.0, 0.0, 0.0)
+        apart = _apart(local, other)
         if self.region is None:
-            self._new.append((result, apart, origin, self._where("", "").layer))
+            self._await(result, apart, origin)
             return
         carried, born = (float(torch.linalg.vector_norm(x)) for x in (apart, wide(result) - halves(local)[0]))
         size = float(torch.linalg.vector_norm(halves(other)[0]))
@@ -293,10 +297,10 @@ class Run(Layers):
         if base is None or held is None or held.origin is None or base.dtype != view.dtype:
             return
         plain = base.detach()
-        apart = (wide(plain) - self.companions.exact(plain)).nan_to_num_(0.0, 0.0, 0.0)
+        apart = _apart(wide(plain), self.companions.exact(plain))
         rest = torch.empty_strided(base.shape, base.stride(), dtype=apart.dtype).copy_(apart)
         rest.as_strided(*_geometry(view, base)[0]).zero_()
-        self._new.append((base, rest, held.origin, self._where("", "").layer))
+        self._await(base, rest, held.origin)
 
     @contextmanager
     def inside(self, given: Any) -> Iterator[list[Any]]:
@@ -325,20 +329,20 @@ class Run(Layers):
         held, exact = whose.held(plain), whose.value(plain)
         self._function_quantises(x)
         if held is not None and held.origin is not None and exact is not None:
-            apart = difference(self.companions.widened(wide(plain)), exact).nan_to_num_(0.0, 0.0, 0.0)
+            apart = _apart(self.companions.widened(wide(plain)), exact)
             for other, born, tally, _ in self._new:
                 if other is x and born is not None and isinstance(tally, Tally):
                     apart -= born
-            self._new.append((x, apart, held.origin, self._where("", "").layer))
+            self._await(x, apart, held.origin)
 
     def _function_quantises(self, x: Tensor) -> None:
         """Weigh what roundings in a function of its own did to a result, once they are known to quantise."""
         note, value = self.quantising.note(x), self.quantising.inside.value(x.detach())
         if note is not None and note.records and value is not None:
             self._new = [new for new in self._new if new[0] is not x or not isinstance(new[2], Perhaps)]
-            apart = difference(self.companions.widened(wide(x.detach())), value).nan_to_num_(0.0, 0.0, 0.0)
+            apart = _apart(self.companions.widened(wide(x.detach())), value)
             record = max(note.records, key=lambda r: float(r.sums[kernel.BORN]))
-            self._new.append((x, apart, Perhaps(record, record.tally), self._where("", "").layer))
+            self._await(x, apart, Perhaps(record, record.tally))
 
     def begin_anew(self, func: Any, writes: Sequence[Tensor], told: bool, error: Exception | None = None) -> None:
         """What an operation wrote is taken as exact: random numbers, or what has no float64 form."""
@@ -481,6 +485,11 @@ class Run(Layers):
 Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
+def _apart(x: Tensor, y: Tensor) -> Tensor:
+    """``x - y`` in float64, 0 where it is not finite."""
+    return difference(x, y).nan_to_num_(0.0, 0.0, 0.0)
+
+
 def _geometry(view: Tensor, base: Tensor) -> tuple[Geometry, Geometry]:
     """Where a view lies in its base, and how that lies."""
     offset = int(view.storage_offset() - base.storage_offset())
@@ -538,16 +547,3 @@ def compare(
     split(work, len(flat[0]), unit=kernel.BLOCK)
     at = int(out[:, kernel.WORST].argmax())
     return out[:, :8].sum(0), float(out[at, kernel.WORST]), int(out[at, kernel.WHERE])
-
-
-def reals(x: Tensor) -> Array:
-    """Real numbers in a row, float32 or float64, without a copy where they lie so."""
-    x = x.detach().resolve_conj().resolve_neg().contiguous()
-    x = torch.view_as_real(x) if x.dtype in COMPLEX else x
-    x = x if x.dtype in (torch.float32, torch.float64) else x.double() if x.dtype in INTEGERS else x.float()
-    return array(x.reshape(-1))
-
-
-def spelt(dtype: torch.dtype) -> str:
-    """A dtype as torch names it."""
-    return str(dtype).removeprefix("torch.")

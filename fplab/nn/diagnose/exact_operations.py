@@ -13,7 +13,7 @@ from ..emulation import low_precision
 from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
 from ..emulation.operations import base_name, name_of
 from . import cancellation
-from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating
+from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating, spelt
 
 Tensor = torch.Tensor
 # What only moves values: exact in every dtype, so nothing is born there.
@@ -100,7 +100,7 @@ def keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
 
 def quantises(name: str, fmt: str) -> bool:
     """Whether an operation by its name, with a result of a format, adds errors by quantising alone."""
-    return is_fake(name) or name in ROUNDS | CLAMPS or fmt in {str(dtype).removeprefix("torch.") for dtype in NARROW}
+    return is_fake(name) or name in ROUNDS | CLAMPS or fmt in map(spelt, NARROW)
 
 
 def leaves(func: Any, args: Any) -> str:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...errors import LabError, quotes_call
-from ...words import Text, say
+from ...words import say
 from ..ranks import demand_in_one_process
 from . import first_difference
 from .explain_report import Explanation, Row, Setting
-from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, Way, different, equal, norm, way_of
+from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, Way, different, way_of
+from .report import Told, printed
+from .tensors import equal, norm, spelt
 
-Told = Callable[[Text], object]
 ESTIMATE = say("{layers} of {all} layers differ by themselves: {n} runs, about {minutes:.1f} minutes.")
 
 
@@ -56,16 +56,15 @@ def explain(
     >>> [row.layer for row in found.rows], found.first.layer, found.first.unlike
     (['0', '2'], '0', {'unit': ('H100 wgmma.k16 fp16->fp32', 'H100 wgmma.k16 bf16->fp32')})
     """
-    if not isinstance(model, nn.Module):
-        raise LabError(f"model is a {type(model).__name__}; pass a torch.nn.Module.")
+    demand_in_one_process("explain", model)
     if output is not None and not callable(output):
         raise LabError(f"output is a {type(output).__name__}; pass a function output(model, batch).")
     if most is not None and not most >= 1:
         raise LabError(f"most={most!r} is not possible; allowed: 1 and more.")
     ways = way_of("a", a), way_of("b", b)
-    for one in (model, *(way.model for way in ways)):
-        if one is not None:
-            demand_in_one_process("explain", one)
+    for way in ways:
+        if way.model is not None:
+            demand_in_one_process("explain", way.model)
     began = time.perf_counter()
     whole = Hybrids(model, batch, ways, output or logits)
     (first, mine), (last, theirs) = (first_difference.recorded(whole, side, learns=True) for side in (0, 1))
@@ -85,7 +84,7 @@ def explain(
     along = difference / size / math.sqrt(len(first)) if len(first) > 1 and size else torch.ones_like(first)
     each = (started - began) / max(whole.runs, 1)
     n = 2 * known * (len(tried) + (len(differ) if len(differ) > 1 else 0)) + 4
-    (progress or _print)(ESTIMATE.fill(layers=len(own), all=len(whole.layers), n=n, minutes=n * each / 60))
+    (progress or printed)(ESTIMATE.fill(layers=len(own), all=len(whole.layers), n=n, minutes=n * each / 60))
 
     def change(x: torch.Tensor) -> float:
         return float((x * along).sum())
@@ -128,10 +127,6 @@ def logits(model: nn.Module, batch: Any) -> Any:
     return found[0] if isinstance(found, (tuple, list)) and found else found
 
 
-def _print(text: Text) -> None:
-    print(text, file=sys.stderr)
-
-
 def _apart(whole: Hybrids) -> dict[str, float]:
     """The layers that differ by themselves, on the operands of way a or of way b; how far on those of a."""
     found: list[dict[str, float]] = []
@@ -156,7 +151,7 @@ def _other_weights(whole: Hybrids) -> dict[str, tuple[str, str]]:
         for name in pairs[0].keys() & pairs[1].keys():
             x, y = pairs[0][name], pairs[1][name]
             if x is not None and y is not None and not (x.shape == y.shape and bool((x.double() == y.double()).all())):
-                found[layer] = str(x.dtype).removeprefix("torch."), str(y.dtype).removeprefix("torch.")
+                found[layer] = spelt(x.dtype), spelt(y.dtype)
     return found
 
 

@@ -21,17 +21,15 @@ from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
 from ..emulation.operations import base_name
 from . import exact_operations
-from .error_sums import spelt
-from .hybrids import OUTSIDE, Hybrid, Hybrids, differing
+from .hybrids import OUTSIDE, Hybrid, Hybrids
 from .report import UNLISTED
-from .tensors import floating, wide
+from .tensors import Array, differing, floating, spelt, wide
 from .tracer import Operations
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Tensor = torch.Tensor
-Array = np.ndarray[Any, Any]
 NAMED = 6  # operations that one run alone has, by name
 
 

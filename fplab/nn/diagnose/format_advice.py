@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...formats import Format
-from .binade_counts import SPECIAL, ZERO, Array, Fates, histogram, resolved
+from .binade_counts import SPECIAL, ZERO, Fates, histogram, resolved
 from .lost_updates import Lost
 from .report import UNLISTED
+from .tensors import Array
 from .watched_run import GRADIENTS, Seen
 
 HEADROOM = 1  # binades left free below the largest value of a format, for the steps that were not watched

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from ...errors import LabError, integer, unknown
 from ..emulation import Emulation, emulate
 from .layer_errors import undisturbed
-from .tensors import floating, wide
+from .tensors import equal, floating, norm, spelt, wide
 
 OWN = ("model", "around", "rows")
 SETTINGS = tuple(inspect.signature(emulate).parameters)
@@ -153,7 +153,7 @@ class Hybrids:
         found: list[list[torch.dtype]] = [[], []]
         for (side, path, _), dtypes in self.dtypes.items():
             found[side] += dtypes if self.names[path] == layer or (layer == OUTSIDE and not path) else []
-        a, b = (" x ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in one)) for one in found)
+        a, b = (" x ".join(dict.fromkeys(map(spelt, one))) for one in found)
         return {"dtypes": (a, b)} if a != b else {}
 
     def alone(self, side: int) -> Tensor:
@@ -355,25 +355,6 @@ def _far(x: Tensor, y: Tensor) -> float:
     apart, of = norm(other - one), norm(one)
     far = apart / of if apart and of else math.inf if apart else 0.0
     return math.inf if math.isnan(far) else far
-
-
-def norm(x: Tensor) -> float:
-    """The root of the sum of squares, also where these are below what float64 holds."""
-    largest = float(x.abs().max()) if x.numel() else 0.0
-    return largest * float((x / largest).norm()) if largest else 0.0
-
-
-def differing(x: Tensor, y: Tensor) -> Tensor:
-    """Where two tensors of one shape have other values; zeros of two signs are two values, and NaN is one."""
-    x, y = (wide(t).resolve_conj() if floating(t) else t for t in (x, y))
-    if x.is_complex() or y.is_complex():
-        return differing(x.real, y.real) | differing(x.imag, y.imag)
-    return ((x != y) & ~((x != x) & (y != y))) | ((x == 0) & (x.signbit() != y.signbit()))
-
-
-def equal(x: Tensor, y: Tensor) -> bool:
-    """Whether all values are the same; a NaN is as any other."""
-    return x.shape == y.shape and not bool(differing(x, y).any())
 
 
 def _kept(x: Any) -> Any:

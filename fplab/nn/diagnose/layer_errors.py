@@ -22,9 +22,9 @@ from ..emulation import emulate
 from ..emulation.delayed import trained_as_before
 from ..emulation.operations import EMULATED, base_name
 from ..recipes import RECIPES, Recipe, get_recipe
-from .error_sums import Run, Tally, reals
+from .error_sums import Run, Tally
 from .shadow import Shadow
-from .tensors import floating
+from .tensors import floating, reals
 
 Loss = Callable[[nn.Module, Any], Any]
 

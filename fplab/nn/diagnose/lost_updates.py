@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...formats import Format, Overflow, overflow
-
-Array = np.ndarray[Any, Any]
+from .tensors import Array
 
 
 class Lost(NamedTuple):

@@ -9,7 +9,7 @@ from torch import nn
 
 from ...words import NOTHING, Text, joined
 from . import watch_words as words
-from .tensors import tensors_in
+from .tensors import Array, tensors_in
 
 
 class NonFinite(NamedTuple):
@@ -87,7 +87,6 @@ def power(scale: float) -> str:
     return f"2^{int(exponent)}" if exact and scale != 1 else f"{scale:g}"
 
 
-Array = np.ndarray[Any, Any]
 INFINITY = 0x7F800000  # in float32 bits
 SMALL = 1024.0  # no format of 16 bits overflows among values below it
 ROOT = "model"  # how the outermost module is called, whose name is empty

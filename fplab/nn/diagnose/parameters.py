@@ -9,9 +9,7 @@ from torch import nn
 
 from ..bits import array, local
 from .nonfinite import ROOT
-from .tensors import bits
-
-Array = np.ndarray[Any, Any]
+from .tensors import Array, bits
 
 
 class Parameter(NamedTuple):

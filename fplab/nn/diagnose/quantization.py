@@ -58,10 +58,7 @@ class Record:
         """It quantises."""
         if not self.counted:
             self.counted = True
-            self.tally.sums = self.tally.sums + self.sums
-            self.tally.calls += self.calls
-            self.tally.values += self.values
-            self.tally.given = max(self.tally.given, self.given)
+            self.tally.add(self.sums, self.calls, self.values, self.given)
 
 
 class Perhaps(NamedTuple):

@@ -24,8 +24,7 @@ from ...seeds import bits as random_bits
 from ..bits import local
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
-from .binade_counts import Array
-from .tensors import bits
+from .tensors import Array, bits
 
 PASSES = ("forward", "data_gradient", "weight_gradient")
 ROWS = 256  # of x and dy that are measured in a step, evenly spaced

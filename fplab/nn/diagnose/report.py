@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ...words import Text
 T = TypeVar("T")
 
 
+Told = Callable[[Text], object]  # what is told the progress of a long run
 UNLISTED = {"json": False}  # metadata of a field that JSON leaves out
 
 
@@ -84,6 +86,11 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple | np.ndarray):
         return [plain(item) for item in x]
     return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def printed(text: Text) -> None:
+    """Tell how far a long run has come where nobody asked to be told otherwise."""
+    print(text, file=sys.stderr)
 
 
 def leading(rows: Sequence[T], most: int, rank: Callable[[T], Any]) -> list[T]:

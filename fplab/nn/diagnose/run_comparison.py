@@ -19,11 +19,11 @@ from ...errors import LabError
 from ...formats import Format, FormatLike
 from ...words import NOTHING, Text, joined
 from . import watch_words as words
+from .tensors import Array
 
 if TYPE_CHECKING:
     from ..device.counting import DeviceBits
 
-Array = np.ndarray[Any, Any]
 SAMPLE = 16  # values kept of a tensor, evenly spread over it
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import glob
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,18 +20,14 @@ from ..ranks import demand_in_one_process
 from ..recipes import Recipe
 from .format_assignment import Assignment, Problem, Tried, search
 from .layer_errors import Loss, as_run, choice_of, computed, measure, undisturbed, width
+from .report import Told, printed
 from .survey_report import Survey, collected, lacking
 
-Told = Callable[[Text], object]
 ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about {minutes:.1f} minutes.")
 MEASURED = say("{choice}, batch {batch} of {batches}: loss {loss:+.3e} ({seconds:.0f} s)")
 TRIED = say("An assignment of {choices} choices to {layers} layers: loss {loss:+.3e}")
 PASSES = 5  # of torch, in FP32, that a shadow takes about
 RUNS = 2  # of each choice: as it is, and with exact operands
-
-
-def _print(text: Text) -> None:
-    print(text, file=sys.stderr)
 
 
 @quotes_call
@@ -77,8 +72,6 @@ def survey(
     >>> found.recommended.within, sorted(found.recommended.assignment)
     (True, ['0', '2'])
     """
-    if not isinstance(model, nn.Module):
-        raise LabError(f"model is a {type(model).__name__}; pass a torch.nn.Module.")
     demand_in_one_process("survey", model)
     if not callable(loss):
         raise LabError(f"loss is a {type(loss).__name__}; pass a function loss(model, batch).")
@@ -92,7 +85,7 @@ def survey(
         raise LabError("there is nothing to survey: pass a batch, and at least one format or recipe.")
     for one in choices.values():
         emulate(gpu, layers={"*": one}, inputs=one.high)  # refuses what the GPU has no unit for
-    told = progress or _print
+    told = progress or printed
     began = time.perf_counter()
     told(_estimate(model, batches[0], loss, len(choices) * len(batches)))
     found = {}

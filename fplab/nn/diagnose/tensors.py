@@ -108,3 +108,35 @@ def among(given: Any, also: Callable[[Tensor], bool] | None = None) -> list[Tens
 def wide(x: Tensor) -> Tensor:
     """A new tensor of a tensor's values in float64 or complex128."""
     return x.to(torch.complex128 if x.dtype in COMPLEX else torch.float64, copy=True)
+
+
+def reals(x: Tensor) -> Array:
+    """Real numbers in a row, float32 or float64, without a copy where they lie so."""
+    x = x.detach().resolve_conj().resolve_neg().contiguous()
+    x = torch.view_as_real(x) if x.dtype in COMPLEX else x
+    x = x if x.dtype in (torch.float32, torch.float64) else x.double() if x.dtype in INTEGERS else x.float()
+    return array(x.reshape(-1))
+
+
+def spelt(dtype: torch.dtype) -> str:
+    """A dtype as torch names it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def norm(x: Tensor) -> float:
+    """The root of the sum of squares, also where these are below what float64 holds."""
+    largest = float(x.abs().max()) if x.numel() else 0.0
+    return largest * float((x / largest).norm()) if largest else 0.0
+
+
+def differing(x: Tensor, y: Tensor) -> Tensor:
+    """Where two tensors of one shape have other values; zeros of two signs are two values, and NaN is one."""
+    x, y = (wide(t).resolve_conj() if floating(t) else t for t in (x, y))
+    if x.is_complex() or y.is_complex():
+        return differing(x.real, y.real) | differing(x.imag, y.imag)
+    return ((x != y) & ~((x != x) & (y != y))) | ((x == 0) & (x.signbit() != y.signbit()))
+
+
+def equal(x: Tensor, y: Tensor) -> bool:
+    """Whether all values are the same; a NaN is as any other."""
+    return x.shape == y.shape and not bool(differing(x, y).any())

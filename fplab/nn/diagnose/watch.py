@@ -16,12 +16,12 @@ from ...errors import LabError, quotes_call
 from ...formats import FormatLike
 from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
-from .binade_counts import REACH, Array
+from .binade_counts import REACH
 from .format_advice import Limits
 from .nonfinite import INFINITY, Ingredients, NonFinite, broken, masks, nothing, only_below
 from .parameters import Parameter, Parts, other_states, parameters_of, states_of
 from .run_comparison import compare
-from .tensors import bits, on_device
+from .tensors import Array, bits, on_device
 from .tracer import ModuleTensors, scaled_losses, updates
 from .watch_report import Report, make_report
 from .watched_run import GRADIENTS, Seen

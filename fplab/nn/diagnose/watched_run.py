@@ -6,11 +6,12 @@ from typing import Any
 from ...errors import LabError, integer, quotes_call, unknown
 from ...formats import FormatLike, several
 from ..recipes import Recipe
-from .binade_counts import REACH, Array, Fates, Key, Tables, candidate, histogram
+from .binade_counts import REACH, Fates, Key, Tables, candidate, histogram
 from .lost_updates import Losses, Lost, merged
 from .nonfinite import ROOT, NonFinite
 from .recipe_errors import Products
 from .run_comparison import Trail
+from .tensors import Array
 
 GRADIENTS = ("activation gradients", "weight gradients")
 ORDER = ("activations", *GRADIENTS, "updates", "weights")
