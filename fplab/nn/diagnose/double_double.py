@@ -25,6 +25,7 @@ from ...kernels import double_double as kernel
 from ...threads import split
 from ..emulation.operations import base_name, name_of
 from . import exact_operations
+from .tracer import Event
 
 Tensor = torch.Tensor
 _SPLITTER = 2.0**27 + 1
@@ -132,7 +133,7 @@ def _into(x: Pair, value: Pair) -> Pair:
 
 def _on_both(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     """What only moves values, moved in both halves; numbers in the place of values are in the first."""
-    if exact_operations.written(func) and not isinstance(args[0], Pair):
+    if Event(func, args, kwargs).written and not isinstance(args[0], Pair):
         raise NotImplementedError(f"{name} of pairs into a plain tensor")
     numbers = (int, float) if name in ("where", "fill") else float
 
@@ -155,10 +156,9 @@ def _in_float64(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     if not exact_operations.makes(func):
         _seen.get()[name] += 1
     found = func(*tree_map(_high, args), **tree_map(_high, kwargs))
-    for i, key in exact_operations.written(func):
-        for x in tree_leaves(kwargs.get(key, args[i] if i < len(args) else None)):
-            if isinstance(x, Pair):
-                x.low.zero_()
+    for x in tree_leaves(Event(func, args, kwargs).written):
+        if isinstance(x, Pair):
+            x.low.zero_()
     return tree_map(lambda x: of(x) if isinstance(x, Tensor) and x.dtype == torch.float64 else x, found)
 
 

@@ -25,9 +25,9 @@ from .cancellation import Element
 from .companions import Companions, Held, key
 from .double_double import Pair, difference, halves
 from .exact_operations import CLAMPS, ROUNDS
-from .quantization import Made, Perhaps, Quantising, Record
+from .quantization import Made, Perhaps, Quantising, Record, Step
 from .tensors import COMPLEX, FLOATS, INTEGERS, Array, among, dense, floating, reals, spelt, wide
-from .tracer import Layers
+from .tracer import Event, Layers
 
 Tensor = torch.Tensor
 _LAYER = "fplab shadow"  # key of a node's metadata
@@ -70,7 +70,9 @@ class Tally:
 
     def add(self, sums: Array, calls: int, values: int, given: float) -> None:
         """Add results."""
-        self.sums, self.calls, self.values = self.sums + sums, self.calls + calls, self.values + values
+        self.sums += sums
+        self.calls += calls
+        self.values += values
         self.given = max(self.given, given)
 
     def _root(self, square: float) -> float:
@@ -164,13 +166,10 @@ class Run(Layers):
 
     # --- results ----------------------------------------------------------------------------------------------------
 
-    def judge(
-        self, func: Any, args: Any, kwargs: Any, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Held],
-        before: dict[int, Tensor],
-    ) -> Tally:  # fmt: skip
+    def judge(self, step: Step, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Held]) -> Tally:
         """Take down one result, and keep its companion if it is not exact; where it was counted."""
         self._left.clear()
-        name = base_name(func)
+        name, args = step.event.name, step.event.args
         emulation = _get_current_dispatch_mode()
         unit = emulation.run.log.latest if isinstance(emulation, Mode) and name in EMULATED else ""
         where = self._where(name, unit or spelt(real.dtype))
@@ -178,23 +177,23 @@ class Run(Layers):
         self._constants(name, args, real.dtype)
         self._lengths(name, args, real)
         if tally.made_broken == 0 and tally.count(kernel.BROKEN):
-            operands = among((args, *kwargs.values()))
-            if all(bool(before.get(id(x), x).isfinite().all()) for x in operands):
+            operands = among((args, *step.event.kwargs.values()))
+            if all(bool(step.before.get(id(x), x).isfinite().all()) for x in operands):
                 tally.made_broken = tally.count(kernel.BROKEN)
         known = max((h.worst for h in held), default=0.0)
         least = self.elements[-1].relative if len(self.elements) == KEPT else 0.0
         if place >= 0 and real.dtype in FLOATS and worst > max(GREW * known, least, self._seen):
-            self._trace(name, args, kwargs, real, halves(exact)[0], worst, place, before)
+            self._trace(step, real, halves(exact)[0], worst, place)
         return tally
 
-    def keep(self, func: Any, made: Made | None, written: Sequence[Tensor]) -> None:
+    def keep(self, event: Event, made: Made | None) -> None:
         """Take down what a result is without roundings, and what its tally gets if they quantise."""
-        for x in written:
-            if made is None or x is not made.result:
+        for x in tree_leaves(event.written):
+            if isinstance(x, Tensor) and (made is None or x is not made.result):
                 self.quantising.forget(x)
         if made is None:
             return
-        real, target, name = made.result, made.target, base_name(func)
+        real, target, name = made.result, made.target, event.name
         held = list(made.held)
         if target is not None:
             held = [h for h in (self.quantising.without.held(target) or self.companions.held(target),) if h is not None]
@@ -344,7 +343,7 @@ class Run(Layers):
             record = max(note.records, key=lambda r: float(r.sums[kernel.BORN]))
             self._await(x, apart, Perhaps(record, record.tally))
 
-    def begin_anew(self, func: Any, writes: Sequence[Tensor], told: bool, error: Exception | None = None) -> None:
+    def begin_anew(self, func: Any, writes: Sequence[Tensor], told: bool) -> None:
         """What an operation wrote is taken as exact: random numbers, or what has no float64 form."""
         for x in writes:
             if self.companions.held(x) is not None:
@@ -376,13 +375,11 @@ class Run(Layers):
                     where = self._where(name, spelt(dtype))
                     self.constants[where] = Constant(where, value, smallest)
 
-    def _trace(
-        self, name: str, args: Any, kwargs: Any, real: Tensor, exact: Tensor, worst: float, place: int,
-        before: dict[int, Tensor],
-    ) -> None:  # fmt: skip
+    def _trace(self, step: Step, real: Tensor, exact: Tensor, worst: float, place: int) -> None:
+        name, kwargs = step.event.name, step.event.kwargs
         where = self._where(name, "")
-        given = tuple(before.get(id(x), x) if isinstance(x, Tensor) else x for x in args)
-        exactly = self.companions.exact if not before else lambda x: x.double()
+        given = tuple(step.before.get(id(x), x) if isinstance(x, Tensor) else x for x in step.event.args)
+        exactly = self.companions.exact if not step.before else lambda x: x.double()
         index = tuple(int(i) for i in np.unravel_index(place, real.shape)) if real.dim() else ()
         pairs, bits = cancellation.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
         found = Element(

@@ -14,6 +14,7 @@ from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
 from ..emulation.operations import base_name, name_of
 from . import cancellation
 from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating, spelt
+from .tracer import Event
 
 Tensor = torch.Tensor
 # What only moves values: exact in every dtype, so nothing is born there.
@@ -45,7 +46,6 @@ _POOLS = frozenset({
     "fractional_max_pool2d", "fractional_max_pool3d",
 })  # fmt: skip
 _GROUPED = frozenset(name for name, handler in HANDLERS.items() if handler is grouped_mm)
-_MUTATES = {"native_batch_norm": (3, 4)}  # running statistics, which the schema does not say are written to
 
 
 @lru_cache(maxsize=4096)
@@ -74,27 +74,17 @@ def casts(func: Any) -> bool:
     return base_name(func) in _CASTS
 
 
-@lru_cache(maxsize=4096)
-def written(func: Any) -> tuple[tuple[int, str], ...]:
-    """The arguments that an operation writes to, by place and name."""
-    places = [
-        (i, a.name) for i, a in enumerate(func._schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
-    ]  # fmt: skip
-    places += [(i, func._schema.arguments[i].name) for i in _MUTATES.get(name_of(func), ())]
-    return tuple(places)
-
-
 def is_fake(name: str) -> bool:
     """Whether an operation quantises and dequantises at once: exactly it is the identity."""
     return "backward" not in name and ("fake_quantize" in name or name == "_fused_moving_avg_obs_fq_helper")
 
 
-def keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
+def keeps_all(event: Event) -> bool:
     """Whether an operation casts numbers to integers and finds none between them."""
-    if not casts(func):
+    if not casts(event.func):
         return False
-    dtype, x = (kwargs.get("dtype"), args[0]) if base_name(func) == "_to_copy" else (args[0].dtype, args[1])
+    args = event.args
+    dtype, x = (event.kwargs.get("dtype"), args[0]) if event.name == "_to_copy" else (args[0].dtype, args[1])
     return dtype in INTEGERS and floating(x) and bool((x == x.trunc()).all())
 
 
@@ -103,27 +93,27 @@ def quantises(name: str, fmt: str) -> bool:
     return is_fake(name) or name in ROUNDS | CLAMPS or fmt in map(spelt, NARROW)
 
 
-def leaves(func: Any, args: Any) -> str:
+def leaves(event: Event) -> str:
     """The name of an operation that makes numbers of bits, or bits of numbers, whose companions are not followed."""
-    name = name_of(func)
-    if name == "view" and func._overloadname == "dtype" and floating(args[0]) != (args[1] in FLOATS):
+    name, args = name_of(event.func), event.args
+    if name == "view" and event.func._overloadname == "dtype" and floating(args[0]) != (args[1] in FLOATS):
         return "view(dtype)"
     return name if name == "dequantize" else ""
 
 
-def narrows(func: Any, args: Any, kwargs: Any) -> bool:
+def narrows(event: Event) -> bool:
     """Whether an operation casts numbers to integers that stand for no place."""
-    name = base_name(func)
-    return kwargs.get("dtype") in NARROW if name == "_to_copy" else name == "copy" and args[0].dtype in NARROW
+    if event.name == "_to_copy":
+        return event.kwargs.get("dtype") in NARROW
+    return event.name == "copy" and event.args[0].dtype in NARROW
 
 
-def on(
-    func: Any, args: Any, kwargs: Any, value: Callable[[Tensor], Tensor], result: Any, pre: dict[int, Tensor]
-) -> Any:
-    """``func`` of operands as ``value`` gives them; ``result``: the run's own, for its indices and masks.
+def on(event: Event, value: Callable[[Tensor], Tensor], pre: dict[int, Tensor]) -> Any:
+    """An operation that has run, of operands as ``value`` gives them; its indices and masks are the run's own.
 
     ``pre``: by the identity of an argument that is written to, the tensor to write to in its stead.
     """
+    func, args, kwargs, result = event.func, event.args, event.kwargs, event.result
 
     def widened(x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -143,20 +133,20 @@ def on(
         return (exact * result[1] / (1 - p) if train is not False and p < 1 else exact * result[1], result[1])
     indices = result[1] if isinstance(result, (tuple, list)) and len(result) == 2 else None
     if name in _ALONG and isinstance(indices, Tensor) and indices.dtype == torch.int64 and "out" not in kwargs:
-        return _chosen(name, func, value(args[0]), args, kwargs, indices), indices
+        return _chosen(event, value(args[0]), indices), indices
     if name in _POOLS and isinstance(indices, Tensor):
         exact = value(args[0])
         places = 3 if "3d" in name else 2
         flat = exact.flatten(-places)
         return flat.gather(-1, indices.flatten(-places)).reshape(indices.shape), indices
     if name in _GROUPED:
-        return _in_groups(name, value(args[0]), value(args[1]), args[2] if len(args) > 2 else kwargs.get("offs"))
+        return _in_groups(name, value(args[0]), value(args[1]), event.named.get("offs"))
     if name in ("_scaled_mm", "_scaled_mm_v2"):
-        return _scaled(name, value, **dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs)
+        return _scaled(name, value, **event.named)
     if is_fake(name) or (name == "round" and kwargs.get("decimals")):
-        for i, _ in written(func):
-            if id(args[i]) in pre:
-                pre[id(args[i])].copy_(args[i])  # a range and its grid, which are the run's own
+        for x in event.written:
+            if id(x) in pre:
+                pre[id(x)].copy_(x)  # a range and its grid, which are the run's own
         found = value(args[0]).clone()
         return (found, *result[1:]) if isinstance(result, (tuple, list)) else found
     given = [widened(x) if not isinstance(x, (list, tuple)) else tree_map(widened, x) for x in args]
@@ -213,16 +203,11 @@ def _factors(name: str, kind: int, scale: Tensor, shape: torch.Size, value: Call
     return found.repeat_interleave(128, 0)[:rows] if kind == low_precision.SQUARE else found
 
 
-def _chosen(name: str, func: Any, exact: Tensor, args: Any, kwargs: Any, indices: Tensor) -> Tensor:
+def _chosen(event: Event, exact: Tensor, indices: Tensor) -> Tensor:
     """The values at the places that the run itself chose."""
-    named = {a.name: i for i, a in enumerate(func._schema.arguments)}
-
-    def given(key: str, default: Any) -> Any:
-        return kwargs.get(key, args[named[key]] if key in named and named[key] < len(args) else default)
-
-    dim = given("dim", -1)
+    dim = event.named.get("dim", -1)
     if exact.dim() == 0:
         return exact.clone()
-    keeps = name in ("topk", "sort", "cummax", "cummin") or given("keepdim", False)
+    keeps = name_of(event.func) in ("topk", "sort", "cummax", "cummin") or event.named.get("keepdim", False)
     found = exact.gather(dim, indices if keeps else indices.unsqueeze(dim))
     return found if keeps else found.squeeze(dim)

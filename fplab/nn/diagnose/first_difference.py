@@ -19,12 +19,11 @@ from ...tensorcore.models import Model
 from ...tensorcore.plan import Plan
 from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
-from ..emulation.operations import base_name
 from . import exact_operations
 from .hybrids import OUTSIDE, Hybrid, Hybrids
 from .report import UNLISTED
 from .tensors import Array, differing, floating, spelt, wide
-from .tracer import Operations
+from .tracer import Event, Operations
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,20 +83,20 @@ class Recording(Operations):
             self._next, self._stop = self._first, self._stop if part > 1 else len(self.operations)
         self._part = part
 
-    def operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def operation(self, event: Event) -> Any:
         """One operation, which is noted once it is computed."""
         emulation = self.hybrid.emulation
         if emulation is not None:
             emulation.log.latest = ""
             emulation.seen = []
-        result = func(*args, **kwargs)
+        result = event.run()
         with torch._C._DisableTorchDispatch():
             made = [x for x in tree_leaves(result) if floating(x)]
-            if made and not exact_operations.makes(func) and not _only_moves(func, args, made):
-                self._note(func, args, kwargs, made)
+            if made and not exact_operations.makes(event.func) and not _only_moves(event, made):
+                self._note(event, made)
         return result
 
-    def _note(self, func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
+    def _note(self, event: Event, made: list[Tensor]) -> None:
         """Take down an operation, or one more part of it.
 
         Where the ways have other numbers of rows, the results of one are several of the other's along one dimension,
@@ -106,10 +105,10 @@ class Recording(Operations):
         """
         emulation = self.hybrid.emulation
         one = self.operations[self._next] if self._part > 0 and self._next < self._stop else None
-        if one is not None and one.name == base_name(func):
+        if one is not None and one.name == event.name:
             self._next += 1
         else:
-            facts = _facts(func, args, kwargs, emulation)
+            facts = _facts(event, emulation)
             facts |= {"rows": f"{self.hybrid.way.rows}"} if self._part >= 0 else {}
             one = Operation(len(self.operations), self.hybrid.layer, self.hybrid.call, facts)
             one.digests, one.shapes = [{} for _ in made], [[] for _ in made]
@@ -134,23 +133,22 @@ def _digest(x: Tensor) -> bytes:
     return hashlib.blake2b(x.numpy().data, digest_size=16, key=f"{tuple(x.shape)}".encode()).digest()
 
 
-def _only_moves(func: Any, args: Any, made: list[Tensor]) -> bool:
+def _only_moves(event: Event, made: list[Tensor]) -> bool:
     """Whether an operation gives another window on its operand, or a copy or cast of the same values."""
-    window = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-    if window or base_name(func) == "_unsafe_view":
+    window = any(r.alias_info is not None and not r.alias_info.is_write for r in event.func._schema.returns)
+    if window or event.name == "_unsafe_view":
         return True
-    if not (exact_operations.casts(func) or base_name(func) == "clone"):
+    if not (exact_operations.casts(event.func) or event.name == "clone"):
         return False
-    source: Any = args[-1 if base_name(func) == "copy" else 0]
+    source: Any = event.args[-1 if event.name == "copy" else 0]
     return floating(source) and source.shape == made[0].shape and not bool(differing(source, made[0]).any())
 
 
-def _facts(func: Any, args: Any, kwargs: Any, emulation: Any) -> dict[str, str]:
+def _facts(event: Event, emulation: Any) -> dict[str, str]:
     """How an operation is computed: formats, numbers among its arguments, the unit, the recipe and the order of k."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if floating(x)]
-    found = {"operation": base_name(func), "formats": " x ".join(dict.fromkeys(spelt(x.dtype) for x in tensors))}
-    named = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
-    for name, value in {**named, **kwargs}.items():
+    tensors = [x for x in tree_leaves((event.args, event.kwargs)) if floating(x)]
+    found = {"operation": event.name, "formats": " x ".join(dict.fromkeys(spelt(x.dtype) for x in tensors))}
+    for name, value in event.named.items():
         numbers = isinstance(value, (list, tuple)) and all(isinstance(x, (bool, int, float)) for x in value)
         if numbers or isinstance(value, (bool, int, float, str, torch.dtype)):
             found[name] = spelt(value) if isinstance(value, torch.dtype) else f"{value!r}"

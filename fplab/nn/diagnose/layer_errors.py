@@ -20,9 +20,10 @@ from ...scaled import Scaled
 from ...threads import split
 from ..emulation import emulate
 from ..emulation.delayed import trained_as_before
-from ..emulation.operations import EMULATED, base_name
+from ..emulation.operations import EMULATED
 from ..recipes import RECIPES, Recipe, get_recipe
 from .error_sums import Run, Tally
+from .quantization import Step
 from .shadow import Shadow
 from .tensors import floating, reals
 
@@ -88,14 +89,14 @@ class Counting(Run):
         self.counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._format = fmt
 
-    def judge(self, func: Any, args: Any, *rest: Any) -> Tally:
+    def judge(self, step: Step, *rest: Any) -> Tally:
         """See :meth:`Run.judge`."""
-        if self._format is not None and base_name(func) in EMULATED:
+        if self._format is not None and step.event.name in EMULATED:
             where = self._where("", "")
-            for x in args[:3]:
+            for x in step.event.args[:3]:
                 if floating(x) and x.dim() > 1:
                     self.counts[where.layer, where.phase].update(_fates(x, self._format))
-        return super().judge(func, args, *rest)
+        return super().judge(step, *rest)
 
     def quantised(self, layer: str, phase: str, x: np.ndarray, found: Scaled) -> None:
         """Count an operand that a recipe quantised."""
@@ -105,10 +106,10 @@ class Counting(Run):
 class Exact(Run):
     """A shadow's run in which products have exact operands: once one is judged, the exact result takes its place."""
 
-    def judge(self, func: Any, args: Any, kwargs: Any, real: torch.Tensor, local: torch.Tensor, *rest: Any) -> Tally:
+    def judge(self, step: Step, real: torch.Tensor, local: torch.Tensor, *rest: Any) -> Tally:
         """See :meth:`Run.judge`."""
-        found = super().judge(func, args, kwargs, real, local, *rest)
-        if base_name(func) in EMULATED:
+        found = super().judge(step, real, local, *rest)
+        if step.event.name in EMULATED:
             real.copy_(local)
         return found
 

@@ -25,12 +25,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
-from ..emulation.operations import base_name
 from . import exact_operations
 from .companions import Companions, Held, key
-from .double_double import copied, difference, halves
+from .double_double import copied, difference, evaluating, halves
 from .exact_operations import CLAMPS, NARROW, ROUNDS
-from .tensors import INTEGERS, dense, floating
+from .tensors import INTEGERS, dense, floating, wide
+from .tracer import Event
 
 Tensor = torch.Tensor
 Value = Callable[[Tensor], Tensor]
@@ -98,20 +98,59 @@ class Side(NamedTuple):
     value: Value
 
 
-class Step(NamedTuple):
-    """One operation that has run. ``on``: it on other values, as in ``exact_operations``; ``computed``: the run's own.
+class Step:
+    """One operation of a shadowed run on other values of its operands.
 
-    ``learned``: the operands through which gradients come, by identity.
+    ``before``: of operands that it overwrites, what they were, float64; ``learned``: the operands through which
+    gradients come, by identity.
     """
 
-    func: Any
-    args: Any
-    kwargs: Any
-    result: Any
-    sides: Sequence[Side]
-    on: Callable[..., Any]
-    computed: Value
-    learned: set[int]
+    __slots__ = ("_companions", "_region", "_run", "_widened", "before", "event", "learned")
+
+    def __init__(self, event: Event, run: Any, before: dict[int, Tensor], learned: set[int]) -> None:
+        self.event, self.before, self.learned = event, before, learned
+        self._run, self._companions, self._region = run, run.companions, run.region
+        widened: dict[int, Tensor] = {i: run.companions.widened(x) for i, x in before.items()}
+        self._widened = widened  # each operand once, for all values
+
+    @property
+    def sides(self) -> list[Side]:  # not kept: a cycle of references would keep the tensors
+        """Where exact values are, and in a function of its own those of what it was given."""
+        quantising = self._run.quantising
+        found = [Side(self._companions, quantising.without, self.exactly)]
+        return found if self._region is None else [*found, Side(self._region, quantising.inside, self.inside)]
+
+    def computed(self, x: Tensor) -> Tensor:
+        """An operand as the run computed it."""
+        if id(x) not in self._widened:
+            if not floating(x) and self._companions.held(x) is None:
+                return x
+            plain = x if x.dtype in (torch.float64, torch.complex128) else wide(x)
+            self._widened[id(x)] = self._companions.widened(plain)
+        return self._widened[id(x)]
+
+    def exactly(self, x: Tensor) -> Tensor:
+        """An operand's exact values."""
+        found = self._companions.value(x)
+        return self.computed(x) if found is None else found
+
+    def inside(self, x: Tensor) -> Tensor:
+        """What is exact of an operand where it is data, without a gradient; in a function, of what that was given."""
+        found = None if self._region is None else self._region.value(x)
+        return found if found is not None else self.computed(x) if id(x) in self.learned else self.exactly(x)
+
+    def on(self, value: Value, pre: dict[int, Tensor]) -> Any:
+        """The operation on other values, see :func:`exact_operations.on`."""
+        if not self._companions.doubled:
+            return exact_operations.on(self.event, value, pre)
+        with evaluating(self._run.narrow):
+            return exact_operations.on(self.event, value, pre)
+
+    def result_on(self, value: Value) -> Tensor:
+        """Its one result on other values, or what it writes to."""
+        pre = {id(x): copied(value(x)) for x in self.event.written if isinstance(x, Tensor)}
+        found: Tensor = next(iter(pre.values()), self.on(value, pre))
+        return found.double() if found.dtype in INTEGERS else found
 
 
 class Made(NamedTuple):
@@ -144,10 +183,11 @@ class Quantising:
         found = self._notes.get(key(x)) if self._notes and isinstance(x, Tensor) and dense(x) else None
         return None if found is None or found[0].expired() else found[1]
 
-    def concerns(self, func: Any, args: Any) -> bool:
+    def concerns(self, event: Event) -> bool:
         """Whether an operation scales, rounds, or has an operand that is noted."""
-        name = base_name(func)
-        return name in _SCALES or name in ROUNDS or (bool(self._notes) and any(map(self.note, tree_leaves(args))))
+        if event.name in _SCALES or event.name in ROUNDS:
+            return True
+        return bool(self._notes) and any(map(self.note, tree_leaves((event.args, event.kwargs))))
 
     def forget(self, x: Tensor) -> None:
         """A tensor is written to by what is not followed here."""
@@ -159,13 +199,13 @@ class Quantising:
 
     # --- what an operation shows of its operands ----------------------------------------------------------------------
 
-    def confirm(self, func: Any, args: Any, kwargs: Any, sides: Sequence[Side]) -> None:
+    def confirm(self, step: Step) -> None:
         """Give an operand of which an operation shows that it was quantised its value without roundings."""
         self._left = None
-        name = base_name(func)
-        if exact_operations.narrows(func, args, kwargs):
+        name, args, sides = step.event.name, step.event.args, step.sides
+        if exact_operations.narrows(step.event):
             self._quantises(args[1 if name == "copy" else 0], sides)
-        if name not in ("mul", "div", "add", "sub") or len(args) < 2 or kwargs:
+        if name not in ("mul", "div", "add", "sub") or len(args) < 2 or step.event.kwargs:
             return
         for place, other in ((0, args[1]), (1, args[0])):
             x, note = args[place], self.note(args[place])
@@ -196,11 +236,12 @@ class Quantising:
 
     def made(self, step: Step) -> Made | None:
         """What an operation makes of its operands without their roundings, before companions know of its result."""
+        event = step.event
         leaves, results = ([x for x in tree_leaves(of) if isinstance(x, Tensor) and dense(x)]
-                           for of in ((step.args, step.kwargs), step.result))  # fmt: skip
-        if not leaves or len(results) != 1 or exact_operations.random(step.func):
+                           for of in ((event.args, event.kwargs), event.result))  # fmt: skip
+        if not leaves or len(results) != 1 or exact_operations.random(event.func):
             return None
-        name, result = base_name(step.func), results[0]
+        name, result = event.name, results[0]
         target = leaves[-1 if name == "copy" else 0]
         alike = name not in exact_operations.PRODUCTS | exact_operations.MOVES  # a smaller operand is a zero point
         noted = [x for x in leaves if self.note(x) is not None and not (alike and x.numel() < result.numel())]
@@ -208,7 +249,7 @@ class Quantising:
         if result.numel() * result.element_size() != result.untyped_storage().nbytes():
             return None  # a part of another tensor
         before = self.note(target) if any(x is target for x in noted) else None
-        cuts = exact_operations.casts(step.func) and result.dtype in INTEGERS and result.dtype not in NARROW
+        cuts = exact_operations.casts(event.func) and result.dtype in INTEGERS and result.dtype not in NARROW
         rounds = floating(target) and (name in ROUNDS or (cuts and before is not None))
 
         def value(side: Side, x: Tensor) -> Tensor:
@@ -218,7 +259,7 @@ class Quantising:
         def identical() -> tuple[Tensor, ...]:
             return tuple(copied(value(side, target)) for side in step.sides)
 
-        half = before is not None and before.last in _CUTS and name in ("add", "sub") and _is_small(*step.args[1:2])
+        half = before is not None and before.last in _CUTS and name in ("add", "sub") and _is_small(*event.args[1:2])
         if rounds or half or (name in CLAMPS and before is not None and result.shape == target.shape):
             given = before.given if before is not None and rounds else None
             note = replace(before or Note(), given=None)
@@ -227,21 +268,21 @@ class Quantising:
             plain = plain.double() if plain.dtype in INTEGERS else plain
             values = given[0] if given is not None and len(given[0]) == len(step.sides) else identical()
             return Made(result, note, values, (), target, plain)
-        after = self._noted(name, step, noted, bool(carried), result)
+        after = self._noted(event, noted, bool(carried))
         if after is None:
             return None
-        other = step.args[1] if len(step.args) > 1 else None
+        other = event.args[1] if len(event.args) > 1 else None
         values = ()
         own: Tensor | None = None
         apart: Tensor | None = None
         if carried:
-            values = tuple(_written(step, partial(value, side)) for side in step.sides)
-            own = None if exact_operations.moves(step.func) else _written(step, step.computed)
+            values = tuple(step.result_on(partial(value, side)) for side in step.sides)
+            own = None if exact_operations.moves(event.func) else step.result_on(step.computed)
         data = [x for x in carried if id(x) not in step.learned]
         if data and step.learned:  # no gradient tells of these, but for that of the result
-            mixed = _written(step, lambda x: value(step.sides[0], x) if any(x is y for y in data) else step.computed(x))
-            apart = difference(_written(step, step.computed) if own is None else own, mixed)
-        if name == "sub" and values and not step.kwargs and isinstance(other, Tensor):
+            mixed = step.result_on(lambda x: value(step.sides[0], x) if any(x is y for y in data) else step.computed(x))
+            apart = difference(step.result_on(step.computed) if own is None else own, mixed)
+        if name == "sub" and values and not event.kwargs and isinstance(other, Tensor):
             first = bool((self.note(target) or Note()).last)
             nothing = not any(half is not None and half.any() for half in halves(values[0]))
             if nothing and (first or (self.note(other) or Note()).last):
@@ -252,8 +293,9 @@ class Quantising:
         held = tuple(h for x in carried if (h := self.without.held(x)) is not None)
         return Made(result, after, values, held, None, own, apart)
 
-    def _noted(self, name: str, step: Step, noted: Sequence[Tensor], carried: bool, result: Tensor) -> Note | None:
+    def _noted(self, event: Event, noted: Sequence[Tensor], carried: bool) -> Note | None:
         """What is known of the result of an operation that rounds nothing but to a format."""
+        name = event.name
         notes = [note for x in noted if (note := self.note(x)) is not None]
         last = next((note.last for note in notes if note.last), "")
         if last and not carried:
@@ -267,10 +309,10 @@ class Quantising:
         of = tuple({id(held): (place, held) for note in notes for place, held in note.of}.values())
         product = any(note.product for note in notes)
         if name in _SCALES:
-            if last or step.kwargs or len(step.args) < 2:
+            if last or event.kwargs or len(event.args) < 2:
                 left = opened if self._left is None else self._left
                 return Note((), last, left, of, records, product) if last and self._left != () else None
-            x, other = step.args
+            x, other = event.args
             if name == "mul" and isinstance(x, Tensor) and isinstance(other, Tensor) and x.numel() < other.numel():
                 x, other = other, x
             if not (isinstance(x, Tensor) and _is_number(other)):
@@ -281,7 +323,8 @@ class Quantising:
         if not notes or name not in _CARRIES or (multiplies and (product or not carried)):
             return None
         note = Note(scales, last, opened, of, records, product or multiplies)
-        return _rounded(note, name) if exact_operations.casts(step.func) and result.dtype.itemsize == 1 else note
+        narrow = exact_operations.casts(event.func) and tree_leaves(event.result)[0].dtype.itemsize == 1
+        return _rounded(note, name) if narrow else note
 
     def keep(self, made: Made, record: Record | None, *errors: Any) -> None:
         """Take a result down; ``errors``: what :meth:`Companions.put` takes of it."""
@@ -300,14 +343,6 @@ class Quantising:
         if self._new >= _SWEEP:
             self._new = 0
             self._notes = {k: found for k, found in self._notes.items() if not found[0].expired()}
-
-
-def _written(step: Step, value: Value) -> Tensor:
-    """An operation on other values: its result, or what it writes to."""
-    pre = {id(x): copied(value(x)) for i, name in exact_operations.written(step.func)
-           if isinstance(x := step.kwargs.get(name, step.args[i] if i < len(step.args) else None), Tensor)}  # fmt: skip
-    found = next(iter(pre.values()), step.on(step.func, step.args, step.kwargs, value, step.result, pre))
-    return found.double() if found.dtype in INTEGERS else found
 
 
 def _is_number(x: Any) -> bool:

@@ -9,6 +9,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..emulation.operations import base_name, name_of
 from ..layers import Names
 from .nonfinite import ROOT, Ingredients, ingredients, nothing
 from .tensors import tensors_in
@@ -48,6 +50,43 @@ def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]
 
 # --- operations -------------------------------------------------------------------------------------------------------
 
+_WRITES = {"native_batch_norm": (3, 4)}  # running statistics, which the schema does not say are written to
+
+
+@lru_cache(maxsize=4096)
+def _written(func: Any) -> tuple[str, ...]:
+    """The arguments that an operation writes to, by name."""
+    given = func._schema.arguments
+    names = [a.name for a in given if a.alias_info is not None and a.alias_info.is_write]
+    return (*names, *(given[i].name for i in _WRITES.get(name_of(func), ())))
+
+
+class Event:
+    """One operation of torch. ``name``: without the underscore that says "in place"; ``result``: once it has run."""
+
+    __slots__ = ("args", "func", "kwargs", "name", "result")
+
+    def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
+        self.func, self.args, self.kwargs, self.name = func, args, kwargs, base_name(func)
+        self.result: Any = None
+
+    def run(self) -> Any:
+        """Have it computed, by the modes around or torch."""
+        self.result = self.func(*self.args, **self.kwargs)
+        return self.result
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The arguments by name, those that were left out left out."""
+        names = (a.name for a in self.func._schema.arguments)
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
+    @property
+    def written(self) -> list[Any]:
+        """The arguments that it writes to."""
+        names = _written(self.func)
+        return list(map(self.named.get, names)) if names else []
+
 
 class Operations(TorchDispatchMode):
     """Sees every operation below autograd; :meth:`operation` computes it, or has it computed, and gives its result."""
@@ -62,12 +101,13 @@ class Operations(TorchDispatchMode):
         self.admit(func, types)
         if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first
-        return self.operation(func, args, kwargs or {})
+        with torch._C.DisableTorchFunction():  # what is looked up on the way is no call of the model's
+            return self.operation(Event(func, args, kwargs or {}))
 
     def admit(self, func: Any, types: Any) -> None:
         """Raises an error for what must not be computed here."""
 
-    def operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def operation(self, event: Event) -> Any:
         """One operation, of plain tensors."""
         raise NotImplementedError
 
