@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from watched import step
 
 from fplab.nn import emulate, shadow, watch
 
@@ -19,9 +20,7 @@ def reports():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer, every=1) as seen, emulate("H100", inputs="fp16") as emulation, shadow() as exact:
         for _ in range(2):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(torch.randn(6, 8)), torch.arange(6) % 3).backward()
-            optimizer.step()
+            step(optimizer, nn.functional.cross_entropy(model(torch.randn(6, 8)), torch.arange(6) % 3))
     return {"watch": seen.report(), "emulate": emulation.report(), "shadow": exact.report()}
 
 

@@ -3,23 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from watched import loop, mlp
 
 from fplab.errors import LabError
 from fplab.nn import watch
-
-
-def mlp() -> nn.Sequential:
-    model = nn.Sequential()
-    for name, module in (("one", nn.Linear(6, 8)), ("act", nn.ReLU()), ("two", nn.Linear(8, 4))):
-        model.add_module(name, module)
-    return model
-
-
-def loop(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(5, 6)).square().mean().backward()
-        optimizer.step()
 
 
 def test_errors_quote_the_call():

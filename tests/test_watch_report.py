@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from watched import half, run, unbroken
+from watched import half, run, step, unbroken
 
 import fplab
 from fplab import training
@@ -133,9 +133,7 @@ def test_steps_that_are_not_counted_are_still_searched():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer, every=1000) as seen:
         for i in range(9):
-            optimizer.zero_grad()
-            model(torch.randn(2, 3) * (math.inf if i == 7 else 1)).sum().backward()
-            optimizer.step()
+            step(optimizer, model(torch.randn(2, 3) * (math.inf if i == 7 else 1)).sum())
     assert seen.first is not None
     assert (seen.first.step, seen.first.kind) == (7, "input")
     assert sum(seen.histogram("weights")[1]) == 12
@@ -208,9 +206,7 @@ def test_no_scale_is_recommended_where_none_serves():
     optimizer = torch.optim.SGD(model.parameters(), 1e-12)
     with watch(model, optimizer, every=1) as seen:
         for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).backward()
-            optimizer.step()
+            step(optimizer, model(torch.randn(8, 4)))
     scale = seen.report().scales["fp16"]
     assert not scale.works
     assert scale.left_out == ("small",)
@@ -435,9 +431,7 @@ def test_weights_that_lose_their_updates_already_need_a_copy():
     for moving, verdict in ((64, "WEIGHTS no FP32 copy needed"), (32, "STAYS FP32"), (0, "STAYS FP32")):
         pushes[:moving] = 1.0
         with watch(model, optimizer, every=1) as seen:
-            optimizer.zero_grad()
-            model(pushes).sum().backward()
-            optimizer.step()
+            step(optimizer, model(pushes).sum())
         assert seen.lost().still == 64 - moving
         text = unbroken(seen.report())
         assert verdict in text
@@ -454,9 +448,7 @@ def test_a_step_without_a_learning_rate_loses_nothing():
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step))
     with watch(model, optimizer, every=1) as seen:
         for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.ones(3, 4)).sum().backward()
-            optimizer.step()
+            step(optimizer, model(torch.ones(3, 4)).sum())
             warmup.step()
     assert (seen.lost().moved, seen.lost().still) == (10, 0)
     assert "did not move" not in unbroken(seen.report())
