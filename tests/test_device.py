@@ -312,9 +312,9 @@ def test_a_watch_counts_tensors_where_they_are(monkeypatch: pytest.MonkeyPatch, 
     assert list(there._tables) == list(plain._tables)
     for key in plain._tables:
         assert (there._tables.merged([key]) == plain._tables.merged([key])).all(), key
-    for step, prints in plain._trail.steps.items():
+    for step, prints in plain._fingerprints.steps.items():
         for name, one in prints.items():
-            other = there._trail.steps[step][name]
+            other = there._fingerprints.steps[step][name]
             assert one.digest == other.digest
             assert one.sample.tobytes() == other.sample.tobytes()
 

@@ -180,8 +180,8 @@ def test_memory_does_not_grow_with_the_steps():
         for steps in (100, 200):
             loop(model, optimizer, steps)
             tables = sum(table.nbytes for table in seen._tables._tables.values())
-            kept = sum(p.sample.nbytes for prints in seen._trail.steps.values() for p in prints.values())
-            sizes.append((tables, len(seen._tables._tables), len(seen._trail.steps) <= 8, kept < 8 * 30 * 64))
+            kept = sum(p.sample.nbytes for prints in seen._fingerprints.steps.values() for p in prints.values())
+            sizes.append((tables, len(seen._tables._tables), len(seen._fingerprints.steps) <= 8, kept < 8 * 30 * 64))
     assert sizes[0] == sizes[1]
     assert seen.steps == 300
     assert sizes[0][0] / sizes[0][1] < 31_000

@@ -289,7 +289,7 @@ def test_a_digest_changes_with_any_bit_and_with_the_order():
 
 
 def test_a_trail_keeps_evenly_spaced_steps_and_no_more():
-    kept = run_comparison.Trail(4)
+    kept = run_comparison.Fingerprints(4)
     bits = np.array([1.0, -3.0], np.float32).view(np.uint32)
     for step in range(23):
         kept.begin(step)
@@ -299,4 +299,4 @@ def test_a_trail_keeps_evenly_spaced_steps_and_no_more():
     assert list(kept.steps) == [0, 8, 16]
     assert list(kept.largest("weights")) == [(0, 3.0), (8, 3.0), (16, 3.0)]
     assert [name.call for name in kept.steps[8]] == [0, 1]
-    assert str(run_comparison.Name("weights", "w", 1)) == "weights of w, call 2"
+    assert str(run_comparison.TensorName("weights", "w", 1)) == "weights of w, call 2"

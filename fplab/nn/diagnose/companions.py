@@ -21,7 +21,7 @@ _SWEEP = 64  # new companions after which those of freed storages are dropped
 
 
 @dataclass
-class Held:
+class Companion:
     """The companion of one storage. ``unit``: bytes of a real number in the storage; ``flat``: float64, as many.
 
     ``error``: the root of the squares of the errors of what was last computed there. ``relative``, ``worst``: the
@@ -51,10 +51,10 @@ class Companions:
 
     def __init__(self, doubled: bool = False) -> None:
         self.doubled = doubled
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, Companion] = {}
         self._new = 0
 
-    def held(self, x: Tensor) -> Held | None:
+    def held(self, x: Tensor) -> Companion | None:
         """The companion of a tensor's storage, or None where the tensor is exact itself."""
         found = self._held.get(key(x))
         return found if found is not None and found.unit == _unit(x) and _fits(x, found.flat) else None
@@ -90,7 +90,7 @@ class Companions:
         value, low = halves(value)
         if held is None:
             size = x.untyped_storage().nbytes() // _unit(x)
-            held = Held(StorageWeakRef(x.untyped_storage()), _unit(x), torch.empty(0, dtype=torch.float64))
+            held = Companion(StorageWeakRef(x.untyped_storage()), _unit(x), torch.empty(0, dtype=torch.float64))
             parts = 2 if x.dtype in COMPLEX else 1
             adopted = value.untyped_storage().nbytes() == 8 * size and value.stride() == x.stride()
             if adopted and value.storage_offset() == x.storage_offset() == 0:
@@ -122,7 +122,7 @@ class Companions:
         """A tensor has no companion any more."""
         self._held.pop(key(x), None)
 
-    def gives(self, place: int, held: Held | None, other: Companions) -> bool:
+    def gives(self, place: int, held: Companion | None, other: Companions) -> bool:
         """Let a companion, of a storage by its :func:`key`, be that of others; whether it is (still) this one."""
         found = self._held.get(place)
         if found is None or (held is not None and found is not held):

@@ -22,7 +22,7 @@ from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
 from . import cancellation
 from .cancellation import Element
-from .companions import Companions, Held, key
+from .companions import Companion, Companions, key
 from .double_double import Pair, difference, halves
 from .exact_operations import CLAMPS, ROUNDS
 from .quantization import Made, Perhaps, Quantising, Record, Step
@@ -166,7 +166,7 @@ class Run(Layers):
 
     # --- results ----------------------------------------------------------------------------------------------------
 
-    def judge(self, step: Step, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Held]) -> Tally:
+    def judge(self, step: Step, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Companion]) -> Tally:
         """Take down one result, and keep its companion if it is not exact; where it was counted."""
         self._left.clear()
         name, args = step.event.name, step.event.args
@@ -249,7 +249,7 @@ class Run(Layers):
                 self._left[key(result)] = layer
 
     def _compare(
-        self, where: Where, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Held], limits: str
+        self, where: Where, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Companion], limits: str
     ) -> tuple[Tally, float, int]:
         """Count one result; its tally, its worst relative error and where that is."""
         tally = self._tally(where)
@@ -498,7 +498,7 @@ def _window(view: Geometry, base: Geometry, x: Tensor) -> Tensor:
     return torch.empty_strided(*base[:2], dtype=x.dtype, device=x.device).copy_(x).as_strided(*view)
 
 
-def _most(operation: str, held: Sequence[Held]) -> Held:
+def _most(operation: str, held: Sequence[Companion]) -> Companion:
     """The operand that most of a result's error comes from: in a sum the largest error, else the largest relative."""
     return max(held, key=lambda h: h.error if operation in ("add", "sub", "rsub") else h.relative)
 

@@ -19,7 +19,7 @@ from ..emulation import modes
 from ..emulation.operations import name_of
 from ..ranks import is_spread, refused_as_spread
 from . import exact_operations
-from .companions import Held, key
+from .companions import Companion, key
 from .double_double import copied
 from .error_sums import Run
 from .quantization import Step
@@ -121,7 +121,9 @@ class Following(Operations):
                 run.keep(event, made)
         return result
 
-    def _follow(self, step: Step, held: list[Held], writes: list[Tensor], fresh: list[Tensor], moves: bool) -> None:
+    def _follow(
+        self, step: Step, held: list[Companion], writes: list[Tensor], fresh: list[Tensor], moves: bool
+    ) -> None:
         """The companions of one operation's results."""
         run, companions, before, learned = self.run, self.run.companions, step.before, step.learned
         own = {id(x): copied(companions.widened(before[id(x)])) for x in writes}

@@ -113,7 +113,7 @@ def explain(
     lost = int((~first.isfinite()).sum()), int((~last.isfinite()).sum())
     return Explanation(
         (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(found), tuple(settings),
-        first_difference.parting(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
+        first_difference.first_difference(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

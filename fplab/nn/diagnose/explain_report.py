@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, as_csv, folded, grid
 from ...words import NOTHING, Text, joined, say, verbatim
-from .first_difference import Parting
+from .first_difference import FirstDifference
 from .report import Report, leading, number
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Explanation(Report):
     whole: float
     rows: tuple[Row, ...]
     settings: tuple[Setting, ...]
-    first: Parting | None
+    first: FirstDifference | None
     left: int
     faithful: tuple[bool | None, bool | None]
     runs: int

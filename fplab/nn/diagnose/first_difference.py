@@ -155,13 +155,13 @@ def _facts(event: Event, emulation: Any) -> dict[str, str]:
     if emulation is not None and emulation.log.latest:
         choice = emulation.choices.of(emulation.places.here().layer)
         stored = emulation.settings.store or (choice.recipe.output if choice.recipe else None)
-        found |= {"unit": emulation.log.latest, "plan": told(choice.plan.of(emulation.log.rows))}
+        found |= {"unit": emulation.log.latest, "plan": plan_in_words(choice.plan.of(emulation.log.rows))}
         found |= {"recipe": emulation.log.recipe} if emulation.log.recipe else {}
         found |= {"store": stored} if stored else {}
     return found
 
 
-def told(plan: Plan) -> str:
+def plan_in_words(plan: Plan) -> str:
     """A plan by what is not as in one chain."""
     usual = Plan()
     parts = [f"{name}={value!r}" for name, value in vars(plan).items() if value != getattr(usual, name)]
@@ -267,7 +267,7 @@ def unlike(x: Operation, y: Operation) -> dict[str, tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Parting:
+class FirstDifference:
     """The first operation of both runs whose result is another, though all before it that both have give the same.
 
     ``number``: of the operation in run a. ``facts``: how it was computed in each; ``unlike``: in what they differ,
@@ -305,22 +305,22 @@ class Parting:
             return stepper(self.traces)
 
 
-def parting(whole: Hybrids, steps: list[Step]) -> Parting | None:
+def first_difference(whole: Hybrids, steps: list[Step]) -> FirstDifference | None:
     """Find it, and run both ways again to see its element; None where the runs have the same operations and values."""
     alone: list[Step] = []
     for x, y in steps:
         if x is None or y is None:
             alone.append((x, y))
-        elif not same(x, y) and (found := _seen(whole, x, y, alone)) is not None:
+        elif not same(x, y) and (found := _with_values(whole, x, y, alone)) is not None:
             return found
     for x, y in alone[:1]:
         one: Any = x or y
         facts = ({} if x is None else x.facts, {} if y is None else y.facts)
-        return Parting(one.layer, one.number, facts, _graph(alone, one.layer))
+        return FirstDifference(one.layer, one.number, facts, _graph(alone, one.layer))
     return None
 
 
-def _seen(whole: Hybrids, x: Operation, y: Operation, alone: list[Step]) -> Parting | None:
+def _with_values(whole: Hybrids, x: Operation, y: Operation, alone: list[Step]) -> FirstDifference | None:
     """A pair whose digests differ, with what it makes; None where that is the same once parts are put together."""
     dims = _along(x, y) or []
     x, y = (recorded(whole, side, one.number)[1][one.number] for side, one in enumerate((x, y)))
@@ -336,7 +336,7 @@ def _seen(whole: Hybrids, x: Operation, y: Operation, alone: list[Step]) -> Part
             place = tuple(int(i) for i in np.unravel_index(flat, one.shape)) if one.dim() else ()
             values = float(wide(one).reshape(-1)[flat]), float(wide(other).reshape(-1)[flat])
             tiles = where.numel() if number == 0 and dim <= 0 else -1
-            return Parting(
+            return FirstDifference(
                 x.layer, x.number, (x.facts, y.facts), unlike(x, y) | _graph(alone, x.layer), number, place, values,
                 (_bits(one, flat), _bits(other, flat)), int(where.sum()), where.numel(),
                 _traces(x.products, y.products, flat, tiles),

@@ -26,7 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from . import exact_operations
-from .companions import Companions, Held, key
+from .companions import Companion, Companions, key
 from .double_double import copied, difference, evaluating, halves
 from .exact_operations import CLAMPS, NARROW, ROUNDS
 from .tensors import INTEGERS, dense, floating, wide
@@ -82,7 +82,7 @@ class Note:
     scales: tuple[Scale, ...] = ()
     last: str = ""
     open: tuple[tuple[Scale, ...], ...] = ()
-    of: tuple[tuple[int, Held], ...] = ()
+    of: tuple[tuple[int, Companion], ...] = ()
     records: tuple[Record, ...] = ()
     product: bool = False
     given: tuple[tuple[Tensor, ...], Tensor] | None = None
@@ -163,7 +163,7 @@ class Made(NamedTuple):
     result: Tensor
     note: Note
     values: tuple[Tensor, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[Companion, ...] = ()
     target: Tensor | None = None
     own: Tensor | None = None
     apart: Tensor | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SAMPLE = 16  # values kept of a tensor, evenly spread over it
 
 
-class Name(NamedTuple):
+class TensorName(NamedTuple):
     """Which tensor of a step. ``call``: the how manieth of this name in the step, from 0."""
 
     kind: str
@@ -45,7 +45,7 @@ class Name(NamedTuple):
         return joined((named, again), words.NEXT)
 
 
-class Print(NamedTuple):
+class Fingerprint(NamedTuple):
     """What is kept of a tensor: its size and two digests, its ``largest`` magnitude, a ``sample`` float32 (<= 16,)."""
 
     digest: tuple[int, int, int]
@@ -53,15 +53,18 @@ class Print(NamedTuple):
     sample: Array
 
 
-class Trail:
+Steps = dict[int, dict[TensorName, Fingerprint]]
+
+
+class Fingerprints:
     """The prints of the tensors of evenly spaced steps, in the order in which they came."""
 
     def __init__(self, keep: int) -> None:
         self.keep, self.stride = keep, 1
         self._step = 0
-        self.steps: dict[int, dict[Name, Print]] = {}
+        self.steps: Steps = {}
         self._places: dict[int, Array] = {}
-        self._now: dict[Name, Print] | None = None
+        self._now: dict[TensorName, Fingerprint] | None = None
         self._calls: dict[tuple[str, str], int] = {}
 
     def begin(self, step: int) -> None:
@@ -97,7 +100,7 @@ class Trail:
             places = self._places[bits.size] = np.linspace(0, bits.size - 1, min(SAMPLE, bits.size)).astype(np.int64)
         largest = float(np.uint32(scanned[0]).view(np.float32))
         digest = (bits.size, int(scanned[1]), int(scanned[2]))
-        self._now[Name(kind, tensor, call)] = Print(digest, largest, bits[places].view(np.float32))
+        self._now[TensorName(kind, tensor, call)] = Fingerprint(digest, largest, bits[places].view(np.float32))
 
     def drop(self, step: int) -> None:
         """Forget a step that did not come to its end."""
@@ -112,7 +115,7 @@ class Trail:
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """Where two runs part. ``after``: the last step compared before it (None: none was).
 
     ``values``: the first of the kept values that differs, in the one run and in the other; None where the difference
@@ -121,7 +124,7 @@ class Parting:
 
     step: int
     after: int | None
-    name: Name
+    name: TensorName
     distance: float
     values: tuple[float, float] | None
 
@@ -155,13 +158,13 @@ class Comparison:
     other has not, in a step that both kept.
     """
 
-    bits: Parting | None
-    good: Parting | None
+    bits: Divergence | None
+    good: Divergence | None
     ulps: float
     format: str
     steps: tuple[int, ...]
-    distances: dict[Name, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
-    alone: tuple[Name, ...] = ()
+    distances: dict[TensorName, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+    alone: tuple[TensorName, ...] = ()
 
     def __str__(self) -> str:
         compared = words.COMPARED.fill(
@@ -189,19 +192,19 @@ def compare(fp32: Any, emulated: Any, *, ulps: float = 8, fmt: FormatLike = "fp1
     """
     runs = []
     for name, run in (("fp32", fp32), ("emulated", emulated)):
-        trail = getattr(run, "_trail", None)
-        if trail is None:
+        fingerprints = getattr(run, "_fingerprints", None)
+        if fingerprints is None:
             raise LabError(f"{name} is a {type(run).__name__}; it must be a watch: with watch(...) as {name}.")
-        if not trail.steps:
+        if not fingerprints.steps:
             why = "was given keep=0" if run.steps else "saw no step"
             raise LabError(f"{name} {why}, so there is nothing to compare.")
-        runs.append(trail.steps)
+        runs.append(fingerprints.steps)
     if not ulps >= 0:
         raise LabError(f"ulps={ulps!r} is not possible; allowed: 0 and more.")
     form = formats.get(fmt)
     steps = sorted(set(runs[0]) & set(runs[1]))
-    found: dict[Name, tuple[list[int], list[float]]] = {}
-    first: Parting | None = None
+    found: dict[TensorName, tuple[list[int], list[float]]] = {}
+    first: Divergence | None = None
     before: int | None = None
     for step in steps:
         one, other = runs[0][step], runs[1][step]
@@ -213,24 +216,23 @@ def compare(fp32: Any, emulated: Any, *, ulps: float = 8, fmt: FormatLike = "fp1
                 at.append(step)
                 distances.append(far)
                 if differs and first is None:
-                    first = Parting(step, before, name, far, _differing(one[name], other[name]))
+                    first = Divergence(step, before, name, far, _differing(one[name], other[name]))
         before = step
     if not steps:
         raise LabError("no step is in both runs, so there is nothing to compare.")
     alone = {name: None for step in steps for name in (*runs[0][step], *runs[1][step]) if name not in found}
     if all(name.kind == "input" for name in found):
         raise LabError("the two runs have no tensor in common but the input: they are of different models.")
-    good = _for_good(found, ulps, runs, steps)
+    good = _lasting_divergence(found, ulps, runs, steps)
     arrays = {name: (np.array(at), np.array(far)) for name, (at, far) in found.items()}
     return Comparison(first, good, ulps, form.name, tuple(steps), arrays, tuple(alone))
 
 
-def _for_good(
-    found: dict[Name, tuple[list[int], list[float]]], ulps: float, runs: list[dict[int, dict[Name, Print]]],
-    steps: list[int],
-) -> Parting | None:  # fmt: skip
+def _lasting_divergence(
+    found: dict[TensorName, tuple[list[int], list[float]]], ulps: float, runs: list[Steps], steps: list[int]
+) -> Divergence | None:  # fmt: skip
     """The earliest tensor, in the order of the run, from which on it stays further than ``ulps`` apart."""
-    best: tuple[int, int, Name, float] | None = None
+    best: tuple[int, int, TensorName, float] | None = None
     for order, (name, (at, far)) in enumerate(found.items()):
         near = [i for i, distance in enumerate(far) if distance <= ulps]
         start = near[-1] + 1 if near else 0
@@ -241,10 +243,10 @@ def _for_good(
     step, _, name, distance = best
     earlier = [s for s in steps if s < step]
     values = _differing(runs[0][step][name], runs[1][step][name])
-    return Parting(step, earlier[-1] if earlier else None, name, distance, values)
+    return Divergence(step, earlier[-1] if earlier else None, name, distance, values)
 
 
-def _distance(one: Print, other: Print, fmt: Format) -> float:
+def _distance(one: Fingerprint, other: Fingerprint, fmt: Format) -> float:
     """The median distance of the kept values, in units in the last place of the format; infinite for unlike shapes."""
     if one.digest[0] != other.digest[0]:
         return math.inf
@@ -257,7 +259,7 @@ def _distance(one: Print, other: Print, fmt: Format) -> float:
     return float(np.median(far))
 
 
-def _differing(one: Print, other: Print) -> tuple[float, float] | None:
+def _differing(one: Fingerprint, other: Fingerprint) -> tuple[float, float] | None:
     """The first kept value that differs."""
     if one.digest[0] != other.digest[0]:
         return None

@@ -100,7 +100,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
-        self._trail.drop(self.steps)
+        self._fingerprints.drop(self.steps)
         self._before = self._gradients = None
         self._states = {}
 
@@ -114,7 +114,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         self._below: NonFinite | None = None  # an output with minus infinity alone, before anything else broke
         self._before = self._gradients = None
         self._states = {}
-        self._trail.begin(self.steps)
+        self._fingerprints.begin(self.steps)
         self._forward.new_step()
 
     def _end(self, skipped: bool) -> None:
@@ -258,7 +258,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         """Look at a tensor of each parameter, float32 (n,) side by side."""
         found = values.view(np.uint32)
         scanned = self._tables.scan_parts(found, parts.offsets)
-        if self._trail.open or (self._sound and scanned.size) or (scanned[:, 0] >= INFINITY).any():
+        if self._fingerprints.open or (self._sound and scanned.size) or (scanned[:, 0] >= INFINITY).any():
             for i, p in enumerate(parts.parameters):
                 if parts.offsets[i] < parts.offsets[i + 1]:
                     part = found[parts.offsets[i] : parts.offsets[i + 1]]
@@ -271,7 +271,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         made_of: Ingredients = nothing,
     ) -> None:  # fmt: skip
         """A tensor has been read: keep its print, and notice what is not finite."""
-        self._trail.add(kind, tensor, scanned, found)
+        self._fingerprints.add(kind, tensor, scanned, found)
         if scanned[0] < INFINITY:
             if self._sound:
                 self._largest[kind, tensor] = self.steps, scanned[0]

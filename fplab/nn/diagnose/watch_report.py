@@ -251,7 +251,7 @@ def make_report(seen: Seen, limits: Limits) -> Report:
         advice += (words.advice(words.NOT_JUDGED, text),)
     scaled = ", as scaled" if seen.scales else ""
     kinds = {"activations": "activations", GRADIENTS[0]: GRADIENTS[0] + scaled, GRADIENTS[1]: GRADIENTS[1]}
-    largest = {shown: tuple(seen._trail.largest(kind)) for kind, shown in kinds.items()}
+    largest = {shown: tuple(seen._fingerprints.largest(kind)) for kind, shown in kinds.items()}
     return Report(
         seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
         seen.first, seen.first_kept, found, kept, products, advice, tuple(notes), seen.formats,

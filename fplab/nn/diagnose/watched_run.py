@@ -10,7 +10,7 @@ from .binade_counts import REACH, Fates, Key, Tables, candidate, histogram
 from .lost_updates import Losses, Lost, merged
 from .nonfinite import ROOT, NonFinite
 from .recipe_errors import Products
-from .run_comparison import Trail
+from .run_comparison import Fingerprints
 from .tensors import Array
 
 GRADIENTS = ("activation gradients", "weight gradients")
@@ -36,7 +36,11 @@ class Seen:
         self.scales: tuple[float, float] | None = None  # the least and the greatest loss scale seen
         self.unread: set[str] = set()  # tensors whose values cannot be read
         self.products = Products(recipes)
-        self._tables, self._losses, self._trail = Tables(self.formats), Losses(self.formats), Trail(self.keep)
+        self._tables, self._losses, self._fingerprints = (
+            Tables(self.formats),
+            Losses(self.formats),
+            Fingerprints(self.keep),
+        )
 
     @property
     def kinds(self) -> tuple[str, ...]:
