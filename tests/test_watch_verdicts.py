@@ -10,7 +10,7 @@ from torch import nn
 
 import fplab
 from fplab.nn import watch
-from fplab.nn.diagnose import binade_counts, format_advice
+from fplab.nn.diagnose import format_advice, format_counts
 
 Tensor = torch.Tensor
 
@@ -57,23 +57,23 @@ def test_gradients_that_are_zero_in_theory_are_not_blamed_on_fp16():
         raw = seen._tables.merged([key])
         needs = [
             format_advice.window([seen._tables.fates(t, seen.formats[0], s) for s in range(41)], found.limits).low
-            for t in (binade_counts.resolved(raw), raw)
+            for t in (format_counts.resolved(raw), raw)
         ]
         assert needs[0] < needs[1], key  # without the difference the scale is asked for what means nothing
 
 
 def test_what_fp32_does_not_resolve_counts_as_zero_and_nothing_else_does():
-    counts = binade_counts.Tables([fplab.formats.get("fp16")])
+    counts = format_counts.Tables([fplab.formats.get("fp16")])
     values = np.float32([2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 1.75, 0.0, math.inf])
     counts.add("weight gradients", "one", values.view(np.uint32))
     table = counts.merged([("weight gradients", "one")])
-    exponents, found = binade_counts.histogram(binade_counts.resolved(table))
+    exponents, found = format_counts.histogram(format_counts.resolved(table))
     assert exponents.tolist()[0] == -24
     assert found.sum() == 2
-    assert binade_counts.resolved(table)[binade_counts.ZERO].sum() == 3
-    assert binade_counts.resolved(table).sum() == table.sum()
+    assert format_counts.resolved(table)[format_counts.ZERO].sum() == 3
+    assert format_counts.resolved(table).sum() == table.sum()
     nothing = counts.merged([])
-    assert np.array_equal(binade_counts.resolved(nothing), nothing)
+    assert np.array_equal(format_counts.resolved(nothing), nothing)
 
 
 def broken_run(kind: str) -> watch:

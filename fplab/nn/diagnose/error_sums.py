@@ -20,11 +20,10 @@ from ...kernels import discrepancy as kernel
 from ...threads import split
 from ..emulation.modes import Mode
 from ..emulation.operations import EMULATED, base_name
-from . import cancellation
-from .cancellation import Element
+from . import exact_operations
 from .companions import Companion, Companions, key
 from .double_double import Pair, difference, halves
-from .exact_operations import CLAMPS, ROUNDS
+from .exact_operations import CLAMPS, ROUNDS, Element
 from .quantization import Made, Perhaps, Quantising, Record, Step
 from .tensors import COMPLEX, FLOATS, INTEGERS, Array, among, dense, floating, reals, spelt, wide
 from .tracer import Event, Layers
@@ -356,7 +355,7 @@ class Run(Layers):
         held = self.companions.held(real)
         if held is None:
             return
-        if name in cancellation.PRODUCTS:
+        if name in exact_operations.MATRIX_PRODUCTS:
             held.lengths = (args[-1].shape[-2 if args[-1].dim() > 1 else 0],)
         elif name == "add" and len(args) > 1 and all(isinstance(x, Tensor) for x in args[:2]):
             summands = [self.companions.held(x) for x in args[:2]]
@@ -381,7 +380,7 @@ class Run(Layers):
         given = tuple(step.before.get(id(x), x) if isinstance(x, Tensor) else x for x in step.event.args)
         exactly = self.companions.exact if not step.before else lambda x: x.double()
         index = tuple(int(i) for i in np.unravel_index(place, real.shape)) if real.dim() else ()
-        pairs, bits = cancellation.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
+        pairs, bits = exact_operations.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
         found = Element(
             where.layer, where.phase, name, index, float(real[index]), float(exact[index]), worst, pairs, bits
         )

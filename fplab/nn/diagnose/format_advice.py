@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...formats import Format
-from .binade_counts import SPECIAL, ZERO, Fates, histogram, resolved
-from .lost_updates import Lost
+from .format_counts import SPECIAL, ZERO, Fates, Lost, histogram, resolved
 from .report import UNLISTED
 from .tensors import Array
 from .watched_run import GRADIENTS, Seen

@@ -14,16 +14,16 @@ from ...kernels import discrepancy as kernel
 from ...words import NOTHING, Text, joined, say, say_of, verbatim
 from ..emulation.low_precision import HANDLERS
 from ..emulation.report import PHASES
-from . import cancellation, exact_operations
-from .cancellation import Element
+from . import exact_operations
 from .error_sums import Constant, Run, Tally, Where
+from .exact_operations import Element
 from .report import UNLISTED, leading, number
 from .report import Report as Base
 
 MOST_ROWS = 40
 BITS_NAMED = 4.0  # cancelled bits from which it is called catastrophic: more than one digit in ten remains of none
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-_PRODUCTS = cancellation.PRODUCTS | HANDLERS.keys() | {
+_PRODUCTS = exact_operations.MATRIX_PRODUCTS | HANDLERS.keys() | {
     "addbmm", "addmv", "convolution", "convolution_backward", _ATTENTION, f"{_ATTENTION}_backward",
 }  # fmt: skip
 _SUMS = frozenset({"sum", "mean", "cumsum", "logsumexp", "prod", "cumprod"})

@@ -13,9 +13,8 @@ from ...errors import name_of
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
 from . import watch_words as words
-from .binade_counts import SPECIAL, Cuts, Fates, histogram, resolved
 from .format_advice import Limits, LossScale, Row, loss_scale, rows, widths
-from .lost_updates import Lost, merged
+from .format_counts import SPECIAL, Cuts, Fates, Lost, histogram, merged, resolved
 from .nonfinite import NonFinite, power
 from .recipe_errors import PASSES, ProductRow
 from .report import Report as Base

@@ -6,8 +6,7 @@ from typing import Any
 from ...errors import LabError, integer, quotes_call, unknown
 from ...formats import FormatLike, several
 from ..recipes import Recipe
-from .binade_counts import REACH, Fates, Key, Tables, candidate, histogram
-from .lost_updates import Losses, Lost, merged
+from .format_counts import REACH, Fates, Key, Losses, Lost, Tables, candidate, histogram, merged
 from .nonfinite import ROOT, NonFinite
 from .recipe_errors import Products
 from .run_comparison import Fingerprints
