@@ -62,7 +62,7 @@ class LabError(ValueError):
 
 # What an extra of the package installs, by the name under which it is imported.
 EXTRAS = {
-    **dict.fromkeys(("matplotlib", "ml_dtypes", "scipy", "torch"), "torch"),
+    **dict.fromkeys(("matplotlib", "ml_dtypes", "scipy", "torch", "xarray"), "torch"),
     **dict.fromkeys(("cloudpickle", "hypothesis", "IPython", "ipywidgets", "jupyterlab"), "lab"),
     **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "psutil"), "lab"),
     **dict.fromkeys(("babel",), "test"),
@@ -253,15 +253,17 @@ def warn(text: str) -> None:
 def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function so that a :class:`LabError` from inside begins with the user's own call."""
     *owner, name = function.__qualname__.rpartition("<locals>.")[2].split(".")
-    inner = door(function)
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return inner(*args, **kwargs)
-        except LabError as error:
-            if not error.is_misuse:
+            return function(*args, **kwargs)
+        except Exception as raised:
+            error = _refusal(function, args, kwargs, raised)
+            if error is None or (error is raised and not error.is_misuse):
                 raise
+            if not error.is_misuse:
+                raise error from raised
             path, module = [*owner, name], function.__module__
             if owner and owner[-1] in (c.__name__ for c in type(args[0]).__mro__):  # the class may be a subclass
                 path, module = [type(args[0]).__name__, name], type(args[0]).__module__
@@ -293,15 +295,11 @@ def door(public: D) -> D:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-        except LabError as error:
-            error.args = tuple(abbreviated(one, (*args, *kwargs.values())) if isinstance(one, str) else one
-                               for one in error.args)  # fmt: skip
-            raise
         except Exception as error:
-            lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-            if (refusal := lacks or misfit(function, args, kwargs)) is not None:
-                raise refusal from error
-            raise
+            refusal = _refusal(function, args, kwargs, error)
+            if refusal is None or refusal is error:
+                raise
+            raise refusal from error
         if function is not public and (refusal := misfit(function, args, kwargs)) is not None:
             raise refusal
         return result
@@ -310,6 +308,19 @@ def door(public: D) -> D:
         return wrapper  # type: ignore[return-value]
     setattr(public, "__init__", wrapper)  # noqa: B010  # which type checkers forbid
     return public
+
+
+def _refusal(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> LabError | None:
+    """What whoever called a function is told of an error inside: itself, its texts short; what is missing; the argument
+    of another type. None: nothing but the error."""
+    if isinstance(error, LabError):
+        given = (*args, *kwargs.values())
+        error.args = tuple(abbreviated(one, given) if isinstance(one, str) else one for one in error.args)
+        return error
+    lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
+    return lacks or misfit(function, args, kwargs)
 
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:

@@ -48,7 +48,7 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
 
     Work that itself comes here does its own in its own thread: shares of shares would wait for threads that wait.
     """
-    shares = max(1, min(num_threads(), n // SMALLEST_SHARE))
+    shares = 1 if n < 2 * SMALLEST_SHARE else min(num_threads(), n // SMALLEST_SHARE)
     if shares == 1 or in_share():
         return [work(0, n)]
     step = -(-n // shares)
