@@ -23,12 +23,14 @@ import traceback
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from . import float_environment
 from .columns import harmless
+from .float_environment import LEAST, ONE, SOME
 from .words import Message, say
 from .words.patterns import refused
 
@@ -256,6 +258,9 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if LEAST + LEAST == 0 or ONE + SOME == ONE or -ONE - SOME == -ONE:  # as is_default, without a call
+            with default_environment():
+                return wrapper(*args, **kwargs)
         try:
             return function(*args, **kwargs)
         except Exception as raised:
@@ -275,6 +280,18 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
             raise error from None
 
     return wrapper
+
+
+@contextlib.contextmanager
+def default_environment() -> Iterator[None]:
+    """Compute as IEEE 754 does by default, whatever this thread was told; refuse where that cannot be changed."""
+    with float_environment.default():
+        if not float_environment.is_default():
+            raise LabError(
+                "this thread flushes subnormals or rounds otherwise than to nearest, which the lab cannot change here; "
+                "torch.set_flush_denormal(False) does where torch did it."
+            )
+        yield
 
 
 def quotes_class(cls: type[T]) -> type[T]:

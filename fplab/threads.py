@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import integer, quotes_call
+from .float_environment import begin_thread
 from .settings import MOST_THREADS, threads
 
 SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
@@ -57,6 +58,7 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
 
     def share(start: int, stop: int) -> Any:
         _here.is_share = True
+        begin_thread()  # with IEEE's default environment, which it may not have inherited
         try:
             return work(start, stop)
         finally:
