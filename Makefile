@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures gallery test lint browser lab pages bench bench-first prove withstand cpus nightly clean
+.PHONY: help install run figures gallery test lint test-all browser lab pages bench bench-first prove withstand cpus nightly clean
 
 help: ## this list ## 本列表
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | awk -F ' ## ' '{sub(/:.*/, "", $$1); \
@@ -45,12 +45,17 @@ lint: $(VENV)/.ready ## ruff and mypy ## ruff 与 mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(VENV)/.ready ## ruff, mypy and the whole test suite ## ruff、mypy 和全部测试
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.ready ## ruff, mypy and the tests without the parts that test-all has besides ## ruff、mypy 和测试（不含 test-all 另有的部分）
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tested=$$?; \
+	$(PYTEST) --short; tested=$$?; \
 	wait $$types || { echo "mypy finds errors: make lint" >&2; exit 1; }; exit $$tested
+
+test-all: $(VENV)/.ready ## the whole test suite; PART=notebooks, browser, ranks ... runs one part ## 全部测试；PART=notebooks、browser、ranks 等只运行一个部分
+	@$(PYTEST) $(PART:%=--part %)
 
 browser: ## Chromium, a Chinese font and bubblewrap, which tests use, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装测试所用的 Chromium、中文字体与 bubblewrap
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk bubblewrap \

@@ -23,7 +23,7 @@ import traceback
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -125,6 +125,13 @@ def unknown(
     known = {name.lower(): name for name in [*aliases, *names]}
     name = given if isinstance(given, str) else called
     return LabError(text if name is None else text + did_you_mean(name.lower(), known))
+
+
+def one_of(kind: str, given: T, allowed: Collection[str]) -> T:
+    """What was given, if it is one of the names that are allowed; else the error of :func:`unknown`."""
+    if given not in allowed:
+        raise unknown(kind, given, allowed)
+    return given
 
 
 def did_you_mean(given: str, known: Mapping[str, str]) -> str:
@@ -490,6 +497,12 @@ def integer(name: str, value: Any, low: int, high: int, why: str = "") -> int:
         rule = say("{name}={value} is not possible; allowed: {low} to {high}{why}.", name=name, value=summary(number))
         raise LabError(rule.fill(low=low, high=high, why=refused(why)))
     return number
+
+
+def own_integers(record: object, **bounds: tuple[int, int]) -> None:
+    """:func:`own_integer` for several fields: the least and the largest value of each."""
+    for name, (low, high) in bounds.items():
+        own_integer(record, name, low, high)
 
 
 def own_integer(record: object, name: str, low: int, high: int, why: str = "") -> None:

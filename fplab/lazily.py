@@ -43,6 +43,12 @@ def index(path: str) -> None:
     module.__class__ = Documented
 
 
+def modules(package: str) -> list[str]:
+    """The names of the modules in a package, by their files: what is put into its folder is in it, without a list."""
+    folder = _file_of(sys.modules[package]).parent
+    return sorted({path.stem for path in folder.glob("[a-z]*") if _source(path.with_suffix(""))})
+
+
 class Loader(SourceFileLoader):
     """Reads a module of this package; where it lacks a library of an extra, the error says how to install it."""
 
@@ -96,7 +102,7 @@ def _public(module: ModuleType) -> list[str]:
     """Its ``__all__``, else the modules below a package and what any other module defines."""
     file, named = _file_of(module), vars(module).get("__all__")
     if named is None and file.name == "__init__.py":
-        return sorted({path.stem for path in file.parent.glob("[a-z]*") if _source(path.with_suffix(""))})
+        return modules(module.__name__)
     return named or [name for node in _nodes(file) for name in _defined(node) if name.isidentifier() and name[0] != "_"]
 
 

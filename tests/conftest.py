@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
+from parts import PARTS, is_short, part_of
 
 # No deadline: a first call may compile a kernel, and machines differ.
 settings.register_profile("fplab", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +34,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # A parser of IRIs, made in seconds whenever nbformat is imported, which no notebook's schema asks for.
 sys.modules["rfc3987_syntax"] = None
+
+
+def pytest_addoption(parser):
+    """What of the suite is run: by default all that is named."""
+    parser.addoption("--part", action="append", choices=PARTS, help="this part of the suite alone; may be repeated")
+    parser.addoption("--short", action="store_true", help="without the parts, properties on at most 200 examples")
+
+
+def pytest_configure(config):
+    """Before the tests are imported, whose numbers of examples are settled then."""
+    os.environ["FPLAB_SHORT_TESTS"] = "1" * config.getoption("--short")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -141,8 +153,13 @@ LONG = (
 )  # fmt: skip
 
 
-def pytest_collection_modifyitems(items):
-    """``test_tiny`` first: if it fails, nothing else is worth reading. Then the long files."""
+def pytest_collection_modifyitems(config, items):
+    """``test_tiny`` first: if it fails, nothing else is worth reading. Then the long files. What is not asked goes."""
+    if config.getoption("--short") or config.getoption("--part"):
+        parts = config.getoption("--part") or ()
+        asked = {item for item in items if (part_of(item) in parts if parts else is_short(item))}
+        config.hook.pytest_deselected(items=[item for item in items if item not in asked])
+        items[:] = [item for item in items if item in asked]
     tests = Counter(item.path for item in items)
     rank = {path: LONG.index(name) if (name := path.stem[5:]) in LONG else len(LONG) for path in tests}
     items.sort(key=lambda item: (item.path.name != "test_tiny.py", rank[item.path], -tests[item.path]))

@@ -10,6 +10,7 @@ from helpers import EVERY, FLOATS, FLUSHES, Array, assert_same, fmt_id, policies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations import operand_codes, values_of
+from parts import examples
 from prove.grid import grid
 from prove.operations import BINARY, OPERATIONS, Table, exact_result, rounded
 from prove.shares import words_of
@@ -107,7 +108,7 @@ def triples(draw: st.DrawFn, fmt: Format) -> tuple[int, ...]:
     return a, draw(st.one_of(near, code)), draw(st.one_of(near, code))
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.data())
 def test_anything_goes(data: st.DataObject) -> None:
     fmt, op = data.draw(st.sampled_from(ARITHMETIC)), data.draw(st.sampled_from(OPERATIONS))

@@ -10,7 +10,7 @@ import torch
 
 import fplab
 from fplab import LabError, claims
-from fplab.claims import base, memory, quantisation, show, training
+from fplab.claims import base, memory, quantisation, tables, training
 from fplab.claims.base import Part, Verdict
 from fplab.claims.training import UNDERFLOW
 from fplab.language import speaking
@@ -273,7 +273,7 @@ def test_tables_say_the_verdict_with_a_sign_and_a_word_in_both_languages():
     for claim in claims.claims():  # the heads and the words of every table are those of its language
         english, chinese = claims.tried(claim.name)._repr_html_().split('<div class="fplab-zh"')
         assert not CHINESE.search(english)
-        assert all(f">{head.zh}</th>" in chinese for head in show.HEADS)
+        assert all(f">{head.zh}</th>" in chinese for head in tables.HEADS)
         assert not re.search(r">(part|it says|the lab finds|verdict)<|</b> (TRUE|LOOSE|WRONG|UNTRIED)", chinese)
     with speaking("zh"):
         assert str(one).startswith("? 未检验：在 Tensor Core 上")
@@ -305,7 +305,7 @@ def test_the_notebook_has_every_claim_with_the_verdict_that_is_computed():
         places.append(at)
     assert places == sorted(places)
     for chapter in {claim.chapter for claim in claims.claims()}:
-        assert told[show.heading(chapter)] < min(
+        assert told[tables.heading(chapter)] < min(
             told[claims.markdown(c)] for c in claims.claims() if c.chapter == chapter
         )
     assert any(cell.source == "fplab.claims.overview()" for cell in cells[: min(places)])

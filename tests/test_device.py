@@ -25,7 +25,7 @@ from fplab.kernels.rounding import MODES
 from fplab.nn import device, watch
 from fplab.nn.device import products, rounding, running, scaling
 from fplab.nn.device.counting import DeviceBits
-from fplab.nn.watching import tables
+from fplab.nn.diagnose import format_counts
 from fplab.plans import options
 from fplab.scaled import SCHEMES, Scheme
 from fplab.scaled import oracle as scaled_oracle
@@ -271,7 +271,7 @@ def test_an_infinite_scale_of_a_block_is_the_largest_of_the_tensors_format() -> 
 def test_counts_and_prints_are_the_kernels() -> None:
     x = torch.from_numpy(VALUES.view(np.float32))
     for fmts in (("e5m2",), ("fp16", "bf16", "e4m3", "e5m2")):
-        here, there = (tables.Tables([get(f) for f in fmts]) for _ in range(2))
+        here, there = (format_counts.Tables([get(f) for f in fmts]) for _ in range(2))
         for shift in (0, 7, -64):
             here.add("a", "b", DeviceBits(x), shift)
             there.add("a", "b", VALUES, shift)
@@ -312,9 +312,9 @@ def test_a_watch_counts_tensors_where_they_are(monkeypatch: pytest.MonkeyPatch, 
     assert list(there._tables) == list(plain._tables)
     for key in plain._tables:
         assert (there._tables.merged([key]) == plain._tables.merged([key])).all(), key
-    for step, prints in plain._trail.steps.items():
+    for step, prints in plain._fingerprints.steps.items():
         for name, one in prints.items():
-            other = there._trail.steps[step][name]
+            other = there._fingerprints.steps[step][name]
             assert one.digest == other.digest
             assert one.sample.tobytes() == other.sample.tobytes()
 

@@ -13,9 +13,60 @@ from fplab.codebooks import rules
 from fplab.errors import LabError
 from fplab.training import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit, StableEmbedding
 from fplab.training.eight_bit import oracle
+from fplab.training.optimizers import programs
 
 f32 = np.float32
 CLASSES = {"adam": Adam8bit, "momentum": SGD8bit, "lion": Lion8bit, "adagrad": Adagrad8bit}
+
+
+# --- the published formulas, written again by hand for arrays of float32 -------------------------------------------
+def adam(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
+    m = h["beta1"] * m + (f32(1) - h["beta1"]) * g
+    v = h["beta2"] * v + (f32(1) - h["beta2"]) * g * g
+    return p + h["size"] * (m / (np.sqrt(v) + h["eps"])), m, v
+
+
+def momentum(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
+    m = h["beta1"] * m + g
+    return p + h["size"] * m, m, v
+
+
+def lion(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
+    c = h["beta1"] * m + (f32(1) - h["beta1"]) * g
+    p = np.where(c > 0, p + h["size"], np.where(c < 0, p - h["size"], p))
+    return p, h["beta2"] * m + (f32(1) - h["beta2"]) * g, v
+
+
+def adagrad(p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> tuple[Any, Any, Any]:
+    v = v + g * g
+    return p + h["size"] * (g / (np.sqrt(v) + h["eps"])), m, v
+
+
+UPDATES = {"adam": adam, "momentum": momentum, "lion": lion, "adagrad": adagrad}
+
+
+def by_formula(name: str, p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> list[np.ndarray]:
+    """A step with weight decay where ``h["decay"]`` says, by ``h["share"]``; a bad gradient moves nothing."""
+    with np.errstate(all="ignore"):
+        shrink = f32(1 - h["lr"] * h["share"])
+        slope = g + f32(h["share"]) * p if h["decay"] == "gradient" and h["share"] else g
+        new, *states = UPDATES[name](p * shrink if h["decay"] == "before" else p, slope, m, v, h)
+        new = new * shrink if h["decay"] == "after" else new
+    return [np.where(np.isfinite(g), new, p), *(np.where(np.isfinite(g), x, f32(0)) for x in states)]
+
+
+def by_program(name: str, p: Any, g: Any, m: Any, v: Any, h: dict[str, Any]) -> list[np.ndarray]:
+    """The same by the program that the optimizer has, under its interpreter in numpy."""
+    kind, lr = CLASSES[name].kind, h["lr"]
+    numbers = {
+        "beta1": h["beta1"], "one_minus_beta1": f32(1) - h["beta1"], "momentum": h["beta1"], "eps": h["eps"],
+        "beta2": h["beta2"], "one_minus_beta2": f32(1) - h["beta2"], "minus_step_size": h["size"], "minus_lr": -lr,
+        "weight_decay": h["share"], "keep": 1 - lr * h["share"],
+    }  # fmt: skip
+    first, second = kind.states
+    arrays = {"weight": p, "gradient": g, first: m, second: v}
+    after = oracle.step(programs.decayed(kind.program, h["decay"] if h["share"] else ""), arrays, numbers)
+    return [after["weight"], after[first], after[second]]
 
 
 class Slow:
@@ -29,7 +80,7 @@ class Slow:
         self.books = code or (codebooks.dynamic(), codebooks.dynamic(signed=False))
         self.rules = (rules.SIGN if sign == "kept" else rules.EVEN, rules.EVEN)
         self.t = 0
-        self.exact = [[f32(0)] * p.size, [f32(0)] * p.size]
+        self.exact = [np.zeros(p.size, f32), np.zeros(p.size, f32)]
         blocks = -(-p.size // block)
         self.held = [(np.zeros(p.size, np.uint8), np.zeros(blocks, f32)) for _ in range(2)]
 
@@ -47,7 +98,10 @@ class Slow:
         states = self.exact
         if not self.whole:
             states = [oracle.load(*h, b, self.block) for h, b in zip(self.held, self.books, strict=True)]
-        self.p, *new = oracle.step(self.name, self.p, g, *states, self.h)
+        interpreted = by_program(self.name, self.p, g, *states, self.h)
+        self.p, *new = by_formula(self.name, self.p, g, *states, self.h)
+        for state, x, y in zip(("weight", *CLASSES[self.name].kind.states), (self.p, *new), interpreted, strict=True):
+            assert not state or np.array_equal(bits(x), bits(y))
         self.exact = new
         if not self.whole:
             kept = zip(new, self.books, self.rules, strict=True)

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from fplab.errors import LabError
 from fplab.nn import Recipe, Way, emulate, explain
-from fplab.nn.explaining.hybrids import Hybrids
-from fplab.nn.explaining.report import LOST
-from fplab.nn.explaining.session import logits
+from fplab.nn.diagnose.explain import logits
+from fplab.nn.diagnose.explain_report import LOST
+from fplab.nn.diagnose.hybrids import Hybrids
 from fplab.nn.recipes import fp8_delayed
 from fplab.tensorcore import Plan
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fplab.nn import Way, emulate, explain
-from fplab.nn.explaining import report
+from fplab.nn.diagnose import explain_report
 
 SEEDS = range(40)
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
@@ -239,18 +239,18 @@ def counted(found, first, one, other):
         assert int(code, 16) == int(x.reshape(1).view(size)[0]) % 256 ** x.element_size()
 
 
-def consistent(found: report.Explanation) -> None:
+def consistent(found: explain_report.Explanation) -> None:
     """No two sentences of a report contradict each other."""
     lines = str(found.text).splitlines()
     first, own = found.first, [row for row in found.rows if row.own > 0]
-    assert (str(report.SAME) in lines) == (not found.rows and found.whole == 0 and first is None)
+    assert (str(explain_report.SAME) in lines) == (not found.rows and found.whole == 0 and first is None)
     if found.whole or own:
-        assert str(report.SAME) not in lines
-        assert str(report.EQUAL) not in lines
-    assert not found.whole or str(report.EQUAL) not in lines
+        assert str(explain_report.SAME) not in lines
+        assert str(explain_report.EQUAL) not in lines
+    assert not found.whole or str(explain_report.EQUAL) not in lines
     begins = [line.split(".")[0].split(":")[0] for line in lines]
     kinds = [sum(line.startswith(str(text).split("{")[0]) for line in lines)
-             for text in (report.FIRST, report.GRAPH, report.MOVED)]  # fmt: skip
+             for text in (explain_report.FIRST, explain_report.GRAPH, explain_report.MOVED)]  # fmt: skip
     assert sum(kinds) == (first is not None or bool(found.whole)), begins
     assert kinds[0] == (first is not None and first.differing > 0)
     if first is not None:
@@ -261,8 +261,8 @@ def consistent(found: report.Explanation) -> None:
             or first.bits[0] != first.bits[1]
             or first.facts[0]["formats"] != first.facts[1]["formats"]
         )
-    assert all(str(row.text) != str(report.INHERITED) for row in found.rows if not math.isnan(row.own))
-    for name, rest in zip(report.SUMS, found.rest, strict=True):
+    assert all(str(row.text) != str(explain_report.INHERITED) for row in found.rows if not math.isnan(row.own))
+    for name, rest in zip(explain_report.SUMS, found.rest, strict=True):
         assert math.isclose(math.fsum([*(getattr(row, name) for row in found.rows), rest]), found.whole, rel_tol=1e-12)
 
 
@@ -339,7 +339,7 @@ class Multiplied(nn.Module):
         (0.0, math.nan, "First differing operation: mul in Multiplied (other: 0.0 in a, nan in b)."),
         (math.nan, -math.nan, "Of 6 values of the output 6 are NaN or infinite in way a and 6 in way b"),
         (1e-200, 3e-200, "b less a: +6.9041e-200, of 6 values the root mean square along their difference."),
-        (2.0, 2.0, str(report.SAME)),
+        (2.0, 2.0, str(explain_report.SAME)),
     ],
 )
 def test_zeros_of_two_signs_are_two_values_and_a_nan_is_as_any_other(by: float, other: float, sentence: str) -> None:
@@ -354,5 +354,5 @@ def test_what_views_alone_change_is_said() -> None:
     model, other = Multiplied(), Multiplied()
     model.forward, other.forward = (lambda x, i=i: (x + 0.5)[:, i] for i in (0, 1))
     found = explain(model, torch.arange(6.0).view(2, 3), Way(), Way(model=other), progress=str)
-    assert str(report.MOVED) in str(found.text).splitlines()
+    assert str(explain_report.MOVED) in str(found.text).splitlines()
     consistent(found)

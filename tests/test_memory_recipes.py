@@ -188,8 +188,9 @@ def test_a_recipe_that_is_registered_once_is_known_everywhere(
     assert json.loads(capsys.readouterr().out)["total"] == found.total
 
     task = perceptron(width=32, batch=32, name="small")
-    named, given = (fit(task, p, steps=2, gpu="B200") for p in ("mxfp6", Policy("own", "", recipe="mxfp6")))
-    assert named.losses.tobytes() == given.losses.tobytes()
+    policies: tuple[Any, ...] = "mxfp6", Policy("own", "", recipe="mxfp6"), mxfp6()
+    named, *others = (fit(task, p, steps=2, gpu="B200") for p in policies)
+    assert {run.losses.tobytes() for run in others} == {named.losses.tobytes()}
     assert named.losses.tobytes() != fit(task, "mxfp8", steps=2, gpu="B200").losses.tobytes()
     assert any("e2m3/e8m0x32" in str(step) for step in named.units)
 

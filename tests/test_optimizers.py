@@ -14,7 +14,6 @@ from torch import nn
 import fplab
 from fplab.errors import LabError
 from fplab.training.optimizers import RULES, SGD, Adam, AdamW, LabOptimizer, programs, written
-from fplab.training.optimizers.precision import missing
 from fplab.training.scalers import DynamicScaler
 
 
@@ -256,8 +255,8 @@ def test_programs_read_nothing_that_nobody_made(rule: str, program: programs.Pro
     given |= set(SGD([nn.Parameter(torch.ones(1))])._coefficients({"lr": 1, "momentum": 0, "weight_decay": 0}, 1))
     adam = Adam([nn.Parameter(torch.ones(1))])
     given |= set(adam._coefficients(adam.param_groups[0], 1))
-    assert missing((*program, *RULES[rule].decay, *RULES[rule].apply), given) == []
-    assert missing(program, given - {"gradient"})
+    assert programs.missing((*program, *RULES[rule].decay, *RULES[rule].apply), given) == []
+    assert programs.missing(program, given - {"gradient"})
 
 
 def test_a_program_can_be_read() -> None:

@@ -29,8 +29,9 @@ from helpers import (
     raw,
     regimes,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts import examples
 from prove.grid import bits_of, grid, make_quiet
 from prove.shares import words_of
 
@@ -172,7 +173,7 @@ FIELDS = itertools.product(range(9, 0, -1), range(13), (None, 7, 100, -20), (Tru
 DRAWN = [f for f in map(possible, FIELDS) if f]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data())
 def test_any_format_any_rounding(data: st.DataObject) -> None:
     fmt, mode = data.draw(st.sampled_from(DRAWN)), data.draw(st.sampled_from(Rounding))

@@ -19,8 +19,9 @@ from helpers import (
     opts,
     raw,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from parts import examples
 from prove.grid import grid
 
 import fplab
@@ -67,7 +68,7 @@ def words_of(seed: int, n: int, start: int = 0) -> Array:
     return out
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(0, MASK), st.integers(0, 2**64 - 1))
 def test_the_words_of_a_stream_are_a_permutation(index: int, seed: int) -> None:
     key0, key1 = (int(k) for k in stream_keys(np.uint64(seed), np.uint64(0)))

@@ -20,10 +20,10 @@ from torch.nn import functional
 import fplab
 from fplab.errors import LabError
 from fplab.nn import Recipe, emulate, survey
+from fplab.nn.diagnose import format_assignment
+from fplab.nn.diagnose.layer_errors import width
+from fplab.nn.diagnose.survey_report import Survey
 from fplab.nn.recipes import fp8_current, nvfp4
-from fplab.nn.surveying import assigning
-from fplab.nn.surveying.measuring import width
-from fplab.nn.surveying.report import Survey
 
 
 def model():
@@ -207,7 +207,9 @@ def problems(draw):
         effects[layers[0]]["narrow"] = math.inf
     costs = {layer: {choice: n * bits[choice] for choice in CHOICES} for layer, n in macs.items()}
     cosine = None if rng.random() < 0.3 else 1 - 10.0 ** rng.uniform(-2.5, 0)
-    return assigning.Problem(effects, lacking, costs, sum(macs.values()), 10.0 ** rng.uniform(-2.5, 0.5), cosine)
+    return format_assignment.Problem(
+        effects, lacking, costs, sum(macs.values()), 10.0 ** rng.uniform(-2.5, 0.5), cosine
+    )
 
 
 def assignments(problem, choices):
@@ -215,22 +217,22 @@ def assignments(problem, choices):
     return [dict(zip(layers, p, strict=True)) for p in itertools.product(choices, repeat=len(layers))]
 
 
-@given(problems(), st.sampled_from(assigning.SHARES))
+@given(problems(), st.sampled_from(format_assignment.SHARES))
 @settings(max_examples=100)
 def test_the_cheapest_is_that_of_all_assignments(problem, share):
     def keeps(one):
-        lost = assigning.total(problem.effects, one) / problem.loss
+        lost = format_assignment.total(problem.effects, one) / problem.loss
         if problem.cosine is not None:
-            lost = max(lost, assigning.total(problem.lacking, one) / (1 - problem.cosine))
+            lost = max(lost, format_assignment.total(problem.lacking, one) / (1 - problem.cosine))
         return lost <= share
 
     kept = [one for one in assignments(problem, CHOICES) if keeps(one)]
-    found = assigning.cheapest(problem, CHOICES, share)
+    found = format_assignment.cheapest(problem, CHOICES, share)
     if not kept:
         assert found is None
     else:
         best = min(kept, key=lambda one: (round(6 * problem.cost(one) * problem.macs),
-                                          assigning.total(problem.effects, one)))  # fmt: skip
+                                          format_assignment.total(problem.effects, one)))  # fmt: skip
         assert found == best
 
 
@@ -241,12 +243,12 @@ def survey_of(problem, choices, seed):
     def tried(one):
         asked.append(one)
         rng = np.random.default_rng([seed, *"".join(f"{layer}{one[layer]}" for layer in sorted(one)).encode()])
-        loss, cosine = (assigning.total(of, one) for of in (problem.effects, problem.lacking))
+        loss, cosine = (format_assignment.total(of, one) for of in (problem.effects, problem.lacking))
         return problem.tried(one, [loss * 8 ** rng.normal()], [1 - cosine * 8 ** rng.normal()])
 
     uniform = [tried(dict.fromkeys(problem.costs, choice)) for choice in choices]
     asked.clear()
-    trials, untried = assigning.search(problem, uniform, tried)
+    trials, untried = format_assignment.search(problem, uniform, tried)
     assert set(map(str, asked)) == {str(one.assignment) for one in trials} - {str(one.assignment) for one in uniform}
     return Survey("H100", problem.loss, problem.cosine, (), {}, trials, untried, 0.0), uniform
 
@@ -275,14 +277,14 @@ def test_what_was_not_run_is_said(monkeypatch):
     layers = [str(i) for i in range(8)]
     effects = {layer: {"wide": 0.0, "narrow": 1.0 + i / 16, "odd": 1.5 + i / 16} for i, layer in enumerate(layers)}
     costs = {layer: {"wide": 16.0, "narrow": 8.0, "odd": 6.0} for layer in layers}
-    problem = assigning.Problem(effects, {}, costs, 8, 4.0)
+    problem = format_assignment.Problem(effects, {}, costs, 8, 4.0)
 
     def run(one):
         return problem.tried(one, [9.0 if len(set(one.values())) > 1 else effects["0"][one["0"]] * 8], [math.nan])
 
     uniform = [run(dict.fromkeys(layers, choice)) for choice in ("wide", "narrow", "odd")]
-    monkeypatch.setattr(assigning, "MOST_RUNS", 2)
-    trials, untried = assigning.search(problem, uniform, run)
+    monkeypatch.setattr(format_assignment, "MOST_RUNS", 2)
+    trials, untried = format_assignment.search(problem, uniform, run)
     found = Survey("H100", 4.0, None, (), {}, trials, untried, 0.0)
     assert len(trials) == 5
     assert untried > 0
@@ -337,7 +339,7 @@ def test_a_layer_has_its_own_choice_beside_that_of_the_module_around_it(monkeypa
     net = nn.Sequential(Attention(), nn.Linear(32, 5))
     batch = torch.randn(4, 32), torch.randint(5, (4,))
     mixed = {"0.qkv": "bf16", "0": "e4m3", "0.out": "bf16", "1": "e4m3"}
-    monkeypatch.setattr(assigning, "cheapest", lambda *_: mixed)
+    monkeypatch.setattr(format_assignment, "cheapest", lambda *_: mixed)
     found = survey(net, batch, loss, ["bf16", "e4m3"], gpu="B200", budget=0.0, cosine=None, progress=str)
     as_run = next(t for t in found.trials if t.assignment == mixed)
     exact = float(loss(net.double(), (batch[0].double(), batch[1]))[0].detach())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parts import examples
 from tensorcore_cases import REGIMES, bits, distinct, exact_bits, operand, powers, representative
 
 import fplab
@@ -81,7 +82,7 @@ def test_sums_of_more_bits_than_float64_has(bits_aligned: int) -> None:
     assert bits(dot(a, b, gpu=model)) == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_one_block_against_the_oracle(data: st.DataObject) -> None:
     """Codes drawn one by one, so that a failure shrinks: few exponents, so that terms cancel; specials are common."""

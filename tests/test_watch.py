@@ -2,8 +2,6 @@
 
 import gc
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from watched import loop, mlp, step
 
 import fplab
 from fplab import training
@@ -27,26 +26,6 @@ def _one_thread():
     yield
     torch.set_num_threads(before)
     assert watch._open is None
-
-
-def mlp(*more: nn.Module) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(one=nn.Linear(6, 8), act=nn.ReLU(), two=nn.Linear(8, 4), **dict(enumerated(more))))
-
-
-def enumerated(modules: tuple[nn.Module, ...]) -> list[tuple[str, nn.Module]]:
-    return [(f"more{i}", m) for i, m in enumerate(modules)]
-
-
-def loop(
-    model: nn.Module, optimizer: Any, steps: int = 3, n: int = 5, loss: Callable[[Any], Tensor] | None = None
-) -> None:
-    """Any training loop."""
-    made = torch.Generator().manual_seed(1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        out = model(torch.randn(n, 6, generator=made))
-        (loss(out) if loss else out.square().mean()).backward()
-        optimizer.step()
 
 
 def total(seen: watch, kind: str, layer: str | None = None) -> int:
@@ -201,8 +180,8 @@ def test_memory_does_not_grow_with_the_steps():
         for steps in (100, 200):
             loop(model, optimizer, steps)
             tables = sum(table.nbytes for table in seen._tables._tables.values())
-            kept = sum(p.sample.nbytes for prints in seen._trail.steps.values() for p in prints.values())
-            sizes.append((tables, len(seen._tables._tables), len(seen._trail.steps) <= 8, kept < 8 * 30 * 64))
+            kept = sum(p.sample.nbytes for prints in seen._fingerprints.steps.values() for p in prints.values())
+            sizes.append((tables, len(seen._tables._tables), len(seen._fingerprints.steps) <= 8, kept < 8 * 30 * 64))
     assert sizes[0] == sizes[1]
     assert seen.steps == 300
     assert sizes[0][0] / sizes[0][1] < 31_000
@@ -366,9 +345,7 @@ def test_half_precision_double_precision_sparse_and_complex_parameters():
         optimizer = torch.optim.SGD(model.parameters(), 0.5)
         with watch(model, optimizer, every=1) as seen:
             for _ in range(2):
-                optimizer.zero_grad()
-                model(torch.randn(5, 6, dtype=dtype)).square().mean().backward()
-                optimizer.step()
+                step(optimizer, model(torch.randn(5, 6, dtype=dtype)).square().mean())
         assert total(seen, "weights") == 2 * 92
         assert seen.fates("bf16", "weights").vanish == 0
         assert (seen.lost().still > 0) == (dtype is torch.bfloat16)

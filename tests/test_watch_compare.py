@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from watched import run
+from watched import run, step
 
 from fplab import training
 from fplab.errors import LabError
@@ -62,9 +62,7 @@ def test_one_bit_in_one_weight_at_one_step_is_found():
         with watch(model, optimizer, keep=keep) as seen:
             for index in itertools.islice(training.batches(359, training.Recipe(epochs=9)), 20):
                 chosen = torch.from_numpy(index)
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
-                optimizer.step()
+                step(optimizer, nn.functional.cross_entropy(model(images[chosen]), labels[chosen]))
         return seen
 
     found = watch.compare(go(False, 64), go(True, 64)).bits

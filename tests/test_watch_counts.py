@@ -12,7 +12,7 @@ import fplab
 from fplab import exact, formats
 from fplab.errors import LabError
 from fplab.kernels import histogram
-from fplab.nn.watching import losses, tables, tensors, trail
+from fplab.nn.diagnose import format_counts, run_comparison, tensors
 
 Array = np.ndarray[Any, Any]
 MINE = formats.Format("e4m7_mine", 4, 7)
@@ -26,7 +26,7 @@ def edge_values() -> Array:
     """Around every edge of every candidate, at the edge itself and one bit to each side, and around powers of two."""
     found = []
     for form in CANDIDATES:
-        for one in tables.edges(form):
+        for one in format_counts.edges(form):
             if -149 <= one.exponent <= 127:
                 found.append(math.ldexp(1 + one.cut / 2**23, one.exponent))
         found += [form.max, form.smallest_normal, form.smallest_subnormal, form.smallest_subnormal / 2]
@@ -47,13 +47,13 @@ VALUES = np.concatenate([
 ])  # fmt: skip
 
 
-def counted(bits: Array, shift: int = 0) -> tuple[tables.Tables, Array]:
-    made = tables.Tables(CANDIDATES)
+def counted(bits: Array, shift: int = 0) -> tuple[format_counts.Tables, Array]:
+    made = format_counts.Tables(CANDIDATES)
     made.add("a", "b", bits, shift)
     return made, made.merged([("a", "b")])
 
 
-def by_rounding(x: Array, form: formats.Format, scale: int) -> tables.Fates:
+def by_rounding(x: Array, form: formats.Format, scale: int) -> format_counts.Fates:
     """The fates of float32 values by rounding each of them, at its exact scale, in float64."""
     finite = np.isfinite(x)
     nonzero = x[finite & (x != 0)].astype(np.float64)
@@ -63,7 +63,7 @@ def by_rounding(x: Array, form: formats.Format, scale: int) -> tables.Fates:
     over = np.abs(fplab.quantize(scaled, wide)) > form.max
     zero = kept == 0
     small = ~zero & (np.abs(kept) < form.smallest_normal)
-    return tables.Fates(
+    return format_counts.Fates(
         int((x == 0).sum()), int(zero.sum()), int(small.sum()), int((~zero & ~small & ~over).sum()), int(over.sum()),
         int(np.isinf(x).sum()), int(np.isnan(x).sum()),
     )  # fmt: skip
@@ -96,7 +96,7 @@ def test_every_fate_at_every_loss_scale_is_that_of_the_scaled_product(name):
 @pytest.mark.parametrize("form", CANDIDATES, ids=str)
 def test_edges_are_where_the_oracle_changes_its_answer(form):
     codes = (1, 1 << form.fraction_bits, form.max_code + 1)
-    for one, code in zip(tables.edges(form), codes, strict=True):
+    for one, code in zip(format_counts.edges(form), codes, strict=True):
         at = Fraction(2) ** one.exponent * (1 + Fraction(one.cut, 2**23))
         below = at - Fraction(2) ** (one.exponent - 23)
         got = [exact.round_magnitude(x, False, form, formats.Rounding.RNE)[0] for x in (below, at)]
@@ -120,7 +120,7 @@ def test_a_shift_counts_values_as_divided_by_a_power_of_two(shift):
     for scale in (0, 24):
         if abs(scale - shift) <= 64:
             assert made.fates(moved, form, scale) == made.fates(plain, form, scale - shift)
-    exponents, counts = tables.histogram(moved)
+    exponents, counts = format_counts.histogram(moved)
     _, e = np.frexp(bits.view(np.float32).astype(np.float64)[bits & 0x7FFFFFFF != 0])
     assert counts.sum() == e.size
     assert dict(zip(exponents.tolist(), counts.tolist(), strict=True)) == {
@@ -129,7 +129,7 @@ def test_a_shift_counts_values_as_divided_by_a_power_of_two(shift):
 
 
 def test_parts_threads_and_one_call_count_alike():
-    bits = random_bits(3 * tables.WORTH_SHARING, key=9)
+    bits = random_bits(3 * format_counts.WORTH_SHARING, key=9)
     before = fplab.num_threads()
     found = []
     try:
@@ -138,7 +138,7 @@ def test_parts_threads_and_one_call_count_alike():
             found.append(counted(bits)[1])
     finally:
         fplab.set_num_threads(before)
-    made = tables.Tables(CANDIDATES)
+    made = format_counts.Tables(CANDIDATES)
     offsets = np.array([0, 1000, 1000, bits.size])
     for _ in range(2):
         made.add_parts("k", ("x", "y", "z"), bits, offsets)
@@ -151,17 +151,17 @@ def test_parts_threads_and_one_call_count_alike():
 
 def test_an_empty_histogram_and_an_unwatched_format():
     made, table = counted(np.zeros(3, np.uint32))
-    exponents, counts = tables.histogram(table)
+    exponents, counts = format_counts.histogram(table)
     assert exponents.size == counts.size == 0
     assert made.fates(table, formats.get("fp16")).zero == 3
     with pytest.raises(LabError, match=r"fp16 was not watched for; allowed: bf16\. Pass formats=\[\.\.\.\] to watch\."):
-        tables.Tables([formats.get("bf16")]).fates(table, formats.get("fp16"))
+        format_counts.Tables([formats.get("bf16")]).fates(table, formats.get("fp16"))
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp64", "e8m0", formats.Format("wider", 9, 8)], ids=str)
 def test_a_format_that_cannot_replace_fp32_is_refused(name):
     with pytest.raises(LabError, match=rf"{name} is no candidate to replace FP32\. Allowed: tf32, bf16, fp16, "):
-        tables.candidate(name)
+        format_counts.candidate(name)
 
 
 # --- changes lost ---------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def pairs() -> tuple[Array, Array]:
 @pytest.mark.parametrize("form", CANDIDATES, ids=str)
 def test_a_change_is_lost_exactly_where_the_sum_rounds_back(form):
     w, u = pairs()
-    counter = losses.Losses([form])
+    counter = format_counts.Losses([form])
     offsets = np.array([0, w.size // 3, w.size])
     counter.add("weights", ("x", "y"), w, u, offsets)
     kept = fplab.quantize(w, form).astype(np.float64)
@@ -209,13 +209,13 @@ def test_the_paper_s_ratio_of_2048_is_not_the_criterion():
     w = np.array([1.5, 1.0, 1 + 2.0**-10, 1.0, 1.0], np.float32)
     u = np.array([1.5 / 2048, 2.0**-11, 2.0**-11, 2.0**-11 * (1 + 2.0**-10), -(2.0**-12)], np.float32)
     for i, lost in enumerate((0, 1, 0, 0, 1)):
-        counter = losses.Losses([formats.get("fp16")])
+        counter = format_counts.Losses([formats.get("fp16")])
         counter.add("weights", ("x",), w[i : i + 1], u[i : i + 1], np.array([0, 1]))
         assert counter.get("weights", "x").absorbed["fp16"] == lost
 
 
 def test_values_that_stand_still_under_a_gradient_are_counted():
-    counter = losses.Losses([formats.get("bf16")])
+    counter = format_counts.Losses([formats.get("bf16")])
     g = np.array([0.0, -0.0, 1.0, -1.0, np.nan], np.float32)
     u = np.array([0.0, 1.0, 0.0, -0.0, 1.0], np.float32)
     counter.add("weights", ("x",), np.ones(5, np.float32), u, np.array([0, 5]), g)
@@ -289,7 +289,7 @@ def test_a_digest_changes_with_any_bit_and_with_the_order():
 
 
 def test_a_trail_keeps_evenly_spaced_steps_and_no_more():
-    kept = trail.Trail(4)
+    kept = run_comparison.Fingerprints(4)
     bits = np.array([1.0, -3.0], np.float32).view(np.uint32)
     for step in range(23):
         kept.begin(step)
@@ -299,4 +299,4 @@ def test_a_trail_keeps_evenly_spaced_steps_and_no_more():
     assert list(kept.steps) == [0, 8, 16]
     assert list(kept.largest("weights")) == [(0, 3.0), (8, 3.0), (16, 3.0)]
     assert [name.call for name in kept.steps[8]] == [0, 1]
-    assert str(trail.Name("weights", "w", 1)) == "weights of w, call 2"
+    assert str(run_comparison.TensorName("weights", "w", 1)) == "weights of w, call 2"

@@ -14,11 +14,10 @@ from watched import run
 from fplab import columns
 from fplab.draw import lettering
 from fplab.language import speaking
-from fplab.nn.watching import words
-from fplab.nn.watching.comparing import compare
-from fplab.nn.watching.events import NonFinite
-from fplab.nn.watching.report import MOST_ROWS
-from fplab.nn.watching.trail import Name
+from fplab.nn.diagnose import watch_words as words
+from fplab.nn.diagnose.nonfinite import NonFinite
+from fplab.nn.diagnose.run_comparison import TensorName, compare
+from fplab.nn.diagnose.watch_report import MOST_ROWS
 from fplab.training.loop import one_thread
 from fplab.words import Text
 
@@ -149,7 +148,7 @@ def test_two_runs_compared_in_chinese(seen: Any) -> None:
         assert "\n最先不同的位：第 0 步，conv1.weight 的更新，" in str(apart)
         assert "；此后一直相距 fp16 的 8 ulp 以上（那里为 " in str(apart)
         assert "从此分开：没有；每个张量都会回到 fp16 的 1e+30 ulp 之内" in str(never)
-        assert str(Name("weights", "conv1.weight", 1)) == "conv1.weight 的权重，第 2 次调用"
+        assert str(TensorName("weights", "conv1.weight", 1)) == "conv1.weight 的权重，第 2 次调用"
         assert left_over(str(apart) + str(never)) == ""
     assert not CHINESE.search(str(apart))
 

@@ -3,23 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from watched import loop, mlp
 
 from fplab.errors import LabError
 from fplab.nn import watch
-
-
-def mlp() -> nn.Sequential:
-    model = nn.Sequential()
-    for name, module in (("one", nn.Linear(6, 8)), ("act", nn.ReLU()), ("two", nn.Linear(8, 4))):
-        model.add_module(name, module)
-    return model
-
-
-def loop(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(5, 6)).square().mean().backward()
-        optimizer.step()
 
 
 def test_errors_quote_the_call():
@@ -27,7 +14,7 @@ def test_errors_quote_the_call():
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\(<Sequential>, 3\): optimizer is a int without step"):
         watch(model, 3)
     seen = watch(model, torch.optim.SGD(model.parameters(), 0.1))
-    assert str(seen).startswith("<fplab.nn.watching.session.watch object")
+    assert str(seen).startswith("<fplab.nn.diagnose.watch.watch object")
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.report\(\): no step was taken inside the block"):
         seen.report()
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.fates\('fp16', 'weight'\): unknown kind 'weight'"):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from watched import unbroken
+from watched import step, unbroken
 
 from fplab.nn import watch
 
@@ -68,9 +68,7 @@ def test_what_broke_outside_the_optimizer_is_named_rather_than_the_layer_that_sh
                     model.get_submodule(poison if poison == "place" else "own").factor = math.inf
                 else:
                     model.get_submodule("first").weight.data.fill_(3e38)
-            optimizer.zero_grad()
-            model(torch.ones(2, 4)).square().sum().backward()
-            optimizer.step()
+            step(optimizer, model(torch.ones(2, 4)).square().sum())
     first = seen.first
     assert first is not None
     assert (first.step, first.kind, first.tensor, first.layer) == (4, kind, tensor, layer)
@@ -97,9 +95,7 @@ def test_a_weight_that_no_output_shows_is_not_blamed_on_the_optimizer():
             for i in range(4):
                 if i == 2:
                     model[0].weight.data[4, 1] = math.nan
-                optimizer.zero_grad()
-                model(torch.tensor([0, 1])).sum().backward()
-                optimizer.step()
+                step(optimizer, model(torch.tensor([0, 1])).sum())
         assert (seen.first.step, seen.first.kind, seen.first.tensor) == (2, "weights", "0.weight")
         assert (seen.first.nan, seen.first.at) == (1, 13)
         causes[every] = seen.first.cause
@@ -121,9 +117,7 @@ def test_a_mask_of_minus_infinities_is_no_broken_input():
     mask = torch.full((3, 3), -math.inf).triu(1)
     with watch(model, optimizer, every=1) as seen:
         for i in range(3):
-            optimizer.zero_grad()
-            model(torch.ones(3, 3), mask + (math.inf if i == 2 else 0)).square().sum().backward()
-            optimizer.step()
+            step(optimizer, model(torch.ones(3, 3), mask + (math.inf if i == 2 else 0)).square().sum())
     assert seen.first is not None
     assert (seen.first.step, seen.first.kind) == (2, "input")
 
@@ -150,9 +144,7 @@ def test_a_mask_that_a_layer_returns_is_named_and_hides_nothing_that_breaks_late
     with watch(model, optimizer) as seen:
         for i in range(4):
             model.broken = math.nan if breaks and i == 2 else 1.0
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])).backward()
-            optimizer.step()
+            step(optimizer, nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])))
     assert seen.first is not None
     assert (seen.first.step, seen.first.layer, seen.first.infinite, seen.first.harmless) == (0, "model", 4, True)
     assert "a mask, or a logarithm of zero that the loss never used" in unbroken(seen.report())
@@ -174,9 +166,7 @@ def test_after_a_mask_it_is_still_known_when_a_tensor_was_last_finite():
         for i in range(4):
             if i == 3:
                 model.logits.weight.data[0, 0] = math.nan
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])).backward()
-            optimizer.step()
+            step(optimizer, nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])))
     assert seen.first_kept is not None
     assert (seen.first_kept.step, seen.first_kept.kind, seen.first_kept.tensor) == (3, "weights", "logits.weight")
     assert seen.first_kept.before is not None
@@ -188,9 +178,7 @@ def test_the_logarithm_of_zero_is_named_where_the_loss_breaks_with_it():
     model = Choice(logarithm=True)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer) as seen:
-        optimizer.zero_grad()
-        nn.functional.nll_loss(model(torch.eye(4)), torch.tensor([0, 1, 2, 1])).backward()
-        optimizer.step()
+        step(optimizer, nn.functional.nll_loss(model(torch.eye(4)), torch.tensor([0, 1, 2, 1])))
     assert seen.first is not None
     assert seen.first is seen.first_kept
     assert (seen.first.kind, seen.first.layer, seen.first.harmless) == ("activations", "model", False)

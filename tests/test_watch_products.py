@@ -8,7 +8,7 @@ from torch import nn
 from fplab import scaled
 from fplab.errors import LabError
 from fplab.nn import emulate, recipes, watch
-from fplab.nn.watching.products import PASSES, ROWS, ProductRow
+from fplab.nn.diagnose.recipe_errors import PASSES, ROWS, ProductRow
 
 X, W, DY = (
     np.float32(np.random.default_rng(i).standard_normal(s)) for i, s in enumerate([(64, 96), (32, 96), (64, 32)])

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from watched import half, run, unbroken
+from watched import half, run, step, unbroken
 
 import fplab
 from fplab import training
 from fplab.draw import style
 from fplab.draw import watch as drawing
 from fplab.nn import watch
-from fplab.nn.watching import advice, report
+from fplab.nn.diagnose import format_advice, watch_report
 
 Tensor = torch.Tensor
 
@@ -133,9 +133,7 @@ def test_steps_that_are_not_counted_are_still_searched():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer, every=1000) as seen:
         for i in range(9):
-            optimizer.zero_grad()
-            model(torch.randn(2, 3) * (math.inf if i == 7 else 1)).sum().backward()
-            optimizer.step()
+            step(optimizer, model(torch.randn(2, 3) * (math.inf if i == 7 else 1)).sum())
     assert seen.first is not None
     assert (seen.first.step, seen.first.kind) == (7, "input")
     assert sum(seen.histogram("weights")[1]) == 12
@@ -208,9 +206,7 @@ def test_no_scale_is_recommended_where_none_serves():
     optimizer = torch.optim.SGD(model.parameters(), 1e-12)
     with watch(model, optimizer, every=1) as seen:
         for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).backward()
-            optimizer.step()
+            step(optimizer, model(torch.randn(8, 4)))
     scale = seen.report().scales["fp16"]
     assert not scale.works
     assert scale.left_out == ("small",)
@@ -329,7 +325,7 @@ def test_the_report_says_what_must_stay_fp32(plain):
     lost = plain.lost()
     assert lost.share("bf16") > lost.share("fp16") > 0.05
     text = str(found)
-    share = report.percent(lost.share("fp16"))
+    share = watch_report.percent(lost.share("fp16"))
     assert f"STAYS FP32  the weights' master copy: of {lost.moved:,} updates fp16 would lose {share}" in text
     assert "no FP32 copy needed" in str(plain.report(lost=0.99))
     assert found.headline == "Sequential with SGD: 24 steps, 12 of them counted"
@@ -349,7 +345,7 @@ def test_the_table_has_a_row_for_every_layer_and_kind(plain):
     row = next(r for r in found.rows if (r.layer, r.kind) == ("conv3", "activation gradients"))
     fates = plain.fates("fp16", "activation gradients", "conv3")
     assert row.fates["fp16"] == fates
-    shares = "/".join(report.percent(fates.share(n)) for n in ("vanish", "underflow", "overflow"))
+    shares = "/".join(watch_report.percent(fates.share(n)) for n in ("vanish", "underflow", "overflow"))
     line = next(x for x in lines if x.startswith("conv3") and "activation gradients" in x)
     assert shares in line
     low, high = plain.histogram("activation gradients", "conv3")[0][[0, -1]]
@@ -385,7 +381,7 @@ def test_choices_are_the_first_of_their_width_that_keep_within_the_limits(plain)
     assert {len(r.choices) for r in only.rows} == {1}
     assert not only.scales
     assert "8 BITS      weights: of 4 tensors" in str(only)
-    assert advice.widths(plain.formats).keys() == {16, 8}
+    assert format_advice.widths(plain.formats).keys() == {16, 8}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -435,9 +431,7 @@ def test_weights_that_lose_their_updates_already_need_a_copy():
     for moving, verdict in ((64, "WEIGHTS no FP32 copy needed"), (32, "STAYS FP32"), (0, "STAYS FP32")):
         pushes[:moving] = 1.0
         with watch(model, optimizer, every=1) as seen:
-            optimizer.zero_grad()
-            model(pushes).sum().backward()
-            optimizer.step()
+            step(optimizer, model(pushes).sum())
         assert seen.lost().still == 64 - moving
         text = unbroken(seen.report())
         assert verdict in text
@@ -454,9 +448,7 @@ def test_a_step_without_a_learning_rate_loses_nothing():
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step))
     with watch(model, optimizer, every=1) as seen:
         for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.ones(3, 4)).sum().backward()
-            optimizer.step()
+            step(optimizer, model(torch.ones(3, 4)).sum())
             warmup.step()
     assert (seen.lost().moved, seen.lost().still) == (10, 0)
     assert "did not move" not in unbroken(seen.report())

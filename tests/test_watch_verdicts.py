@@ -10,7 +10,7 @@ from torch import nn
 
 import fplab
 from fplab.nn import watch
-from fplab.nn.watching import advice, tables
+from fplab.nn.diagnose import format_advice, format_counts
 
 Tensor = torch.Tensor
 
@@ -56,24 +56,24 @@ def test_gradients_that_are_zero_in_theory_are_not_blamed_on_fp16():
     for key in (("activation gradients", "1.query"), ("weight gradients", "1.key")):
         raw = seen._tables.merged([key])
         needs = [
-            advice.window([seen._tables.fates(t, seen.formats[0], s) for s in range(41)], found.limits).low
-            for t in (tables.resolved(raw), raw)
+            format_advice.window([seen._tables.fates(t, seen.formats[0], s) for s in range(41)], found.limits).low
+            for t in (format_counts.resolved(raw), raw)
         ]
         assert needs[0] < needs[1], key  # without the difference the scale is asked for what means nothing
 
 
 def test_what_fp32_does_not_resolve_counts_as_zero_and_nothing_else_does():
-    counts = tables.Tables([fplab.formats.get("fp16")])
+    counts = format_counts.Tables([fplab.formats.get("fp16")])
     values = np.float32([2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 1.75, 0.0, math.inf])
     counts.add("weight gradients", "one", values.view(np.uint32))
     table = counts.merged([("weight gradients", "one")])
-    exponents, found = tables.histogram(tables.resolved(table))
+    exponents, found = format_counts.histogram(format_counts.resolved(table))
     assert exponents.tolist()[0] == -24
     assert found.sum() == 2
-    assert tables.resolved(table)[tables.ZERO].sum() == 3
-    assert tables.resolved(table).sum() == table.sum()
+    assert format_counts.resolved(table)[format_counts.ZERO].sum() == 3
+    assert format_counts.resolved(table).sum() == table.sum()
     nothing = counts.merged([])
-    assert np.array_equal(tables.resolved(nothing), nothing)
+    assert np.array_equal(format_counts.resolved(nothing), nothing)
 
 
 def broken_run(kind: str) -> watch:

@@ -1,6 +1,7 @@
 """The digits' network trained under a watch, in FP32 or with its layers rounded to FP16."""
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +61,29 @@ def run(
                     scaler.step(optimizer)
                     scaler.update()
     return seen
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step of any training loop."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def mlp(*more: nn.Module) -> nn.Sequential:
+    """Two linear layers and what comes after them."""
+    named = {"one": nn.Linear(6, 8), "act": nn.ReLU(), "two": nn.Linear(8, 4)}
+    return nn.Sequential(OrderedDict(named | {f"more{i}": m for i, m in enumerate(more)}))
+
+
+def loop(
+    model: nn.Module, optimizer: Any, steps: int = 3, n: int = 5, loss: Callable[[Any], Tensor] | None = None
+) -> None:
+    """Any training loop."""
+    made = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        out = model(torch.randn(n, 6, generator=made))
+        step(optimizer, loss(out) if loss else out.square().mean())
 
 
 def unbroken(report: Any) -> str:

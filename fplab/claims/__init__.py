@@ -1,8 +1,7 @@
 """What the source documents of the course say on mixed-precision training: each claim true, loose or wrong, tried.
 
-``claims.toml`` holds the statements and what to think of them; a function of ``bits``, ``training``, ``optimizers``,
-``quantisation``, ``memory``, ``parallel`` or ``scales`` takes each apart and tries it; the verdict is computed from
-what they find.
+``claims.toml`` holds the statements and what to think of them; a function of some module here takes each apart and
+tries it; the verdict is computed from what they find.
 
 >>> get("bf16-finer").verdict
 <Verdict.WRONG: 'WRONG'>
@@ -14,12 +13,12 @@ import tomllib
 from pathlib import Path
 
 from ..columns import harmless
-from ..errors import door, unknown
-from ..lazily import index
+from ..errors import door, one_of
+from ..lazily import index, modules
 from ..storage import shipped
 from ..words import Given, given
 from .base import TRIES, Part, SourceClaim, Verdict
-from .show import Overview, Tried, markdown
+from .tables import Overview, Tried, markdown
 
 __all__ = ["TRIES", "Claim", "Part", "SourceClaim", "Verdict", "claims", "get", "markdown", "overview", "tried"]
 
@@ -28,13 +27,12 @@ index(__name__)
 Claim = SourceClaim
 """The former name of :class:`SourceClaim`."""
 HERE = Path(__file__).parent
-MODULES = ("bits", "training", "optimizers", "quantisation", "memory", "parallel", "scales")
 
 
 @functools.cache
 def claims() -> tuple[SourceClaim, ...]:
     """All of them, in the order of the table."""
-    for module in MODULES:
+    for module in modules(__name__):
         importlib.import_module(f".{module}", __name__)
     with shipped(path := HERE / "claims.toml"):
         rows = harmless(tomllib.loads(path.read_text(encoding="utf-8")))["claim"]
@@ -49,10 +47,9 @@ def both(row: dict[str, str]) -> tuple[Given, Given]:
 @door
 def get(name: str) -> SourceClaim:
     """The claim of a name."""
-    found = {claim.name: claim for claim in claims()}
-    if name not in found:
-        raise unknown("claim", name, list(found))
-    return found[name]
+    by_name = {claim.name: claim for claim in claims()}
+    one_of("claim", name, by_name)
+    return by_name[name]
 
 
 @door

@@ -79,7 +79,7 @@ def equal(about: Text, claimed: object, found: object) -> Part:
 
 def shown(x: object) -> str:
     if isinstance(x, tuple | list):
-        return "/".join(shown(one) for one in x)
+        return "/".join(shown(part) for part in x)
     return (
         f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else f"{x:.6g}" if isinstance(x, float) else str(x)
     )
@@ -121,8 +121,8 @@ class SourceClaim:
     @property
     def verdict(self) -> Verdict:
         """That of the weakest part; UNTRIED where no part could be tried."""
-        found = [v for one in self.parts if (v := one.verdict) is not None and v is not Verdict.UNTRIED]
-        return max(found, key=lambda verdict: verdict.rank, default=Verdict.UNTRIED)
+        verdicts = [v for part in self.parts if (v := part.verdict) is not None and v is not Verdict.UNTRIED]
+        return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNTRIED)
 
 
 @functools.cache

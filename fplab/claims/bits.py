@@ -61,10 +61,10 @@ def ranges() -> Iterator[Part]:
     ]
     low, high = ends("fp16")
     tiny = float(get("fp16").smallest_subnormal)
-    found = say("{low:.2g} … {high:,.0f}; subnormal from {tiny:.1g}", low=low, high=high, tiny=tiny)
+    range_of_fp16 = say("{low:.2g} … {high:,.0f}; subnormal from {tiny:.1g}", low=low, high=high, tiny=tiny)
     near = abs(math.log10(low) + 5) < 1 and abs(math.log10(high) - 5) < 1
     yield from wide
-    yield part(say("FP16: its numbers"), "1e-5 … 1e5", found, (low, high) == (1e-5, 1e5), near)
+    yield part(say("FP16: its numbers"), "1e-5 … 1e5", range_of_fp16, (low, high) == (1e-5, 1e5), near)
 
 
 def digits(name: str) -> int:
@@ -148,9 +148,9 @@ def fp16_exponents() -> Iterator[Part]:
     form = get("fp16")
     inside = (form.emin, form.emax)
     near = abs(form.emin + 15) <= 1 and abs(form.emax - 15) <= 1
-    found = f"{minus(form.emin)} … {form.emax}"
+    exponents = f"{minus(form.emin)} … {form.emax}"
     holds = inside in ((-15, 15), (-14, 14))
-    yield part(say("exponents of normal numbers"), "(−15, 15)", found, holds, near)
+    yield part(say("exponents of normal numbers"), "(−15, 15)", exponents, holds, near)
     yield beside(say("smallest subnormal"), f"2^{minus(round(math.log2(form.smallest_subnormal)))}")
 
 

@@ -40,13 +40,13 @@ def per_billion() -> Iterator[Part]:
 @tries("one-one-two")
 def one_one_two() -> Iterator[Part]:
     """Model, gradients and states in units of the model, in FP32 and in mixed precision."""
-    for name, said in (("fp32", "FP32"), ("mixed", say_of("precision", "mixed"))):
+    for name, label in (("fp32", "FP32"), ("mixed", say_of("precision", "mixed"))):
         found = device(BILLION, precision=name)
         ratio = [
             sum(found[k] for k in kinds) / found["parameters"]
             for kinds in (("parameters",), ("gradients",), ("master", "states"))
         ]
-        yield part(say("model : gradients : Adam, {precision}", precision=said), "1 : 1 : 2",
+        yield part(say("model : gradients : Adam, {precision}", precision=label), "1 : 1 : 2",
                    " : ".join(f"{r:g}" for r in ratio), ratio == [1, 1, 2], ratio[:2] == [1, 1])  # fmt: skip
 
 
@@ -54,8 +54,8 @@ def one_one_two() -> Iterator[Part]:
 def six_billion() -> Iterator[Part]:
     """Six billion parameters in FP32, in both units."""
     bytes_ = device(6 * BILLION, precision="fp32")["parameters"]
-    found = f"{bytes_ / GIB:.2f} GiB = {bytes_ / BILLION:g} GB"
-    yield part(say("6e9 parameters of 4 bytes"), "22 GB", found, f"{bytes_ / BILLION:.0f}" == "22",
+    sizes = f"{bytes_ / GIB:.2f} GiB = {bytes_ / BILLION:g} GB"
+    yield part(say("6e9 parameters of 4 bytes"), "22 GB", sizes, f"{bytes_ / BILLION:.0f}" == "22",
                f"{bytes_ / GIB:.0f}" == "22")  # fmt: skip
 
 
@@ -111,29 +111,33 @@ def training_shares() -> Iterator[Part]:
     yield beside(say("the same: gradients and optimizer states"), spread(more))
 
 
-def spread(found: list[float]) -> str:
-    return f"{min(found):.0%} … {max(found):.0%}"
+def spread(values: list[float]) -> str:
+    return f"{min(values):.0%} … {max(values):.0%}"
 
 
-def between(about: Text, claimed: str, found: list[float], low: float, high: float) -> Part:
+def between(about: Text, claimed: str, values: list[float], low: float, high: float) -> Part:
     """A share that should lie between two: TRUE where all do, LOOSE where some do."""
-    inside = [low <= one <= high for one in found]
-    return part(about, claimed, spread(found), all(inside), any(inside))
+    inside = [low <= value <= high for value in values]
+    return part(about, claimed, spread(values), all(inside), any(inside))
 
 
 @tries("memory-halved")
 def memory_halved() -> Iterator[Part]:
     """GPT-2 XL, FP32 against mixed precision: states, activations, all."""
-    found = {p: device("gpt2-xl", precision=p, micro_batch=8) for p in ("fp32", "mixed")}
-    states = [sum(f.get(k, 0) for k in STATES) for f in found.values()]
-    kept = [f["activations"] for f in found.values()]
-    whole = [sum(f.values()) for f in found.values()]
-    said = say("about half")
+    kinds = {p: device("gpt2-xl", precision=p, micro_batch=8) for p in ("fp32", "mixed")}
+    states = [sum(f.get(k, 0) for k in STATES) for f in kinds.values()]
+    kept = [f["activations"] for f in kinds.values()]
+    whole = [sum(f.values()) for f in kinds.values()]
+    claimed = say("about half")
     yield part(
-        say("model states"), said, f"{states[1] / states[0]:.0%}", states[1] / states[0] <= 0.55, states[1] <= states[0]
+        say("model states"),
+        claimed,
+        f"{states[1] / states[0]:.0%}",
+        states[1] / states[0] <= 0.55,
+        states[1] <= states[0],
     )
-    yield part(say("activations, 8 sequences"), said, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55)
-    yield part(say("all, 8 sequences"), said, f"{whole[1] / whole[0]:.0%}", whole[1] / whole[0] <= 0.55,
+    yield part(say("activations, 8 sequences"), claimed, f"{kept[1] / kept[0]:.0%}", kept[1] / kept[0] <= 0.55)
+    yield part(say("all, 8 sequences"), claimed, f"{whole[1] / whole[0]:.0%}", whole[1] / whole[0] <= 0.55,
                whole[1] / whole[0] <= 0.75)  # fmt: skip
 
 
@@ -144,9 +148,9 @@ def intermediates() -> Iterator[Part]:
     unit = c.sequence * c.hidden
     sizes = {t.name: t.elements / unit for t in activations.layer_terms(c, 1, c.sequence)}
     other = {name: size for name, size in sizes.items() if size != 1}
-    found = say("{n} of {n2}", n=len(sizes) - len(other), n2=len(sizes))
+    count = say("{n} of {n2}", n=len(sizes) - len(other), n2=len(sizes))
     yield part(
-        say("saved tensors of that size, a GPT-2 layer"), say("all"), found, not other, len(other) < len(sizes) / 2
+        say("saved tensors of that size, a GPT-2 layer"), say("all"), count, not other, len(other) < len(sizes) / 2
     )
     yield beside(
         say("the others, in units of it"),

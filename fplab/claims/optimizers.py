@@ -48,7 +48,7 @@ def amp_loop() -> Iterator[Part]:
     optimizer = torch.optim.Adam(layer.parameters())
     optimizer.step()
     states = {s.dtype for s in optimizer.state[layer.weight].values() if s.dim()}
-    said = [
+    messages = [
         (say("activations"), torch.float16, out.dtype),
         (say("parameters"), torch.float16, layer.weight.dtype),
         (say("gradients of parameters"), torch.float16, layer.weight.grad.dtype),
@@ -56,7 +56,7 @@ def amp_loop() -> Iterator[Part]:
     ]
     yield from (
         part(say("autocast: {kind}", kind=kind), short(want), short(got), want == got, got == torch.float32)
-        for kind, want, got in said
+        for kind, want, got in messages
     )
 
 

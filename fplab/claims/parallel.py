@@ -90,12 +90,12 @@ def pipeline() -> Iterator[Part]:
     """Four stages: when each begins, what waiting costs, and what each holds."""
     line = schedules.timeline("gpipe", 4, 8)
     begins = [min(int(s.start) for s in line.slots if s.stage == stage) for stage in range(4)]
-    one = schedules.timeline("gpipe", 4, 1)
+    single = schedules.timeline("gpipe", 4, 1)
     stages = [rank.states for rank in estimate("gpt2-xl", gpus=4, pipeline=4, micro_batches=8).stages]
     whole = estimate("gpt2-xl").fullest.states
     yield equal(say("stages begin at"), "0/1/2/3", "/".join(map(str, begins)))
     yield part(say("idle share: one micro-batch, eight"), say("each waits"),
-               f"{float(one.idle()):.0%}, {float(line.idle()):.0%}", one.idle() > line.idle() > 0)  # fmt: skip
+               f"{float(single.idle()):.0%}, {float(line.idle()):.0%}", single.idle() > line.idle() > 0)  # fmt: skip
     yield part(say("largest stage's model states, of the whole"), "≈ 25%", f"{max(stages) / whole:.0%}",
                0.2 < max(stages) / whole < 0.35)  # fmt: skip
 
@@ -104,8 +104,8 @@ def pipeline() -> Iterator[Part]:
 def zero() -> Iterator[Part]:
     """Bytes a parameter on each of four ranks, by stage, and what is sent."""
     for stage, wanted in enumerate(ZERO):
-        found = estimate(10**9, gpus=RANKS, zero=stage).fullest
-        kinds = tuple(found.device[k] / 1e9 for k in ("parameters", "gradients", "master", "states"))
+        rank = estimate(10**9, gpus=RANKS, zero=stage).fullest
+        kinds = tuple(rank.device[k] / 1e9 for k in ("parameters", "gradients", "master", "states"))
         yield equal(say("ZeRO-{stage}: weights/gradients/master/states", stage=stage), wanted, kinds)
     sent = [estimate("gpt2-xl", gpus=RANKS, zero=stage).fullest.sent for stage in (0, 2, 3)]
     yield beside(

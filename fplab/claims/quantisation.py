@@ -33,8 +33,8 @@ def normal(size: int = 1 << 16) -> np.ndarray:
 def llm_int8_slower() -> Iterator[Part]:
     slower = [int8 / bf16 - 1 for pair in BLOOM_TIMES for bf16, int8 in zip(*pair, strict=False)]
     inside = [0.15 <= s <= 0.23 for s in slower]
-    found = ", ".join(f"{s:.0%}" for s in slower)
-    yield part(say("by the published times, slower by"), "15% … 23%", found, all(inside), any(inside))
+    speeds = ", ".join(f"{s:.0%}" for s in slower)
+    yield part(say("by the published times, slower by"), "15% … 23%", speeds, all(inside), any(inside))
     yield untried(say("on a GPU of yours"), "15% … 23%")
 
 
@@ -50,10 +50,10 @@ def int4_on_turing() -> Iterator[Part]:
         yield untried(say("accuracy lost"), "1%")
         return
     lost = [100 * (float(r["right_fp32"]) - float(r["right"])) for r in rows]
-    found = say("{n:.1f} to {n2:.0f} points, by the rule of calibration", n=min(lost), n2=max(lost))
+    loss = say("{n:.1f} to {n2:.0f} points, by the rule of calibration", n=min(lost), n2=max(lost))
     typical = float(np.median(lost))
     yield from parts
-    yield part(say("accuracy lost, digits, {n} ways to calibrate", n=len(rows)), say("about 1 point"), found,
+    yield part(say("accuracy lost, digits, {n} ways to calibrate", n=len(rows)), say("about 1 point"), loss,
                max(lost) < 1.5, typical < 1.5)  # fmt: skip
     yield beside(say("the same, median, points"), f"{typical:.1f}")
 
@@ -96,11 +96,11 @@ def eight_bit_step() -> Iterator[Part]:
 
     g, p = normal(4096), torch.nn.Parameter(torch.zeros(4096))
     optimizer, book = Adam8bit([p], block=2048), codebooks.dynamic()
-    one, tenth, state = np.float32(0.9), 1 - np.float32(0.9), np.zeros(4096, np.float32)
+    beta, tenth, state = np.float32(0.9), 1 - np.float32(0.9), np.zeros(4096, np.float32)
     for _ in range(2):
         p.grad = torch.from_numpy(g.copy())
         optimizer.step()
-        quantised = codebooks.quantize_blockwise(state * one + tenth * g, book, 2048, codebooks.rules.SIGN)
+        quantised = codebooks.quantize_blockwise(state * beta + tenth * g, book, 2048, codebooks.rules.SIGN)
         state = codebooks.dequantize_blockwise(quantised)
     same = bool((optimizer.state[p]["state1"].numpy() == quantised.codes).all())
     bytes_ = sum(s.nbytes for name, s in optimizer.state[p].items() if name.startswith("state"))
@@ -149,12 +149,12 @@ def blockwise() -> Iterator[Part]:
 @tries("block-maximum")
 def block_maximum() -> Iterator[Part]:
     """A block whose maximum is positive, and one whose maximum is negative."""
-    found = [
+    scales = [
         float(codebooks.dequantize_blockwise(codebooks.quantize_blockwise([0.1, m], codebooks.dynamic()))[1])
         for m in (3, -3)
     ]
-    yield part(say("maximum 3 comes back as"), "3", f"{found[0]:g}", found[0] == 3)
-    yield part(say("maximum −3 comes back as"), "−3", f"−{-found[1]:.4f}", found[1] == -3, abs(found[1] + 3) < 0.03)
+    yield part(say("maximum 3 comes back as"), "3", f"{scales[0]:g}", scales[0] == 3)
+    yield part(say("maximum −3 comes back as"), "−3", f"−{-scales[1]:.4f}", scales[1] == -3, abs(scales[1] + 3) < 0.03)
 
 
 @tries("tree")
@@ -191,8 +191,8 @@ def states() -> tuple[np.ndarray, np.ndarray]:
     """Both of Adam's states of the character transformer's larger tensors, after ten steps, in FP32."""
     from ..experiments.quantisation_error import Params, trained
 
-    found = trained(Params(steps=10), 0, lambda share, text: None)
-    return found["m"], found["v"]
+    tensors = trained(Params(steps=10), 0, lambda share, text: None)
+    return tensors["m"], tensors["v"]
 
 
 def decades_of(state: np.ndarray) -> tuple[float, float]:
@@ -264,10 +264,10 @@ def offloading() -> Iterator[Part]:
         for o in ("adamw", "adamw8bit")
     }
     chunks = memory.estimate(12 * BILLION, offload="chunks", chunk_budget=24 * BILLION).fullest
-    held, there = sum(chunks.host.values()) / BILLION, chunks.total / BILLION
+    on_host, there = sum(chunks.host.values()) / BILLION, chunks.total / BILLION
     yield part(say("CPU GB a billion parameters: 32-bit, 8-bit states"), say("less"),
                f"{host['adamw'] / BILLION:.1f} : {host['adamw8bit'] / BILLION:.1f}",
                host["adamw8bit"] < host["adamw"])  # fmt: skip
     yield part(say("12 billion parameters: CPU, GPU; whether they train so, bytes do not say"), "240 GB, 32 GB",
-               f"{held:.0f} GB, {there:.0f} GB", False, held <= 240 and there <= 32)  # fmt: skip
+               f"{on_host:.0f} GB, {there:.0f} GB", False, on_host <= 240 and there <= 32)  # fmt: skip
     yield beside(say("V100s beside those 240 GB, as PatrickStar's paper has it"), "8")

@@ -33,8 +33,8 @@ def lost(x: np.ndarray, q: Scaled) -> float:
 def clipped(x: np.ndarray, q: Scaled) -> np.ndarray:
     """Which values of a matrix are beyond the largest element at their block's scale."""
     wide = x.shape[1] // q.scales.shape[1]
-    found: np.ndarray = np.abs(x) > q.scheme.element.max * np.repeat(q.factors(), wide, axis=1)
-    return found
+    beyond: np.ndarray = np.abs(x) > q.scheme.element.max * np.repeat(q.factors(), wide, axis=1)
+    return beyond
 
 
 def bits_a_value(scheme: str) -> float:
@@ -46,13 +46,13 @@ def bits_a_value(scheme: str) -> float:
 @tries("fp8-formats")
 def fp8_formats() -> Iterator[Part]:
     """Every code of both formats; and the sampled gradients, scaled for their largest to fit."""
-    for name, said in (("e4m3", (448, -6, -9, 18, 0, 2)), ("e5m2", (57344, -14, -16, 32, 2, 6))):
+    for name, claimed in (("e4m3", (448, -6, -9, 18, 0, 2)), ("e5m2", (57344, -14, -16, 32, 2, 6))):
         form, values = get(name), decode(np.arange(256, dtype=np.uint8), name)
         finite = np.abs(values[np.isfinite(values) & (values != 0)])
         low, high = (int(np.frexp(v)[1]) - 1 for v in (finite.min(), finite.max()))
         special = int(np.isinf(values).sum()), int(np.isnan(values).sum())
         about = say("{n}: largest; exponents of the least normal and subnormal; binades, infinities, NaNs")
-        yield equal(about.fill(n=name.upper()), said, (int(finite.max()), form.emin, low, high - low + 1, *special))
+        yield equal(about.fill(n=name.upper()), claimed, (int(finite.max()), form.emin, low, high - low + 1, *special))
     g = sample("activation")
     zero = [float((quantize(g, name).dequantize() == 0).mean()) for name in ("fp8_tensor", "fp8_tensor_e5m2")]
     yield part(say("sampled gradients that become 0 at one scale of the tensor: E4M3, E5M2"), say("fewer in E5M2"),
@@ -69,9 +69,9 @@ def mx_scale() -> Iterator[Part]:
         same = int((q.scales[:, 0] == by_hand - emax + 127).sum())
         beyond = clipped(x, q)
         yield equal(say("{n}: scales as by hand, of {all:,} blocks", n=name.upper(), all=len(x)), len(x), same)
-        held = bool((np.abs(q.elements()[beyond]) == q.scheme.element.max).all())
+        saturated = bool((np.abs(q.elements()[beyond]) == q.scheme.element.max).all())
         yield part(say("{n}: what is beyond the largest element becomes", n=name.upper()), say("that element"),
-                   say("that element") if held else say("another"), held)  # fmt: skip
+                   say("that element") if saturated else say("another"), saturated)  # fmt: skip
         yield beside(say("{n}: blocks whose largest is beyond it", n=name.upper()), f"{beyond.any(1).mean():.0%}")
     for name, bits in (("mxfp8", 8.25), ("mxfp4", 4.25)):
         yield equal(say("{n}: bits a value", n=name.upper()), bits, bits_a_value(name))
@@ -99,7 +99,7 @@ def mx_round_up() -> Iterator[Part]:
     rules = ("floor", "rceil", "ceil")
     ways = {name: [quantize(g, name, rule=rule) for rule in rules] for name in ("mxfp8", "mxfp4")}
     shares = [float(clipped(g, q).any(1).mean()) for q in ways["mxfp8"][:2]]
-    errors = {name: [lost(g, q) for q in found] for name, found in ways.items()}
+    errors = {name: [lost(g, q) for q in quantised] for name, quantised in ways.items()}
     yield part(say("blocks of gradients that saturate: floor, rounded up"), say("many, none"),
                f"{shares[0]:.0%}, {shares[1]:.0%}", shares[0] > 0.1 and shares[1] == 0)  # fmt: skip
     yield part(say("what MXFP8 loses: floor, rounded up"), say("less rounded up"), _listed(errors["mxfp8"][:2]),

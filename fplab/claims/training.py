@@ -51,7 +51,7 @@ def all_underflow() -> Iterator[Part]:
     Micikevicius et al. 2018, section 3.1, name both reasons for a master copy: an update that is below FP16's range,
     and one that is lost when it is added.
     """
-    said = say("underflow")
+    claimed = say("underflow")
     names = {1: say("inexact only"), 3: say("underflow, inexact")}
     cases = (
         (say("loss scaling: gradient 2^-20 times 2^-10"), mul, 2**-20, 2**-10),
@@ -62,8 +62,8 @@ def all_underflow() -> Iterator[Part]:
     )
     for about, operation, a, b in cases:
         flags = int(operation(a, b, "fp16", flags=True)[1])
-        found = names.get(flags, say("flags {flags}", flags=flags))
-        yield part(about, said, found, bool(flags & UNDERFLOW), bool(flags & INEXACT))
+        raised = names.get(flags, say("flags {flags}", flags=flags))
+        yield part(about, claimed, raised, bool(flags & UNDERFLOW), bool(flags & INEXACT))
 
 
 # --- underflow and loss scaling ---------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def pytorch_names() -> Iterator[Part]:
     """The order of a GradScaler's step, and what torch says to the old names."""
     import torch
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.amp.GradScaler(enabled=False)
-    old = [w.category.__name__ for w in said if "deprecated" in str(w.message)]
+    old = [w.category.__name__ for w in caught if "deprecated" in str(w.message)]
     scaler, p = torch.amp.GradScaler("cpu", init_scale=1024.0), torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([p], lr=0.5)
     scaler.scale(p.sum()).backward()
@@ -188,16 +188,16 @@ def same_accuracy() -> Iterator[Part]:
     against = {name: compared(top[name], top["fp32"], top["fp32"]) for name in ("fp16", "pure_fp16")}
 
     def shown_range(name: str) -> str:
-        one = against[name]
-        return f"{100 * one.low:+.2f} … {100 * one.high:+.2f} (±{100 * one.band:.1f})"
+        comparison = against[name]
+        return f"{100 * comparison.low:+.2f} … {100 * comparison.high:+.2f} (±{100 * comparison.band:.1f})"
 
-    said = say("within FP32's variation")
+    claimed = say("within FP32's variation")
     if against["fp16"].verdict == "undecided":
         yield from parts
-        yield untried(about, said, shown_range("fp16"))
+        yield untried(about, claimed, shown_range("fp16"))
         return
     yield from parts
-    yield part(about, said, shown_range("fp16"), against["fp16"].verdict == "within")
+    yield part(about, claimed, shown_range("fp16"), against["fp16"].verdict == "within")
     yield beside(say("the same of pure FP16"), shown_range("pure_fp16"))
 
 

@@ -114,8 +114,8 @@ def _nearest(flat: Array, codes: Array, absmax: Array, size: int, code: Codebook
 
     def run(a: int, b: int) -> bool:
         scales = absmax[a // size : block_count(b, size)]
-        found: bool = kernel(flat[a:b], codes[a:b], scales, size, how.table, how.low, how.shift, how.offset)
-        return found
+        finite: bool = kernel(flat[a:b], codes[a:b], scales, size, how.table, how.low, how.shift, how.offset)
+        return finite
 
     return any(split(run, flat.size, unit=size))
 
@@ -128,8 +128,8 @@ def _stochastic(flat: Array, codes: Array, absmax: Array, size: int, code: Codeb
 
     def run(a: int, b: int) -> bool:
         scales = absmax[a // size : block_count(b, size)]
-        found: bool = quantize_stochastic(flat[a:b], codes[a:b], scales, size, code.values, lower, last, a, word)
-        return found
+        finite: bool = quantize_stochastic(flat[a:b], codes[a:b], scales, size, code.values, lower, last, a, word)
+        return finite
 
     return any(split(run, flat.size, unit=size))
 

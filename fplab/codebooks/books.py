@@ -123,12 +123,12 @@ def _ascending(values: Any) -> Array:
 
 
 def _distinct(codes: Any, size: int) -> Array:
-    found = as_array(codes, "codes")
-    if found.dtype.kind not in "iu" or found.shape != (size,) or len(set(found.tolist())) != size:
-        raise LabError(f"codes are {size} distinct integers, one for each value; given {found.dtype}{found.shape}.")
-    if found.min() < 0 or found.max() >= MOST:
-        raise LabError(f"codes from {found.min()} to {found.max()}; a code is 0 to {MOST - 1}.")
-    return found.astype(np.uint8)
+    values = as_array(codes, "codes")
+    if values.dtype.kind not in "iu" or values.shape != (size,) or len(set(values.tolist())) != size:
+        raise LabError(f"codes are {size} distinct integers, one for each value; given {values.dtype}{values.shape}.")
+    if values.min() < 0 or values.max() >= MOST:
+        raise LabError(f"codes from {values.min()} to {values.max()}; a code is 0 to {MOST - 1}.")
+    return values.astype(np.uint8)
 
 
 def evenly_spaced(low: float, high: float, count: int) -> Array:

@@ -88,14 +88,14 @@ def scaled(x: float, most: Fraction, rule: Rule) -> float:
     if most == 0:
         return x
     if rule.divides:
-        found = exact.nearest(Fraction(x) / most)
+        quotient = exact.nearest(Fraction(x) / most)
     else:
         smallest = Fraction(float(np.float32(1e-38))) if rule.clamps else most
         if 1 / most >= 2**128 and not rule.clamps:  # an infinite reciprocal; times 0 it is NaN, the first entry
             return -1.0 if x == 0 else math.copysign(1, x)
         product = exact.nearest(Fraction(x) * exact.nearest(1 / max(most, smallest)))
-        found = min(max(product, Fraction(-1)), Fraction(1))
-    return math.copysign(float(found), x)
+        quotient = min(max(product, Fraction(-1)), Fraction(1))
+    return math.copysign(float(quotient), x)
 
 
 def quantize(x: Array, code: Codebook, block: int, rule: Rule = EVEN) -> tuple[Array, Array]:

@@ -23,10 +23,10 @@ LARGEST_TABLE = 1 << 17
 
 def floor32(x: Fraction) -> np.float32:
     """The largest float32 that is at most ``x``, |x| <= 1."""
-    found = np.float32(float(x))
-    if Fraction(float(found)) > x:
-        found = np.nextafter(found, np.float32(-np.inf))
-    return found
+    rounded = np.float32(float(x))
+    if Fraction(float(rounded)) > x:
+        rounded = np.nextafter(rounded, np.float32(-np.inf))
+    return rounded
 
 
 def below(x: Array) -> Array:
@@ -39,18 +39,18 @@ def thresholds(book: Codebook, rule: Rule) -> Array:
     """The thresholds of a codebook under a rule, float32 (len(book) - 1,), ascending, some perhaps equal."""
     if rule.look_up:
         return looked_up(book, rule.look_up)
-    found = np.empty(len(book) - 1, np.float32)
+    limits = np.empty(len(book) - 1, np.float32)
     for i, (a, b) in enumerate(zip(book.values[:-1], book.values[1:], strict=True)):
         middle = (Fraction(float(a)) + Fraction(float(b))) / 2
         if not rule.exact_midpoints:
             middle = Fraction(float(np.float32(np.float32(a + b) * np.float32(0.5))))
-        found[i] = floor32(middle)
+        limits[i] = floor32(middle)
         tie_goes_up = rule.even_ties and i % 2 == 1
-        if tie_goes_up and Fraction(float(found[i])) == middle:
-            found[i] = below(found[i])
+        if tie_goes_up and Fraction(float(limits[i])) == middle:
+            limits[i] = below(limits[i])
     if rule.keeps_sign and book.signed and (zero := np.flatnonzero(book.values == 0)).size:
-        found[zero[0] - 1] = -0.0  # whatever has the sign bit stays below 0
-    return found
+        limits[zero[0] - 1] = -0.0  # whatever has the sign bit stays below 0
+    return limits
 
 
 def floors(book: Codebook) -> Array:
@@ -114,45 +114,45 @@ class Plan(NamedTuple):
     offset: np.int32
 
 
-def padded(found: Array) -> Array:
+def padded(limits: Array) -> Array:
     """Thresholds as the search wants them: 255 in the order of floats, more than any float after the last."""
     table = np.full(MOST - 1, np.iinfo(np.int32).max, np.int32)
-    table[: found.size] = ordered(found)
+    table[: limits.size] = ordered(limits)
     return table
 
 
-def rank_of(x: Array, found: Array) -> Array:
+def rank_of(x: Array, limits: Array) -> Array:
     """How many thresholds are less than each ``x``, -0 being less than 0."""
-    return np.searchsorted(ordered(found), ordered(x), "left")
+    return np.searchsorted(ordered(limits), ordered(x), "left")
 
 
 @lru_cache(maxsize=64)
 def plan(book: Codebook, rule: Rule) -> Plan:
     """The plan of a codebook under a rule: keyed with as few buckets as keep thresholds apart, or searched."""
-    found = thresholds(book, rule)
+    limits = thresholds(book, rule)
     for shift in SHIFTS:
-        if keyed := keys(found, shift):
+        if keyed := keys(limits, shift):
             return keyed
-    return Plan(False, padded(found), np.int32(0), np.uint32(0), np.int32(0))
+    return Plan(False, padded(limits), np.int32(0), np.uint32(0), np.int32(0))
 
 
-def keys(found: Array, shift: int) -> Plan | None:
+def keys(limits: Array, shift: int) -> Plan | None:
     """The keyed plan with ``shift``, or None where a bucket would hold two thresholds or the table be too large."""
-    order = ordered(found)
+    order = ordered(limits)
     magnitudes = np.where(order < 0, ~order, order)
     inside = magnitudes[order != -1]  # -0 is where negative and positive keys part, so it needs no bucket
     low = int(min(inside.min(initial=ONE), ONE)) >> shift << shift
     half = ((ONE - low) >> shift) + 1
-    if 2 * half > LARGEST_TABLE or np.abs(found).max(initial=0) > 1:
+    if 2 * half > LARGEST_TABLE or np.abs(limits).max(initial=0) > 1:
         return None
     offset = half << shift
     starts = np.arange(2 * half, dtype=np.int64) << shift
     ends = starts + 2**shift - 1
-    first, last = (rank_of(value_of_key(k, low, offset), found) for k in (starts, ends))
+    first, last = (rank_of(value_of_key(k, low, offset), limits) for k in (starts, ends))
     if (last - first).max() > 1:
         return None
     # An entry plus a key: the rank, then as low bits a sum that carries into it where the key is past the threshold's.
-    at = key_of(np.append(found, np.float32(0)), low, offset)[first] - starts
+    at = key_of(np.append(limits, np.float32(0)), low, offset)[first] - starts
     entries = (first << shift) + np.where(last > first, 2**shift - 1 - at, 0) - starts
     return Plan(True, (entries & 0xFFFFFFFF).astype(np.uint32), np.int32(low), np.uint32(shift), np.int32(offset))
 

@@ -35,18 +35,18 @@ class Moving:
 def animation(panels: Sequence[Moving]) -> str:
     """The text of the SVG file: all panels, over and over, each with its steps from the common start on."""
     note = say("a chunk's number: how many ranks' values are in it (or which); orange: on its way, or just come")
-    beats = max(len(one.messages) for one in panels) + 2
-    ranks = max(len(one.frames[0]) for one in panels)
+    beats = max(len(panel.messages) for panel in panels) + 2
+    ranks = max(len(panel.frames[0]) for panel in panels)
     width, height = LEFT + WIDTH + 20, TOP + ranks * ROW + 14
     parts = []
-    for i, one in enumerate(panels):
+    for i, panel in enumerate(panels):
         x, y = i % COLUMNS * width, i // COLUMNS * height
-        parts.append(f'<g transform="translate({x} {y})">\n{_panel(one, beats)}\n</g>')
+        parts.append(f'<g transform="translate({x} {y})">\n{_panel(panel, beats)}\n</g>')
     bottom = -(-len(panels) // COLUMNS) * height + 16
     parts.append(f'<text class="quiet" x="8" y="{bottom - 8}">{note}</text>')
     size = f"{min(len(panels), COLUMNS) * width} {bottom}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif" font-size="11">'
-    names = "; ".join(one.title for one in panels)
+    names = "; ".join(panel.title for panel in panels)
     paper = '<rect class="paper" width="100%" height="100%"/>'
     return "\n".join([head, f"<title>{escape(names)}</title>", _style(), paper, *parts, "</svg>\n"])
 
@@ -63,14 +63,14 @@ def _style() -> str:
     return f"<style>{rules(LIGHT)}@media(prefers-color-scheme:dark){{{rules(DARK)}}}</style>"
 
 
-def _panel(one: Moving, beats: int) -> str:
+def _panel(panel: Moving, beats: int) -> str:
     """Title, ranks, a group for each frame, and the messages above them."""
-    ranks, chunks = one.frames[0].shape
-    parts = [f'<text x="8" y="20" font-size="13" font-weight="bold">{escape(one.title)}</text>']
+    ranks, chunks = panel.frames[0].shape
+    parts = [f'<text x="8" y="20" font-size="13" font-weight="bold">{escape(panel.title)}</text>']
     parts += [f'<text class="quiet" x="8" y="{TOP + r * ROW + 19}">rank {r}</text>' for r in range(ranks)]
-    last = len(one.frames) - 1
-    for k, frame in enumerate(one.frames):
-        written = {(target, chunk) for _, target, chunk in one.messages[k - 1]} if k else set()
+    last = len(panel.frames) - 1
+    for k, frame in enumerate(panel.frames):
+        written = {(target, chunk) for _, target, chunk in panel.messages[k - 1]} if k else set()
         shown = _between("visibility", "visible", "hidden", k, k + 1 if k < last else beats, beats)
         label = say("step {k} of {last}", k=k, last=last) if k else say_of("a frame", "before")
         state = "visible" if k == last else "hidden"
@@ -78,7 +78,7 @@ def _panel(one: Moving, beats: int) -> str:
         add_frame(scene, frame, written, LEFT, TOP)
         caption = f'<text class="quiet" x="{LEFT}" y="40">{label}</text>'
         parts.append(f'<g visibility="{state}">{shown}{caption}{scene.elements()}</g>')
-    for k, step in enumerate(one.messages, start=1):
+    for k, step in enumerate(panel.messages, start=1):
         parts += [_message(m, WIDTH / chunks, k - FLIGHT, k, beats) for m in step]
     return "\n".join(parts)
 

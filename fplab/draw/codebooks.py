@@ -15,11 +15,11 @@ Source = Codebook | Format
 def values_of(source: Source) -> np.ndarray:
     """The finite values of a codebook or a format, float64, ascending, scaled to a largest magnitude of 1."""
     if isinstance(source, Codebook):
-        found = source.values.astype(np.float64)
+        values = source.values.astype(np.float64)
     else:
         positive = np.array([source.magnitude(code) for code in range(source.max_code + 1)])
-        found = np.unique(np.concatenate([-positive, positive]) if source.signed else positive)
-    scaled: np.ndarray = found / np.abs(found).max()
+        values = np.unique(np.concatenate([-positive, positive]) if source.signed else positive)
+    scaled: np.ndarray = values / np.abs(values).max()
     return scaled
 
 

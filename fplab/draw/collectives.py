@@ -26,14 +26,14 @@ def add_frame(drawing: Scene, frame: np.ndarray, written: Collection[tuple[int, 
     ranks, chunks = frame.shape
     cell = WIDTH / chunks
     for rank, chunk in np.ndindex(ranks, chunks):
-        held, left, top = int(frame[rank, chunk]), x + chunk * cell, y + rank * ROW
-        share, box = held.bit_count() / ranks, (left + 1.5, top + 1.5, cell - 3, ROW - 3)
-        drawing.rect(*box, BLUE, fill_opacity=0.1 + 0.8 * share if held else 0, stroke=GREY, stroke_opacity=0.4,
+        bits, left, top = int(frame[rank, chunk]), x + chunk * cell, y + rank * ROW
+        share, box = bits.bit_count() / ranks, (left + 1.5, top + 1.5, cell - 3, ROW - 3)
+        drawing.rect(*box, BLUE, fill_opacity=0.1 + 0.8 * share if bits else 0, stroke=GREY, stroke_opacity=0.4,
                      class_="cell")  # fmt: skip
         if (rank, chunk) in written:
             drawing.rect(*box, stroke=ORANGE, stroke_width=2, class_="new")
-        if held:
-            text = names_of(held, ranks) if chunks == 1 else str(held.bit_count())
+        if bits:
+            text = names_of(bits, ranks) if chunks == 1 else str(bits.bit_count())
             on = {"class_": "on", "fill": "Canvas"} if share > 0.6 else {}
             drawing.text(left + cell / 2, top + ROW / 2 + 4, text, "middle", 11, **on)
 
@@ -63,9 +63,9 @@ def draw_frames(
     ax.set_title(title)
 
 
-def names_of(held: int, ranks: int) -> str:
+def names_of(bits: int, ranks: int) -> str:
     """The ranks in a sum: "0+2"."""
-    return "+".join(str(r) for r in range(ranks) if held >> r & 1)
+    return "+".join(str(r) for r in range(ranks) if bits >> r & 1)
 
 
 HEIGHT, TALL = 34, 300  # pixels of a rank's row in a step, and of the buffers' width

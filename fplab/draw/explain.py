@@ -70,8 +70,8 @@ def apart(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[tuple[int, int], tupl
 
 def _ends(trace: Trace) -> dict[int, tuple[int, float]]:
     """After how many products of k which step ends, with its sum."""
-    found, done = {}, 0
+    ends, done = {}, 0
     for number, step in enumerate(trace.steps):
         done = max([done, *(term.k + 1 for term in step.terms)])
-        found[done] = number, step.result
-    return found
+        ends[done] = number, step.result
+    return ends

@@ -35,7 +35,7 @@ class Layer(NamedTuple):
 def histogram_scene(layers: Sequence[Layer], first: int, edges: Sequence[tuple[int, str]], spoken: str) -> Scene:
     """Bars of stacked layers, the first at the foot, by binade from ``first`` on, and a format's three edges."""
     size = len(layers[0].counts)
-    step, tallest = (WIDTH - LEFT - 10) / size, max(int(np.sum([one.counts for one in layers], axis=0).max()), 1)
+    step, tallest = (WIDTH - LEFT - 10) / size, max(int(np.sum([layer.counts for layer in layers], axis=0).max()), 1)
     drawing, foot = Scene(WIDTH, HEIGHT + 62, spoken), HEIGHT + TOP
     _bars(drawing, layers, first, (LEFT, foot), (step, HEIGHT / tallest), gap=1)
     room = LEFT + 50.0  # where the first label must end at the earliest to stay inside, and the next may begin
@@ -61,15 +61,15 @@ def _bars(
     step = unit[0]
     for column in range(len(layers[0].counts)):
         x, y = corner[0] + column * step, corner[1]
-        for one in layers:
-            if not (n := one.counts[column].item()):
+        for layer in layers:
+            if not (n := layer.counts[column].item()):
                 continue
             tall = n * unit[1]
             y -= tall
-            drawing.rect(x, y, max(step - gap, 0.8), tall, one.hue, fill_opacity=0.75, class_=f"bar {one.name}",
+            drawing.rect(x, y, max(step - gap, 0.8), tall, layer.hue, fill_opacity=0.75, class_=f"bar {layer.name}",
                          data_n=n, data_binade=first + column)  # fmt: skip
-            if one.mark and tall > 12 and step > 7:
-                drawing.text(x + step / 2, y + min(tall / 2 + 4, 14), one.mark, "middle", 10)
+            if layer.mark and tall > 12 and step > 7:
+                drawing.text(x + step / 2, y + min(tall / 2 + 4, 14), layer.mark, "middle", 10)
 
 
 def format_thresholds(fmt: FormatLike) -> tuple[Threshold, ...]:

@@ -33,12 +33,12 @@ OPACITY = 0.55  # of a part that words are written on
 
 
 def kinds_of(bars: Bars) -> list[str]:
-    return [kind for kind in LOOKS if any(one.get(kind, 0) for one in bars.values())]
+    return [kind for kind in LOOKS if any(bar.get(kind, 0) for bar in bars.values())]
 
 
 def unit_of(bars: Bars) -> tuple[int, str]:
     """The unit in which the longest bar reads best."""
-    longest = max(sum(one.values()) for one in bars.values())
+    longest = max(sum(bar.values()) for bar in bars.values())
     return next((unit for unit in UNITS if longest >= unit[0]), (1, "bytes"))
 
 
@@ -52,8 +52,8 @@ def bars_scene(bars: Bars, sizes: Sequence[int], chosen: str = "", names: Mappin
     left, foot = 24 + 7.2 * max(map(len, bars)), ROW * len(bars) + 12
     per = (WIDTH - left - 96) / max(*totals, *(size * 10**9 for size in sizes), 1)
     ends = [f"{total / unit:,.1f} {unit_name}" for total in totals]
-    told = "; ".join(f"{name}: {end}" for name, end in zip(bars, ends, strict=True))
-    drawing, lines = Scene(WIDTH, foot + 18, told), [left + size * 10**9 * per for size in sizes]
+    spoken = "; ".join(f"{name}: {end}" for name, end in zip(bars, ends, strict=True))
+    drawing, lines = Scene(WIDTH, foot + 18, spoken), [left + size * 10**9 * per for size in sizes]
     _parts(drawing, bars, left, per, lines, names)
     for row, (bar, end) in enumerate(zip(bars, ends, strict=True)):
         y, x, mark = TOP + ROW * row + 18, left + totals[row] * per, bar == chosen
@@ -72,9 +72,9 @@ def _parts(
 ) -> None:  # fmt: skip
     """Every bar's parts from ``left`` on, ``per`` pixels a byte, labelled clear of the ``lines``."""
     unit, _ = unit_of(bars)
-    for row, one in enumerate(bars.values()):
+    for row, bar in enumerate(bars.values()):
         x, y = left, TOP + float(ROW) * row
-        for kind, n in one.items():
+        for kind, n in bar.items():
             hue, hatch, _ = LOOKS[kind]
             drawing.rect(x, y, n * per, BOX, hue, fill_opacity=OPACITY, stroke="currentColor", stroke_opacity=0.5,
                          class_="part", data_kind=kind, data_bytes=n, data_row=row)  # fmt: skip
@@ -111,9 +111,9 @@ def stacked_bytes(ax: Axes, bars: Bars, *, total: bool = True) -> None:
     ``bars``: name -> kind -> bytes. ``total``: write it at the end.
     """
     unit, unit_name = unit_of(bars)
-    totals = [sum(one.values()) for one in bars.values()]
+    totals = [sum(bar.values()) for bar in bars.values()]
     per = pixels(ax) / (1.16 * max(totals))
-    ordered = {name: {kind: one[kind] for kind in LOOKS if one.get(kind)} for name, one in bars.items()}
+    ordered = {name: {kind: bar[kind] for kind in LOOKS if bar.get(kind)} for name, bar in bars.items()}
     drawing = Scene(pixels(ax), ROW * len(bars))
     _parts(drawing, ordered, 0, per)
     drawing.onto(ax, (0, TOP + BOX / 2), (per * unit, ROW))
@@ -135,9 +135,9 @@ def plate() -> dict[str, Any]:
 
 def figure_of(title: str, bars: Bars, sizes: Sequence[int] = ()) -> Figure:
     """A figure of bars, with the GPUs of ``sizes`` GB that they fill, or the smallest where they come near."""
-    most = max(sum(one.values()) for one in bars.values()) / 10**9
+    most = max(sum(bar.values()) for bar in bars.values()) / 10**9
     shown = [size for size in sizes if size <= most] or [size for size in sizes[:1] if size < 3 * most]
-    scene = bars_scene({name.replace("\n", " "): one for name, one in bars.items()}, shown)
+    scene = bars_scene({name.replace("\n", " "): bar for name, bar in bars.items()}, shown)
     scene.height += 40  # of the legend
     figure = figure_of_scenes([(textwrap.fill(title, 100), scene)])
     figure.legend(handles=kind_patches(kinds_of(bars)), loc="lower center", ncols=6)

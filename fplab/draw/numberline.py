@@ -26,8 +26,8 @@ def values_between(fmt: Format, low: Fraction, high: Fraction) -> list[Fraction]
         if last - first > MOST:
             span = f"between {short(low)} and {short(high)}"
             raise LabError(f"{fmt.name} has {last - first:,} values {span}; at most {MOST} can be drawn.")
-        found = (exact.magnitude_of(code, fmt) for code in range(first, last + 1))
-        return [m for m in found if start <= m <= stop]
+        values = (exact.magnitude_of(code, fmt) for code in range(first, last + 1))
+        return [m for m in values if start <= m <= stop]
 
     negative = [-m for m in reversed(magnitudes(max(-high, Fraction(0)), -low)) if m] if fmt.signed and low < 0 else []
     return negative + magnitudes(max(low, Fraction(0)), high)

@@ -30,7 +30,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ..errors import LabError, unknown
+from ..errors import LabError, one_of
 from ..storage import write_bytes, write_text
 from ..words import SOURCE
 from .layouts import remembered, twins
@@ -65,8 +65,7 @@ class Look:
 def theme_of(theme: str | Theme) -> Theme:
     if isinstance(theme, Theme):
         return theme
-    if theme not in THEMES:
-        raise unknown("theme", theme, THEMES)
+    one_of("theme", theme, THEMES)
     return THEMES[theme]
 
 

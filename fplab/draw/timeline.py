@@ -30,7 +30,7 @@ def look(kind: str, chunk: int) -> tuple[str, float]:
 
 def timeline_scene(passes: Sequence[Pass], stages: int, spoken: str = "") -> Scene:
     """All passes to scale, with the names of the stages and the time at both ends. Starts and ends may be fractions."""
-    drawing, end = Scene(WIDTH, ROW * stages + 34, spoken), max(float(one[-1]) for one in passes)
+    drawing, end = Scene(WIDTH, ROW * stages + 34, spoken), max(float(slot[-1]) for slot in passes)
     for stage in range(stages):
         y = TOP + stage * ROW
         drawing.text(LEFT - 8, y + 17, say("stage {n}", n=stage), "end", 12)
@@ -66,7 +66,7 @@ def draw_timeline(ax: Axes, passes: Sequence[Pass], stages: int, end: float) -> 
     drawing, scale = Scene(WIDTH, ROW * stages), (WIDTH - LEFT - 10) / end
     _boxes(drawing, passes, scale)
     drawing.onto(ax, (LEFT, TOP + BOX / 2), (scale, ROW))
-    ax.axvline(float(max(one[-1] for one in passes)), color=current().muted, linewidth=1, linestyle=(0, (3, 2)))
+    ax.axvline(float(max(slot[-1] for slot in passes)), color=current().muted, linewidth=1, linestyle=(0, (3, 2)))
     ax.set(xlim=(0, end), ylim=(stages - 0.4, -0.6))
     ax.set_yticks(range(stages), [f"stage {i}" for i in range(stages)])
     ax.grid(visible=False)

@@ -207,11 +207,11 @@ def updates_lost(ax: Axes, picture: Picture) -> None:
 def _grouped_losses(lost: Mapping[str, tuple[int, Mapping[str, int]]]) -> dict[str, tuple[int, dict[str, int]]]:
     shown = grouped({name: (np.array([i]), np.array([1])) for i, name in enumerate(lost)})
     depth = max((name.count(".") + 1 for name in shown), default=1)
-    found: dict[str, tuple[int, dict[str, int]]] = {}
+    groups: dict[str, tuple[int, dict[str, int]]] = {}
     for name, (moved, by_format) in lost.items():
-        before, counts = found.get(short(name, depth), (0, {}))
-        found[short(name, depth)] = before + moved, {f: counts.get(f, 0) + n for f, n in by_format.items()}
-    return found
+        before, counts = groups.get(short(name, depth), (0, {}))
+        groups[short(name, depth)] = before + moved, {f: counts.get(f, 0) + n for f, n in by_format.items()}
+    return groups
 
 
 def largest_by_step(ax: Axes, picture: Picture) -> None:

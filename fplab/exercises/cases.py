@@ -33,8 +33,8 @@ class _FailsError(Exception):
 
 def boundary_cases(task: Implement) -> list[Arguments]:
     """The valid boundary cases, simplest first, none twice."""
-    found = {task.key(case): case for case in reversed([*_product_cases(task)]) if task.allows(case)}
-    return sorted(found.values(), key=lambda case: simplicity(choices(task, case)))
+    by_key = {task.key(case): case for case in reversed([*_product_cases(task)]) if task.allows(case)}
+    return sorted(by_key.values(), key=lambda case: simplicity(choices(task, case)))
 
 
 def _product_cases(task: Implement) -> Iterator[Arguments]:
@@ -56,9 +56,9 @@ def _product_cases(task: Implement) -> Iterator[Arguments]:
 def random_cases(name: str, task: Implement, n: int) -> list[Arguments]:
     """Random valid cases, at most ``n``: what is drawn depends on the name and the version of hypothesis alone."""
     if (name, n) not in _drawn:
-        found: list[Arguments] = []
-        _try(name, task, found.append, n, InMemoryExampleDatabase())
-        _drawn[name, n] = found
+        cases: list[Arguments] = []
+        _try(name, task, cases.append, n, InMemoryExampleDatabase())
+        _drawn[name, n] = cases
     return _drawn[name, n]
 
 

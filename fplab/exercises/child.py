@@ -241,13 +241,13 @@ def answers(file: Path, exercises: tuple[str, ...]) -> dict[str, Any]:
     if outcome.how != "value":
         raise LabError(f"{str(file)!r} does not run: {outcome.text}")
     space = vars(module)
-    found = {name: space[name] for name in exercises if name in space and not _open(space[name])}
-    if not found:
+    by_name = {name: space[name] for name in exercises if name in space and not _open(space[name])}
+    if not by_name:
         raise LabError(
             f"{str(file)!r} answers no exercise. Name a function or a value as the exercise is named, such as "
             "def rne(x, n): return ..., in place of the dots; fplab exercise list shows the names."
         )
-    return found
+    return by_name
 
 
 def _open(answer: Any) -> bool:
@@ -256,7 +256,7 @@ def _open(answer: Any) -> bool:
     def dots() -> None: ...
 
     alike = ("co_code", "co_consts", "co_names")
-    code, still = (getattr(one, "__code__", None) for one in (answer, dots))
+    code, still = (getattr(function, "__code__", None) for function in (answer, dots))
     return answer is ... or all(getattr(code, name, None) == getattr(still, name) for name in alike)
 
 

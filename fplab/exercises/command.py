@@ -28,17 +28,17 @@ WRITTEN = say("{n} rows in {path}")
 
 def list_all(args: Arguments) -> int:
     """Print every exercise by chapter, with what was solved."""
-    done, found = progress.load(), registry()
-    wide = max(map(len, found))
-    titles = max(width_of(str(one.title)) for one in found.values())
+    done, exercises = progress.load(), registry()
+    wide = max(map(len, exercises))
+    titles = max(width_of(str(question.title)) for question in exercises.values())
     chapter = 0
-    for one in found.values():
-        if one.chapter.number != chapter:
-            chapter = one.chapter.number
-            print(f"\n{chapter}. {one.chapter.title}")
-        entry = done.get(one.name)
+    for question in exercises.values():
+        if question.chapter.number != chapter:
+            chapter = question.chapter.number
+            print(f"\n{chapter}. {question.chapter.title}")
+        entry = done.get(question.name)
         mark = " " if entry is None else "✓" if entry["first_passed"] else "·"
-        print(f"  {mark} {one.name:<{wide}}  {padded(str(one.title), titles)}  {LEVELS[one.level - 1]}")
+        print(f"  {mark} {question.name:<{wide}}  {padded(str(question.title), titles)}  {LEVELS[question.level - 1]}")
     print(f"\n{_score()}  ({MARKS})")
     return 0
 
@@ -50,26 +50,28 @@ def _score() -> Text:
 
 def start(args: Arguments) -> int:
     """Write a file with what a chapter asks, and a place for each answer; a file that is there is left alone."""
-    chapters = {one.chapter.name: one.chapter for one in registry().values()}
-    numbers = {form.format(one.number): one for one in chapters.values() for form in ("{}", "{:02}")}
+    chapters = {question.chapter.name: question.chapter for question in registry().values()}
+    numbers = {form.format(question.number): question for question in chapters.values() for form in ("{}", "{:02}")}
     if (chosen := {**chapters, **numbers}.get(args.chapter.lower())) is None:
-        raise unknown("chapter", args.chapter, [f"{one.number} or {name}" for name, one in chapters.items()], chapters)
+        raise unknown(
+            "chapter", args.chapter, [f"{question.number} or {name}" for name, question in chapters.items()], chapters
+        )
     demand_possible(args.file)
     if args.file.exists():
         another = f"fplab exercise start {args.chapter} {chosen.name}.py"
         raise LabError(f"{str(args.file)!r} is there already, and is kept. Name another file: {another}")
-    found = [one for one in registry().values() if one.chapter == chosen]
-    write_text(args.file, "\n\n".join(map(_stub, found)))
-    print(STARTED.fill(n=len(found), path=args.file))
+    questions = [question for question in registry().values() if question.chapter == chosen]
+    write_text(args.file, "\n\n".join(map(_stub, questions)))
+    print(STARTED.fill(n=len(questions), path=args.file))
     return 0
 
 
-def _stub(one: Question) -> str:
+def _stub(question: Question) -> str:
     """What an exercise asks as a comment, and an answer that is still open."""
-    about = [f"--- {one.title} ({LEVELS[one.level - 1]})", *str(one.statement).split("\n")]
+    about = [f"--- {question.title} ({LEVELS[question.level - 1]})", *str(question.statement).split("\n")]
     lines = [f"# {line}".rstrip() for text in about for line in wrapped(text, 98) or [""]]
-    open_one = "\n    ..." if one.signature.endswith(":") else ""
-    return "\n".join([*lines, f"{one.signature}{open_one}", ""])
+    open_one = "\n    ..." if question.signature.endswith(":") else ""
+    return "\n".join([*lines, f"{question.signature}{open_one}", ""])
 
 
 def check_file(args: Arguments) -> int:
@@ -82,12 +84,12 @@ def check_file(args: Arguments) -> int:
         file = os.path.abspath(file)  # it runs in another folder
     failed = 0
     with Child(args.limit, Path(file) if args.isolated else None) as child:
-        found = run_file(child, file, tuple(registry()))
+        answered = run_file(child, file, tuple(registry()))
         if args.isolated:
             print(isolation.ISOLATED, file=sys.stderr)
-        if missing := [name for name in names if name not in found]:
-            raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(found)}.")
-        for i, name in enumerate(names or found):
+        if missing := [name for name in names if name not in answered]:
+            raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(answered)}.")
+        for i, name in enumerate(names or answered):
             if child.process is None:  # it ended at the answer before
                 run_file(child, file, tuple(registry()))
             report = judged(exercise(name), There(exercise(name), child))
@@ -97,10 +99,10 @@ def check_file(args: Arguments) -> int:
 
 
 def show_one(args: Arguments) -> int:
-    one = exercise(args.name)
-    print(one)
+    question = exercise(args.name)
+    print(question)
     if args.hint:
-        print(f"\n{HINT.fill(hint=one.hint)}")
+        print(f"\n{HINT.fill(hint=question.hint)}")
     return 0
 
 

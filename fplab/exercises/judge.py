@@ -135,7 +135,9 @@ def _same(task: Implement, mutant: Mutant, case: Arguments, outcome: Outcome) ->
 
 def _predicted(exercise: Question, task: Predict, value: Any) -> Report:
     """Check a predicted or chosen value; a wrong one that is typical is called so."""
-    right, *wrong = (task.kind.key(task.kind.read(one)) for one in (task.answer, *(m.answer for m in exercise.mutants)))
+    right, *wrong = (
+        task.kind.key(task.kind.read(predicted)) for predicted in (task.answer, *(m.answer for m in exercise.mutants))
+    )
     key = task.kind.key(value)
     if key == right:
         return Report(exercise, True, 1)

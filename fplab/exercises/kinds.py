@@ -90,10 +90,10 @@ def unfit(given: Any, wanted: Text) -> UnfitError:
 def _scalar(given: Any, wanted: Text) -> Any:
     """One number: out of a numpy scalar or an array without dimensions, itself otherwise."""
     shape = getattr(given, "shape", None)
-    one = given.item() if shape == () and hasattr(given, "item") else given
-    if isinstance(one, NO_NUMBERS) or shape not in (None, ()):
+    scalar = given.item() if shape == () and hasattr(given, "item") else given
+    if isinstance(scalar, NO_NUMBERS) or shape not in (None, ()):
         raise unfit(given, wanted)
-    return one
+    return scalar
 
 
 def number(make: Callable[[Any], Number], given: Any, wanted: Text) -> Number:
@@ -102,10 +102,10 @@ def number(make: Callable[[Any], Number], given: Any, wanted: Text) -> Number:
     >>> number(int, 3.0, say("an integer")), number(int, Fraction(6, 2), say("an integer"))
     (3, 3)
     """
-    one = _scalar(given, wanted)
+    scalar = _scalar(given, wanted)
     try:
-        value = make(one)
-        if make is not int or value == one:
+        value = make(scalar)
+        if make is not int or value == scalar:
             return value
     except Exception:  # a type of the answer's own may fail in its own way
         raise unfit(given, wanted) from None
@@ -128,8 +128,8 @@ class Integers(Kind):
     origin: int = 0
 
     def boundary(self) -> Sequence[int]:
-        found = {self.low, self.low + 1, self.high, self.high - 1, self.home, *self.edges}
-        return self.sorted(v for v in found if self.low <= v <= self.high)
+        values = {self.low, self.low + 1, self.high, self.high - 1, self.home, *self.edges}
+        return self.sorted(v for v in values if self.low <= v <= self.high)
 
     @property
     def home(self) -> int:
@@ -174,16 +174,16 @@ class Floats(Kind):
     def boundary(self) -> Sequence[float]:
         """Zeros, ones, ends, subnormals, infinities, NaN, and midpoints of the coarser format."""
         form = get(self.fmt)
-        found = [0.0, 1.0, 1 + form.eps, 1 - form.epsneg, 2.0, form.smallest_normal, form.smallest_subnormal, form.max]
-        found += [form.smallest_normal - form.smallest_subnormal, self.low, *self.edges]
-        found += [form.max] if math.isinf(self.high) else [self.high]
+        values = [0.0, 1.0, 1 + form.eps, 1 - form.epsneg, 2.0, form.smallest_normal, form.smallest_subnormal, form.max]
+        values += [form.smallest_normal - form.smallest_subnormal, self.low, *self.edges]
+        values += [form.max] if math.isinf(self.high) else [self.high]
         if self.near:
             other = get(self.near)
             inner = 1 << other.fraction_bits
-            one = int(code_of(1.0, self.near) or 0)
-            codes = (0, 1, 2, inner - 1, inner, one - 1, one, one + 1, one + inner - 1, other.max_code)
-            found += [v for code in codes for v in self._round(code)]
-        both = [v for x in (*filter(None, found), math.inf) for v in (x, -x)]
+            unit = int(code_of(1.0, self.near) or 0)
+            codes = (0, 1, 2, inner - 1, inner, unit - 1, unit, unit + 1, unit + inner - 1, other.max_code)
+            values += [v for code in codes for v in self._round(code)]
+        both = [v for x in (*filter(None, values), math.inf) for v in (x, -x)]
         return [v for v in (0.0, -0.0, *self.sorted(filter(self.has, both)), math.nan) if self.has(v)]
 
     def choices(self, value: float) -> list[int]:
@@ -193,10 +193,10 @@ class Floats(Kind):
             return [0, *sign]
         if not math.isfinite(value):
             return [NAN if math.isnan(value) else INFINITY, 1, 0, 0, *sign]
-        units, one = abs(value).as_integer_ratio()
+        units, unit = abs(value).as_integer_ratio()
         odd = units // (units & -units)
         bits = odd.bit_length()
-        return [1, bits, units.bit_length() - one.bit_length(), (odd - (1 << bits - 1)) >> 1, *sign]
+        return [1, bits, units.bit_length() - unit.bit_length(), (odd - (1 << bits - 1)) >> 1, *sign]
 
     def made_of(self, group: int, bits: int, exponent: int, between: int) -> float:
         """The magnitude that :meth:`choices` are of."""
@@ -257,10 +257,10 @@ class Codes(Kind):
     def boundary(self) -> Sequence[int]:
         """Zeros, subnormals, one, the ends, infinities and the first and last NaN."""
         form = get(self.fmt)
-        inner, one = 1 << form.fraction_bits, int(code_of(1.0, self.fmt) or 0)
-        found = [0, 1, inner - 1, inner, one, one + 1, form.max_code - 1, form.max_code, form.max_code + 1]
-        found += [form.max_code + 2, (1 << (form.bits - 1)) - 1, *self.edges]
-        both = {v for code in found for v in (code, code | form.sign_mask)}
+        inner, unit = 1 << form.fraction_bits, int(code_of(1.0, self.fmt) or 0)
+        codes = [0, 1, inner - 1, inner, unit, unit + 1, form.max_code - 1, form.max_code, form.max_code + 1]
+        codes += [form.max_code + 2, (1 << (form.bits - 1)) - 1, *self.edges]
+        both = {v for code in codes for v in (code, code | form.sign_mask)}
         return self.sorted(filter(self.has, both))
 
     def choices(self, value: int) -> list[int]:
@@ -360,9 +360,9 @@ class Lists(Kind):
         """Every boundary element, repeated; lists of the least, of the most and of some lengths between."""
         lengths = sorted({self.least, min(self.least + 1, self.most), self.most})
         items = self.item.boundary()
-        found = [(item,) * n for n in lengths for item in (items if n <= 8 else items[:4])]
+        repeated = [(item,) * n for n in lengths for item in (items if n <= 8 else items[:4])]
         ramps = [tuple(items[(i + turn) % len(items)] for i in range(n)) for n in lengths for turn in (0, 1)]
-        return self.sorted([*found, *ramps, *self.edges])
+        return self.sorted([*repeated, *ramps, *self.edges])
 
     def choices(self, value: tuple[Any, ...]) -> list[int]:
         """Those of the elements, each after a sign that there is one, where their number is not fixed."""
@@ -371,12 +371,12 @@ class Lists(Kind):
         return [*(choice for v in value for choice in (True, *self.item.choices(v))), False]
 
     def read(self, given: Any) -> tuple[Any, ...]:
-        found = items(given)
-        if not isinstance(found, list | tuple):
+        elements = items(given)
+        if not isinstance(elements, list | tuple):
             raise unfit(given, say("a list"))
-        if len(found) > MOST_ITEMS:
-            raise UnfitError(say("at most {most:,} elements are read, not {n:,}", most=MOST_ITEMS, n=len(found)))
-        return tuple(self.item.read(v) for v in found)
+        if len(elements) > MOST_ITEMS:
+            raise UnfitError(say("at most {most:,} elements are read, not {n:,}", most=MOST_ITEMS, n=len(elements)))
+        return tuple(self.item.read(v) for v in elements)
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
         return tuple(self.item.key(v) for v in value)

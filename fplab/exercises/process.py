@@ -95,13 +95,13 @@ class Child:
 
     def fault(self) -> str:
         """Why such a process does not begin, as it says itself; empty where it does."""
-        with self._begun(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as one:
+        with self._begun(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             try:
-                said = one.communicate(timeout=STARTING)[1].decode(errors="replace").strip().splitlines()
+                lines = process.communicate(timeout=STARTING)[1].decode(errors="replace").strip().splitlines()
             except subprocess.TimeoutExpired:
-                one.kill()
+                process.kill()
                 return ""
-        return (said or [str(_how(one.returncode))])[-1] if one.returncode else ""
+        return (lines or [str(_how(process.returncode))])[-1] if process.returncode else ""
 
     def ask(self, do: str, *arguments: Any, boxes: tuple[Any, ...] = ()) -> Message:
         """The reply to a request. Raises GoneError, and ends the process, where none comes in time.
@@ -282,8 +282,8 @@ def run_file(child: Child, file: str, exercises: tuple[str, ...]) -> list[str]:
         raise LabError(f"{file!r} does not run: {error.outcome.text}") from None
     if "error" in reply:
         raise LabError(legible(reply["error"]))
-    said = reply.get("names")
-    found = [name for name in exercises if name in said] if isinstance(said, list) else []
-    if not found:
+    names = reply.get("names")
+    answered = [name for name in exercises if name in names] if isinstance(names, list) else []
+    if not answered:
         raise LabError(f"{file!r} does not say which exercises it answers: does it write where it should not?")
-    return found
+    return answered

@@ -1,11 +1,10 @@
 """What has been solved, for a teacher: a row an exercise, as CSV."""
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..columns import as_csv
 from ..storage import write_text
 from .attempts import load, path, remember
 from .chapters import registry
@@ -17,29 +16,19 @@ COLUMNS = ("exercise", "chapter", "level", "title", "passed", "attempts", "first
 def rows() -> list[dict[str, Any]]:
     """A row for every exercise there is, tried or not."""
     entries = load()
-    return [_row(one, entries.get(one.name, {})) for one in registry().values()]
+    return [_row(exercise, entries.get(exercise.name, {})) for exercise in registry().values()]
 
 
 def _row(exercise: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "exercise": exercise.name,
-        "chapter": exercise.chapter.number,
-        "level": exercise.level,
-        "title": str(exercise.title),
-        "passed": "yes" if entry.get("first_passed") else "no",
-        "attempts": entry.get("attempts", 0),
-        "first_attempt": entry.get("first_attempt", ""),
-        "first_passed": entry.get("first_passed") or "",
-    }
+    passed = entry.get("first_passed")
+    about = exercise.name, exercise.chapter.number, exercise.level, str(exercise.title), "yes" if passed else "no"
+    tried = entry.get("attempts", 0), entry.get("first_attempt", ""), passed or ""
+    return dict(zip(COLUMNS, (*about, *tried), strict=True))
 
 
 def csv_text() -> str:
     """The rows as CSV; times are UTC in ISO 8601."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows())
-    return out.getvalue()
+    return as_csv([COLUMNS, *(row.values() for row in rows())])
 
 
 def export(file: Path) -> None:

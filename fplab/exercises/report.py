@@ -20,18 +20,9 @@ from .wire import GONE
 Line = tuple[str, Shown]
 WIDTH = 96
 
-PASSED = say("passed")
-NOT_YET = say("not yet")
-TRIED = say("{n} inputs, every bit")
 RIGHT = say("that is right")
-SMALLEST = say("the smallest input on which it fails")
-FAILING = say("an input on which it fails")
 EXPECTED, GOT = say("expected"), say("got")
-WANTED = say("wanted")
-YOURS = say("yours")
-PRINTED = say("printed")
 MISTAKE, RULE, HINT = say("Mistake"), say("Rule"), say("Hint")
-NOT_THIS = say("that is not it")
 
 
 @dataclass(frozen=True)
@@ -82,8 +73,8 @@ class Report:
 
 def headline(report: Report) -> str:
     """The first line: which exercise, and how it ended."""
-    verdict = PASSED if report.passed else NOT_YET
-    about = TRIED.fill(n=report.tried) if isinstance(report.exercise.task, Implement) else RIGHT
+    verdict = say("passed") if report.passed else say("not yet")
+    about = say("{n} inputs, every bit", n=report.tried) if isinstance(report.exercise.task, Implement) else RIGHT
     return f"{report.exercise.title} [{report.exercise.name}]: {verdict}" + (f" ({about})" if report.passed else "")
 
 
@@ -94,11 +85,11 @@ def lines(report: Report) -> Iterator[Line]:
         return
     for name, many in failure.arguments:
         for i, shown in enumerate(many):
-            yield (name or str(YOURS)) if i == 0 else "", shown
+            yield (name or str(say("yours"))) if i == 0 else "", shown
     task, is_find = report.exercise.task, any(not name for name, _ in failure.arguments)
     # What is wanted is said in words, and in the language of now.
     wanted = (Shown(str(task.wanted)),) if isinstance(task, Find) and failure.expected else failure.expected
-    for label, many in ((WANTED if is_find else EXPECTED, wanted), (GOT, failure.got)):
+    for label, many in ((say("wanted") if is_find else EXPECTED, wanted), (GOT, failure.got)):
         for i, shown in enumerate(many):
             yield str(label) if i == 0 else "", shown
 
@@ -113,12 +104,12 @@ def remarks(report: Report) -> list[tuple[str, str]]:
         return [(str(RULE), str(exercise.rule))]
     if failure is None:
         return []
-    found: list[tuple[str, str]] = []
+    labelled: list[tuple[str, str]] = []
     if failure.printed.strip():
-        found.append((str(PRINTED), failure.printed.strip()))
+        labelled.append((str(say("printed")), failure.printed.strip()))
     if failure.mistake:
-        found.append((str(MISTAKE), str(failure.mistake)))
-    return [*found, (str(HINT), str(exercise.hint))]
+        labelled.append((str(MISTAKE), str(failure.mistake)))
+    return [*labelled, (str(HINT), str(exercise.hint))]
 
 
 def caption(report: Report) -> str:
@@ -126,10 +117,11 @@ def caption(report: Report) -> str:
     if failure is None or report.passed:
         return ""
     if not isinstance(report.exercise.task, Implement):
-        return str(failure.says or NOT_THIS)
+        return str(failure.says or say("that is not it"))
     if not failure.arguments:
         return str(failure.says)
-    above = SMALLEST if failure.least and failure.how not in GONE else FAILING
+    least = failure.least and failure.how not in GONE
+    above = say("the smallest input on which it fails") if least else say("an input on which it fails")
     return after_colon(above, failure.says or "").rstrip()
 
 
@@ -139,11 +131,11 @@ def legend(shown: Shown) -> str:
     return " ".join(letters.get(name, " ") * len(digits) for name, digits in shown.fields)
 
 
-def marks(one: Shown, other: Shown) -> str:
+def marks(expected: Shown, got: Shown) -> str:
     """Carets below the bits in which two codes of one format differ."""
-    if [len(d) for _, d in one.fields] != [len(d) for _, d in other.fields]:
+    if [len(d) for _, d in expected.fields] != [len(d) for _, d in got.fields]:
         return ""
-    return "".join("^" if a != b else " " for a, b in zip(one.strip, other.strip, strict=True)).rstrip()
+    return "".join("^" if a != b else " " for a, b in zip(expected.strip, got.strip, strict=True)).rstrip()
 
 
 def text_of(report: Report) -> str:

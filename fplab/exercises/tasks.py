@@ -74,7 +74,7 @@ class Implement:
 
     def allows(self, arguments: Sequence[Any]) -> bool:
         """Whether these are arguments that the exercise promises."""
-        if self.paired and len({len(one) for one in arguments}) > 1:
+        if self.paired and len({len(argument) for argument in arguments}) > 1:
             return False
         return self.valid is None or self.valid(*arguments)
 
@@ -119,8 +119,8 @@ class Find:
 @functools.cache
 def words() -> dict[str, dict[str, str]]:
     """What every exercise says, in English."""
-    found: dict[str, dict[str, str]] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
-    return found
+    texts: dict[str, dict[str, str]] = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    return texts
 
 
 @dataclass(frozen=True)

@@ -87,10 +87,10 @@ def told(outcome: Outcome) -> Message:
 
 def heard(message: Message, kind: Kind) -> Outcome:
     """The outcome that a message tells of, its value read as a kind."""
-    how, said = message.get("how"), given(legible(message.get("en")), zh=legible(message.get("zh")))
+    how, text = message.get("how"), given(legible(message.get("en")), zh=legible(message.get("zh")))
     printed, shown = legible(message.get("printed")), legible(message.get("shown"))
     if how in ("raised", "unfit"):
-        return Outcome(how, legible(message.get("value")), said, printed, shown)
+        return Outcome(how, legible(message.get("value")), text, printed, shown)
     try:
         value = unpacked(message.get("value"))
         if isinstance(kind, Function):

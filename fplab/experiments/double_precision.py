@@ -199,20 +199,24 @@ def gmres(apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, tolerance: f
 
 
 @E.cache
-def factored(p: Params, seed: int, condition: float) -> tuple[np.ndarray, np.ndarray, Callable[..., np.ndarray]]:
-    """A system, and what solves it by its factors."""
+def factored(p: Params, seed: int, condition: float) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray, float]:
+    """A system, what solves it by its factors, the solution by them alone and its backward error."""
     a, b = system(seed, condition, p.size)
     lower, upper, order = factors(a)
-    return a, b, lambda v: np.asarray(np.linalg.solve(upper, np.linalg.solve(lower, v[order])))
+
+    def solve(v: np.ndarray) -> np.ndarray:
+        return np.asarray(np.linalg.solve(upper, np.linalg.solve(lower, v[order])))
+
+    x = solve(b)
+    return a, b, solve, x, backward_error(a, x, b)
 
 
 @E.measure("backward", "iterations", axes={"system": "systems", "condition": CONDITIONS, "solver": SOLVERS},
            dims=("step",))  # fmt: skip
 def solved(p: Params, system: int, condition: float, solver: str) -> tuple[np.ndarray, np.ndarray]:
     """Backward errors after each step, and GMRES's iterations in it."""
-    a, b, solve = factored(p, system, condition)
-    x = solve(b)
-    found, iterations = np.full(STEPS + 1, backward_error(a, x, b)), np.zeros(STEPS + 1, np.int64)
+    a, b, solve, x, first = factored(p, system, condition)
+    found, iterations = np.full(STEPS + 1, first), np.zeros(STEPS + 1, np.int64)
     for step in range(1, STEPS + 1 if solver != SOLVERS[0] else 0):
         d = solve(residual(a, x, b))
         if solver == "GMRES":
@@ -303,7 +307,7 @@ def rescued(r: Result) -> Outcome:
 
 @E.measured("Refinement that computes its residuals in FP32 stops at FP32's error", id="residuals_in_fp64")
 def residuals_matter(r: Result) -> Outcome:
-    a, b, solve = factored(r.p, 0, 1e2)
+    a, b, solve, *_ = factored(r.p, 0, 1e2)
     ends = []
     for dtype in (np.float64, np.float32):
         x = np.zeros(len(b))

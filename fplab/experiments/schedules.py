@@ -73,15 +73,15 @@ def micro_batches(p: Params, network: int) -> np.ndarray:
     return gradients(p.seed + network, p.accumulated, p.images)
 
 
-@E.measure(axes={"network": "networks", "accumulator": ACCUMULATORS,
-                 "count": lambda p: [2**i for i in range(p.accumulated.bit_length())]})  # fmt: skip
-def errors(p: Params, network: int, accumulator: str, count: int) -> float:
+@E.measure(axes={"network": "networks", "count": lambda p: [2**i for i in range(p.accumulated.bit_length())],
+                 "accumulator": ...})  # fmt: skip
+def errors(p: Params, network: int, count: int) -> dict[str, float]:
     """The relative error of a sum of gradients, scaled to 1 at most by a power of two."""
     parts = micro_batches(p, network)
     parts = parts[:count] * np.float32(2.0 ** -np.ceil(np.log2(np.abs(parts).max())))
     exact = parts.sum(axis=0, dtype=np.float64)
-    off = accumulate(parts, *ACCUMULATORS[accumulator]) - exact
-    return float(np.linalg.norm(off) / np.linalg.norm(exact))
+    off = {name: accumulate(parts, *how) - exact for name, how in ACCUMULATORS.items()}
+    return {name: float(np.linalg.norm(far) / np.linalg.norm(exact)) for name, far in off.items()}
 
 
 def accumulate(parts: np.ndarray, fmt: str, rounding: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import as_array, values
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, one_of, quotes_call
 from ..words import part
 from .grids import Grid, GridLike, get
 
@@ -68,8 +68,7 @@ def floats(x: Any, name: str = "x") -> Array:
 
 def axes(along: str, dimensions: int) -> tuple[int, ...] | None:
     """The axes that share one scale: all, the last of a "row", the last but one of a "column", all but a "channel"."""
-    if along not in ALONG:
-        raise unknown("granularity", along, ALONG)
+    one_of("granularity", along, ALONG)
     if along == "tensor" or dimensions == 0:
         return None
     if along == "column" and dimensions < 2:
@@ -191,15 +190,15 @@ def dequantize(codes: Any, how: Affine) -> Array:
 
 def codes_of(x: Any, name: str) -> Array:
     try:
-        found = np.asarray(x)
+        array = np.asarray(x)
     except ValueError:
         raise LabError(f"{name} is no array of integers; its rows differ in length.") from None
     except Exception:
-        found = as_array(x, name)  # which says why it is none
-    if found.dtype.kind not in "iu":
+        array = as_array(x, name)  # which says why it is none
+    if array.dtype.kind not in "iu":
         has = "have" if name == "codes" else "has"
-        raise LabError(f"{name} {has} dtype {found.dtype}; codes are integers.")
-    return found
+        raise LabError(f"{name} {has} dtype {array.dtype}; codes are integers.")
+    return array
 
 
 def _fitting(how: Affine, x: Any) -> tuple[Array, Array]:
@@ -207,9 +206,11 @@ def _fitting(how: Affine, x: Any) -> tuple[Array, Array]:
     if not isinstance(how, Affine):
         raise LabError(f"how is a {type(how).__name__}; pass what symmetric, affine or scheme returned.")
     shape = np.shape(x)
-    for name, one in (("scale", how.scale), (part("zero point"), how.zero_point)):
+    for name, value in (("scale", how.scale), (part("zero point"), how.zero_point)):
         try:
-            np.broadcast_to(one, shape)
+            np.broadcast_to(value, shape)
         except ValueError:
-            raise LabError(f"a {name} of shape {one.shape} does not broadcast to a tensor of shape {shape}.") from None
+            raise LabError(
+                f"a {name} of shape {value.shape} does not broadcast to a tensor of shape {shape}."
+            ) from None
     return how.scale, how.zero_point

@@ -121,8 +121,8 @@ class Histogram:
         """The cut with the least divergence: the bins before it against their image in the levels of ``grid``."""
         key = ("entropy", get(grid), start)
         if key not in self._chosen:
-            cuts, found = self.divergences(grid, start)
-            last = len(found) - 1 - int(np.argmin(found[::-1])) if cuts.size else 0
+            cuts, divergences = self.divergences(grid, start)
+            last = len(divergences) - 1 - int(np.argmin(divergences[::-1])) if cuts.size else 0
             self._chosen[key] = float(self.edges[cuts[last]]) if cuts.size else 0.0
         return self._chosen[key]
 
@@ -155,12 +155,12 @@ class Histogram:
         edges = self.edges
         centres = (edges[1:] + edges[:-1]) / 2
         used = np.flatnonzero(self.counts)
-        held, counts = centres[used], self.counts[used]
+        used_centres, counts = centres[used], self.counts[used]
         errors = []
         for at in range(start, len(centres), CHUNK):
             scale = high / centres[at : at + CHUNK, None]
-            again = np.minimum(np.rint(held * scale), high) / scale
-            errors.append(((again - held) ** 2 * counts).sum(axis=1) / len(centres))
+            again = np.minimum(np.rint(used_centres * scale), high) / scale
+            errors.append(((again - used_centres) ** 2 * counts).sum(axis=1) / len(centres))
         return centres[start:], np.concatenate(errors)
 
     def _candidates(self, start: int, more: int = 0) -> None:

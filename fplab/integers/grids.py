@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, chosen, door, own_integer
+from ..errors import LabError, chosen, door, own_integers
 from ..formats import FormatName, spelt
 
 
@@ -23,8 +23,7 @@ class Grid:
     high: int
 
     def __post_init__(self) -> None:
-        own_integer(self, "low", -128, 0)
-        own_integer(self, "high", 1, 255)
+        own_integers(self, low=(-128, 0), high=(1, 255))
         if self.low < 0 and self.high > 127:
             raise LabError(f"grid {self.name!r} from {self.low} to {self.high} does not fit 8 bits.")
 
@@ -65,4 +64,4 @@ GridLike = FormatName | Grid
 
 def get(grid: GridLike) -> Grid:
     """The grid of a name or of an integer dtype, or the record itself."""
-    return chosen("integer grid", spelt(grid), {one.name: one for one in GRIDS}, Grid)
+    return chosen("integer grid", spelt(grid), {record.name: record for record in GRIDS}, Grid)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, chosen, door, quotes_call, unknown
+from ..errors import LabError, chosen, door, one_of, quotes_call
 from .affine import Affine, Array, codes_of, dequantize, floats, quantize, scheme
 
 INT32_MAX = 2**31 - 1
@@ -50,7 +50,7 @@ METHODS: tuple[Method, ...] = (
 
 def method_of(method: str | Method) -> Method:
     """The method of a name, or the record itself."""
-    return chosen("method", method, {one.name: one for one in METHODS}, Method)
+    return chosen("method", method, {record.name: record for record in METHODS}, Method)
 
 
 def demand_int32(k: int, a: int, b: int) -> None:
@@ -151,8 +151,7 @@ def matmul(
 
 def demand_choice(outlier_weights: str) -> None:
     """An error for weights of outlier dimensions that are kept in no known way."""
-    if outlier_weights not in ("fp16", "int8"):
-        raise unknown("outlier_weights", outlier_weights, ["fp16", "int8"])
+    one_of("outlier_weights", outlier_weights, ("fp16", "int8"))
 
 
 def _quantised(x: Array, codes: Array, how: Affine, method: Method) -> Array:

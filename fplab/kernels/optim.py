@@ -53,7 +53,7 @@ def _exponent(a, g):
 
 
 @inlined
-def _deliver(y, x, g):
+def _with_sign_and_overflow(y, x, g):
     """Overflow, NaN, and the sign of ``x`` on the rounded magnitude ``y``."""
     r = np.uint64(g.over) if y > _float(np.uint64(g.largest)) else _bits(y)
     sign = np.uint64(_bits(x) & SIGN)
@@ -66,7 +66,7 @@ def _nearest(x, g, word):
     """To nearest, ties to even."""
     a = np.uint64(_bits(x) & ABS)
     c = _float(np.uint64(_exponent(a, g) + np.uint64(g.magic)))
-    return _deliver((_float(a) + c) - c, x, g)
+    return _with_sign_and_overflow((_float(a) + c) - c, x, g)
 
 
 @inlined
@@ -81,7 +81,7 @@ def _stochastic(x, g, word):
     above = _float(a) - y
     share = np.uint64((above if above < ulp else 0.0) / ulp * 4294967296.0)  # both by powers of two: exact
     up = np.uint64(share + np.uint64(word)) >> np.uint64(32) != np.uint64(0)
-    return _deliver(y + (ulp if up else 0.0), x, g)
+    return _with_sign_and_overflow(y + (ulp if up else 0.0), x, g)
 
 
 @inlined

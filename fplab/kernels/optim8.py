@@ -1,10 +1,14 @@
 """Optimizer steps on states of 8 bits: each block is dequantised, updated and quantised while it is in the cache.
 
-Every operation is float32, rounded by itself, in the order written. A kernel is made from an update rule and from a
-way to quantise; the update's loop has no choice in it and vectorises.
+Every operation is float32, rounded by itself, in the order of the optimizer's program, from which the update of one
+element is written (:mod:`fplab.training.optimizers.programs`). A kernel is made from an update and from a way to
+quantise; the update's loop has no choice in it and vectorises.
 """
 
-from typing import NamedTuple
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,20 +18,7 @@ from .fast32 import as_bits, as_float
 from .rounding import random_word, stream_keys
 
 ABS = np.uint32(0x7FFFFFFF)
-
-
-class Numbers(NamedTuple):
-    """What a step multiplies with, each a float32; which of them count is in the update's formula."""
-
-    beta1: np.float32
-    rest1: np.float32  # 1 - beta1
-    beta2: np.float32
-    rest2: np.float32
-    step: np.float32  # the signed factor of the update
-    eps: np.float32
-    before: np.float32  # what the parameter is multiplied with before the update: 1 without weight decay
-    after: np.float32
-    coupled: np.float32  # the share of the parameter that is added to its gradient
+ZERO = np.float32(0)
 
 
 class Coding(NamedTuple):
@@ -43,55 +34,34 @@ class Coding(NamedTuple):
     seed: np.uint64
 
 
-# --- updates: (parameter, gradient, state 1, state 2, numbers) -> (parameter, state 1, state 2) -------------------
-@inlined
-def adam(p, g, m, v, n):
-    """Adam and AdamW. ``step`` is -lr sqrt(1 - beta2^t) / (1 - beta1^t), ``eps`` that square root times eps."""
-    m = np.float32(np.float32(m * n.beta1) + np.float32(n.rest1 * g))
-    v = np.float32(np.float32(v * n.beta2) + np.float32(np.float32(n.rest2 * g) * g))
-    ratio = np.float32(m / np.float32(np.sqrt(v) + n.eps))
-    p = np.float32(np.float32(p * n.before) + np.float32(n.step * ratio))
-    return np.float32(p * n.after), m, v
+# --- updates: (weight, gradient, state 1, state 2, coefficients) -> (weight, state 1, state 2) ---------------------
+OPERATIONS = {
+    "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "sqrt": "np.sqrt({})",
+    "sign": "np.float32({0} > ZERO) - np.float32({0} < ZERO)",
+}  # fmt: skip
+Program = tuple[tuple[str, str, str, str], ...]  # (target, operation, left, right), rounded once each
 
 
-@inlined
-def momentum(p, g, m, v, n):
-    """SGD with momentum. ``step`` is -lr."""
-    m = np.float32(np.float32(m * n.beta1) + g)
-    p = np.float32(np.float32(p * n.before) + np.float32(n.step * m))
-    return np.float32(p * n.after), m, v
+def source(program: Program, states: Sequence[str], coefficients: Sequence[str]) -> str:
+    """The update of one element in Python, a line an operation; ``states``: two names, "" for one that is not there."""
+    first, second = (state or f"absent{i}" for i, state in enumerate(states))
+    lines = [f"{target} = np.float32({OPERATIONS[does].format(left, right)})" for target, does, left, right in program]
+    head = [f"def update(weight, gradient, {first}, {second}, numbers):", f"{', '.join(coefficients)}, = numbers"]
+    return "\n    ".join([*head, *lines, f"return weight, {first}, {second}"])
 
 
-@inlined
-def lion(p, g, m, v, n):
-    """Lion: the sign of an average. ``step`` is -lr."""
-    c = np.float32(np.float32(m * n.beta1) + np.float32(n.rest1 * g))
-    p = np.float32(p * n.before)
-    moved = np.float32(p + (n.step if c > np.float32(0) else np.float32(-n.step)))
-    p = moved if c != np.float32(0) else p
-    m = np.float32(np.float32(m * n.beta2) + np.float32(n.rest2 * g))
-    return np.float32(p * n.after), m, v
-
-
-@inlined
-def adagrad(p, g, m, v, n):
-    """Adagrad. ``step`` is -lr; the one state is the second, which is never negative."""
-    v = np.float32(v + np.float32(g * g))
-    ratio = np.float32(g / np.float32(np.sqrt(v) + n.eps))
-    p = np.float32(np.float32(p * n.before) + np.float32(n.step * ratio))
-    return np.float32(p * n.after), m, v
-
-
-def _guarded(update, couples):
-    """The update of one element: weight decay into the gradient where asked, and nothing moved by a bad gradient."""
+def _update(program: Program, states: Sequence[str], coefficients: Sequence[str]) -> Any:
+    """A program compiled for one element, where a gradient that is not finite moves nothing and zeroes the states."""
+    text, names = source(program, states, coefficients), {**globals()}
+    exec(text, names)
+    names["update"].__qualname__ += "_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    update = inlined(names["update"])
 
     @inlined
     def guarded(p, g, m, v, n):
         fine = np.uint32(as_bits(g) & ABS) < NOT_FINITE
-        slope = np.float32(g + np.float32(n.coupled * p)) if couples else g
-        q, a, b = update(p, slope, m, v, n)
-        zero = np.float32(0)
-        return (q if fine else p), (a if fine else zero), (b if fine else zero)
+        q, a, b = update(p, g, m, v, n)
+        return (q if fine else p), (a if fine else ZERO), (b if fine else ZERO)
 
     return guarded
 
@@ -136,38 +106,45 @@ def _save(state, codes, scales, k, keys, buffer, coding, start, store):
 
 
 # --- kernels ------------------------------------------------------------------------------------------------------
-def _blockwise(update, store, first, second):
-    """The kernel of one update with the states that it has.
+STORES = {"keyed": _nearest(keyed_quotients), "searched": _nearest(searched_quotients), "stochastic": _stochastic}
+
+
+@lru_cache
+def blockwise(program: Program, states: tuple[str, str], coefficients: tuple[str, ...], store: str) -> Any:
+    """The kernel of a program, whose float32 states are stored "keyed", "searched" or "stochastic".
 
     ``p``, ``g`` float32, ``m``, ``v`` uint8, all contiguous and of one size; ``a``, ``b`` the states' float32 scales,
-    one for each block; ``start`` the place of the first element in its tensor. Arrays of a state that an update lacks
-    are not touched.
+    one for each block; ``numbers`` the coefficients, float32; ``start`` the place of the first element in its tensor.
+    Arrays of a state that a program lacks are not touched.
     """
+    update, put, (first, second) = _update(program, states, coefficients), STORES[store], map(bool, states)
 
     @jit
     def kernel(p, g, m, v, a, b, block, coding1, coding2, numbers, start):
         keys, buffer = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint8)
-        held = min(block, p.size)
-        state1, state2 = np.zeros(held, np.float32), np.zeros(held, np.float32)
+        size = min(block, p.size)
+        state1, state2 = np.zeros(size, np.float32), np.zeros(size, np.float32)
         for k in range((p.size + block - 1) // block):
             at, end = k * block, min(p.size, (k + 1) * block)
-            one, two, weight, slope = state1[: end - at], state2[: end - at], p[at:end], g[at:end]
+            s, t, weight, slope = state1[: end - at], state2[: end - at], p[at:end], g[at:end]
             if first:
-                _load(m[at:end], a[k], coding1, one)
+                _load(m[at:end], a[k], coding1, s)
             if second:
-                _load(v[at:end], b[k], coding2, two)
+                _load(v[at:end], b[k], coding2, t)
             for i in range(weight.size):
-                weight[i], one[i], two[i] = update(weight[i], slope[i], one[i], two[i], numbers)
+                weight[i], s[i], t[i] = update(weight[i], slope[i], s[i], t[i], numbers)
             if first:
-                _save(one, m[at:end], a, k, keys, buffer, coding1, start + at, store)
+                _save(s, m[at:end], a, k, keys, buffer, coding1, start + at, put)
             if second:
-                _save(two, v[at:end], b, k, keys, buffer, coding2, start + at, store)
+                _save(t, v[at:end], b, k, keys, buffer, coding2, start + at, put)
 
     return kernel
 
 
-def _whole(update):
-    """The kernel of one update with float32 states, for tensors that keep them."""
+@lru_cache
+def float32_states(program: Program, states: tuple[str, str], coefficients: tuple[str, ...]) -> Any:
+    """The kernel of a program with float32 states, for tensors that keep them."""
+    update = _update(program, states, coefficients)
 
     @jit
     def kernel(p, g, m, v, numbers):
@@ -175,16 +152,6 @@ def _whole(update):
             p[i], m[i], v[i] = update(p[i], g[i], m[i], v[i], numbers)
 
     return kernel
-
-
-UPDATES = {"adam": (adam, True, True), "momentum": (momentum, True, False), "lion": (lion, True, False),
-           "adagrad": (adagrad, False, True)}  # fmt: skip
-STORES = {"keyed": _nearest(keyed_quotients), "searched": _nearest(searched_quotients), "stochastic": _stochastic}
-GUARDED = {(name, couples): _guarded(UPDATES[name][0], couples) for name in UPDATES for couples in (False, True)}
-# By (update, whether weight decay goes into the gradient, how states are stored).
-BLOCKWISE = {(name, couples, how): _blockwise(update, store, *UPDATES[name][1:])
-             for (name, couples), update in GUARDED.items() for how, store in STORES.items()}  # fmt: skip
-WHOLE = {key: _whole(update) for key, update in GUARDED.items()}
 
 
 @jit

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..errors import unknown
+from ..errors import one_of
 from .models import Transformer
 from .units import divided_up
 
@@ -106,8 +106,7 @@ def head_terms(c: Transformer, batch: int, sequence: int, width: int = 2) -> tup
 def kept(terms: Iterable[Term], recompute: str = "none") -> tuple[Term, ...]:
     """The terms of a layer that are still saved: all, all but the attention's core, or the layer's input alone."""
     terms = tuple(terms)
-    if recompute not in RECOMPUTE:
-        raise unknown("recomputation", recompute, RECOMPUTE)
+    one_of("recomputation", recompute, RECOMPUTE)
     if recompute == "full":
         return terms[:1]
     return tuple(t for t in terms if not (t.core and recompute == "selective"))

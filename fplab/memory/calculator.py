@@ -12,7 +12,7 @@ from ..errors import LabError, door, integer, quotes_call, summary, unknown
 from . import pipeline, recipes, report
 from .models import LARGEST, Model, Tensor, Transformer, preset, tensors_of
 from .options import Options, check_effects, check_transformer
-from .ranks import Counted, again, with_fewest
+from .ranks import Counted, with_fewest, with_options
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +72,7 @@ def estimate(
     else:
         c = c if o.flash is None else replace(c, flash=o.flash)
         check_transformer(c, o)
-    return again(Estimate(tensors, c, o, (), traced))
+    return with_options(Estimate(tensors, c, o, (), traced))
 
 
 def described(model: Any) -> tuple[Model, Transformer | None]:

@@ -13,7 +13,6 @@ from ..words import say
 from .calculator import NAMES, Estimate, estimate
 from .models import Transformer, preset
 
-WRITTEN = say("figure: {path}")
 SHAPE = ("layers", "hidden", "heads", "vocabulary")
 PARTS = ("kv_heads", "ffn", "positions", "gated", "rms", "bias", "tied", "embedding_norm", "dropout")
 
@@ -24,13 +23,13 @@ def run(args: argparse.Namespace) -> int:
         raise LabError("--theme is of a figure; give --out FILE with it.")
     given = {name: getattr(args, name) for name in NAMES if getattr(args, name, None) is not None}
     model = chosen_model(args)
-    found = estimate(model, **given)
+    result = estimate(model, **given)
     if args.out is not None:
-        draw(args.out, args.theme or "light", found)
+        draw(args.out, args.theme or "light", result)
     columns = terminal_width() if sys.stdout.isatty() else None
-    print(found.to_json() if args.json else found.table(columns))
+    print(result.to_json() if args.json else result.table(columns))
     if args.out is not None:
-        print(WRITTEN.fill(path=args.out), file=sys.stderr if args.json else sys.stdout)
+        print(say("figure: {path}", path=args.out), file=sys.stderr if args.json else sys.stdout)
     return 0
 
 
@@ -61,14 +60,14 @@ def counted(text: str) -> int:
     >>> counted("1.3e9"), counted("7B"), counted("350M"), counted("124_439_808")
     (1300000000, 7000000000, 350000000, 124439808)
     """
-    found = re.fullmatch(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d\d?)?)([KMBT]?)", text, re.ASCII | re.IGNORECASE)
-    number = Fraction(re.sub("[_,]", "", found[1])) * 1000 ** " KMBT".index(found[2].upper() or " ") if found else None
+    match = re.fullmatch(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d\d?)?)([KMBT]?)", text, re.ASCII | re.IGNORECASE)
+    number = Fraction(re.sub("[_,]", "", match[1])) * 1000 ** " KMBT".index(match[2].upper() or " ") if match else None
     if not number or number.denominator > 1:
         raise LabError(f"--parameters {text!r} is not possible; allowed: a whole number such as 7B, 350M or 1.3e9.")
     return int(number)
 
 
-def draw(out: Path, theme: str, found: Estimate) -> None:
+def draw(out: Path, theme: str, result: Estimate) -> None:
     """Write the figure of stacked bars as ``.svg`` or ``.png``."""
     from ..draw.memory import figure_of
     from ..draw.style import save, themed
@@ -79,5 +78,5 @@ def draw(out: Path, theme: str, found: Estimate) -> None:
         raise LabError(f"--out {str(out)!r} is no figure; allowed: a name that ends in .svg or .png.")
     demand_writable(out.parent)
     with themed(theme):
-        drawn = figure_of(*bars(found))
+        drawn = figure_of(*bars(result))
         save(drawn, out, theme)

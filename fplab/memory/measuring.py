@@ -36,9 +36,9 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for one in pytree.tree_leaves(out):
-            if isinstance(one, torch.Tensor):
-                self._see(one)
+        for leaf in pytree.tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                self._see(leaf)
         self.history.append(self.total)
         return out
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import LabError, chosen, demand_types, door, fits, integer, own_integer, summary, unknown
+from ..errors import LabError, chosen, demand_types, door, fits, integer, one_of, own_integer, summary
 
 LARGEST = 2**40  # of one dimension: beyond any model, and products of four stay exact integers anyway
 MOST_LAYERS = 1 << 12  # each is written down, and gone through for every stage
@@ -140,8 +140,7 @@ class Transformer:
             )
         if not isinstance(self.name, str):
             raise LabError(f"name={self.name!r} is not text.")
-        if self.positions not in ("learned", "rotary", "alibi"):
-            raise unknown("kind of positions", self.positions, ("learned", "rotary", "alibi"))
+        one_of("kind of positions", self.positions, ("learned", "rotary", "alibi"))
 
     @property
     def keys(self) -> int:

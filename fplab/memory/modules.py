@@ -59,9 +59,9 @@ def _numbered(name: str, stack: str | None) -> str | None:
 
 def _stack(names: list[str]) -> str | None:
     """What stands in front of the number in the names of layers: the prefix with the most tensors and two numbers."""
-    found: dict[str, list[str]] = {}
+    numbers_of: dict[str, list[str]] = {}
     for name in names:
         if place := LAYER.search(name):
-            found.setdefault(name[: place.start(1)], []).append(place[1])
-    several = {prefix: numbers for prefix, numbers in found.items() if len(set(numbers)) > 1}
+            numbers_of.setdefault(name[: place.start(1)], []).append(place[1])
+    several = {prefix: numbers for prefix, numbers in numbers_of.items() if len(set(numbers)) > 1}
     return max(several, key=lambda prefix: len(several[prefix]), default=None)

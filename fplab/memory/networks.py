@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import LabError, door, integer, summary, unknown
+from ..errors import LabError, door, integer, one_of, summary
 from .activations import RECOMPUTE
 from .models import Transformer
 
@@ -145,8 +145,7 @@ def build(
     ``seed``: of the initial weights, drawn without touching torch's global generator; normal with deviation 0.02.
     ``recompute``: "none", "selective" (the attention's core) or "full" (every layer), by torch's checkpointing.
     """
-    if recompute not in RECOMPUTE:
-        raise unknown("recomputation", recompute, RECOMPUTE)
+    one_of("recomputation", recompute, RECOMPUTE)
     try:
         torch.device(device)
     except RuntimeError:

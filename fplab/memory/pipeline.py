@@ -4,7 +4,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 
-from ..errors import LabError, integer, unknown
+from ..errors import LabError, integer, one_of
 from .models import LARGEST
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
@@ -41,8 +41,7 @@ def _layers_of(layers: int, stages: int, chunks: int) -> tuple[tuple[int, ...], 
 
 def check_schedule(schedule: str, layers: int, stages: int, micro_batches: int, chunks: int) -> None:
     """The rules of a schedule; ``chunks``: model chunks on each stage (1 unless interleaved)."""
-    if schedule not in SCHEDULES:
-        raise unknown("schedule", schedule, SCHEDULES)
+    one_of("schedule", schedule, SCHEDULES)
     if schedule != "interleaved":
         if chunks != 1:
             raise LabError(f"chunks={chunks} needs schedule='interleaved'; {schedule} has one chunk on each stage.")

@@ -47,7 +47,7 @@ class Rank:
     @property
     def sent(self) -> int:
         """Bytes that it sends in one step to other ranks and over the link to CPU memory."""
-        return sum(one.sent for one in self.traffic)
+        return sum(message.sent for message in self.traffic)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Counted:
 Run = TypeVar("Run", bound=Counted)
 
 
-def again(e: Run, **options: Any) -> Run:
+def with_options(e: Run, **options: Any) -> Run:
     """The estimate of the same model, run with other options."""
     shell = replace(e, options=replace(e.options, **options), stages=())
     return replace(shell, stages=tuple(rank_of(shell, stage) for stage in range(shell.options.pipeline)))
@@ -133,7 +133,7 @@ def with_fewest(e: Run, capacity: int, step: int, most: int = 2**20) -> Run | No
     divides = e.options.zero > 0 or e.options.offload == "chunks"
 
     def at(steps: int) -> Run:
-        return again(e, gpus=steps * step)
+        return with_options(e, gpus=steps * step)
 
     low, high = 0, 1
     while at(high).total > capacity:  # more ranks, smaller shards: double, then bisect

@@ -14,6 +14,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ..errors import LabError, chosen
+from ..training.optimizers import programs
+from ..training.optimizers.programs import states
 from .units import divided_up
 
 if TYPE_CHECKING:
@@ -150,8 +152,11 @@ class Optimizer:
 
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
-    for o in (Optimizer("sgd", 0), Optimizer("momentum", 1), Optimizer("adam", 2, counts=True),
-              Optimizer("adamw", 2, counts=True), Optimizer("momentum8bit", 1, 8), Optimizer("adamw8bit", 2, 8))
+    for o in (Optimizer("sgd", len(states(programs.SGD))), Optimizer("momentum", len(states(programs.MOMENTUM))),
+              Optimizer("adam", len(states(programs.ADAM)), counts=True),
+              Optimizer("adamw", len(states(programs.ADAM)), counts=True),
+              Optimizer("momentum8bit", len(states(programs.MOMENTUM_8BIT.program)), 8),
+              Optimizer("adamw8bit", len(states(programs.ADAM_8BIT.program)), 8))
 }  # fmt: skip
 """The states of each optimizer, by name."""
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..columns import REPORT, folded, padded, width_of
 from ..errors import LabError
-from ..words import LIST, NOTHING, Text, joined
+from ..words import CLAUSE, LIST, NOTHING, Text, joined, say
 from . import words
 from .communication import Traffic
 from .options import check_transformer
-from .ranks import Counted, Rank, again, with_fewest
+from .ranks import Counted, Rank, with_fewest, with_options
 from .stages import KINDS
 from .units import GB, gb, gib, rounded, shown
 
@@ -40,23 +40,23 @@ def _title(e: Counted) -> Text:
     o = e.options
     parts: list[Text | str] = [words.model(e.model.name)]
     if e.configuration is not None:
-        parts.append(words.PARAMETERS.fill(n=e.parameters))
+        parts.append(say("{n:,} parameters", n=e.parameters))
     if o.inference is not None:
-        parts.append(words.INFERENCE.fill(format=o.inference))
+        parts.append(say("inference in {format}", format=o.inference))
     else:
         parts += [str(getattr(getattr(o, name), "name", getattr(o, name))) for name in ("precision", "optimizer")]
         parts += [getattr(o.recipe, "name", str(o.recipe))] * (o.recipe is not None)
         parts += [f"ZeRO-{o.zero}"] * bool(o.zero)
-        parts += [words.OFFLOAD.fill(what=o.offload)] * (o.offload != "none")
-        parts += [words.RECOMPUTE.fill(how=o.recompute)] * (o.recompute != "none")
+        parts += [say("offloading {what}", what=o.offload)] * (o.offload != "none")
+        parts += [say("recomputation {how}", how=o.recompute)] * (o.recompute != "none")
     if e.configuration is not None:
         tokens = o.sequence or e.configuration.sequence
-        more = words.TIMES.format(n=o.micro_batches) if o.micro_batches > 1 else ""
-        parts.append(words.TOKENS.fill(batch=o.micro_batch, tokens=tokens, more=more))
-    sizes = {"data": o.data, "tensor": o.tensor, "pipeline": o.pipeline}
-    degrees = [words.DEGREES[name].fill(n=n) for name, n in sizes.items() if n > 1]
-    inside = words.BRACKETS.fill(inside=joined(degrees, LIST)) if degrees else NOTHING
-    return joined([*parts, words.GPUS.fill(n=o.gpus, s="s" * (o.gpus > 1), degrees=inside)], LIST)
+        more = f" x {o.micro_batches:,}" if o.micro_batches > 1 else ""
+        parts.append(say("{batch:,} x {tokens:,} tokens{more}", batch=o.micro_batch, tokens=tokens, more=more))
+    sizes = (say("data {n}"), o.data), (say("tensor {n}"), o.tensor), (say("pipeline {n}"), o.pipeline)
+    degrees = [text.fill(n=n) for text, n in sizes if n > 1]
+    inside = say(" ({inside})", inside=joined(degrees, LIST)) if degrees else NOTHING
+    return joined([*parts, say("{n} GPU{s}{degrees}", n=o.gpus, s="s" * (o.gpus > 1), degrees=inside)], LIST)
 
 
 def uncounted(e: Counted) -> Text | None:
@@ -64,10 +64,14 @@ def uncounted(e: Counted) -> Text | None:
     if e.configuration is not None:
         return None
     if e.traced is not None:
-        return None if e.traced.loss else words.NEEDS_LOSS
+        left_out = say(
+            "not counted: the loss and the whole backward pass, such as the gradients of logits; give loss=, a "
+            "function from the module's output to the loss"
+        )
+        return None if e.traced.loss else left_out
     if e.model.states_only:
-        return words.NEEDS_LAYERS
-    return words.NEEDS_INPUTS
+        return say("not counted: activations; they follow from the layers, not from a number of parameters")
+    return say("not counted: activations; give inputs=, the arguments of a module's forward pass, and they are traced")
 
 
 def _kinds(rank: Rank, columns: int) -> list[str]:
@@ -77,15 +81,15 @@ def _kinds(rank: Rank, columns: int) -> list[str]:
     """
     rows = [(str(words.KINDS[kind]), rank.device.get(kind, 0), rank.host.get(kind, 0)) for kind in KINDS]
     rows = [row for row in rows if row[1] or row[2]]
-    held = [*rows, (str(words.TOTAL), rank.total, sum(rank.host.values()))]
+    totals = [*rows, (str(say("total")), rank.total, sum(rank.host.values()))]
     wide = max(12, *(width_of(name) for name, _, _ in rows)) + 2
     host = any(there for _, _, there in rows)
 
     def cells(here: int, there: int) -> list[str]:
         return [f"{here:,}", f"{gb(here):.2f}", f"{gib(here):.2f}"] + [f"{gb(there):.2f}"] * host
 
-    texts = [cells(here, there) for _, here, there in held]
-    heads = [str(words.BYTES), "GB", "GiB"] + [str(words.ON_CPU)] * host
+    texts = [cells(here, there) for _, here, there in totals]
+    heads = [str(say("bytes")), "GB", "GiB"] + [str(say("CPU memory, GB"))] * host
     widths = [
         max(least, 1 + max(len(text[i]) for text in texts)) for i, least in enumerate((19, 11, 11, 17)[: len(heads)])
     ]
@@ -93,16 +97,16 @@ def _kinds(rank: Rank, columns: int) -> list[str]:
     def line(name: str, texts: list[str]) -> str:
         return padded(name, wide) + "".join(flushed(text, width) for text, width in zip(texts, widths, strict=True))
 
-    out = [line(name, text) for (name, _, _), text in zip(held, texts, strict=True)]
-    head = line(str(words.FULLEST), heads)
+    out = [line(name, text) for (name, _, _), text in zip(totals, texts, strict=True)]
+    head = line(str(say("on the fullest rank")), heads)
     room = min(BAR, columns - width_of(head) - 2)
-    if room >= width_of(str(words.WHO)):
+    if room >= width_of(who := str(say("who takes what"))):
         before = accumulate((here for _, here, _ in rows), initial=0)
         for i, (start, (_, here, _)) in enumerate(zip(before, rows, strict=False)):
             out[i] = f"{out[i]}  {_bar(start, here, rank.total, room)}".rstrip()
-        head += f"  {words.WHO}"
-    details = [words.DETAIL.fill(name=words.term(name), size=shown(size)) for name, size in rank.temporary.items()]
-    below = [str(words.TEMPORARY.fill(details=joined(details, words.SEMICOLON)))] if details else []
+        head += f"  {who}"
+    details = [say("{name} {size}", name=words.term(name), size=shown(size)) for name, size in rank.temporary.items()]
+    below = [str(say("temporary: {details}", details=joined(details, CLAUSE)))] if details else []
     return [head, *out, *folded(below, columns)]
 
 
@@ -123,7 +127,8 @@ def _bar(before: int, size: int, whole: int, room: int = BAR) -> str:
 
 
 def _stages(e: Counted) -> list[str]:
-    first, *heads = map(str, words.STAGES)
+    columns = say("stage"), say("layers"), say("model states, GB"), say("activations, GB"), say("total, GB")
+    first, *heads = map(str, columns)
     out = [padded(first, 8) + "".join(map(flushed, heads, (7, 18, 17, 11)))]
     for r in e.stages:
         saved = r.device.get("activations", r.device.get("kv cache", 0))
@@ -132,15 +137,17 @@ def _stages(e: Counted) -> list[str]:
 
 
 def _traffic(rank: Rank) -> list[str]:
-    rows = [(str(words.term(one.what)), _message(one), shown(one.sent)) for one in rank.traffic]
+    rows = [(str(words.term(message.what)), _message(message), shown(message.sent)) for message in rank.traffic]
     wide, middle = (max(width_of(row[i]) for row in rows) + 2 for i in (0, 1))
-    return [str(words.SENT), *(f"  {padded(a, wide)}{padded(b, middle)}{sent:>9}" for a, b, sent in rows)]
+    head = str(say("sent by one rank in a step:"))
+    return [head, *(f"  {padded(a, wide)}{padded(b, middle)}{sent:>9}" for a, b, sent in rows)]
 
 
-def _message(one: Traffic) -> str:
+def _message(message: Traffic) -> str:
     """One kind of message, and how often it is sent."""
-    repeated = words.REPEATED.fill(n=one.times) if one.times > 1 else ""
-    return f"{words.MESSAGE.fill(collective=words.term(one.collective), size=shown(one.message))}{repeated}"
+    repeated = say(", {n} times", n=message.times) if message.times > 1 else ""
+    sent = say("{collective} of {size}", collective=words.term(message.collective), size=shown(message.message))
+    return f"{sent}{repeated}"
 
 
 # --- what fits --------------------------------------------------------------------------------------------------
@@ -157,8 +164,8 @@ def fewest(e: Counted, capacity: int) -> int | None:
     """The fewest GPUs of ``capacity`` bytes that hold the model, otherwise run as it is; None where no number does."""
     o, c = e.options, e.configuration
     if o.inference is None:
-        found = with_fewest(e, capacity, o.tensor * o.pipeline)
-        return None if found is None else found.options.gpus
+        smallest = with_fewest(e, capacity, o.tensor * o.pipeline)
+        return None if smallest is None else smallest.options.gpus
     assert c is not None
     for tensor in range(1, c.keys + 1):
         size: dict[str, Any] = {"tensor": tensor, "gpus": tensor * o.pipeline}
@@ -166,7 +173,7 @@ def fewest(e: Counted, capacity: int) -> int | None:
             check_transformer(c, dataclasses.replace(o, **size))
         except LabError:
             continue
-        if again(e, **size).total <= capacity:
+        if with_options(e, **size).total <= capacity:
             return tensor * o.pipeline
     return None
 
@@ -175,19 +182,23 @@ def _fits(e: Counted, columns: int) -> list[str]:
     o = e.options
     rows = []
     for size, count in fitting(e).items():
-        here = words.FITS if e.total <= size * GB else words.NEEDS.fill(times=times(e.total, size * GB))
-        least = words.NONE
+        over = say("does not fit: {times} times")
+        here = say("fits") if e.total <= size * GB else over.fill(times=times(e.total, size * GB))
+        least = say("no number is enough")
         if count is not None:
-            together = words.IN_ALL.fill(size=count * size) if count > 1 else NOTHING
-            least = words.AT_LEAST.fill(n=count, s="s" * (count > 1), all=together)
+            together = say(" = {size:,} GB", size=count * size) if count > 1 else NOTHING
+            least = say("at least {n} GPU{s}{all}", n=count, s="s" * (count > 1), all=together)
         rows.append((f"{size} GB", str(here), str(least)))
     if o.inference is not None:
-        how = words.BY_TENSOR
+        how = say("tensor parallelism, by degrees that divide the heads")
+    elif o.zero:
+        how = say("more data-parallel ranks under ZeRO-{stage}", stage=o.zero)
+    elif o.offload == "chunks":
+        how = say("more data-parallel ranks, which share the chunks")
     else:
-        chunks = words.BY_CHUNKS if o.offload == "chunks" else words.BY_NOTHING
-        how = words.BY_ZERO.fill(stage=o.zero) if o.zero else chunks
-    these = words.SEVERAL.fill(n=o.gpus) if o.gpus > 1 else words.ONE
-    rows.insert(0, ("GPU", str(these), str(words.FEWEST.fill(how=how))))
+        how = say("without ZeRO more GPUs hold the same; --zero 1 to 3 divides")
+    present = say("{n} of them", n=o.gpus) if o.gpus > 1 else say("one of them")
+    rows.insert(0, ("GPU", str(present), str(say("fewest ({how})", how=how))))
     wide = max(26, *(2 + width_of(here) for _, here, _ in rows))
     lines = (f"{size:<8}{padded(here, wide)}{least}" for size, here, least in rows)
     return folded(lines, columns, " " * (8 + wide))
@@ -264,9 +275,9 @@ def bars(e: Counted) -> tuple[str, dict[str, dict[str, int]], tuple[int, ...]]:
         return _title(e).en, {e.model.name: dict(e.fullest.device)}, GPUS
     own: Any = getattr(o, name)
     values = values if own in values else (own, *values)
-    found = {}
+    by_label = {}
     for value in values:
-        one = e if value == own else again(e, **{name: value})
+        estimate = e if value == own else with_options(e, **{name: value})
         label = "DDP" if name == "zero" and value == 0 else text.format(value)
-        found[f"{label}{' (chosen)' if value == own else ''}"] = dict(one.fullest.device)
-    return _title(e).en, found, GPUS
+        by_label[f"{label}{' (chosen)' if value == own else ''}"] = dict(estimate.fullest.device)
+    return _title(e).en, by_label, GPUS

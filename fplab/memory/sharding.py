@@ -37,8 +37,8 @@ def rows(shapes: Shapes, ranks: int, rank: int) -> Sizes:
     sizes = []
     for shape, many in shapes:
         each = divided_up(shape[0], ranks) if shape else 1
-        held = max(0, min(each, (shape[0] if shape else 1) - rank * each))
-        sizes.append((held * math.prod(shape[1:]), many))
+        own_rows = max(0, min(each, (shape[0] if shape else 1) - rank * each))
+        sizes.append((own_rows * math.prod(shape[1:]), many))
     return sizes
 
 
@@ -56,13 +56,13 @@ def tensors(shapes: Shapes, ranks: int, rank: int) -> Sizes:
 def handed_out(shapes: Shapes, ranks: int) -> tuple[tuple[int, ...], ...]:
     """The sizes of each rank's tensors, of the first ranks alone where there are fewer tensors than ranks."""
     sizes = sorted((math.prod(shape) for shape, many in shapes for _ in range(many)), reverse=True)
-    held: list[list[int]] = [[] for _ in range(min(ranks, len(sizes)))]
-    least = [(0, rank) for rank in range(len(held))]  # a heap: by what a rank holds, then by its number
+    sizes_of: list[list[int]] = [[] for _ in range(min(ranks, len(sizes)))]
+    least = [(0, rank) for rank in range(len(sizes_of))]  # a heap: by what a rank holds, then by its number
     for n in sizes:
         total, rank = least[0]
-        held[rank].append(n)
+        sizes_of[rank].append(n)
         heapq.heapreplace(least, (total + n, rank))
-    return tuple(tuple(one) for one in held)
+    return tuple(tuple(own) for own in sizes_of)
 
 
 PARTITIONS: dict[str, Callable[[Shapes, int, int], Sizes]] = {"flat": flat, "rows": rows, "tensors": tensors}

@@ -113,10 +113,10 @@ def chunked(stage: Stage, o: Options) -> tuple[dict[str, int], dict[str, int]]:
     kinds["states"] = recipes.state_bytes([(o.chunk_elements, 1)], rule, p.state, o.block)
     room = max(o.chunk_budget, kinds["parameters"])
     device, host = dict.fromkeys(KINDS[:4], 0), dict.fromkeys(KINDS[:4], 0)
-    for kind, one in kinds.items():
-        fit = min(count, room // one) if one else 0
-        room -= fit * one
-        device[kind], host[kind] = fit * one, (count - fit) * one
+    for kind, size in kinds.items():
+        fit = min(count, room // size) if size else 0
+        room -= fit * size
+        device[kind], host[kind] = fit * size, (count - fit) * size
     return device, host
 
 
@@ -141,17 +141,17 @@ def chunks_of(shapes: Shapes, size: int) -> int:
 def saved(c: Transformer, stage: Stage, o: Options) -> int:
     """Bytes of saved activations when a stage holds the most micro-batches."""
     layer, ends = _terms(c, o)
-    held = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
+    in_flight = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
     plain = _total(activations.kept(layer, o.recompute), o)
     narrow = _total(activations.kept(_terms(c, o, narrow=True)[0], o.recompute), o)
     total, quantised = 0, _quantised(c.layers, o)
-    for many, run in zip(held, _runs(c, stage, o), strict=True):
+    for many, run in zip(in_flight, _runs(c, stage, o), strict=True):
         low = sum(layer in quantised for layer in run)
         total += many * (low * narrow + (len(run) - low) * plain)
     if stage.index == 0:
-        total += held[0] * _total(ends[0], o)
+        total += in_flight[0] * _total(ends[0], o)
     if stage.index == o.pipeline - 1:
-        total += held[-1] * _total(ends[1], o)
+        total += in_flight[-1] * _total(ends[1], o)
     return total
 
 
@@ -289,7 +289,7 @@ def _host_traffic(stage: Stage, o: Options) -> list[Traffic]:
         Traffic("updated parameters from CPU memory", "host", 1, updated, p.compute),
         Traffic("parameters from CPU memory", "host", 1, fetched, p.compute, 2 * o.micro_batches),
     ]
-    return [one for one in out if one.elements]
+    return [message for message in out if message.elements]
 
 
 def _model_traffic(c: Transformer, stage: Stage, o: Options) -> list[Traffic]:

@@ -49,12 +49,12 @@ def traced_step(module: nn.Module, inputs: Any, loss: Callable[[Any], Any] | Non
             tracker.mark([*given, *(x.grad for x in leaves if x.grad is not None)], "given")
             tracker.restart()
             before = tracker.total
-            with saving(known, running) as found, torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            with saving(known, running) as saved_tensors, torch.autocast("cpu", torch.bfloat16, enabled=cast):
                 output = call()
                 value = _loss(output, loss)
             if value is not None:
                 value.backward()
-        saved = sum(one.bytes for one in found())
+        saved = sum(storage.bytes for storage in saved_tensors())
         brought = sum(x.untyped_storage().nbytes() for x in known[first:])  # such as labels, which are the caller's
         return Step(saved, max(0, tracker.peak - before - saved - brought), value is not None)
 

@@ -60,27 +60,27 @@ def saved_by(module: nn.Module, *inputs: Any, **named: Any) -> tuple[Saved, ...]
     keeps alive.
     """
     known = (*module.parameters(), *module.buffers(), *pytree.tree_leaves((inputs, named)))
-    with naming(module) as running, saving(known, running) as found:
+    with naming(module) as running, saving(known, running) as saved:
         module(*inputs, **named)
-    return found()
+    return saved()
 
 
 @contextmanager
 def saving(known: Collection[Any], running: list[str]) -> Iterator[Callable[[], tuple[Saved, ...]]]:
     """What autograd saves within the block, but of the ``known`` tensors; ``running``: of :func:`naming`."""
-    found: dict[int, Saved] = {}
+    by_storage: dict[int, Saved] = {}
     alive: list[torch.Tensor] = []  # so that no storage dies and hands its key to another
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         key, storage = storage_key(tensor), tensor.untyped_storage()
-        if key not in found and key not in {storage_key(t) for t in known if isinstance(t, torch.Tensor)}:
+        if key not in by_storage and key not in {storage_key(t) for t in known if isinstance(t, torch.Tensor)}:
             alive.append(tensor)
             kind = str(tensor.dtype).removeprefix("torch.")
-            found[key] = Saved(running[-1], tuple(tensor.shape), kind, storage.nbytes())
+            by_storage[key] = Saved(running[-1], tuple(tensor.shape), kind, storage.nbytes())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: tuple(one for one in found.values() if one.bytes)
+        yield lambda: tuple(record for record in by_storage.values() if record.bytes)
     alive.clear()  # the graph, which keeps ``pack``, frees what it saved as the backward pass goes
 
 
@@ -146,9 +146,9 @@ def trace(module: nn.Module, *inputs: Any, device: str = "meta", **named: Any) -
     """
 
     def forward(call: Callable[[], Any], known: list[torch.Tensor], running: list[str]) -> tuple[Saved, ...]:
-        with saving(known, running) as found:
+        with saving(known, running) as saved:
             call()
-        return found()
+        return saved()
 
     return on_shapes(module, inputs, named, device, None, forward)
 

@@ -4,7 +4,7 @@
 ('主权重', 'all-gather')
 """
 
-from ..words import CLAUSE, Text, mark, say, verbatim
+from ..words import Text, mark, say, verbatim
 
 KINDS = {
     "parameters": say("parameters"),
@@ -37,46 +37,3 @@ def model(name: str) -> Text:
     """The name of a model, which for a bare number of parameters is that number."""
     number, _, unit = name.partition(" ")
     return say("{number} parameters", number=number) if unit == "parameters" else verbatim(name)
-
-
-SEMICOLON = CLAUSE
-
-# --- the title --------------------------------------------------------------------------------------------------
-PARAMETERS = say("{n:,} parameters")
-INFERENCE, OFFLOAD = say("inference in {format}"), say("offloading {what}")
-RECOMPUTE = say("recomputation {how}")
-TOKENS, TIMES = say("{batch:,} x {tokens:,} tokens{more}"), " x {n:,}"
-DEGREES = {"data": say("data {n}"), "tensor": say("tensor {n}"), "pipeline": say("pipeline {n}")}
-GPUS = say("{n} GPU{s}{degrees}")
-BRACKETS = say(" ({inside})")
-
-# --- bytes ------------------------------------------------------------------------------------------------------
-FULLEST, WHO, TOTAL = (say("on the fullest rank"), say("who takes what"), say("total"))
-BYTES, ON_CPU = say("bytes"), say("CPU memory, GB")
-TEMPORARY = say("temporary: {details}")
-DETAIL = say("{name} {size}")
-NEEDS_LAYERS = say("not counted: activations; they follow from the layers, not from a number of parameters")
-NEEDS_INPUTS = say(
-    "not counted: activations; give inputs=, the arguments of a module's forward pass, and they are traced"
-)
-NEEDS_LOSS = say(
-    "not counted: the loss and the whole backward pass, such as the gradients of logits; give loss=, a function from "
-    "the module's output to the loss"
-)
-STAGES = (
-    say("stage"), say("layers"), say("model states, GB"),
-    say("activations, GB"), say("total, GB"),
-)  # fmt: skip
-SENT = say("sent by one rank in a step:")
-MESSAGE, REPEATED = say("{collective} of {size}"), say(", {n} times")
-
-# --- what fits --------------------------------------------------------------------------------------------------
-FITS, NEEDS = say("fits"), say("does not fit: {times} times")
-NONE = say("no number is enough")
-AT_LEAST, IN_ALL = say("at least {n} GPU{s}{all}"), say(" = {size:,} GB")
-SEVERAL, ONE = say("{n} of them"), say("one of them")
-FEWEST = say("fewest ({how})")
-BY_TENSOR = say("tensor parallelism, by degrees that divide the heads")
-BY_ZERO = say("more data-parallel ranks under ZeRO-{stage}")
-BY_CHUNKS = say("more data-parallel ranks, which share the chunks")
-BY_NOTHING = say("without ZeRO more GPUs hold the same; --zero 1 to 3 divides")

@@ -16,16 +16,17 @@ __all__ = [
 if TYPE_CHECKING:
     from .converting import conversion
     from .cuda_autocast import autocast
+    from .diagnose.explain import explain
+    from .diagnose.hybrids import Way
+    from .diagnose.shadow import shadow
+    from .diagnose.survey import survey
+    from .diagnose.watch import watch
     from .emulation import emulate
-    from .explaining import Way, explain
     from .fake_quantization import FakeQuantize, LearnedStep, fake_quantize
     from .int8_layers import Int4Linear, Int8Linear, int4_linears, int8_linears
     from .quantized_model import Quantization, fake_quantized, observe
     from .recipes import Recipe
-    from .shadowing import shadow
     from .storage_formats import formats
     from .straight_through import quantize
-    from .surveying import survey
-    from .watching import watch
 
 index(__name__)

@@ -1,14 +1,11 @@
-"""Which layer is running, as torch calls modules: by its path in its model, a model itself by its class and number."""
+"""Modules by name: by their path in their model, a model itself by its class and number."""
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from contextlib import ExitStack
-from typing import Any
 
 from torch import nn
-from torch.nn.modules import module as modules
 
 
 class Names:
@@ -44,33 +41,3 @@ class Names:
             self._names[layer] = path
             found.append((path, layer))
         return found
-
-
-class Layers:
-    """The modules that are running, innermost last; ``leaving`` is told of every module's output, with its name."""
-
-    def __init__(self) -> None:
-        self.names = Names()
-        self._running: list[str] = []
-
-    @property
-    def here(self) -> str:
-        """The innermost layer, or "" outside of all."""
-        return self._running[-1] if self._running else ""
-
-    def followed(self, undo: ExitStack) -> None:
-        """Follow every module's calls until ``undo`` is closed."""
-        undo.callback(modules.register_module_forward_pre_hook(self._enter).remove)
-        undo.callback(modules.register_module_forward_hook(self._leave, always_call=True).remove)
-
-    def leaving(self, name: str, output: Any) -> None:
-        """A layer has given its output."""
-
-    def _enter(self, layer: nn.Module, args: Any) -> None:
-        if not self._running or layer not in self.names:
-            self.names.add(layer)
-        self._running.append(self.names[layer])
-
-    def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
-        if self._running:
-            self.leaving(self._running.pop(), output)

@@ -36,7 +36,9 @@ def largest_over_ranks(amaxes: Mapping[str, float]) -> dict[str, float]:
 
 
 def demand_in_one_process(what: str, model: nn.Module) -> None:
-    """An error for a model of which every rank has a part, as DTensors are."""
+    """An error for what is no model, and for one of which every rank has a part, as DTensors are."""
+    if not isinstance(model, nn.Module):
+        raise LabError(f"model is a {type(model).__name__}; pass a torch.nn.Module.")
     for name, parameter in model.named_parameters():
         if is_spread(type(parameter)):
             raise refused_as_spread(what, name)

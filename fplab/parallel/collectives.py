@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import formats, seeds
-from ..errors import LabError, door, integer, own_integer, unknown
+from ..errors import LabError, door, integer, one_of, own_integer
 
 Array = np.ndarray[Any, Any]
 Values = Callable[[Array], Array]
@@ -84,8 +84,7 @@ class Wire:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", formats.spelt(self.format))
-        if self.add not in ("fp32", "wire"):
-            raise unknown("addition", self.add, ["fp32", "wire"])
+        one_of("addition", self.add, ("fp32", "wire"))
         if self.add == "wire" and formats.rounding(self.rounding).random:
             raise LabError('add="wire" draws no random words; with rounding="stochastic" use add="fp32".')
         if formats.get(self.format).bits > 32:
@@ -195,12 +194,12 @@ def _steps(collective: Collective, state: Array, wire: Wire) -> Iterator[tuple[A
 def numbers(values: Any) -> Array:
     """Values as float32, if they are real numbers."""
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except Exception:  # rows of different lengths, and whatever a tensor raises
-        found = np.empty(0, object)
-    if found.dtype.kind not in "biuf":
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
         raise LabError("buffers are real numbers, a row for each rank and all rows of one length.")
-    return np.asarray(found, np.float32)
+    return np.asarray(array, np.float32)
 
 
 def _wire(wire: Any) -> Wire:
@@ -264,8 +263,7 @@ def all_reduce(ranks: int, algorithm: str = "ring") -> Collective:
     "direct": every rank sends chunk c straight to rank c, which adds them in the order of the ranks, in FP32 unless
     ``Wire.add`` says otherwise, and sends the sum back: one rounding of each addend and one of the sum.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
+    one_of("algorithm", algorithm, ALGORITHMS)
     ranks = _ranks(ranks)
     if algorithm == "ring":
         one, two = reduce_scatter(ranks), all_gather(ranks)
@@ -323,8 +321,7 @@ def reduce_fast(
     ``values``: an array (ranks, elements), or a function that gives, for an int64 array of ranks, one an element, the
     float32 values of those ranks there: so a thousand ranks need not exist at once. The array of ranks is used again.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
+    one_of("algorithm", algorithm, ALGORITHMS)
     elements, ranks = integer("elements", elements, 0, 2**40), _ranks(ranks)
     source, wire = _source(values, elements, ranks), _wire(wire)
     if algorithm == "ring":
@@ -344,9 +341,9 @@ def _source(values: Values | Array, elements: int, ranks: int) -> Values:
     return lambda rank: array[rank, column]
 
 
-def _column(found: Any, elements: int) -> Array:
+def _column(given: Any, elements: int) -> Array:
     """What a function of the ranks gave, as float32."""
-    column = numbers(found)
+    column = numbers(given)
     if column.shape != (elements,):
         raise LabError(f"the function of the ranks gave shape {column.shape}; an element each is ({elements},).")
     return column

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .message_log import LoggedCollectives, MessageLog, adamw, nbytes, state_bytes
 from .settings import RankResult
 from .task import Network
-from .wires import Log, Overheard, adamw, nbytes, state_bytes
 
 
-def parameter_server(log: Log, network: Network) -> RankResult:
+def parameter_server(log: MessageLog, network: Network) -> RankResult:
     """Workers send gradients to a server, which adds them, updates the weights and sends them out.
 
     Rank 0 is the server, and a worker too. It adds in the order of the ranks; it alone has optimizer states.
@@ -43,7 +43,7 @@ def parameter_server(log: Log, network: Network) -> RankResult:
     return log.result(dict(model.named_parameters()))
 
 
-def ddp(log: Log, network: Network, redundancy: bool = False) -> RankResult:
+def ddp(log: MessageLog, network: Network, redundancy: bool = False) -> RankResult:
     """torch's DistributedDataParallel: buckets of gradients are averaged while the backward pass goes on.
 
     The communication hook does what DDP does without one (divide, then all-reduce) and writes down the buckets.
@@ -76,12 +76,12 @@ def ddp(log: Log, network: Network, redundancy: bool = False) -> RankResult:
     return log.result(dict(model.named_parameters()))
 
 
-def zero_redundancy(log: Log, network: Network) -> RankResult:
+def zero_redundancy(log: MessageLog, network: Network) -> RankResult:
     """DDP with torch's ZeroRedundancyOptimizer."""
     return ddp(log, network, redundancy=True)
 
 
-def fully_shard(log: Log, network: Network) -> RankResult:
+def fully_shard(log: MessageLog, network: Network) -> RankResult:
     """torch's ``fully_shard``: every tensor divided by rows, gathered layer by layer where it is used.
 
     Gradients are divided by the number of ranks after they are added; DDP, and the others here, divide before.
@@ -98,7 +98,7 @@ def fully_shard(log: Log, network: Network) -> RankResult:
     weights = list(model.parameters())
     optimizer = adamw(weights, log.setting.lr)
     for batch in network.batches():
-        with Overheard(log):
+        with LoggedCollectives(log):
             log.losses.append(network.backward(model, log, batch))
         log.step(weights, optimizer)
     whole: Any = {name: p.full_tensor() for name, p in model.named_parameters()}  # type: ignore[attr-defined]

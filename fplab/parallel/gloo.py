@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import formats
 from ..errors import LabError, integer, unknown
+from ..memory.units import divided_up
 from .collectives import added, numbers
 
 Array = np.ndarray[Any, Any]
@@ -33,9 +34,9 @@ def chunks(elements: int, ranks: int, width: int = 4) -> Array:
     """
     elements = integer("elements", elements, 0, 2**40)
     ranks = integer("ranks", ranks, 1, 2**20)
-    segments = max(_up(elements * width, SEGMENT // width * width), 2 * ranks)
-    segments = _up(segments, ranks) * ranks
-    each = _up(_up(elements * width, segments), width) * (segments // ranks)
+    segments = max(divided_up(elements * width, SEGMENT // width * width), 2 * ranks)
+    segments = divided_up(segments, ranks) * ranks
+    each = divided_up(divided_up(elements * width, segments), width) * (segments // ranks)
     return np.arange(elements) // max(each, 1)
 
 
@@ -79,7 +80,3 @@ def all_reduce(buffers: Array, fmt: str = "fp32") -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             total = total + own if name == "fp32" else added(total, own, name)
     return np.asarray(total, np.float32)
-
-
-def _up(count: int, parts: int) -> int:
-    return -(-count // parts)

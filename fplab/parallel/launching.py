@@ -84,10 +84,10 @@ def environment() -> dict[str, str]:
     """One thread a process, this package on the path, gloo on the loopback interface."""
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     if Path("/sys/class/net/lo").exists():
-        found.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return found
+        variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return variables
 
 
 def finish(arguments: Sequence[str], folder: Path, limit: float) -> None:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .message_log import LoggedCollectives, MessageLog, adamw
 from .settings import RankResult
 from .task import Network
-from .wires import Log, Overheard, adamw
 
 COLUMN, ROW = ("0", "4"), ("2", "6")  # layers that are divided by outputs, and by inputs (over k)
 
 
-def tensor(log: Log, network: Network) -> RankResult:
+def tensor(log: MessageLog, network: Network) -> RankResult:
     """Megatron's pairs on ``torch.distributed.tensor``: a layer by its outputs, the next by its inputs, an all-reduce.
 
     Dividing the outputs leaves every dot product whole; dividing the inputs (k) makes each a sum of ``ranks`` partial
@@ -29,7 +29,7 @@ def tensor(log: Log, network: Network) -> RankResult:
     model = parallelize_module(network.model(), mesh, plan)
     weights = list(model.parameters())
     optimizer = adamw(weights, log.setting.lr)
-    with Overheard(log):
+    with LoggedCollectives(log):
         for batch in network.batches():
             loss = cross_entropy(model(batch.inputs), batch.targets)
             loss.backward()
@@ -59,7 +59,7 @@ class _Counting(nn.Sequential):
         _Counting.held -= 1
 
 
-def pipeline(log: Log, network: Network, schedule: str) -> RankResult:
+def pipeline(log: MessageLog, network: Network, schedule: str) -> RankResult:
     """A schedule of ``torch.distributed.pipelining``: layers in stages, a batch in micro-batches.
 
     With "interleaved", a rank has two stages, ``ranks`` apart.
@@ -91,7 +91,7 @@ def pipeline(log: Log, network: Network, schedule: str) -> RankResult:
         _Counting.held = _Counting.peak = 0  # the first step also runs a stage once to learn its shapes
         losses: list[Tensor] = []
         given = (batch.inputs,) if 0 in modules else ()
-        with Overheard(log):
+        with LoggedCollectives(log):
             runner.step(*given, **({"target": batch.targets, "losses": losses} if last else {}))
         if last:
             log.losses.append(float(torch.stack(losses).mean()))

@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy, linear, relu
 from ..errors import LabError
 from ..training.loop import one_thread
 from . import gloo
+from .message_log import adamw
 from .model_parallel import COLUMN, ROW
 from .settings import Result, Setting
 from .task import Network
-from .wires import adamw
 
 Array = np.ndarray[Any, Any]
 Layout = Sequence[Array]  # a message each: for every element its place in the flat gradient, or -1 for padding
@@ -175,13 +175,13 @@ def _train(setting: Setting, gradient: Callable[..., tuple[Array, float]]) -> tu
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
-def places(setting: Setting) -> dict[str, Array]:
+def flat_indices(setting: Setting) -> dict[str, Array]:
     """For every tensor of the network, by name, the places of its elements in the flat gradient, in its shape."""
-    found, start = {}, 0
+    offsets, start = {}, 0
     for name, p in Network(setting).model().named_parameters():
-        found[name] = np.arange(start, start + p.numel()).reshape(tuple(p.shape))
+        offsets[name] = np.arange(start, start + p.numel()).reshape(tuple(p.shape))
         start += p.numel()
-    return found
+    return offsets
 
 
 def _layers(at: dict[str, Array]) -> list[list[str]]:
@@ -192,14 +192,14 @@ def _layers(at: dict[str, Array]) -> list[list[str]]:
 
 def flat_layers(setting: Setting) -> Layout:
     """Each layer end to end, padded to a multiple of the ranks: :mod:`fplab.parallel.zero`."""
-    at = places(setting)
+    at = flat_indices(setting)
     messages = [np.concatenate([at[name].ravel() for name in names]) for names in _layers(at)]
     return [np.pad(m, (0, -len(m) % setting.ranks), constant_values=-1) for m in messages]
 
 
 def row_layers(setting: Setting) -> Layout:
     """Each layer as ``fully_shard`` sends it: rank by rank, the rows of each tensor, padded to equal numbers."""
-    at, n, messages = places(setting), setting.ranks, []
+    at, n, messages = flat_indices(setting), setting.ranks, []
     for names in _layers(at):
         parts = []
         for rank in range(n):
@@ -214,10 +214,10 @@ def row_layers(setting: Setting) -> Layout:
 
 def buckets(result: Result) -> list[Layout]:
     """DDP's buckets in each step, as the run wrote them down."""
-    at = places(result.setting)
-    said = [np.concatenate([at[name].ravel() for name in bucket]) for bucket in result.ranks[0].notes["buckets"]]
-    each = len(said) // result.setting.steps
-    return [said[step * each : (step + 1) * each] for step in range(result.setting.steps)]
+    at = flat_indices(result.setting)
+    messages = [np.concatenate([at[name].ravel() for name in bucket]) for bucket in result.ranks[0].notes["buckets"]]
+    each = len(messages) // result.setting.steps
+    return [messages[step * each : (step + 1) * each] for step in range(result.setting.steps)]
 
 
 def by_gloo(layout: Layout | list[Layout]) -> Callable[[Array, int], Array]:

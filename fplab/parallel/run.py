@@ -135,8 +135,8 @@ def work(asked: Setting, folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
+    from .message_log import MessageLog
     from .task import Network
-    from .wires import Log
 
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # torch's own, of its own names
     torch.set_num_threads(1)
@@ -153,7 +153,7 @@ def work(asked: Setting, folder: Path) -> None:
         for name in asked.strategies:
             if name == HANG:
                 time.sleep(3600)
-            log = Log(asked)
+            log = MessageLog(asked)
             known[name](log, Network(asked, log.device)).write(folder, name)
     finally:
         dist.destroy_process_group()

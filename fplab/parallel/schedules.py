@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..errors import LabError, door, integer, unknown
+from ..errors import LabError, door, integer, one_of
 from ..memory.pipeline import SCHEDULES, demand_groups
 
 Work = tuple[str, int, int]  # "F" or "B", the model chunk on this stage, the micro-batch
@@ -61,10 +61,10 @@ class Timeline:
 
     def in_flight(self) -> list[int]:
         """For each stage, the most forward passes whose activations are held at once, counted in model chunks."""
-        held, peaks = [0] * self.stages, [0] * self.stages
+        counts, peaks = [0] * self.stages, [0] * self.stages
         for slot in self.slots:  # a stage's passes in order: a backward pass ends before the next pass begins
-            held[slot.stage] += 1 if slot.kind == "F" else -1
-            peaks[slot.stage] = max(peaks[slot.stage], held[slot.stage])
+            counts[slot.stage] += 1 if slot.kind == "F" else -1
+            peaks[slot.stage] = max(peaks[slot.stage], counts[slot.stage])
         return peaks
 
 
@@ -88,8 +88,7 @@ def timeline(
     >>> timeline("1f1b", 4, 8).bubble
     Fraction(3, 8)
     """
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
+    one_of("schedule", name, SCHEDULES)
     p = integer("stages", stages, 1, 1024)
     m = integer("micro_batches", micro_batches, 1, 65536)
     v = integer("chunks", chunks, 1, 64)
@@ -137,8 +136,8 @@ def _interleaved(p: int, m: int, v: int, stage: int) -> list[Work]:
 def _alternate(forwards: list[Work], backwards: list[Work], ahead: int) -> list[Work]:
     """``ahead`` forward passes, then pairs of one forward and one backward, then the backward passes that are left."""
     works = forwards[:ahead]
-    for one, other in zip(forwards[ahead:], backwards, strict=False):
-        works += [one, other]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        works += [forward, backward]
     return works + backwards[len(forwards) - ahead :]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, door, own_integer, unknown
+from ..errors import LabError, door, own_integer, own_integers, unknown
 from ..memory.pipeline import SCHEDULES, demand_groups
 
 Array = np.ndarray[Any, Any]
@@ -62,11 +62,8 @@ class Setting:
                 raise unknown("strategy", name, STRATEGIES)
         if self.backend is not None and self.backend not in BACKENDS:
             raise unknown("backend", self.backend, BACKENDS)
-        own_integer(self, "ranks", 1, 64)
-        own_integer(self, "steps", 1, 10_000)
-        own_integer(self, "batch", 1, 1438)
-        own_integer(self, "micro_batches", 1, 1438)
-        own_integer(self, "seed", 0, 2**64 - 1)
+        digits = (1, 1438)
+        own_integers(self, ranks=(1, 64), steps=(1, 10_000), batch=digits, micro_batches=digits, seed=(0, 2**64 - 1))
         if not (isinstance(self.lr, int | float) and 0 < self.lr < float("inf")):
             raise LabError(f"lr={self.lr!r} is no learning rate; allowed: a positive number.")
         if self.dies is not None:
@@ -124,28 +121,30 @@ class RankResult:
     @property
     def sent(self) -> dict[str, int]:
         """Bytes of whole messages in all steps, by collective."""
-        found: dict[str, int] = {}
-        for one in self.messages:
-            found[one.collective] = found.get(one.collective, 0) + one.elements * one.width * one.times
-        return found
+        bytes_sent: dict[str, int] = {}
+        for message in self.messages:
+            bytes_sent[message.collective] = (
+                bytes_sent.get(message.collective, 0) + message.elements * message.width * message.times
+            )
+        return bytes_sent
 
     def write(self, folder: Path, strategy: str) -> None:
         stem = folder / f"{strategy}.{self.rank}"
         arrays: dict[str, Any] = {"losses": self.losses, **{f"w:{name}": w for name, w in self.weights.items()}}
         with open(f"{stem}.npz", "wb") as file:
             np.savez(file, **arrays)
-        said = {"held": self.held, "messages": [dataclasses.astuple(m) for m in self.messages], "notes": self.notes}
-        Path(f"{stem}.json").write_text(json.dumps(said), encoding="utf-8")
+        record = {"held": self.held, "messages": [dataclasses.astuple(m) for m in self.messages], "notes": self.notes}
+        Path(f"{stem}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def read(folder: Path, strategy: str, rank: int) -> RankResult:
     stem = folder / f"{strategy}.{rank}"
-    said = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
+    record = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
     with np.load(f"{stem}.npz", allow_pickle=False) as file:
         weights = {name[2:]: file[name] for name in file.files if name.startswith("w:")}
         losses = file["losses"]
-    messages = tuple(Sent(*m) for m in said["messages"])
-    return RankResult(rank, weights, losses, said["held"], messages, said["notes"])
+    messages = tuple(Sent(*m) for m in record["messages"])
+    return RankResult(rank, weights, losses, record["held"], messages, record["notes"])
 
 
 @dataclass(frozen=True)
@@ -163,13 +162,13 @@ class Result:
     @property
     def weights(self) -> dict[str, Array]:
         """The whole network's weights, by name; where several ranks have a tensor, they are checked to be the same."""
-        found: dict[str, Array] = {}
-        for one in self.ranks:
-            for name, w in one.weights.items():
-                if name in found and found[name].tobytes() != w.tobytes():
-                    raise LabError(f"{self.strategy}: rank {one.rank} ends with another {name!r} than a rank before.")
-                found[name] = w
-        return dict(sorted(found.items()))
+        by_name: dict[str, Array] = {}
+        for rank in self.ranks:
+            for name, w in rank.weights.items():
+                if name in by_name and by_name[name].tobytes() != w.tobytes():
+                    raise LabError(f"{self.strategy}: rank {rank.rank} ends with another {name!r} than a rank before.")
+                by_name[name] = w
+        return dict(sorted(by_name.items()))
 
     @property
     def flat(self) -> Array:
@@ -178,13 +177,13 @@ class Result:
     @property
     def losses(self) -> Array:
         """The loss of the whole batch in each step, float64: the mean over the ranks that computed one."""
-        said = [one.losses.astype(np.float64) for one in self.ranks if len(one.losses)]
-        return np.asarray(np.mean(said, axis=0))
+        rank_losses = [rank.losses.astype(np.float64) for rank in self.ranks if len(rank.losses)]
+        return np.asarray(np.mean(rank_losses, axis=0))
 
 
 def grouped(messages: Iterable[tuple[str, int, int]]) -> tuple[Sent, ...]:
     """Messages counted, in the order in which each was first sent."""
     counts: dict[tuple[str, int, int], int] = {}
-    for one in messages:
-        counts[one] = counts.get(one, 0) + 1
+    for message in messages:
+        counts[message] = counts.get(message, 0) + 1
     return tuple(Sent(*key, times) for key, times in counts.items())

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ..training.tasks import Batch, Task, perceptron
+from .message_log import MessageLog
 from .settings import HIDDEN, WIDTH, Setting
-from .wires import Log
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ class Network:
         for batch in self.task.batches(self.setting.seed, self.setting.steps):
             yield Batch(batch.inputs.to(self.device), batch.targets.to(self.device))
 
-    def backward(self, model: nn.Module, log: Log, batch: Batch) -> float:
+    def backward(self, model: nn.Module, log: MessageLog, batch: Batch) -> float:
         """Forward and backward pass over this rank's share of a batch; the share's mean loss."""
         loss = cross_entropy(model(log.part(batch.inputs)), log.part(batch.targets))
         loss.backward()

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 from torch.utils.checkpoint import checkpoint
 
+from .message_log import MessageLog, adamw, nbytes, state_bytes
 from .settings import RankResult
 from .task import Network
-from .wires import Log, adamw, nbytes, state_bytes
 
 
 class Trace:
@@ -43,8 +43,8 @@ class Trace:
 
     def did(self, act: str, unit: Unit) -> None:
         if self.during and self.optimizer is not None:
-            held = [one.held(self.optimizer) for one in self.units]
-            self.rows.append((self.during, act, self.units.index(unit), held))
+            elements = [one.held(self.optimizer) for one in self.units]
+            self.rows.append((self.during, act, self.units.index(unit), elements))
 
 
 class Unit:
@@ -54,7 +54,7 @@ class Unit:
     and 2 a view of the buffer, in stage 3 all that is held.
     """
 
-    def __init__(self, layer: nn.Linear, log: Log, stage: int, trace: Trace) -> None:
+    def __init__(self, layer: nn.Linear, log: MessageLog, stage: int, trace: Trace) -> None:
         self.log, self.stage, self.trace = log, stage, trace
         self.shapes = [p.shape for p in layer.parameters()]
         self.elements = sum(p.numel() for p in layer.parameters())
@@ -116,7 +116,7 @@ class Unit:
 
     def held(self, optimizer: torch.optim.Optimizer) -> list[int]:
         """Elements of parameters, gradients and states that this rank has of the layer now."""
-        passing = {kind: found for kind, ref in self.passing.items() if (found := ref()) is not None}
+        passing = {kind: buffer for kind, ref in self.passing.items() if (buffer := ref()) is not None}
         flat = self.piece if self.whole is None else self.whole
         parameters = max(flat.numel(), passing["parameters"].numel() if "parameters" in passing else 0)
         gradients = [one.numel() for one in (flat.grad, self.piece.grad, passing.get("gradients"), passing.get("piece"))
@@ -152,7 +152,7 @@ class _Gathered(torch.autograd.Function):
         return ctx.unit.scatter(gradient), None
 
 
-def zero(log: Log, network: Network, stage: int) -> RankResult:
+def zero(log: MessageLog, network: Network, stage: int) -> RankResult:
     """Train with one of the three stages."""
     linears = {name: layer for name, layer in network.model().named_children() if isinstance(layer, nn.Linear)}
     trace = Trace()
@@ -197,7 +197,7 @@ def zero(log: Log, network: Network, stage: int) -> RankResult:
     return log.result(weights)
 
 
-def _hold(log: Log, units: list[Unit], gradients: list[Tensor | None], optimizer: torch.optim.Optimizer) -> None:
+def _hold(log: MessageLog, units: list[Unit], gradients: list[Tensor | None], optimizer: torch.optim.Optimizer) -> None:
     """Bytes held, and how many of them are padding: of whole buffers; a piece counts with its share."""
     parameters = [unit.piece if unit.whole is None else unit.whole for unit in units]
     log.hold(nbytes(parameters), nbytes(gradients), state_bytes(optimizer))

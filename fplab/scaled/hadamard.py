@@ -52,9 +52,9 @@ def hadamard(
         raise LabError(f"signs={signs!r} is not possible; allowed: a sequence of 1 and -1.")
     if v.shape[-1] % size:
         raise LabError(f"x has {v.shape[-1]} values along axis {axis}; size={size} allows multiples of it.")
-    found: Array = np.empty(v.shape, np.float32 if get(dtype).name == "fp32" else np.float64)
-    flat, blocks, factors = v.flat, found.reshape(-1), np.resize(ones, size).astype(np.float64)
+    transformed: Array = np.empty(v.shape, np.float32 if get(dtype).name == "fp32" else np.float64)
+    flat, blocks, factors = v.flat, transformed.reshape(-1), np.resize(ones, size).astype(np.float64)
     split(lambda a, b: butterflies(flat[a:b], blocks[a:b], factors, 1 / np.sqrt(size)), blocks.size, unit=size)
-    if found.dtype == np.float64:
-        found = floats.quantize(found, dtype).astype(np.float32, copy=False)
-    return axis_moved(found, -1, axis).reshape(whole.shape)
+    if transformed.dtype == np.float64:
+        transformed = floats.quantize(transformed, dtype).astype(np.float32, copy=False)
+    return axis_moved(transformed, -1, axis).reshape(whole.shape)

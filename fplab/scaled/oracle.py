@@ -55,13 +55,13 @@ def less(a: Exact, b: Exact) -> bool:
 
 def largest(values: list[Exact], scheme: Scheme) -> Exact:
     """The largest magnitude: NaN where there is one, unless the variant leaves NaNs out."""
-    found = ZERO
+    amax = ZERO
     for v in values:
         if v.is_nan and not (scheme.kind == "power" and scheme.variant == "te"):
             return NAN
-        if not v.is_nan and less(found, v):
-            found = Exact(False, v.magnitude, v.kind)
-    return found
+        if not v.is_nan and less(amax, v):
+            amax = Exact(False, v.magnitude, v.kind)
+    return amax
 
 
 def power(a: Exact, scheme: Scheme) -> tuple[int, Exact]:

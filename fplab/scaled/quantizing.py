@@ -58,18 +58,18 @@ def quantize(
     >>> scaled.quantize([1.0, -2.0, 500.0], "mxfp8", rule="ceil").dequantize()
     array([  1.,  -2., 512.], dtype=float32)
     """
-    found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
-    most_factor = largest_factor(found, getattr(x, "dtype", None) if dtype is None else dtype)
+    record, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
+    most_factor = largest_factor(record, getattr(x, "dtype", None) if dtype is None else dtype)
     given = as_array(x, "x")
     axis = integer("axis", axis, -max(given.ndim, 1), max(given.ndim, 1) - 1)
     v = values(axis_moved(given.reshape(given.shape or (1,)), axis, -1))
     with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN becomes quiet
         moved = v.flat.astype(f32, copy=False).reshape(v.shape)
     k, lead = moved.shape[-1], moved.shape[:-1]
-    high, wide = (1, max(k, 1)) if isinstance(found.block, str) else found.block
+    high, wide = (1, max(k, 1)) if isinstance(record.block, str) else record.block
     if high > 1 and not lead:
-        raise LabError(f"block={found.block!r} needs two dimensions; x has one.")
-    most = _most(amax, moved, found)
+        raise LabError(f"block={record.block!r} needs two dimensions; x has one.")
+    most = _most(amax, moved, record)
     random = integer("random_bits", random_bits, 8, 32) if mode == MODES["stochastic"] else 32
     if random not in kernels.STOCHASTIC:
         raise LabError(f"random_bits={random} is not possible; allowed: 32, 8.")
@@ -77,7 +77,7 @@ def quantize(
     if mode == MODES["stochastic"] and moved.size > 1 << 32:
         raise LabError(f"x has {moved.size:,} elements, and a seed has words for 2**32 of them; quantise it in parts.")
     codes = np.empty(moved.shape, np.uint8)
-    if found.block == "tensor":
+    if record.block == "tensor":
         flat, into = (moved, codes) if moved.size else (np.zeros(1, f32), np.zeros(1, np.uint8))
         stack, count, rows, k, wide = flat.reshape(1, 1, -1), 1, 1, flat.size, SHARE
         known, most = most, NOTHING
@@ -86,26 +86,26 @@ def quantize(
         count, into, known = moved.size // max(rows * k, 1), codes, NOTHING
         stack = moved.reshape(count, rows, k)
     scales = np.empty((count, -(-rows // high), -(-k // wide)), np.uint32)
-    for n, (one, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
-        where = one, target, scales[n], high, wide, n * rows * k
-        _fill(*where, found, most_factor, mode, random, stream_keys(word, np.uint64(0)), known, most)
-    if found.block == "tensor":
+    for n, (matrix, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
+        where = matrix, target, scales[n], high, wide, n * rows * k
+        _fill(*where, record, most_factor, mode, random, stream_keys(word, np.uint64(0)), known, most)
+    if record.block == "tensor":
         scales = scales[0, 0, :1].reshape((1,) * moved.ndim)
     else:
         above = lead if high == 1 else (*lead[:-1], -(-lead[-1] // high))
         scales = scales.reshape(*above, scales.shape[-1])
-    scales = scales.view(f32) if found.kind == "fp32" else scales.astype(np.uint8)
-    second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if found.tensor else None
+    scales = scales.view(f32) if record.kind == "fp32" else scales.astype(np.uint8)
+    second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if record.tensor else None
     back = [None if part is None else axis_moved(part, -1, axis) for part in (codes, scales, second)]
-    return Scaled(np.asarray(back[0]).reshape(given.shape), np.asarray(back[1]), back[2], found, axis)
+    return Scaled(np.asarray(back[0]).reshape(given.shape), np.asarray(back[1]), back[2], record, axis)
 
 
 def mode_of(mode: str | Rounding) -> int:
     """The number of a rounding that kernels have."""
-    found = rounding(mode)
-    if found.value not in MODES:
-        raise without_kernel(found)
-    return MODES[found.value]
+    mode_record = rounding(mode)
+    if mode_record.value not in MODES:
+        raise without_kernel(mode_record)
+    return MODES[mode_record.value]
 
 
 def _most(amax: Any, x: Array, scheme: Scheme) -> Array:

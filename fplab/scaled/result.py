@@ -94,8 +94,8 @@ class Scaled:
         amax = self.amax.reshape(()) if few else self.amax
         with np.errstate(all="ignore"):
             torchao = self.scheme.variant == "torchao"
-            found = np.asarray((amax / top) * values if torchao else (values * amax) * (f32(1) / top))
-        return found.take(self.scales) if few else found
+            factors = np.asarray((amax / top) * values if torchao else (values * amax) * (f32(1) / top))
+        return factors.take(self.scales) if few else factors
 
     @quotes_call
     def dequantize(self, *, out: Array | None = None) -> Array:

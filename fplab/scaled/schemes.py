@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from ..errors import LabError, chosen, demand_types, summary, unknown
+from ..errors import LabError, chosen, demand_types, one_of, summary, unknown
 from ..formats import Format, Specials, get
 
 Block = tuple[int, int] | Literal["row", "tensor"]
@@ -91,8 +91,7 @@ class Scheme:
             raise LabError(f"scale={s.name!r} is not possible; allowed: e8m0, fp32, or a format of at most 8 bits.")
         for field, allowed in (("rule", RULES[self.kind]), ("variant", VARIANTS[self.kind])):
             given = getattr(self, field) or next(iter(allowed))
-            if given not in allowed:
-                raise unknown(f"{field} of {s.name} scales", given, allowed)
+            one_of(f"{field} of {s.name} scales", given, allowed)
             settle(field, given)
         if self.tensor not in ("", "tensor", "row"):
             raise unknown("second scale", self.tensor, ["tensor", "row"])
@@ -154,6 +153,6 @@ SCHEMES: dict[str, Scheme] = {"mxfp8": TABLE[0]} | {scheme.name: scheme for sche
 
 def get_scheme(scheme: str | Scheme, **changes: Any) -> Scheme:
     """The record of a name, or the record itself, with what is not None among ``changes``."""
-    found = chosen("scheme", scheme, SCHEMES, Scheme)
+    record = chosen("scheme", scheme, SCHEMES, Scheme)
     given = {field: value for field, value in changes.items() if value is not None}
-    return replace(found, **given) if given else found
+    return replace(record, **given) if given else record

@@ -6,17 +6,17 @@
 from typing import TYPE_CHECKING
 
 from ..lazily import index
-from .data import Digits, digits
 
 if TYPE_CHECKING:
+    from .data import Digits, digits
     from .eight_bit import Adagrad8bit, Adam8bit, AdamW8bit, Lion8bit, SGD8bit, StableEmbedding
     from .loop import Momentum, OutputGradients, Recipe, Run, Snapshot, batches, train
     from .network import accuracy, digits_net, layers, tensors
+    from .nonfinite import StoppedError
     from .optimizers import SGD, Adam, AdamW
     from .policies import Policy
     from .runs import Fit, fit
     from .scalers import AmaxScaling, ApexScaler, DynamicScaler, KerasScaler, StaticScaler
-    from .stops import StoppedError
     from .tasks import CHARACTERS, DIGITS, DIGITS_MLP, Task, characters
 
 __all__ = [

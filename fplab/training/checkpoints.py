@@ -55,9 +55,9 @@ def load(path: Path, configuration: Configuration) -> Any:
     try:
         data = contents(path)
         arrays = read_arrays(data, len(data))  # save compresses nothing
-        held = json.loads(arrays.pop("state").tobytes())
-        version, theirs = held["version"], dict(held["configuration"])
-        state = _given(held["state"], arrays)
+        document = json.loads(arrays.pop("state").tobytes())
+        version, theirs = document["version"], dict(document["configuration"])
+        state = _given(document["state"], arrays)
     except Exception as error:  # JSON of something else can be of any shape, and nested without end
         raise LabError(
             f"{str(path)!r} is no checkpoint of a training run, or a damaged one ({reason(error)}); "
@@ -77,8 +77,8 @@ def demand_same(path: Path, theirs: Configuration, ours: Configuration, what: st
     differ = [n for n in names if theirs.get(n, absent) != ours.get(n, absent)]
     if differ:
         each = say("{name} is {theirs!r} in the file and {ours!r} here")
-        said = "; ".join(str(each.fill(name=n, theirs=theirs.get(n), ours=ours.get(n))) for n in differ)
-        raise LabError(f"{str(path)!r} is {what} of another run: {said}. Name another file, or delete it.")
+        differences = "; ".join(str(each.fill(name=n, theirs=theirs.get(n), ours=ours.get(n))) for n in differ)
+        raise LabError(f"{str(path)!r} is {what} of another run: {differences}. Name another file, or delete it.")
 
 
 # --- state as JSON and arrays -----------------------------------------------------------------------------------
@@ -114,9 +114,9 @@ def _key(key: Any) -> str | int:
     raise LabError(f"a checkpoint cannot hold a dictionary with the key {key!r}; allowed: strings and integers.")
 
 
-def _given(held: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _given(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """The value that :func:`_taken` took apart."""
-    ((kind, value), *rest) = held.items()
+    ((kind, value), *rest) = packed.items()
     if kind == "tensor":
         described = dict(rest)
         raw, dtype = torch.from_numpy(arrays[value]), getattr(torch, described["dtype"])

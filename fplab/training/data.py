@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import door, unknown
+from ..errors import door, one_of
 from ..storage import read_arrays, shipped
 
 SPLITS = ("train", "test", "all")
@@ -34,8 +34,7 @@ def digits(split: str = "train") -> Digits:
     >>> digits("test").images.shape
     (359, 8, 8)
     """
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
+    one_of("split", split, SPLITS)
     images, labels = _all(FOLDER / "digits.npz")
     chosen = ((np.arange(len(labels)) % 5 == 4) == (split == "test")) | (split == "all")
     return Digits(images[chosen], labels[chosen])

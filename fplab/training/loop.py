@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import LabError, door, integer, own_integer
+from ..errors import LabError, door, integer, own_integers
 from ..nn import bits
 from .data import Digits
 from .network import layers, tensors
@@ -36,9 +36,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
-            own_integer(self, name, 1, 1 << 30)
-        own_integer(self, "seed", 0, 2**64 - 1)
+        own_integers(self, epochs=(1, 1 << 30), batch=(1, 1 << 30), seed=(0, 2**64 - 1))
         if not self.lr > 0 or not 0 <= self.momentum < 1:
             raise LabError(f"lr={self.lr}, momentum={self.momentum}; allowed: lr > 0 and 0 <= momentum < 1.")
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import formats
-from ..errors import LabError, chosen, demand_types, quotes_call, unknown
-from ..nn.recipes import RECIPES
+from ..errors import LabError, chosen, demand_types, one_of, quotes_call, unknown
+from ..nn.recipes import RECIPES, Recipe
 from ..words import Text, say
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -75,7 +75,7 @@ class Policy:
     reads a cast model's output.
     ``autocast``: None, or the dtype of :func:`fplab.nn.autocast`, which casts by lists of operations instead.
     ``products``: the matrix products, None for torch's own. ``recipe``: instead, a name of
-    :data:`fplab.nn.recipes.RECIPES`, which quantises the operands of the layers' products.
+    :data:`fplab.nn.recipes.RECIPES` or a record, which quantises the operands of the layers' products.
     ``weights``: the format in which parameters are held between steps; ``states``: that of the optimizer's states;
     ``update``: "nearest", "stochastic", "kahan", or "master" for an FP32 copy that takes the updates.
     ``rounded``: formats of :func:`fplab.nn.formats` by kind ("weights", "activations", "gradients"), for formats
@@ -90,7 +90,7 @@ class Policy:
     logits: str = "fp32"
     autocast: str | None = None
     products: Products | None = None
-    recipe: str | None = None
+    recipe: str | Recipe | None = None
     weights: str = "fp32"
     states: str = "fp32"
     update: str = "nearest"
@@ -107,8 +107,7 @@ class Policy:
                 raise unknown(f"{field} of policy {self.name!r}", given, DTYPES)
         for fmt in (self.weights, self.states):
             formats.get(fmt)
-        if self.update not in UPDATES:
-            raise unknown(f"update of policy {self.name!r}", self.update, UPDATES)
+        one_of(f"update of policy {self.name!r}", self.update, UPDATES)
         if self.cast and self.autocast:
             raise LabError(f"policy {self.name!r}: cast={self.cast!r} and autocast={self.autocast!r}; allowed: one.")
         if self.recipe and self.products:
@@ -120,8 +119,8 @@ class Policy:
 
     def optimizer(self, made: Made, parameters: Iterable[Tensor], seed: int = 0) -> torch.optim.Optimizer:
         """An optimizer over parameters in this policy's formats; ``seed`` is for stochastic rounding."""
-        held = {"weights": self.weights, "states": self.states, "update": self.update, "seed": seed}
-        optimizer: torch.optim.Optimizer = made(parameters, **held)
+        formats_of = {"weights": self.weights, "states": self.states, "update": self.update, "seed": seed}
+        optimizer: torch.optim.Optimizer = made(parameters, **formats_of)
         return optimizer
 
     def scaling(self, gpu: str | None = "H100") -> Any:
@@ -181,8 +180,8 @@ class CastModel(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The model's output in the dtype that the loss reads."""
-        held = dict((*self.model.named_parameters(), *self.model.named_buffers()))
-        used = {name: t if id(t) in self._kept else to(t, self.dtype) for name, t in held.items()}
+        tensors = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+        used = {name: t if id(t) in self._kept else to(t, self.dtype) for name, t in tensors.items()}
         with self._kept_in_fp32():
             output: Tensor = functional_call(self.model, used, tuple(to(x, self.dtype) for x in inputs))
         with torch.no_grad():
@@ -252,15 +251,21 @@ POLICIES: tuple[Policy, ...] = (
 
 
 @quotes_call
-def get(policy: str | Policy) -> Policy:
+def get(policy: str | Policy | Recipe) -> Policy:
     """The policy of a name, in any case; a record is given back.
 
-    A recipe of :mod:`fplab.nn.recipes` that no policy is called as ("bf16" is one) is FP32 with that recipe's products.
+    A recipe of :mod:`fplab.nn.recipes`, a record or a name that no policy has ("bf16" is one's), is FP32 with that
+    recipe's products.
 
     >>> get("O2").update, get("nvfp4").recipe
     ('master', 'nvfp4')
     """
+    if isinstance(policy, Recipe):
+        return _of_recipe(policy.name, policy)
     table = {p.name: p for p in POLICIES}
-    for name in RECIPES:
-        table.setdefault(name, Policy(name, OF_RECIPE.fill(recipe=name), recipe=name))
+    table |= {name: _of_recipe(name, name) for name in RECIPES if name not in table}
     return chosen("policy", policy, table, Policy)
+
+
+def _of_recipe(name: str, recipe: str | Recipe) -> Policy:
+    return Policy(name, OF_RECIPE.fill(recipe=name), recipe=recipe)

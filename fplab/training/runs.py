@@ -12,11 +12,12 @@ from torch import nn
 
 from ..errors import LabError, integer, quotes_call, reason
 from ..nn.emulation.report import Used
+from ..nn.recipes import Recipe
 from ..storage import demand_possible, demand_writable
 from . import checkpoints, policies, tasks
 from .loop import one_thread
+from .nonfinite import StoppedError, first_bad_parameter, largest, loss_not_finite, weights_not_finite
 from .policies import Made, Policy
-from .stops import StoppedError, first_bad_parameter, largest, loss_not_finite, weights_not_finite
 from .tasks import Batch, Scores, Task
 
 Progress = Callable[[int, int], None]
@@ -46,11 +47,11 @@ class Fit:
 
 @quotes_call
 def fit(
-    task: Task | str, policy: Policy | str = "fp32", *, seed: int = 0, steps: int | None = None,
+    task: Task | str, policy: Policy | Recipe | str = "fp32", *, seed: int = 0, steps: int | None = None,
     optimizer: Made | None = None, gpu: str | None = "H100", checkpoint: Path | str | None = None, every: int = 50,
     progress: Progress | None = None,
 ) -> Fit:  # fmt: skip
-    """Train a task under a precision policy, in the bits of a GPU.
+    """Train a task under a precision policy, or a recipe of :mod:`fplab.nn.recipes`, in the bits of a GPU.
 
     ``steps`` and ``optimizer``: the task's baseline unless given. ``gpu``: whose matrix products are emulated; None
     takes torch's own on this machine. ``checkpoint``: a file that holds the run's state, written every ``every``

@@ -62,8 +62,8 @@ def seeds_in(text: str) -> range:
     >>> list(seeds_in("2-4"))
     [2, 3, 4]
     """
-    found = re.fullmatch(r"(\d{1,20})(?:-(\d{1,20}))?", text, re.ASCII)
-    seeds = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+    match = re.fullmatch(r"(\d{1,20})(?:-(\d{1,20}))?", text, re.ASCII)
+    seeds = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not seeds or seeds[-1] - seeds[0] >= 1 << 20:
         raise LabError(f"--seeds {text!r} is not possible; allowed: numbers, and ranges such as 0-4.")
     return seeds
@@ -102,7 +102,7 @@ def _ended() -> Iterator[list[subprocess.Popen[bytes]]]:
 # --- what was found -----------------------------------------------------------------------------------------------
 def show(cells: Sequence[Cell], folder: Path) -> int:
     """Print the summary, write it and the cells as CSV; 1 where cells are left."""
-    rows = [_row(cell, found) for cell in cells if (found := cell.result(folder)) is not None]
+    rows = [_row(cell, result) for cell in cells if (result := cell.result(folder)) is not None]
     means = summary(rows)
     for name, table in (("cells", rows), ("summary", means)):
         if table:
@@ -114,12 +114,16 @@ def show(cells: Sequence[Cell], folder: Path) -> int:
     return int(len(rows) < len(cells))
 
 
-def _row(cell: Cell, found: Mapping[str, Any]) -> Row:
+def _row(cell: Cell, result: Mapping[str, Any]) -> Row:
     """A cell's line in cells.csv: decimal numbers where its file has hexadecimal ones."""
-    hexes = {"last loss": "".join(found["losses"][-1:]), "top1": found["top1"], "held-out loss": found["held-out loss"]}
+    hexes = {
+        "last loss": "".join(result["losses"][-1:]),
+        "top1": result["top1"],
+        "held-out loss": result["held-out loss"],
+    }
     numbers = {key: float.fromhex(x) if x else "" for key, x in hexes.items()}
-    told = {key: found[key] for key in ("skipped", "weights", "stopped")}
-    return {"model": cell.model, "recipe": cell.policy.name, "seed": cell.seed, "steps": cell.steps, **numbers, **told}
+    rest = {key: result[key] for key in ("skipped", "weights", "stopped")}
+    return {"model": cell.model, "recipe": cell.policy.name, "seed": cell.seed, "steps": cell.steps, **numbers, **rest}
 
 
 def summary(rows: Sequence[Row]) -> list[dict[str, object]]:

@@ -22,15 +22,15 @@ from urllib.parse import quote
 from torch import nn
 
 from ..columns import harmless
-from ..errors import LabError, own_integer, reason, summary
+from ..errors import LabError, own_integers, reason, summary
 from ..nn import bits
 from ..storage import contents, digest, write_text
 from ..words import part
 from . import policies, tasks
 from .checkpoints import demand_same
+from .nonfinite import StoppedError
 from .policies import Policy
 from .runs import baseline, configuration, fit
-from .stops import StoppedError
 from .tasks import Task
 
 PAUSE = 0.2  # seconds after which a process looks again whether the others' cells are done
@@ -53,8 +53,7 @@ class Cell:
     def __post_init__(self) -> None:
         if self.steps is None:
             object.__setattr__(self, "steps", self.task.baseline.steps)
-        own_integer(self, "steps", 1, 1 << 30)
-        own_integer(self, "seed", 0, 2**64 - 1)
+        own_integers(self, steps=(1, 1 << 30), seed=(0, 2**64 - 1))
         with self.policy.running(nn.Module(), self.gpu):
             pass  # the GPU has every unit that this needs
 
@@ -94,31 +93,31 @@ class Cell:
     def compute(self, folder: Path, every: int) -> None:
         """Train, from the checkpoint if there is one, and write the result; ``every``: steps from one to the next."""
         checkpoint = self.checkpoint(folder)
-        found: dict[str, Any] = {"settings": self.settings}
+        result: dict[str, Any] = {"settings": self.settings}
         try:
             run = fit(self.task, self.policy, seed=self.seed, steps=self.steps, gpu=self.gpu, checkpoint=checkpoint,
                       every=every, progress=lambda step, steps: None)  # fmt: skip
         except StoppedError as error:
-            found |= {"losses": [x.hex() for x in error.losses], "stopped": str(error)}
-            found |= dict.fromkeys(("skipped", "top1", "held-out loss", "weights"), "")
+            result |= {"losses": [x.hex() for x in error.losses], "stopped": str(error)}
+            result |= dict.fromkeys(("skipped", "top1", "held-out loss", "weights"), "")
         else:
             weights = "".join(digest(bits.array(w)) for w in run.model.state_dict().values())
-            found |= {
+            result |= {
                 "losses": [float(x).hex() for x in run.losses], "stopped": "", "skipped": int(run.skipped.sum()),
                 "top1": run.scores.top1.hex(), "held-out loss": run.scores.loss.hex(),
                 "weights": hashlib.sha256(weights.encode()).hexdigest(),
             }  # fmt: skip
-        write_text(self.file(folder), json.dumps({**found, "digest": _digest(found)}, indent=1) + "\n")
+        write_text(self.file(folder), json.dumps({**result, "digest": _digest(result)}, indent=1) + "\n")
         checkpoint.unlink(missing_ok=True)
 
     def result(self, folder: Path) -> dict[str, Any] | None:
         """What its file holds, None where it is not done; a damaged file and one of other settings are refused."""
         path = self.file(folder)
         try:
-            found = json.loads(contents(path).decode())
-            if found.pop("digest") != _digest(found):
+            result = json.loads(contents(path).decode())
+            if result.pop("digest") != _digest(result):
                 raise ValueError("its digest is of something else")
-            shown = dict(harmless(found, " "))
+            shown = dict(harmless(result, " "))
         except FileNotFoundError:
             return None
         except Exception as error:  # JSON of something else can be of any shape
@@ -126,12 +125,12 @@ class Cell:
                 f"{str(path)!r} is no result of a sweep, or a damaged one ({reason(error)}); delete it, and the cell "
                 "is computed again."
             ) from None
-        demand_same(path, found["settings"], self.settings, part("a result"))
+        demand_same(path, result["settings"], self.settings, part("a result"))
         return shown
 
 
-def _digest(found: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+def _digest(result: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
 
 
 def named_task(name: str) -> Task:
@@ -140,12 +139,12 @@ def named_task(name: str) -> Task:
     if not colon:
         return tasks.get(name)
     try:
-        found = getattr(importlib.import_module(module), inside)
+        task = getattr(importlib.import_module(module), inside)
     except Exception as error:  # a name that can be none, and whatever a module raises as it is imported
         raise LabError(f"model {name!r} cannot be imported ({reason(error)}); allowed: MODULE:NAME.") from None
-    if not isinstance(found, Task):
-        raise LabError(f"model {name!r} is {summary(found)}; allowed: a fplab.training.Task.")
-    return found
+    if not isinstance(task, Task):
+        raise LabError(f"model {name!r} is {summary(task)}; allowed: a fplab.training.Task.")
+    return task
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ class Claims:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, zlib.crc32(name.encode()))
 
 
-def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int, said: Said) -> None:
+def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int, report: Said) -> None:
     """Compute cells until all are done, by whomever; each rank begins with another.
 
     Where there are no locks a rank computes its share of the cells alone.
@@ -197,6 +196,6 @@ def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int,
                 cell.checkpoint(folder).unlink(missing_ok=True)
             else:
                 cell.compute(folder, every)
-                done = sum(one.file(folder).exists() for one in cells)
-                said(f"[{done}/{len(cells)}] {cell.name}")
+                done = sum(other.file(folder).exists() for other in cells)
+                report(f"[{done}/{len(cells)}] {cell.name}")
             claims.drop(cell.name)

@@ -198,8 +198,8 @@ def _characters(split: str) -> Tensor:
 def _windows(read: Tensor, starts: np.ndarray, context: int) -> Batch:
     """From each start: ``context`` characters, and the one that follows each of them."""
     index = torch.from_numpy(starts)[:, None] + torch.arange(context + 1)
-    found = read[index]
-    return Batch(found[:, :-1].contiguous(), found[:, 1:].contiguous())
+    windows = read[index]
+    return Batch(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
 
 
 CHARACTERS = characters()

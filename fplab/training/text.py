@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 
-from ..errors import unknown
+from ..errors import one_of
 from ..storage import shipped
 from .data import FOLDER, SPLITS
 
@@ -31,8 +31,7 @@ def tokens(split: str = "train") -> np.ndarray:
     >>> "".join(ALPHABET[t] for t in tokens()[:19])
     'Compound statements'
     """
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
+    one_of("split", split, SPLITS)
     raw = np.frombuffer(text().encode("ascii"), np.uint8)
-    found = np.where(raw == ord("\n"), 0, raw - 31).astype(np.uint8)
-    return {"train": found[:-HELD_OUT], "test": found[-HELD_OUT:], "all": found}[split]
+    numbers = np.where(raw == ord("\n"), 0, raw - 31).astype(np.uint8)
+    return {"train": numbers[:-HELD_OUT], "test": numbers[-HELD_OUT:], "all": numbers}[split]

@@ -11,7 +11,7 @@ import numpy as np
 from .. import floats, formats, spacing, sums
 from ..draw.page import Said, facts, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
-from ..errors import LabError, integer, quotes_call, unknown
+from ..errors import LabError, integer, one_of, quotes_call
 from ..inspection.given import parse
 from ..lazily import index
 from ..numerals import short, signed
@@ -59,8 +59,7 @@ class Curve:
 def curve(state: State) -> Curve:
     """The sums after up to 64 numbers of terms, and where they stall (in sequential order)."""
     n = integer("n", state.n, 1, MOST)
-    if state.order not in sums.ORDERS:
-        raise unknown("order", state.order, sums.ORDERS)
+    one_of("order", state.order, sums.ORDERS)
     value = parse(state.term).value
     if value.kind != "finite":
         raise LabError(f"term={state.term!r} is no finite number.")

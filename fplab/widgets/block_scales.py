@@ -100,25 +100,25 @@ def quantised(state: State) -> Found:
     return Found(x, y, codes, back, ends)
 
 
-def lost(state: State, found: Found) -> tuple[Array, Array]:
+def lost(state: State, result: Found) -> tuple[Array, Array]:
     """Which values that are not 0 come back as 0, and which are beyond the largest element at their block's scale."""
-    factors = np.repeat(found.codes.factors(), N // found.codes.scales.size)
-    clipped = np.abs(found.quantised) > np.float64(found.codes.scheme.element.max) * factors
-    return (found.back == 0) & (found.quantised != 0), clipped
+    factors = np.repeat(result.codes.factors(), N // result.codes.scales.size)
+    clipped = np.abs(result.quantised) > np.float64(result.codes.scheme.element.max) * factors
+    return (result.back == 0) & (result.quantised != 0), clipped
 
 
 def render(state: State) -> str:
     """Values as bars, what came back as marks, codes below them; a table of blocks, and the error of all."""
-    found = quantised(state)
-    zero, clipped = lost(state, found)
-    codes, size = found.codes, N // found.codes.scales.size
+    result = quantised(state)
+    zero, clipped = lost(state, result)
+    codes, size = result.codes, N // result.codes.scales.size
     rows = []
     for b, (code, factor) in enumerate(zip(codes.scales.tolist(), codes.factors().tolist(), strict=True)):
         part = slice(b * size, (b + 1) * size)
-        rows.append((str(say_of("blockwise", "block {n}", n=b)), f"{np.abs(found.quantised[part]).max():.4g}",
+        rows.append((str(say_of("blockwise", "block {n}", n=b)), f"{np.abs(result.quantised[part]).max():.4g}",
                      f"{code:#04x} = {factor:.4g}", f"{zero[part].sum()}", f"{clipped[part].sum()}"))  # fmt: skip
     head = [say_of("blockwise", "block"), say("largest magnitude"), say("scale"), say("to 0"), say("saturated")]
-    apart = np.square(found.ends - found.values, dtype=np.float64)
+    apart = np.square(result.ends - result.values, dtype=np.float64)
     others = np.delete(apart, state.place) if state.outlier else apart
     bits = 8 * (codes.nbytes - (0 if codes.amax is None else codes.amax.nbytes)) / N
     error = say("RMS error of the others") if state.outlier else say("RMS error")
@@ -128,22 +128,22 @@ def render(state: State) -> str:
     ]
     how = say("to nearest") if not state.draws else say("mean of {n} stochastic roundings", n=state.draws)
     before = [say("after a Hadamard transform of {n}", n=state.hadamard)] if state.hadamard else []
-    told = say("Bar: what is quantised. Mark: what comes back. Below: codes, to nearest. ✕ becomes 0, ▲ saturates.")
-    return panel(title(listed(state.way.upper(), how, *before)), _plot(state, found, zero, clipped),
-                 table(head, rows), facts(lines), note(told))  # fmt: skip
+    legend = say("Bar: what is quantised. Mark: what comes back. Below: codes, to nearest. ✕ becomes 0, ▲ saturates.")
+    return panel(title(listed(state.way.upper(), how, *before)), _plot(state, result, zero, clipped),
+                 table(head, rows), facts(lines), note(legend))  # fmt: skip
 
 
-def _plot(state: State, found: Found, zero: Array, clipped: Array) -> str:
-    drawing, size = Scene(WIDTH, HEIGHT + 62), N // found.codes.scales.size
+def _plot(state: State, result: Found, zero: Array, clipped: Array) -> str:
+    drawing, size = Scene(WIDTH, HEIGHT + 62), N // result.codes.scales.size
     step = (WIDTH - LEFT - 8) / N
-    second = float(np.sort(np.abs(found.quantised))[-2])  # one bar may be taller than the picture
+    second = float(np.sort(np.abs(result.quantised))[-2])  # one bar may be taller than the picture
     most = 2.0 ** max(math.ceil(math.log2(second)), 2 if state.values == "normal" else 0)
-    element = found.codes.scheme.element
+    element = result.codes.scheme.element
 
     def y_of(value: float) -> float:
         return 20 + (most - max(-most, min(most, value))) / (2 * most) * HEIGHT
 
-    for b, factor in enumerate(found.codes.factors().tolist()):
+    for b, factor in enumerate(result.codes.factors().tolist()):
         x = LEFT + b * size * step
         drawing.line(x, 4, x, HEIGHT + 36, stroke=GREY, stroke_dasharray="4 3")
         drawing.text(x + 4, HEIGHT + 58, say_of("blockwise", "block {n}", n=b), size=12)
@@ -151,7 +151,7 @@ def _plot(state: State, found: Found, zero: Array, clipped: Array) -> str:
             for value in (level * factor, -level * factor):
                 if abs(value) <= most:
                     drawing.line(x, y_of(value), x + size * step, y_of(value), stroke_opacity=0.16, class_="level")
-    parts = zip(found.quantised.tolist(), found.back.tolist(), found.codes.codes.tolist(), strict=True)
+    parts = zip(result.quantised.tolist(), result.back.tolist(), result.codes.codes.tolist(), strict=True)
     for i, (value, again, code) in enumerate(parts):
         x, own = LEFT + i * step, bool(state.outlier) and i == state.place and not state.hadamard
         top, bottom = sorted((y_of(value), y_of(0)))

@@ -11,7 +11,7 @@ from .. import codebooks, seeds
 from ..codebooks import Codebook, Quantized
 from ..draw.page import facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
-from ..errors import integer, quotes_call, unknown
+from ..errors import integer, one_of, quotes_call
 from ..lazily import index
 from ..words import say, say_of
 from .shell import Board, Control
@@ -38,8 +38,7 @@ class State:
 
 @functools.cache
 def book(name: str) -> Codebook:
-    if name not in BOOKS:
-        raise unknown("codebook", name, BOOKS)
+    one_of("codebook", name, BOOKS)
     codebook: Codebook = getattr(codebooks, name)()
     return codebook
 
@@ -83,14 +82,14 @@ def render(state: State) -> str:
     rms_head = say("RMS error of the others")
     head = [say_of("blockwise", "block"), say("largest magnitude"), rms_head, say("read back as 0")]
     bits = 8 * codes.nbytes / N
-    told = str(
+    legend = str(
         say("Bar: the value. Mark: what comes back. ←: the outlier's block. "
             "The axis shows ±4; an arrow points beyond it.")
     )  # fmt: skip
     return panel(title(listed(book(state.book).name, say("blocks of {n}", n=state.block))),
                  _plot(values, back, state), table(head, rows),
                  facts([(say("storage"), say("{bits:.3g} bits an element, scales included", bits=bits))]),
-                 note(told))  # fmt: skip
+                 note(legend))  # fmt: skip
 
 
 def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
@@ -117,8 +116,8 @@ def _plot(values: np.ndarray, back: np.ndarray, state: State) -> str:
     drawing.line(LEFT, y_of(0), WIDTH - 10, y_of(0), stroke_opacity=0.6)
     for value in (-4, -2, 0, 2, 4):
         drawing.text(LEFT - 8, y_of(value) + 4, value, "end", 11)
-    told = say("{N} values in blocks of {block}, outlier {outlier:g} at {place}", N=N, block=state.block)
-    return drawing.svg(str(told.fill(outlier=state.outlier, place=state.place)))
+    spoken = say("{N} values in blocks of {block}, outlier {outlier:g} at {place}", N=N, block=state.block)
+    return drawing.svg(str(spoken.fill(outlier=state.outlier, place=state.place)))
 
 
 CONTROLS = (

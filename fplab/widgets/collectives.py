@@ -13,14 +13,14 @@ import numpy as np
 from .. import formats
 from ..draw.collectives import step_scene
 from ..draw.page import Html, after_colon, bracketed, code, facts, note, panel, table, title
-from ..errors import integer, quotes_call, unknown
+from ..errors import integer, one_of, quotes_call
 from ..floats import encode
 from ..inspection import encodings
 from ..lazily import index
 from ..parallel import collectives
 from ..parallel.collectives import ALGORITHMS, Arrival, Collective, Wire
 from ..words import say, say_of
-from .shell import Action, Board, Control
+from .shell import Board, Control, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -76,8 +76,7 @@ class Run:
 
 def run(state: State) -> Run:
     """The steps of a state. Raises LabError for names and numbers that cannot be."""
-    if state.collective not in NAMES:
-        raise unknown("collective", state.collective, NAMES)
+    one_of("collective", state.collective, NAMES)
     ranks = integer("ranks", state.ranks, 2, MOST_RANKS, " in a drawing")
     return _run(state.collective, state.algorithm, ranks, state.format, state.add)
 
@@ -85,8 +84,8 @@ def run(state: State) -> Run:
 @functools.lru_cache(maxsize=32)
 def _run(name: str, algorithm: str, ranks: int, fmt: str, add: str) -> Run:
     """Rank r has (r + 1) tenths everywhere, as the format holds them; nothing, where the collective gives it all."""
-    one = KINDS[name](ranks) if name in KINDS else collectives.all_reduce(ranks, algorithm)
-    given = np.ones((ranks, one.chunks), np.int64) << np.arange(ranks)[:, None]  # bit r: rank r's value
+    collective = KINDS[name](ranks) if name in KINDS else collectives.all_reduce(ranks, algorithm)
+    given = np.ones((ranks, collective.chunks), np.int64) << np.arange(ranks)[:, None]  # bit r: rank r's value
     if name == "broadcast":
         given[1:] = 0
     if name == "all-gather":  # chunk c begins where reduce-scatter leaves it
@@ -94,41 +93,41 @@ def _run(name: str, algorithm: str, ranks: int, fmt: str, add: str) -> Run:
     wire = Wire(fmt, add=add)
     tenths = wire.round((np.arange(1, ranks + 1) / 10).astype(np.float32), 0)
     first = np.where(given > 0, tenths[:, None], 0).astype(np.float32)
-    steps = list(collectives.stepwise(one, first, wire))
-    frames = collectives.contributions(one, given)
-    held = [np.sum([(frame >> rank) & 1 for rank in range(ranks)], axis=0) / ranks for frame in frames]
-    return Run(one, [first, *(after for after, _ in steps)], held, [arrivals for _, arrivals in steps])
+    steps = list(collectives.stepwise(collective, first, wire))
+    frames = collectives.contributions(collective, given)
+    shares = [np.sum([(frame >> rank) & 1 for rank in range(ranks)], axis=0) / ranks for frame in frames]
+    return Run(collective, [first, *(after for after, _ in steps)], shares, [arrivals for _, arrivals in steps])
 
 
 def render(state: State) -> str:
     """Both buffers, a line a message; below them every message with its bits and its sum, and the cost."""
-    found = run(state)
-    number = min(max(state.step, 1), len(found.arrivals))
-    arrivals = found.arrivals[number - 1]
-    heads = (str(say("before")), str(say("after step {n} of {steps}", n=number, steps=len(found.arrivals))))
-    before, after = (_texts(found, i) for i in (number - 1, number))
+    result = run(state)
+    number = min(max(state.step, 1), len(result.arrivals))
+    arrivals = result.arrivals[number - 1]
+    heads = (str(say("before")), str(say("after step {n} of {steps}", n=number, steps=len(result.arrivals))))
+    before, after = (_texts(result, i) for i in (number - 1, number))
     messages = [(a.message.source, a.message.target, a.message.chunk, a.message.adds) for a in arrivals]
-    drawing = step_scene(before, after, found.shares[number - 1 : number + 1], messages, heads)
-    spoken = after_colon(found.collective.name, heads[1])
+    drawing = step_scene(before, after, result.shares[number - 1 : number + 1], messages, heads)
+    spoken = after_colon(result.collective.name, heads[1])
     head = title(after_colon(bracketed(state.collective, state.algorithm), MEANING[state.collective]))
-    rows = [_row(state, one) for one in arrivals]
+    rows = [_row(state, arrival) for arrival in arrivals]
     columns = (say("from → to"), say_of("collectives", "chunk"), say("arrives"), say("is there"),
                say_of("collectives", "sum"))  # fmt: skip
-    told = note(say("Full line: added to what is there. Dashed: takes its place. The tint says how many ranks' values "
-                    "are in a chunk."))  # fmt: skip
-    return panel(head, drawing.svg(spoken), facts(_costs(state, found, number)), table(columns, rows, WIDTHS), told)
+    legend = note(say("Full line: added to what is there. Dashed: takes its place. The tint says how many ranks' "
+                      "values are in a chunk."))  # fmt: skip
+    return panel(head, drawing.svg(spoken), facts(_costs(state, result, number)), table(columns, rows, WIDTHS), legend)
 
 
-def _texts(found: Run, moment: int) -> list[list[str]]:
+def _texts(result: Run, moment: int) -> list[list[str]]:
     """What each cell holds, row by row; nothing, where no rank's value has come yet."""
-    rows = zip(found.buffers[moment], found.shares[moment], strict=True)
+    rows = zip(result.buffers[moment], result.shares[moment], strict=True)
     return [[f"{x:.5g}" if share else "" for x, share in zip(*row, strict=True)] for row in rows]
 
 
-def _row(state: State, one: Arrival) -> list[object]:
-    m, arrived = one.message, _with_bits(one.arrived[0], state.format)
+def _row(state: State, arrival: Arrival) -> list[object]:
+    m, arrived = arrival.message, _with_bits(arrival.arrived[0], state.format)
     added = state.format if state.add == "wire" else "fp32"
-    rest = [f"{float(one.own[0]):.7g}", _with_bits(one.result[0], added)] if m.adds else ["", ""]
+    rest = [f"{float(arrival.own[0]):.7g}", _with_bits(arrival.result[0], added)] if m.adds else ["", ""]
     return [f"{m.source} → {m.target}", m.chunk, arrived, *rest]
 
 
@@ -138,27 +137,27 @@ def _with_bits(x: np.floating[Any], fmt: str) -> Html:
     return Html(f"{float(x):.7g}<br/>" + code(" ".join(digits for _, digits in fields)))
 
 
-def _costs(state: State, found: Run, number: int) -> list[tuple[Any, Any]]:
+def _costs(state: State, result: Run, number: int) -> list[tuple[Any, Any]]:
     """What the step and the whole cost, for a buffer of n numbers."""
-    one, bits = found.collective, formats.get(state.format).bits
-    sent = one.sent(one.chunks)
-    step = len(found.arrivals[number - 1])
-    adds = sum(a.message.adds for a in found.arrivals[number - 1])
-    share = Fraction(max(sent), one.chunks)
+    collective, bits = result.collective, formats.get(state.format).bits
+    sent = collective.sent(collective.chunks)
+    step = len(result.arrivals[number - 1])
+    adds = sum(a.message.adds for a in result.arrivals[number - 1])
+    share = Fraction(max(sent), collective.chunks)
     return [
         (say("this step"), say("{n} messages of {bits} bits a number, {adds} additions", n=step, bits=bits, adds=adds)),
         (say("additions"), say("in FP32, rounded when they are sent") if state.add == "fp32" and bits < 32
          else say("in {name}", name=formats.get(state.format).name.upper())),
         (say("the whole"), say("{steps} steps; in all {n} chunks travel, the busiest rank sends {share} × the buffer",
-                               steps=len(found.arrivals), n=sum(sent), share=share)),
-        (say("full at the end"), _ends(found)),
+                               steps=len(result.arrivals), n=sum(sent), share=share)),
+        (say("full at the end"), _ends(result)),
     ]  # fmt: skip
 
 
-def _ends(found: Run) -> str:
+def _ends(result: Run) -> str:
     """The sums that differ only in their order of additions, or whether all are the same."""
-    last, most = found.buffers[-1], found.shares[-1].max()
-    values = sorted({float(x) for x in last[found.shares[-1] == most]})
+    last, most = result.buffers[-1], result.shares[-1].max()
+    values = sorted({float(x) for x in last[result.shares[-1] == most]})
     return ", ".join(f"{x:.7g}" for x in values)
 
 
@@ -182,7 +181,7 @@ CONTROLS = (
     Control("format", say("format"), options=FORMATS),
     Control("add", say("added in"), options=("fp32", "wire")),
 )
-ACTIONS = (Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1)))
+ACTIONS = steps(moved)
 
 
 @quotes_call

@@ -11,7 +11,7 @@ from .. import formats
 from ..draw.page import Facts, after_colon, beside, bracketed, facts, listed, note, panel, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..draw.strip import bit_strip
-from ..errors import quotes_call
+from ..errors import one_of, quotes_call
 from ..formats import Format, Specials
 from ..lazily import index
 from ..words import say, say_of, verbatim
@@ -50,8 +50,8 @@ def twins(form: Format) -> tuple[str, ...]:
 def render(state: State) -> str:
     """Layout, numbers, the values around zero, and the values in each binade, beside a known format's."""
     form, other = designed(state), formats.get(state.beside)
-    found = twins(form)
-    known = say(" (the table's {names})", names=listed(*found)) if found else ""
+    same = twins(form)
+    known = say(" (the table's {names})", names=listed(*same)) if same else ""
     bits = say("{bits} bits", bits=form.bits)
     strip = bit_strip(tuple((n, "0" * w) for n, w in _widths(form)), form.name)
     return panel(
@@ -110,11 +110,11 @@ def ruler(form: Format) -> str:
 def per_binade(form: Format) -> dict[int, int]:
     """How many positive values each power of two holds, by its exponent."""
     lowest = form.emin - form.fraction_bits if form.zero else form.emin
-    found = {e: 1 << (e - lowest) for e in range(lowest, form.emin)}
+    counts = {e: 1 << (e - lowest) for e in range(lowest, form.emin)}
     for exponent in range(form.emin, form.emax + 1):
-        found[exponent] = 1 << form.fraction_bits
+        counts[exponent] = 1 << form.fraction_bits
     top = (form.max_code & ((1 << form.fraction_bits) - 1)) + 1  # the highest binade may end early
-    return found | {form.emax: top}
+    return counts | {form.emax: top}
 
 
 def density(chosen: tuple[Format, Format]) -> str:
@@ -164,8 +164,5 @@ ACTIONS = tuple(map(_button, ("fp16", "bf16", "e4m3", "e5m2", "e2m1")))
 @quotes_call
 def widget(exponent_bits: int = 4, fraction_bits: int = 3, specials: str = "last", beside: str = "fp16") -> Board:
     """The format designer. ``specials``: ieee, last, negative_zero or none; what cannot be is told in the picture."""
-    if specials not in SPECIALS:
-        from ..errors import unknown
-
-        raise unknown("specials", specials, SPECIALS)
+    one_of("specials", specials, SPECIALS)
     return Board(State(exponent_bits, fraction_bits, specials, formats.get(beside).name), render, CONTROLS, ACTIONS)

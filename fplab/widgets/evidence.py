@@ -80,8 +80,8 @@ def _from_records(model: Model, own: Path) -> Iterator[Rows]:
 @functools.lru_cache(maxsize=2)
 def _on_gpus(own: Path) -> tuple[records.Record, ...]:
     """The records of GPUs: read once, for each choice of a widget asks for them."""
-    found = map(records.read, records.records_in(own)) if own.is_dir() else ()
-    return tuple(record for record in found if record.on_gpu)
+    results = map(records.read, records.records_in(own)) if own.is_dir() else ()
+    return tuple(record for record in results if record.on_gpu)
 
 
 def _key(model: Model) -> tuple[str, int, str, str, str]:

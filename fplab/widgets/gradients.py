@@ -86,8 +86,8 @@ def render(state: State) -> str:
     columns = [f"{MARKS[name]} {NAMES[name]}" for name in FATES]
     rows = [(say("gradients"), *(f"{n:,}" for n in shares)),
             (say("share"), *(f"{n / values.size:.2%}" for n in shares))]  # fmt: skip
-    told = note(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say."))
-    return panel(title(head), drawing, table(["", *columns], rows), told)
+    legend = note(say("Bars: gradients by power of two after scaling; the marks repeat what the colours say."))
+    return panel(title(head), drawing, table(["", *columns], rows), legend)
 
 
 def layers(binade: np.ndarray, fate: np.ndarray, low: int, high: int) -> tuple[list[Layer], int]:
@@ -104,12 +104,12 @@ def collect() -> dict[str, np.ndarray]:
 
     gathered = underflow.gather(underflow.QUICK, lambda done, text: None)
     words = np.random.Philox(KEY).random_raw
-    found = {}
+    arrays = {}
     for kind in KINDS:
         values = gathered.of(kind)
         chosen = words(SAMPLE) % np.uint64(values.size)
-        found[kind] = np.ascontiguousarray(values[chosen.astype(np.int64)]).view(np.uint32)
-    return found
+        arrays[kind] = np.ascontiguousarray(values[chosen.astype(np.int64)]).view(np.uint32)
+    return arrays
 
 
 def largest_safe(kind: str, fmt: str, most: int = 40) -> int:

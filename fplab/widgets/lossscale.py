@@ -8,7 +8,7 @@ from typing import Any
 
 from ..draw.page import Said, after_colon, facts, listed, note, panel, power, title
 from ..draw.scene import BLUE, ORANGE, Scene
-from ..errors import LabError, quotes_call, unknown
+from ..errors import LabError, one_of, quotes_call
 from ..lazily import index
 from ..training.scalers import machine
 from ..training.scalers.machine import Machine, Tracked
@@ -37,8 +37,7 @@ class State:
 
 
 def machine_of(state: State) -> Machine:
-    if state.library not in MACHINES:
-        raise unknown("library", state.library, MACHINES)
+    one_of("library", state.library, MACHINES)
     return replace(MACHINES[state.library], growth_interval=state.interval)
 
 

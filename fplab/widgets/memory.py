@@ -49,10 +49,10 @@ def estimated(state: State) -> Estimate:
 
 def render(state: State) -> str:
     """A bar for each stage of ZeRO, that which was chosen marked, and its bytes by kind."""
-    found = [estimated(replace(state, zero=zero)) for zero in range(4)]
-    chosen = found[state.zero]
+    estimates = [estimated(replace(state, zero=zero)) for zero in range(4)]
+    chosen = estimates[state.zero]
     rank = chosen.fullest
-    bars = {f"ZeRO-{zero}": dict(e.fullest.device) for zero, e in enumerate(found)}
+    bars = {f"ZeRO-{zero}": dict(e.fullest.device) for zero, e in enumerate(estimates)}
     capacity = CARDS[state.card] * 10**9
     fits: Said = ""
     if capacity:

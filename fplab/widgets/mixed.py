@@ -22,7 +22,7 @@ from ..lazily import index
 from ..tensorcore import dot
 from ..training.data import digits
 from ..words import Text, say
-from .shell import Action, Board, Control
+from .shell import Action, Board, Control, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -71,10 +71,10 @@ class Step(NamedTuple):
 @functools.cache
 def inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Images float32 (16, 64) of 0 to 1, labels (16,), and first weights float32 (10, 64): FP32's, uniform."""
-    found = digits()
+    data = digits()
     words = np.random.Philox(0).random_raw(CLASSES * PIXELS).reshape(CLASSES, PIXELS)
     weights = ((words >> np.uint64(40)).astype(np.float64) * 2.0**-24 - 0.5).astype(np.float32) * np.float32(0.25)
-    return found.images[:IMAGES].reshape(IMAGES, PIXELS).astype(np.float32) / 16, found.labels[:IMAGES], weights
+    return data.images[:IMAGES].reshape(IMAGES, PIXELS).astype(np.float32) / 16, data.labels[:IMAGES], weights
 
 
 @functools.lru_cache(maxsize=64)
@@ -112,8 +112,8 @@ def found(state: State) -> Step:
 
 def render(state: State) -> str:
     """The loop of the ten values, the chosen one with its bits, and what its rounding took."""
-    one, edge = found(state), integer("edge", state.edge, 1, len(NAMES)) - 1
-    value, before = one.values[edge], one.exact[edge]
+    shown, edge = found(state), integer("edge", state.edge, 1, len(NAMES)) - 1
+    value, before = shown.values[edge], shown.exact[edge]
     fmt = FORMATS[edge]
     fields = encodings.get(fmt).fields(int(encode(value, fmt)))
     head = title(say("{n}. {name}, {fmt}", n=edge + 1, name=NAMES[edge], fmt=fmt.upper()))
@@ -123,12 +123,12 @@ def render(state: State) -> str:
     if value != before:
         lines.append((say("before rounding"), f"{before:.9g}"))
         lines.append((say("lost by rounding"), _lost(value, before)))
-    lines.append((say("the step"), _outcome(one)))
+    lines.append((say("the step"), _outcome(shown)))
     where = say("The weight of pixel {pixel} for the digit {digit}; output and gradient are of image {image}.",
-                pixel=state.pixel, digit=state.digit, image=one.image + 1)  # fmt: skip
-    told = note(say("Green: FP16. Blue: FP32. The next step begins with 9 in the place of 1."))
+                pixel=state.pixel, digit=state.digit, image=shown.image + 1)  # fmt: skip
+    legend = note(say("Green: FP16. Blue: FP32. The next step begins with 9 in the place of 1."))
     strip = bit_strip(fields, str(NAMES[edge])).svg()
-    return panel(_diagram(one, edge), head, strip, facts(lines), note(where), told)
+    return panel(_diagram(shown, edge), head, strip, facts(lines), note(where), legend)
 
 
 def _lost(value: float, before: float) -> Text | str:
@@ -139,23 +139,23 @@ def _lost(value: float, before: float) -> Text | str:
     return f"{abs(value - before) / abs(before):.2%}" if before else "0"
 
 
-def _outcome(one: Step) -> Text:
+def _outcome(shown: Step) -> Text:
     """What became of the update: in the master copy, and in an FP16 weight that had no master."""
-    master, update, new, following = one.values[0], one.values[7], one.values[8], one.values[9]
+    master, update, new, following = shown.values[0], shown.values[7], shown.values[8], shown.values[9]
     if not math.isfinite(update):
         return say("overflow: left out, and the scale is halved")
-    alone = float(quantize(one.values[1] - update, "fp16"))
+    alone = float(quantize(shown.values[1] - update, "fp16"))
     if new == master:
         return say("the update is lost, in FP32 as well")
-    if alone == one.values[1] and following == one.values[1]:
+    if alone == shown.values[1] and following == shown.values[1]:
         return say("kept in the master weight; the FP16 copy does not move yet, and an FP16 weight alone would lose it")
     return say("kept in the master weight, and the FP16 copy moves")
 
 
-def _diagram(one: Step, edge: int) -> str:
+def _diagram(shown: Step, edge: int) -> str:
     drawing = Scene(WIDTH, 2 * TALL + 86)
     places = [(2 + column * (BOX + GAP), 20 + row * (TALL + 40)) for column, row in PLACES]
-    for i, (name, fmt, value, (x, y)) in enumerate(zip(NAMES, FORMATS, one.values, places, strict=True)):
+    for i, (name, fmt, value, (x, y)) in enumerate(zip(NAMES, FORMATS, shown.values, places, strict=True)):
         chosen = (
             {"stroke": ORANGE, "stroke_width": 3} if i == edge else {"stroke": "currentColor", "stroke_opacity": 0.5}
         )
@@ -172,7 +172,7 @@ def _diagram(one: Step, edge: int) -> str:
             _arrow(drawing, start, y + middle, end, y + middle)
         else:
             _arrow(drawing, x + BOX / 2, y + TALL + 2, x + BOX / 2, to_y - 17)
-    return drawing.svg(after_colon(NAMES[edge], f"{one.values[edge]:.6g}"))
+    return drawing.svg(after_colon(NAMES[edge], f"{shown.values[edge]:.6g}"))
 
 
 def _arrow(drawing: Scene, x: float, y: float, to_x: float, to_y: float) -> None:
@@ -198,8 +198,7 @@ CONTROLS = (
     Control("pixel", say("pixel"), low=0, high=PIXELS - 1),
 )
 ACTIONS = (
-    Action(say("◀ step"), lambda s: chosen(s, s.edge - 1)),
-    Action(say("step ▶"), lambda s: chosen(s, s.edge + 1)),
+    *steps(lambda s, by: chosen(s, s.edge + by)),
     *(Action(name, functools.partial(chosen, edge=i)) for i, name in enumerate(NAMES, 1)),
 )
 

@@ -57,18 +57,18 @@ def render(state: State) -> str:
     """A row a stage: forward passes, backward passes (hatched), and the gaps; the bubble counted."""
     asked, state = state.micro_batches, nearest(state)
     schedule = timeline(state)
-    held = schedule.in_flight()
+    in_flight = schedule.in_flight()
     unit = say("model chunks") if state.chunks > 1 else say_of("pipeline", "micro-batches")
     ideal = say("without waiting {ideal:g}", ideal=float(schedule.ideal))
     lines = [
         (say("time"), bracketed(f"{float(schedule.span):g}", ideal)),
         (say("bubble / ideal"), f"{schedule.bubble} = {float(schedule.bubble):.1%}"),
         (say("waiting / whole"), f"{schedule.idle()} = {float(schedule.idle()):.1%}"),
-        (say("held at once"), f"{', '.join(map(str, held))} {unit}"),
+        (say("held at once"), f"{', '.join(map(str, in_flight))} {unit}"),
     ]
-    told = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting."))
+    legend = note(say("Plain: forward. Hatched: backward. The number is the micro-batch; empty is waiting."))
     head = f"{state.schedule}, {state.stages} × {state.micro_batches}" + (f" × {state.chunks}" * (state.chunks > 1))
-    return panel(title(head), instead(asked, state), draw(schedule), facts(lines), told)
+    return panel(title(head), instead(asked, state), draw(schedule), facts(lines), legend)
 
 
 def instead(asked: int, state: State) -> str:

@@ -129,8 +129,8 @@ def render(state: State) -> str:
             _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
     ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))
     where = say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp)
-    told = note(say("Above the values: the last field's bits; a dashed tick is a tie."))  # fmt: skip
-    return panel(title(after_colon(form.name, where)), drawing.svg(_spoken(state)), told)
+    legend = note(say("Above the values: the last field's bits; a dashed tick is a tie."))  # fmt: skip
+    return panel(title(after_colon(form.name, where)), drawing.svg(_spoken(state)), legend)
 
 
 def _arrow(drawing: Scene, start: float, end: float, y: float, mode: Rounding, code: int, share: Fraction) -> None:
@@ -146,11 +146,11 @@ def _arrow(drawing: Scene, start: float, end: float, y: float, mode: Rounding, c
 
 def _spoken(state: State) -> str:
     form = formats.get(state.format)
-    told = []
+    sentences = []
     for mode, shares in results(state).items():
         ends = str(say(" or ")).join(numerals.short(exact.decode(code, form).value, 8) for code, _ in shares)
-        told.append(f"{mode.value} {ends}")
-    return after_colon(listed(form.name, f"x = {numerals.short(x_of(state), 17)}"), listed(*told))
+        sentences.append(f"{mode.value} {ends}")
+    return after_colon(listed(form.name, f"x = {numerals.short(x_of(state), 17)}"), listed(*sentences))
 
 
 def changed(state: State, field: str, value: Any) -> State:

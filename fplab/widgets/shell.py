@@ -83,6 +83,11 @@ class Action:
     hint: Text | None = None
 
 
+def steps(moved: Callable[[State, int], State]) -> tuple[Action, Action]:
+    """The buttons to the step before and to the next one, which ``moved(state, by)`` gives."""
+    return Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1))
+
+
 def change(state: State, field: str, value: Any) -> State:
     return dataclasses.replace(state, **{field: value})
 
@@ -125,7 +130,7 @@ class Board:
         self.inputs = {c.field: self._input(c) for c in self.controls}
         self.buttons = [self._button(a) for a in self.actions]
         wrap = widgets.Layout(flex_flow="row wrap")
-        rows = [widgets.HBox(list(found), layout=wrap) for found in (self.inputs.values(), self.buttons) if found]
+        rows = [widgets.HBox(list(row), layout=wrap) for row in (self.inputs.values(), self.buttons) if row]
         self.box = widgets.VBox([reachable(), *rows, self.view])
         self.move(state)
         redraw_with(self)

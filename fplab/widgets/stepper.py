@@ -18,7 +18,7 @@ from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Trace
 from ..words import say, say_of
 from . import evidence
-from .shell import Action, Board, Control, change
+from .shell import Action, Board, Control, change, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -118,9 +118,9 @@ def recorded(state: State) -> State:
     model = traced(replace(state, a="0", b="0", c="0")).model
     same = [m for m in models.TABLE if (m.gpu, m.a, m.b, m.output, m.scale) == _cell(model)]
     names = [(state.instruction, model), *((named(m), m) for m in same if m != model)]
-    for instruction, one in names:
-        if found := evidence.rows_of(one):
-            return _loaded(replace(state, instruction=instruction), found[0])
+    for instruction, record in names:
+        if rows := evidence.rows_of(record):
+            return _loaded(replace(state, instruction=instruction), rows[0])
     raise LabError(f"there is no record of {model.name} here; {evidence.CORPUS_VARIABLE} may name a data set.")
 
 
@@ -205,11 +205,7 @@ CONTROLS = (
     Control("b", say("b"), wide=True),
     Control("c", say("c")),
 )
-ACTIONS = (
-    Action(say("◀ step"), lambda s: moved(s, -1)),
-    Action(say("step ▶"), lambda s: moved(s, 1)),
-    Action(say("a recorded row"), recorded),
-)
+ACTIONS = (*steps(moved), Action(say("a recorded row"), recorded))
 
 
 @quotes_call

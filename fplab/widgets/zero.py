@@ -15,7 +15,7 @@ from ..draw.zero import course_scene, pieces_scene
 from ..errors import integer, quotes_call
 from ..lazily import index
 from ..words import Text, say
-from .shell import Action, Board, Control
+from .shell import Board, Control, steps
 
 __all__ = ["State", "render", "widget"]
 
@@ -59,8 +59,8 @@ class Act(NamedTuple):
 def trace(stage: int) -> tuple[int, list[Act]]:
     """How many ranks there were, and the acts of rank 0; those of the others are the same."""
     stage = integer("stage", stage, 1, 3)
-    found = json.loads((Path(__file__).parent / "data" / "zero.json").read_text(encoding="utf-8"))
-    return found["ranks"], [Act(*row) for row in found["stages"][str(stage)]]
+    record = json.loads((Path(__file__).parent / "data" / "zero.json").read_text(encoding="utf-8"))
+    return record["ranks"], [Act(*row) for row in record["stages"][str(stage)]]
 
 
 def render(state: State) -> str:
@@ -68,27 +68,27 @@ def render(state: State) -> str:
     ranks, acts = trace(state.stage)
     now = min(integer("moment", state.moment, 1, MOST), len(acts)) - 1
     act = acts[now]
-    sizes = [max(one.held[i][0] for one in acts) for i in range(len(act.held))]
+    sizes = [max(each.held[i][0] for each in acts) for i in range(len(act.held))]
     pieces = [[ranks * count // (whole * (1 + (kind == 2))) for kind, count in enumerate(row)]
               for row, whole in zip(act.held, sizes, strict=True)]  # fmt: skip
     touched, text = ACTS[act.what]
-    said = text.fill(n=act.layer + 1)
+    sentence = text.fill(n=act.layer + 1)
     head = title(after_colon(say("ZeRO-{stage}, act {n} of {acts}", stage=state.stage, n=now + 1, acts=len(acts)),
                              PASSES[act.during]))  # fmt: skip
-    bytes_held = [WIDTH * sum(map(sum, one.held)) for one in acts]
+    bytes_held = [WIDTH * sum(map(sum, each.held)) for each in acts]
     sums = [WIDTH * sum(row[kind] for row in act.held) for kind in range(3)]
     lines: list[tuple[Text, str | Text]] = [
-        (say("act"), said),
+        (say("act"), sentence),
         (say("each rank sends"), _sent(act, ranks, sizes)),
         (say("each rank holds"), say("{all:,} bytes: parameters {p:,}, gradients {g:,}, states {s:,}",
                                      all=bytes_held[now], p=sums[0], g=sums[1], s=sums[2])),
         (say("most in the step"), say("{n:,} bytes", n=max(bytes_held))),
     ]  # fmt: skip
-    phases = [PASSES[one.during] for one in acts]
+    phases = [PASSES[each.during] for each in acts]
     course = course_scene(bytes_held, now, phases, after_colon(say("bytes held"), f"{bytes_held[now]:,}"))
     drawing = pieces_scene(ranks, pieces, act.layer, touched)
-    told = note(say("A box is one rank's piece of a layer, full where it is held; framed: what the act is about."))
-    return panel(head, drawing.svg(str(said)), facts(lines), course.svg(), told)
+    legend = note(say("A box is one rank's piece of a layer, full where it is held; framed: what the act is about."))
+    return panel(head, drawing.svg(str(sentence)), facts(lines), course.svg(), legend)
 
 
 def _sent(act: Act, ranks: int, sizes: list[int]) -> Text:
@@ -105,7 +105,7 @@ def moved(state: State, by: int) -> State:
 
 
 CONTROLS = (Control("stage", say("stage"), options=(1, 2, 3)), Control("moment", say("act"), low=1, high=MOST))
-ACTIONS = (Action(say("◀ step"), lambda s: moved(s, -1)), Action(say("step ▶"), lambda s: moved(s, 1)))
+ACTIONS = steps(moved)
 
 
 @quotes_call

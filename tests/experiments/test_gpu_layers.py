@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("no first product", ("first_product",), "network", without_a_first_product, part=explanations),
     Mutant("A100 sums cut to 13 bits", ("closer_than_exact", "mostly_the_same", "absorbed"), EMULATED,
            record("A100", "bf16", alignment_bits=13, kept_bits=13)),
-    Mutant("effects by half", ("explained",), "fplab.nn.explaining.session.norm",
+    Mutant("effects by half", ("explained",), "fplab.nn.diagnose.explain.norm",
            lambda good: lambda x: 2 * good(x), part=explanations),
 )  # fmt: skip
 

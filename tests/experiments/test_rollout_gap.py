@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant("the head in FP8 all the same", ("head_kept",), EMULATE,
            lambda good: lambda gpu, layers=None, **more: good(gpu, **more), params=TINY),
     Mutant("an explanation with the head in BF16", ("explained",), "fplab.nn.explain", head_kept_high, params=ONE),
-    Mutant("layers that do not change their way", ("explained",), "fplab.nn.explaining.hybrids.Hybrids.run",
+    Mutant("layers that do not change their way", ("explained",), "fplab.nn.diagnose.hybrids.Hybrids.run",
            lambda good: lambda self, of, *more, **how: good(self, lambda layer: of(None), *more, **how), params=ONE),
 )  # fmt: skip
 

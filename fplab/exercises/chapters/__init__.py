@@ -1,28 +1,12 @@
-"""The exercises, a file a chapter."""
+"""The exercises, a file a chapter, each with its ``CHAPTER`` and its ``EXERCISES``."""
+
+from importlib import import_module
 
 from ...errors import LabError, door, unknown
+from ...lazily import modules
 from ..base import Exercise
-from . import (
-    arithmetic,
-    bits,
-    blocks,
-    hardware,
-    integers,
-    memory,
-    optimizers,
-    parallel,
-    products,
-    rounding,
-    scales,
-    sums,
-    training,
-    underflow,
-)
 
-_CHAPTERS = (
-    bits, rounding, arithmetic, sums, blocks, products, underflow, optimizers, training, integers, memory,
-    parallel, hardware, scales,
-)  # fmt: skip
+_CHAPTERS = sorted((import_module(f".{name}", __name__) for name in modules(__name__)), key=lambda m: m.CHAPTER.number)
 _ALL: dict[str, Exercise] = {
     one.name: one for chapter in _CHAPTERS for one in sorted(chapter.EXERCISES, key=lambda one: one.level)
 }
@@ -41,7 +25,7 @@ def exercise(name: str) -> Exercise:
     'def rne(x, n):'
     """
     if name not in _ALL:
-        chapters = ((one.name, {one.chapter.name, str(one.chapter.number)}) for one in _ALL.values())
+        chapters = ((known.name, {known.chapter.name, str(known.chapter.number)}) for known in _ALL.values())
         if inside := [own for own, chapter in chapters if name in chapter]:
             raise LabError(f"{name!r} is a chapter; its exercises: {', '.join(inside)}.")
         raise unknown("exercise", name, _ALL)

@@ -86,9 +86,9 @@ def a100_h100(value: tuple[Any, ...]) -> Judgement:
     a, b, c = value
     if (why := unusable((a, b), (c,))) is not None:
         return Judgement(False, says=why)
-    one, other = on("A100", a, b, c), on("H100", a, b, c)
-    lines = (("A100", of_float(one, "fp32")), ("H100", of_float(other, "fp32")))
-    return Judgement(one != other, lines, say("Both GPUs give the same bits."))
+    first, second = on("A100", a, b, c), on("H100", a, b, c)
+    lines = (("A100", of_float(first, "fp32")), ("H100", of_float(second, "fp32")))
+    return Judgement(first != second, lines, say("Both GPUs give the same bits."))
 
 
 def not_monotonic(value: tuple[Any, ...]) -> Judgement:
@@ -98,9 +98,9 @@ def not_monotonic(value: tuple[Any, ...]) -> Judgement:
         return Judgement(False, says=why)
     if not c1 < c2:
         return Judgement(False, says=say("c1 must be below c2."))
-    one, other = on("V100", a, b, c1), on("V100", a, b, c2)
-    lines = (("D(c1)", of_float(one, "fp32")), ("D(c2)", of_float(other, "fp32")))
-    return Judgement(one > other, lines, say("The result does not go down."))
+    first, second = on("V100", a, b, c1), on("V100", a, b, c2)
+    lines = (("D(c1)", of_float(first, "fp32")), ("D(c2)", of_float(second, "fp32")))
+    return Judgement(first > second, lines, say("The result does not go down."))
 
 
 EXERCISES = (

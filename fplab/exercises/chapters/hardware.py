@@ -124,12 +124,12 @@ def h100_b200(value: tuple[Any, ...]) -> Judgement:
         return Judgement(False, says=why)
     from ... import tensorcore
 
-    found = {gpu: float(tensorcore.dot(list(a), list(b), c, gpu=gpu, inputs=inputs)) for gpu in ("H100", "B200")}
+    sums = {gpu: float(tensorcore.dot(list(a), list(b), c, gpu=gpu, inputs=inputs)) for gpu in ("H100", "B200")}
     says = say("Both GPUs give the same bits.")
     if inputs in HALVES:
         says = say("Both GPUs give the same bits, as on every row in {f}: there they have one record.").fill(f=inputs)
-    lines = tuple((gpu, of_float(d, "fp32")) for gpu, d in found.items())
-    return Judgement(found["H100"] != found["B200"], lines, says)
+    lines = tuple((gpu, of_float(d, "fp32")) for gpu, d in sums.items())
+    return Judgement(sums["H100"] != sums["B200"], lines, says)
 
 
 def _unusable(inputs: str, a: Sequence[float], b: Sequence[float], c: float) -> Text | None:

@@ -21,13 +21,13 @@ def reversed_differs(value: tuple[Any, ...]) -> Judgement:
     a, b = value
     if (why := unusable((a, b), (0.0,), 256)) is not None:
         return Judgement(False, says=why)
-    one, other = on("H100", a, b, 0.0), on("H100", a[::-1], b[::-1], 0.0)
-    lines = (("k = 0, 1, …", of_float(one, "fp32")), ("…, 1, 0", of_float(other, "fp32")))
-    if math.isnan(one) or math.isinf(one) or math.isinf(other):
+    forward, backward = on("H100", a, b, 0.0), on("H100", a[::-1], b[::-1], 0.0)
+    lines = (("k = 0, 1, …", of_float(forward, "fp32")), ("…, 1, 0", of_float(backward, "fp32")))
+    if math.isnan(forward) or math.isinf(forward) or math.isinf(backward):
         return Judgement(False, lines, say("Find it without overflow."))
     if len(a) <= 16:
         return Judgement(False, lines, say("Up to 16 products are one block, which has no order."))
-    return Judgement(one != other, lines, say("Both orders give the same bits."))
+    return Judgement(forward != backward, lines, say("Both orders give the same bits."))
 
 
 def split3(x):  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from ...columns import folded, padded, width_of
 from ...tensorcore.models import Model
 from ...words import Message, Text, say
+from ..diagnose.report import Report as Base
 
 _TABLE = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
 QUESTIONS: dict[str, Text] = {name: Message(row["text"]) for name, row in _TABLE.items()}
@@ -80,12 +82,15 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Base):
     """What ran where; ``str`` of it is a table. ``questions``: what hardware alone could settle, by name.
 
     ``steps``: of every step that had a product, the units. A step begins where the block is entered, and inside it
     after each ``backward()``.
     """
+
+    FILE = "emulate"
+    ROW = Row
 
     rows: tuple[Row, ...]
     questions: dict[str, Text]
@@ -101,7 +106,8 @@ class Report:
         """The products that a recipe left high."""
         return tuple(row for row in self.rows if row.why is not None)
 
-    def __str__(self) -> str:
+    def paragraphs(self) -> Iterator[list[str]]:
+        """The products by layer, the steps, what a recipe left high and why, and the open questions."""
         cells = [tuple(map(str, HEADS)), *(_cells(row) for row in self.rows)]
         widths = [max(width_of(row[i]) for row in cells) for i in range(len(HEADS))]
         lines = ["  ".join(map(padded, row, widths)).rstrip() for row in cells]
@@ -122,7 +128,7 @@ class Report:
         if self.questions:
             lines.append(str(OPEN))
             lines += [str(QUESTION.fill(name=name, text=text)) for name, text in self.questions.items()]
-        return "\n".join(folded(lines))
+        yield folded(lines)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

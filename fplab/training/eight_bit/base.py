@@ -1,7 +1,6 @@
 """What the 8-bit optimizers share: where states live, and what a step does to one tensor."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -13,32 +12,26 @@ from ...codebooks import Codebook, rules
 from ...codebooks.blockwise import block_count
 from ...codebooks.thresholds import floors, padded, plan, thresholds
 from ...errors import LabError
-from ...kernels.optim8 import BLOCKWISE, WHOLE, Coding, Numbers, first_bad
+from ...kernels.optim8 import Coding, blockwise, first_bad, float32_states
 from ...nn import bits
 from ...threads import split
 from ...words import part
 from ..optimizers.base import LabOptimizer
 from ..optimizers.options import OfTorch
+from ..optimizers.programs import Program, Update, decayed, missing
+from .distributed import as_dtensor, local_part
 from .options import CHECKS, SIGNS, books_of
-from .spread import gathered, spread
 
 Array = np.ndarray[Any, Any]
 Code = str | tuple[Codebook, Codebook]
 STATE_BITS = "fplab_state_bits"  # the attribute of a parameter whose states stay in 32 bits
 
 
-@dataclass(frozen=True)
-class States:
-    """Which states an update has: the first (signed), the second (never negative)."""
-
-    update: str
-    first: bool
-    second: bool
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Their numbers as in the state dictionary."""
-        return ("1",) * self.first + ("2",) * self.second
+@lru_cache
+def whole_program(update: Update, decay: str) -> tuple[Program, tuple[str, ...]]:
+    """An update with its weight decay, and the names of its coefficients in the order in which they are read."""
+    program = decayed(update.program, decay)
+    return program, tuple(missing(program, ("weight", "gradient", *update.states)))
 
 
 @lru_cache(maxsize=64)
@@ -90,7 +83,7 @@ class EightBit(LabOptimizer):
     ``absmax1`` and ``absmax2``, float32 (blocks,).
     """
 
-    kind: ClassVar[States]
+    kind: ClassVar[Update]
     decay: ClassVar[str] = "gradient"  # where weight decay goes unless an option says so
     checks = CHECKS
     fixed = ("update", "block", "codes")
@@ -109,7 +102,7 @@ class EightBit(LabOptimizer):
             "block": block, "min_8bit_size": min_8bit_size, "state_bits": state_bits, "sign": sign,
             "decay": self.decay if decay is None else decay, "rounding": rounding, "seed": seed,
             "bad_gradients": bad_gradients, "maximize": maximize,
-            "update": self.kind.update, "codes": self._digests(),
+            "update": self.kind.name, "codes": self._digests(),
         }  # fmt: skip
         super().__init__(params, {**numbers, **chosen}, others)
 
@@ -122,7 +115,7 @@ class EightBit(LabOptimizer):
             raise LabError("code is the whole optimizer's, not a group's; make another optimizer for these parameters.")
 
     def _shaped(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return tuple(f"state{name}" for name in self.kind.names)
+        return tuple(f"state{name}" for name in self.kind.numbers)
 
     def _mismatch(self, name: str, saved: Any, own: Any) -> str:
         if name == "update":
@@ -135,12 +128,12 @@ class EightBit(LabOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The states by parameter, and the groups; of a DTensor the states are DTensors, as checkpoints want them."""
-        return self._with_states(super().state_dict(), spread)
+        return self._with_states(super().state_dict(), as_dtensor)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state, of this way of spreading parameters over processes or from a checkpoint's."""
         known = isinstance(state_dict, dict) and isinstance(state_dict.get("state"), dict)
-        super().load_state_dict(self._with_states(state_dict, gathered) if known else state_dict)
+        super().load_state_dict(self._with_states(state_dict, local_part) if known else state_dict)
 
     def _with_states(self, saved: dict[str, Any], change: Callable[..., Any]) -> dict[str, Any]:
         """A state dictionary with the states of DTensors changed."""
@@ -172,21 +165,23 @@ class EightBit(LabOptimizer):
             self._start(whole, state, group)
         self._demand_fitting(p, state, group, place)
         state["step"] += 1
-        numbers = self.numbers({**group, "lr": float(group["lr"])}, state["step"])
-        couples = group["decay"] == "gradient" and group["weight_decay"] != 0
+        coefficients = self.coefficients({**group, "lr": float(group["lr"])}, state["step"])
+        program, names = whole_program(self.kind, group["decay"] if group["weight_decay"] else "")
+        numbers = tuple(np.float32(coefficients[name]) for name in names)
         none = np.empty(0, np.uint8)
-        held = {name: flat(state[f"state{name}"]) for name in self.kind.names}
-        if state[f"state{self.kind.names[0]}"].dtype == torch.float32:
-            spare = np.zeros_like(w) if len(held) < 2 else w
-            WHOLE[self.kind.update, couples](w, g, held.get("1", spare), held.get("2", spare), numbers)
+        states = {name: flat(state[f"state{name}"]) for name in self.kind.numbers}
+        if state[f"state{self.kind.numbers[0]}"].dtype == torch.float32:
+            spare = np.zeros_like(w) if len(states) < 2 else w
+            kernel = float32_states(program, self.kind.states, names)
+            kernel(w, g, states.get("1", spare), states.get("2", spare), numbers)
         else:
-            scales = {name: flat(state[f"absmax{name}"]) for name in self.kind.names}
+            scales = {name: flat(state[f"absmax{name}"]) for name in self.kind.numbers}
             how, codings = self._codings(group, state["step"], place)
-            kernel = BLOCKWISE[self.kind.update, couples, how]
+            kernel = blockwise(program, self.kind.states, names, how)
             block = group["block"] or max(w.size, 1)
 
             def run(a: int, b: int) -> None:
-                m, v = (held[n][a:b] if n in held else none for n in "12")
+                m, v = (states[n][a:b] if n in states else none for n in "12")
                 s, t = (scales[n][a // block :] if n in scales else none.view(np.float32) for n in "12")
                 kernel(w[a:b], g[a:b], m, v, s, t, block, *codings, numbers, a)
 
@@ -199,26 +194,26 @@ class EightBit(LabOptimizer):
         whole = group["state_bits"] == 32 or getattr(p, STATE_BITS, 8) == 32 or p.numel() < group["min_8bit_size"]
         shape, n = bits.local(p).shape, bits.local(p).numel()
         state["step"] = 0
-        for name in self.kind.names:
+        for name in self.kind.numbers:
             state[f"state{name}"] = torch.zeros(shape, dtype=torch.float32 if whole else torch.uint8)
             if not whole:
                 state[f"absmax{name}"] = torch.zeros(block_count(n, group["block"] or max(n, 1)), dtype=torch.float32)
 
     def _demand_fitting(self, p: Tensor, state: dict[str, Any], group: dict[str, Any], place: int) -> None:
         """An error unless states and scales are those of such a tensor in such blocks: kernels trust their sizes."""
-        for name in self.kind.names:
-            held = state.get(f"state{name}")
-            if held is None or held.shape != p.shape:
+        for name in self.kind.numbers:
+            codes = state.get(f"state{name}")
+            if codes is None or codes.shape != p.shape:
                 raise LabError(
-                    f"state {name} of parameter {place} has shape {None if held is None else tuple(held.shape)}, the "
+                    f"state {name} of parameter {place} has shape {None if codes is None else tuple(codes.shape)}, the "
                     f"parameter {tuple(p.shape)}; a parameter that was resized needs a new optimizer."
                 )
-            if held.dtype not in (torch.uint8, torch.float32):
+            if codes.dtype not in (torch.uint8, torch.float32):
                 raise LabError(
-                    f"state {name} of parameter {place} is {held.dtype}; it is torch.uint8 or torch.float32."
+                    f"state {name} of parameter {place} is {codes.dtype}; it is torch.uint8 or torch.float32."
                 )
             count, scales = block_count(p.numel(), group["block"] or max(p.numel(), 1)), state.get(f"absmax{name}")
-            if held.dtype == torch.uint8 and (scales is None or scales.numel() != count):
+            if codes.dtype == torch.uint8 and (scales is None or scales.numel() != count):
                 raise LabError(
                     f"state {name} of parameter {place} has {0 if scales is None else scales.numel()} scales, and "
                     f"blocks of {group['block']} need {count}; the block size of a state cannot change."
@@ -230,10 +225,11 @@ class EightBit(LabOptimizer):
             words = [self._seed(group, step, place, array) for array in range(2)]
             books = [coding(book, group["sign"], False, 0) for book in self.codes]
             return "stochastic", [b._replace(seed=np.uint64(w)) for b, w in zip(books, words, strict=True)]
-        used = [book for book, has in zip(self.codes, (self.kind.first, self.kind.second), strict=True) if has]
+        used = [book for book, state in zip(self.codes, self.kind.states, strict=True) if state]
         by_key = all(keyed(book, group["sign"]) for book in used)
         return "keyed" if by_key else "searched", [coding(b, group["sign"], by_key, 0) for b in self.codes]
 
-    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        """What the kernels multiply with in this step, each computed in float64 and rounded once to float32."""
-        raise NotImplementedError
+    def coefficients(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """The numbers in its program at a step (from 1), in Python floats; each is rounded once to float32."""
+        return {"weight_decay": group["weight_decay"], "keep": 1 - group["lr"] * group["weight_decay"],
+                "minus_lr": -group["lr"]}  # fmt: skip

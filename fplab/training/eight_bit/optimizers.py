@@ -20,18 +20,14 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ...kernels.optim8 import Numbers
-from .base import EightBit, Options, States
+from ..optimizers import programs
+from .base import EightBit, Options
 
 
-def made(
-    group: dict[str, Any], *, beta1: float = 0.0, beta2: float = 0.0, step: float = 0.0, eps: float = 0.0
-) -> Numbers:
-    """The numbers of a step as float32; weight decay goes where the group says."""
-    shrink = 1 - group["lr"] * group["weight_decay"]
-    before, after = (shrink if group["decay"] == place else 1.0 for place in ("before", "after"))
-    wide = (beta1, 1 - np.float32(beta1), beta2, 1 - np.float32(beta2), step, eps, before, after, group["weight_decay"])
-    return Numbers(*map(np.float32, wide))
+def averaging(group: dict[str, Any]) -> dict[str, Any]:
+    """The coefficients of two averages."""
+    beta1, beta2 = map(np.float32, group["betas"])
+    return {"beta1": beta1, "one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
 
 
 class Adam8bit(EightBit):
@@ -50,7 +46,7 @@ class Adam8bit(EightBit):
     It uses the new states before they are quantised.
     """
 
-    kind = States("adam", True, True)
+    kind = programs.ADAM_8BIT
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -59,11 +55,12 @@ class Adam8bit(EightBit):
         numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 
-    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
+    def coefficients(self, group: dict[str, Any], step: int) -> dict[str, float]:
         beta1, beta2 = group["betas"]
         root = math.sqrt(1 - beta2**step)
         size = -group["lr"] * root / (1 - beta1**step)
-        return made(group, beta1=beta1, beta2=beta2, step=size, eps=root * group["eps"])
+        sizes = {"minus_step_size": size, "eps": root * group["eps"]}
+        return {**super().coefficients(group, step), **averaging(group), **sizes}
 
 
 class AdamW8bit(Adam8bit):
@@ -84,7 +81,7 @@ class SGD8bit(EightBit):
     ``momentum`` has no default: without one there is no state to store. Other options as :class:`Adam8bit`.
     """
 
-    kind = States("momentum", True, False)
+    kind = programs.MOMENTUM_8BIT
 
     def __init__(
         self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float = 0.0, **options: Unpack[Options]
@@ -92,8 +89,8 @@ class SGD8bit(EightBit):
         numbers = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 
-    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        return made(group, beta1=group["momentum"], step=-group["lr"])
+    def coefficients(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        return {**super().coefficients(group, step), "momentum": group["momentum"]}
 
 
 class Lion8bit(EightBit):
@@ -103,7 +100,7 @@ class Lion8bit(EightBit):
     (arXiv 2302.06675). Options as :class:`Adam8bit`.
     """
 
-    kind = States("lion", True, False)
+    kind = programs.LION_8BIT
     decay = "before"
 
     def __init__(
@@ -113,9 +110,8 @@ class Lion8bit(EightBit):
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 
-    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        beta1, beta2 = group["betas"]
-        return made(group, beta1=beta1, beta2=beta2, step=-group["lr"])
+    def coefficients(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        return {**super().coefficients(group, step), **averaging(group)}
 
 
 class Adagrad8bit(EightBit):
@@ -126,7 +122,7 @@ class Adagrad8bit(EightBit):
     :class:`Adam8bit`; ``sign`` says nothing here.
     """
 
-    kind = States("adagrad", False, True)
+    kind = programs.ADAGRAD_8BIT
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0,
@@ -135,5 +131,5 @@ class Adagrad8bit(EightBit):
         numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, numbers, **options)
 
-    def numbers(self, group: dict[str, Any], step: int) -> Numbers:
-        return made(group, step=-group["lr"], eps=group["eps"])
+    def coefficients(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        return {**super().coefficients(group, step), "eps": group["eps"]}

@@ -1,27 +1,28 @@
 """The options that 8-bit optimizers have besides those of every optimizer, and what each may be."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from ... import codebooks
 from ...codebooks import Codebook, rules
-from ...errors import LabError, integer, summary, unknown
+from ...errors import LabError, integer, one_of, summary
 from ..optimizers import options
 from ..optimizers.options import Check
 
 CODES = {"dynamic": codebooks.dynamic, "linear": codebooks.linear}
-DECAYS = ("gradient", "before", "after")
 SIGNS = {"kept": rules.SIGN, "nearest": rules.EVEN}
-ROUNDINGS = ("nearest", "stochastic")
-BAD_GRADIENTS = ("skip", "error")
+NAMED: Mapping[str, Collection[str]] = {
+    "sign": SIGNS, "decay": ("gradient", "before", "after"), "rounding": ("nearest", "stochastic"),
+    "bad_gradients": ("skip", "error"),
+}  # fmt: skip
 LARGEST_BLOCK = 1 << 40
 
 
 def books_of(code: str | tuple[Codebook, Codebook]) -> tuple[Codebook, Codebook]:
     """The codebooks of the signed and of the unsigned state."""
     if isinstance(code, str):
-        if code not in CODES:
-            raise unknown("code", code, CODES)
+        one_of("code", code, CODES)
         return CODES[code](signed=True), CODES[code](signed=False)
     pair = tuple(code) if isinstance(code, tuple | list) else (code,)
     if len(pair) != 2 or not all(isinstance(book, Codebook) for book in pair):
@@ -41,18 +42,9 @@ def _state_bits(name: str, value: Any) -> Any:
     return value
 
 
-def _one_of(allowed: tuple[str, ...]) -> Check:
-    def check(name: str, value: Any) -> Any:
-        if value not in allowed:
-            raise unknown(name, value, allowed)
-        return value
-
-    return check
-
-
 CHECKS: Mapping[str, Check] = {
     **options.CHECKS, "block": _block,
     "min_8bit_size": lambda name, value: integer(name, value, 0, 1 << 62),
-    "state_bits": _state_bits, "sign": _one_of(tuple(SIGNS)), "decay": _one_of(DECAYS), "rounding": _one_of(ROUNDINGS),
-    "bad_gradients": _one_of(BAD_GRADIENTS), "nesterov": options.not_here,
+    "state_bits": _state_bits, "nesterov": options.not_here,
+    **{name: partial(one_of, allowed=allowed) for name, allowed in NAMED.items()},
 }  # fmt: skip

@@ -8,15 +8,23 @@
 with "kahan" compensation (Zamirai et al. 2020), or through an FP32 "master" copy (Micikevicius et al. 2018).
 
 ``programs``: what each optimizer computes, as data; ``precision``: in which formats; ``arithmetic``: one operation;
-``base``: what 8-bit optimizers share with these; ``options``: what an optimizer may be given.
+``base``: what 8-bit optimizers share with these; ``options``: what an optimizer may be given. The programs need no
+torch, which is imported when one of the others is asked for.
 """
 
-from .base import LabOptimizer
-from .optimizer import SGD, Adam, AdamW, FormatOptimizer
-from .precision import Precision
+from typing import TYPE_CHECKING
+
+from ...lazily import index
 from .programs import RULES, Program, Rule, Step, written
+
+if TYPE_CHECKING:
+    from .base import LabOptimizer
+    from .optimizer import SGD, Adam, AdamW, FormatOptimizer
+    from .precision import Precision
 
 __all__ = [
     "RULES", "SGD", "Adam", "AdamW", "FormatOptimizer", "LabOptimizer", "Precision", "Program", "Rule", "Step",
     "written",
 ]  # fmt: skip
+
+index(__name__)

@@ -148,18 +148,18 @@ class LabOptimizer(torch.optim.Optimizer):
                     raise LabError(f"group {number} of the state_dict {self._mismatch(name, theirs, own)}")
             for index, p in zip(saved["params"], group["params"], strict=False):
                 for name in self._shaped(group):
-                    held = state_dict["state"].get(index, {}).get(name)
-                    if held is not None and held.shape not in (p.shape, bits.local(p).shape):
+                    tensor = state_dict["state"].get(index, {}).get(name)
+                    if tensor is not None and tensor.shape not in (p.shape, bits.local(p).shape):
                         raise LabError(
-                            f"{name!r} of parameter {index} of the state_dict has shape {tuple(held.shape)}, the "
+                            f"{name!r} of parameter {index} of the state_dict has shape {tuple(tensor.shape)}, the "
                             f"parameter {tuple(p.shape)}; it is of another model."
                         )
         _load_state_dict(self, state_dict)
         names = [name for group in groups for name in group["params"]]
         for name, p in zip(names, (p for group in self.param_groups for p in group["params"]), strict=True):
             if name in state_dict["state"]:
-                held = state_dict["state"][name]
-                self.state[p] = {k: _copied(v) if isinstance(v, Tensor) else v for k, v in held.items()}
+                tensor = state_dict["state"][name]
+                self.state[p] = {k: _copied(v) if isinstance(v, Tensor) else v for k, v in tensor.items()}
 
     def state_bytes(self) -> int:
         """Bytes of all states, scales included."""

@@ -65,10 +65,6 @@ class FormatOptimizer(LabOptimizer):
 
     # --- what a kind of optimizer says ----------------------------------------------------------------------
 
-    def _states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The names of its states."""
-        raise NotImplementedError
-
     def _program(self, group: dict[str, Any]) -> Program:
         """What it computes, up to the update; a decay that is decoupled from the gradient is the rule's."""
         raise NotImplementedError
@@ -84,7 +80,7 @@ class FormatOptimizer(LabOptimizer):
     # --- a group, a step ------------------------------------------------------------------------------------
 
     def _adopt(self, group: dict[str, Any]) -> None:
-        names = self._states(group)
+        names = programs.states(self._program(group))
         chosen = precision(group["weights"], group["states"], group["compute"], group["update"], names)
         by_name = {name: fmt.name for name, fmt in chosen.states.items()}
         group.update(weights=chosen.weights.name, states=by_name, compute=chosen.compute.name)
@@ -97,7 +93,7 @@ class FormatOptimizer(LabOptimizer):
 
     def _shaped(self, group: dict[str, Any]) -> tuple[str, ...]:
         master = ("master",) if group["update"] == "master" else ()
-        return (*self._states(group), *programs.RULES[group["update"]].keeps, *master)
+        return (*programs.states(self._program(group)), *programs.RULES[group["update"]].keeps, *master)
 
     def _update(self, p: Tensor, gradient: Tensor, number: int, place: int) -> None:
         group, chosen, state = self.param_groups[number], self._formats[number], self.state[p]
@@ -105,7 +101,7 @@ class FormatOptimizer(LabOptimizer):
         step = state["step"] = state["step"] + 1
         weight = _flat(state["master"] if chosen.update == "master" else p)
         values: dict[str, Any] = self._coefficients(group, step)
-        values |= {name: _flat(state[name]) for name in (*self._states(group), *chosen.rule.keeps)}
+        values |= {name: _flat(state[name]) for name in self._shaped(group) if name != "master"}
         values |= {"weight": weight, "gradient": _flat(gradient)}
         before = weight.copy() if self.observer else None
         seeds = {"weight": self._seed(group, step, place)} if chosen.rule.stochastic else None
@@ -165,9 +161,6 @@ class SGD(FormatOptimizer):
         numbers = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
         super().__init__(params, numbers, **options)
 
-    def _states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("velocity",) if group["momentum"] else ()
-
     def _program(self, group: dict[str, Any]) -> Program:
         decay = programs.L2 if group["weight_decay"] else ()
         if not group["momentum"]:
@@ -193,9 +186,6 @@ class Adam(FormatOptimizer):
         weight_decay: float = 0.0, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, **options)
-
-    def _states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
 
     def _program(self, group: dict[str, Any]) -> Program:
         coupled = group["weight_decay"] and not self.decoupled

@@ -87,7 +87,7 @@ def checked(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, 
 def parameters(params: Any) -> list[Any]:
     """The tensors, or groups of them, that an optimizer is given; torch's own refusals do not say what is allowed."""
     given = [] if isinstance(params, torch.Tensor | str | bytes) or not fits(params, Iterable[Any]) else list(params)
-    each = [one[-1] if isinstance(one, tuple) and one else one for one in given]  # of a name and a tensor
+    each = [item[-1] if isinstance(item, tuple) and item else item for item in given]  # of a name and a tensor
     if not given or not all(isinstance(p, torch.Tensor) or (isinstance(p, dict) and "params" in p) for p in each):
         raise LabError(f"params={summary(params)} is not possible; allowed: tensors, or groups {{'params': tensors}}.")
     return given

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import unknown
+from ...errors import one_of, unknown
 from ...formats import Format, FormatLike, get
 from .arithmetic import grid, rounded
 from .programs import RULES, Program, Rule
@@ -50,8 +50,7 @@ def precision(
     ``states``: one format, or one by name (others FP32). ``compute``: None is the states' format where that is one of
     16 bits or more, as torch computes on half tensors, else FP32, as a kernel that unpacks narrow states does.
     """
-    if update not in RULES:
-        raise unknown("update", update, RULES)
+    one_of("update", update, RULES)
     if isinstance(states, Mapping):
         if extra := set(states) - set(names):
             raise unknown("state", min(extra), names)
@@ -90,12 +89,3 @@ def execute(
                 scratch[step.target] = out
         seed = stochastic.get(step.target) if stochastic else None
         values[step.target] = rounded(step.operation, left, right, fmt(step.target), seed=seed, out=out)
-
-
-def missing(program: Program, given: Iterable[str]) -> list[str]:
-    """The names that a program reads before anything gave them a value; a check of programs."""
-    known, lacking = set(given), []
-    for step in program:
-        lacking += [name for name in (step.left, step.right) if name and name not in known]
-        known.add(step.target)
-    return lacking

@@ -2,20 +2,24 @@
 
 A :class:`Step` says ``target = operation(left, right)``. Names are arrays (``weight``, ``gradient``, the states, and
 whatever an earlier step made) or coefficients, which are Python floats as in torch and enter an operation as float32.
-Nothing here says in which format a result is held: that is :class:`~fplab.training.optimizers.precision.Precision`'s.
+Nothing here says in which format a result is held: that is :class:`~fplab.training.optimizers.precision.Precision`'s,
+which interprets a program. An optimizer with 8-bit states computes in float32 between reading its states and
+quantising them: :mod:`fplab.kernels.optim8` compiles its program, and
+:mod:`fplab.training.eight_bit.oracle` interprets it in numpy.
 
-The order of operations is that of torch's single-tensor implementations on the CPU (torch/optim/sgd.py, adam.py) with
-two differences. Here every product and sum is rounded by itself, where torch's CPU kernels of ``add(alpha=)``,
-``addcmul`` and ``lerp`` contract a product and a sum into one rounding in FP32. And the square root is correctly
-rounded, which torch's FP32 square root on the CPU is not.
+The order of operations of SGD and ADAM is that of torch's single-tensor implementations on the CPU (torch/optim/sgd.py,
+adam.py) with two differences. Here every product and sum is rounded by itself, where torch's CPU kernels of
+``add(alpha=)``, ``addcmul`` and ``lerp`` contract a product and a sum into one rounding in FP32. And the square root is
+correctly rounded, which torch's FP32 square root on the CPU is not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """``target = operation(left, right)``, rounded once; "sqrt" and "hold" (rounding alone) have no right."""
+    """``target = operation(left, right)``, rounded once; "sqrt", "sign" and "hold" (rounding alone) have no right."""
 
     target: str
     operation: str
@@ -64,6 +68,61 @@ ADAM: Program = (  # Kingma and Ba 2015, Algorithm 1, its bias corrections folde
 )
 
 
+# --- with states of 8 bits -------------------------------------------------------------------------------------------
+class Update(NamedTuple):
+    """What an optimizer with 8-bit states computes, up to the update.
+
+    ``name``: as saved states have it. ``states``: the signed state's name and that of the one that is never negative;
+    "" where there is none.
+    """
+
+    name: str
+    states: tuple[str, str]
+    program: Program
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The numbers of the states that it has, as their names in the state dictionary end."""
+        return tuple(number for number, state in zip("12", self.states, strict=True) if state)
+
+
+def _average(state: str, beta: str, value: str, target: str = "") -> Program:
+    """``target = beta * state + (1 - beta) * value``, each product rounded; ``target``: the state where not given."""
+    return (
+        Step(target or state, "mul", state, beta),
+        Step("share", "mul", f"one_minus_{beta}", value),
+        Step(target or state, "add", target or state, "share"),
+    )
+
+
+ADAM_8BIT = Update("adam", ("exp_avg", "exp_avg_sq"), (  # Dettmers et al., arXiv 2110.02861, and its CUDA kernel
+    *_average("exp_avg", "beta1", "gradient"),
+    Step("exp_avg_sq", "mul", "exp_avg_sq", "beta2"),
+    Step("square", "mul", "one_minus_beta2", "gradient"),
+    Step("square", "mul", "square", "gradient"),
+    Step("exp_avg_sq", "add", "exp_avg_sq", "square"),
+    Step("root", "sqrt", "exp_avg_sq"),
+    Step("root", "add", "root", "eps"),
+    Step("ratio", "div", "exp_avg", "root"),
+    Step("update", "mul", "minus_step_size", "ratio"),
+))  # fmt: skip
+MOMENTUM_8BIT = Update("momentum", ("velocity", ""), MOMENTUM)
+LION_8BIT = Update("lion", ("exp_avg", ""), (  # X. Chen et al., arXiv 2302.06675
+    *_average("exp_avg", "beta1", "gradient", "mean"),
+    Step("direction", "sign", "mean"),
+    Step("update", "mul", "minus_lr", "direction"),
+    *_average("exp_avg", "beta2", "gradient"),
+))  # fmt: skip
+ADAGRAD_8BIT = Update("adagrad", ("", "sum"), (
+    Step("square", "mul", "gradient", "gradient"),
+    Step("sum", "add", "sum", "square"),
+    Step("root", "sqrt", "sum"),
+    Step("root", "add", "root", "eps"),
+    Step("ratio", "div", "gradient", "root"),
+    Step("update", "mul", "minus_lr", "ratio"),
+))  # fmt: skip
+
+
 # --- what the weight becomes -------------------------------------------------------------------------------------
 class Rule(NamedTuple):
     """How an update reaches a weight. ``decay``: the decoupled weight decay of AdamW; ``apply``: the sum itself.
@@ -98,6 +157,32 @@ RULES: Mapping[str, Rule] = {
     "kahan": Rule(DECAY_IN_UPDATE, COMPENSATED, keeps=("compensation",)),
     "master": Rule(SHRINK, SUM),  # on an FP32 weight, of which the parameter is a rounded copy
 }
+
+
+def decayed(update: Program, decay: str) -> Program:
+    """A whole step with the weight decay in the "gradient", "before" or "after" the update, or none ("")."""
+    ahead, behind = (SHRINK if decay == place else () for place in ("before", "after"))
+    return (*(L2 if decay == "gradient" else ()), *update, *ahead, *SUM, *behind)
+
+
+@lru_cache
+def states(program: Program) -> tuple[str, ...]:
+    """The names that a program reads before it writes them, the weight and the gradient aside: what a step leaves.
+
+    >>> states(ADAM), states(L2 + SGD)
+    (('exp_avg', 'exp_avg_sq'), ())
+    """
+    written = {step.target for step in program} - {"weight", "gradient"}
+    return tuple(name for name in missing(program, ()) if name in written)
+
+
+def missing(program: Program, given: Iterable[str]) -> list[str]:
+    """The names that a program reads before anything gave them a value: its coefficients, given all its arrays."""
+    known, lacking = set(given), []
+    for step in program:
+        lacking += [name for name in (step.left, step.right) if name and name not in known]
+        known |= {step.target, *lacking}
+    return lacking
 
 
 def written(program: Program) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...errors import LabError, own_integer, quotes_class
+from ...errors import LabError, own_integers, quotes_class
 from ...formats import Format, FormatLike, get
 from ...nn.ranks import distributed, largest_over_ranks
 
@@ -56,8 +56,7 @@ class AmaxScaling:
     def __post_init__(self) -> None:
         self.fmt = get(self.fmt)
         self.gradients = self.fmt if self.gradients is None else get(self.gradients)
-        own_integer(self, "history", 0, 1 << 16)
-        own_integer(self, "margin", 0, 64)
+        own_integers(self, history=(0, 1 << 16), margin=(0, 64))
 
     def format_of(self, role: str) -> Format:
         """The format that an operand of this role is rounded to."""

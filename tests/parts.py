@@ -1,0 +1,109 @@
+"""The parts of the suite that ``make test`` leaves to ``make test-all``: ``pytest --part NAME`` runs one of them."""
+
+import os
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Files, tests and patterns of both below tests/; a place with brackets is one case of a test. Tests that ask for a
+# browser are the part of that name, and those with more than MOST examples (see `examples`) that of properties.
+PARTS = {
+    "notebooks": ("test_notebooks.py::test_it_runs_and_its_numbers_hold",),
+    "browser": (),
+    "environments": (
+        "test_wheel.py", "test_portable.py", "test_strangers.py",
+        "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
+        "experiments/test_*.py::test_*need_numpy_and_torch_alone", "experiments/test_*.py::test_*need_no_numba",
+    ),
+    "ranks": (
+        "test_distributed.py", "test_parallel_gloo.py", "test_snippets.py::test_it_runs[fsdp]",
+        "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",
+        "test_nn_recipes_torch.py::test_amaxes_are_those_of_all_ranks",
+        "test_parallel_runs.py::test_weights_and_losses_are_those_of_one_process_to_the_bit",
+        "test_parallel_runs.py::test_two_nodes_are_one_run",
+        "test_parallel_runs.py::test_on_three_ranks_it_matters_where_gradients_are_divided",
+        "test_sweep.py::test_ranks_with_process_numbers_of_their_own_are_none_lost",
+    ),
+    "kills": (
+        "test_withstand.py", "test_interrupts.py", "test_exercises_process.py",
+        "test_exercises_isolation.py::test_answers_use_up_little_and_the_next_is_heard",
+        "test_lab.py::test_a_lab_that_is_killed_leaves_no_server",
+        "test_parallel_runs.py::test_a_launcher_that_is_killed_leaves_no_process",
+        "test_parallel_runs.py::test_a_rank_that_dies_is_named",
+        "test_parallel_runs.py::test_a_run_that_hangs_ends_at_its_limit",
+        "test_parallel_runs.py::test_ranks_end_with_the_process_that_started_them",
+        "test_prove.py::test_a_command_that_is_killed_leaves_no_process",
+        "test_prove.py::test_the_command_stops_at_an_interrupt",
+        "test_runner.py::test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure",
+        "test_runner.py::test_an_experiment_whose_process_dies_is_a_row_that_fails",
+        "test_runner.py::test_an_interrupt_ends_all_that_run_side_by_side",
+        "test_runner.py::test_an_interrupted_run_leaves_whole_files_and_the_next_one_no_strays",
+        "test_sweep.py::test_a_rank_that_dies_loses_its_cell_alone",
+        "test_sweep.py::test_twenty_kills_lose_nothing_that_was_done",
+    ),
+    "caches": (
+        "test_kernel_cache.py", "test_benchmarks.py::test_the_benchmark_of_first_calls_runs_to_its_end_at_toy_size",
+        "test_exercises_isolation.py::test_kernels_that_are_kept_are_not_compiled_again",
+        "test_few.py::test_a_first_call_compiles_nothing", "test_few.py::test_a_kernel_in_the_cache_makes_all_products",
+        "test_nn_emulate_refused.py::test_torch_compile_is_refused_cached_or_not",
+        "test_shadow.py::test_torch_compile_is_refused_cached_or_not",
+        "test_structure.py::test_a_long_compilation_says_how_far_it_is_and_is_cached",
+        "test_structure.py::test_an_edit_of_a_callee_in_another_file_is_noticed",
+    ),
+    "device": (
+        "test_device.py", "test_device_emulate.py", "test_cuda_kernels.py::test_every_kernel_compiles_where_*",
+        "test_inference.py::test_a_users_accelerator",
+        "test_tensorcore_fields.py::test_a_changed_field_changes_what_devices_compute",
+    ),
+    "cpus": ("test_cpus.py::test_the_imitation_holds", "test_cpu_units.py"),
+    "properties": (),
+}  # fmt: skip
+# One case of each that stays in `make test`.
+SMOKE = {
+    "notebooks": "test_notebooks.py::test_it_runs_and_its_numbers_hold[13_check_a_gpu_yourself]",
+    "ranks": "test_parallel_runs.py::test_weights_and_losses_are_those_of_one_process_to_the_bit[ddp-2]",
+    "kills": "test_runner.py::test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure",
+    "caches": "test_kernel_cache.py::test_machine_code_is_a_cpus_own",
+    "device": "test_device.py::test_batches_and_orders_of_k[Ada-e4m3]",
+}
+MOST = 200  # examples that a property is tried on in `make test`
+
+
+@cache
+def _place(test: str, place: str) -> bool:
+    return fnmatchcase(test, place) or fnmatchcase(test.partition("::")[0], place)
+
+
+def is_at(item: Any, place: str) -> bool:
+    """Whether a test stands at a place of ``PARTS``."""
+    name = item.nodeid.removeprefix("tests/")
+    return name == place if "[" in place else _place(name.partition("[")[0], place)
+
+
+def part_of(item: Any) -> str | None:
+    """The part of a test; None for what ``make test`` runs alone."""
+    if "chromium" in item.fixturenames:
+        return "browser"
+    if item.get_closest_marker("examples"):
+        return "properties"
+    return next((part for part, places in PARTS.items() if any(is_at(item, place) for place in places)), None)
+
+
+def is_short(item: Any) -> bool:
+    """Whether ``make test`` runs a test: in no part, a part's smoke test, or a property, on fewer examples."""
+    part = part_of(item)
+    return part in (None, "properties") or (part in SMOKE and is_at(item, SMOKE[part]))
+
+
+def tried(count: int) -> int:
+    """On how many examples a property is tried in this run."""
+    return min(count, MOST) if os.environ.get("FPLAB_SHORT_TESTS") else count
+
+
+def examples(count: int) -> Callable[[Any], Any]:
+    """Tries a property on so many examples, more than ``MOST``; in ``make test`` on that many."""
+    return lambda test: pytest.mark.examples(settings(max_examples=tried(count))(test))
