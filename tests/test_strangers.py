@@ -280,64 +280,44 @@ def test_every_rounding_has_its_kernel() -> None:
 
 
 # --- an experiment ----------------------------------------------------------------------------------------------------
-HALVES = '''
-"""How many halves of an FP16 number it takes to reach zero."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-import numpy as np
+HALVES = '''"""How often 1 can be halved."""
 
 from .. import numeric
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Tick
-from .outcomes import Outcome, verdict
+from .frame import Experiment
+from .outcomes import verdict
+from .panels import line
+from .quantities import of, within
 
-
-@dataclass(frozen=True)
-class Params:
-    start: float = 1.0
-
-
-@dataclass(frozen=True)
-class Result:
-    params: Params
-    values: Digested
-
-
-def run(params: Params, tick: Tick) -> Result:
-    values = [params.start]
-    while values[-1]:
-        values.append(float(numeric.div(values[-1], 2.0, "fp16")))
-    return Result(params, np.array(values, np.float32))
-
-
-def rows(result: Result) -> Columns:
-    return {"value": result.values}
-
-
-CLAIMS = Claims()
-
-
-@CLAIMS.proved("1 is halved 25 times in FP16")
-def halvings(result: Result) -> Outcome:
-    return verdict(len(result.values) == 26, say("{n} halvings", n=len(result.values) - 1))
-
-
-def values(result: Result):
-    from ..draw.style import new_figure
-
-    figure = new_figure(8, 4)
-    figure.subplots().plot(result.values)
-    return figure
-
-
-EXPERIMENT = Experiment(
-    title=say("Halving"), question=say("How often can 1 be halved?"), budget=1.0, full=Params(), quick=Params(),
-    result=Result, run=run, rows=rows, claims=CLAIMS, figures=(values,),
-    cases="Halving is a division by a power of two, which no device does otherwise.",
+E = Experiment(
+    "Halving", "How often can 1 be halved?", budget=1, full={"start": 1.0}, quick={},
+    gpu="Halving is a division by a power of two, which no device does otherwise.",
 )
+
+
+@E.measure("value", axes={"fmt": ("fp16", "bf16"), "halvings": ...}, digested=True)
+def value(p, fmt):
+    """What is left of 1 after so many halvings."""
+    values = [p.start]
+    while values[-1]:
+        values.append(float(numeric.div(values[-1], 2.0, fmt)))
+    return dict(enumerate(values))
+
+
+def counted(fmt):
+    return of("value", fmt=fmt).then(f"halvings in {fmt}", lambda x: x.count() - 1)
+
+
+E.claim(within("halvings", "1 is halved 25 times in FP16", counted("fp16"), 25, 25))
+
+
+@E.proved("in BF16 it is halved 109 times more")
+def longer(r):
+    more = int(counted("bf16").values(r)[0] - counted("fp16").values(r)[0])
+    return verdict(more == 109, say("{n} halvings more", n=more))
+
+
+E.figure("values", line("value", x="halvings", hue="fmt", log="y", title="Halving 1 until nothing is left"))
 '''
 
 
@@ -345,8 +325,9 @@ def test_an_experiment_is_one_file_and_needs_no_chinese(house: House) -> None:
     (house.folder / "fplab/experiments/halving.py").write_text(HALVES, encoding="utf-8")
     ended = house.run("-m", "fplab", "run", "halving", FPLAB_LANG="zh")
     assert not ended.returncode, ended.stdout + ended.stderr
-    assert "25 halvings" in ended.stdout
+    assert "109 halvings more" in ended.stdout
+    assert len(HALVES.splitlines()) <= 60
     assert "1 is halved 25 times in FP16" in ended.stdout
     assert "halving: Halving" in house.run("-m", "fplab", "list").stdout
     assert (house.folder / "runs/quick/halving.svg").exists()
-    assert (house.folder / "runs/quick/halving.csv").read_text(encoding="utf-8").count("\n") == 27
+    assert (house.folder / "runs/quick/halving.csv").read_text(encoding="utf-8").count("\n") == 1 + 2 * 135

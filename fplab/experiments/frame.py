@@ -221,10 +221,10 @@ class Experiment:
     def cache(self, function: F) -> F:
         """Compute a function of ``p`` and hashable arguments once a run."""
 
-        def kept(p: Params, *args: Any) -> Any:
-            key = (function.__name__, *args)
+        def kept(p: Params, *args: Any, **named: Any) -> Any:
+            key = (function.__name__, *args, *named.values())
             if key not in p._kept:
-                p._kept[key] = function(p, *args)
+                p._kept[key] = function(p, *args, **named)
             return p._kept[key]
 
         kept.__name__, kept.__doc__, kept.__module__ = function.__name__, function.__doc__, function.__module__
