@@ -11,6 +11,7 @@ import pytest
 
 from fplab import experiments, formats
 from fplab.errors import LabError
+from fplab.experiments import frame
 from fplab.experiments.base import Claim, Experiment
 from fplab.experiments.outcomes import Evidence
 from fplab.hardware.cases import Case
@@ -27,7 +28,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_it_has_every_part(name: str) -> None:
     one = experiments.load(name)
-    assert isinstance(one, Experiment)
+    assert isinstance(one, Experiment | frame.Experiment)
     assert importlib.import_module(f"fplab.experiments.{name}").__doc__
     assert one.question.en.endswith("?")
     for params in (one.full, one.quick):
@@ -90,8 +91,8 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     frame = {
-        "__init__", "base", "figures", "long_products", "lost_updates", "outcomes", "progress", "recorder", "runner",
-        "statistics", "table", "uptodate",
+        "__init__", "base", "figures", "frame", "long_products", "lost_updates", "outcomes", "panels", "progress",
+        "quantities", "recorder", "runner", "statistics", "table", "uptodate",
     }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)

@@ -66,9 +66,10 @@ class Params:
         return parameters, (dataclasses.asdict(cast(Any, self)),)
 
 
-def parameters(values: dict[str, Any]) -> Params:
-    """Parameters of these names, with these values as defaults."""
-    fields = [(name, type(value), dataclasses.field(default=value)) for name, value in values.items()]
+def parameters(values: dict[str, Any], others: Mapping[str, Any] | None = None) -> Params:
+    """Parameters of these names, with these values as defaults. ``others``: values whose types may stand there, too."""
+    fields = [(name, type(value) | type((others or {}).get(name, value)), dataclasses.field(default=value))
+              for name, value in values.items()]  # fmt: skip
     made: Params = dataclasses.make_dataclass("Params", fields, bases=(Params,), frozen=True)()
     return made
 
@@ -191,7 +192,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.title, self.question = _text(self.title), _text(self.question)
-        self.full = parameters(self.full)
+        self.full = parameters(self.full, self.quick)
         self.quick = dataclasses.replace(self.full, **self.quick)
         self.proved, self.library = self.claims.proved, self.claims.library
         self.measured, self.live = self.claims.measured, self.claims.live
