@@ -25,6 +25,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sized
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
@@ -412,10 +413,14 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 def _is_iterable(value: Any, each: Any) -> bool:
     try:
-        iter(value)
+        values = iter(value)
     except Exception:
         return False
-    return all(fits(one, each) for one in value) if hasattr(value, "__len__") else True  # else it would be used up
+    if not hasattr(value, "__len__"):  # it would be used up
+        return True
+    kind = getattr(value, "dtype", "object")
+    alike = isinstance(value, range) or str(kind) != "object"  # such a value may have 10**12 elements
+    return all(fits(one, each) for one in islice(values, 1 if alike else None))
 
 
 def _is_array(value: Any) -> bool:

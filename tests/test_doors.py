@@ -30,6 +30,8 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.training.Adam([torch.nn.Parameter(torch.ones(1))], betas=(0.9,)),
      r": betas=\(0\.9,\) are not two numbers, such as \(0\.9, 0\.999\)\.$"),
     (lambda: fplab.training.SGD([]), r": params=\[\] is not possible; allowed: tensors, or groups"),
+    (lambda: fplab.training.AdamW(range(10**12)), r": params=range\(0, 1000000000000\) is not poss"),
+    (lambda: fplab.training.Adam(np.zeros((2**40, 0)), foreach=0), r": params=float64\[1099511627776, 0\] is not poss"),
     (lambda: fplab.exact.add(1.5, 2.0), r"^a=1\.5 is not possible; allowed: a Exact\.$"),
     (lambda: fplab.nn.Int8Linear(torch.nn.Linear(2, 2, device="meta")),
      r"^linear is on the device meta, where there are no values to quantise\.$"),
