@@ -56,6 +56,7 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.scaled.Scheme("s", "e4m3", "e8m0", np.ones((2, 2))), r"^block=float64\[2, 2\] is not poss"),
     (lambda: fplab.nn.fake_quantize(nested(), 1.0), r": x is sparse, nested or has no values; fake quantisation takes"),
     (lambda: fplab.nn.fake_quantize(torch.ones(2), nested()), r": scale and zero_point are numbers, or tensors of one"),
+    (lambda: fplab.nn.fake_quantize(torch.ones(2), 0.5, range(10**12)), r": scale and zero_point are numbers, or tens"),
     (lambda: fplab.nn.device.quantize(nested(), "fp16"), r": x must be a dense tensor of float32 or fewer bits;"),
     (lambda: fplab.nn.device.quantize_scaled(torch.ones(32), amax=torch.ones(1, device="meta")),
      r": amax is sparse, nested or has no values; pass a number, or one of each row\.$"),
