@@ -157,6 +157,8 @@ def _nearest(given: str, known: list[str]) -> list[str]:
     >>> _nearest("fp12", ["fp32", "fp16"])
     ['fp16']
     """
+    if len(given) > LONG:  # no name with a slip, and long to compare
+        return []
     if given[-1:].isdigit() and (family := [name for name in known if name.startswith(f"{given}_")]):
         return family
     alike = [name for name in known if _numbers_alike(given, name)]
@@ -300,7 +302,7 @@ def door(public: D) -> D:
             raise
         except Exception as error:
             lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-            if (refusal := lacks or misfit(function, args, kwargs)) is not None:
+            if (refusal := lacks or misfit(function, args, kwargs) or _too_large(error)) is not None:
                 raise refusal from error
             raise
         if function is not public and (refusal := misfit(function, args, kwargs)) is not None:
@@ -311,6 +313,15 @@ def door(public: D) -> D:
         return wrapper  # type: ignore[return-value]
     setattr(public, "__init__", wrapper)  # noqa: B010  # which type checkers forbid
     return public
+
+
+def _too_large(error: Exception) -> LabError | None:
+    """The refusal of what memory does not hold, in numpy's or torch's own figures; None for other errors."""
+    if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+        return None
+    asked = re.search(r"(?:tried to|Unable to) allocate ([\d.]+ \w+)", str(error))
+    size = asked[1] if asked else say("that size")
+    return LabError(say("there is not enough memory for an array of {size}.", size=size))
 
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:

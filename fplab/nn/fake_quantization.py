@@ -9,6 +9,7 @@ too, saturates at its own end of the grid (torch's per-channel CPU kernel makes 
 float16 and bfloat16 values are quantised in FP32 too, and the result is rounded once to their dtype, as torch does it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def _float32(x: Tensor) -> Tensor:
             f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation takes float32, float16 and bfloat16: "
             "x.float()."
         )
-    if not holds_values(x):
+    if x.is_meta or not holds_values(x):
         raise LabError("x is sparse, nested or has no values; fake quantisation takes dense tensors.")
     if torch.isnan(x).any():
         at = int(torch.isnan(x).flatten().nonzero()[0])
@@ -124,7 +125,7 @@ def fake_quantize(
     wide = _float32(x)
     form = get(grid)
     try:
-        if isinstance(zero_point, range):  # torch reads every element, of range(10**12) for hours
+        if isinstance(zero_point, Sequence) and len(zero_point) > 2**24:  # torch reads range(10**12) for hours
             raise TypeError
         step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
         zero = torch.as_tensor(zero_point, device=x.device)

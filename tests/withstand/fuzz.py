@@ -68,6 +68,7 @@ MOST_SHOWN = 1_000_000  # characters of a result's representation, which may hol
 MOST_SAID = 2_000  # characters of a refusal
 LIMIT = 60  # seconds after which a call counts as one that never ends
 MEMORY = 6 << 30  # bytes that the process of the calls may have
+UNITS = {"bytes": 1, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
 EMULATED = 0.1  # the share of recipes returned that a net is trained in
 
 
@@ -530,7 +531,9 @@ def refused_well(error: Exception, names: list[str]) -> bool:
     """Whether an error is one that a user can act on."""
     if isinstance(error, fplab.LabError):
         text = str(error)
-        return 0 < len(text) < MOST_SAID
+        if size := re.search(r"not enough memory for an array of ([\d.]+) (\w+)", text):  # one as large was asked for
+            return float(size[1]) * UNITS.get(size[2], 0) >= MEMORY
+        return 0 < len(text) < MOST_SAID and "not enough memory" not in text
     if not isinstance(error, TypeError):
         return False
     text = str(error)

@@ -14,7 +14,7 @@ from ...formats import FormatName, Rounding, get
 from ...hardware.instructions import Kernel
 from ...tensorcore import models, units
 from ...tensorcore.models import ZERO_EXPONENT, Model
-from ...tensorcore.operands import CONVERSIONS, demand, nan_bits
+from ...tensorcore.operands import CONVERSIONS, demand, nan_bits, spread
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan, Plan
 from ...tensorcore.units import OnDevice
 from ...words import say
@@ -54,9 +54,10 @@ def matmul(
         groups = -(-x.shape[-1] // _length(model))
         scales = (packed(scale_a, "scale_a", (*x.shape[:-1], groups), model, x),
                   packed(scale_b, "scale_b", (*y.shape[:-2], groups, y.shape[-1]), model, x))  # fmt: skip
-    return multiply(
-        model, x, y, (plan or ONE_CHAIN).of(a.shape[-2]), scales, None if c is None else _entering(c, model)
-    )
+    addend = None if c is None else _entering(c, model)
+    if addend is not None:
+        spread(np.broadcast_to(0, addend.shape), (*(_broadcast(a, b) or ()), a.shape[-2], b.shape[-1]), "c")
+    return multiply(model, x, y, (plan or ONE_CHAIN).of(a.shape[-2]), scales, addend)
 
 
 def multiply(
