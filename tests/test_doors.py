@@ -60,6 +60,10 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.nn.fake_quantize(torch.ones(2), nested()), r": scale and zero_point are numbers, or tensors of one"),
     (lambda: fplab.nn.fake_quantize(torch.ones(2), 0.5, range(10**12)), r": scale and zero_point are numbers, or tens"),
     (lambda: fplab.nn.fake_quantize(torch.ones(3, device="meta"), 0.5), r": x is sparse, nested or has no values; "),
+    (lambda: fplab.nn.device.quantize(torch.ones(3, device="meta"), "fp16"), r": x must be a dense tensor of float32"),
+    (lambda: fplab.nn.device.matmul(nested(), torch.ones(4, 3)), r": a is sparse, nested or has no values; dense"),
+    (lambda: fplab.nn.recipes.fp8_block(w_block_scaling_dim=10**5000), r": w_block_scaling_dim=<int> is not possible"),
+    (lambda: fplab.memory.estimate(torch.nn.Linear(2, 2), inputs=torch.ones(0)), r"does not run on shapes alone"),
     (lambda: fplab.nn.quantize(nested(), "bf16"), r": tensor is sparse or nested; dense tensors are rounded\.$"),
     (lambda: fplab.memory.estimate(torch.nn.Linear(2, 2), inputs=refusals.itself()), r"inputs hold themselves or"),
     (lambda: fplab.memory.estimate(torch.nn.Linear(2, 2), inputs=nested()), r"inputs hold themselves or a tensor that"),
@@ -81,6 +85,12 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.pages.write(run=False, whole=np.ones(2)), r"^whole=float64\[2\] is not possible; allowed: True"),
     (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
 )  # fmt: skip
+
+
+def test_a_share_may_be_a_fraction() -> None:
+    recipe = fplab.nn.recipes.bf16(keep_last=Fraction(1, 3))
+    with fplab.nn.emulate(recipe=recipe):
+        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))(torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("decorate", [door, quotes_call])

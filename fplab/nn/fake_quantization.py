@@ -75,7 +75,7 @@ def _float32(x: Tensor) -> Tensor:
             f"x is {str(x.dtype).removeprefix('torch.')}; fake quantisation takes float32, float16 and bfloat16: "
             "x.float()."
         )
-    if x.is_meta or not holds_values(x):
+    if not holds_values(x):
         raise LabError("x is sparse, nested or has no values; fake quantisation takes dense tensors.")
     if torch.isnan(x).any():
         at = int(torch.isnan(x).flatten().nonzero()[0])

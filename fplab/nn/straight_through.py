@@ -124,7 +124,7 @@ def quantize(
     """
     if not isinstance(tensor, torch.Tensor):
         raise LabError(f"tensor is a {type(tensor).__name__}; pass a torch.Tensor, or call fplab.quantize for arrays.")
-    if not holds_values(tensor):
+    if not (holds_values(tensor) or tensor.is_meta):
         raise LabError("tensor is sparse or nested; dense tensors are rounded.")
     mode = formats.rounding(rounding)
     there = _cast(fmt, mode, overflow, subnormals, seed, nan)
