@@ -19,7 +19,6 @@ from .threads import split
 
 Array = np.ndarray[Any, Any]
 AS_HARDWARE = options(FP32)
-LEAST = np.array([2.0**-149], np.float32)
 CHUNK = 1 << 13  # elements whose float64 stays in a core's cache
 
 
@@ -84,8 +83,8 @@ def _operate(
         finished = finish(result, out, shape)
         return (finished, shaped(raised, shape)) if flags else finished
     plain = layout(form) == layout(FP32) and opt == AS_HARDWARE and dtype == flats[0].dtype == np.float32
-    if plain and not flags and (found := _by_hardware(op, flats)) is not None:
-        result[...] = found
+    if plain and not flags:
+        result[...] = _by_hardware(op, flats)
         return finish(result, out, shape)
     quick = float32_arithmetic(form, opt) if not flags and op <= arith.DIV else None
     if quick and dtype == np.float32 and flats[0].dtype == np.float32 and all(f.flags.aligned for f in flats):
@@ -107,11 +106,9 @@ def _operate(
     return (finished, shaped(raised, shape)) if flags else finished
 
 
-def _by_hardware(op: int, flats: list[Any]) -> Array | None:
-    """FP32 results of this processor, each NaN the canonical one; None where it flushes subnormals."""
+def _by_hardware(op: int, flats: list[Any]) -> Array:
+    """FP32 results of this processor, each NaN the canonical one."""
     with np.errstate(all="ignore"):
-        if not np.add(LEAST, LEAST).all():  # as torch.set_flush_denormal(True) demands
-            return None
         found: Array = HARDWARE[op](*flats)
     if (nan := np.isnan(found)).any():
         found[nan] = np.nan

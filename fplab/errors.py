@@ -23,13 +23,15 @@ import traceback
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from . import float_environment
 from .columns import harmless
+from .float_environment import LEAST, ONE, SOME
 from .words import Message, say
 from .words.patterns import refused
 
@@ -63,7 +65,7 @@ class LabError(ValueError):
 
 # What an extra of the package installs, by the name under which it is imported.
 EXTRAS = {
-    **dict.fromkeys(("matplotlib", "ml_dtypes", "scipy", "torch"), "torch"),
+    **dict.fromkeys(("matplotlib", "ml_dtypes", "scipy", "torch", "xarray"), "torch"),
     **dict.fromkeys(("cloudpickle", "hypothesis", "IPython", "ipywidgets", "jupyterlab"), "lab"),
     **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "psutil"), "lab"),
     **dict.fromkeys(("babel",), "test"),
@@ -256,15 +258,20 @@ def warn(text: str) -> None:
 def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function so that a :class:`LabError` from inside begins with the user's own call."""
     *owner, name = function.__qualname__.rpartition("<locals>.")[2].split(".")
-    inner = door(function)
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if LEAST + LEAST == 0 or ONE + SOME == ONE or -ONE - SOME == -ONE:  # as is_default, without a call
+            with default_environment():
+                return wrapper(*args, **kwargs)
         try:
-            return inner(*args, **kwargs)
-        except LabError as error:
-            if not error.is_misuse:
+            return function(*args, **kwargs)
+        except Exception as raised:
+            error = _refusal(function, args, kwargs, raised)
+            if error is None or (error is raised and not error.is_misuse):
                 raise
+            if not error.is_misuse:
+                raise error from raised
             path, module = [*owner, name], function.__module__
             if owner and owner[-1] in (c.__name__ for c in type(args[0]).__mro__):  # the class may be a subclass
                 path, module = [type(args[0]).__name__, name], type(args[0]).__module__
@@ -276,6 +283,18 @@ def quotes_call(function: Callable[P, R]) -> Callable[P, R]:
             raise error from None
 
     return wrapper
+
+
+@contextlib.contextmanager
+def default_environment() -> Iterator[None]:
+    """Compute as IEEE 754 does by default, whatever this thread was told; refuse where that cannot be changed."""
+    with float_environment.default():
+        if not float_environment.is_default():
+            raise LabError(
+                "this thread flushes subnormals or rounds otherwise than to nearest, which the lab cannot change here; "
+                "torch.set_flush_denormal(False) does where torch did it."
+            )
+        yield
 
 
 def quotes_class(cls: type[T]) -> type[T]:
@@ -296,15 +315,11 @@ def door(public: D) -> D:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-        except LabError as error:
-            error.args = tuple(abbreviated(one, (*args, *kwargs.values())) if isinstance(one, str) else one
-                               for one in error.args)  # fmt: skip
-            raise
         except Exception as error:
-            lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-            if (refusal := lacks or misfit(function, args, kwargs) or _too_large(error)) is not None:
-                raise refusal from error
-            raise
+            refusal = _refusal(function, args, kwargs, error)
+            if refusal is None or refusal is error:
+                raise
+            raise refusal from error
         if function is not public and (refusal := misfit(function, args, kwargs)) is not None:
             raise refusal
         return result
@@ -322,6 +337,19 @@ def _too_large(error: Exception) -> LabError | None:
     asked = re.search(r"(?:tried to|Unable to) allocate ([\d.]+ \w+)", str(error))
     size = asked[1] if asked else say("that size")
     return LabError(say("there is not enough memory for an array of {size}.", size=size))
+
+
+def _refusal(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> LabError | None:
+    """What whoever called a function is told of an error inside: itself, its texts short; what is missing; the argument
+    of another type. None: nothing but the error."""
+    if isinstance(error, LabError):
+        given = (*args, *kwargs.values())
+        error.args = tuple(abbreviated(one, given) if isinstance(one, str) else one for one in error.args)
+        return error
+    lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
+    return lacks or misfit(function, args, kwargs) or _too_large(error)
 
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:

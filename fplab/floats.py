@@ -26,7 +26,7 @@ from . import few
 from .arrays import Values, check_out, code_dtype, values, widened
 from .arrays import codes as read_codes
 from .errors import LabError, quotes_call, summary
-from .formats import Format, FormatLike, Overflow, Rounding, get
+from .formats import Format, FormatLike, Overflow, Rounding, named
 from .kernels import convert as loops
 from .kernels.rounding import TO_NAN, Options, stream_keys
 from .plans import RANDOM, Fast, carrier, carrier_dtype, fast, layout, options, seed_bits
@@ -36,6 +36,8 @@ Array = np.ndarray[Any, Any]
 PAST_CACHE = 1 << 20  # elements from which results are written past the cache
 PART = 1 << 13  # elements of float64 that are rounded at a time
 NO_FLAGS = np.empty(0, np.uint8)
+NO_SEED = np.uint64(0)
+NO_KEYS = np.uint32(0), np.uint32(0)  # of a rounding that draws nothing
 
 
 def bits_of(x: Array) -> Array:
@@ -91,14 +93,13 @@ def _round_float64(x: Array, out: Array, found: Fast) -> None:
     What is beyond float32 becomes its largest number on the way, which need not overflow where the true one does.
     """
     kernel, spec = found
-    none = np.uint32(0)
 
     def run(a: int, b: int) -> None:
         for start in range(a, b, PART):
             part = x[start : min(start + PART, b)]
             bits = np.empty(part.size, np.uint32)
             loops.to_odd(part, bits)
-            kernel(bits, bits, spec, 0, none, none, head(bits), False)
+            kernel(bits, bits, spec, 0, *NO_KEYS, head(bits), False)
             out[start : start + part.size] = bits.view(np.float32)
 
     split(run, x.size, unit=1024)
@@ -106,13 +107,13 @@ def _round_float64(x: Array, out: Array, found: Fast) -> None:
 
 def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64) -> None:
     """Round the flat float array ``x`` to ``fmt`` into ``out``: fast where there is a fast way, else generally."""
-    if few.answers(x.size, opt):
+    if x.size <= few.AT_ONCE and few.answers(x.size, opt):
         refuse_nan(few.quantize(bits_of(x), bits_of(out), carrier(x.dtype), fmt, carrier(out.dtype), opt), fmt)
         return
     double = x.dtype == np.float64 and fmt.significand_bits <= 22 and opt.mode not in RANDOM
     double = double and (opt.overflow != TO_NAN or fmt.emax < 127)
     found = fast(fmt, opt) if (double or x.dtype == out.dtype == np.float32) and x.flags.aligned else None
-    if found and not fmt.has_nan and np.isnan(x).any():
+    if found and fmt.nan_code is None and np.isnan(x).any():
         found = None
     if found and double:
         _round_float64(x, out, found)
@@ -130,12 +131,14 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
         return
     kernel, spec = found
     bits, target = x.view(np.uint32), out.view(np.uint32)
-    past_cache = x.size >= PAST_CACHE
+    past_cache, draws = x.size >= PAST_CACHE, opt.mode in RANDOM
 
     def run(a: int, b: int) -> None:
         while a < b:  # the keys of a random stream hold for 2**32 elements
             stop = min(b, (a | 0xFFFFFFFF) + 1)
-            keys = map(np.uint32, stream_keys(seed, np.uint64(a >> 32)))  # ints, whose kernel would be another one
+            keys: Any = NO_KEYS
+            if draws:
+                keys = map(np.uint32, stream_keys(seed, np.uint64(a >> 32)))  # ints, whose kernel would be another one
             kernel(bits[a:stop], target[a:stop], spec, a & 0xFFFFFFFF, *keys, head(target[a:]), past_cache)
             a = stop
 
@@ -154,13 +157,13 @@ def quantize(
     >>> quantize([448.0, 464.0, 465.0], "e4m3")
     array([448., 448.,  nan])
     """
-    form, v = get(fmt), values(x)
+    form, v = named(fmt), values(x)
     opt = options(form, rounding, overflow, subnormals, nan)
-    seed64 = seed_bits(opt.mode, seed)
+    seed64 = seed_bits(opt.mode, seed) if opt.mode in RANDOM else NO_SEED
     dtype = carrier_dtype(form, v.narrow)
-    flat = destination(out, v.shape, dtype, v.flat)
+    flat = np.empty(v.flat.size, dtype) if out is None else destination(out, v.shape, dtype, v.flat)
     round_into(v.flat, flat, form, opt, seed64)
-    return finish(flat, out, v.shape)
+    return shaped(flat, v.shape) if out is None else finish(flat, out, v.shape)
 
 
 def _encode(x: Array, fmt: Format, opt: Options, seed: np.uint64, flags: Array = NO_FLAGS) -> Array:
@@ -193,7 +196,7 @@ def encode(
     >>> hex(encode(1.0, "fp16"))
     '0x3c00'
     """
-    form, v = get(fmt), values(x)
+    form, v = named(fmt), values(x)
     opt = options(form, rounding, overflow, subnormals, nan)
     return shaped(_encode(v.flat, form, opt, seed_bits(opt.mode, seed)), v.shape)
 
@@ -207,7 +210,7 @@ def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
     >>> decode([0x3C00, 0x0001], "fp16")
     array([1.0000000e+00, 5.9604645e-08], dtype=float32)
     """
-    form = get(fmt)
+    form = named(fmt)
     flat, shape = read_codes(codes, form.bits)
     try:
         to = np.dtype(carrier_dtype(form, narrow=True) if dtype is None else dtype)
@@ -252,7 +255,7 @@ def convert(
 
     Unlike :func:`quantize` this knows the source: its subnormals are the ones flushed, its signalling NaNs raise.
     """
-    source, target, v = get(src), get(dst), values(x)
+    source, target, v = named(src), named(dst), values(x)
     opt = options(target, rounding, overflow, subnormals, nan)
     seed64 = seed_bits(opt.mode, seed)
     if strict:

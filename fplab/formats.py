@@ -406,6 +406,11 @@ def get(fmt: FormatLike) -> Format:
     >>> get("bfloat16") is get("bf16") is get(ml_dtypes.bfloat16)
     True
     """
+    return named(fmt)
+
+
+def named(fmt: FormatLike) -> Format:
+    """:func:`get` for functions that are doors themselves."""
     if isinstance(fmt, Format):
         return fmt
     name = fmt if isinstance(fmt, str) else dtype_name(fmt)

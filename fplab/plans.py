@@ -51,6 +51,16 @@ def options(
     subnormals: bool | str = True, nan: str | None = None,
 ) -> Options:  # fmt: skip
     """The user's choices as integers, or an error that says what is allowed."""
+    try:
+        return _options(fmt, mode, policy, subnormals, nan)
+    except TypeError:  # one of them has no hash, and is no choice
+        return _options.__wrapped__(fmt, mode, policy, subnormals, nan)
+
+
+@lru_cache(maxsize=256, typed=True)  # asked for at every call
+def _options(
+    fmt: Format, mode: str | Rounding, policy: str | Overflow | None, subnormals: bool | str, nan: str | None
+) -> Options:
     if not isinstance(subnormals, (bool, str)) or subnormals not in FLUSH:
         allowed = [f"{k!r}" for k in FLUSH]
         raise LabError(f"subnormals={subnormals!r} is not a choice. Allowed: {', '.join(allowed)}.")

@@ -50,9 +50,14 @@ def in_processes(
     pool, finished = fresh(), False
     try:
         while True:
-            for item in itertools.islice(waiting, jobs - len(now)):
+            for item in (begun := list(itertools.islice(waiting, jobs - len(now)))):
                 with _quiet_children():
                     now[pool.submit(_stoppable, work, item)] = item
+            if (
+                len(begun) > 1
+            ):  # the pool may begin to watch before the last process is there, whose death it then misses
+                with _quiet_children():
+                    pool.submit(_nothing)
             if not now:
                 break
             if running:
@@ -86,6 +91,10 @@ def _quiet_children() -> Iterator[None]:
                 mask(signal.SIG_SETMASK, blocked)
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _nothing() -> None:
+    """Work that only makes a pool look at its processes once more."""
 
 
 def _begin(settle: Callable[[], object] | None) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import integer, quotes_call
+from .float_environment import begin_thread
 from .settings import MOST_THREADS, threads
 
 SMALLEST_SHARE = 1 << 15  # elements below which a second thread costs more than it saves
@@ -48,7 +49,7 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
 
     Work that itself comes here does its own in its own thread: shares of shares would wait for threads that wait.
     """
-    shares = max(1, min(num_threads(), n // SMALLEST_SHARE))
+    shares = 1 if n < 2 * SMALLEST_SHARE else min(num_threads(), n // SMALLEST_SHARE)
     if shares == 1 or in_share():
         return [work(0, n)]
     step = -(-n // shares)
@@ -57,6 +58,7 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
 
     def share(start: int, stop: int) -> Any:
         _here.is_share = True
+        begin_thread()  # with IEEE's default environment, which it may not have inherited
         try:
             return work(start, stop)
         finally:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -45,6 +47,20 @@ def test_a_process_hears_no_interrupt_but_its_parent_does() -> None:
 def both(parent: int) -> None:
     interrupt(os.getpid(), parent)
     time.sleep(10)
+
+
+def second_dies(item: int) -> int:
+    time.sleep(0 if item else 4)
+    os._exit(9) if item else None
+    return item
+
+
+def test_the_death_of_a_process_that_starts_late_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool looks at its processes before the second one is there."""
+    start = ProcessPoolExecutor._adjust_process_count  # type: ignore[attr-defined]
+    monkeypatch.setattr(ProcessPoolExecutor, "_adjust_process_count", lambda pool: (time.sleep(0.3), start(pool)))
+    ended = list(processes.in_processes(second_dies, [0, 1], 2))
+    assert [type(future.exception()) for _, future in ended] == [BrokenProcessPool] * 2
 
 
 # Read by Python as it starts: an interrupt where a module is imported, or an error that is made of it there.

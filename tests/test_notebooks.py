@@ -215,7 +215,7 @@ def test_chapter_10_says_which_table_errs_least_as_its_figure_shows():
 
 def test_chapter_7_says_why_the_dynamic_scale_ends_elsewhere():
     """FP32 that leaves out the steps which the dynamic scale skipped ends where that does, and not where FP32 does."""
-    from fplab.experiments.loss_scaling import data
+    from fplab.experiments.loss_scaling import E, data
     from fplab.training import DynamicScaler, StaticScaler
 
     class Skipping(StaticScaler):
@@ -230,7 +230,7 @@ def test_chapter_7_says_why_the_dynamic_scale_ends_elsewhere():
             return super().scale(outputs) * (np.inf if self.step_number in self.left_out else 1.0)
 
     assert said_in(CHAPTERS[7], "FP32 that leaves out the same step ends where the dynamic scale does")
-    params = data.QUICK
+    params = E.quick
     job = data.autoencoder(params)
     dynamic = data.train(job, params, 0, DynamicScaler(growth_interval=params.growth_interval), half=True)
     (steps,) = dynamic.skipped.nonzero()

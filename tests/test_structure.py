@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
 LAYERS = (
-    ("columns", "errors", "formats", "interrupts", "language", "lazily", "machine_code", "processes", "roundings",
-     "seeds", "settings", "starting", "storage", "threads", "version", "words"),
+    ("columns", "errors", "float_environment", "formats", "interrupts", "language", "lazily", "machine_code",
+     "processes", "roundings", "seeds", "settings", "starting", "storage", "threads", "version", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels", "numerals"),
     ("arithmetic", "bounds", "codebooks", "few", "floats", "integers", "numeric", "plans", "reveal", "scaled",
      "spacing", "sums", "tensorcore"),

@@ -34,7 +34,8 @@ def _further() -> list[str]:
         file = path / "__init__.py" if path.is_dir() else path
         if path.stem in LADDER or file.suffix != ".py" or not file.is_file():
             continue
-        if "\nEXPERIMENT = Experiment(" in file.read_text(encoding="utf-8"):
+        text = file.read_text(encoding="utf-8")
+        if "\nEXPERIMENT = Experiment(" in text or "\nE = Experiment(" in text:
             found.append(path.stem)
     return found
 
@@ -53,7 +54,7 @@ def load(name: str) -> Experiment:
     if name not in NAMES:
         raise unknown("experiment", name, NAMES)
     module = importlib.import_module(f"{__name__}.{name}")
-    experiment: Experiment = module.EXPERIMENT
+    experiment: Experiment = getattr(module, "E", None) or module.EXPERIMENT
     return experiment
 
 

@@ -133,6 +133,7 @@ def array_of(result: Any, name: str) -> Any:
     """A digested array of a result by its name; integers of any size as limbs. None where there is none."""
     kind, _, part = name.rpartition(": ")
     found = getattr(result.kinds.get(kind) if kind else result, part, None)
+    found = getattr(found, "values", found)  # of an array with named axes
     return exact_products.pack(found) if found is not None and found.dtype == object else found
 
 

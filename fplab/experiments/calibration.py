@@ -11,10 +11,10 @@ This net is so small a task that INT4 costs it little: the epoch starts from a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,72 +25,36 @@ from ..hardware.tensors import tensor
 from ..integers import CALIBRATORS, Affine, Histogram, grids
 from ..integers.calibration import START, positive_levels
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, sheet
+from .base import Columns
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Status, failed, passed, same_bits, verdict
-from .statistics import equivalent, superior
+from .panels import dots, line, with_
+from .quantities import Quantity, equivalent, of, superior
+from .statistics import equivalent as alike
+from .statistics import superior as above
 
 if TYPE_CHECKING:
-    from matplotlib.lines import Line2D
     from torch import nn
 
-Progress = Callable[[float], None]
 LAYERS = ("conv1", "conv2", "conv3", "linear")
-RULES = tuple(rule.name for rule in CALIBRATORS)
+RULES = {rule.name: rule for rule in CALIBRATORS}
 BITS = (8, 4, 3)
-INT8, INT4 = BITS.index(8), BITS.index(4)
-MAX, ENTROPY = RULES.index("max"), RULES.index("entropy")
+INPUTS = {"symmetric": False, "affine": True}  # whether inputs have a zero point, on all codes
+SCHEMES = {f"{along} {inputs}": (along, INPUTS[inputs]) for along in ("tensor", "channel") for inputs in INPUTS}
+BINS = {1024: True, 1500: True, 2000: True, 2048: False, 4096: False}  # whether entropy keeps the images' range in INT4
 WITHIN = 0.01  # of the digits
+TESTED = 359  # digits of the test set
 
-
-class Scheme(NamedTuple):
-    """``along``: what of the weights shares a scale. ``zero_point``: inputs with a zero point, on all codes."""
-
-    along: str
-    zero_point: bool
-
-    @property
-    def inputs(self) -> str:
-        """How inputs are mapped."""
-        return "affine" if self.zero_point else "symmetric"
-
-
-SCHEMES = (Scheme("tensor", False), Scheme("tensor", True), Scheme("channel", False), Scheme("channel", True))
-
-
-class Through(NamedTuple):
-    """Training through quantisers: from which bits and rule, weights and inputs one symmetric scale each; learned?"""
-
-    bits: int
-    rule: str
-    learned: bool
-
-
-THROUGH = (Through(4, "entropy", False), Through(4, "entropy", True))
-FEWER, MORE = (1024, 1500, 2000), (2048, 4096)  # bins from which entropy keeps the images' range in INT4, and does not
-
-
-@dataclass(frozen=True)
-class Params:
-    """``epochs``, ``batch``, ``lr``, ``momentum``: the FP32 training; ``seeds``: how many such runs.
-
-    ``bins``: of a histogram at first. ``collect``: images of a calibration batch. ``schemes``: how many are tried with
-    the networks after the first. ``qat_lr``: the learning rate of the epoch through the quantisers; ``every``: steps of
-    it between two evaluations.
-    """
-
-    epochs: int = 16
-    batch: int = 64
-    lr: float = 0.05
-    momentum: float = 0.9
-    seeds: int = 5
-    bins: int = 2048
-    collect: int = 256
-    schemes: int = len(SCHEMES)
-    qat_lr: float = 0.01
-    every: int = 1
-
-
-QUICK = Params(epochs=3, seeds=4, schemes=1, every=11)
+E = Experiment(
+    "Calibration: INT8 and INT4 after training, and training for them",
+    "Which range should a tensor of integers have, and what does one epoch of training through it give back?",
+    budget=8.0, one_thread=True,
+    # The FP32 training; networks; bins of a histogram at first; images of a calibration batch; schemes that are tried
+    # with the networks after the first; the rate of the epoch through quantisers, steps of it between two evaluations.
+    full={"epochs": 16, "batch": 64, "lr": 0.05, "momentum": 0.9, "seeds": 5, "bins": 2048, "collect": 256,
+          "schemes": len(SCHEMES), "qat_lr": 0.01, "every": 1},
+    quick={"epochs": 3, "seeds": 4, "schemes": 1, "every": 11},
+)  # fmt: skip
 
 
 def grid_names(bits: int, zero_point: bool) -> tuple[str, str]:
@@ -98,124 +62,16 @@ def grid_names(bits: int, zero_point: bool) -> tuple[str, str]:
     return f"int{bits}", f"uint{bits}" if zero_point else f"int{bits}"
 
 
-@dataclass(frozen=True)
-class Result:
-    """By seed: ``fp32_right``, ``fp32_loss`` of the networks; ``right``, ``losses``, ``errors`` of :func:`quantised`;
-    ``qat_right`` of :func:`trained_through` at ``steps``.
-
-    Of the first network: ``amax`` of :func:`ranges`; ``kept``, the share of the images' range that entropy keeps in
-    INT4 by the bins of FEWER and MORE; ``counts`` and ``widths`` of the layers' histograms, ``divergences`` of the
-    entropy rule in INT4 (layer, cut); ``weights``, ``biases`` of the last layer and ``hidden``, its inputs; the test
-    ``images``, of which there are ``tested``. ``levels``: how many levels magnitudes have, by bits and by whether
-    inputs have a zero point: int64 (bits, 2).
-    """
-
-    params: Params
-    fp32_right: np.ndarray
-    fp32_loss: np.ndarray
-    right: np.ndarray
-    losses: np.ndarray
-    errors: np.ndarray
-    qat_right: np.ndarray
-    steps: np.ndarray
-    amax: np.ndarray
-    kept: np.ndarray
-    counts: np.ndarray
-    widths: np.ndarray
-    divergences: np.ndarray
-    weights: np.ndarray
-    biases: np.ndarray
-    hidden: np.ndarray
-    images: np.ndarray
-    tested: np.ndarray
-    levels: Digested
-
-    def change(self, bits: int) -> np.ndarray:
-        """The change of accuracy from FP32's, by seed, scheme and rule; NaN where it was not tried."""
-        return np.asarray((self.right[:, bits] - self.fp32_right[:, None, None]) / self.tested[0])
-
-
-def run(params: Params, tick: Tick) -> Result:
-    """Train, calibrate, quantise and train through it, a seed after another."""
-    from ..training.loop import one_thread
-
-    with one_thread():
-        nets = [one_run(params, seed, tick) for seed in range(params.seeds)]
-    levels = np.array([[positive_levels(grids.get(grid_names(b, z)[1])) for z in (False, True)] for b in BITS])
-    by_seed = {name: np.stack([by_seed[name] for by_seed, _ in nets]) for name in nets[0][0]}
-    return Result(params, **by_seed, **nets[0][1], levels=levels)
-
-
-def one_run(params: Params, seed: int, tick: Tick) -> tuple[Arrays, Arrays]:
-    """One network: what is of every seed, and what is of the first alone."""
-    import torch
-
+@E.cache
+def trained(p: Params, seed: int) -> tuple[Any, dict[str, Histogram]]:
+    """A network after its FP32 training, and histograms of every layer's inputs."""
     from .. import training
     from ..nn import observe
 
-    def part(low: float, text: str) -> Progress:
-        return lambda done: tick((seed + low + 0.3 * done) / params.seeds, text)
-
     train = training.digits("train")
     model = training.digits_net(seed)
-    recipe = training.Recipe(params.epochs, params.batch, params.lr, params.momentum, seed)
-    trained = part(0.0, "training")
-    training.train(model, train, recipe, progress=lambda done, of: trained(done / of))
-    images, _ = training.tensors(train)
-    seen = observe(model, torch.split(images, params.collect), params.bins)
-    logits, right, loss = evaluate(model)
-    schemes = params.schemes if seed else len(SCHEMES)
-    after = quantised(model, seen, logits, schemes, part(0.35, "post-training quantisation"))
-    epoch, steps = trained_through(model, seen, params, seed, part(0.7, "training through integers"))
-    every = {"fp32_right": np.array(right), "fp32_loss": np.array(loss), **after, **epoch}
-    if seed:
-        return every, {}
-    size = max(len(h.counts) for h in seen.values())
-    tested, _ = held_out()
-    layer: Any = model[-1]
-    return every, {
-        "steps": steps,
-        "amax": ranges(seen)[None],
-        "kept": np.array([kept(images.numpy(), bins) for bins in FEWER + MORE]),
-        "counts": np.stack([np.pad(h.counts, (0, size - len(h.counts))) for h in seen.values()]),
-        "widths": np.array([h.width for h in seen.values()]),
-        "divergences": np.stack([padded(seen[name].divergences("int4")[1], size) for name in LAYERS]),
-        "weights": layer.weight.detach().numpy().copy(),
-        "biases": layer.bias.detach().numpy().copy(),
-        "images": tested.numpy(),
-        "hidden": hidden(model, tested),
-        "tested": np.array([len(tested)]),
-    }
-
-
-def kept(images: np.ndarray, bins: int) -> float:
-    """The share of the range of images that the entropy rule keeps in INT4, by the bins of the histogram."""
-    seen = Histogram(bins).collect(images)
-    return seen.entropy("int4") / seen.max()
-
-
-def padded(values: np.ndarray, size: int) -> np.ndarray:
-    """Values with NaN behind them, up to a length."""
-    return np.pad(values, (0, size - len(values)), constant_values=np.nan)
-
-
-def hidden(model: nn.Module, images: Any) -> np.ndarray:
-    """The inputs of the last layer, float32 (images, features)."""
-    import torch
-
-    with torch.no_grad():
-        features: np.ndarray = torch.nn.Sequential(*list(model.children())[:-1])(images).numpy()
-    return features
-
-
-def ranges(seen: dict[str, Histogram]) -> np.ndarray:
-    """The largest magnitude by bits, signed or not, rule and layer: float64 (bits, 2, rules, layers)."""
-    return np.array(
-        [
-            [[[rule.amax(seen[x], grid_names(b, z)[1]) for x in LAYERS] for rule in CALIBRATORS] for z in (False, True)]
-            for b in BITS
-        ]
-    )
+    training.train(model, train, training.Recipe(p.epochs, p.batch, p.lr, p.momentum, seed))
+    return model, observe(model, training.tensors(train)[0].split(p.collect), p.bins)
 
 
 @cache
@@ -237,72 +93,110 @@ def evaluate(model: nn.Module) -> tuple[np.ndarray, int, float]:
     return logits.numpy(), int((logits.argmax(1) == labels).sum()), float(loss)
 
 
-def quantised(model: nn.Module, seen: dict[str, Histogram], logits: np.ndarray, schemes: int, tick: Progress) -> Arrays:
-    """Post-training quantisation by bits, scheme and rule: right answers, loss, relative error of the logits.
+@E.cache
+def fp32(p: Params, seed: int) -> tuple[np.ndarray, int, float]:
+    """The trained network, evaluated."""
+    return evaluate(trained(p, seed)[0])
 
-    NaN in the schemes after the first so many.
-    """
+
+@E.measure("fp32_right", "fp32_loss", axes={"seed": "seeds"})
+def in_fp32(p: Params, seed: int) -> tuple[int, float]:
+    """Right answers and loss of the network itself."""
+    return fp32(p, seed)[1:]
+
+
+@E.measure("right", "losses", "errors", axes={"seed": "seeds", "bits": BITS, "scheme": SCHEMES, "rule": RULES})
+def quantised(p: Params, seed: int, bits: int, scheme: str, rule: str) -> tuple[int, float, float] | None:
+    """Post-training quantisation: right answers, loss, relative error of the logits."""
     from ..nn import Quantization, fake_quantized
 
-    shape = (len(BITS), len(SCHEMES), len(RULES))
-    right, losses, errors = np.full((3, *shape), np.nan)
-    for b, bits in enumerate(BITS if schemes == len(SCHEMES) else BITS[:2]):
-        tick(b / len(BITS))
-        for s, (along, zero_point) in enumerate(SCHEMES[:schemes]):
-            weights, inputs = grid_names(bits, zero_point)
-            for r, rule in enumerate(RULES):
-                how = Quantization(weights, inputs, along, rule, zero_point=zero_point)
-                found, right[b, s, r], losses[b, s, r] = evaluate(fake_quantized(model, seen, how))
-                errors[b, s, r] = np.linalg.norm(found - logits) / np.linalg.norm(logits)
-    return {"right": right, "losses": losses, "errors": errors}
+    if seed and p.schemes < len(SCHEMES) and (bits == 3 or scheme not in list(SCHEMES)[: p.schemes]):
+        return None
+    along, zero_point = SCHEMES[scheme]
+    how = Quantization(*grid_names(bits, zero_point), along, RULES[rule].name, zero_point=zero_point)
+    logits, right, loss = evaluate(fake_quantized(*trained(p, seed), how))
+    exact = fp32(p, seed)[0]
+    return right, loss, float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
 
 
-def trained_through(
-    model: nn.Module, seen: dict[str, Histogram], params: Params, seed: int, tick: Progress
-) -> tuple[Arrays, np.ndarray]:
-    """One epoch through the quantisers for each of :data:`THROUGH`: right answers by step; and the steps."""
+@E.measure("qat_right", axes={"seed": "seeds", "ranges": ("fixed", "learned"), "step": ...})
+def trained_through(p: Params, seed: int, ranges: str) -> dict[int, int]:
+    """One epoch through INT4 quantisers, weights and inputs one symmetric scale each, from the range that entropy
+    spoils: right answers by step."""
     from .. import training
     from ..nn import Quantization, fake_quantized
 
-    data = training.digits("train")
-    recipe = training.Recipe(1, params.batch, params.qat_lr, params.momentum, seed + 100)
-    total = recipe.steps(len(data.labels))
-    steps = sorted({*range(0, total, params.every), total})
-    right = np.zeros((len(THROUGH), len(steps)), np.int64)
-    for i, (bits, rule, learned) in enumerate(THROUGH):
-        tick(i / len(THROUGH))
-        how = Quantization(f"int{bits}", f"int{bits}", "tensor", rule, learned=learned)
-        through = fake_quantized(model, seen, how)
-        reached = {0: evaluate(through)[1]}
+    how = Quantization("int4", "int4", "tensor", "entropy", learned=ranges == "learned")
+    model = fake_quantized(*trained(p, seed), how)
+    data, reached = training.digits("train"), {0: evaluate(model)[1]}
 
-        def look(done: int, of: int, reached: dict[int, int] = reached, through: nn.Module = through) -> None:
-            if done in steps:
-                reached[done] = evaluate(through)[1]
+    def look(done: int, of: int) -> None:
+        if done % p.every == 0 or done == of:
+            reached[done] = evaluate(model)[1]
 
-        training.train(through, data, recipe, progress=look)
-        right[i] = [reached[step] for step in steps]
-    return {"qat_right": right}, np.array(steps)
+    training.train(model, data, training.Recipe(1, p.batch, p.qat_lr, p.momentum, seed + 100), progress=look)
+    return reached
 
 
-def rows(result: Result) -> Columns:
+@E.measure("kept", axes={"bins": BINS})
+def kept(p: Params, bins: int) -> float:
+    """The share of the images' range that the entropy rule keeps in INT4."""
+    from .. import training
+
+    seen = Histogram(bins).collect(training.tensors(training.digits("train"))[0].numpy())
+    return seen.entropy("int4") / seen.max()
+
+
+@E.measure("amax", axes={"bits": BITS, "inputs": INPUTS, "rule": RULES, "layer": LAYERS})
+def amax(p: Params, bits: int, inputs: str, rule: str, layer: str) -> float:
+    """The largest magnitude that a rule reads off a layer of the first network."""
+    return RULES[rule].amax(trained(p, 0)[1][layer], grid_names(bits, INPUTS[inputs])[1])
+
+
+@E.measure("levels", axes={"bits": BITS, "inputs": INPUTS}, digested=True)
+def levels(p: Params, bits: int, inputs: str) -> int:
+    """How many levels magnitudes have."""
+    return positive_levels(grids.get(grid_names(bits, INPUTS[inputs])[1]))
+
+
+@E.cache
+def last_layer(p: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Of the first network, float32: the inputs of the last layer (images, features), and its weights."""
+    import torch
+
+    *others, layer = trained(p, 0)[0].children()
+    with torch.no_grad():
+        return torch.nn.Sequential(*others)(held_out()[0]).numpy(), layer.weight.detach().numpy().copy()
+
+
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each width, scheme and rule: accuracy, loss and error of the logits, averages over the seeds."""
-    names = ("bits", "weights_along", "inputs", "calibrator", "right", "right_fp32", "loss", "logit_error")
-    tested, table = int(result.tested[0]), []
-    for b, s, r in np.ndindex(result.right.shape[1:]):
-        tried = np.isfinite(result.right[:, b, s, r])
-        right, *others = (float(np.nanmean(x[:, b, s, r])) for x in (result.right, result.losses, result.errors))
-        fp32 = float(result.fp32_right[tried].mean())
-        scheme = SCHEMES[s]
-        table.append((BITS[b], scheme.along, scheme.inputs, RULES[r], right / tested, fp32 / tested, *others))
-    return in_columns(names, table)
+    mean = {name: getattr(r, name).mean("seed") for name in ("right", "losses", "errors")}
+    fp32 = r.fp32_right.where(r.right.notnull()).mean("seed").transpose(*mean["right"].dims)
+    bits, scheme, rule = (x.ravel() for x in np.meshgrid(BITS, list(SCHEMES), list(RULES), indexing="ij"))
+    along, inputs = zip(*(name.split() for name in scheme), strict=True)
+    columns = {"bits": bits, "weights_along": along, "inputs": inputs, "calibrator": rule,
+               "right": mean["right"] / TESTED, "right_fp32": fp32 / TESTED, "loss": mean["losses"],
+               "logit_error": mean["errors"]}  # fmt: skip
+    return {name: np.asarray(column).ravel().tolist() for name, column in columns.items()}
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
+def torch_fake_quantised(x: Any, how: Affine, axis: int | None) -> Any:
+    """What torch's operators make of a tensor."""
+    import torch
+
+    grid = how.grid
+    if axis is None:
+        return torch.fake_quantize_per_tensor_affine(x, float(how.scale), 0, grid.low, grid.high)
+    scale = torch.from_numpy(how.scale.ravel())
+    zero = torch.zeros(len(scale), dtype=torch.int32)
+    return torch.fake_quantize_per_channel_affine(x, scale, zero, axis, grid.low, grid.high)
 
 
-@CLAIMS.library("fake quantisation and its straight-through gradient are torch's, per tensor and per channel")
-def torch_fake(result: Result) -> Outcome:
+@E.library("fake quantisation and its straight-through gradient are torch's, per tensor and per channel")
+def torch_fake(r: Result) -> Outcome:
     """The images and the last layer's inputs and weights through torch's operators and the lab's.
 
     Ranges keep three quarters, so that the gradient is zero somewhere.
@@ -312,25 +206,20 @@ def torch_fake(result: Result) -> Outcome:
     from ..nn import fake_quantize
 
     compared = 0
-    for values, axis in ((result.images, None), (result.hidden, None), (result.weights, 0)):
+    hidden, weights = last_layer(r.p)
+    for values, axis in ((held_out()[0].numpy(), None), (hidden, None), (weights, 0)):
         for bits in BITS:
-            grid = grids.get(f"int{bits}")
-            whole = integers.scheme(values, grid, "tensor" if axis is None else "channel")
+            whole = integers.scheme(values, f"int{bits}", "tensor" if axis is None else "channel")
             how = replace(whole, scale=whole.scale * np.float32(0.75))
             x, y = (torch.from_numpy(values.copy()).requires_grad_() for _ in range(2))
-            scale = torch.from_numpy(how.scale.ravel())
-            if axis is None:
-                theirs = torch.fake_quantize_per_tensor_affine(x, float(how.scale), 0, grid.low, grid.high)
-            else:
-                zero = torch.zeros(len(scale), dtype=torch.int32)
-                theirs = torch.fake_quantize_per_channel_affine(x, scale, zero, axis, grid.low, grid.high)
-            ours = fake_quantize(y, scale, 0, grid, axis)
+            theirs, ours = torch_fake_quantised(x, how, axis), fake_quantize(
+                y, torch.from_numpy(how.scale.ravel()), 0, how.grid, axis)  # fmt: skip
             for one in (theirs, ours):
                 one.sum().backward()
-            gradients = [np.asarray(one.grad) for one in (y, x)]
             codes = integers.dequantize(integers.quantize(values, how), how)
             want = theirs.detach().numpy()
-            for mine, its in ((codes, want), (ours.detach().numpy(), want), gradients):
+            pairs = (codes, want), (ours.detach().numpy(), want), (np.asarray(y.grad), np.asarray(x.grad))
+            for mine, its in pairs:
                 outcome = same_bits(mine.view(np.uint32), its.view(np.uint32), "fp32")
                 if outcome.status is not Status.PASS:
                     return failed(say("INT{bits}: {found}", bits=bits, found=outcome.detail))
@@ -338,11 +227,11 @@ def torch_fake(result: Result) -> Outcome:
     return passed(say("{n:,} values, every bit", n=compared))
 
 
-@CLAIMS.proved("integer codes and fake-quantised FP32 compute the same layer, within FP32's rounding")
-def integer_codes(result: Result) -> Outcome:
+@E.proved("integer codes and fake-quantised FP32 compute the same layer, within FP32's rounding")
+def integer_codes(r: Result) -> Outcome:
     """The last layer in INT8 codes against products of fake-quantised values, each of which FP32 rounds once."""
-    x, w = result.hidden, result.weights
-    top = np.float32(result.amax[0, INT8, 0, MAX, -1])
+    x, w = last_layer(r.p)
+    top = np.float32(r.amax.sel(bits=8, inputs="symmetric", rule="max", layer="linear"))
     hx, hw = integers.symmetric(top), integers.scheme(w, "int8", "channel")
     total = integers.int_matmul(integers.quantize(x, hx), integers.quantize(w, hw).T)
     exact = total * (float(hx.scale) * hw.scale.astype(np.float64).T)
@@ -355,83 +244,61 @@ def integer_codes(result: Result) -> Outcome:
     return verdict(ratio <= 1, say("{n:,} sums, at most {ratio:.2g} of the bound", n=found.size, ratio=ratio))
 
 
-@CLAIMS.measured("in INT8 every rule and scheme stays within 1% of FP32's accuracy")
-def int8(result: Result) -> Outcome:
-    """INT8 after training: of every network, the worst of the rules and schemes; the margin is the claim's."""
-    change = result.change(INT8)
-    worst = np.nanmin(change, axis=(1, 2))
-    detail = say("{n} combinations, {low:+.2%} to {high:+.2%} of the digits", n=np.isfinite(change).sum())
-    detail = detail.fill(low=worst.min(), high=np.nanmax(change))
-    return equivalent(worst, np.zeros(len(worst)), WITHIN, detail)
+change = (of("right") - of("fp32_right")) / TESTED
+E.claim(
+    equivalent("int8", "in INT8 every rule and scheme stays within 1% of FP32's accuracy",
+               change.at(bits=8).min("scheme", "rule"), within=WITHIN),
+)  # fmt: skip
 
 
-@CLAIMS.measured("four bits fewer make the error of the logits about 16 times as large")
-def four_bits(result: Result) -> Outcome:
+@E.measured("four bits fewer make the error of the logits about 16 times as large")
+def four_bits(r: Result) -> Outcome:
     """The error of the logits at 4 bits over that at 8 bits, where the whole range is kept: four octaves, give or take
     one, of every scheme of the first network, and of the first scheme over networks.
     """
-    octaves = np.log2(result.errors[:, INT4, :, MAX] / result.errors[:, INT8, :, MAX])
-    shown = {f"{s.along}_{s.inputs}": 2**x for s, x in zip(SCHEMES, octaves[0], strict=True)}
+    error = r.errors.sel(rule="max")
+    octaves = np.log2(error.sel(bits=4) / error.sel(bits=8)).values  # by seed and scheme
+    shown = {scheme.replace(" ", "_"): 2**x for scheme, x in zip(SCHEMES, octaves[0], strict=True)}
     detail = say("tensor symmetric {tensor_symmetric:.0f}×, tensor affine {tensor_affine:.0f}×, channel symmetric "
                  "{channel_symmetric:.0f}×, channel affine {channel_affine:.0f}×").fill(**shown)  # fmt: skip
     if not (np.abs(octaves[0] - 4) < 1).all():
         return failed(detail)
-    return equivalent(octaves[:, 0], np.full(len(octaves), 4.0), 1.0, say("{ratios}; octaves against 4", ratios=detail))
+    return alike(octaves[:, 0], 4.0, 1.0, say("{ratios}; octaves against 4", ratios=detail))
 
 
-@CLAIMS.measured(
+@E.measured(
     "in INT4 the entropy rule keeps one of 17 grey values from a histogram of 2,048 bins, and all from one of 2,000"
 )
-def entropy_fails(result: Result) -> Outcome:
+def entropy_fails(r: Result) -> Outcome:
     """The images have 17 grey values. From 2,048 bins on the divergence vanishes where one of them is kept.
 
     The margin: three digits in ten.
     """
-    shares = dict(zip(FEWER + MORE, result.kept.tolist(), strict=True))
-    cut = float(result.amax[0, INT4, 0, ENTROPY, 0] / result.amax[0, INT4, 0, MAX, 0])
+    shares = dict(zip(BINS, r.kept.values.tolist(), strict=True))
     listed = joined([say("{share:.0%} with {bins} bins", share=x, bins=bins) for bins, x in shares.items()], COMMA)
-    detail = say("range kept of {n} grey values: {shares}", n=len(np.unique(result.images)), shares=listed)
-    if min(shares[bins] for bins in FEWER) < 0.99 or max(cut, *(shares[bins] for bins in MORE)) > 0.1:
+    detail = say("range kept of {n} grey values: {shares}", n=len(np.unique(held_out()[0])), shares=listed)
+    if not all(share >= 0.99 if BINS[bins] else share <= 0.1 for bins, share in shares.items()):
         return failed(detail)
-    change = result.change(INT4)[:, 0]
-    others = np.delete(change, ENTROPY, axis=1).min(axis=1)
-    lost = say("{kept}; it loses {lost:.0%} of the digits, the worst other rule {other:.1%}", kept=detail)
-    detail = lost.fill(lost=-change[:, ENTROPY].mean(), other=-others.mean())
-    return superior(others, change[:, ENTROPY], 0.3, detail)
+    amax = r.amax.sel(bits=4, inputs="symmetric", layer="conv1")
+    if amax.sel(rule="entropy") > 0.1 * amax.sel(rule="max"):
+        return failed(detail)
+    lost = -change.at(bits=4, scheme="tensor symmetric").read(r)
+    entropy, others = lost.sel(rule="entropy").values, lost.drop_sel(rule="entropy").max("rule").values
+    said = say("{kept}; it loses {lost:.0%} of the digits, the worst other rule {other:.1%}", kept=detail)
+    return above(entropy, others, 0.3, said.fill(lost=entropy.mean(), other=others.mean()))
 
 
-def through(result: Result, bits: int, rule: str, learned: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Right answers before and after the epoch through quantisers, by seed."""
-    right = result.qat_right[:, THROUGH.index((bits, rule, learned))]
-    return right[:, 0], right[:, -1]
-
-
-@CLAIMS.measured("one epoch of training through INT4, ranges learned, wins back accuracy that a spoiled range cost")
-def trained_back(result: Result) -> Outcome:
-    """From the range that entropy spoils in INT4, and learned then: what the epoch wins back, measured after it.
-
-    The margin: one digit in twenty; where no gradient passes straight through, next to nothing comes back. Of a range
-    that stays fixed nothing is claimed: with other seeds the epoch won back 1% to 40% of the digits.
-    """
-    before, after = through(result, 4, "entropy", True)
-    lost, gain = result.fp32_right - before, (after - before) / result.tested[0]
-    detail = say("{lost:.0%} of the digits lost, then {gain:.0%} of all won back")
-    detail = detail.fill(lost=(lost / result.tested[0]).mean(), gain=gain.mean())
-    return superior(gain, np.zeros(len(gain)), 0.05, detail)
-
-
-@CLAIMS.measured("a learned range wins back more than a fixed one does, by over a tenth of the digits")
-def learned(result: Result) -> Outcome:
-    """From the range that entropy spoils: learned it opens, fixed it stays behind, by more than a tenth of the digits.
-
-    How near to FP32 a learned range comes is said and not claimed: now and then a network stays far below.
-    """
-    tested = result.tested[0]
-    (before, fixed), (_, learned) = (through(result, 4, "entropy", x) for x in (False, True))
-    change = [(x - result.fp32_right) / tested for x in (before, fixed, learned)]
-    detail = say("{before:+.0%} before the epoch; after it {fixed:+.1%} fixed, {learned:+.1%} learned")
-    detail = detail.fill(before=change[0].mean(), fixed=change[1].mean(), learned=change[2].mean())
-    return superior(learned / tested, fixed / tested, 0.1, detail)
+# Of a range that stays fixed nothing is claimed: with other seeds the epoch won back 1% to 40% of the digits. Where no
+# gradient passes straight through, next to nothing comes back. How near to FP32 a learned range comes is not claimed:
+# now and then a network stays far below.
+right_through = {ranges: of("qat_right", ranges=ranges) / TESTED for ranges in ("fixed", "learned")}
+E.claim(
+    superior("trained_back",
+             "one epoch of training through INT4, ranges learned, wins back accuracy that a spoiled range cost",
+             right_through["learned"].at(step=-1), right_through["learned"].at(step=0), by=0.05),
+    superior("learned", "a learned range wins back more than a fixed one does, by over a tenth of the digits",
+             right_through["learned"].at(step=-1), right_through["fixed"].at(step=-1), by=0.1),
+)  # fmt: skip
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
@@ -519,7 +386,8 @@ def converts_first(inputs: Arrays, meta: Meta) -> Arrays:
     return {"tensor": saturates(inputs, meta)["tensor"], "channel": turned.view(np.uint32)}
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     """Values and gradients of fake quantisation, and an open question about values that no integer stands for."""
     names = [f"{g}_{key}{part}" for g in GRIDS for key in ("tensor", "channel") for part in ("", "_gradient")]
     yield Case("fake_quantize", case_inputs, device_fake, lab_fake, dict.fromkeys(names, "fp32"))
@@ -531,53 +399,36 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-TITLES = [rule.title for rule in CALIBRATORS]
-ACCURACY = [0, 50, 80, 90, 95, 98, 100]
+TITLES = {name: str(rule.title) for name, rule in RULES.items()}
+NAMES: dict[Any, str] = {
+    **TITLES, **{bits: f"INT{bits}" for bits in BITS},
+    **{scheme: f"weights per {along}, inputs {scheme.split()[1]}" for scheme, (along, _) in SCHEMES.items()},
+}  # fmt: skip
 
 
-def first_layers(result: Result) -> draw.Figure:
-    """Histograms of the first two layers' inputs with the ranges."""
-    return draw_ranges(result, (0, 1))
+def histograms(name: str, layers: Sequence[str]) -> None:
+    """Register a figure of layers: histograms of their inputs above, what each rule cuts them to below."""
 
+    def drawn(r: Result) -> draw.Figure:
+        from ..draw import calibration
 
-def last_layers(result: Result) -> draw.Figure:
-    """Histograms of the last two layers' inputs with the ranges."""
-    return draw_ranges(result, (2, 3))
+        figure = draw.new_figure(8, 7.5)
+        axes: Any = figure.subplots(2, len(layers), height_ratios=[1.2, 1], sharex="col", sharey="row")
+        seen = trained(r.p, 0)[1]
+        for (upper, lower), layer in zip(axes.T, layers, strict=True):
+            calibration.magnitude_histogram(upper, seen[layer].counts, seen[layer].width)
+            upper.set_title(f"{layer}{': the images' if layer == 'conv1' else ''}")
+            amax = r.amax.sel(inputs="symmetric", layer=layer)
+            calibration.ranges(lower, list(TITLES.values()), {f"INT{n}": amax.sel(bits=n).values for n in (8, 4)})
+            lower.set_xlabel("magnitude of the layer's inputs")
+        axes[0, 0].set_ylim(0.5, 4 * max(histogram.counts.max() for histogram in seen.values()))
+        axes[0, 0].set_ylabel("values")
+        axes[1, 0].set_ylabel("range by rule")
+        axes[1, -1].legend(loc="upper left")
+        return figure
 
-
-def draw_ranges(result: Result, layers: Sequence[int]) -> draw.Figure:
-    """Histograms above, what each rule cuts them to below."""
-    from ..draw import calibration
-
-    figure = draw.new_figure(8, 7.5)
-    axes: Any = figure.subplots(2, len(layers), height_ratios=[1.2, 1], sharex="col", sharey="row")
-    for (above, below), layer in zip(axes.T, layers, strict=True):
-        calibration.magnitude_histogram(above, result.counts[layer], float(result.widths[layer]))
-        above.set_title(f"{LAYERS[layer]}{': the images' if layer == 0 else ''}")
-        amax = result.amax[0, :, 0, :, layer]
-        calibration.ranges(below, TITLES, {"INT8": amax[INT8], "INT4": amax[INT4]})
-        below.set_xlabel("magnitude of the layer's inputs")
-    axes[0, 0].set_ylim(0.5, 4 * result.counts.max())
-    axes[0, 0].set_ylabel("values")
-    axes[1, 0].set_ylabel("range by rule")
-    axes[1, -1].legend(loc="upper left")
-    return figure
-
-
-def by_rule(result: Result) -> draw.Figure:
-    """Error of the logits and accuracy after post-training quantisation."""
-    figure = draw.new_figure(8, 10)
-    error, accuracy = figure.subplots(2, 1)
-    draw_by_rule(error, 100 * np.nanmean(result.errors, axis=0))
-    error.set_yscale("log")
-    error.minorticks_off()
-    error.yaxis.set_major_formatter("{x:g}")
-    error.set(ylabel="error of the logits (%)", title=f"After training: error by rule ({result.params.seeds} networks)")
-    draw_by_rule(accuracy, 100 * np.nanmean(result.right, axis=0) / int(result.tested[0]))
-    accuracy_axis(accuracy, result)
-    accuracy.set_title("After training: accuracy by rule (line: FP32's; grey: within 1%)")
-    figure.legend(handles=handles(), loc="outside lower center", ncols=3)
-    return figure
+    drawn.__name__ = name
+    E.picture(drawn)
 
 
 def stretched(y: np.ndarray) -> np.ndarray:
@@ -592,87 +443,66 @@ def shrunk(y: np.ndarray) -> np.ndarray:
     return back
 
 
-def accuracy_axis(ax: draw.Axes, result: Result) -> None:
+def accuracy_axis(ax: draw.Axes, r: Result) -> None:
     """An axis for accuracy, with FP32's, and one per cent of the digits below it."""
-    theme, fp32 = draw.current(), 100 * result.fp32_right.mean() / int(result.tested[0])
+    theme, fp32 = draw.current(), 100 * float(r.fp32_right.mean()) / TESTED
     ax.set_yscale("function", functions=(stretched, shrunk))
-    ax.set_ylim(0, 100)
-    ax.set_yticks(ACCURACY)
-    ax.set_ylabel("test digits right (%)")
+    ax.set(ylim=(0, 100), yticks=[0, 50, 80, 90, 95, 98, 100], ylabel="test digits right (%)")
     ax.axhspan(fp32 - 100 * WITHIN, fp32, color=theme.grid, zorder=0)
     ax.axhline(fp32, color=theme.ink, linewidth=1.0)
 
 
-def draw_by_rule(ax: draw.Axes, values: np.ndarray) -> None:
-    """Values (bits, schemes, rules) as points: colours for bits, markers for schemes, rules along the axis."""
-    for b in range(len(BITS)):
-        for s in range(len(SCHEMES)):
-            x = np.arange(len(RULES)) + 0.24 * (b - 1) + 0.055 * (s - 1.5)
-            ax.plot(
-                x, values[b, s], linestyle="none", marker=draw.look(s).marker, color=draw.look(b).color, markersize=5.5
-            )
-    for edge in np.arange(len(RULES) - 1) + 0.5:
-        ax.axvline(edge, color=draw.current().grid, linewidth=0.7)
-    ax.set_xticks(np.arange(len(RULES)), TITLES)
-    ax.set_xlim(-0.5, len(RULES) - 0.5)
-    ax.grid(visible=False, axis="x")
+def plain_ticks(ax: draw.Axes, r: Result) -> None:
+    """Percentages as numbers, and no second legend."""
+    ax.minorticks_off()
+    ax.yaxis.set_major_formatter("{x:g}")
+    legend = ax.get_legend()
+    assert legend is not None
+    legend.remove()
 
 
-def handles() -> list[Line2D]:
-    """Legend handles: bits by colour, schemes by marker."""
-    from matplotlib.lines import Line2D
-
-    theme = draw.current()
-    lines = [Line2D([], [], color=draw.look(b).color, linewidth=5, label=f"INT{bits}") for b, bits in enumerate(BITS)]
-    for s, scheme in enumerate(SCHEMES):
-        lines.append(Line2D([], [], linestyle="none", marker=draw.look(s).marker, color=theme.ink,
-                            label=f"weights per {scheme.along}, inputs {scheme.inputs}"))  # fmt: skip
-    return lines
-
-
-def draw_divergences(ax: draw.Axes, result: Result) -> None:
+def divergences(ax: draw.Axes, r: Result) -> None:
     """The entropy rule's divergence against the cut, for INT4, in the first two layers."""
-    for layer in (0, 1):
-        found = result.divergences[layer]
-        found = found[~np.isnan(found)]
+    for i, layer in enumerate(LAYERS[:2]):
+        found = trained(r.p, 0)[1][layer].divergences("int4")[1]
         x = 100 * (np.arange(len(found)) + START) / (len(found) + START - 1)
-        style = draw.look(1 - layer)
+        style = draw.look(1 - i)
         shown = np.where(np.isfinite(found), np.maximum(found, 1e-4), np.nan)
-        each = slice(None) if layer == 0 else slice(None, None, 8)  # the first layer's are few, the second's a curve
+        each = slice(None, None, 8 if i else 1)  # the first layer's are few, the second's a curve
         ax.plot(x[each], shown[each], color=style.color, linestyle="none", marker=".", markersize=3)
-        finite = np.flatnonzero(found == found.min())[-1]
-        ax.plot(x[finite], shown[finite], marker=style.marker, markersize=9, color=style.color, linestyle="none",
-                label=f"{LAYERS[layer]}: keeps {x[finite]:.0f}% of the range", clip_on=False)  # fmt: skip
+        least = np.flatnonzero(found == found.min())[-1]
+        ax.plot(x[least], shown[least], marker=style.marker, markersize=9, color=style.color, linestyle="none",
+                label=f"{layer}: keeps {x[least]:.0f}% of the range", clip_on=False)  # fmt: skip
     ax.set_yscale("log")
     ax.minorticks_off()
-    ax.set_ylim(8e-5, None)
     ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1], ["0", "0.001", "0.01", "0.1", "1"])
     ax.set(xlim=(0, 101), xlabel="bins kept (% of the range seen)", ylabel="divergence (nats), 0 at the bottom",
-           title=f"Entropy in INT4, {result.params.bins:,} bins: cut to one grey value, all agrees")  # fmt: skip
+           ylim=(8e-5, None),
+           title=f"Entropy in INT4, {r.p.bins:,} bins: cut to one grey value, all agrees")  # fmt: skip
     ax.legend(loc="lower right")
 
 
-def draw_epoch(ax: draw.Axes, result: Result) -> None:
-    """Accuracy over one epoch of training through the quantisers."""
-    tested = int(result.tested[0])
-    accuracy_axis(ax, result)
-    for i, (bits, rule, learned) in enumerate(THROUGH):
-        style = draw.look(1)
-        right = 100 * result.qat_right[:, i].mean(axis=0) / tested
-        ax.plot(result.steps, right, color=style.color, marker=style.marker, clip_on=False,
-                linestyle="-" if learned else (0, (2, 1.5)), markerfacecolor=None if learned else "none",
-                label=f"INT{bits} from {rule}, {'learned' if learned else 'fixed'} ranges")  # fmt: skip
-    ax.set(xlim=(0, result.steps[-1]), xlabel="training step of one epoch",
-           title="Training through integers (grey: within 1% of FP32)")  # fmt: skip
-    ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.34))
+def percent(name: str, of_all: float = 1.0) -> Quantity:
+    """A measure's mean over networks, in percent."""
+    return of(name).mean("seed") * (100 / of_all)
 
 
-EXPERIMENT = Experiment(
-    title=say("Calibration: INT8 and INT4 after training, and training for them"),
-    question=say(
-        "Which range should a tensor of integers have, and what does one epoch of training through it give back?"
-    ),
-    budget=8.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(by_rule, first_layers, last_layers,
-             sheet("through_integers", (8, 9.5), (2, 1), draw_divergences, draw_epoch)), cases=cases,
+by_rule: dict[str, Any] = {"x": "rule", "hue": "bits", "marker": "scheme", "names": NAMES}
+E.figure(
+    "by_rule",
+    with_(dots(percent("errors"), **by_rule, log="y", ylabel="error of the logits (%)",
+               title=lambda r: f"After training: error by rule ({r.p.seeds} networks)"), plain_ticks),
+    with_(dots(percent("right", TESTED), **by_rule,
+               title="After training: accuracy by rule (line: FP32's; grey: within 1%)"), accuracy_axis),
+    size=(8, 10),
+)  # fmt: skip
+histograms("first_layers", LAYERS[:2])
+histograms("last_layers", LAYERS[2:])
+E.figure(
+    "through_integers", divergences,
+    with_(line(percent("qat_right", TESTED), x="step", hue="ranges", marked=True,
+               names={ranges: f"INT4 from entropy, {ranges} ranges" for ranges in ("fixed", "learned")},
+               legend={"loc": "center right", "bbox_to_anchor": (1.0, 0.34)}, xlabel="training step of one epoch",
+               title="Training through integers (grey: within 1% of FP32)"), accuracy_axis),
+    size=(8, 9.5),
 )  # fmt: skip

@@ -13,7 +13,6 @@ step by step, or, where that diverges, GMRES does, to which the factors are a pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,70 +25,37 @@ from ..hardware.core_cases import SIDE, core_case
 from ..hardware.environment import torch_for
 from ..hardware.products import REDUCED, Product
 from ..words import CLAUSE, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
+from .base import Columns, in_columns
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Sample, failed, measured, verdict
+from .panels import line, with_
+from .quantities import Quantity, of
 
 GPU = "H100"
 SPREADS = (0, 8, 24)  # binades by which A's rows fall along k, and B's rise
 SLICES = tuple(range(2, 15))
 INT8_BITS = 7  # of a slice, beside its sign
 CONDITIONS = (1e1, 1e2, 1e3, 1e4, 1e6, 1e8)
-METHODS = ("factors alone", "refinement", "GMRES")
+SOLVERS = ("factors alone", "refinement", "GMRES")
 STEPS = 12  # of refinement
 BLOCK = 16  # columns that are factored at a time
 REACHED = 2.0**-50  # a backward error that counts as FP64's: fixed before any run
+DRAWN = {"matrix": "matrices", "spread": SPREADS}
 
-
-@dataclass(frozen=True)
-class Params:
-    """``rows``: of A and of B; ``k``: their length; ``matrices``, ``systems``: how many; ``size``: of a system."""
-
-    rows: int = 24
-    k: int = 512
-    matrices: int = 4
-    size: int = 128
-    systems: int = 6
-
-
-QUICK = Params(rows=8, k=256, matrices=2, size=48, systems=3)
-
-
-@dataclass(frozen=True)
-class Result:
-    """``products``: float64 (matrix, spread, slices, row, row), by INT8 slices, the last by all; ``halves``: by all
-    FP16 slices (matrix, spread, row, row), ``chain``: by H100's FP64 unit, ``correct``: exact sums rounded once.
-    ``bound``: what dropping slices costs at most; ``magnitude``: sums of |a b|. ``inexact``: how many products of
-    slices are not exact. ``backward``: errors (system, condition, method), ``history``: the first system's (condition,
-    method, step); ``iterations``: GMRES's.
-    """
-
-    params: Params
-    products: Digested
-    halves: Digested
-    chain: Digested
-    correct: Digested
-    bound: Digested
-    magnitude: np.ndarray
-    inexact: Digested
-    backward: np.ndarray
-    history: np.ndarray
-    iterations: np.ndarray
-
-    def errors(self, found: np.ndarray) -> np.ndarray:
-        """The largest error of results (matrix, spread, ..., row, row), relative to sum |a b|."""
-        shape = (*self.correct.shape[:2], *(1,) * (found.ndim - 4), *self.correct.shape[2:])
-        off = np.abs(found - self.correct.reshape(shape)) / self.magnitude.reshape(shape)
-        return np.asarray(off.max(axis=(-1, -2)))
+E = Experiment(
+    "Double precision from INT8 and FP16", "Can units that know no FP64 give FP64's answers, and at what price?",
+    budget=2.0,
+    full={"rows": 24, "k": 512, "matrices": 4, "size": 128, "systems": 6},  # rows of A and of B; unknowns of a system
+    quick={"rows": 8, "k": 256, "matrices": 2, "size": 48, "systems": 3},
+)  # fmt: skip
 
 
 # --- Ozaki's scheme ---------------------------------------------------------------------------------------------
-
-
-def operands(seed: int, spread: int, params: Params) -> tuple[np.ndarray, np.ndarray]:
+def operands(seed: int, spread: int, p: Params) -> tuple[np.ndarray, np.ndarray]:
     """A and B by rows (rows, K), float64 of all bits, one falling and the other rising along k."""
-    raw = philox_bits(900 + seed, 2 * params.rows * params.k).reshape(2, params.rows, params.k)
+    raw = philox_bits(900 + seed, 2 * p.rows * p.k).reshape(2, p.rows, p.k)
     numbers = np.ldexp(raw.astype(np.int64).astype(np.float64), -63)
-    fall = spread * np.arange(params.k) // params.k
+    fall = spread * np.arange(p.k) // p.k
     return np.ldexp(numbers[0], -fall), np.ldexp(numbers[1], -fall[::-1])
 
 
@@ -130,35 +96,50 @@ def added(parts: np.ndarray, scales: np.ndarray, bits: int, count: int) -> np.nd
     return np.asarray(np.ldexp(found, np.maximum(-shift, 0)))
 
 
-def ozaki(seed: int, spread: int, params: Params) -> dict[str, Any]:
-    """One product in every way."""
+@E.cache
+def multiplied(p: Params, matrix: int, spread: int, inputs: str) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Products of all slices, the exponents of their rows and columns, bits of a slice, how many are not exact."""
+    bits = INT8_BITS if inputs == "int8" else half_bits(p.k)
+    (x, ea), (y, eb) = (sliced(of, bits) for of in operands(matrix, spread, p))
+    parts, wrong = of_slices(x, y, inputs)
+    return parts, ea[:, None] + eb, bits, wrong
+
+
+@E.measure("products", "bound", axes=DRAWN, dims=("slices", "row", "column"), digested=True)
+def by_int8(p: Params, matrix: int, spread: int) -> tuple[np.ndarray, np.ndarray]:
+    """The product by so many INT8 slices, the last by all, and what dropping the others costs at most."""
+    parts, scales, bits, _ = multiplied(p, matrix, spread, "int8")
+    dropped = [(n + 1) * 2.0 ** (-bits * n) / (1 - 2.0**-bits) ** 2 for n in SLICES]
+    products = [added(parts, scales, bits, count) for count in (*SLICES, sum(parts.shape[:2]))]
+    return np.stack(products), np.ldexp((np.array(dropped) * p.k)[:, None, None], scales)
+
+
+@E.measure("halves", "chain", "correct", "magnitude", axes=DRAWN, dims=("row", "column"),
+           digested=("halves", "chain", "correct"))  # fmt: skip
+def in_other_ways(p: Params, matrix: int, spread: int) -> tuple[np.ndarray, ...]:
+    """The product by all FP16 slices, by H100's FP64 unit, the exact sums rounded once, and sums of |a b|."""
     from .. import bounds
     from ..tensorcore import matmul
 
-    a, b = operands(seed, spread, params)
-    found: dict[str, Any] = {"inexact": 0}
-    for inputs, bits in (("int8", INT8_BITS), ("fp16", half_bits(params.k))):
-        (x, ea), (y, eb) = sliced(a, bits), sliced(b, bits)
-        parts, wrong = of_slices(x, y, inputs)
-        scales = ea[:, None] + eb
-        found["inexact"] += wrong
-        if inputs == "int8":
-            found["products"] = np.stack([added(parts, scales, bits, count) for count in (*SLICES, len(x) + len(y))])
-            dropped = [(n + 1) * 2.0 ** (-bits * n) / (1 - 2.0**-bits) ** 2 for n in SLICES]
-            found["bound"] = np.ldexp((np.array(dropped) * params.k)[:, None, None], scales)
-        else:
-            found["halves"] = added(parts, scales, bits, len(x) + len(y))
-    found["chain"] = matmul(a, b.T, gpu=GPU, inputs="fp64")
-    left = np.repeat(a, len(b), axis=0)
-    right, zero = np.tile(b, (len(a), 1)), np.zeros(len(left))
-    found["correct"] = bounds.off(left, right, zero, zero)[1].reshape(len(a), -1)
-    found["magnitude"] = np.abs(a) @ np.abs(b).T
-    return found
+    (a, b), (parts, scales, bits, _) = operands(matrix, spread, p), multiplied(p, matrix, spread, "fp16")
+    zero = np.zeros(len(a) * len(b))
+    correct = bounds.off(np.repeat(a, len(b), axis=0), np.tile(b, (len(a), 1)), zero, zero)[1].reshape(len(a), -1)
+    halves = added(parts, scales, bits, sum(parts.shape[:2]))
+    return halves, matmul(a, b.T, gpu=GPU, inputs="fp64"), correct, np.abs(a) @ np.abs(b).T
+
+
+@E.measure("inexact", axes=DRAWN, digested=True)
+def inexact(p: Params, matrix: int, spread: int) -> int:
+    """How many products of slices are not exact."""
+    return sum(multiplied(p, matrix, spread, inputs)[-1] for inputs in ("int8", "fp16"))
+
+
+def errors(r: Result, of: Any) -> Any:
+    """The largest error of results, relative to sum |a b|, without the axes of rows and columns."""
+    return (np.abs(of - r.correct) / r.magnitude).max(["row", "column"])
 
 
 # --- refinement -------------------------------------------------------------------------------------------------
-
-
 def system(seed: int, condition: float, size: int) -> tuple[np.ndarray, np.ndarray]:
     """A matrix of a condition number, its singular values a geometric series, and a right-hand side."""
     rng = np.random.default_rng([seed, int(np.log10(condition))])
@@ -217,98 +198,78 @@ def gmres(apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, tolerance: f
     return np.stack(basis[:-1], axis=1) @ y, j + 1
 
 
-def solved(seed: int, condition: float, size: int) -> tuple[np.ndarray, int]:
-    """Backward errors (method, step), and GMRES's iterations in all."""
-    a, b = system(seed, condition, size)
+@E.cache
+def factored(p: Params, seed: int, condition: float) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray, float]:
+    """A system, what solves it by its factors, the solution by them alone and its backward error."""
+    a, b = system(seed, condition, p.size)
     lower, upper, order = factors(a)
 
     def solve(v: np.ndarray) -> np.ndarray:
         return np.asarray(np.linalg.solve(upper, np.linalg.solve(lower, v[order])))
 
-    first, total = solve(b), 0
-    found = np.full((len(METHODS), STEPS + 1), backward_error(a, first, b))
-    for method in (1, 2):
-        x = first
-        for step in range(STEPS):
-            r = residual(a, x, b)
-            if method == 2:
-                d, taken = gmres(lambda v: solve(a @ v), solve(r), 1e-4)
-                total += taken
-            else:
-                d = solve(r)
-            x = x + d
-            found[method, step + 1 :] = backward_error(a, x, b)
-            if found[method, step + 1] <= REACHED / 4 or not np.isfinite(x).all() or np.abs(x).max() > 1e100:
-                break
-    return found, total
+    x = solve(b)
+    return a, b, solve, x, backward_error(a, x, b)
 
 
-# --- the run ----------------------------------------------------------------------------------------------------
+@E.measure("backward", "iterations", axes={"system": "systems", "condition": CONDITIONS, "solver": SOLVERS},
+           dims=("step",))  # fmt: skip
+def solved(p: Params, system: int, condition: float, solver: str) -> tuple[np.ndarray, np.ndarray]:
+    """Backward errors after each step, and GMRES's iterations in it."""
+    a, b, solve, x, first = factored(p, system, condition)
+    found, iterations = np.full(STEPS + 1, first), np.zeros(STEPS + 1, np.int64)
+    for step in range(1, STEPS + 1 if solver != SOLVERS[0] else 0):
+        d = solve(residual(a, x, b))
+        if solver == "GMRES":
+            d, iterations[step] = gmres(lambda v: solve(a @ v), d, 1e-4)
+        x = x + d
+        found[step:] = backward_error(a, x, b)
+        if found[-1] <= REACHED / 4 or not np.isfinite(x).all() or np.abs(x).max() > 1e100:
+            break
+    return found, iterations
 
 
-def run(params: Params, tick: Tick) -> Result:
-    found: list[list[dict[str, Any]]] = []
-    for seed in range(params.matrices):
-        tick(0.5 * seed / params.matrices, f"slices, matrix {seed}")
-        found.append([ozaki(seed, spread, params) for spread in SPREADS])
-    both = {name: np.array([[one[name] for one in row] for row in found]) for name in found[0][0]}
-    histories, iterations = [], []
-    for seed in range(params.systems):
-        tick(0.5 + 0.5 * seed / params.systems, f"refinement, system {seed}")
-        solutions = [solved(seed, condition, params.size) for condition in CONDITIONS]
-        histories.append([history for history, _ in solutions])
-        iterations.append([count for _, count in solutions])
-    history = np.array(histories)
-    return Result(params, **both, backward=history[..., -1], history=history[0], iterations=np.array(iterations))
-
-
-def rows(result: Result) -> Columns:
+@E.table
+def rows(r: Result) -> Columns:
     """Largest errors by spread and slices; backward errors by condition and method, medians over systems."""
-    errors, chain = result.errors(result.products).max(axis=0), result.errors(result.chain).max(axis=0)
-    table = [("Ozaki, INT8", f"fall of 2^{spread}", f"{count} slices", errors[i, j])
+    off, chain = (errors(r, of).max("matrix").values for of in (r.products, r.chain))
+    table = [("Ozaki, INT8", f"fall of 2^{spread}", f"{count} slices", off[i, j])
              for i, spread in enumerate(SPREADS) for j, count in enumerate(SLICES)]  # fmt: skip
     table += [("FP64 unit", f"fall of 2^{spread}", "", chain[i]) for i, spread in enumerate(SPREADS)]
-    median = np.median(result.backward, axis=0)
-    table += [("system", f"condition {condition:.0e}", method, median[i, j])
-              for i, condition in enumerate(CONDITIONS) for j, method in enumerate(METHODS)]  # fmt: skip
+    median = r.backward[..., -1].median("system")
+    table += [("system", f"condition {condition:.0e}", solver, float(median.sel(condition=condition, solver=solver)))
+              for condition in CONDITIONS for solver in SOLVERS]  # fmt: skip
     return in_columns(("what", "operands", "how", "error"), table)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
-CLAIMS = Claims()
-
-
-@CLAIMS.proved("Products of INT8 slices, and of FP16 slices short enough for FP32's 24 bits, have no error")
-def exact_slices(result: Result) -> Outcome:
+@E.proved("Products of INT8 slices, and of FP16 slices short enough for FP32's 24 bits, have no error")
+def exact_slices(r: Result) -> Outcome:
     """Every product of two slices, against int64; and that slices are as short as they must be."""
-    bits = half_bits(result.params.k)
-    fits = result.params.k * (2**bits - 1) ** 2 < 2**24 and result.params.k * 127**2 < 2**31
-    said = say("K = {k}: {wrong:,} elements differ; slices of 7 and {bits} bits", k=result.params.k, bits=bits)
-    return verdict(fits and not result.inexact.any(), said.fill(wrong=int(result.inexact.sum())))
+    bits = half_bits(r.p.k)
+    fits = r.p.k * (2**bits - 1) ** 2 < 2**24 and r.p.k * 127**2 < 2**31
+    said = say("K = {k}: {wrong:,} elements differ; slices of 7 and {bits} bits", k=r.p.k, bits=bits)
+    return verdict(fits and not r.inexact.any(), said.fill(wrong=int(r.inexact.sum())))
 
 
-@CLAIMS.proved("All slices together give the correctly rounded FP64 product, every bit")
-def correctly_rounded(result: Result) -> Outcome:
-    wrong = [int((found != result.correct).sum()) for found in (result.products[:, :, -1], result.halves)]
-    chain = float((result.chain != result.correct).mean())
+@E.proved("All slices together give the correctly rounded FP64 product, every bit")
+def correctly_rounded(r: Result) -> Outcome:
+    wrong = [int((found != r.correct).sum()) for found in (r.products[:, :, -1], r.halves)]
+    chain = float((r.chain != r.correct).mean())
     said = say("{n:,} elements: {int8} and {fp16} differ; a chain of FP64 multiply-adds differs in {chain:.0%}")
-    said = said.fill(n=result.correct.size, int8=wrong[0], fp16=wrong[1], chain=chain)
+    said = said.fill(n=r.correct.size, int8=wrong[0], fp16=wrong[1], chain=chain)
     return verdict(not any(wrong) and chain > 0, said)
 
 
-@CLAIMS.proved("What dropping slices costs is below (n + 1) 2^(-7 n) K times the largest of row and column")
-def dropping(result: Result) -> Outcome:
-    off = np.abs(result.products[:, :, :-1] - result.correct[:, :, None])
-    allowed = result.bound + 2.0**-53 * np.abs(result.correct[:, :, None])
-    used = float((off / allowed).max())
+@E.proved("What dropping slices costs is below (n + 1) 2^(-7 n) K times the largest of row and column")
+def dropping(r: Result) -> Outcome:
+    off = np.abs(r.products[:, :, :-1] - r.correct)
+    used = float((off / (r.bound + 2.0**-53 * np.abs(r.correct))).max())
     return verdict(1 / 256 < used <= 1, say("{n:,} errors; of the bound {used:.1%} is used", n=off.size, used=used))
 
 
-@CLAIMS.measured("Rows that fall by 2^24 against others that rise cost at least three slices more")
-def spread_costs(result: Result) -> Outcome:
-    errors, chain = result.errors(result.products)[..., :-1], result.errors(result.chain)
-    enough = errors <= chain[..., None]
+@E.measured("Rows that fall by 2^24 against others that rise cost at least three slices more")
+def spread_costs(r: Result) -> Outcome:
+    enough = (errors(r, r.products[:, :, :-1]) <= errors(r, r.chain)).values
     counts = np.where(enough.any(axis=-1), np.array(SLICES)[enough.argmax(axis=-1)], SLICES[-1] + 1)
     more = counts[:, -1] - counts[:, 0]
     texts = [say("a fall of 2^{fall}: {counts} slices", fall=spread, counts=sorted(set(counts[:, i].tolist())))
@@ -317,70 +278,53 @@ def spread_costs(result: Result) -> Outcome:
     return measured(bool((more >= 3).all()), joined(texts, CLAUSE), sample)
 
 
-def reached(result: Result, method: str, condition: float) -> np.ndarray:
-    """Which systems end with FP64's backward error."""
-    return np.asarray(result.backward[:, CONDITIONS.index(condition), METHODS.index(method)] <= REACHED)
+def ended(r: Result, solver: str, *conditions: float) -> np.ndarray:
+    """Backward errors after the last step (system, condition)."""
+    return np.asarray(r.backward[..., -1].sel(solver=solver, condition=[*conditions]).values)
 
 
-@CLAIMS.measured("FP16 factors and FP64 residuals give FP64's backward error up to a condition of 100")
-def refined(result: Result) -> Outcome:
-    easy = [c for c in CONDITIONS if c <= 100]
-    worst = np.array([result.backward[:, CONDITIONS.index(c), 1] for c in easy]).max(axis=0)
-    alone = float(result.backward[:, 0, 0].min())
+@E.measured("FP16 factors and FP64 residuals give FP64's backward error up to a condition of 100")
+def refined(r: Result) -> Outcome:
+    worst = ended(r, "refinement", 1e1, 1e2).max(axis=1)
+    alone = float(ended(r, "factors alone", 1e1).min())
     said = say("largest backward error {worst:.1e}, of the factors alone at least {alone:.1e}")
-    holds = all(reached(result, "refinement", c).all() for c in easy) and alone > 1e-6
-    return measured(holds, said.fill(worst=float(worst.max()), alone=alone), Sample(len(worst), float(np.ptp(worst)),
-                                                                                   REACHED))  # fmt: skip
+    sample = Sample(len(worst), float(np.ptp(worst)), REACHED)
+    holds = bool((worst <= REACHED).all()) and alone > 1e-6
+    return measured(holds, said.fill(worst=float(worst.max()), alone=alone), sample)
 
 
-@CLAIMS.measured("At a condition of 10^6 refinement fails and GMRES on the same factors gives FP64's backward error")
-def rescued(result: Result) -> Outcome:
-    hard = (1e6, 1e8)
-    fails = [not reached(result, "refinement", c).any() for c in hard]
-    holds = [reached(result, "GMRES", c).all() for c in hard]
-    i = CONDITIONS.index(1e6)
-    plain, other = result.backward[:, i, 1], result.backward[:, i, 2]
+@E.measured("At a condition of 10^6 refinement fails and GMRES on the same factors gives FP64's backward error")
+def rescued(r: Result) -> Outcome:
+    plain, other = (ended(r, solver, 1e6, 1e8) for solver in SOLVERS[1:])
+    counts = r.iterations.sum(["solver", "step"]).max("system").sel(condition=[1e6, 1e8]).values
     said = say("10^6: refinement {plain:.1e} at least, GMRES {other:.1e} at most; {size} unknowns, GMRES iterations "
-               "{n} and, at 10^8, {more}", size=result.params.size)  # fmt: skip
-    counts = result.iterations.max(axis=0)
-    said = said.fill(plain=float(plain.min()), other=float(other.max()), n=int(counts[i]), more=int(counts[-1]))
-    return measured(all(fails) and all(holds), said, Sample(len(other), float(np.ptp(other)), REACHED))
+               "{n} and, at 10^8, {more}", size=r.p.size)  # fmt: skip
+    said = said.fill(plain=float(plain[:, 0].min()), other=float(other[:, 0].max()), n=int(counts[0]))
+    sample = Sample(len(other), float(np.ptp(other[:, 0])), REACHED)
+    holds = not (plain <= REACHED).any() and bool((other <= REACHED).all())
+    return measured(holds, said.fill(more=int(counts[1])), sample)
 
 
-@CLAIMS.measured("Refinement that computes its residuals in FP32 stops at FP32's error", id="residuals_in_fp64")
-def residuals_matter(result: Result) -> Outcome:
-    a, b = system(0, 1e2, result.params.size)
-    lower, upper, order = factors(a)
-    x = y = np.zeros(len(b))
-    for _ in range(STEPS):
-        single = b.astype(np.float32) - a.astype(np.float32) @ y.astype(np.float32)
-        for_x, for_y = residual(a, x, b), np.asarray(single, np.float64)
-        x = x + np.linalg.solve(upper, np.linalg.solve(lower, for_x[order]))
-        y = y + np.linalg.solve(upper, np.linalg.solve(lower, for_y[order]))
-    fine, coarse = backward_error(a, x, b), backward_error(a, y, b)
-    said = say("backward errors {fine:.1e} and {coarse:.1e}", fine=fine, coarse=coarse)
-    if not fine <= REACHED:
+@E.measured("Refinement that computes its residuals in FP32 stops at FP32's error", id="residuals_in_fp64")
+def residuals_matter(r: Result) -> Outcome:
+    a, b, solve, *_ = factored(r.p, 0, 1e2)
+    ends = []
+    for dtype in (np.float64, np.float32):
+        x = np.zeros(len(b))
+        for _ in range(STEPS):
+            x = x + solve(residual(*(of.astype(dtype) for of in (a, x, b))).astype(np.float64))
+        ends.append(backward_error(a, x, b))
+    said = say("backward errors {fine:.1e} and {coarse:.1e}", fine=ends[0], coarse=ends[1])
+    if not ends[0] <= REACHED:
         return failed(said)
-    return measured(coarse > 2.0**-32, said, Sample(1, 0.0, 2.0**-32))
+    return measured(ends[1] > 2.0**-32, said, Sample(1, 0.0, 2.0**-32))
 
 
 # --- what a GPU must do -----------------------------------------------------------------------------------------
-
-
-def first_slices(params: Params, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    a, b = (sliced(x, bits)[0][0] for x in operands(0, 0, params))
+def first_slices(p: Params, bits: int, dtype: Any, codes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of the first slice of both operands."""
+    a, b = (sliced(x, bits)[0][0].astype(dtype).view(codes) for x in operands(0, 0, p))
     return a, b
-
-
-def half_codes(params: Params) -> tuple[np.ndarray, np.ndarray]:
-    x, y = (part.astype(np.float16).view(np.uint16) for part in first_slices(params, half_bits(params.k)))
-    return x, y
-
-
-def int8_given(params: Params) -> Arrays:
-    return dict(
-        zip("ab", (part.astype(np.int8).view(np.uint8) for part in first_slices(params, INT8_BITS)), strict=True)
-    )
 
 
 def int8_compute(given: Arrays, device: str) -> Arrays:
@@ -397,55 +341,42 @@ def int8_emulate(given: Arrays, meta: Meta) -> Arrays:
     return {"d": (a @ b.T).astype(np.int32).view(np.uint32)}
 
 
-def cases(params: Params) -> Iterator[Case]:
-    yield Case("INT8 slices", partial(int8_given, params), int8_compute, int8_emulate, {"d": "bits32"})
-    shape = Product("matmul", ("fp16", "fp16"), "fp32", (SIDE, SIDE, params.k), {REDUCED.format("fp16"): False})
-    yield core_case("FP16 slices", shape, partial(half_codes, params))
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
+    def int8_given() -> Arrays:
+        return dict(zip("ab", first_slices(p, INT8_BITS, np.int8, np.uint8), strict=True))
+
+    yield Case("INT8 slices", int8_given, int8_compute, int8_emulate, {"d": "bits32"})
+    shape = Product("matmul", ("fp16", "fp16"), "fp32", (SIDE, SIDE, p.k), {REDUCED.format("fp16"): False})
+    yield core_case("FP16 slices", shape, partial(first_slices, p, half_bits(p.k), np.float16, np.uint16))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
+def slicing_errors(r: Result) -> Any:
+    """The largest over matrices (spread, slices); NaN where there is none."""
+    largest = errors(r, r.products[:, :, :-1]).max("matrix").assign_coords(slices=list(SLICES))
+    return largest.where(largest > 0)
 
 
-def answers(result: Result) -> draw.Figure:
-    figure, panels = draw.panels(8, 7.6, 2, 2)
-    draw_slices(panels[0, 0], result)
-    draw_conditions(panels[0, 1], result)
-    for ax, method in zip(panels[1], METHODS[1:], strict=True):
-        draw_steps(ax, result, method)
-    figure.suptitle("Products and updates by an H100's units, emulated", fontsize=10)
-    return figure
+def limit(at: Callable[[Result], float], label: str) -> Any:
+    """A broken line across a panel, for its legend."""
+    how = {"linewidth": 1, "linestyle": "--", "label": label}
+    return lambda ax, r: ax.axhline(at(r), color=draw.current().ink, **how)
 
 
-def draw_slices(ax: draw.Axes, result: Result) -> None:
-    errors, chain = result.errors(result.products).max(axis=0)[:, :-1], result.errors(result.chain).max(axis=0)
-    for i, spread in enumerate(SPREADS):
-        shown = np.where(errors[i] > 0, errors[i], np.nan)
-        ax.plot(SLICES, shown, **draw.look(i).marked, label=f"fall of $2^{{{spread}}}$")
-    ax.axhline(chain.max(), color=draw.current().ink, linewidth=1, linestyle="--", label="FP64 unit")
-    ax.set(yscale="log", xlabel="INT8 slices", ylabel="largest |error| / Σ|a b|", title="Ozaki's scheme")
-    ax.legend(fontsize=9)
-
-
-def draw_conditions(ax: draw.Axes, result: Result) -> None:
-    for j, method in enumerate(METHODS):
-        ax.plot(CONDITIONS, np.median(result.backward[..., j], axis=0), **draw.look(j).marked, label=method)
-    ax.axhline(REACHED, color=draw.current().ink, linewidth=1, linestyle="--", label="counts as FP64's, $2^{-50}$")
-    ax.set(xscale="log", yscale="log", xlabel="condition number", ylabel="backward error, median",
-           title="FP16 factors")  # fmt: skip
-    ax.legend(fontsize=9, loc="center left")
-
-
-def draw_steps(ax: draw.Axes, result: Result, method: str) -> None:
-    for i, condition in enumerate(CONDITIONS):
-        ax.plot(result.history[i, METHODS.index(method)], **draw.look(i).marked, markersize=3,
-                label=f"$10^{{{round(np.log10(condition))}}}$")  # fmt: skip
-    ax.set(yscale="log", ylim=(1e-18, 3), xlabel="step", ylabel="backward error", title=f"{method}, by condition")
-    ax.legend(ncols=2, fontsize=9)
-
-
-EXPERIMENT = Experiment(
-    title=say("Double precision from INT8 and FP16"),
-    question=say("Can units that know no FP64 give FP64's answers, and at what price?"),
-    budget=2.0, full=Params(), quick=QUICK, result=Result, run=run,
-    rows=rows, claims=CLAIMS, figures=(answers,), cases=cases,
+E.figure(
+    "answers",
+    with_(limit(lambda r: float(errors(r, r.chain).max()), "FP64 unit"),
+          line(Quantity("error", slicing_errors, slicing_errors), x="slices", hue="spread", log="y", marked=True,
+               legend={"fontsize": 9}, names={spread: f"fall of $2^{{{spread}}}$" for spread in SPREADS},
+               xlabel="INT8 slices", ylabel="largest |error| / Σ|a b|", title="Ozaki's scheme")),
+    with_(limit(lambda r: REACHED, "counts as FP64's, $2^{-50}$"),
+          line(of("backward").then("median", lambda x: x[..., -1].median("system")), x="condition", hue="solver",
+               log="xy", marked=True, legend={"fontsize": 9, "loc": "center left"}, xlabel="condition number",
+               ylabel="backward error, median", title="FP16 factors")),
+    *(line(of("backward", system=0, solver=solver), x="step", hue="condition", log="y", marked=True,
+           names={c: f"$10^{{{round(np.log10(c))}}}$" for c in CONDITIONS}, legend={"ncols": 2, "fontsize": 9},
+           ylim=(1e-18, 3), xlabel="step", ylabel="backward error", title=f"{solver}, by condition")
+      for solver in SOLVERS[1:]),
+    size=(8, 7.6), grid=(2, 2), title="Products and updates by an H100's units, emulated",
 )  # fmt: skip

@@ -7,7 +7,6 @@ product whose k is divided among tensor-parallel ranks. Narayanan et al. 2021 (a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -19,91 +18,70 @@ from ..hardware.cases import Case
 from ..hardware.programs import cast, program
 from ..parallel.schedules import Timeline, timeline
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick, one_threaded
+from . import statistics
+from .base import Columns
 from .collectives import FORMATS, case_inputs, gradients
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, failed, passed, verdict
-from .statistics import both, superior
+from .panels import bars, line
+from .quantities import beside, of, summary, superior
 
-SCHEDULES = (("gpipe", 1), ("1f1b", 1), ("interleaved", 2))
-ACCUMULATORS = (("fp32", "rne"), ("fp16", "rne"), ("bf16", "rne"), ("bf16", "stochastic"))
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # model chunks of a stage
+ACCUMULATORS = {"FP32": ("fp32", "rne"), "FP16": ("fp16", "rne"), "BF16": ("bf16", "rne"),
+                "BF16, stochastic": ("bf16", "stochastic")}  # fmt: skip
 SPLITS = (1, 2, 4, 8)
-STORED = ("fp32", "bf16")
-MODEL = "gpt3"
+
+# ``stages``, ``micro_batches``: of the timelines. ``accumulated``: the most micro-batches whose gradients are added, a
+# power of two, of ``images`` each. ``rows``: of the product whose k is split, ``width``: its k. ``networks``: how many,
+# from ``seed`` on.
+E = Experiment(
+    "Pipeline schedules, micro-batches and split products",
+    "What does a pipeline's schedule cost in time and memory, and what does dividing a batch or k do to bits?",
+    budget=2.0, one_thread=True,
+    full={"stages": 4, "micro_batches": 8, "accumulated": 256, "images": 4, "rows": 256, "width": 1024, "seed": 0,
+          "networks": 5},
+    quick={"accumulated": 128, "rows": 64, "width": 512, "networks": 3},
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Params:
-    """``stages``, ``micro_batches``: of the timelines. ``accumulated``: the most micro-batches whose gradients are
-    added, a power of two, of ``images`` each. ``rows``: of the product whose k is split, ``width``: its k.
-    ``networks``: how many, from ``seed`` on.
-    """
-
-    stages: int = 4
-    micro_batches: int = 8
-    accumulated: int = 256
-    images: int = 4
-    rows: int = 256
-    width: int = 1024
-    seed: int = 0
-    networks: int = 5
-
-    @property
-    def counts(self) -> list[int]:
-        """1, 2, 4, ... micro-batches."""
-        return [2**i for i in range(self.accumulated.bit_length())]
-
-    def timelines(self) -> list[Timeline]:
-        """The three schedules; a backward pass takes twice a forward pass."""
-        return [timeline(name, self.stages, self.micro_batches, chunks) for name, chunks in SCHEDULES]
+# --- timelines --------------------------------------------------------------------------------------------------
+def timed(p: Params, schedule: str) -> Timeline:
+    """The timeline of a schedule; a backward pass takes twice a forward pass."""
+    return timeline(schedule, p.stages, p.micro_batches, SCHEDULES[schedule])
 
 
-QUICK = Params(accumulated=128, rows=64, width=512, networks=3)
+@E.measure("in_flight", axes={"schedule": SCHEDULES}, dims=("stage",), digested=True)
+def chunks_in_flight(p: Params, schedule: str) -> Any:
+    """The most model chunks that a stage holds activations of."""
+    return timed(p, schedule).in_flight()
 
 
-@dataclass(frozen=True)
-class Result:
-    """``in_flight``: model chunks, ``activations``: bytes, int64 (schedule, stage). ``gradients``: float32 (network,
-    micro-batch, parameter); ``errors``: of their sums, relative (network, accumulator, count). ``products``: float32
-    (network, split, row, output), ``exact``: the same in float64 (network, row, output).
-    """
-
-    params: Params
-    in_flight: Digested
-    activations: Digested
-    gradients: np.ndarray
-    errors: np.ndarray
-    products: np.ndarray
-    exact: np.ndarray
-
-    def differing(self, store: str) -> np.ndarray:
-        """The share of results, rounded to a format, that differ from one chain's: (network, split)."""
-        codes = numeric.encode(self.products, store)
-        return np.asarray((codes != codes[:, :1]).mean(axis=(2, 3)))
-
-    def split_errors(self) -> np.ndarray:
-        """Relative error of the products in the 2-norm: (network, split)."""
-        exact = self.exact[:, None]
-        off = np.linalg.norm(self.products - exact, axis=(2, 3))
-        return np.asarray(off / np.linalg.norm(exact, axis=(2, 3)))
-
-
-def run(params: Params, tick: Tick) -> Result:
+@E.measure(axes={"schedule": SCHEDULES}, dims=("stage",), unit="bytes", digested=True)
+def activations(p: Params, schedule: str) -> list[int]:
+    """The activations that a stage holds, by the calculator."""
     from .. import memory
 
-    tick(0.05, "memory of the stages")
-    held = []
-    for name, chunks in SCHEDULES:
-        how: dict[str, Any] = {"pipeline": params.stages, "gpus": params.stages, "micro_batches": params.micro_batches}
-        stages = memory.estimate(MODEL, schedule=name, chunks=chunks, **how).stages
-        held.append([stage.device["activations"] for stage in stages])
-    networks = []
-    for i in range(params.networks):
-        tick(0.1 + 0.9 * i / params.networks, f"sums and products, network {i}")
-        one = replace(params, seed=params.seed + i)
-        slopes = gradients(one.seed, one.accumulated, one.images)
-        networks.append((slopes, accumulation(slopes, one), *products(one)))
-    in_flight = np.array([line.in_flight() for line in params.timelines()])
-    return Result(params, in_flight, np.array(held), *map(np.stack, zip(*networks, strict=True)))
+    how: dict[str, Any] = {"pipeline": p.stages, "gpus": p.stages, "micro_batches": p.micro_batches}
+    stages = memory.estimate("gpt3", schedule=schedule, chunks=SCHEDULES[schedule], **how).stages
+    return [stage.device["activations"] for stage in stages]
+
+
+# --- sums over micro-batches ------------------------------------------------------------------------------------
+@E.cache
+def micro_batches(p: Params, network: int) -> np.ndarray:
+    """Gradients, float32 (micro-batch, parameter)."""
+    return gradients(p.seed + network, p.accumulated, p.images)
+
+
+@E.measure(axes={"network": "networks", "accumulator": ACCUMULATORS,
+                 "count": lambda p: [2**i for i in range(p.accumulated.bit_length())]})  # fmt: skip
+def errors(p: Params, network: int, accumulator: str, count: int) -> float:
+    """The relative error of a sum of gradients, scaled to 1 at most by a power of two."""
+    parts = micro_batches(p, network)
+    parts = parts[:count] * np.float32(2.0 ** -np.ceil(np.log2(np.abs(parts).max())))
+    exact = parts.sum(axis=0, dtype=np.float64)
+    off = accumulate(parts, *ACCUMULATORS[accumulator]) - exact
+    return float(np.linalg.norm(off) / np.linalg.norm(exact))
 
 
 def accumulate(parts: np.ndarray, fmt: str, rounding: str) -> np.ndarray:
@@ -115,220 +93,192 @@ def accumulate(parts: np.ndarray, fmt: str, rounding: str) -> np.ndarray:
     return total
 
 
-def accumulation(parts: np.ndarray, params: Params) -> np.ndarray:
-    """The relative error of the sums (accumulator, count) of the gradients, scaled to 1 at most by a power of two."""
-    parts = parts * np.float32(2.0 ** -np.ceil(np.log2(np.abs(parts).max())))
-    out = np.zeros((len(ACCUMULATORS), len(params.counts)))
-    for c, count in enumerate(params.counts):
-        exact = parts[:count].sum(axis=0, dtype=np.float64)
-        for a, (fmt, rounding) in enumerate(ACCUMULATORS):
-            off = accumulate(parts[:count], fmt, rounding) - exact
-            out[a, c] = np.linalg.norm(off) / np.linalg.norm(exact)
-    return out
-
-
-@one_threaded
-def products(params: Params) -> tuple[np.ndarray, np.ndarray]:
-    """A layer's product on an H100 with k in 1, 2, 4 and 8 slices, whose sums are added in FP32, and in float64."""
+# --- products in slices -----------------------------------------------------------------------------------------
+@E.cache
+def operands(p: Params, network: int) -> list[np.ndarray]:
+    """A layer's inputs and weights, BF16 as float32: (rows, width) and (width, 64)."""
     import torch
 
-    from .. import tensorcore
     from ..training.tasks import perceptron
 
-    task = perceptron(width=params.width, hidden=2, batch=params.rows)
+    task = perceptron(width=p.width, hidden=2, batch=p.rows)
     with torch.no_grad():
-        model = task.model(params.seed)
-        inputs, _ = next(task.batches(params.seed, 1))
+        model = task.model(p.seed + network)
+        inputs, _ = next(task.batches(p.seed + network, 1))
         hidden = torch.relu(inputs @ model.get_parameter("0.weight").T + model.get_parameter("0.bias"))
         weight = model.get_parameter("2.weight").T[:, :64]
-        a, b = (numeric.quantize(x.numpy(), "bf16") for x in (hidden, weight))
-    plans = [tensorcore.Plan(split_k=split) for split in SPLITS]
-    found = [tensorcore.matmul(a, b, gpu="H100", inputs="bf16", plan=plan) for plan in plans]
-    return np.stack(found).astype(np.float32), a.astype(np.float64) @ b.astype(np.float64)
+        return [numeric.quantize(x.numpy(), "bf16") for x in (hidden, weight)]
 
 
-def rows(result: Result) -> Columns:
+@E.cache
+def product(p: Params, network: int, split: int) -> np.ndarray:
+    """A layer's product on an H100 with k in slices, whose sums are added in FP32: float32 (rows, 64)."""
+    from .. import tensorcore
+
+    a, b = operands(p, network)
+    sums = tensorcore.matmul(a, b, gpu="H100", inputs="bf16", plan=tensorcore.Plan(split_k=split))
+    return np.asarray(sums, np.float32)
+
+
+@E.measure("differ_fp32", "differ_bf16", "split_error", axes={"network": "networks", "split": SPLITS})
+def sliced(p: Params, network: int, split: int) -> tuple[float, ...]:
+    """The share of results, as FP32 and rounded to BF16, that differ from one chain's; relative error in the 2-norm."""
+    results, chain = product(p, network, split), product(p, network, SPLITS[0])
+    exact = np.matmul(*(x.astype(np.float64) for x in operands(p, network)))
+    shares = [float((numeric.encode(results, fmt) != numeric.encode(chain, fmt)).mean()) for fmt in ("fp32", "bf16")]
+    return *shares, float(np.linalg.norm(results - exact) / np.linalg.norm(exact))
+
+
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each schedule and stage: bubble, model chunks in flight, bytes of GPT-3's activations."""
-    places = [(i, stage) for i in range(len(SCHEDULES)) for stage in range(result.params.stages)]
-    bubbles = [line.bubble for line in result.params.timelines()]
-    return {
-        "schedule": [SCHEDULES[i][0] for i, _ in places],
-        "stage": [stage for _, stage in places],
-        "bubble": [str(bubbles[i]) for i, _ in places],
-        "chunks_in_flight": [int(result.in_flight[place]) for place in places],
-        "activation_bytes": [int(result.activations[place]) for place in places],
-    }
+    table = summary(r, ("in_flight", "activations"))
+    bubble = [str(timed(r.p, schedule).bubble) for schedule in table["schedule"]]
+    return {"schedule": table["schedule"], "stage": table["stage"], "bubble": bubble,
+            "chunks_in_flight": table["in_flight"], "activation_bytes": table["activations"]}  # fmt: skip
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
-
-
-@CLAIMS.proved("bubbles are (p - 1) / m, and a v-th of it when interleaved")
-def bubbles(result: Result) -> Outcome:
+@E.proved("bubbles are (p - 1) / m, and a v-th of it when interleaved")
+def bubbles(r: Result) -> Outcome:
     """Counted on the timelines, as fractions."""
-    stages, micro_batches = result.params.stages, result.params.micro_batches
-    counted = [line.bubble for line in result.params.timelines()]
-    want = [Fraction(stages - 1, micro_batches * chunks) for _, chunks in SCHEDULES]
+    counted = [timed(r.p, schedule).bubble for schedule in SCHEDULES]
+    want = [Fraction(r.p.stages - 1, r.p.micro_batches * chunks) for chunks in SCHEDULES.values()]
     said = say("waited over worked: gpipe {gpipe}, 1f1b {one}, interleaved {woven}")
     return verdict(counted == want, said.fill(**dict(zip(("gpipe", "one", "woven"), counted, strict=True))))
 
 
-@CLAIMS.proved("the timelines hold the published numbers of micro-batches")
-def in_flight(result: Result) -> Outcome:
+@E.proved("the timelines hold the published numbers of micro-batches")
+def in_flight(r: Result) -> Outcome:
     """GPipe holds all micro-batches, 1F1B as many as stages are left, interleaving 1 + (p - 1) / (p v) of its first."""
-    p, m, v = result.params.stages, result.params.micro_batches, SCHEDULES[2][1]
-    gpipe, one, woven = result.in_flight.tolist()
+    p, m, v = r.p.stages, r.p.micro_batches, SCHEDULES["interleaved"]
+    gpipe, one, woven = r.in_flight.values.tolist()
     holds = gpipe == [m] * p and one == [min(p - s, m) for s in range(p)]
     holds &= Fraction(woven[0], v) == p * (1 + Fraction(p - 1, p * v))
     said = say("GPipe {gpipe}, 1F1B {one}, interleaved {woven} halves", gpipe=gpipe, one=one, woven=woven)
     return verdict(holds, said)
 
 
-@CLAIMS.proved("the calculator's bytes are those the timelines hold")
-def calculated(result: Result) -> Outcome:
+@E.proved("the calculator's bytes are those the timelines hold")
+def calculated(r: Result) -> Outcome:
     """A middle stage's bytes, which are layers alone, are in the proportion of what its timeline holds."""
-    held, at = result.activations, result.in_flight
-    for stage in range(1, result.params.stages - 1):
-        for i, (name, chunks) in enumerate(SCHEDULES):
-            if int(held[i, stage]) * int(at[0, stage]) * chunks != int(held[0, stage]) * int(at[i, stage]):
-                there = say(
-                    "{name}, stage {stage}: {bytes:,} bytes for {chunks} chunks in flight", name=name, stage=stage
-                )
-                return failed(there.fill(bytes=held[i, stage], chunks=at[i, stage]))
+    held, at, chunks = r.activations.values, r.in_flight.values, np.array([*SCHEDULES.values()])[:, None]
+    wrong = held * at[0] * chunks != held[0] * at
+    wrong[:, [0, -1]] = False
+    for i, stage in np.argwhere(wrong):
+        there = say("{name}, stage {stage}: {bytes:,} bytes for {chunks} chunks in flight", name=[*SCHEDULES][i])
+        return failed(there.fill(stage=stage, bytes=held[i, stage], chunks=at[i, stage]))
     sizes = joined([f"{b / 1e9:.1f} GB" for b in held[:, 1]], COMMA)
-    return passed(say("GPT-3 on {n} stages: {sizes} on stage 1", n=result.params.stages, sizes=sizes))
+    return passed(say("GPT-3 on {n} stages: {sizes} on stage 1", n=r.p.stages, sizes=sizes))
 
 
-@CLAIMS.measured("a BF16 accumulator loses more the more micro-batches it adds")
-def accumulators(result: Result) -> Outcome:
+@E.measured("a BF16 accumulator loses more the more micro-batches it adds")
+def accumulators(r: Result) -> Outcome:
     """The error of a BF16 sum grows with the micro-batches, by network; the margin is a factor of 2, an octave.
 
     FP16's stays below a quarter of it, with its three bits more, and FP32's below a millionth.
     """
-    last = {"_".join(how): result.errors[:, a, -1] for a, how in enumerate(ACCUMULATORS)}
-    said = say("{n} micro-batches: fp32 rne {fp32_rne:.1e}, fp16 rne {fp16_rne:.1e}, bf16 rne {bf16_rne:.1e}, "
-               "bf16 stochastic {bf16_stochastic:.1e}", n=result.params.counts[-1])  # fmt: skip
-    said = said.fill(**{how: errors.mean() for how, errors in last.items()})
-    if last["fp32_rne"].max() > 1e-6 or (4 * last["fp16_rne"] > last["bf16_rne"]).any():
+    last = dict(zip(ACCUMULATORS, r.errors.isel(count=-1).values.T, strict=True))
+    listed = joined([f"{name} {errors.mean():.1e}" for name, errors in last.items()], COMMA)
+    said = say("{n} micro-batches: {errors}; of BF16 beside 2, octaves", n=r.p.accumulated, errors=listed)
+    if last["FP32"].max() > 1e-6 or (4 * last["FP16"] > last["BF16"]).any():
         return failed(said)
-    few = result.errors[:, ACCUMULATORS.index(("bf16", "rne")), 1]
-    return superior(np.log2(last["bf16_rne"]), np.log2(few), 1.0, say("{all}; of BF16 beside 2, octaves", all=said))
+    few = r.errors.sel(accumulator="BF16", count=2).values
+    return statistics.superior(np.log2(last["BF16"]), np.log2(few), 1.0, said)
 
 
-@CLAIMS.library("the 16-bit sums are torch's")
-def chain(result: Result) -> Outcome:
+@E.library("the 16-bit sums are torch's")
+def chain(r: Result) -> Outcome:
     import torch
 
     for fmt, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
-        parts = numeric.quantize(result.gradients[0], fmt)
+        parts = numeric.quantize(micro_batches(r.p, 0), fmt)
         total = torch.zeros(parts.shape[1], dtype=dtype)
         for part in torch.from_numpy(parts).to(dtype):
             total.add_(part)
         if total.float().numpy().tobytes() != accumulate(parts, fmt, "rne").tobytes():
             return failed(say("{fmt} differs", fmt=fmt))
-    return passed(say("{n:,} additions in each of FP16 and BF16, every bit", n=result.gradients[0].size))
+    return passed(say("{n:,} additions in each of FP16 and BF16, every bit", n=parts.size))
 
 
-@CLAIMS.measured("splitting k changes most FP32 results and few stored in BF16")
-def splitting(result: Result) -> Outcome:
+@E.measured("splitting k changes most FP32 results and few stored in BF16")
+def splitting(r: Result) -> Outcome:
     """The margins: half of the results, and one in twenty."""
-    wide, narrow = (result.differing(store) for store in STORED)
-    columns = zip(SPLITS, wide.mean(axis=0), narrow.mean(axis=0), result.split_errors().mean(axis=0), strict=True)
+    wide, narrow = r.differ_fp32.values, r.differ_bf16.values
+    columns = zip(SPLITS, wide.mean(axis=0), narrow.mean(axis=0), r.split_error.values.mean(axis=0), strict=True)
     shares = [say("k in {split}: {wide:.0%} of FP32 results, {narrow:.2%} in BF16, error {error:.1e}",
                   split=s, wide=w, narrow=n, error=e) for s, w, n, e in columns]  # fmt: skip
-    return both(superior(wide[:, 1:].min(axis=1), 0.0, 0.5, joined([*shares, say("share in FP32")], "; ")),
-                superior(0.0, narrow.max(axis=1), -0.05, say("share in BF16, below 0")))  # fmt: skip
+    share = joined([*shares, say("share in FP32")], "; ")
+    return statistics.both(
+        statistics.superior(wide[:, 1:].min(axis=1), 0.0, 0.5, share),
+        statistics.superior(0.0, narrow.max(axis=1), -0.05, say("share in BF16, below 0")),
+    )
 
 
-@CLAIMS.measured("in an H100's arithmetic more slices of k are nearer to the exact product")
-def shorter_chains(result: Result) -> Outcome:
-    """A Tensor Core truncates at every step, so shorter chains lie nearer to the exact product; the least gain counts.
-
-    The margin: a tenth of an octave, about 7%.
-    """
-    errors = result.split_errors()
-    gains = -np.diff(np.log2(errors), axis=1).max(axis=1)
-    falling = " > ".join(f"{e:.2e}" for e in errors.mean(axis=0))
-    return superior(gains, 0.0, 0.1, say("{falling}; the least gain, octaves", falling=falling))
+# A Tensor Core truncates at every step, so shorter chains lie nearer to the exact product; the least gain counts. The
+# margin: a tenth of an octave, about 7%.
+least_gain = of("split_error").then("least gain, octaves", lambda e: -np.log2(e).diff("split").max("split"))
+E.claim(superior("shorter_chains", "in an H100's arithmetic more slices of k are nearer to the exact product",
+                 least_gain, by=0.1))  # fmt: skip
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
-def micro_batches(rows: Any) -> dict[str, Any]:
+def running_sums(rows: Any) -> dict[str, Any]:
     half, wide = rows[0] - rows[0], cast(rows[0] - rows[0], "fp32")
     for i in range(len(rows)):
         half, wide = half + rows[i], wide + cast(rows[i], "fp32")
     return {"half": half, "wide": wide}
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     for fmt in FORMATS:
         gives = {"half": fmt, "wide": "fp32"}
-        yield program(f"micro-batches in {fmt}", partial(case_inputs, fmt), {"rows": fmt}, micro_batches, gives)
+        yield program(f"micro-batches in {fmt}", partial(case_inputs, fmt), {"rows": fmt}, running_sums, gives)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
 TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved 1F1B, two chunks a stage"}
 
 
-def timelines(result: Result) -> draw.Figure:
+@E.picture
+def timelines(r: Result) -> draw.Figure:
     from ..draw.timeline import draw_timeline, pass_patches
 
-    figure, lines = draw.new_figure(8, 8), result.params.timelines()
-    end = float(max(line.span for line in lines))
+    figure, lines = draw.new_figure(8, 8), [timed(r.p, schedule) for schedule in SCHEDULES]
+    end = float(max(one.span for one in lines))
     panels: Any = figure.subplots(3, 1)
-    for i, (line, ax) in enumerate(zip(lines, panels, strict=True)):
-        slots = [(s.stage, s.kind, s.chunk, s.micro_batch, float(s.start), float(s.end)) for s in line.slots]
-        draw_timeline(ax, slots, result.params.stages, end)
-        ax.set_title(f"{TITLES[line.name]}: {line.bubble} of the work's time is waited")
-        for stage, (held, chunks) in enumerate(zip(result.activations[i], result.in_flight[i], strict=True)):
-            text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[i][1]:g} in flight"
+    for one, ax in zip(lines, panels, strict=True):
+        slots = [(s.stage, s.kind, s.chunk, s.micro_batch, float(s.start), float(s.end)) for s in one.slots]
+        draw_timeline(ax, slots, r.p.stages, end)
+        ax.set_title(f"{TITLES[one.name]}: {one.bubble} of the work's time is waited")
+        parts = (x.sel(schedule=one.name).values for x in (r.activations, r.in_flight))
+        for stage, (held, chunks) in enumerate(zip(*parts, strict=True)):
+            text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[one.name]:g} in flight"
             draw.note(ax, text, (1.0, stage), (4, 0), xycoords=("axes fraction", "data"), va="center")
     panels[2].set_xlabel("time, in forward passes of a stage; beside: activations of GPT-3 that a stage holds")
     figure.legend(handles=pass_patches(), loc="outside lower center", ncols=4)
     return figure
 
 
-def bits(result: Result) -> draw.Figure:
+@E.picture
+def bits(r: Result) -> draw.Figure:
     figure = draw.new_figure(8, 8)
-    panels = figure.subplot_mosaic([["sums", "sums"], ["shares", "errors"]])
-    draw_sums(panels["sums"], result)
-    draw_shares(panels["shares"], result)
-    off = panels["errors"]
-    off.plot(SPLITS, result.split_errors().mean(axis=0), "o-")
-    off.set_xscale("log", base=2)
-    off.set_xticks(SPLITS, [str(s) for s in SPLITS])
-    off.set(ylim=(0, None), xlabel="slices of k", ylabel="relative error of the FP32 results",
-            title="Shorter chains, smaller error")  # fmt: skip
+    axes: Any = figure.subplot_mosaic([["sums", "sums"], ["shares", "errors"]])
+    line(of("errors", network=0).then("error", lambda e: e.where(e > 0)), x="count", hue="accumulator", log="y",
+         marked=True, legend={"ncols": 2, "loc": "upper left"}, ylim=(None, 3), xlabel="micro-batches",
+         ylabel="relative error of the sum", title="Accumulated gradients, by accumulator",
+         )(axes["sums"], r)  # fmt: skip
+    stored = {"stored in FP32": of("differ_fp32"), "stored in BF16": of("differ_bf16")}
+    bars(beside("stored", stored).at(split=[*SPLITS[1:]]).mean("network") * 100, x="split", hue="stored",
+         names={n: f"{n} ranks" for n in SPLITS}, legend={"loc": "upper right"}, ylim=(0, 140),
+         ylabel="results that differ (%)", title="k divided (H100, emulated)")(axes["shares"], r)  # fmt: skip
+    for drawn in axes["shares"].containers:
+        axes["shares"].bar_label(drawn, fmt="%.3g%%", fontsize=9, padding=2)
+    line("split_error", x="split", over="network", marked=True, ylim=(0, None), xlabel="slices of k",
+         ylabel="relative error of the FP32 results", title="Shorter chains, smaller error",
+         )(axes["errors"], r)  # fmt: skip
+    for name in ("sums", "errors"):
+        axes[name].set_xscale("log", base=2)
+    axes["errors"].set_xticks(SPLITS, [str(s) for s in SPLITS])
     return figure
-
-
-def draw_sums(ax: draw.Axes, result: Result) -> None:
-    for i, (fmt, rounding) in enumerate(ACCUMULATORS):
-        name = fmt.upper() + (", stochastic" if rounding == "stochastic" else "")
-        shown = np.where(result.errors[0, i] > 0, result.errors[0, i], np.nan)
-        ax.plot(result.params.counts, shown, **draw.look(i).marked, markersize=4, label=name)
-    ax.set_xscale("log", base=2)
-    ax.set(yscale="log", ylim=(None, 3), xlabel="micro-batches", ylabel="relative error of the sum",
-           title="Accumulated gradients, by accumulator")  # fmt: skip
-    ax.legend(ncols=2, loc="upper left")
-
-
-def draw_shares(ax: draw.Axes, result: Result) -> None:
-    for i, store in enumerate(STORED):
-        share = 100 * result.differing(store).mean(axis=0)[1:]
-        bars = ax.bar(np.arange(len(share)) + 0.4 * i - 0.2, share, 0.36, color=draw.look(i).color, hatch=("", "//")[i],
-                      alpha=0.8, label=f"stored in {store.upper()}")  # fmt: skip
-        ax.bar_label(bars, fmt="%.3g%%", fontsize=9, padding=2)
-    ax.set_xticks(range(len(SPLITS) - 1), [f"{s} ranks" for s in SPLITS[1:]])
-    ax.set(ylim=(0, 140), ylabel="results that differ (%)", title="k divided (H100, emulated)")
-    ax.legend(loc="upper right")
-
-
-EXPERIMENT = Experiment(
-    title=say("Pipeline schedules, micro-batches and split products"),
-    question=say("What does a pipeline's schedule cost in time and memory, and what does dividing a batch or k do to "
-                 "bits?"),
-    budget=2.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(timelines, bits), cases=cases,
-)  # fmt: skip

@@ -191,8 +191,9 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
     questions that prove it; what no question shows is in ``open``. Order and widths are those of the sizes asked:
     libraries may take others elsewhere, and some do within one matrix (:attr:`Inference.places`).
 
-    Measured here: each of the table's 133 classes is named; each of 200 units drawn by their seeds comes back, or has
-    the fields open in which it differs, with a second unit that agrees on everything asked.
+    Measured here (``make prove``): each of the table's 133 classes is named. Of 200 units drawn by their seeds 28 come
+    back with nothing open; 172 have fields open, each with a second unit that agrees on everything asked, and differ
+    from what is found in no other field. All 200 compute the same as what is found on 600 further rows.
 
     Raises LabError for what is no product, gives NaN, changes from call to call, or computes as nothing known here.
 

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import check_out
-from ..errors import LabError, quotes_call
+from ..errors import LabError, default_environment, quotes_call
+from ..float_environment import is_default
 from ..floats import quantize
 from ..formats import FormatLike, FormatName, get
 from ..kernels import tensorcore_exact
@@ -139,6 +140,9 @@ def multiply(
     the first chain, by the plan. ``below``: what lies above a result's diagonal may be +0 where it is finite.
     The result (..., M, N) is in the format of the accumulator, not stored.
     """
+    if not is_default():
+        with default_environment():
+            return multiply(model, x, y, plan, scales, c, below)
     if plan.activation is not None:
         raise LabError(
             f"Plan(activation={plan.activation!r}) is for fplab.tensorcore.matmul. Under torch an activation is an "

@@ -17,7 +17,8 @@ from .patterns import FIELD
 FOLDER = Path(__file__).parent
 KEYWORDS = {
     "say": None, "mark": None, "say_of": ((1, "c"), 2), "proved": None, "library": None, "live": None, "measured": None,
-    "unknown": None, "chosen": None, "name_of": None,
+    "unknown": None, "chosen": None, "name_of": None, "Experiment": (1, 2),
+    **dict.fromkeys(("superior", "equivalent", "within", "same_bits"), (2,)),
 }  # fmt: skip
 REFUSING = {  # what says a text to whoever asked for too much, and which argument is the text
     **dict.fromkeys(("LabError", "NoBlockError", "NotHereError", "UnknownArithmeticError", "WriteError", "warn"), 0),
@@ -79,7 +80,8 @@ def collected() -> dict[tuple[str, str], str]:
 
     found: dict[tuple[str, str], str] = {}
     for file, line, message, _, context in extract_from_dir(FOLDER.parent, [("**.py", "python")], keywords=KEYWORDS):
-        found.setdefault((context or "", str(message)), f"{file}:{line}")
+        for one in message if isinstance(message, tuple) else [message]:
+            found.setdefault((context or "", str(one)), f"{file}:{line}")
     for path in sorted(FOLDER.parent.rglob("*.py")):
         for line, message in refusals(ast.parse(path.read_text(encoding="utf-8"))):
             found.setdefault((REFUSAL, message), f"{path.relative_to(FOLDER.parent)}:{line}")

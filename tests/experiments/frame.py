@@ -26,6 +26,7 @@ from gpu_cases import computed_on_cpu, forged
 
 from fplab import experiments
 from fplab.experiments.base import Claim, array_of
+from fplab.experiments.frame import Experiment
 from fplab.experiments.outcomes import Evidence, Outcome, Status
 from fplab.hardware.cases import Case, NotHereError
 
@@ -39,6 +40,7 @@ class Mutant:
     ``fault``: from what stands there makes the faulty one. Then the experiment is run again, at ``params`` if given,
     and its claims are tested with the fault in place. Where a whole run is dear, ``part`` computes some fields of a
     result anew. Without the fault, at these ``params`` and with this ``part``, the claims hold.
+    ``reuse``: functions that the experiment keeps, such as its training, of which the good run's values serve.
     Instead of a fault, ``change``: from the result of the good run gives other fields. It tests the judge alone, so no
     claim rests on it only.
     """
@@ -50,9 +52,16 @@ class Mutant:
     change: Callable[[Any], dict[str, Any]] | None = None
     params: Any = None
     part: Callable[[Any], dict[str, Any]] | None = None
+    reuse: tuple[str, ...] = ()
 
     def result(self, experiment: Any, good: Any) -> Any:
         """What the experiment finds at this mutant's parameters and in its part, with the fault in place or not."""
+        if isinstance(experiment, Experiment):
+            if self.change is not None:
+                return good.replace(**self.change(good))
+            faulty = experiment.result(self.params or good.params)
+            faulty.params._kept.update({key: x for key, x in good.params._kept.items() if key[0] in self.reuse})
+            return faulty
         if self.change is not None:
             return dataclasses.replace(good, **self.change(good))
         if self.part is not None:
@@ -95,7 +104,7 @@ def frame(
     which a claim that is absent here skips. ``unforged``: outputs of cases of which the lab knows nothing. ``asked``:
     the size of the cases, where to forge records of ``params`` is dear. ``recorded``: what notes calls of the good run.
     """
-    experiment = module.EXPERIMENT
+    experiment = experiment_of(module)
     computed = [mutant for mutant in mutants if mutant.fault is not None]
 
     @pytest.fixture(scope="module")
@@ -122,11 +131,11 @@ def frame(
     def test_what_mutants_compute_holds_without_their_faults(result: Any) -> None:
         kills: dict[Any, set[str]] = {}
         for mutant in computed:
-            kills.setdefault((mutant.params, mutant.part), set()).update(set(mutant.kills) - set(spared))
-        for (params, part), ids in kills.items():
-            found = (
-                Mutant("none", (), params=params, part=part).result(experiment, result) if params or part else result
-            )
+            key = mutant.params, mutant.part, mutant.reuse
+            kills.setdefault(key, set()).update(set(mutant.kills) - set(spared))
+        for (params, part, reuse), ids in kills.items():
+            good = Mutant("none", (), params=params, part=part, reuse=reuse)
+            found = good.result(experiment, result) if params or part else result
             for id in sorted(ids):
                 holding(claim_of(experiment, id), found, absent)
 
@@ -180,6 +189,11 @@ def plus(name: str, at: Any, by: Any) -> Callable[[Any], dict[str, Any]]:
 
 def silent(share: float, text: str) -> None:
     """A tick that shows nothing."""
+
+
+def experiment_of(module: Any) -> Any:
+    """The experiment of a module."""
+    return getattr(module, "E", None) or module.EXPERIMENT
 
 
 def name_of(module: Any) -> str:
@@ -236,8 +250,9 @@ def drawn(experiment: Any, result: Any, folder: Path, theme: str = "dark") -> li
 
 def repeats(module: Any, result: Any) -> None:
     """Another run gives the same bits of what is digested."""
-    again = module.EXPERIMENT.run(result.params, silent)
-    for name in module.EXPERIMENT.digested():
+    experiment = experiment_of(module)
+    again = experiment.run(result.params, silent)
+    for name in experiment.digested():
         assert np.array_equal(array_of(again, name), array_of(result, name)), name
 
 

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, Recorded, frame
-from fplab import training
+from experiments.frame import Mutant, frame
 from fplab.errors import LabError
 from fplab.experiments import calibration
 from fplab.nn import fake_quantization
-from fplab.training.loop import one_thread
 
 
 class Blocked(fake_quantization._LearnedStep):
@@ -32,74 +30,46 @@ class Fixed(fake_quantization._LearnedStep):
         return through, torch.zeros_like(scale), *rest
 
 
-RECORDED = Recorded(calibration, "quantised", "trained_through")
-
-
-def epochs(result: Any) -> dict[str, Any]:
-    """The epochs through integers, from where they began."""
-    with one_thread():
-        return {"qat_right": np.stack([found["qat_right"] for found, _ in RECORDED.again("trained_through")])}
-
-
-def quantised(result: Any) -> dict[str, Any]:
-    """Post-training quantisation of the trained networks."""
-    with one_thread():
-        every = RECORDED.again("quantised")
-    return {name: np.stack([found[name] for found in every]) for name in every[0]}
-
-
-def kept(result: Any) -> dict[str, Any]:
-    """What entropy keeps of the images' range."""
-    images = training.tensors(training.digits("train"))[0].numpy()
-    return {"kept": np.array([calibration.kept(images, bins) for bins in calibration.FEWER + calibration.MORE])}
-
-
-def nothing(result: Any) -> dict[str, Any]:
-    """What claims compute themselves."""
-    return {}
-
-
 STEP, DIVERGENCES = "fplab.nn.fake_quantization._LearnedStep", "fplab.integers.calibration.all_divergences"
+KEPT = ("trained", "fp32")
 EXCHANGED = {8: 4, 4: 8, 3: 3}
 MUTANTS = (
-    Mutant("a straight-through gradient of zero", ("trained_back",), STEP, lambda good: Blocked, part=epochs),
+    Mutant("a straight-through gradient of zero", ("trained_back",), STEP, lambda good: Blocked, reuse=KEPT),
     Mutant("a straight-through gradient of zero, ranges fixed", ("torch_fake",),
            "fplab.nn.fake_quantization._FakeQuantize.backward",
-           lambda good: staticmethod(lambda ctx, *grads: (torch.zeros_like(grads[0]), None, None, None)), part=nothing),
-    Mutant("a scale without a gradient", ("learned",), STEP, lambda good: Fixed, part=epochs),
+           lambda good: staticmethod(lambda ctx, *grads: (torch.zeros_like(grads[0]), None, None, None)), reuse=KEPT),
+    Mutant("a scale without a gradient", ("learned",), STEP, lambda good: Fixed, reuse=KEPT),
     Mutant("values a little too large", ("torch_fake", "integer_codes"), "fplab.integers.dequantize",
-           lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), part=nothing),
+           lambda good: lambda *args: good(*args) * np.float32(1 + 2.0**-20), reuse=KEPT),
     Mutant("INT8 and INT4 exchanged", ("int8", "four_bits", "entropy_fails"), "grid_names",
-           lambda good: lambda bits, zero_point: good(EXCHANGED[bits], zero_point), part=quantised),
+           lambda good: lambda bits, zero_point: good(EXCHANGED[bits], zero_point), reuse=KEPT),
     Mutant("entropy by the levels of INT8", ("entropy_fails",), DIVERGENCES,
-           lambda good: lambda bins, start, levels: good(bins, start, 128), part=kept),
+           lambda good: lambda bins, start, levels: good(bins, start, 128), reuse=KEPT),
     Mutant("entropy that cuts whatever the bins", ("entropy_fails",), DIVERGENCES,
-           lambda good: lambda bins, start, levels: np.arange(len(bins) + 1 - start), part=kept),
+           lambda good: lambda bins, start, levels: np.arange(len(bins) + 1 - start), reuse=KEPT),
 )  # fmt: skip
 
-globals().update(frame(calibration, calibration.QUICK, MUTANTS, recorded=RECORDED))
+globals().update(frame(calibration, calibration.E.quick, MUTANTS))
 
 
-def test_shapes(result: Any) -> None:
-    bits, schemes, rules = len(calibration.BITS), len(calibration.SCHEMES), len(calibration.RULES)
-    assert result.right.shape == result.losses.shape == result.errors.shape == (4, bits, schemes, rules)
-    assert np.isfinite(result.right).sum(axis=(1, 3)).tolist() == [[21] * 4, *[[14, 0, 0, 0]] * 3]
-    assert result.amax.shape == (1, bits, 2, rules, 4)
-    assert result.qat_right.shape == (4, len(calibration.THROUGH), 3)
-    assert result.steps.tolist() == [0, 11, 22]
-    assert result.counts.sum(axis=1).tolist() == [1438 * n for n in (64, 16 * 64, 32 * 16, 256)]
-    assert calibration.rows(result)["right"][0] == result.right[:, 0, 0, 0].mean() / 359
+def test_what_was_tried(result: Any) -> None:
+    """All schemes of the first network, of others the first in INT8 and INT4."""
+    tried = [[28, 28, 28], [7, 7, 0], [7, 7, 0], [7, 7, 0]]
+    assert np.isfinite(result.right).sum(["scheme", "rule"]).values.tolist() == tried
+    assert result.qat_right.step.values.tolist() == [0, 11, 22]
+    counts = [histogram.counts.sum() for histogram in calibration.trained(result.p, 0)[1].values()]
+    assert counts == [1438 * n for n in (64, 16 * 64, 32 * 16, 256)]
+    assert len(calibration.held_out()[1]) == calibration.TESTED
 
 
 def test_training_starts_from_the_quantised_net(result: Any) -> None:
     """Step 0 of an epoch through integers is post-training quantisation per tensor, symmetric."""
-    for i, (bits, rule, _) in enumerate(calibration.THROUGH):
-        start = result.right[0, calibration.BITS.index(bits), 0, calibration.RULES.index(rule)]
-        assert result.qat_right[0, i, 0] == start
+    start = result.right.sel(seed=0, bits=4, scheme="tensor symmetric", rule="entropy")
+    assert (result.qat_right.sel(seed=0, step=0) == start).all()
 
 
 def test_the_open_case_has_the_answer_of_this_processor_among_its_hypotheses() -> None:
-    case = list(calibration.cases(calibration.QUICK))[1]
+    case = list(calibration.cases(calibration.E.quick))[1]
     inputs = case.inputs()
     found = case.compute(inputs, "cpu")
     answers = [hypothesis(inputs, {}) for hypothesis in case.hypotheses.values()]

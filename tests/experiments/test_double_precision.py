@@ -8,9 +8,9 @@ import numpy as np
 
 from experiments.frame import CELLS, Mutant, frame, record
 from fplab.experiments import double_precision
-from fplab.experiments.double_precision import QUICK, SLICES, sliced
+from fplab.experiments.double_precision import SLICES, sliced
 
-TINY = replace(QUICK, rows=4, k=64, matrices=1, systems=2, size=32)
+TINY = replace(double_precision.E.quick, rows=4, k=64, matrices=1, systems=2, size=32)
 
 
 def a_bit_more(good: Any) -> Any:
@@ -53,13 +53,13 @@ MUTANTS = (
            record("H100", "fp16", alignment_bits=13, kept_bits=13), params=TINY),
     Mutant("a slice less than is said", ("correctly_rounded", "dropping"), "added", a_slice_less, params=TINY),
     Mutant("rows that do not fall", ("spread_costs",), "operands",
-           lambda good: lambda seed, spread, params: good(seed, 0, params), params=TINY),
+           lambda good: lambda seed, spread, p: good(seed, 0, p), params=TINY),
     Mutant("residuals in FP32", ("refined", "rescued"), "residual", in_fp32, params=TINY),
     Mutant("residuals of another system", ("residuals_in_fp64",), "residual", always_fp64, params=TINY),
     Mutant("factors in FP64", ("refined", "rescued"), "factors", whole_factors, params=TINY),
 )  # fmt: skip
 
-globals().update(frame(double_precision, QUICK, MUTANTS))
+globals().update(frame(double_precision, double_precision.E.quick, MUTANTS))
 
 
 def test_slices_are_the_rows_exactly() -> None:

@@ -16,8 +16,10 @@ from fplab.experiments.loss_scaling import data
 from fplab.training.chain import Chain
 from fplab.training.scalers import DynamicScaler, StaticScaler
 
-SMALL = data.QUICK
-TINY = data.Params(steps=(3, 3), batch=(32, 32), every=8, encoder=(64, 16, 8), hidden=(16,), count=1, seeds=1)
+SMALL = loss_scaling.E.quick
+TINY = dataclasses.replace(
+    loss_scaling.E.full, steps=(3, 3), batch=(32, 32), every=8, encoder=(64, 16, 8), hidden=(16,), count=1, seeds=1
+)
 SHORT = dataclasses.replace(
     SMALL, steps=(30, 20), batch=(256, 64), encoder=(64, 32, 16, 8), hidden=(32,), growth_interval=2
 )
@@ -141,7 +143,7 @@ def test_densities_are_densities_and_the_losses_are_torchs_defaults() -> None:
 
 def few_steps(which: int, scaler: Any, steps: int, **more: Any) -> data.Trained:
     few = dataclasses.replace(SMALL, steps=(steps, steps), **more)
-    return data.train(data.JOBS[which](few), few, which, scaler, half=True)
+    return data.train([*data.JOBS.values()][which](few), few, which, scaler, half=True)
 
 
 def test_a_run_repeats_to_the_bit() -> None:
@@ -172,4 +174,4 @@ def test_gpu_cases_see_every_outcome() -> None:
 
 
 def test_cases_need_numpy_and_torch_alone() -> None:
-    compute_with_little_installed(loss_scaling)
+    compute_with_little_installed(loss_scaling, "E.quick")

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.frame import Mutant, frame
 from fplab.experiments import rollout_gap
 
-TINY = replace(rollout_gap.QUICK, layers=1, steps=10, rows=4)
+TINY = replace(rollout_gap.E.quick, layers=1, steps=10, rows=4)
 ONE = replace(TINY, seeds=1)
 EMULATE = "fplab.nn.emulate"
 
@@ -32,4 +32,4 @@ MUTANTS = (
            lambda good: lambda self, of, *more, **how: good(self, lambda layer: of(None), *more, **how), params=ONE),
 )  # fmt: skip
 
-globals().update(frame(rollout_gap, rollout_gap.QUICK, MUTANTS))
+globals().update(frame(rollout_gap, rollout_gap.E.quick, MUTANTS))

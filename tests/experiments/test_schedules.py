@@ -5,8 +5,8 @@ from dataclasses import replace
 from experiments.frame import Mutant, frame
 from fplab.experiments import schedules
 
-TINY = schedules.Params(accumulated=128, images=2, rows=8, width=64, networks=3)
-SLICED = replace(schedules.QUICK, accumulated=2, images=1)
+TINY = replace(schedules.E.quick, images=2, rows=8, width=64)
+SLICED = replace(schedules.E.quick, accumulated=2, images=1)
 
 
 MUTANTS = (
@@ -25,4 +25,4 @@ MUTANTS = (
            lambda good: lambda split_k: good(split_k=max(schedules.SPLITS) // split_k), params=SLICED),
 )  # fmt: skip
 
-globals().update(frame(schedules, schedules.QUICK, MUTANTS))
+globals().update(frame(schedules, schedules.E.quick, MUTANTS))

@@ -1,5 +1,6 @@
 """The CPU's units against the lab, and that a wrong bit in the lab is seen by them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fplab.hardware import cpu_cases, cpu_products, cpu_units
 from fplab.hardware.cases import NotHereError
 from fplab.reveal import SumTree
 
-SMALL = silicon.Params(n=256, wide=32, k=33, seeds=1)
+SMALL = replace(silicon.E.full, n=256, wide=32, k=33, seeds=1)
 UNITS = "fplab.hardware.cpu_cases"
 
 
@@ -103,9 +104,9 @@ globals().update(frame(silicon, SMALL, HERE, LACKING, absent=r"this CPU has no|n
 
 def test_what_a_cpu_lacks_is_absent_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_units, "features", lambda: frozenset({"avx"}))
-    result = silicon.run(SMALL, lambda share, text: None)
+    result = silicon.E.result(SMALL)
     for id in ("conversions", "fused", "bfloat16", "integers"):
-        outcome = claim_of(silicon.EXPERIMENT, id).test(result)
+        outcome = claim_of(silicon.E, id).test(result)
         assert outcome.status is Status.ABSENT
         assert "this CPU has no v" in str(outcome.detail)
     with pytest.raises(NotHereError, match=r"this CPU has no vcvtph2ps \(f16c\)\."):

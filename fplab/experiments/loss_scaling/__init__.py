@@ -9,6 +9,7 @@ decoder's weights grow until enough of the gradient survives, and the unscaled r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -18,134 +19,153 @@ from ... import draw, numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
-from ..base import Claims, Columns, Experiment, in_columns, one_threaded, sheet
+from ..base import one_threaded
+from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
-from ..statistics import equivalent, superior
-from .data import JOBS, KEPT, QUICK, SCALE, Params, Result, Task, run, step_by_hand
+from ..quantities import equivalent, of, superior
+from ..statistics import superior as larger
+from .data import JOBS, KEPT, Trained, first_gradient, kept_steps, step_by_hand, train
+
+SEEDED = ("2^0", "2^16", "FP32")  # the runs that every seed makes: unscaled, between underflow and overflow, without
+E = Experiment(
+    "Loss scaling", "At which loss scales does FP16 training work, and how does a dynamic scale find them?", budget=7.0,
+    # steps, batch, lr: of the autoencoder and of the classifier; every: binades between two scales; encoder: the widths
+    # from 64 pixels to the code, which the decoder takes backwards; hidden: the classifier's; growth_interval: of the
+    # dynamic scale (torch's default is 2,000, longer than these runs); gpu: whose matrix products, None: this machine's
+    # FP32 products; count: steps between two counts of zeros; seeds: of the runs SEEDED, all others are of the first
+    full={"steps": (400, 300), "batch": (512, 128), "lr": (3e-3, 3e-3), "every": 2,
+          "encoder": (64, 48, 40, 32, 24, 16, 8), "hidden": (48, 48), "growth_interval": 20, "gpu": "H100",
+          "count": 10, "seeds": 3},
+    quick={"steps": (90, 50), "lr": (5e-3, 3e-3), "every": 8, "growth_interval": 6, "gpu": None},
+)  # fmt: skip
 
 
-def rows(result: Result) -> Columns:
-    """A row for each task and scale: what was learned, the share of zero gradients, the share of skipped steps."""
-    names = [*(f"2^{e}" for e in result.params.exponents), "dynamic", "FP32"]
-    static, blank, table = len(result.params.exponents), float("nan"), []
-    for name, task in result.tasks.items():
-        for i, scale in enumerate(names):
-            shares = (float(task.zeros[i].mean()), float(task.skipped[i].mean())) if i < static else (blank, blank)
-            table.append((name, scale, float(task.score[i]), *shares))
-    return in_columns(("task", "loss_scale", "score", "zero_gradients", "skipped_steps"), table)
+# --- the runs ---------------------------------------------------------------------------------------------------
+def ways(p: Params) -> dict[str, int | None]:
+    """The static scales with their exponents, the dynamic scale, and FP32."""
+    return {**{f"2^{e}": e for e in range(0, 25, p.every)}, "dynamic": None, "FP32": None}
+
+
+@E.cache
+def trained(p: Params, task: str, way: str, seed: int) -> Trained:
+    """One run."""
+    from ...training.scalers import DynamicScaler, StaticScaler
+
+    dynamic, static = DynamicScaler(growth_interval=p.growth_interval), StaticScaler(2.0 ** (ways(p)[way] or 0))
+    scaler = dynamic if way == "dynamic" else static
+    return train(JOBS[task](p), p, list(JOBS).index(task), scaler, half=way != "FP32", seed=seed)
+
+
+@E.measure("score", "zero_gradients", "skipped_steps", axes={"task": JOBS, "loss_scale": ways})
+def scores(p: Params, task: str, loss_scale: str) -> tuple[float, float, float]:
+    """Of the first seed: what was learned; with static scales the shares of zero gradients and of skipped steps."""
+    run = trained(p, task, loss_scale, 0)
+    if ways(p)[loss_scale] is None:
+        return run.score, np.nan, np.nan
+    return run.score, float(run.zeros.mean(axis=0).mean()), float(run.skipped.mean())
+
+
+@E.measure(axes={"task": JOBS, "way": SEEDED, "seed": "seeds"})
+def final(p: Params, task: str, way: str, seed: int) -> float:
+    """What the runs of every seed learned: explained variance or accuracy on the test images."""
+    return trained(p, task, way, seed).score
+
+
+@E.measure(axes={"seed": "seeds"}, dims=("layer",))
+def zeros(p: Params, seed: int) -> np.ndarray:
+    """The share of zeros among the gradients of the unscaled autoencoder's layers, over the counts."""
+    return np.asarray(trained(p, "autoencoder", "2^0", seed).zeros.mean(axis=0))
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
-
-
-@CLAIMS.proved(
+@E.proved(
     "In the first, a middle and the last step passes, unscaling, Adam and zeros by layer are of single casts and sums"
 )
 @one_threaded
-def steps(result: Result) -> Outcome:
+def steps(r: Result) -> Outcome:
     """The kept steps of every run of the first seed, and the shares of zeros by layer that are drawn of them."""
     from ...training.tasks import epochs
 
-    params, done, count = result.params, 0, len(result.params.exponents)
-    for which, (name, task) in enumerate(result.tasks.items()):
-        job = JOBS[which](params)
-        order = list(epochs(len(job.inputs), params.batch[which], 0, params.steps[which]))
-        for r, way in enumerate([*(f"2^{e}" for e in params.exponents), "dynamic", "FP32"]):
-            for k, step in enumerate(params.kept(which)):
-                kept = dict(zip(KEPT, task.kept[r, k], strict=True))
-                scale = (
-                    2.0 ** params.exponents[r] if r < count else float(task.trace[step]) if way == "dynamic" else 0.0
+    p, done = r.p, 0
+    for (which, task), (way, exponent) in itertools.product(enumerate(JOBS), ways(p).items()):
+        run = trained(r.p, task, way, 0)
+        order = list(epochs(len(JOBS[task](p).inputs), p.batch[which], 0, p.steps[which]))
+        for k, step in enumerate(kept_steps(p, which)):
+            kept, used = dict(zip(KEPT, run.kept[k], strict=True)), float(run.scales[step]) if way == "dynamic" else 0.0
+            scale = used if exponent is None else 2.0**exponent
+            taken = step + 1 - int(run.skipped[:step].sum())
+            gpu = p.gpu if scale else None
+            after, shares = step_by_hand(JOBS[task](p), kept, order[step], taken, scale, gpu, p.lr[which])
+            there = say("{task}, {way}, step {step}: {found}", task=task, way=way, step=step)
+            outcome = same_bits(kept["new weights"].view(np.uint32), after.view(np.uint32), "fp32")
+            if outcome.status is not Status.PASS:
+                return failed(there.fill(found=outcome.detail))
+            if exponent is not None and not np.array_equal(run.zeros[step // p.count], shares):
+                return failed(
+                    there.fill(found=say("the shares of zeros by layer are {zeros}", zeros=np.round(shares, 3)))
                 )
-                taken = step + 1 - int(task.skipped[r, :step].sum())
-                gpu = params.gpu if scale else None
-                after, zeros = step_by_hand(job, kept, order[step], taken, scale, gpu, params.lr[which])
-                there = say("{task}, {way}, step {step}: {found}", task=name, way=way, step=step)
-                outcome = same_bits(kept["new weights"].view(np.uint32), after.view(np.uint32), "fp32")
-                if outcome.status is not Status.PASS:
-                    return failed(there.fill(found=outcome.detail))
-                if r < count and not np.array_equal(task.counted[r, step // params.count], zeros):
-                    return failed(
-                        there.fill(found=say("the shares of zeros by layer are {zeros}", zeros=np.round(zeros, 3)))
-                    )
-                done += after.size
+            done += after.size
     said = say("{n:,} weights after {steps} steps of {runs} runs of both tasks, every bit", n=done, steps=3)
-    return passed(said.fill(runs=count + 2))
+    return passed(said.fill(runs=len(ways(p))))
 
 
-@CLAIMS.measured(
-    "Unscaled, most gradients of the autoencoder's first layer are zero in FP16, and it learns less than FP32"
-)
-def unscaled_fails(result: Result) -> Outcome:
+@E.measured("Unscaled, most gradients of the autoencoder's first layer are zero in FP16, and it learns less than FP32")
+def unscaled_fails(r: Result) -> Outcome:
     """The share of zeros, network by network; the margin is half. Each network explains less than FP32's does.
 
     By how much is not claimed: how soon FP32 begins to learn depends on the seed, and some have hardly begun in the
     quick size.
     """
-    unscaled, _, fp32 = result.autoencoder.by_seed.T
-    zeros = result.autoencoder.unscaled
+    unscaled, _, fp32 = r.final.sel(task="autoencoder").values
+    shares = r.zeros.values
     detail = say(
         "explained variance: unscaled {unscaled:.3f}, FP32 {fp32:.3f}; unscaled, {first:.0%} of the first layer's "
         "gradients are zero and {last:.1%} of the last's",
-        unscaled=unscaled.mean(), fp32=fp32.mean(), first=zeros[:, 0].mean(), last=zeros[:, -1].mean(),
+        unscaled=unscaled.mean(), fp32=fp32.mean(), first=shares[:, 0].mean(), last=shares[:, -1].mean(),
     )  # fmt: skip
     if not (unscaled < fp32).all():
         return failed(detail)
-    return superior(zeros[:, 0], 0.0, 0.5, detail)
+    return larger(shares[:, 0], 0.0, 0.5, detail)
 
 
-@CLAIMS.measured("With the scale 2^16 it ends where FP32 does, to 0.05 of the variance")
-def scaled_learns(result: Result) -> Outcome:
-    """With a fixed scale it ends where FP32 does, the dynamic one loses steps on its way.
-
-    The margin is less than what an unscaled run lacks, and more than the 0.02 by which a network now and then begins to
-    learn sooner or later.
-    """
-    task = result.autoencoder
-    _, scaled, fp32 = task.by_seed.T
-    said = say("first seed: {scale} {scaled:.3f}, FP32 {fp32:.3f}; dynamic {dynamic:.3f}, {skipped} steps skipped",
-               scale=f"2^{SCALE}", scaled=scaled[0], fp32=fp32[0], dynamic=task.score[-2])  # fmt: skip
-    return equivalent(scaled, fp32, 0.05, said.fill(skipped=int(task.overflows.sum())))
-
-
-@CLAIMS.measured("The classifier needs no scale, like most networks of the paper")
-def classifier_needs_none(result: Result) -> Outcome:
-    unscaled, _, fp32 = result.classifier.by_seed.T
-    said = say("accuracy: unscaled {unscaled:.1%}, FP32 {fp32:.1%}", unscaled=unscaled.mean(), fp32=fp32.mean())
-    return equivalent(unscaled, fp32, 0.03, said)
+auto, reader = ([of("final", task=task, way=way) for way in SEEDED] for task in JOBS)
+encoder = of("zeros").then("encoder", lambda x: x[:, : x.shape[1] // 2].mean("layer"))
+decoder = of("zeros").then("2 · decoder", lambda x: x[:, x.shape[1] // 2 :].mean("layer"))
+E.claim(
+    # The margin is less than what an unscaled run lacks, and more than the 0.02 by which a network now and then begins
+    # to learn sooner or later.
+    equivalent("scaled_learns", "With the scale 2^16 it ends where FP32 does, to 0.05 of the variance",
+               auto[1], auto[2], within=0.05),
+    equivalent("classifier_needs_none", "The classifier needs no scale, like most networks of the paper",
+               reader[0], reader[2], within=0.03),
+    superior("encoder_first",
+             "Unscaled, far from the loss, in the encoder, more gradients are zero than near it, in the decoder",
+             encoder, decoder * 2),
+)  # fmt: skip
 
 
-@CLAIMS.measured("Unscaled, far from the loss, in the encoder, more gradients are zero than near it, in the decoder")
-def encoder_first(result: Result) -> Outcome:
-    """Unscaled, the encoder's gradients beside the decoder's: "more" is more than twice as many zeros."""
-    shares = result.autoencoder.unscaled
-    early, late = (part.mean(axis=1) for part in np.split(shares, 2, axis=1))
-    layers = ", ".join(f"{s:.0%}" for s in shares.mean(axis=0))
-    return superior(early, 2 * late, 0.0, say("unscaled, first to last layer: {layers}", layers=layers))
-
-
-@CLAIMS.proved("At 2^24 every step of both tasks overflows and changes no weight")
-def largest_scale(result: Result) -> Outcome:
-    exponents, texts = result.params.exponents, []
-    for name, task in result.tasks.items():
-        static = task.skipped[: len(exponents)]
-        kept = task.kept[len(exponents) - 1]
-        if not static[-1].all() or (kept[:, 3] != kept[0, 0]).any():
-            said = say("{task}: {share:.0%} skipped, or a weight has changed", task=name, share=static[-1].mean())
+@E.proved("At 2^24 every step of both tasks overflows and changes no weight")
+def largest_scale(r: Result) -> Outcome:
+    texts, static = [], [way for way, exponent in ways(r.p).items() if exponent is not None]
+    for task in JOBS:
+        last = trained(r.p, task, static[-1], 0)
+        if not last.skipped.all() or (last.kept[:, 3] != last.kept[0, 0]).any():
+            said = say("{task}: {share:.0%} skipped, or a weight has changed", task=task, share=last.skipped.mean())
             return failed(said)
-        first = next(e for e, steps in zip(exponents, static, strict=True) if steps.any())
-        said = say("{task}: {scale} skips every step; {first} is the first scale that skips any", task=name)
-        texts.append(said.fill(scale=f"2^{exponents[-1]}", first=f"2^{first}"))
+        first = next(way for way in static if trained(r.p, task, way, 0).skipped.any())
+        said = say("{task}: {scale} skips every step; {first} is the first scale that skips any", task=task)
+        texts.append(said.fill(scale=static[-1], first=first))
     return passed(joined(texts, CLAUSE))
 
 
-@CLAIMS.library("On the first step zeros are what is at most 2^-25, infinities what is at least 65520")
-def first_step(result: Result) -> Outcome:
+@E.library("On the first step zeros are what is at most 2^-25, infinities what is at least 65520")
+def first_step(r: Result) -> Outcome:
     done = 0
-    for name, task in result.tasks.items():
-        for exponent, stored in zip(result.params.exponents, task.first, strict=True):
-            scaled = task.first_fp32.astype(np.float64) * 2.0**exponent
-            there = say("{task}, 2^{exponent}: {found}", task=name, exponent=exponent)
+    for which, task in enumerate(JOBS):
+        natural = first_gradient(JOBS[task](r.p), r.p, which).astype(np.float64)
+        for exponent in (e for e in ways(r.p).values() if e is not None):
+            scaled, stored = natural * 2.0**exponent, trained(r.p, task, f"2^{exponent}", 0).first.astype(np.float32)
+            there = say("{task}, 2^{exponent}: {found}", task=task, exponent=exponent)
             if not np.array_equal(stored == 0, np.abs(scaled) <= 2.0**-25):
                 return failed(there.fill(found=say("the zeros are not the values up to 2^-25")))
             if not np.array_equal(np.isinf(stored), np.abs(scaled) >= 65520.0):
@@ -158,22 +178,21 @@ def first_step(result: Result) -> Outcome:
     return passed(say("{n:,} gradients, every bit numpy's cast", n=done))
 
 
-@CLAIMS.library("The dynamic scale grows, overflows, skips and halves exactly as torch's GradScaler")
-def machine(result: Result) -> Outcome:
+@E.library("The dynamic scale grows, overflows, skips and halves exactly as torch's GradScaler")
+def machine(r: Result) -> Outcome:
     import torch
 
     texts = []
-    for name, task in result.tasks.items():
-        scale, good = torch.tensor(2.0**16), torch.tensor(0, dtype=torch.int32)
-        for step, (used, overflow) in enumerate(zip(task.trace, task.overflows, strict=True)):
+    for task in JOBS:
+        run, scale, good = trained(r.p, task, "dynamic", 0), torch.tensor(2.0**16), torch.tensor(0, dtype=torch.int32)
+        for step, (used, overflow) in enumerate(zip(run.scales, run.skipped, strict=True)):
             if scale.item() != used:
-                said = say("{task}, step {step}: {used} instead of torch's {torchs}", task=name, step=step, used=used)
+                said = say("{task}, step {step}: {used} instead of torch's {torchs}", task=task, step=step, used=used)
                 return failed(said.fill(torchs=scale.item()))
-            found = torch.tensor(float(overflow))
-            torch._amp_update_scale_(scale, good, found, 2.0, 0.5, result.params.growth_interval)
-        said = say("{task}: {skipped} of {steps} steps skipped, up to {most}", task=name, steps=len(task.trace))
-        texts.append(said.fill(skipped=int(task.overflows.sum()), most=f"2^{np.log2(task.trace.max()):.0f}"))
-    return verdict(any(task.overflows.any() for task in result.tasks.values()), joined(texts, CLAUSE))
+            torch._amp_update_scale_(scale, good, torch.tensor(float(overflow)), 2.0, 0.5, r.p.growth_interval)
+        said = say("{task}: {skipped} of {steps} steps skipped, up to {most}", task=task, steps=len(run.scales))
+        texts.append(said.fill(skipped=int(run.skipped.sum()), most=f"2^{np.log2(run.scales.max()):.0f}"))
+    return verdict(any(trained(r.p, task, "dynamic", 0).skipped.any() for task in JOBS), joined(texts, CLAUSE))
 
 
 # --- what a GPU must compute: the two kernels of torch's GradScaler ---------------------------------------------
@@ -256,7 +275,8 @@ def lab_unscale(inputs: Arrays, meta: Meta) -> Arrays:
     }
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     yield Case("update_scale", machine_inputs, device_machine, lab_machine, {"scale": "fp32", "good": "bits32"})
     yield Case("unscale", unscale_inputs, device_unscale, lab_unscale, {"gradients": "fp32", "found": "bits8"})
 
@@ -267,24 +287,24 @@ TITLES = {"autoencoder": "The autoencoder needs a scale", "classifier": "The cla
 ZERO, SKIPPED = 1, 5  # series, as the fates "zero" and "overflow" are drawn elsewhere
 
 
-def scores(result: Result) -> draw.Figure:
-    figure, gpu = draw.new_figure(8, 8.5), result.params.gpu
+@E.picture
+def figure(r: Result) -> draw.Figure:
+    figure, gpu = draw.new_figure(8, 8.5), r.p.gpu
     products = f"{gpu} products, emulated" if gpu else "products accumulated in FP32"
     draw.caption(figure, f"Digits; weights, activations and gradients stored in FP16, {products},\n"
                          "FP32 master weights, Adam; mean losses as they are")  # fmt: skip
-    panels = figure.subplots(2, 1)
-    for ax, (name, task) in zip(panels, result.tasks.items(), strict=True):
-        draw_score(ax, result.params, name, task)
+    for ax, task in zip(figure.subplots(2, 1), JOBS, strict=True):
+        draw_score(ax, r, task)
     return figure
 
 
-def draw_score(ax: draw.Axes, params: Params, name: str, task: Task) -> None:
-    x, theme, width = np.array(params.exponents), draw.current(), 0.8 * params.every
+def draw_score(ax: draw.Axes, r: Result, task: str) -> None:
+    x, theme, every = np.arange(0, 25, r.p.every), draw.current(), r.p.every
     right = ax.twinx()
-    zeros, skipped = 100 * task.zeros.mean(axis=1), 100 * task.skipped[: len(x)].mean(axis=1)
-    right.bar(x, zeros, width, color=theme.series[ZERO], alpha=0.45, label="zero gradients (mean of layers)")
-    right.bar(x, skipped, width, color=theme.series[SKIPPED], alpha=0.35, hatch="xxx", edgecolor=theme.background,
-              linewidth=0, label="skipped steps")  # fmt: skip
+    score, zeros, skipped = (x.sel(task=task).values for x in (r.score, 100 * r.zero_gradients, 100 * r.skipped_steps))
+    right.bar(x, zeros[:-2], 0.8 * every, color=theme.series[ZERO], alpha=0.45, label="zero gradients (mean of layers)")
+    right.bar(x, skipped[:-2], 0.8 * every, color=theme.series[SKIPPED], alpha=0.35, hatch="xxx",
+              edgecolor=theme.background, linewidth=0, label="skipped steps")  # fmt: skip
     right.set_ylim(0, 135)
     right.set_yticks(range(0, 101, 25))
     right.set_ylabel("zero gradients, skipped steps (%)")
@@ -292,33 +312,33 @@ def draw_score(ax: draw.Axes, params: Params, name: str, task: Task) -> None:
     right.grid(visible=False)
     ax.set_zorder(right.get_zorder() + 1)
     ax.patch.set_visible(False)
-    ax.plot(x, np.maximum(task.score[:-2], 0), **draw.look(0).marked, label="static scale")
-    ax.axhline(task.score[-2], **draw.look(2).line, linewidth=1.4, label="dynamic scale")
-    ax.axhline(task.score[-1], color=theme.ink, linewidth=1.1, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set(ylim=(0, 1.35 * max(task.score[-2:])), xlim=(x[0] - 0.6 * params.every, x[-1] + 0.6 * params.every))
-    draw.power_ticks(ax.xaxis, [e for e in params.exponents if e % 4 == 0])
-    ax.set(xlabel="loss scale", ylabel=SCORES[name], title=TITLES[name])
+    ax.plot(x, np.maximum(score[:-2], 0), **draw.look(0).marked, label="static scale")
+    ax.axhline(score[-2], **draw.look(2).line, linewidth=1.4, label="dynamic scale")
+    ax.axhline(score[-1], color=theme.ink, linewidth=1.1, linestyle=(0, (1, 1.5)), label="FP32")
+    ax.set(ylim=(0, 1.35 * max(score[-2:])), xlim=(x[0] - 0.6 * every, x[-1] + 0.6 * every))
+    draw.power_ticks(ax.xaxis, [e for e in x.tolist() if e % 4 == 0])
+    ax.set(xlabel="loss scale", ylabel=SCORES[task], title=TITLES[task])
     handles = [*ax.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
     ax.legend(handles=handles, loc="upper left", ncols=3, columnspacing=1.2)
 
 
-def draw_curves(ax: draw.Axes, result: Result) -> None:
-    losses, last = result.autoencoder.losses, len(result.params.exponents) - 1
-    for name, i, series in (("$2^0$", 0, ZERO), ("$2^{24}$", last, SKIPPED), ("dynamic", -2, 2)):
-        ax.plot(*draw.smoothed(losses[i]), **draw.look(series).line, linewidth=1.6, label=f"scale {name}")
-    ax.plot(*draw.smoothed(losses[-1]), color=draw.current().ink, linewidth=1, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set(yscale="log", xlim=(0, result.params.steps[0]), xlabel="training step", ylabel="training loss",
+def draw_curves(ax: draw.Axes, r: Result) -> None:
+    losses, ink = {way: trained(r.p, "autoencoder", way, 0).losses for way in ways(r.p)}, draw.current().ink
+    for name, way, series in (("$2^0$", "2^0", ZERO), ("$2^{24}$", [*losses][-3], SKIPPED), ("dynamic", "dynamic", 2)):
+        ax.plot(*draw.smoothed(losses[way]), **draw.look(series).line, linewidth=1.6, label=f"scale {name}")
+    ax.plot(*draw.smoothed(losses["FP32"]), color=ink, linewidth=1, linestyle=(0, (1, 1.5)), label="FP32")
+    ax.set(yscale="log", xlim=(0, r.p.steps[0]), xlabel="training step", ylabel="training loss",
            title="The autoencoder: unscaled\nit learns the mean image")  # fmt: skip
     ax.legend(loc="center right")
 
 
-def draw_layers(ax: draw.Axes, result: Result) -> None:
-    params, muted = result.params, draw.current().muted
-    x, middle = np.arange(1, params.layers + 1), params.layers / 2 + 0.5
-    shown = [i for i, e in enumerate(params.exponents) if e in (0, 2, 4, 6, 8)]
-    for i, series in zip(shown, (ZERO, 0, 2, 3, 4), strict=False):
-        label = f"scale $2^{{{params.exponents[i]}}}$"
-        ax.plot(x, 100 * result.autoencoder.zeros[i], **draw.look(series).marked, label=label)
+def draw_layers(ax: draw.Axes, r: Result) -> None:
+    muted, layers = draw.current().muted, 2 * len(r.p.encoder) - 2
+    x, middle = np.arange(1, layers + 1), layers / 2 + 0.5
+    shown = [e for e in ways(r.p).values() if e in (0, 2, 4, 6, 8)]
+    for e, series in zip(shown, (ZERO, 0, 2, 3, 4), strict=False):
+        share = 100 * trained(r.p, "autoencoder", f"2^{e}", 0).zeros.mean(axis=0)
+        ax.plot(x, share, **draw.look(series).marked, label=f"scale $2^{{{e}}}$")
     ax.axvline(middle, color=muted, linewidth=0.9, linestyle=(0, (3, 2)))
     ax.text(middle - 0.2, 99, "encoder", ha="right", va="top", color=muted)
     ax.text(middle + 0.2, 99, "decoder", ha="left", va="top", color=muted)
@@ -330,9 +350,9 @@ def draw_layers(ax: draw.Axes, result: Result) -> None:
     ax.legend(loc="center right")
 
 
-def draw_trace(ax: draw.Axes, result: Result, name: str) -> None:
-    task = result.tasks[name]
-    scales, at = np.log2(task.trace), np.flatnonzero(task.overflows)
+def draw_trace(ax: draw.Axes, r: Result, task: str) -> None:
+    run = trained(r.p, task, "dynamic", 0)
+    scales, at = np.log2(run.scales), np.flatnonzero(run.skipped)
     ax.step(np.arange(len(scales)), scales, where="post", color=draw.look(2).color, linewidth=1.6)
     ax.plot(at, scales[at], linestyle="none", marker="X", markersize=8, color=draw.current().series[SKIPPED],
             label=f"overflow: step skipped,\nscale halved ({len(at)})", clip_on=False)  # fmt: skip
@@ -340,14 +360,9 @@ def draw_trace(ax: draw.Axes, result: Result, name: str) -> None:
     ax.set_ylim(low, high)
     draw.power_ticks(ax.yaxis, range(low + 1, high, max(1, (high - low) // 6)))
     ax.set(xlim=(0, len(scales)), xlabel="training step", ylabel="dynamic loss scale",
-           title=f"The dynamic scale of the {name}")  # fmt: skip
+           title=f"The dynamic scale of the {task}")  # fmt: skip
     ax.legend(loc="lower right")
 
 
-EXPERIMENT = Experiment(
-    title=say("Loss scaling"),
-    question=say("At which loss scales does FP16 training work, and how does a dynamic scale find them?"),
-    budget=7.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(scores, sheet("training", (8, 8), (2, 2), draw_curves, draw_layers,
-                           *(partial(draw_trace, name=name) for name in ("autoencoder", "classifier")))), cases=cases,
-)  # fmt: skip
+E.figure("training", draw_curves, draw_layers, *(partial(draw_trace, task=task) for task in JOBS), size=(8, 8),
+         grid=(2, 2))  # fmt: skip

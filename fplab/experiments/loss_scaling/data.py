@@ -1,103 +1,27 @@
-"""The runs: two tasks with their natural losses, static scales from 2^0 up, a dynamic scale, and FP32."""
+"""Two tasks with their natural losses, how a network is trained on one, and a step of that by hand."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..base import Tick, one_threaded
+from ..base import one_threaded
+from ..frame import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SCALE = 16  # the exponent of a scale between underflow and overflow
 KEPT = ("weights", "exp_avg", "exp_avg_sq", "new weights")  # of a kept step
 
 
-@dataclass(frozen=True)
-class Params:
-    """``steps``, ``batch``, ``lr``: of the autoencoder and of the classifier. ``every``: binades between two scales.
-
-    ``encoder``: the widths from 64 pixels to the code, which the decoder takes backwards; ``hidden``: the classifier's.
-    ``growth_interval``: of the dynamic scale (torch's default is 2,000, longer than these runs). ``gpu``: whose matrix
-    products; None: this machine's FP32 products. ``count``: steps between two counts of zeros. ``seeds``: runs over
-    which scores are compared, of the scales 1 and SCALE and of FP32; all others are of the first seed alone.
-    """
-
-    steps: tuple[int, int] = (400, 300)
-    batch: tuple[int, int] = (512, 128)
-    lr: tuple[float, float] = (3e-3, 3e-3)
-    every: int = 2
-    encoder: tuple[int, ...] = (64, 48, 40, 32, 24, 16, 8)
-    hidden: tuple[int, ...] = (48, 48)
-    growth_interval: int = 20
-    gpu: str | None = "H100"
-    count: int = 10
-    seeds: int = 3
-
-    def kept(self, which: int) -> tuple[int, int, int]:
-        """The steps of which everything is kept: the first, a middle and the last that are counted."""
-        last = (self.steps[which] - 1) // self.count
-        return 0, last // 2 * self.count, last * self.count
-
-    @property
-    def exponents(self) -> tuple[int, ...]:
-        return tuple(range(0, 25, self.every))
-
-    @property
-    def layers(self) -> int:
-        return 2 * len(self.encoder) - 2
-
-
-QUICK = Params(steps=(90, 50), lr=(5e-3, 3e-3), every=8, growth_interval=6, gpu=None)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task's runs: a static scale each, in the order of their exponents, the dynamic one, and FP32.
-
-    ``score``: (run,); ``skipped``: bool (run, step); ``losses``: float32 (run, step); ``kept``: float32 (run, kept
-    step, KEPT, n). ``counted``: shares of zeros in the gradients of the layers' outputs (static, count, layer).
-    ``first``: the gradient of the outputs as stored in the first step, float32 (static, batch, output); ``first_fp32``:
-    before it is stored. ``trace``: the dynamic scale, by step. ``by_seed``: scores (seed, 3), of the scales 1 and
-    2^SCALE and of FP32; ``unscaled``: shares of zeros with the scale 1 (seed, layer).
-    """
-
-    score: np.ndarray
-    skipped: np.ndarray
-    losses: np.ndarray
-    kept: np.ndarray
-    counted: np.ndarray
-    first: np.ndarray
-    first_fp32: np.ndarray
-    trace: np.ndarray
-    by_seed: np.ndarray
-    unscaled: np.ndarray
-
-    @property
-    def zeros(self) -> np.ndarray:
-        """The share of zeros by static scale and layer, over the counts."""
-        return np.asarray(self.counted.mean(axis=1))
-
-    @property
-    def overflows(self) -> np.ndarray:
-        return np.asarray(self.skipped[-2])
-
-
-@dataclass(frozen=True)
-class Result:
-    params: Params
-    autoencoder: Task
-    classifier: Task
-
-    @property
-    def tasks(self) -> dict[str, Task]:
-        return {"autoencoder": self.autoencoder, "classifier": self.classifier}
+def kept_steps(params: Params, which: int) -> tuple[int, int, int]:
+    """The steps of which everything is kept: the first, a middle and the last that are counted."""
+    last = (params.steps[which] - 1) // params.count
+    return 0, last // 2 * params.count, last * params.count
 
 
 class Job(NamedTuple):
@@ -148,7 +72,7 @@ def classifier(params: Params) -> Job:
     return Job((64, *params.hidden, 10), images.flatten(1), labels, cross_entropy, score)
 
 
-JOBS = (autoencoder, classifier)
+JOBS = {"autoencoder": autoencoder, "classifier": classifier}
 
 
 class Trained(NamedTuple):
@@ -189,7 +113,7 @@ def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: i
         losses[step], scales[step] = loss.item(), scaler.get_scale()
         scaler.unscale_(optimizer)
         skipped[step] = scaler.found_inf(optimizer)
-        before = held(model, optimizer) if step in params.kept(which) else []
+        before = held(model, optimizer) if step in kept_steps(params, which) else []
         scaler.step(optimizer)
         scaler.update()
         if before:
@@ -209,43 +133,6 @@ def held(model: Any, optimizer: Any) -> list[np.ndarray]:
     state = optimizer.state[model.flat]
     found = [model.flat.detach(), *(state.get(name, 0 * model.flat.detach().abs()) for name in KEPT[1:3])]
     return [np.array(x.numpy()) for x in found]
-
-
-def run(params: Params, tick: Tick) -> Result:
-    return Result(params, *(run_task(params, which, tick) for which in range(len(JOBS))))
-
-
-def run_task(params: Params, which: int, tick: Tick) -> Task:
-    """The runs of the autoencoder, 0, or of the classifier, 1."""
-    from ...training.scalers import DynamicScaler, StaticScaler
-
-    job, name = JOBS[which](params), JOBS[which].__name__
-
-    def static(exponent: int, seed: int = 0) -> Trained:
-        return train(job, params, which, StaticScaler(2.0**exponent), half=True, seed=seed)
-
-    def fp32(seed: int = 0) -> Trained:
-        return train(job, params, which, StaticScaler(1.0), half=False, seed=seed)
-
-    runs = []
-    for i, exponent in enumerate(params.exponents):
-        tick(0.95 * (which + 0.9 * i / (len(params.exponents) + 2)) / 2, f"{name}, scale 2^{exponent}")
-        runs.append(static(exponent))
-    scaled = list(runs)
-    runs.append(train(job, params, which, DynamicScaler(growth_interval=params.growth_interval), half=True))
-    runs.append(fp32())
-    by_seed = [(runs[0], runs[params.exponents.index(SCALE)], runs[-1])]
-    for seed in range(1, params.seeds):
-        tick(0.95 * (which + 0.9 + 0.03 * seed) / 2, f"{name}, seed {seed}")
-        by_seed.append((static(0, seed), static(SCALE, seed), fp32(seed)))
-    return Task(
-        score=np.array([one.score for one in runs]), skipped=np.stack([one.skipped for one in runs]),
-        losses=np.stack([one.losses for one in runs]), kept=np.stack([one.kept for one in runs]),
-        counted=np.stack([one.zeros for one in scaled]),
-        first=np.stack([one.first for one in scaled]).astype(np.float32), first_fp32=first_gradient(job, params, which),
-        trace=runs[-2].scales, by_seed=np.array([[one.score for one in row] for row in by_seed]),
-        unscaled=np.stack([row[0].zeros.mean(axis=0) for row in by_seed]),
-    )  # fmt: skip
 
 
 @one_threaded

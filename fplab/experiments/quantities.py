@@ -1,0 +1,195 @@
+"""What claims compare: a measure of a result at coordinates, its logarithm or extreme; and the claims as rows.
+
+``of("gap", way="bf16")`` is the measure ``gap`` there, by whatever axes are left, such as seeds. A row says which two
+quantities are compared and by how much; the sentence of details is derived from both.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ..words import COMMA, Text, joined, say
+from . import statistics
+from .base import Claim, Columns
+from .outcomes import Evidence, Outcome, verdict
+from .outcomes import same_bits as compare_bits
+
+if TYPE_CHECKING:
+    from xarray import DataArray
+
+Result: TypeAlias = Any  # of an experiment: what has measures as attributes
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number or an array that a result has. ``name``: what details call it; ``shown``: of which they give the mean.
+
+    >>> of("gap", way="bf16").name
+    'gap bf16'
+    """
+
+    name: str
+    read: Callable[[Result], Any]
+    shown: Callable[[Result], Any]
+    octaves: bool = False
+
+    def at(self, **where: Any) -> Quantity:
+        """The part at coordinates, as :func:`of` takes them."""
+        return self.then(_named(self.name, where), lambda x: _at(x, where))
+
+    @property
+    def log2(self) -> Quantity:
+        """Its logarithm; details show it itself."""
+        return Quantity(self.name, lambda r: np.log2(self.read(r)), self.shown, octaves=True)
+
+    def min(self, *axes: str) -> Quantity:
+        """The least along axes."""
+        return self.then(f"least {self.name}", lambda x: x.min([*axes]))
+
+    def max(self, *axes: str) -> Quantity:
+        """The greatest along axes."""
+        return self.then(f"greatest {self.name}", lambda x: x.max([*axes]))
+
+    def mean(self, *axes: str) -> Quantity:
+        """The mean along axes."""
+        return self.then(self.name, lambda x: x.mean([*axes]))
+
+    def then(self, name: str, function: Callable[[Any], Any]) -> Quantity:
+        """What a function makes of it, under a name."""
+        return Quantity(name, lambda r: function(self.read(r)), lambda r: function(self.shown(r)))
+
+    def __sub__(self, other: Quantity | float) -> Quantity:
+        return self._with(operator.sub, other)
+
+    def __add__(self, other: Quantity | float) -> Quantity:
+        return self._with(operator.add, other)
+
+    def __mul__(self, other: Quantity | float) -> Quantity:
+        return self._with(operator.mul, other)
+
+    def __truediv__(self, other: Quantity | float) -> Quantity:
+        return self._with(operator.truediv, other)
+
+    def _with(self, how: Callable[[Any, Any], Any], other: Quantity | float) -> Quantity:
+        x = as_quantity(other)
+        return Quantity(self.name, lambda r: how(self.read(r), x.read(r)), lambda r: how(self.shown(r), x.shown(r)))
+
+    def values(self, result: Result) -> np.ndarray:
+        """Its numbers, float64, in one dimension."""
+        return np.asarray(self.read(result), np.float64).ravel()
+
+    def said(self, result: Result) -> Text:
+        """Its name and mean."""
+        shown = self.shown(result)
+        unit = getattr(shown, "attrs", {}).get("unit", "")
+        mean = float(np.asarray(shown, np.float64).mean())
+        return say("{name} {mean:.3g}{unit}", name=self.name, mean=mean, unit=f" {unit}" if unit else "")
+
+
+Compared: TypeAlias = Quantity | float
+
+
+def of(measure: str, **where: Any) -> Quantity:
+    """A measure at coordinates (``way="bf16"``; a list keeps the axis), or at ends of an axis (``step=-1``: the last,
+    where no coordinate is -1)."""
+
+    def read(result: Result) -> Any:
+        return _at(getattr(result, measure), where)
+
+    return Quantity(_named(measure, where), read, read)
+
+
+def _named(name: str, where: Mapping[str, Any]) -> str:
+    return " ".join([name, *(str(value) for value in where.values() if isinstance(value, str | int | float))])
+
+
+def _at(array: Any, where: Mapping[str, Any]) -> Any:
+    """A part of an array with axes, as floats."""
+    for axis, value in where.items():
+        last = isinstance(value, int) and value < 0 and value not in array[axis].values
+        array = array.isel({axis: value}) if last else array.sel({axis: value})
+    return array if getattr(array, "dtype", np.dtype(float)).kind in "fc" else array.astype(float)
+
+
+def beside(axis: str, parts: Mapping[str, Quantity]) -> Quantity:
+    """Quantities of the same axes as one with a further axis, whose coordinates are their names."""
+
+    def read(result: Result) -> DataArray:
+        from xarray import IndexVariable, concat
+
+        whole: DataArray = concat([part.read(result) for part in parts.values()], IndexVariable(axis, list(parts)))
+        return whole
+
+    return Quantity(" ".join(parts), read, read)
+
+
+def as_quantity(x: Compared) -> Quantity:
+    """A quantity; a number is one."""
+    return x if isinstance(x, Quantity) else Quantity(f"{x:g}", lambda r: x, lambda r: x)
+
+
+# --- claims -----------------------------------------------------------------------------------------------------
+def superior(id: str, text: str, one: Quantity, other: Compared = 0.0, by: float = 0.0) -> Claim:
+    """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`."""
+    return Claim(id, Evidence.MEASURED, say(text), lambda r: _compared(statistics.superior, one, other, by, r))
+
+
+def equivalent(id: str, text: str, one: Quantity, other: Compared = 0.0, within: float = 0.0) -> Claim:
+    """A measured claim: both are alike within a margin, paired by seed: see :mod:`.statistics`."""
+    return Claim(id, Evidence.MEASURED, say(text), lambda r: _compared(statistics.equivalent, one, other, within, r))
+
+
+def _compared(how: Any, one: Quantity, other: Compared, margin: float, result: Result) -> Outcome:
+    """Both in words, and how a test of statistics ends."""
+    both = [x for x in (one, other) if isinstance(x, Quantity)]
+    said = joined([*(x.said(result) for x in both), *[say("in powers of 2")] * one.octaves], COMMA)
+    a, b = one.values(result), as_quantity(other).values(result)
+    outcome: Outcome = how(a, np.broadcast_to(b, a.shape), margin, said)
+    return outcome
+
+
+def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Claim:
+    """A claim that all numbers lie between two bounds, both included."""
+
+    def test(result: Result) -> Outcome:
+        values, least, most = (as_quantity(x).values(result) for x in (one, low, high))
+        detail = say("{n:,} numbers from {low:.6g} to {high:.6g}", n=values.size, low=values.min(), high=values.max())
+        return verdict(bool(((values >= least) & (values <= most)).all()), detail)
+
+    return Claim(id, Evidence[evidence.upper()], say(text), test)
+
+
+def same_bits(id: str, text: str, one: str, other: str, fmt: str, evidence: str = "library") -> Claim:
+    """A claim that two measures are the same codes of a format, bit for bit."""
+
+    def test(result: Result) -> Outcome:
+        got, want = (np.asarray(getattr(result, name)) for name in (one, other))
+        return compare_bits(got, want, fmt)
+
+    return Claim(id, Evidence[evidence.upper()], say(text), test)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+def summary(result: Any, names: Sequence[str], over: str = "seed") -> Columns:
+    """The table of all measures that share the first one's axes: a row for each point, of ``over`` the mean, the least
+    and the greatest."""
+    arrays = {name: x for name in names if hasattr(x := getattr(result, name), "dims")}
+    axes = [axis for axis in next(iter(arrays.values())).dims if axis != over]
+    columns: dict[str, list[Any]] = {}
+    for name, x in arrays.items():
+        if [axis for axis in x.dims if axis != over] != axes:
+            continue
+        if not columns:
+            grids = np.meshgrid(*(x[axis].values for axis in axes), indexing="ij")
+            columns = {str(axis): grid.ravel().tolist() for axis, grid in zip(axes, grids, strict=True)}
+        if over not in x.dims:
+            columns[name] = x.values.ravel().tolist()
+            continue
+        for kind in ("mean", "min", "max"):
+            columns[name if kind == "mean" else f"{name}_{kind}"] = getattr(x, kind)(over).values.ravel().tolist()
+    return columns
