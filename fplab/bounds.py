@@ -544,7 +544,7 @@ def sums(
     if WORDS > few > 52 - acc.fraction_bits:
         most = 52 - acc.fraction_bits
         raise LabError(f"random_bits={few} is not possible with accumulate={acc.name!r}; allowed: 1 to {most}, 32.")
-    operands = [values(v, name) for v, name in ((x, "x"), (y, "y")) if v is not None]
+    operands = [values(v, name) for v, name in ((x, "x"), (y, "y")) if name == "x" or v is not None]
     rows = [np.atleast_2d(np.asarray(numeric.quantize(v.flat.reshape(v.shape), source), np.float64)) for v in operands]
     left, right = rows[0], rows[1] if len(rows) == 2 else np.ones_like(rows[0])
     if left.shape != right.shape or left.ndim != 2:

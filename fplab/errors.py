@@ -25,6 +25,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
@@ -165,6 +166,8 @@ def _nearest(given: str, known: list[str]) -> list[str]:
     >>> _nearest("fp12", ["fp32", "fp16"])
     ['fp16']
     """
+    if len(given) > LONG:  # no name with a slip, and long to compare
+        return []
     if given[-1:].isdigit() and (family := [name for name in known if name.startswith(f"{given}_")]):
         return family
     alike = [name for name in known if _numbers_alike(given, name)]
@@ -334,6 +337,15 @@ def door(public: D) -> D:
     return public
 
 
+def _too_large(error: Exception) -> LabError | None:
+    """The refusal of what memory does not hold, in numpy's or torch's own figures; None for other errors."""
+    if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+        return None
+    asked = re.search(r"(?:tried to|Unable to) allocate ([\d.]+ \w+)", str(error))
+    size = asked[1] if asked else say("that size")
+    return LabError(say("there is not enough memory for an array of {size}.", size=size))
+
+
 def _refusal(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 ) -> LabError | None:
@@ -344,7 +356,7 @@ def _refusal(
         error.args = tuple(abbreviated(one, given) if isinstance(one, str) else one for one in error.args)
         return error
     lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-    return lacks or misfit(function, args, kwargs)
+    return lacks or misfit(function, args, kwargs) or _too_large(error)
 
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> LabError | None:
@@ -447,10 +459,14 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 def _is_iterable(value: Any, each: Any) -> bool:
     try:
-        iter(value)
+        values = iter(value)
     except Exception:
         return False
-    return all(fits(one, each) for one in value) if hasattr(value, "__len__") else True  # else it would be used up
+    if not hasattr(value, "__len__"):  # it would be used up
+        return True
+    kind = getattr(value, "dtype", "object")
+    alike = isinstance(value, range) or str(kind) != "object"  # such a value may have 10**12 elements
+    return all(fits(one, each) for one in islice(values, 1 if alike else None))
 
 
 def _is_array(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """What the doors of the lab say of arguments of another type, and that they hide none of the lab's own faults."""
 
+import dataclasses
 import warnings
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -30,6 +31,8 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.training.Adam([torch.nn.Parameter(torch.ones(1))], betas=(0.9,)),
      r": betas=\(0\.9,\) are not two numbers, such as \(0\.9, 0\.999\)\.$"),
     (lambda: fplab.training.SGD([]), r": params=\[\] is not possible; allowed: tensors, or groups"),
+    (lambda: fplab.training.AdamW(range(10**12)), r": params=range\(0, 1000000000000\) is not poss"),
+    (lambda: fplab.training.Adam(np.zeros((2**40, 0)), foreach=0), r": params=float64\[1099511627776, 0\] is not poss"),
     (lambda: fplab.exact.add(1.5, 2.0), r"^a=1\.5 is not possible; allowed: a Exact\.$"),
     (lambda: fplab.nn.Int8Linear(torch.nn.Linear(2, 2, device="meta")),
      r"^linear is on the device meta, where there are no values to quantise\.$"),
@@ -37,6 +40,7 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.training.Adagrad8bit([torch.nn.Parameter(torch.ones(4))], state_bits=10**5000),
      r": state_bits=<int> is not possible; allowed: 8, 32\.$"),
     (lambda: fplab.training.StableEmbedding(4, -1), r"^embedding_dim=-1 is not possible; allowed: 1 to "),
+    (lambda: fplab.training.StableEmbedding(0, 2**31), r"^embedding_dim=2147483648 is not possible; allowed: 1 to 104"),
     (lambda: fplab.memory.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), device="fp16"),
      r"device='fp16' is none of torch's; allowed: cpu, cuda or meta\.$"),
     (lambda: fplab.nn.observe(torch.nn.Sequential(torch.nn.Linear(3, 2)), [torch.ones(1, 3, device="meta")]),
@@ -55,6 +59,22 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.scaled.Scheme("s", "e4m3", "e8m0", np.ones((2, 2))), r"^block=float64\[2, 2\] is not poss"),
     (lambda: fplab.nn.fake_quantize(nested(), 1.0), r": x is sparse, nested or has no values; fake quantisation takes"),
     (lambda: fplab.nn.fake_quantize(torch.ones(2), nested()), r": scale and zero_point are numbers, or tensors of one"),
+    (lambda: fplab.nn.fake_quantize(torch.ones(2), 0.5, range(10**12)), r": scale and zero_point are numbers, or tens"),
+    (lambda: fplab.nn.fake_quantize(torch.ones(3, device="meta"), 0.5), r": x is sparse, nested or has no values; "),
+    (lambda: fplab.nn.device.quantize(torch.ones(3, device="meta"), "fp16"), r": x must be a dense tensor of float32"),
+    (lambda: fplab.nn.device.matmul(nested(), torch.ones(4, 3)), r": a is sparse, nested or has no values; dense"),
+    (lambda: fplab.nn.recipes.fp8_block(w_block_scaling_dim=10**5000), r": w_block_scaling_dim=<int> is not possible"),
+    (lambda: fplab.memory.estimate(torch.nn.Linear(2, 2), inputs=torch.ones(0)), r"does not run on shapes alone"),
+    (lambda: fplab.nn.quantize(nested(), "bf16"), r": tensor is sparse or nested; dense tensors are rounded\.$"),
+    (lambda: fplab.memory.estimate(torch.nn.Linear(2, 2), inputs=refusals.itself()), r"inputs hold themselves or"),
+    (lambda: fplab.memory.estimate(torch.nn.Linear(2, 2), inputs=nested()), r"inputs hold themselves or a tensor that"),
+    (lambda: fplab.scaled.hadamard([1.0] * 16, signs=range(10**12)), r": signs=range\(0, 1000000000000\) is not poss"),
+    (lambda: fplab.nn.emulate(plan=("fp16",)), r": plan=\('fp16',\) is not possible; allowed: a Plan or a PlanByRows"),
+    (lambda: fplab.nn.device.matmul(torch.ones(3, 4), torch.ones(4, 3), c=torch.ones(2, 2)),
+     r": c has shape \(2, 2\), which does not broadcast to the result's \(3, 3\)\.$"),
+    (lambda: dataclasses.replace(fplab.tensorcore.get("V100"), length=10**5000), r"^length=<int> is not possible for "),
+    (lambda: fplab.training.StableEmbedding(2**39, 4), r"^there is not enough memory for an array of 8796093022208 by"),
+    (lambda: fplab.sum(np.zeros((2**40, 0)), "fp16"), r": there is not enough memory for an array of 1\.00 TiB\.$"),
     (lambda: fplab.nn.device.quantize(nested(), "fp16"), r": x must be a dense tensor of float32 or fewer bits;"),
     (lambda: fplab.nn.device.quantize_scaled(torch.ones(32), amax=torch.ones(1, device="meta")),
      r": amax is sparse, nested or has no values; pass a number, or one of each row\.$"),
@@ -63,8 +83,16 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.tensorcore.get("H100", range(10**9)), r"^inputs=range\(0, 1000000000\) is neither a name nor a"),
     (lambda: fplab.formats.get("fp12"), r" Did you mean 'fp16'\?$"),
     (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
+    (lambda: fplab.pages.write(run=False, whole=np.ones(2)), r"^whole=float64\[2\] is not possible; allowed: True"),
+    (lambda: fplab.bounds.sums(None, fmt="fp16"), r": x is of type NoneType; allowed: float32"),
     (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
 )  # fmt: skip
+
+
+def test_a_share_may_be_a_fraction() -> None:
+    recipe = fplab.nn.recipes.bf16(keep_last=Fraction(1, 3))
+    with fplab.nn.emulate(recipe=recipe):
+        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))(torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("decorate", [door, quotes_call])
@@ -125,7 +153,8 @@ def test_what_fits_a_type(kind, those, others):
      (lambda x: fplab.training.StaticScaler(torch.tensor(x)), "scale=float32[100000] is not a number"),
      (lambda x: fplab.tensorcore.get("H100").with_options(floor_rule=np.ones(99)), "floor_rule=float64[99] is no"),
      (lambda x: fplab.scaled.hadamard([1.0] * 16, signs=[0.0, *x]), "signs=[0.0, 1.0, "),
-     (lambda x: fplab.formats.get("x" * 100_000), "unknown format 'xxx")],
+     (lambda x: fplab.tensorcore.get("H100", output=x), "unknown format '[1.0, 1.0, "),  # it took minutes
+    (lambda x: fplab.formats.get("x" * 100_000), "unknown format 'xxx")],
 )  # fmt: skip
 def test_no_refusal_quotes_a_whole_array(call: Any, text: str) -> None:
     with pytest.raises(LabError) as caught:

@@ -33,7 +33,7 @@ def test_a_child_that_is_forked_after_a_threaded_call_computes() -> None:
         [sys.executable, "-c", FORKED], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        out, _ = running.communicate(timeout=1800)
+        out, _ = running.communicate(timeout=60)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, 9)

@@ -50,6 +50,8 @@ class Tracker(TorchDispatchMode):
         """Say what kind these tensors' storages are of, also those made outside."""
         for tensor in tensors:
             self._see(tensor)
+            if not tensor.untyped_storage().nbytes():
+                continue
             key = storage_key(tensor)
             size, before, reference = self._storages[key]
             self.live[before] -= size

@@ -185,7 +185,11 @@ def on_shapes(
     with naming(module) as running, mode:
         tensors = {name: shape_of(p).requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
         tensors |= {name: shape_of(b) for name, b in module.named_buffers()}
-        a, k = pytree.tree_map_only(torch.Tensor, shape_of, (inputs, named))
+        try:
+            a, k = pytree.tree_map_only(torch.Tensor, shape_of, (inputs, named))
+        except (AttributeError, RuntimeError):  # RecursionError among them
+            rule = "inputs hold themselves or a tensor that is not dense; allowed: tensors, or tuples, lists and dicts."
+            raise LabError(rule) from None
         known += [*tensors.values(), *pytree.tree_leaves((a, k))]
         try:
             with shapes:

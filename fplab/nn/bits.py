@@ -44,8 +44,8 @@ def format_of(dtype: torch.dtype) -> str:
 
 
 def holds_values(x: Any) -> bool:
-    """Whether a value is a tensor with its values in it: dense, and not nested."""
-    return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested
+    """Whether a value is a tensor with its values in it: dense, not nested, and not on the device meta."""
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided and not (x.is_nested or x.is_meta)
 
 
 class _Memory:

@@ -9,6 +9,7 @@ too, saturates at its own end of the grid (torch's per-channel CPU kernel makes 
 float16 and bfloat16 values are quantised in FP32 too, and the result is rounded once to their dtype, as torch does it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -124,6 +125,8 @@ def fake_quantize(
     wide = _float32(x)
     form = get(grid)
     try:
+        if isinstance(zero_point, Sequence) and len(zero_point) > 2**24:  # torch reads range(10**12) for hours
+            raise TypeError
         step = torch.as_tensor(scale, dtype=torch.float32, device=x.device).detach()
         zero = torch.as_tensor(zero_point, device=x.device)
         if not (holds_values(step) and holds_values(zero)):

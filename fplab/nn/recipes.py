@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import formats
-from ..errors import LabError, name_of, own_integer, quotes_call, quotes_class, unknown
+from ..errors import LabError, name_of, own_integer, quotes_call, quotes_class, summary, unknown
 from ..formats import rounding
 from ..scaled import SIGNS, Scheme, get_scheme
 from .scopes import Scope, get_scope
@@ -125,6 +125,7 @@ class Recipe:
             raise LabError(f"keep={self.keep!r} is no tuple of names or patterns, such as ('lm_head',).")
         if not 0 <= self.keep_last <= 1:
             raise LabError(f"keep_last={self.keep_last!r} is not possible; allowed: a share from 0 to 1.")
+        object.__setattr__(self, "keep_last", float(self.keep_last))
         if self.amax_compute_algo not in ("max", "most_recent"):
             raise unknown("amax_compute_algo", self.amax_compute_algo, ["max", "most_recent"])
         object.__setattr__(self, "high", formats.get(self.high).name)
@@ -274,7 +275,7 @@ def fp8_block(
     dims = {"x": x_block_scaling_dim, "w": w_block_scaling_dim, "grad": grad_block_scaling_dim}
     for name, dim in dims.items():
         if dim not in (1, 2):
-            raise LabError(f"{name}_block_scaling_dim={dim!r} is not possible; allowed: 1, 2.")
+            raise LabError(f"{name}_block_scaling_dim={summary(dim)} is not possible; allowed: 1, 2.")
     x, w, grad = (
         Operand(replace(plain, block=((1, 128), (128, 128))[dim - 1], element=formats.get(element)))
         for dim, element in zip(dims.values(), (ahead, ahead, back), strict=True)

@@ -15,7 +15,7 @@ from .. import floats, formats
 from ..errors import LabError, quotes_call
 from ..formats import Format, FormatLike, Overflow, Rounding
 from ..plans import options, seed_bits
-from .bits import FORMATS, array, local
+from .bits import FORMATS, array, holds_values, local
 from .witness import rounded
 
 CARRIERS = {dtype: FORMATS[dtype] for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
@@ -124,6 +124,8 @@ def quantize(
     """
     if not isinstance(tensor, torch.Tensor):
         raise LabError(f"tensor is a {type(tensor).__name__}; pass a torch.Tensor, or call fplab.quantize for arrays.")
+    if not (holds_values(tensor) or tensor.is_meta):
+        raise LabError("tensor is sparse or nested; dense tensors are rounded.")
     mode = formats.rounding(rounding)
     there = _cast(fmt, mode, overflow, subnormals, seed, nan)
     back = _cast(backward, mode, overflow, subnormals, None if seed is None else operator.index(seed) ^ _BACKWARD, nan)

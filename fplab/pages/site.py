@@ -131,6 +131,7 @@ def _further() -> str:
     return "".join(parts)
 
 
+@door
 def write(
     names: Sequence[str] = (), out: Path = Path("pages"), folder: Path = Path("notebooks"),
     tick: Callable[[str], None] = lambda text: None, run: bool = True, whole: bool = False,

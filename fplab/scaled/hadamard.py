@@ -47,7 +47,7 @@ def hadamard(
     size = integer("size", size, 1, 1 << 15)
     if size & (size - 1):
         raise LabError(f"size={size} is not possible; allowed: powers of two.")
-    ones = np.asarray(signs)
+    ones = np.asarray(signs[:size] if isinstance(signs, range) else signs)  # numpy would list range(10**12)
     if ones.ndim != 1 or not ones.size or not np.isin(ones, (1, -1)).all():
         raise LabError(f"signs={signs!r} is not possible; allowed: a sequence of 1 and -1.")
     if v.shape[-1] % size:

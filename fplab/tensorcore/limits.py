@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import formats
-from ..errors import LabError
+from ..errors import LabError, summary
 from .gpus import PLAIN
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -76,7 +76,8 @@ def check(model: Any) -> None:
     """LabError for the first field whose value the record's algorithm does not compute with."""
     for name, values in allowed(model).items():
         if (value := getattr(model, name)) not in values:
-            raise LabError(f"{name}={value!r} is not possible for kind={model.kind!r}; allowed: {_listed(values)}.")
+            given = summary(value)
+            raise LabError(f"{name}={given} is not possible for kind={model.kind!r}; allowed: {_listed(values)}.")
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -1,16 +1,26 @@
 """Every public name called with nonsense: a LabError, a TypeError in one sentence that names the argument, or a result.
 
-A call begins with arguments that are valid, by the names of the parameters; then one or two of them are replaced.
+A call begins with arguments that are valid, by the names of the parameters; then one or two of them are replaced. What
+a call draws depends on the seed and the call's number alone. The calls are made in a process of its own, whose memory
+is limited; where it dies or a call does not end, that is a fault of the call, and another process makes those after it.
+
+``python -m tests.withstand.fuzz FIRST LAST SEED`` makes the calls FIRST to LAST - 1 and prints their faults.
 """
 
 import contextlib
+import functools
 import inspect
 import io
+import json
 import os
 import random
 import re
+import resource
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,7 +45,8 @@ SEVERAL = 0.3  # the share of calls in which two arguments are nonsense
 # --- doors -------------------------------------------------------------------------------------------------------
 MODULES = (
     "", "bounds", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection",
-    "integers", "memory", "nn", "nn.device", "pages", "parallel", "scaled", "sums", "tensorcore", "training",
+    "integers", "memory", "nn", "nn.device", "nn.recipes", "pages", "parallel", "scaled", "sums", "tensorcore",
+    "training",
 )  # fmt: skip
 # Doors that take a tenth of a second or more: they train, draw or start threads. They have a share of their own.
 RARE = {
@@ -55,7 +66,10 @@ SHARES = {"rare": 1 / 150, "slow": 1 / 25_000}
 CLOSED = {"course.start", "course.style", "course.Selector"}
 MOST_SHOWN = 1_000_000  # characters of a result's representation, which may hold what was given
 MOST_SAID = 2_000  # characters of a refusal
-LIMIT = 120  # seconds after which a call counts as one that never ends
+LIMIT = 60  # seconds after which a call counts as one that never ends
+MEMORY = 6 << 30  # bytes that the process of the calls may have
+UNITS = {"bytes": 1, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
+EMULATED = 0.1  # the share of recipes returned that a net is trained in
 
 
 def doors() -> dict[str, Callable[..., Any]]:
@@ -120,6 +134,10 @@ def _grid() -> Any:
 
 def _exact() -> Any:
     return fplab.exact.from_float(1.5)
+
+
+def _product() -> Any:
+    return fplab.nn.recipes.mxfp8().forward
 
 
 VALID: dict[str, tuple[Made, ...]] = {
@@ -251,6 +269,24 @@ VALID: dict[str, tuple[Made, ...]] = {
     "nn.how": (lambda: fplab.integers.symmetric(2.0),),
     "nn.fake_quantized.how": (fplab.nn.Quantization,),
     "nn.optimizer": (lambda: None,),
+    "nn.gpu": (lambda: "H100", lambda: "V100", lambda: "B200"),
+    "nn.inputs": (lambda: "fp16", lambda: "bf16"),
+    "nn.store": (lambda: "bf16",),
+    "nn.weights": (lambda: "bf16",),
+    "nn.activations": (lambda: "e4m3",),
+    "nn.gradients": (lambda: "e5m2", lambda: "bf16"),
+    "nn.weight_gradients": (lambda: "bf16",),
+    "nn.precision": (lambda: "fp64", lambda: "double-double"),
+    "nn.recipe": (lambda: "mxfp8", lambda: "nvfp4", lambda: "fp8_delayed"),
+    "nn.recipes.forward": (_product,),
+    "nn.recipes.left": (lambda: fplab.nn.recipes.Operand("mxfp8"),),
+    "nn.recipes.right": (lambda: fplab.nn.recipes.Operand("mxfp8"),),
+    "nn.recipes.name": (lambda: "mine",),
+    "nn.recipes.recipe": (lambda: "mxfp8",),
+    "nn.recipes.scope": (lambda: "all",),
+    "nn.recipes.high": (lambda: "fp32",),
+    "nn.recipes.fp8_format": (lambda: "hybrid",),
+    "nn.recipes.attention": (lambda: True,),
     "nn.explain.batch": (lambda: torch.ones(2, 4),),
     "nn.explain.a": (lambda: {"gpu": "H100"},),
     "nn.explain.b": (lambda: {"gpu": "A100"},),
@@ -406,9 +442,17 @@ NONSENSE: tuple[Made, ...] = (
 KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+@functools.cache
+def parameters_of(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """A call's parameters by name, and the fields of a recipe where its maker takes them as keywords."""
+    own = inspect.signature(call).parameters
+    given = {name: one for name, one in own.items() if one.kind not in KINDS}
+    return inspect.signature(fplab.nn.Recipe).parameters | given if "fields" in own else given
+
+
 def arguments(door: str, call: Callable[..., Any], draw: random.Random) -> tuple[dict[str, Any], list[str]]:
     """Arguments by name, and which of them are nonsense."""
-    parameters = {n: p for n, p in inspect.signature(call).parameters.items() if p.kind not in KINDS}
+    parameters = parameters_of(call)
     required = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
     if door == "tensorcore.Model":
         given = _from_the_table()
@@ -425,18 +469,46 @@ def arguments(door: str, call: Callable[..., Any], draw: random.Random) -> tuple
     return given, wrong
 
 
-def use(result: Any) -> None:
-    """What one does with a result: an optimizer makes a step, a generator goes on, everything is shown."""
+def train(given: dict[str, Any]) -> None:
+    """Two steps of a tiny net: the one that was given, where it takes four features, with its own optimizer."""
+    model, optimizer = given.get("model"), given.get("optimizer")
+    if not isinstance(model, torch.nn.Sequential):
+        model = _model()
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def use(result: Any, given: dict[str, Any], draw: random.Random) -> str:
+    """What one does with a result: an optimizer makes a step, a generator goes on, a net is trained within a context.
+
+    Everything is shown. The result says whether a net was trained.
+    """
+    if isinstance(result, fplab.nn.Recipe) and draw.random() < EMULATED:
+        result = fplab.nn.emulate("B200", recipe=result)
+    trains = isinstance(result, contextlib.AbstractContextManager) and not isinstance(result, io.IOBase)
     if isinstance(result, torch.optim.Optimizer):
         for group in result.param_groups:
             for param in group["params"]:
                 param.grad = torch.ones_like(param)
         result.step()
-    elif isinstance(result, contextlib.AbstractContextManager) and not isinstance(result, io.IOBase):
-        with result:
-            pass
+    elif trains:
+        with result as entered:
+            train(given)
+        show(entered)
+        if callable(getattr(entered, "report", None)):
+            show(entered.report())
     elif isinstance(result, Iterator):
         next(result, None)
+    show(result)
+    return "nets trained within contexts" if trains else ""
+
+
+def show(result: Any) -> None:
+    """The representation, which is not longer than what was given."""
     try:
         if (length := len(repr(result))) > MOST_SHOWN:
             raise AssertionError(f"its representation has {length:,} characters")
@@ -457,11 +529,11 @@ def users_own(call: Callable[..., Any], given: dict[str, Any], wrong: list[str])
 
 def refused_well(error: Exception, names: list[str]) -> bool:
     """Whether an error is one that a user can act on."""
-    if "can't allocate memory" in str(error):  # torch's own MemoryError
-        return True
     if isinstance(error, fplab.LabError):
         text = str(error)
-        return 0 < len(text) < MOST_SAID
+        if size := re.search(r"not enough memory for an array of ([\d.]+) (\w+)", text):  # one as large was asked for
+            return float(size[1]) * UNITS.get(size[2], 0) >= MEMORY
+        return 0 < len(text) < MOST_SAID and "not enough memory" not in text
     if not isinstance(error, TypeError):
         return False
     text = str(error)
@@ -485,31 +557,86 @@ def shown(value: Any) -> str:
 
 def run(size: int, seed: int) -> Counts:
     """``size`` calls; a fault for each kind of bare error, with its first call and how often it came."""
-    draw, counts = random.Random(seed), Counts()
-    opened = doors()
-    kinds = {"rare": sorted(RARE), "slow": sorted(SLOW), "": [name for name in opened if name not in RARE | SLOW]}
-    faults: dict[tuple[str, ...], list[Any]] = {}
-    before, folder, kept = fplab.lang(), os.getcwd(), os.environ.get("FPLAB_PROGRESS_DIR")
-    alarm = signal.signal(signal.SIGALRM, _ends)
-    with tempfile.TemporaryDirectory() as own, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        os.environ["FPLAB_PROGRESS_DIR"] = own
-        warnings.simplefilter("ignore")
-        os.chdir(own)
-        try:
-            for _ in range(size):
-                kind = next((kind for kind, share in SHARES.items() if draw.random() < share), "")
-                _one(draw.choice(kinds[kind]), kind, opened, draw, counts, faults)
-                fplab.lang(before)
-        finally:
-            os.chdir(folder)
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, alarm)
-            fplab.set_num_threads(None)
-            os.environ.pop("FPLAB_PROGRESS_DIR")
-            if kept is not None:
-                os.environ["FPLAB_PROGRESS_DIR"] = kept
+    counts, first = Counts(), 0
+    faults: dict[str, list[Any]] = {}
+    with tempfile.TemporaryDirectory() as made:
+        state = np.memmap(Path(made) / "state", np.int64, "w+", shape=1 + len(TRIED))
+        while first < size:
+            ended, lines = _process(first, size, seed, Path(made), state)
+            for key, text in map(json.loads, lines):
+                faults.setdefault(key, [text, 0])[1] += 1
+            first = int(state[0])
+            if ended:
+                faults[str(first)] = [f"call {first} of {door_of(first, seed)[1]} {ended}", 1]
+                first += 1
+        counts.tried = {name: int(n) for name, n in zip(TRIED, state[1:], strict=True)}
     counts.faults = [f"{text} ({times} times)" for text, times in faults.values()]
     return counts
+
+
+TRIED = (
+    "calls",
+    "calls of rare doors",
+    "calls of slow doors",
+    "calls that gave a result",
+    "nets trained within contexts",
+)
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _process(first: int, last: int, seed: int, folder: Path, state: Any) -> tuple[str, list[str]]:
+    """Another process makes the calls from ``first`` on: how it ended, empty where it made all, and its faults."""
+    words = [sys.executable, "-m", "tests.withstand.fuzz", str(first), str(last), str(seed), str(folder / "state")]
+    with (folder / "faults").open("w+") as out, (folder / "errors").open("w+") as errors:
+        running = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=errors)
+        ended, number, since = "", -1, time.monotonic()
+        while running.poll() is None:
+            time.sleep(0.2)
+            if number != state[0]:
+                number, since = int(state[0]), time.monotonic()
+            elif time.monotonic() - since > 2 * LIMIT:
+                ended = f"does not end in {2 * LIMIT} s"
+                running.kill()
+        out.seek(0)
+        errors.seek(0)
+        if running.returncode and not ended:
+            ended = f"ends the process with {running.returncode}: {errors.read()[-300:]!r}"
+        return ended, out.read().splitlines()
+
+
+@functools.cache
+def _kinds() -> dict[str, list[str]]:
+    return {"rare": sorted(RARE), "slow": sorted(SLOW), "": [name for name in doors() if name not in RARE | SLOW]}
+
+
+def door_of(number: int, seed: int) -> tuple[str, str, random.Random]:
+    """Of a call by its number: the kind of its door, the door, and what draws the rest."""
+    draw = random.Random(f"{seed} {number}")
+    kind = next((kind for kind, share in SHARES.items() if draw.random() < share), "")
+    return kind, draw.choice(_kinds()[kind]), draw
+
+
+def main(first: int, last: int, seed: int, state: Any) -> None:
+    """Make some of the calls; a line of JSON for each fault. ``state``: the number of the call, and ``TRIED``."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    signal.signal(signal.SIGALRM, _ends)
+    before, opened, say = fplab.lang(), doors(), sys.stdout
+    with tempfile.TemporaryDirectory() as own, contextlib.chdir(own), warnings.catch_warnings():
+        os.environ["FPLAB_PROGRESS_DIR"] = own
+        warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(io.StringIO()):
+            for number in range(first, last):
+                state[0] = number
+                kind, door, draw = door_of(number, seed)
+                tried, fault = _call(door, opened[door], draw)
+                for name in [f"calls {kind and f'of {kind} doors'}".rstrip(), *tried]:
+                    state[1 + TRIED.index(name)] += 1
+                if fault:
+                    print(json.dumps([fault[0], f"call {number}, {fault[1]}"]), file=say, flush=True)
+                if door in ("lang", "set_num_threads"):
+                    fplab.lang(before)
+                    fplab.set_num_threads(None)
+        state[0] = last
 
 
 class EndlessError(BaseException):
@@ -520,24 +647,29 @@ def _ends(*_: Any) -> None:
     raise EndlessError
 
 
-def _one(
-    door: str, kind: str, opened: dict[str, Callable[..., Any]], draw: random.Random, counts: Counts,
-    faults: dict[tuple[str, ...], list[Any]],
-) -> None:  # fmt: skip
-    given, wrong = arguments(door, opened[door], draw)
-    counts.add(f"calls {kind and f'of {kind} doors'}".rstrip())
+def _call(door: str, call: Callable[..., Any], draw: random.Random) -> tuple[list[str], tuple[str, str] | None]:
+    """One call: which of ``TRIED`` it was, and its fault, by what tells it from others, with its text."""
+    given, wrong = arguments(door, call, draw)
     signal.alarm(LIMIT)
     try:
         with np.errstate(all="ignore"):
-            use(opened[door](**given))
+            trained = use(call(**given), given, draw)
         signal.alarm(0)
-        counts.add("calls that gave a result")
+        return ["calls that gave a result", *[trained] * bool(trained)], None
     except (Exception, EndlessError) as error:
         signal.alarm(0)
-        if refused_well(error, list(given)) or users_own(opened[door], given, wrong):
-            return
+        if refused_well(error, list(given)) or users_own(call, given, wrong):
+            return [], None
         key = (door, type(error).__name__, where(error))
         text = ", ".join(f"{name}={shown(given[name])}" for name in wrong)
         said = str(error)
-        first = f"{door}({text}): {type(error).__name__} of {len(said):,} characters at {key[2]}: {said[:160]!r}"
-        faults.setdefault(key, [first, 0])[1] += 1
+        return [], (
+            " ".join(key),
+            f"{door}({text}): {type(error).__name__} of {len(said):,} characters at {key[2]}: {said[:160]!r}",
+        )
+
+
+if __name__ == "__main__":
+    _given = [int(number) for number in sys.argv[1:4]]
+    _file = {"filename": sys.argv[4], "mode": "r+"} if len(sys.argv) > 4 else None
+    main(*_given, np.memmap(dtype=np.int64, **_file) if _file else np.zeros(1 + len(TRIED), np.int64))

@@ -14,10 +14,11 @@ from ...formats import FormatName, Rounding, get
 from ...hardware.instructions import Kernel
 from ...tensorcore import models, units
 from ...tensorcore.models import ZERO_EXPONENT, Model
-from ...tensorcore.operands import CONVERSIONS, demand, nan_bits
+from ...tensorcore.operands import CONVERSIONS, demand, nan_bits, spread
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan, Plan
 from ...tensorcore.units import OnDevice
 from ...words import say
+from ..bits import holds_values
 from . import running
 from .rounding import quantize
 
@@ -44,6 +45,9 @@ def matmul(
     """
     model = models.get(gpu, inputs, output, instruction)
     _form(model)
+    for name, given in (("a", a), ("b", b), ("c", c)):
+        if given is not None and not holds_values(given):
+            raise LabError(f"{name} is sparse, nested or has no values; dense tensors are multiplied.")
     fit = a.dim() > 1 and b.dim() > 1 and a.shape[-1] == b.shape[-2] and _broadcast(a, b) is not None
     if not fit or len({t.device for t in (a, b)}) > 1:
         where = [say("{shape} on {device}", shape=tuple(t.shape), device=t.device) for t in (a, b)]
@@ -54,9 +58,10 @@ def matmul(
         groups = -(-x.shape[-1] // _length(model))
         scales = (packed(scale_a, "scale_a", (*x.shape[:-1], groups), model, x),
                   packed(scale_b, "scale_b", (*y.shape[:-2], groups, y.shape[-1]), model, x))  # fmt: skip
-    return multiply(
-        model, x, y, (plan or ONE_CHAIN).of(a.shape[-2]), scales, None if c is None else _entering(c, model)
-    )
+    addend = None if c is None else _entering(c, model)
+    if addend is not None:
+        spread(np.broadcast_to(0, addend.shape), (*(_broadcast(a, b) or ()), a.shape[-2], b.shape[-1]), "c")
+    return multiply(model, x, y, (plan or ONE_CHAIN).of(a.shape[-2]), scales, addend)
 
 
 def multiply(

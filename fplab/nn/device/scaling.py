@@ -126,7 +126,7 @@ def _last(x: torch.Tensor, axis: int) -> torch.Tensor:
 def _amax(x: torch.Tensor, scheme: Scheme, given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The largest magnitude of all blocks, where it is that of the tensor, and those of a second scale, as bits."""
     if given is not None:
-        if isinstance(given, torch.Tensor) and (given.is_meta or not holds_values(given)):
+        if isinstance(given, torch.Tensor) and not holds_values(given):
             raise LabError("amax is sparse, nested or has no values; pass a number, or one of each row.")
         array = given.detach().cpu() if isinstance(given, torch.Tensor) else given
         bits = given_amax(array, math.prod(x.shape[:-1]), scheme)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from ... import formats
-from ...errors import LabError, unknown
+from ...errors import LabError, demand_types, unknown
 from ...scaled import Scheme
 from ...tensorcore import limits, models
 from ...tensorcore.models import Model
@@ -78,6 +78,7 @@ class Settings:
             self.model(recipe.high, recipe.high)
             for product in recipe.products():
                 self.scaled_model(product.left.record, product.right.record, recipe)
+        demand_types(self)
 
     def _demand_offered(self, name: str, given: str) -> None:
         """Whether the GPU has a unit for tensors of a format: not for integers, nor for blocks with scales."""

@@ -22,7 +22,7 @@ class StableEmbedding(nn.Embedding):
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **kwargs: Any) -> None:
-        width = integer("embedding_dim", embedding_dim, 1, 2**40)
+        width = integer("embedding_dim", embedding_dim, 1, 2**20)  # of the layer norm, too
         super().__init__(integer("num_embeddings", num_embeddings, 0, 2**40), width, *args, **kwargs)
         self.norm = nn.LayerNorm(width, device=self.weight.device)
 

@@ -86,8 +86,14 @@ def checked(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, 
 
 def parameters(params: Any) -> list[Any]:
     """The tensors, or groups of them, that an optimizer is given; torch's own refusals do not say what is allowed."""
-    given = [] if isinstance(params, torch.Tensor | str | bytes) or not fits(params, Iterable[Any]) else list(params)
-    each = [item[-1] if isinstance(item, tuple) and item else item for item in given]  # of a name and a tensor
-    if not given or not all(isinstance(p, torch.Tensor) or (isinstance(p, dict) and "params" in p) for p in each):
-        raise LabError(f"params={summary(params)} is not possible; allowed: tensors, or groups {{'params': tensors}}.")
-    return given
+    given: list[Any] = []
+    is_iterable = not isinstance(params, torch.Tensor | str | bytes) and fits(params, Iterable[Any])
+    for item in params if is_iterable else ():
+        last = item[-1] if isinstance(item, tuple) and item else item  # of a name and a tensor
+        if not (isinstance(last, torch.Tensor) or (isinstance(last, dict) and "params" in last)):
+            break  # what is no tensor may be the first of range(10**12)
+        given.append(item)
+    else:
+        if given:
+            return given
+    raise LabError(f"params={summary(params)} is not possible; allowed: tensors, or groups {{'params': tensors}}.")
