@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import door, unknown
+from ..errors import LabError, door, fits, summary, unknown
 from ..lazily import index
 from .base import Experiment
 
@@ -66,6 +66,8 @@ def show(name: str, full: bool = False, theme: str = "light") -> Figure:
     """
     from ..draw.style import themed
 
+    if not fits(full, bool):  # anything else that is true would begin a run of minutes
+        raise LabError(f"full={summary(full)} is not possible; allowed: True or False.")
     experiment = load(name)
     result = experiment.run(experiment.full if full else experiment.quick, lambda fraction, text: None)
     with themed(theme):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from ..errors import LabError, door, quotes_call, unknown
+from ..errors import LabError, door, quotes_call, summary, unknown
 from ..integers import CALIBRATORS, Affine, Histogram, affine, symmetric
 from ..integers.affine import demand_sign
 from ..integers.calibration import BINS, Calibrator
@@ -165,6 +165,8 @@ def fake_quantized(model: nn.Module, seen: Mapping[str, Histogram], how: Quantiz
 
     The copy can be evaluated, which is post-training quantisation, or trained: gradients pass straight through.
     """
+    if not isinstance(seen, Mapping):  # a layer's name would be looked for in range(10**12)
+        raise LabError(f"seen={summary(seen)} is not possible; allowed: what observe(model, batches) gives.")
     rule, make = calibrator_of(how.calibrator), LearnedStep if how.learned else FakeQuantize
 
     def quantised(name: str, layer: Any) -> nn.Module:

@@ -123,6 +123,8 @@ class Recipe:
         own_integer(self, "seed", 0, 2**64 - 1)
         if not isinstance(self.keep, tuple):
             raise LabError(f"keep={self.keep!r} is no tuple of names or patterns, such as ('lm_head',).")
+        if not (isinstance(self.keep_types, tuple) and all(isinstance(kind, type) for kind in self.keep_types)):
+            raise LabError(f"keep_types={summary(self.keep_types)} is no tuple of classes, such as (nn.Embedding,).")
         if not 0 <= self.keep_last <= 1:
             raise LabError(f"keep_last={self.keep_last!r} is not possible; allowed: a share from 0 to 1.")
         object.__setattr__(self, "keep_last", float(self.keep_last))
