@@ -18,7 +18,6 @@ from ...tensorcore.operands import CONVERSIONS, demand, nan_bits, spread
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan, Plan
 from ...tensorcore.units import OnDevice
 from ...words import say
-from ..bits import holds_values
 from . import running
 from .rounding import quantize
 
@@ -46,7 +45,7 @@ def matmul(
     model = models.get(gpu, inputs, output, instruction)
     _form(model)
     for name, given in (("a", a), ("b", b), ("c", c)):
-        if given is not None and not holds_values(given):
+        if given is not None and not running.has_values(given):
             raise LabError(f"{name} is sparse, nested or has no values; dense tensors are multiplied.")
     fit = a.dim() > 1 and b.dim() > 1 and a.shape[-1] == b.shape[-2] and _broadcast(a, b) is not None
     if not fit or len({t.device for t in (a, b)}) > 1:

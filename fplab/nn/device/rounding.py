@@ -9,7 +9,6 @@ from ...errors import LabError, quotes_call
 from ...formats import Format, FormatLike, Overflow, Rounding, get
 from ...kernels.rounding import MODES, stream_keys
 from ...plans import layout, options, seed_bits
-from ..bits import holds_values
 from . import running
 
 PART = 1 << 30  # elements of one launch, whose indices are 32-bit numbers
@@ -27,7 +26,7 @@ def quantize(
     """
     form = get(fmt)
     opt = options(form, rounding, overflow, subnormals, nan)
-    if not holds_values(x) or not x.is_floating_point() or x.dtype == torch.float64:
+    if not running.has_values(x) or not x.is_floating_point() or x.dtype == torch.float64:
         raise LabError("x must be a dense tensor of float32 or fewer bits; fplab.quantize takes others, on the CPU.")
     if not form.fits_float32:
         raise LabError(f"{form.name} does not fit float32, in which tensors travel here; fplab.quantize takes it.")

@@ -33,6 +33,12 @@ def takes(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
+def has_values(x: Any) -> bool:
+    """Whether a value is a dense tensor that kernels can read: with its values, or of a device that they run on."""
+    dense = isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested
+    return dense and (not x.is_meta or takes(x))
+
+
 def kernel(entry: str, files: tuple[str, ...], constants: Mapping[str, int]) -> Kernel:
     """The function ``entry`` of some files, with their constants before them."""
     defined = "".join(f"#define {name} ({value})\n" for name, value in constants.items())

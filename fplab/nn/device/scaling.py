@@ -19,7 +19,6 @@ from ...scaled import Scaled, Scheme, get_scheme
 from ...scaled.quantizing import LARGEST, f32, given_amax, grid_of, largest_factor, mode_of, rule_of
 from ...scaled.result import table_of
 from ...scaled.schemes import Block
-from ..bits import holds_values
 from . import running
 
 RUN = 8  # elements of a thread, which lie in one block
@@ -81,7 +80,7 @@ def quantize_scaled(
     ``x``: any real dtype, rounded to float32 first. Raises LabError for more than 2**31 - 1 elements.
     """
     found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
-    if not holds_values(x) or x.is_complex():
+    if not running.has_values(x) or x.is_complex():
         raise LabError("x must be a dense tensor of real numbers; fplab.scaled.quantize takes arrays.")
     axis = integer("axis", axis, -max(x.dim(), 1), max(x.dim(), 1) - 1)
     if x.numel() > MOST:
@@ -126,7 +125,7 @@ def _last(x: torch.Tensor, axis: int) -> torch.Tensor:
 def _amax(x: torch.Tensor, scheme: Scheme, given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The largest magnitude of all blocks, where it is that of the tensor, and those of a second scale, as bits."""
     if given is not None:
-        if isinstance(given, torch.Tensor) and not holds_values(given):
+        if isinstance(given, torch.Tensor) and not running.has_values(given):
             raise LabError("amax is sparse, nested or has no values; pass a number, or one of each row.")
         array = given.detach().cpu() if isinstance(given, torch.Tensor) else given
         bits = given_amax(array, math.prod(x.shape[:-1]), scheme)
