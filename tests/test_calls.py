@@ -1,0 +1,40 @@
+"""How many Python calls of the package a public function makes on its way to the kernel."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fplab
+
+PACKAGE = str(Path(fplab.__file__).parent)
+X = np.linspace(-1, 1, 1000, dtype=np.float32)
+
+
+def calls(function: Callable[[], Any]) -> list[str]:
+    """The package's functions that a second call enters, by name."""
+    entered: list[str] = []
+
+    def enter(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            entered.append(frame.f_code.co_name)
+
+    function()
+    before = sys.getprofile()
+    sys.setprofile(enter)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "fp16", "e4m3"])
+def test_quantize_makes_few_calls(fmt: str) -> None:
+    entered = calls(lambda: fplab.quantize(X, fmt))
+    assert "quantize" in entered
+    assert len(entered) <= 15, entered
