@@ -82,6 +82,15 @@ def test_claims_as_rows_compare_quantities_and_say_both() -> None:
     assert not quantities.within("between", "they lie between", last, 15.5, 18).test(result).holds
 
 
+def test_an_answer_is_one_sentence_with_the_results_numbers() -> None:
+    experiment, _ = walks()
+    result = experiment.result(experiment.quick)
+    assert experiment.answered(result) is None
+    far = quantities.of("distance", kind="walk", step=-1)
+    experiment.answer("walks end {far:.1f} m away, in {steps} steps", far=far, steps=lambda r: r.p.steps)
+    assert str(experiment.answered(result)) == "walks end 16.5 m away, in 16 steps"
+
+
 def test_the_table_has_a_row_for_each_point_and_the_mean_over_seeds() -> None:
     experiment, _ = walks()
     result = experiment.result(experiment.quick).replace(distance=np.ones((4, 2, 2)) * np.arange(4)[:, None, None])

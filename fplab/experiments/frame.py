@@ -37,7 +37,7 @@ import numpy as np
 from ..hardware.cases import Case
 from ..words import Text, say
 from .base import Claim, Claims, Columns, Tick
-from .quantities import summary
+from .quantities import Quantity, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,6 +198,7 @@ class Experiment:
         self.measured, self.live = self.claims.measured, self.claims.live
         self._rows: Callable[[Any], Columns] | None = None
         self.cases: Callable[[Any], Iterable[Case]] | str = self.gpu
+        self._answer: tuple[Text, dict[str, Any]] | None = None
 
     # --- parts, as a file names them ---
     def measure(
@@ -233,6 +234,13 @@ class Experiment:
     def claim(self, *claims: Claim) -> None:
         """Add rows of the table of claims, such as :func:`.quantities.superior` makes."""
         self.claims.extend(claims)
+
+    def answer(self, sentence: str, **numbers: Quantity | Callable[[Any], Any]) -> None:
+        """Say in one plain sentence how the question is answered, as in ``E.answer("{x:.0%} vanish", x=of("lost"))``.
+
+        ``numbers``: what fills it, the mean of a quantity or what a function makes of the result.
+        """
+        self._answer = say(sentence), numbers
 
     def table(self, function: Callable[[Any], Columns]) -> Callable[[Any], Columns]:
         """Register what makes the columns of the CSV, where :func:`.quantities.summary` is not what a reader wants."""
@@ -307,6 +315,14 @@ class Experiment:
     def rows(self, result: Any) -> Columns:
         """The columns of the CSV."""
         return summary(result, self.names()) if self._rows is None else self._rows(result)
+
+    def answered(self, result: Any) -> Text | None:
+        """The answer with a result's numbers; None where the experiment gives none."""
+        if self._answer is None:
+            return None
+        sentence, numbers = self._answer
+        read = {name: x.mean_of(result) if isinstance(x, Quantity) else x(result) for name, x in numbers.items()}
+        return sentence.fill(**read)
 
     def digested(self) -> tuple[str, ...]:
         """The names of arrays whose bits are the same on every machine."""

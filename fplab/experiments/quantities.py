@@ -83,12 +83,16 @@ class Quantity:
         """Its numbers, float64, in one dimension."""
         return np.asarray(self.read(result), np.float64).ravel()
 
+    def mean_of(self, result: Result) -> float:
+        """The mean of what details show."""
+        return float(np.asarray(self.shown(result), np.float64).mean())
+
     def said(self, result: Result) -> Text:
         """Its name and mean."""
-        shown = self.shown(result)
-        unit = getattr(shown, "attrs", {}).get("unit", "")
-        mean = float(np.asarray(shown, np.float64).mean())
-        return say("{name} {mean:.3g}{unit}", name=self.name, mean=mean, unit=f" {unit}" if unit else "")
+        unit = getattr(self.shown(result), "attrs", {}).get("unit", "")
+        return say(
+            "{name} {mean:.3g}{unit}", name=self.name, mean=self.mean_of(result), unit=f" {unit}" if unit else ""
+        )
 
 
 Compared: TypeAlias = Quantity | float

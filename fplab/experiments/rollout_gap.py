@@ -145,6 +145,9 @@ def explained(r: Result) -> Outcome:
     return verdict(holds, said.fill(layers=len(mean), share=float(mean.max()) / r.whole, rest=r.rests[2] / r.whole))
 
 
+E.answer("a rollout in BF16 is {near:.1e} nats from a BF16 trainer, one in FP8 {far:.1e}; the head has {head:.0%} of "
+         "the difference", near=of("gap", way="BF16 → BF16"), far=of("gap", way="BF16 → FP8"),
+         head=lambda r: float((r.alone + r.back).max()) / 2 / r.whole)  # fmt: skip
 E.figure(
     "gaps",
     dots("gap", y="way", log="x", xlabel="mean |Δ log-probability| (nats)",
