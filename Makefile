@@ -29,7 +29,7 @@ $(VENV)/.ready: $(VENV)/.installed $(wildcard fplab/words/*.po)
 
 install: $(VENV)/.ready ## build .venv only ## 只建立 .venv
 
-run: $(VENV)/.ready ## every experiment at its quick size: the table of claims, and figures in runs/quick ## 以快速规模运行全部实验：打印论断表，图写入 runs/quick
+run: $(VENV)/.ready ## every experiment at its quick size: what each finds, and runs/quick/report.html ## 以快速规模运行全部实验：各自的发现，以及 runs/quick/report.html
 	@$(BIN)/python -m fplab run
 
 figures: $(VENV)/.ready ## every experiment at its full size, into runs/full ## 以完整规模运行全部实验，写入 runs/full

@@ -67,7 +67,8 @@ def list_experiments(args: Arguments) -> int:
 
 
 def run(args: Arguments) -> int:
-    """Run experiments, write their figures, print the table of claims."""
+    """Run experiments, write their figures, say what they found; --claims shows every claim with its evidence."""
+    from .experiments import findings
     from .experiments.figures import default_folder
     from .experiments.recorder import known
     from .experiments.runner import run_experiments
@@ -79,34 +80,46 @@ def run(args: Arguments) -> int:
     demand("torch", "matplotlib")
     names = known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
-    table, done, start = Table.of_claims(names, terminal_width(), colour_wanted()), [], time.perf_counter()
-    jobs = min(num_threads(), len(names))
-    print("", *table.head(), sep="\n", flush=True)
-    for one in run_experiments(args.names, full=args.full, out=out, pictures=args.pictures, jobs=jobs):
-        print(*table.rows(one.rows), sep="\n", flush=True)
-        done.append(one)
-    rows = [row for one in done for row in one.rows]
-    print(*table.end(rows), *times(done, out, time.perf_counter() - start, jobs), sep="\n")
-    return int(bool(failures(rows)))
+    width, colour, start = terminal_width(), colour_wanted(), time.perf_counter()
+    done: list[Finished] = []
+    table, jobs = Table.of_claims(names, width, colour), min(num_threads(), len(names))
+    seen = sys.stderr.isatty()  # a log has no progress
+    with contextlib.nullcontext() if seen else settings.silent_compiler():
+        for one in run_experiments(
+            args.names, full=args.full, out=out, pictures=args.pictures, jobs=jobs, quiet=not seen
+        ):
+            if args.claims:
+                print(*([] if done else ["", *table.head()]), *table.rows(one.rows), sep="\n", flush=True)
+            done.append(one)
+    found = findings.in_order(done, names)
+    report = findings.write(found, out)
+    if args.claims:
+        print(table.rule, *times(done, time.perf_counter() - start, jobs), "", sep="\n")
+    print(*findings.screen(found, report, width, colour), *remarks(done), sep="\n")
+    return int(bool(failures([row for one in done for row in one.rows])))
 
 
-def times(done: Sequence[Finished], out: Path, wall: float, jobs: int) -> list[str]:
-    """How long each experiment and all of them took, and where their figures are."""
+def times(done: Sequence[Finished], wall: float, jobs: int) -> list[str]:
+    """How long each experiment and all of them took."""
     took: list[Text] = []
     for one in done:
         budget = say(" of {seconds:g} s", seconds=one.budget) if one.budget else NOTHING
         took.append(say("{name} {seconds:.1f} s{budget}", name=one.name, seconds=one.seconds, budget=budget))
-    if (compiling := sum(one.compiling for one in done)) >= 0.1:
-        took.append(say("and once, compiling kernels {seconds:.1f} s", seconds=compiling))
     cores = sum(one.seconds + one.compiling for one in done)
     whole = say("in all {cores:.0f} s of cores, {wall:.0f} s by the clock, in {jobs} process{es}", cores=cores)
     took.append(whole.fill(wall=wall, jobs=jobs, es="es" * (jobs > 1)))
-    lines = [say("seconds of one core: {took}", took=joined(took, COMMA))]
+    line = say("seconds of one core: {took}", took=joined(took, COMMA))
+    return wrapped(str(line), terminal_width(), indent=" " * 6)
+
+
+def remarks(done: Sequence[Finished]) -> list[str]:
+    """What compiling took, and which experiments took longer than they are meant to."""
+    lines = []
+    if (compiling := sum(one.compiling for one in done)) >= 0.1:
+        lines.append(say("Compiling kernels, once on a machine, took {seconds:.0f} s of one core.", seconds=compiling))
     if over := [one.name for one in done if one.budget and one.seconds > one.budget]:
         lines.append(say("over the time that they are meant to take: {names}", names=joined(over, COMMA)))
-    text = [part for line in lines for part in wrapped(str(line), terminal_width(), indent=" " * 6)]
-    files = {path for one in done for path in one.files}
-    return [*text, *([str(say("{n} files in {folder}", n=len(files), folder=f"{out}{os.sep}"))] if files else [])]
+    return [part for line in lines for part in wrapped(str(line), terminal_width(), indent=" " * 6)]
 
 
 def figures(args: Arguments) -> int:
@@ -297,6 +310,11 @@ def _names(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    _drawing_arguments(parser)
+    parser.add_argument("--claims", action="store_true", help="print every claim with its evidence, too")
+
+
+def _drawing_arguments(parser: argparse.ArgumentParser) -> None:
     _names(parser)
     parser.add_argument("--full", action="store_true", help="the full size instead of the quick one")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where figures go (default: runs/quick, or runs/full)")
@@ -305,7 +323,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _figures_arguments(parser: argparse.ArgumentParser) -> None:
-    _run_arguments(parser)
+    _drawing_arguments(parser)
     parser.add_argument("--check", action="store_true", help="run again as MANIFEST.json says and compare the data")
 
 
@@ -458,7 +476,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: tuple[Command, ...] = (
     Command("list", "show the experiments and what they ask", "", _no_arguments, list_experiments),
-    Command("run", "run experiments: figures and a table of checked claims", "formats", _run_arguments, run),
+    Command("run", "run experiments: what they find, figures, checked claims", "formats", _run_arguments, run),
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+from collections.abc import Iterator
 
 from .errors import LabError, integer
 
@@ -42,6 +43,18 @@ def patience() -> float:
         if (seconds := float(text)) >= 0:
             return seconds
     raise LabError(f"FPLAB_PATIENCE={text!r} is not a number of seconds.")
+
+
+@contextlib.contextmanager
+def silent_compiler() -> Iterator[None]:
+    """Say nothing of compiling in this block, here and in processes that start in it, unless that was asked for."""
+    before = os.environ.get("FPLAB_PATIENCE")
+    os.environ["FPLAB_PATIENCE"] = before or "1e9"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["FPLAB_PATIENCE"]
 
 
 def demand_compiler() -> None:

@@ -109,17 +109,28 @@ def test_list_shows_the_question(only_toy: None, capsys: pytest.CaptureFixture[s
     assert "toy: Squares\n  What are the squares of small integers?\n  2 claims, 2 GPU cases, at most 2 s" in text
 
 
-def test_run_prints_the_table_and_where_the_figures_are(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_ends_in_a_line_an_experiment_and_where_the_report_is(
+    only_toy: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["run"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[1].split() == ["experiment", "claim", "evidence", "outcome"]
-    assert "toy         every square is there" in captured.out
-    assert "no record for this hardware" in captured.out
-    assert "4 claims: 2 pass, 2 absent" in captured.out or "hardware, live      pass" in captured.out
-    assert re.search(r"seconds of one core: toy \d+\.\d s of 2 s, in all .* by the clock, in 1 process\n", captured.out)
-    assert "3 files in runs/quick/" in captured.out
-    assert captured.err.startswith("[1/1] toy ... ")
-    assert len(list(Path("runs/quick").glob("[!.]*"))) == 3
+    lines = captured.out.splitlines()
+    assert lines[0] == "pass  toy  every square is there  runs/quick/toy.svg"
+    assert re.fullmatch(r"[12] comparisons wait for a GPU; on a machine that has one: fplab record --out DIR", lines[2])
+    assert re.match(r"4 claims: . pass, . absent. Each with its evidence: runs/quick/report.html, or", lines[3])
+    assert captured.err == ""
+    names = sorted(path.name for path in Path("runs/quick").glob("[!.]*"))
+    assert names == ["MANIFEST.json", "report.html", "toy.csv", "toy.svg"]
+
+
+def test_run_prints_every_claim_on_request(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--claims"]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[1].split() == ["experiment", "claim", "evidence", "outcome"]
+    assert "toy         every square is there" in text
+    assert "no record for this hardware" in text
+    assert re.search(r"seconds of one core: toy \d+\.\d s of 2 s, in all .* by the clock, in 1 process\n", text)
+    assert text.count("\npass  toy  every square is there  runs/quick/toy.svg\n") == 1
 
 
 def test_a_run_over_its_time_is_remarked(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,10 +206,7 @@ def test_ctrl_c_is_one_line_and_130(only_toy: None, capsys: pytest.CaptureFixtur
 
     toy.install(run=interrupt)
     assert cli.main(["run"]) == 130
-    assert capsys.readouterr().err.splitlines() == [
-        "[1/1] toy ... interrupted",
-        "fplab: interrupted; files already written are whole.",
-    ]
+    assert capsys.readouterr().err == "fplab: interrupted; files already written are whole.\n"
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:

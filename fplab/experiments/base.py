@@ -123,6 +123,10 @@ class Experiment:
         """What a GPU must compute, at a size; nothing where a GPU has nothing to say."""
         return () if isinstance(self.cases, str) else tuple(self.cases(params))
 
+    def answered(self, result: Any) -> Text | None:
+        """No answer in one sentence."""
+        return None
+
 
 def digested_fields(of: type[Any]) -> tuple[str, ...]:
     """The fields of a dataclass that are annotated :data:`Digested`."""

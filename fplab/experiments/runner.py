@@ -41,7 +41,8 @@ class Finished:
     """One experiment that was run: its rows, the files it wrote and the seconds of one core that it took.
 
     Those of processes that it started count, and nothing does that others do on the machine. ``compiling``: the seconds
-    that kernels took to compile, once on a machine; ``seconds`` does not count them.
+    that kernels took to compile, once on a machine; ``seconds`` does not count them. ``answer``: what it found, in a
+    sentence, where it says that.
     """
 
     name: str
@@ -50,6 +51,9 @@ class Finished:
     seconds: float
     budget: float | None
     compiling: float = 0.0
+    title: Text | None = None
+    question: Text | None = None
+    answer: Text | None = None
 
 
 def run_experiments(
@@ -148,6 +152,7 @@ def run_one(
     rows: list[Row] = []
     files: list[Path] = []
     budget: float | None = None
+    about: dict[str, Text | None] = {}
     compiled = compile_clock()
     start, doing = cpu_seconds(), LOADS
     try:
@@ -156,7 +161,9 @@ def run_one(
         budget = None if full else experiment.budget
         start, doing = cpu_seconds(), RUNS
         params, size = figures.params_of(experiment, full), figures.size_name(full)
+        about = {"title": experiment.title, "question": experiment.question}
         result = experiment.run(params, _part(tick, 0.0, 0.7))
+        about["answer"] = experiment.answered(result)
         if gpu is not None:
             rows += check_claims(name, experiment, result, _part(tick, 0.7, 0.8))
             rows += gpu_rows(name, size, gpu, _part(tick, 0.8, 0.85))
@@ -166,7 +173,7 @@ def run_one(
     except Exception as error:
         rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
     compiling = compiled()
-    return Finished(name, tuple(rows), tuple(files), cpu_seconds() - start - compiling, budget, compiling)
+    return Finished(name, tuple(rows), tuple(files), cpu_seconds() - start - compiling, budget, compiling, **about)
 
 
 def cpu_seconds() -> float:

@@ -134,7 +134,7 @@ class Table:
 
     def end(self, rows: Sequence[Row]) -> list[str]:
         """A rule, the counts of all rows, and every failure once more where it cannot be overlooked."""
-        return [self.rule, *_endings(rows, self.width, self.colour)]
+        return [self.rule, *wrapped(counts(rows), self.width), *failing(rows, self.width, self.colour)]
 
     def whole(self, rows: Sequence[Row]) -> list[str]:
         return [*self.head(), *self.rows(rows), *self.end(rows)]
@@ -160,9 +160,9 @@ def tally(rows: Sequence[Row]) -> Text:
     return counted.fill(ended=joined(ended, LIST), apart=apart if stand_ins else NOTHING)
 
 
-def _endings(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
-    """The counts, and every failure once more where it cannot be overlooked."""
-    out = wrapped(counts(rows), width)
+def failing(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
+    """Every failure, in its colour."""
+    out = []
     for row in failures(rows):
         said = dict(zip(("claim", "evidence", "status", "found"), row.said(), strict=True))
         failure = say("{status} {experiment}: {claim} [{evidence}]: {found}", experiment=row.experiment, **said)

@@ -1,0 +1,122 @@
+"""What a run ends in: a line an experiment that answers its question, and all of it as one HTML file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..columns import padded, width_of, wrapped
+from ..storage import write_text
+from ..words import Text, say, verbatim
+from .outcomes import Evidence, Status
+from .runner import Finished
+from .table import COLOURS, STATUS, WRONG, failing, paint, tally
+
+FILE = "report.html"
+HARDWARE = (Evidence.RECORDED.value, Evidence.LIVE.value)
+LANGUAGES = ("en", "zh")
+WAITING = say("{n} comparisons wait for a GPU; on a machine that has one: fplab record --out DIR")
+WHOLE = say("{counts}. Each with its evidence: {report}, or in a table: fplab run --claims")
+RANKED = (*WRONG, Status.PASS, Status.ABSENT)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one experiment of a run found, in both languages."""
+
+    done: Finished
+    order: int
+
+    @property
+    def name(self) -> str:
+        """The experiment's."""
+        return self.done.name
+
+    @property
+    def status(self) -> Status:
+        """How its claims ended: the worst there is, or a pass, or nothing to compare."""
+        ended = {row.outcome.status for row in self.done.rows}
+        return next((status for status in RANKED if status in ended), Status.ABSENT)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something fails, or differs without an explanation."""
+        return self.status in WRONG
+
+    @property
+    def sentence(self) -> Text:
+        """The answer to its question; where it gives none, its first claim."""
+        if self.done.answer is not None:
+            return self.done.answer
+        return self.done.rows[0].said()[0] if self.done.rows else verbatim("")
+
+    @cached_property
+    def figures(self) -> list[Path]:
+        """Its pictures in light colours, in the language that was chosen."""
+        return [path for path in self.done.files if path.suffix == ".svg" and ".dark." not in path.name]
+
+
+def in_order(done: Iterable[Finished], names: Sequence[str]) -> list[Finding]:
+    """What a run found, in the order of the ladder, whatever ended first."""
+    place = {name: i for i, name in enumerate(names)}
+    found = [Finding(one, place.get(one.name, len(place))) for one in done]
+    return sorted(found, key=lambda finding: finding.order)
+
+
+def screen(findings: Sequence[Finding], report: Path, width: int, colour: bool) -> list[str]:
+    """The lines that a run ends in: each finding with its outcome and picture, what waits for a GPU, where more is."""
+    shown = [(str(STATUS[finding.status]), finding) for finding in findings]
+    first = max((width_of(status) for status, _ in shown), default=0)
+    second = max((width_of(finding.name) for finding in findings), default=0)
+    lead, lines = " " * (first + second + 4), []
+    for status, finding in shown:
+        text = wrapped(str(finding.sentence), width - len(lead)) or [""]
+        picture = str(finding.figures[0]) if finding.figures else ""
+        if len(lead) + width_of(text[-1]) + 2 + len(picture) > width:
+            text.append("")
+        last = f"{text[-1]}  " if text[-1] else ""
+        text[-1] = (last + paint(picture, "2", colour)).rstrip()
+        head = f"{paint(padded(status, first), COLOURS[finding.status], colour)}  {padded(finding.name, second)}  "
+        lines += [head + text[0], *(lead + line for line in text[1:] if line)]
+    rows = [row for finding in findings for row in finding.done.rows]
+    if waiting := sum(row.evidence in HARDWARE and row.outcome.status is Status.ABSENT for row in rows):
+        lines += ["", *wrapped(str(WAITING.fill(n=waiting)), width)]
+    return [*lines, *wrapped(str(WHOLE.fill(counts=tally(rows), report=report)), width), *failing(rows, width, colour)]
+
+
+# --- one file -----------------------------------------------------------------------------------------------------
+HEADING, SEARCH = say("What this run found"), say("Search")
+CLAIMS = say("{counts}; show them")
+
+
+def write(findings: Sequence[Finding], folder: Path) -> Path:
+    """Write the report of a run: findings first, then each with its figure and its claims, in both languages.
+
+    It needs no other file and no network.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+    from markupsafe import Markup, escape
+
+    def both(text: Text) -> Markup:
+        spans = (f'<span lang="{name}">{escape(text.into(name))}</span>' for name in LANGUAGES)
+        return Markup("".join(spans))
+
+    def picture(path: Path) -> str:
+        return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters.update(both=both, picture=picture)
+    rows = [row for finding in findings for row in finding.done.rows]
+    words = {"heading": HEADING, "search": SEARCH, "show": CLAIMS}
+    text = environment.get_template("findings.html.jinja2").render(
+        findings=findings, counts=tally(rows), tally=tally, status=STATUS, words=words
+    )
+    path = folder / FILE
+    write_text(path, text)
+    return path
