@@ -15,7 +15,7 @@ PARTS = {
     "notebooks": ("test_notebooks.py::test_it_runs_and_its_numbers_hold",),
     "browser": (),
     "environments": (
-        "test_wheel.py", "test_portable.py", "test_strangers.py",
+        "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
         "experiments/test_*.py::test_*need_numpy_and_torch_alone", "experiments/test_*.py::test_*need_no_numba",
     ),
