@@ -18,7 +18,7 @@ NAMES = re.compile(
     r"GPU|CPU|blocks\.[\w.]+|conv\d|linear|relu|pool|flatten|\d\.(?:weight|bias|qkv|out|up|down)|logits|alpha|value|rank|top-1|ulp|nat\b|GiB|"
     r"torch\S*|\+cpu|add\w*|sub|mul|div|sqrt|fma|reciprocal|lerp(?: far)?|exp\w*|log\w*|tanh|sigmoid|rsqrt|sin|cos|"
     r"pow|sum|mean|norm|softmax|floor|even|r?ceil|4 over 6|rn[ae]|MSE|absmax|LLM\.int8\(\)|amp|adamw8bit|Adam\w*|SGD|"
-    r"FSDP|Sequential|ddp|zero\d|gpipe|GPipe|1F1B|GPT|Llama|Transformer|Korthikanti|DeepSeek|Ozaki|GMRES|Kahan|momentum_buffer"
+    r"FSDP|ZeRO|Sequential|ddp|zero\d|gpipe|GPipe|1F1B|GPT|Llama|Transformer|Korthikanti|DeepSeek|Ozaki|GMRES|Kahan|momentum_buffer"
 )
 
 

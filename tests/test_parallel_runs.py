@@ -222,21 +222,24 @@ def test_nccl_holds_the_same_bytes_and_learns_the_same(runs) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: int) -> None:
-    params = data_parallel.Params(ranks=ranks, steps=3)
-    results = [runs[name, ranks] for name in params.strategies]
-    assert set(params.strategies) == set(NAMES)
-    result = data_parallel.gathered(params, results, *reference.whole(results[0].setting))
-    for claim in data_parallel.CLAIMS:
+    result = data_parallel.E.result(replace(data_parallel.E.full, ranks=ranks, steps=3))
+    assert set(result.p.strategies) == set(NAMES)
+    ended = {name: runs[name, ranks] for name in result.p.strategies}
+    whole = reference.whole(ended["ddp"].setting)
+    result.p._kept.update({("runs",): ended, ("plain",): whole})
+    for claim in data_parallel.E.claims:
         outcome = claim.test(result)
         unseen = ranks == 2 and str(outcome.detail) == "two addends have one sum, whatever the order"
         assert outcome.status is (Status.ABSENT if unseen else Status.PASS), outcome.detail
-    sent = {name: (int(n), int(a)) for name, n, a in zip(params.strategies, result.sent, result.reduced, strict=True)}
-    assert sent["ddp"] == (4 * 4522, 4 * 4522)  # once as called, and once more: an all-reduce has two halves
-    assert 0 < sent["tensor"][1] <= sent["tensor"][0]
-    assert {sent[name][1] for name in ("parameter-server", "zero1", "zero2", "zero3", "fully-shard", "1f1b")} == {0}
+    sent = result.sent.to_series()
+    reduced = result.reduced.to_series()
+    assert sent["ddp"] == reduced["ddp"] == 4 * 4522  # once as called, and once more: an all-reduce has two halves
+    assert 0 < reduced["tensor"] <= sent["tensor"]
+    assert not reduced[["parameter-server", "zero1", "zero2", "zero3", "fully-shard", "1f1b"]].any()
     held = result.held.copy()
     held[-1, 1, 0] += 4
-    assert "1f1b, rank 1: parameters" in str(data_parallel.held_bytes(replace(result, held=held)).detail)
+    detail = str(data_parallel.E.claims[0].test(result.replace(held=held)).detail)
+    assert "strategy 1f1b, rank 1, kind parameters" in detail
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------

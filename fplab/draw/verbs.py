@@ -73,17 +73,22 @@ def line(
 
 def bars(
     ax: Axes, array: DataArray, x: str = "", y: str = "", hue: str = "", log: str = "", names: Names = None,
-    legend: Mapping[str, Any] | None = None, **how: Any,
+    legend: Mapping[str, Any] | None = None, numbers: str = "", **how: Any,
 ) -> None:  # fmt: skip
-    """A bar for each value, upwards along ``x`` or to the right down ``y``; series beside each other, hatched."""
+    """A bar for each value, upwards along ``x`` or to the right down ``y``; series beside each other, hatched.
+
+    ``numbers``: how the values are written at the bars' ends, such as "{:.0f}".
+    """
     category = x or y
     places, hues = np.arange(array.sizes[category]), _coordinates(array, hue)
     width = DODGE / len(hues)
     for i, h in enumerate(hues):
         at = places + width * (i + 0.5) - DODGE / 2
         draw = ax.bar if x else ax.barh
-        draw(at, _at(array, hue, h).values, 0.9 * width, color=_look(hue, h, i).color, hatch="//" * i,
+        drawn = draw(at, _at(array, hue, h).values, 0.9 * width, color=_look(hue, h, i).color, hatch="//" * i,
              label=_name(h, names) if hue else None)  # fmt: skip
+        if numbers:
+            ax.bar_label(drawn, fmt=numbers, padding=3, fontsize=9)
     _ticks(ax, "x" if x else "y", array[category].values, names)
     if not x:
         ax.set_ylim(len(places) - 0.4, -0.6)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,11 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..words import COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick
-from .outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
+from .base import Columns
+from .frame import Experiment, Params, Result
+from .outcomes import Outcome, Sample, absent, measured, verdict
+from .panels import bars
+from .quantities import beside, equal, of, table
 
 KINDS = ("parameters", "gradients", "states")
 STAGES = {"ddp": 0, "parameter-server": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}
@@ -28,94 +30,88 @@ MODEL_PARALLEL = ("tensor", "gpipe", "1f1b")  # beside the data-parallel ones: e
 FAR = 1e-6  # about 32 units of the last place of a weight near 1/2
 FEW = 1e-3  # of the weights may be farther
 
-
-@dataclass(frozen=True)
-class Params:
-    """``strategies``, one after the other, on ``ranks`` processes, for ``steps`` steps of ``batch`` images."""
-
-    strategies: tuple[str, ...] = (*STAGES, *MODEL_PARALLEL)
-    ranks: int = 4
-    steps: int = 5
-    batch: int = 32
-
-
-QUICK = Params(strategies=("ddp", "parameter-server", "zero1", "zero2", "zero3"), ranks=3, steps=2, batch=33)
+# ``strategies``, one after the other, on ``ranks`` processes, for ``steps`` steps of ``batch`` images.
+E = Experiment(
+    "Parallel training for real",
+    "Do real processes hold and send the bytes the calculator says, and end with the bits of one process?",
+    budget=5.0,
+    full={"strategies": (*STAGES, *MODEL_PARALLEL), "ranks": 4, "steps": 5, "batch": 32},
+    quick={"strategies": ("ddp", "parameter-server", "zero1", "zero2", "zero3"), "ranks": 3, "steps": 2, "batch": 33},
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Result:
-    """``held``, ``estimated``: int64 (strategy, rank, kind), bytes, ``padding`` apart; ``sent``, ``said``: the messages
-    of a step in bytes, as sent by rank 0 and as calculated; ``reduced``: those of all-reduces, which send as much
-    again; ``same_order``, ``whole``: how many of the ``weights`` differ from one process's; ``far``: the share
-    of them that is more than ``FAR`` from the whole batch's; ``losses`` (strategy, step), ``plain_losses``: of one
-    process on the whole batch.
-    """
+@E.cache
+def runs(p: Params) -> dict[str, Any]:
+    """What the processes ended with, by strategy; while they start, one process trains on the whole batch."""
+    from .. import parallel
 
-    params: Params
-    held: Digested
-    estimated: Digested
-    padding: np.ndarray
-    sent: Digested
-    said: np.ndarray
-    reduced: np.ndarray
-    same_order: np.ndarray
-    whole: np.ndarray
-    far: np.ndarray
-    losses: np.ndarray
-    plain_losses: np.ndarray
-    weights: np.ndarray
+    with ThreadPoolExecutor(1) as waiting:
+        started = waiting.submit(parallel.launch, p.strategies, p.ranks, **setting(p))
+        plain(p)
+        return dict(started.result())
 
 
-def run(params: Params, tick: Tick) -> Result:
-    """Run the processes, then the references."""
+@E.cache
+def plain(p: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and losses of one process on the whole batch."""
     from .. import parallel
     from ..parallel import reference
 
-    tick(0.02, f"{params.ranks} processes")
-    backend = "gloo"  # whose order of additions is known
-    how: dict[str, Any] = {"steps": params.steps, "batch": params.batch, "backend": backend}
-    with ThreadPoolExecutor(1) as waiting:  # while the processes start, this one trains on the whole batch
-        started = waiting.submit(parallel.launch, params.strategies, params.ranks, **how)
-        plain, losses = reference.whole(parallel.Setting(params.strategies, params.ranks, **how))
-        ended = started.result()
-    tick(0.8, "one process")
-    return gathered(params, [ended[name] for name in params.strategies], plain, losses)
+    return reference.whole(parallel.Setting(p.strategies, p.ranks, **setting(p)))
 
 
-def gathered(params: Params, results: list[Any], plain: np.ndarray, losses: np.ndarray) -> Result:
-    """All strategies' runs, beside the ``plain`` weights and losses of training on the whole batch."""
-    columns = zip(*(of_strategy(one, plain) for one in results), strict=True)
-    arrays = [*map(np.array, columns), np.stack([one.losses for one in results]), losses, np.array(plain.size)]
-    return Result(params, *arrays)
+def setting(p: Params) -> dict[str, Any]:
+    """How all train; gloo's order of additions is known."""
+    return {"steps": p.steps, "batch": p.batch, "backend": "gloo"}
 
 
-def of_strategy(one: Any, plain: np.ndarray) -> tuple[Any, ...]:
-    """The fields of a result from ``held`` to ``far`` for one strategy's run."""
+@E.measure("held", "padding", "estimated", axes={"strategy": "strategies", "rank": "ranks", "kind": KINDS},
+           unit="bytes", digested=("held", "estimated"))  # fmt: skip
+def held(p: Params, strategy: str, rank: int, kind: str) -> tuple[int, int, int]:
+    """What a rank holds beside its padding, its padding, and what it holds by the calculator."""
+    of_rank = runs(p)[strategy].ranks[rank]
+    padding = of_rank.notes.get("padding", {}).get(kind, 0)
+    return of_rank.held[kind] - padding, padding, expected(p, strategy).rank(rank).device[kind]
+
+
+@E.measure("sent", "reduced", "calculated", axes={"strategy": "strategies"}, unit="bytes", digested=("sent",))
+def sent(p: Params, strategy: str) -> tuple[int, int, int]:
+    """The messages of a step as rank 0 sends them; those of all-reduces, which send as much again; by the calculator.
+
+    An all-reduce is a reduce-scatter and an all-gather of its message.
+    """
+    messages = [(m.collective, m.elements * m.width * m.times) for m in runs(p)[strategy].ranks[0].messages]
+    reduced = sum(size for name, size in messages if name == "all-reduce") // p.steps
+    traffic = expected(p, strategy).fullest.traffic
+    return sum(size for _, size in messages) // p.steps, reduced, sum(t.message * t.times for t in traffic)
+
+
+@E.measure("same_order", "whole", "far", axes={"strategy": "strategies"})
+def differing(p: Params, strategy: str) -> tuple[int, int, float]:
+    """How many weights differ from one process's in the same order and on the whole batch; the share far from these."""
     from ..parallel import reference
 
-    wanted, steps = expected(one.setting, one.strategy), one.setting.steps
-    padding = np.array([[rank.notes.get("padding", {}).get(kind, 0) for kind in KINDS] for rank in one.ranks])
-    held = np.array([[rank.held[kind] for kind in KINDS] for rank in one.ranks]) - padding
-    estimated = [[wanted.rank(r).device[kind] for kind in KINDS] for r in range(len(one.ranks))]
-    sent = [(m.collective, m.elements * m.width * m.times) for m in one.ranks[0].messages]
-    said = sum(t.message * t.times for t in wanted.fullest.traffic)
-    ordered, _ = reference.same_sums(one)
-    others = (ordered, plain)
-    return (
-        held, estimated, padding, sum(size for _, size in sent) // steps, said,
-        sum(size for name, size in sent if name == "all-reduce") // steps,
-        *(int((other.view(np.uint32) != one.flat.view(np.uint32)).sum()) for other in others),
-        float(np.mean(np.abs(plain - one.flat) > FAR)),
-    )  # fmt: skip
+    run, (whole, _) = runs(p)[strategy], plain(p)
+    others = (reference.same_sums(run)[0], whole)
+    same_order, whole_order = (int((x.view(np.uint32) != run.flat.view(np.uint32)).sum()) for x in others)
+    return same_order, whole_order, float(np.mean(np.abs(whole - run.flat) > FAR))
 
 
-def expected(setting: Any, strategy: str) -> Any:
+@E.measure("losses", axes={"strategy": "strategies"}, dims=("step",), unit="nats")
+def losses(p: Params, strategy: str) -> np.ndarray:
+    """The loss of every step."""
+    return np.asarray(runs(p)[strategy].losses)
+
+
+@E.cache
+def expected(p: Params, strategy: str) -> Any:
     """The calculator's estimate of a run, an ``Estimate``."""
     from .. import memory
     from ..parallel.model_parallel import COLUMN, ROW
     from ..parallel.task import Network
 
-    model, n = Network(setting).model(), setting.ranks
+    run = runs(p)[strategy].setting
+    model, n = Network(run).model(), run.ranks
     if strategy == "tensor":  # a layer divided by outputs has a part of its bias, one divided by inputs all of it
         split = {f"{name}.{what}": 0 for name in COLUMN for what in ("weight", "bias")}
         split |= {f"{name}.weight": 1 for name in ROW}
@@ -124,83 +120,73 @@ def expected(setting: Any, strategy: str) -> Any:
         return memory.estimate(divided, gpus=n, tensor=n, precision="fp32")
     how: dict[str, Any] = {"zero": STAGES.get(strategy, 0), "partition": PARTITIONS.get(strategy, "flat")}
     if strategy in MODEL_PARALLEL:
-        how |= {"pipeline": n, "schedule": strategy, "micro_batches": setting.micro_batches}
+        how |= {"pipeline": n, "schedule": strategy, "micro_batches": run.micro_batches}
     return memory.estimate(model, gpus=n, precision="fp32", **how)
 
 
-def rows(result: Result) -> Columns:
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each strategy and rank: bytes held by kind, and by the calculator; what it sent; bits against one."""
-    strategies = result.params.strategies
-    places = [(s, r) for s in range(len(strategies)) for r in range(result.params.ranks)]
-    columns: dict[str, list[object]] = {"strategy": [strategies[s] for s, _ in places], "rank": [r for _, r in places]}
-    for k, kind in enumerate(KINDS):
-        columns[f"{kind}, held"] = [int(result.held[s, r, k]) for s, r in places]
-        columns[f"{kind}, estimated"] = [int(result.estimated[s, r, k]) for s, r in places]
-    columns["message bytes a step"] = [int(result.sent[s]) for s, _ in places]
-    columns["weights that differ from one process in the same order"] = [int(result.same_order[s]) for s, _ in places]
-    columns["weights that differ from the whole batch"] = [int(result.whole[s]) for s, _ in places]
-    return columns
+    kinds = {f"{kind}, {name}": x.sel(kind=kind, drop=True)
+             for kind in KINDS for name, x in (("held", r.held), ("estimated", r.estimated))}  # fmt: skip
+    of_strategy = {
+        "message bytes a step": r.sent,
+        "weights that differ from one process in the same order": r.same_order,
+        "weights that differ from the whole batch": r.whole,
+    }
+    return table(**kinds, **of_strategy)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-
-CLAIMS = Claims()
-
-
-@CLAIMS.library("every rank holds the bytes that the calculator says")
-def held_bytes(result: Result) -> Outcome:
-    """Every rank, every kind; the workers of a parameter server have no states."""
-    strategies, wanted = result.params.strategies, result.estimated.copy()
-    if "parameter-server" in strategies:
-        wanted[strategies.index("parameter-server"), 1:, KINDS.index("states")] = 0
-    for s, r, k in np.argwhere(result.held != wanted):
-        other = say("{strategy}, rank {rank}: {kind} {held}, not {wanted}", strategy=strategies[s], rank=r)
-        return failed(other.fill(kind=KINDS[k], held=result.held[s, r, k], wanted=wanted[s, r, k]))
-    said = say("{strategies} strategies, {ranks} ranks, {numbers} numbers; padding {padding} bytes")
-    return passed(said.fill(strategies=len(strategies), ranks=result.params.ranks, numbers=wanted.size,
-                            padding=int(result.padding.sum())))  # fmt: skip
+E.claim(
+    equal("held_bytes", "every rank holds the bytes that the calculator says", of("held"),
+          of("estimated").then("estimated", lambda x: x.where(  # the workers of a parameter server have no states
+              (x.strategy != "parameter-server") | (x["rank"] == 0) | (x.kind != "states"), 0))),
+)  # fmt: skip
 
 
-@CLAIMS.library("ZeRO's messages are the calculator's: stage 3 sends half as much again")
-def messages(result: Result) -> Outcome:
+@E.library("ZeRO's messages are the calculator's: stage 3 sends half as much again")
+def messages(r: Result) -> Outcome:
     """Stages 1 and 2 send two messages of the model's size where DDP all-reduces one, stage 3 sends three."""
-    sent = dict(zip(result.params.strategies, result.sent.tolist(), strict=True))
-    for name, said in zip(sent, result.said.tolist(), strict=True):
-        if name in ("zero1", "zero2", "zero3") and sent[name] != said:
-            other = say("{name}: {sent:,} bytes in a step, calculated {said:,}", name=name, sent=sent[name], said=said)
-            return failed(other)
-    if {"zero2", "zero3"} <= sent.keys() and abs(sent["zero3"] / sent["zero2"] - 1.5) > 0.01:
-        return failed(say("zero3 sends {ratio:.3f} times what zero2 sends", ratio=sent["zero3"] / sent["zero2"]))
-    listed = joined([f"{name} {size:,}" for name, size in sent.items()], COMMA)
-    return passed(say("bytes of messages in a step: {sizes}", sizes=listed))
+    stages, sizes = ["zero1", "zero2", "zero3"], zip(r.p.strategies, r.sent.values.tolist(), strict=True)
+    calculated = (r.sent == r.calculated).sel(strategy=stages).all()
+    ratio = float(r.sent.sel(strategy="zero3") / r.sent.sel(strategy="zero2"))
+    listed = joined([f"{name} {size:,}" for name, size in sizes], COMMA)
+    return verdict(
+        bool(calculated) and abs(ratio - 1.5) < 0.01, say("bytes of messages in a step: {sizes}", sizes=listed)
+    )
 
 
-@CLAIMS.library("every strategy ends with the bits of one process that adds in its order")
-def same_bits(result: Result) -> Outcome:
+@E.library("every strategy ends with the bits of one process that adds in its order")
+def same_bits(r: Result) -> Outcome:
     """In the order in which the processes add, one process ends with the same weights."""
-    if result.params.ranks < 3:
+    if r.p.ranks < 3:
         return absent(say("two addends have one sum, whatever the order"))
-    wrong = dict(zip(result.params.strategies, result.same_order.tolist(), strict=True))
-    said = say("{n:,} weights after {steps} steps: {wrong}", n=int(result.weights), steps=result.params.steps)
+    wrong = dict(zip(r.p.strategies, r.same_order.values.tolist(), strict=True))
+    said = say("{n:,} weights after {steps} steps: {wrong}", n=plain(r.p)[0].size, steps=r.p.steps)
     return verdict(not any(wrong.values()), said.fill(wrong=wrong))
 
 
-@CLAIMS.measured("training on the whole batch at once is the same but for rounding")
-def whole_batch(result: Result) -> Outcome:
+@E.measured("training on the whole batch at once is the same but for rounding")
+def whole_batch(r: Result) -> Outcome:
     """The whole batch at once is another order of additions: other bits, magnified by Adam where a gradient is near 0.
 
     The margins: one weight in a thousand farther than 1e-6, losses within 1e-6.
     """
-    counts, far = result.whole, result.far
-    near = np.allclose(result.losses, result.plain_losses, rtol=1e-6, atol=0)
+    counts, far = r.whole.values, r.far.values
+    near = np.allclose(r.losses.values, plain(r.p)[1], rtol=1e-6, atol=0)
     said = say("{low} to {high} weights differ, {far:.2%} of all by more than {room:g}; losses within 1e-6",
                low=counts.min(), high=counts.max(), far=far.max(), room=FAR)  # fmt: skip
     holds = bool(near and counts.min() > 0 and far.max() < FEW)
     return measured(holds, said, Sample(len(far), float(far.std()), FEW))
 
 
-# --- what a GPU must compute ------------------------------------------------------------------------------------
+E.answer("ranks hold what is calculated, with ZeRO-3 {held:.0%} of DDP's bytes; {n:.0f} of {all:,} weights have other "
+         "bits", held=lambda r: float(r.held.sel(strategy="zero3").sum() / r.held.sel(strategy="ddp").sum()),
+         n=of("same_order").max(), all=lambda r: plain(r.p)[0].size)  # fmt: skip
 
+
+# --- what a GPU must compute ------------------------------------------------------------------------------------
 RANKS, ELEMENTS = 4, 4096
 
 
@@ -228,67 +214,36 @@ def mean(rows: Any) -> dict[str, Any]:
     return sums
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     """The mean of four ranks' gradients in gloo's order, in FP32."""
     gives = {f"chunk {chunk}": "fp32" for chunk in range(RANKS)}
     yield program("mean of four ranks", case_inputs, {"rows": "fp32"}, mean, gives)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
-
-def held(result: Result) -> draw.Figure:
+@E.picture
+def every_process(r: Result) -> draw.Figure:
     """Bytes of every rank by strategy."""
     from ..draw.memory import kind_patches, stacked_bytes
 
-    strategies, ranks = result.params.strategies, range(result.params.ranks)
-    figure = draw.new_figure(8, 2 + 0.3 * len(strategies) * len(ranks))
+    by_rank = r.held.stack(row=("strategy", "rank")).transpose("row", "kind")
+    figure = draw.new_figure(8, 2 + 0.3 * by_rank.sizes["row"])
     ax = figure.subplots()
-    bars = {
-        f"{name}, rank {r}": dict(zip(KINDS, result.held[s, r].tolist(), strict=True))
-        for s, name in enumerate(strategies)
-        for r in ranks
-    }
-    stacked_bytes(ax, bars)
+    names = [f"{strategy}, rank {rank}" for strategy, rank in by_rank.row.values]
+    stacked_bytes(ax, {name: dict(zip(KINDS, row, strict=True))
+                       for name, row in zip(names, by_rank.values.tolist(), strict=True)})  # fmt: skip
     ax.set_title("What every process holds")
     figure.legend(handles=kind_patches(KINDS), loc="outside lower left", ncols=3)
     return figure
 
 
-def sent_and_ended(result: Result) -> draw.Figure:
-    """Messages, and how far the weights are from those of one process."""
-    figure = draw.new_figure(8, 3 + 0.7 * len(result.params.strategies))
-    messages, bits = figure.subplots(2, 1)
-    y, once, again = np.arange(len(result.params.strategies)), result.sent / 1e3, result.reduced / 1e3
-    color = draw.look(0).color
-    messages.barh(y, once, height=0.6, color=color, alpha=0.8, label="as rank 0 calls them")
-    # An all-reduce is a reduce-scatter and an all-gather of its message.
-    label = "again: the second half of an all-reduce"
-    bars = messages.barh(y, again, height=0.6, left=once, color=color, alpha=0.35, label=label)
-    messages.bar_label(bars, [f"{total:.1f}" for total in once + again], padding=4, fontsize=9)
-    messages.set(xlim=(0, 1.2 * (once + again).max()), xlabel="kB a step", title="Messages")
-    total = int(result.weights)
-    series = ((result.whole, "whole batch at once"), (result.same_order, "same order of additions"))
-    for i, (counts, label) in enumerate(series):
-        bars = bits.barh(
-            y + 0.3 * i - 0.15, 100 * counts / total, height=0.28, color=draw.look(1 - i).color, label=label
-        )
-        bits.bar_label(bars, [f"{n:,}" if n else "0: every bit" for n in counts], padding=4, fontsize=9)
-    bits.set(xlim=(0, 1.6 * max(1.0, 100 * result.whole.max() / total)),
-             xlabel=f"weights that differ, of {total:,} (%)", title="Bits against one process")  # fmt: skip
-    for ax in (messages, bits):
-        ax.set_yticks(y, result.params.strategies)
-        ax.set_ylim(len(y) + 0.8, -0.6)
-        ax.grid(axis="y", visible=False)
-        ax.legend(loc="lower right", facecolor=draw.current().background, fontsize=9)
-    return figure
-
-
-EXPERIMENT = Experiment(
-    title=say("Parallel training for real"),
-    question=say(
-        "Do real processes hold and send the bytes the calculator says, and end with the bits of one process?"
-    ),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(held, sent_and_ended), cases=cases,
+E.figure(
+    "sent_and_ended",
+    bars((of("sent") + of("reduced")) / 1e3, y="strategy", numbers="{:.1f}", xlabel="kB a step",
+         title="Messages of rank 0, an all-reduce twice: ZeRO-3 sends half as much again"),
+    bars(beside("order", {"whole batch at once": of("whole"), "same order of additions": of("same_order")}),
+         y="strategy", hue="order", numbers="{:.0f}", xlabel="weights whose bits differ",
+         title="Against one process: the same bits in the same order of additions"),
+    size=(8, 8),
 )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from ..words import COMMA, Text, joined, say
 from . import statistics
 from .base import Claim, Columns
-from .outcomes import Evidence, Outcome, verdict
+from .outcomes import Evidence, Outcome, failed, passed, verdict
 from .outcomes import same_bits as compare_bits
 
 if TYPE_CHECKING:
@@ -168,6 +168,25 @@ def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evi
     return Claim(id, Evidence[evidence.upper()], say(text), test)
 
 
+def equal(id: str, text: str, one: Quantity, other: Compared, evidence: str = "library") -> Claim:
+    """A claim that two quantities are the same numbers; a failure says where they first differ."""
+
+    def test(result: Result) -> Outcome:
+        from xarray import DataArray, broadcast
+
+        got, want = broadcast(*(DataArray(as_quantity(x).read(result)) for x in (one, other)))
+        wrong = np.argwhere((got != want).values)
+        if not len(wrong):
+            said = say("{n:,} numbers from {low:,.12g} to {high:,.12g}, every one")
+            return passed(said.fill(n=got.size, low=float(got.min()), high=float(got.max())))
+        at = dict(zip(map(str, got.dims), wrong[0].tolist(), strict=True))
+        where = joined([f"{axis} {got[axis].values[i]}" for axis, i in at.items()], COMMA)
+        said = say("{n:,} of {all:,} numbers differ; {where}: {got:,.12g}, not {want:,.12g}", n=len(wrong))
+        return failed(said.fill(all=got.size, where=where, got=float(got[at]), want=float(want[at])))
+
+    return Claim(id, Evidence[evidence.upper()], say(text), test)
+
+
 def same_bits(id: str, text: str, one: str, other: str, fmt: str, evidence: str = "library") -> Claim:
     """A claim that two measures are the same codes of a format, bit for bit."""
 
@@ -179,21 +198,29 @@ def same_bits(id: str, text: str, one: str, other: str, fmt: str, evidence: str 
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
+def table(**arrays: Any) -> Columns:
+    """The table of arrays with axes: a row for each point of all their axes, whose coordinates come first."""
+    from xarray import broadcast
+
+    whole = dict(zip(arrays, broadcast(*arrays.values()), strict=True))
+    first = next(iter(whole.values()))
+    points = np.meshgrid(*(first[axis].values for axis in first.dims), indexing="ij")
+    columns = {str(axis): at.ravel().tolist() for axis, at in zip(first.dims, points, strict=True)}
+    return columns | {name: x.values.ravel().tolist() for name, x in whole.items()}
+
+
 def summary(result: Any, names: Sequence[str], over: str = "seed") -> Columns:
     """The table of all measures that share the first one's axes: a row for each point, of ``over`` the mean, the least
     and the greatest."""
     arrays = {name: x for name in names if hasattr(x := getattr(result, name), "dims")}
     axes = [axis for axis in next(iter(arrays.values())).dims if axis != over]
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, Any] = {}
     for name, x in arrays.items():
         if [axis for axis in x.dims if axis != over] != axes:
             continue
-        if not columns:
-            grids = np.meshgrid(*(x[axis].values for axis in axes), indexing="ij")
-            columns = {str(axis): grid.ravel().tolist() for axis, grid in zip(axes, grids, strict=True)}
         if over not in x.dims:
-            columns[name] = x.values.ravel().tolist()
+            columns[name] = x
             continue
         for kind in ("mean", "min", "max"):
-            columns[name if kind == "mean" else f"{name}_{kind}"] = getattr(x, kind)(over).values.ravel().tolist()
-    return columns
+            columns[name if kind == "mean" else f"{name}_{kind}"] = getattr(x, kind)(over)
+    return table(**columns)

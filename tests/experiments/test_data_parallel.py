@@ -32,4 +32,4 @@ MUTANTS = (
            lambda good: lambda setting: good(replace(setting, seed=1))),
 )  # fmt: skip
 
-globals().update(frame(data_parallel, data_parallel.QUICK, MUTANTS))
+globals().update(frame(data_parallel, data_parallel.E.quick, MUTANTS))
