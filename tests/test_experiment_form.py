@@ -80,6 +80,10 @@ def test_claims_as_rows_compare_quantities_and_say_both() -> None:
     assert within.test(result).holds
     assert str(within.test(result).detail) == "4 numbers from 15 to 18"
     assert not quantities.within("between", "they lie between", last, 15.5, 18).test(result).holds
+    assert quantities.equal("ends", "they end there", last, [15, 16, 17, 18]).test(result).holds
+    outcome = quantities.equal("ends", "they end there", last, [15, 16, 17, 19]).test(result)
+    assert not outcome.holds
+    assert str(outcome.detail) == "1 of 4 numbers differ; seed 3: 18, not 19"
 
 
 def test_an_answer_is_one_sentence_with_the_results_numbers() -> None:

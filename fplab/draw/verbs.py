@@ -40,7 +40,7 @@ def dots(
             at = np.broadcast_to(at[:, None], values.shape)
             own = not hue and not marker  # each category has a look of its own
             for k, (place, row) in enumerate(zip(at, values, strict=True)):
-                colour = _look(hue, h, i) if hue else look(k if own else 0)
+                colour = _look(hue, h, i) if hue else _look(category, array[category].values[k], k) if own else look(0)
                 mark = look(j if marker else i if hue else k).marker
                 ends = (place, row) if x else (row, place)
                 ax.plot(*ends, color=colour.color, marker=mark, linestyle="none", markersize=7 if shares == 1 else 5.5)

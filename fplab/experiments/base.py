@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
@@ -31,7 +32,7 @@ import numpy as np
 from .. import exact_products
 from ..hardware.cases import Case
 from ..words import Text, say
-from .outcomes import Evidence, Outcome
+from .outcomes import Evidence, Outcome, absent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,9 +66,9 @@ class Claims(list[Claim]):
         """Register a claim that was tried in every case, or whose bound was derived and holds."""
         return self._register(Evidence.PROVED, text, id)
 
-    def library(self, text: str, id: str = "") -> Callable[[Test], Test]:
-        """Register a claim that rests on another implementation's bits."""
-        return self._register(Evidence.LIBRARY, text, id)
+    def library(self, text: str, id: str = "", needs: Sequence[str] = ()) -> Callable[[Test], Test]:
+        """Register a claim that rests on another implementation's bits; absent where a module that it needs is."""
+        return self._register(Evidence.LIBRARY, text, id, needs)
 
     def measured(self, text: str, id: str = "") -> Callable[[Test], Test]:
         """Register a claim about runs, whose outcome has a :class:`Sample`."""
@@ -77,9 +78,13 @@ class Claims(list[Claim]):
         """Register a claim about the bits of the hardware that is here."""
         return self._register(Evidence.LIVE, text, id)
 
-    def _register(self, evidence: Evidence, text: str, id: str) -> Callable[[Test], Test]:
+    def _register(self, evidence: Evidence, text: str, id: str, needs: Sequence[str] = ()) -> Callable[[Test], Test]:
         def register(test: Test) -> Test:
-            self.append(Claim(id or test.__name__, evidence, say(text), test))
+            def tried(result: Any) -> Outcome:
+                lacking = [name for name in needs if importlib.util.find_spec(name) is None]
+                return absent(say("{library} is not installed", library=lacking[0])) if lacking else test(result)
+
+            self.append(Claim(id or test.__name__, evidence, say(text), tried if needs else test))
             return test
 
         return register

@@ -4,6 +4,7 @@ It imports where only numpy is installed, as all of an experiment does.
 """
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,14 @@ def verdict(holds: bool, detail: str | Text) -> Outcome:
 def measured(holds: bool, detail: str | Text, sample: Sample) -> Outcome:
     """Pass or fail of a measured claim, with the same detail, which ends in what it rests on."""
     return Outcome(Status.PASS if holds else Status.FAIL, joined((detail, sample.said()), CLAUSE), sample)
+
+
+def all_pass(outcomes: Iterable[tuple[str | Text, Outcome]], detail: str | Text) -> Outcome:
+    """The first of named outcomes that is no pass, with its name; else a pass with the detail."""
+    for name, outcome in outcomes:
+        if not outcome.holds:
+            return Outcome(outcome.status, joined((name, outcome.detail), ": "))
+    return passed(detail)
 
 
 def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = True) -> Outcome:

@@ -168,13 +168,16 @@ def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evi
     return Claim(id, Evidence[evidence.upper()], say(text), test)
 
 
-def equal(id: str, text: str, one: Quantity, other: Compared, evidence: str = "library") -> Claim:
-    """A claim that two quantities are the same numbers; a failure says where they first differ."""
+def equal(id: str, text: str, one: Quantity, other: Compared | Sequence[Any], evidence: str = "library") -> Claim:
+    """A claim that two quantities, or one and a list as long, are the same numbers; a failure says where they first
+    differ."""
 
     def test(result: Result) -> Outcome:
         from xarray import DataArray, broadcast
 
-        got, want = broadcast(*(DataArray(as_quantity(x).read(result)) for x in (one, other)))
+        got = DataArray(one.read(result))
+        want = got.copy(data=other) if isinstance(other, Sequence) else DataArray(as_quantity(other).read(result))
+        got, want = broadcast(got, want)
         wrong = np.argwhere((got != want).values)
         if not len(wrong):
             said = say("{n:,} numbers from {low:,.12g} to {high:,.12g}, every one")

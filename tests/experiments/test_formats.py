@@ -13,70 +13,79 @@ import pytest
 from experiments.frame import Mutant, claim_of, frame, repeats
 from fplab import exact
 from fplab.experiments import formats
-from fplab.experiments.formats import atlas
+from fplab.experiments.formats import CAST
 from fplab.experiments.outcomes import Outcome, Status
 from fplab.floats import encode
-from fplab.formats import NAMES, TABLE, get
+from fplab.formats import NAMES, get
 from fplab.hardware import tensors
 
-QUICK = formats.EXPERIMENT.quick
-FEW = atlas.Params(sample=1 << 8, stride=QUICK.stride)
+QUICK = formats.E.quick
+FEW = replace(QUICK, sample=1 << 8)
 
 
 def described(name: str, other: str = "", **fields: Any) -> Callable[[Any], Any]:
-    """The table with another record for a format: that of an ``other``, or its own with other fields."""
+    """Another record for a format: that of an ``other``, or its own with other fields."""
     record = replace(get(other or name), name=name, aliases=(), **fields)
-    return lambda table: tuple(record if fmt.name == name else fmt for fmt in table)
+    return lambda get: lambda fmt: record if fmt == name else get(fmt)
 
 
 def flushed(decode: Any) -> Any:
     """Subnormals that are read as zero."""
 
-    def faulty(codes: Any, fmt: Any, dtype: Any) -> Any:
-        values = decode(codes, fmt, dtype)
+    def faulty(codes: Any, fmt: Any, *dtype: Any) -> Any:
+        values = decode(codes, fmt, *dtype)
         return np.where(np.abs(values) < get(fmt).smallest_normal, 0, values)
 
     return faulty
 
 
-def one_more(by_binade: Any) -> Any:
+def counting(change: Callable[[np.ndarray], Any], which: int) -> Callable[[Any], Any]:
+    """Densities (0) or logarithms of the spacing (1) that are what ``change`` makes of them."""
+
+    def fault(binade_counts: Any) -> Any:
+        def faulty(p: Any, format: str) -> Any:
+            both = list(binade_counts(p, format))
+            both[which] = dict(zip(both[which], change(np.array([*both[which].values()])).tolist(), strict=True))
+            return both
+
+        return faulty
+
+    return fault
+
+
+def edge(density: np.ndarray) -> np.ndarray:
     """An edge of a binade that belongs to its neighbour."""
-
-    def faulty(fmt: Any) -> Any:
-        exponents, density, log2_ulp = by_binade(fmt)
-        density[-3:-1] += np.array([1, -1])
-        return exponents, density, log2_ulp
-
-    return faulty
+    density[-3:-1] += np.array([1, -1])
+    return density
 
 
 MUTANTS = (
-    Mutant("a binade's edge", ("binades",), "atlas.by_binade", one_more),
+    Mutant("a binade's edge", ("binades",), "binade_counts", counting(edge, 0)),
     Mutant("subnormals read as zero", ("decode_tables", "golden_tables", "counts"), "fplab.numeric.decode", flushed),
-    Mutant("an ulp twice as large", ("binades",), "atlas.by_binade",
-           lambda good: lambda fmt: (*good(fmt)[:2], good(fmt)[2] + 1), params=FEW),
-    Mutant("0.1 one code up", ("tenth",), "atlas.exact.round_to",
-           lambda good: lambda x, fmt: (good(x, fmt)[0] + 1, *good(x, fmt)[1:]), params=FEW),
-    Mutant("an eighth for a tenth", ("tenth",), "atlas.TENTH", lambda good: Fraction(1, 8), params=FEW),
-    Mutant("BF16 as FP16", ("bf16_and_fp16", "bf16_and_fp32", "counts"), "atlas.TABLE", described("bf16", "fp16"),
-           params=FEW),
-    Mutant("FP16 with a bias of 14", ("fp16_range",), "atlas.TABLE", described("fp16", bias=14), params=FEW),
-    Mutant("TF32 in 18 bits", ("one_tf32", "bf16_and_fp32"), "atlas.TABLE", described("tf32", fraction_bits=9),
-           params=FEW),
+    Mutant("an ulp twice as large", ("binades",), "binade_counts", counting(lambda x: x + 1, 1)),
+    Mutant("0.1 one code up", ("tenth",), "exact.round_to",
+           lambda good: lambda x, fmt: (good(x, fmt)[0] + 1, *good(x, fmt)[1:])),
+    Mutant("an eighth for a tenth", ("tenth",), "TENTH", lambda good: Fraction(1, 8)),
+    Mutant("BF16 as FP16", ("bf16_and_fp16", "bf16_and_fp32", "counts"), "get", described("bf16", "fp16")),
+    Mutant("FP16 with a bias of 14", ("fp16_range",), "get", described("fp16", bias=14)),
+    Mutant("TF32 in 18 bits", ("one_tf32", "bf16_and_fp32"), "get", described("tf32", fraction_bits=9)),
     Mutant("E5M2 for FP16 and BF16", ("numpy_finfo", "ml_dtypes_finfo", "torch_finfo"), "get",
            lambda get: lambda name: get({"fp16": "e5m2", "bf16": "e5m2"}.get(name, name))),
-    Mutant("casts truncate", ("library_casts", "torch_casts", "e8m0_edges"), "fplab.numeric.encode",
-           lambda encode: lambda x, fmt, *options, **named: encode(x, fmt, "rtz", **named)),
+    Mutant("casts truncate", ("library_casts", "e8m0_edges"), "fplab.numeric.encode",
+           lambda encode: lambda x, fmt, *options, **named: encode(x, fmt, "rtz", **named), params=FEW),
+    Mutant("casts in between truncate", ("torch_casts",), "fplab.numeric.quantize",
+           lambda quantize: lambda x, fmt, *options, **named: quantize(x, fmt, "rtz", **named), params=FEW),
     Mutant("the other overflow", ("e4m3_overflow",), "overflow_of",
            lambda rule: lambda fmt, version: None if rule(fmt, version) else "saturate"),
-    Mutant("E8M0 one up", ("e8m0_edges",), "atlas.torch_e8m0", lambda cast: lambda bits: cast(bits) + np.uint8(1)),
+    Mutant("E8M0 one up", ("e8m0_edges", "torch_casts"), "torch_e8m0",
+           lambda cast: lambda bits: cast(bits) + np.uint8(1), params=FEW),
 )  # fmt: skip
 
 globals().update(frame(formats, QUICK, MUTANTS, absent=r"\w+ is not installed"))
 
 
 def outcome_of(id: str, result: Any) -> Outcome:
-    return claim_of(formats.EXPERIMENT, id).test(result)
+    return claim_of(formats.E, id).test(result)
 
 
 def test_a_missing_library_is_absent_not_passed(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,15 +107,16 @@ def test_it_repeats(result: Any) -> None:
 
 
 def test_density_of_known_formats(result: Any) -> None:
-    assert result.exponents_e2m1.tolist() == [-1, 0, 1, 2]
-    assert result.density_e2m1.tolist() == [1, 2, 2, 2]  # 0.5; 1 1.5; 2 3; 4 6
-    assert result.density_e4m3.tolist() == [1, 2, 4] + [8] * 14 + [7]  # 480 would be NaN
-    assert result.density_fp32.sum() == get("fp32").max_code
-    assert result.density_e8m0.tolist() == [1] * 255
+    density = {name: result.density.sel(format=name).dropna("exponent") for name in NAMES}
+    assert density["e2m1"].exponent.values.tolist() == [-1, 0, 1, 2]
+    assert density["e2m1"].values.tolist() == [1, 2, 2, 2]  # 0.5; 1 1.5; 2 3; 4 6
+    assert density["e4m3"].values.tolist() == [1, 2, 4] + [8] * 14 + [7]  # 480 would be NaN
+    assert density["fp32"].sum() == get("fp32").max_code
+    assert density["e8m0"].values.tolist() == [1] * 255
 
 
 def test_one_tenth_and_the_table(result: Any) -> None:
-    codes = dict(zip(NAMES, result.tenth_code.tolist(), strict=True))
+    codes = dict(zip(NAMES, result.tenth_code.values.tolist(), strict=True))
     assert codes["fp64"] == np.float64(0.1).view(np.uint64)
     assert codes["fp32"] == np.float32(0.1).view(np.uint32)
     assert codes["fp16"] == np.float16(0.1).view(np.uint16)
@@ -117,18 +127,18 @@ def test_one_tenth_and_the_table(result: Any) -> None:
 
 # --- GPU cases --------------------------------------------------------------------------------------------------------
 def test_cases_cover_every_pair_and_every_code() -> None:
-    cases = list(atlas.cases(QUICK))
+    cases = list(formats.cases(QUICK))
     pairs = {(case.name.removeprefix("casts-from-"), target) for case in cases for target in case.formats}
-    assert pairs == {(a, b) for a in atlas.CAST for b in atlas.CAST if a != b}
+    assert pairs == {(a, b) for a in CAST for b in CAST if a != b}
     for case in cases[1:]:
         bits = get(case.name.removeprefix("casts-from-")).bits
         assert np.array_equal(case.inputs()["codes"], np.arange(1 << bits))
 
 
-@pytest.mark.parametrize("name", atlas.CAST[1:])
+@pytest.mark.parametrize("name", CAST[1:])
 def test_float32_sample_has_every_boundary(name: str) -> None:
     fmt = get(name)
-    bits = set(atlas.float32_sample(0, 1)["codes"].tolist())
+    bits = set(formats.float32_sample(0, 1).tolist())
     for code in {0, 1, 2, fmt.max_code // 2, fmt.max_code - 1, fmt.max_code}:
         low, high = exact.magnitude_of(code, fmt), exact.magnitude_of(code + 1, fmt)
         for point in (low, (low + high) / 2):
@@ -142,21 +152,15 @@ def test_float32_sample_has_every_boundary(name: str) -> None:
 
 
 def test_float32_sample_has_specials_whatever_its_size() -> None:
-    bits = set(atlas.float32_sample(16, 997)["codes"].tolist())
+    bits = set(formats.float32_sample(16, 997).tolist())
     assert {0, 0x80000000, 1, 0x7F800000, 0xFF800000, 0x7F800001, 0x7FC00000, 0x477FE000, 0x477FF000} <= bits
 
 
-def test_magnitudes_are_the_formats() -> None:
-    for fmt in atlas.SMALL:
-        codes = np.arange(0, fmt.max_code + 1, 7)
-        assert atlas.magnitudes(codes, fmt).tolist() == [fmt.magnitude(int(c)) for c in codes]
-    assert {fmt.name for fmt in TABLE} - {fmt.name for fmt in atlas.SMALL} == {"fp64", "fp32", "tf32"}
-
-
 def test_e4m3_overflow_depends_on_the_version_of_torch() -> None:
-    values = np.array([464, 465, np.inf, -1e9, np.nan], np.float32)
-    assert atlas.torch_cast(values, "e4m3", "2.13.0+cpu").tolist() == [126, 126, 126, 254, 127]
-    assert atlas.torch_cast(values, "e4m3", "2.12.1").tolist() == [126, 127, 127, 255, 127]
+    values = np.array([464, 465, np.inf, -1e9, np.nan], np.float32).view(np.uint32)
+    cast = next(formats.cases(QUICK)).emulate
+    for version, want in (("2.13.0+cpu", [126, 126, 126, 254, 127]), ("2.12.1", [126, 127, 127, 255, 127])):
+        assert cast({"codes": values}, {"torch": version})["e4m3"].tolist() == want
     assert tensors.release("3.0.0a0+git1") == (3, 0)
 
 
@@ -164,7 +168,7 @@ def test_cases_can_be_made_where_numba_and_matplotlib_are_missing() -> None:
     code = (
         "import sys\nfor name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
         "import fplab.experiments.formats as f\n"
-        "case = f.EXPERIMENT.asks(f.EXPERIMENT.quick)[3]\n"
+        "case = f.E.asks(f.E.quick)[3]\n"
         "print(case.name, case.inputs()['codes'].size, 'torch' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
@@ -182,7 +186,7 @@ def test_divergence_e8m0_ties() -> None:
     assert encode(np.array(ties), "e8m0").tolist() == [128, 129, 130, 131]
     assert [exact.round_to(exact.from_float(x), "e8m0")[0] for x in ties] == [128, 129, 130, 131]
     pytest.importorskip("ml_dtypes")
-    assert atlas.rounded_by_numpy(np.array(ties, np.float32), "e8m0").tolist() == [128, 129, 130, 131]
+    assert formats.rounded_by_numpy(np.array(ties, np.float32), "e8m0").tolist() == [128, 129, 130, 131]
 
 
 def test_divergence_e8m0_below_the_smallest() -> None:
@@ -190,5 +194,5 @@ def test_divergence_e8m0_below_the_smallest() -> None:
     pytest.importorskip("ml_dtypes")
     bits = np.array([1, 0x00200000, 0x00400000, 0x00400001, 0x005FFFFF, 0x00600000, 0x00600001], np.uint32)
     assert encode(bits.view(np.float32), "e8m0").tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert atlas.rounded_by_numpy(bits.view(np.float32), "e8m0").tolist() == [0, 0, 0, 1, 1, 1, 1]
-    assert atlas.torch_e8m0(bits).tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert formats.rounded_by_numpy(bits.view(np.float32), "e8m0").tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert formats.torch_e8m0(bits).tolist() == [0, 0, 0, 1, 1, 1, 1]
