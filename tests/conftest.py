@@ -145,7 +145,7 @@ def unoptimised():
 # that none is left to one process while the others have ended.
 LONG = (
     "notebooks", "sweep", "parallel_runs", "device", "prove", "exercises", "inference", "arithmetic", "runner",
-    "browser", "distributed", "tensorcore_probe", "strangers", "hardware_suite", "pages", "withstand", "pages_live",
+    "browser", "distributed", "strangers", "hardware_suite", "pages", "withstand", "pages_live",
     "rounding", "snippets", "calibration", "recorder", "visible", "lab", "structure", "portable", "wheel",
     "data_parallel", "bounds", "sensitive_operations", "exercises_judge", "cookbook", "nn_emulate_operators",
     "watch_report", "underflow", "recipes", "runs", "kernel_cache", "few", "parallel_gloo", "nn_autocast_training",

@@ -15,9 +15,10 @@ from prove.inferred import QUICK, Array, box, check_named, check_recovered, rows
 import fplab
 from fplab.errors import LabError
 from fplab.exact import floor_log2
-from fplab.formats import get
+from fplab.formats import get as format_of
 from fplab.reveal import SumTree
-from fplab.tensorcore import Inference, Model, ParametricUnit, classes, dot, infer
+from fplab.tensorcore import Inference, Model, ParametricUnit, classes, dot, get, infer, separate
+from fplab.tensorcore.models import input_name
 from fplab.tensorcore.parametric import exact_sum
 
 
@@ -224,7 +225,7 @@ def test_bad_arguments() -> None:
 
 def slowly(scheme: ParametricUnit, a: Array, b: Array, c: float) -> float:
     """The definition on Fractions: every node of the tree, in turn."""
-    fa, fb, fd, sums = get(scheme.a), get(scheme.b), get(scheme.output), scheme.sums
+    fa, fb, fd, sums = (*map(format_of, (scheme.a, scheme.b, scheme.output)), scheme.sums)
     k, tree = len(a), scheme.tree(len(a))
 
     def exponent(x: Fraction, emin: int) -> int:
@@ -322,3 +323,113 @@ def test_an_answer_in_words() -> None:
     )
     assert "bits after alignment to the largest term: 23" in text
     assert "Open: subnormal products taken for zeros; True would give the same for everything asked." in text
+
+
+# --- fused blocks: what the table leaves open, and what no GPU of it has --------------------------------------------
+def in_a_box(model: Model) -> Any:
+    """A black box with a model in it, which takes block scales where the model has them."""
+    return lambda a, b, c, *s: dot(a, b, c, gpu=model, **dict(zip(("scale_a", "scale_b"), s, strict=False)))
+
+
+BLOCKS = [m for m, *_ in classes() if m.kind in ("block", "widened") and not m.scale and m.a == m.b]
+FIELDS = ("kind", "length", "alignment_bits", "kept_bits", "rounding", "overflow", "negative_zeros", "zero_from_below")
+
+
+@pytest.mark.parametrize("model", BLOCKS, ids=lambda m: m.name)
+def test_every_fused_block_is_recovered_to_its_open_fields(model: Model) -> None:
+    found = infer(in_a_box(model), model.a, model.output)
+    assert model.name in found.equals
+    for field in FIELDS:
+        assert getattr(found.unit, field) == getattr(model, field), field
+    assert "floor" in {one.field for one in found.open} or found.unit.floor == model.floor
+    assert separate(model, found.unit) is None  # what is open no output shows
+
+
+@pytest.mark.parametrize(
+    ("cell", "option"),
+    [
+        (("A100", "fp16", "fp16"), {"c_exponent": "true"}),
+        (("A100", "fp16", "fp16"), {"zero_from_below": "plus"}),
+        (("H100", "bf16", "fp32"), {"overflow": "max"}),
+        (("V100", "fp16", "fp32"), {"negative_zeros": "minus"}),
+        (("A100", "fp16", "fp16"), {"c_exponent": "true", "alignment_bits": 22}),
+        (("H100", "bf16", "fp32"), {"overflow": "max", "alignment_bits": 22}),
+    ],
+)
+def test_answers_to_open_questions_are_recovered(cell: tuple[str, str, str], option: dict[str, Any]) -> None:
+    model = dataclasses.replace(get(*cell), **option)
+    found = infer(in_a_box(model), model.a, model.output)
+    assert {name: getattr(found.unit, name) for name in option} == option
+    assert not found.equals
+
+
+def test_functionally_equal_models_are_named_together() -> None:
+    """H100, H200, B200 and RTX PRO 6000 are one arithmetic for FP16."""
+    found = infer(in_a_box(get("H200")))
+    assert {name.split()[0] for name in found.equals} == {"H100", "H200", "B200", "RTXPRO6000"}
+
+
+@pytest.mark.parametrize(("cell", "change", "k"), [
+    (("A100", "fp16", "fp16"), {"alignment_bits": 22}, 16), (("T4", "fp16", "fp16"), {"alignment_bits": 22}, 8),
+    (("A2", "tf32"), {"alignment_bits": 22}, 8), (("H100", "tf32", "fp32", "mma.k4"), {"alignment_bits": 22}, 4),
+])  # fmt: skip
+def test_the_length_of_an_instruction_is_found(cell: tuple[str, ...], change: dict[str, int], k: int) -> None:
+    """By the sign of zero, which only a row of whole instructions keeps."""
+    model = dataclasses.replace(get(*cell), **change)
+    assert infer(in_a_box(model), model.a, model.output, k=40).unit.k == model.k == k
+
+
+def test_interleaving_is_found() -> None:
+    scheme = infer(in_a_box(get("H100", "e4m3", "fp16", "mma")), "e4m3", "fp16").scheme
+    assert scheme is not None
+    assert scheme.tree(64).nodes[0] == tuple(k for k in range(32) if k % 4 < 2)
+    assert scheme.order == "halves"
+
+
+OTHERS = [m for m, *_ in classes() if m not in BLOCKS]
+
+
+@pytest.mark.parametrize("model", OTHERS, ids=lambda m: m.name)
+def test_every_other_class_of_the_table_is_recovered(model: Model) -> None:
+    """Mixed inputs, FP6 and FP4, block scales, INT8 and FP64: a member of the class comes out, and no other class."""
+    found = infer(in_a_box(model), input_name(model), model.output if model.output in ("fp16", "fp32") else "fp32")
+    assert model.name in found.equals
+    seen = {"kind", "length", "alignment_bits", "kept_bits", "rounding", "saturate"} - {one.field for one in found.open}
+    assert {name: getattr(found.unit, name) for name in seen} == {name: getattr(model, name) for name in seen}
+    assert {"kind", "length", "kept_bits", "rounding", "saturate"} <= seen
+    hidden = model.output == "fp16" or not model.alignment_bits  # 10 bits hide the crumbs of so narrow products
+    assert "alignment_bits" in seen or hidden
+
+
+@pytest.mark.parametrize(
+    ("cell", "change", "inputs"),
+    [
+        (("B200", "nvfp4"), {"alignment_bits": 27}, "nvfp4"),
+        (("B200", "nvfp4"), {"zero_group": "skipped"}, "nvfp4"),
+        (("B200", "mxfp8_e4m3"), {"alignment_bits": 22}, "mxfp8_e4m3"),
+        (("RTXPRO6000", ("e2m1", "e3m2")), {"alignment_bits": 23, "length": 8, "k": 8}, ("e2m1", "e3m2")),
+        (("T4", "int8"), {"saturate": True}, "int8"),
+        *((cell, {"alignment_bits": bits}, cell[1]) for cell in (("MI300X", "fp16"), ("MI300X", "e4m3fnuz"))
+          for bits in (8, 16, 23, 26)),
+    ],
+)  # fmt: skip
+def test_arithmetic_that_no_gpu_of_the_table_has(cell: Any, change: dict[str, Any], inputs: Any) -> None:
+    found = infer(in_a_box(dataclasses.replace(get(*cell), **change)), inputs)
+    assert {name: getattr(found.unit, name) for name in change} == change
+    assert not found.equals
+    assert all(agrees_on(found.unit, other, inputs) for one in found.open for other in one.others)
+
+
+def agrees_on(unit: Any, other: Any, inputs: Any) -> bool:
+    """Whether two records give the same for ordinary operands."""
+    if unit.scale or unit.a == "int8":
+        return True
+    a, b = np.random.default_rng(3).integers(-3, 4, (2, 8, 64)).astype(np.float32)
+    return bool(np.array_equal(dot(a, b, gpu=unit), dot(a, b, gpu=other)))
+
+
+def test_formats_that_are_no_cell_are_refused() -> None:
+    with pytest.raises(LabError, match="no arithmetic that is known here gives these outputs for 'int8'"):
+        infer(lambda a, b, c: backwards(a, b, c) + 1, "int8")
+    with pytest.raises(LabError, match="inputs='e2m1', output='fp64' is no cell of the table, nor like one"):
+        infer(backwards, "e2m1", "fp64")

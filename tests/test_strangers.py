@@ -121,7 +121,7 @@ print(software.gpu_of({"kind": "cuda", "device": "NVIDIA GeForce RTX 9090", "cap
 print(sorted({m.a for m in tensorcore.TABLE if m.gpu == "RTX9090"}))
 a, b = np.linspace(-1, 1, 96).reshape(2, 48)
 assert tensorcore.dot(a, b, gpu="rtx 9090") == tensorcore.dot(a, b, gpu="Ada")
-assert any("RTX9090" in name for name in tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu="A100")).equals)
+assert any("RTX9090" in name for name in tensorcore.infer(lambda *x: tensorcore.dot(*x, gpu="A100")).equals)
 try:
     tensorcore.get("RTX9090", "int8")
 except fplab.LabError as error:
@@ -213,7 +213,7 @@ for i, j in np.ndindex(got.shape):
     want = oracle.dot(a[i].tolist(), b[:, j].tolist(), 0.5, model)
     assert oracle.result_bits(want, model) == got[i, j].view(np.uint32), (i, j)
 assert tensorcore.trace(a[0], b[:, 0], 0.5, gpu=model).result == got[0, 0]
-assert tensorcore.probe(lambda *x: tensorcore.dot(*x, gpu=model)).equals == (model.name,)
+assert tensorcore.infer(lambda *x: tensorcore.dot(*x, gpu=model)).equals == (model.name,)
 with nn.emulate("NPU1", inputs="fp16"):
     product = torch.from_numpy(a) @ torch.from_numpy(b)
 assert np.array_equal(product.numpy(), tensorcore.matmul(a, b, gpu=model))

@@ -17,8 +17,8 @@ from fplab import LabError, few
 from fplab.formats import get as form
 from fplab.nn import device
 from fplab.nn.device import running
-from fplab.tensorcore import Model, Plan, accumulators, dot, get, limits, matmul, oracle, probe, trace, units
-from fplab.tensorcore.models import KINDS, Status, input_name
+from fplab.tensorcore import Model, Plan, accumulators, dot, get, limits, matmul, oracle, trace, units
+from fplab.tensorcore.models import KINDS, Status
 from fplab.tensorcore.units.block import FusedBlocks
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
@@ -257,12 +257,3 @@ def test_names_and_status_are_no_arithmetic() -> None:
         for (_, one), (_, other) in zip(routes(bases[0], given, ONE), routes(named, given, ONE), strict=True):
             assert bits(one) == bits(other)
     assert FusedBlocks.is_fast is IS_FAST
-
-
-@pytest.mark.parametrize(("gpu", "inputs"), [("MI300X", "fp16"), ("MI300X", "e4m3fnuz")])
-@pytest.mark.parametrize("alignment", [8, 16, 23, 26])
-def test_probing_finds_another_alignment_of_a_two_step_sum(gpu: str, inputs: str, alignment: int) -> None:
-    model = dataclasses.replace(get(gpu, inputs), alignment_bits=alignment)
-    found = probe(lambda a, b, c: dot(a, b, c, gpu=model), inputs)
-    assert (found.model.alignment_bits, found.model.kind, found.equals) == (alignment, model.kind, ())
-    assert input_name(found.model) == inputs

@@ -17,14 +17,13 @@ from .questions import QUESTIONS
 
 __all__ = [
     "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan",
-    "PlanByRows", "attention", "classes", "dot", "get", "infer", "matmul", "probe", "separate", "trace",
+    "PlanByRows", "attention", "classes", "dot", "get", "infer", "matmul", "separate", "trace",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .inference import Inference, infer
     from .online_softmax import attention
     from .parametric import ParametricUnit
-    from .probing import probe
     from .products import dot, matmul
     from .separation import separate
     from .tracing import trace

@@ -62,7 +62,7 @@ def family(key: tuple[Any, ...], output: str) -> tuple[Model, ...]:
     for m in (m for m in known if m.output == output):
         for other in (m, *units.of(m).variants(m)):
             found.setdefault(tuple(getattr(other, name) for name in SEEN), other)
-    return tuple(dataclasses.replace(m, gpu="probed", instruction="mma", status=Status.OPEN) for m in found.values())
+    return tuple(dataclasses.replace(m, gpu="inferred", instruction="mma", status=Status.OPEN) for m in found.values())
 
 
 def agrees(model: Model, rows: Rows, wanted: Any) -> bool:

@@ -8,11 +8,12 @@ unit that agrees on everything asked. What is no such scheme is looked for in th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,11 @@ from ..floats import quantize
 from ..formats import Format, get
 from ..reveal import SumTree, revealed
 from ..words import Text, joined, say, verbatim
-from . import elimination, models, units
+from . import elimination, limits, models, units
 from .box import BlackBox, Box, shown
 from .models import Model
+from .open_fields import Bench, instruction_length, options
 from .parametric import ORDERS, ROUNDERS, ParametricUnit
-from .probing import Bench, options
 from .products import dot
 
 Array = np.ndarray[Any, Any]
@@ -210,8 +211,10 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
     try:
         scheme = search.found()
     except UnknownArithmeticError as error:
+        if search.blocks(None):
+            return search.answer(None)
         try:
-            return of_table(search.box.f, inputs, output, k, search.box)
+            return of_table(search.box.f, inputs, output, k, search)
         except LabError:
             raise error from None
     return search.answer(scheme)
@@ -609,9 +612,56 @@ class Search:
             m for m in models.TABLE if (m.a, m.b, m.output, m.scale) == (self.a.name, self.b.name, self.d.name, None)
         ]
 
-    def answer(self, scheme: ParametricUnit) -> Inference:
+    def blocks(self, scheme: ParametricUnit | None) -> list[Model]:
+        """Records of fused blocks that agree on everything asked: the table's, or one like them, as the scheme says."""
+        known = [m for m in self.table() if m.kind in ("block", "widened")]
+        if not self.box.with_c or (found := [m for m in known if self.agrees(m)]):
+            return found if self.box.with_c else []
+        if scheme is not None:
+            return [m for m in self.as_block(scheme) if self.agrees(m)]
+        others = [m.with_options(c_exponent="true") for m in known]  # a floor, too, is seen in no scheme
+        family = elimination.family((self.a.name, self.b.name, None, ""), self.d.name)
+        return [m for m in (*others, *family) if m.kind in ("block", "widened") and self.agrees(m)]
+
+    def as_block(self, scheme: ParametricUnit) -> Iterator[Model]:
+        """A scheme as a record of fused blocks, where it is one."""
+        kind = {"chain": "block", "halves": "widened"}.get(str(scheme.order))
+        if kind is None or scheme.alignment_bits is None or scheme.reverse or scheme.c != "first":
+            return
+        with contextlib.suppress(LabError):  # a field with which no fused block computes
+            yield Model(
+                "inferred", "mma", scheme.a, scheme.b, scheme.output, kind, scheme.length, scheme.alignment_bits,
+                scheme.kept_bits, scheme.rounding, None, scheme.length * (1 + (kind == "widened")), models.Status.OPEN,
+            )  # fmt: skip
+
+    def answer(self, scheme: ParametricUnit | None) -> Inference:
         """The record, with a model of the table where one agrees on everything asked."""
-        agrees, opened = functools.cache(self.agrees), []
+        opened = [*self.open_in(scheme)] if scheme else []
+        unit: ParametricUnit | Model | None = scheme
+        named: list[Model] = []
+        if blocks := self.blocks(scheme):
+            bench = Bench(self.box.ask_any, self.a, self.b, self.d, self.k)
+            m = blocks[0]
+            fields, undecided = options(bench, m.alignment_bits, m.rounding, m.k if m.kind == "widened" else 64)
+            if m.gpu == "inferred" and m.kind == "block":
+                fields["k"] = instruction_length(bench, m.length)
+            unit = dataclasses.replace(m, gpu="inferred", status=models.Status.OPEN, **fields)
+            opened += _open_options(unit, undecided, self.agrees)
+            table = self.table()
+            named = [m for m in blocks if m in table and all(getattr(m, n) == v for n, v in fields.items()
+                                                             if n not in undecided)]  # fmt: skip
+        elif same := [m for m in self.table() if self.agrees(m)]:
+            unit, named = same[0], same
+        assert unit is not None
+        return Inference(
+            unit=named[0] if named else unit, scheme=scheme, equals=tuple(m.name for m in named),
+            evidence=tuple(self.evidence(scheme)) if scheme else (), open=tuple(opened), calls=self.box.calls,
+            rows=self.box.rows, places=self.box.places if self.box.form == "matrices" else None,
+        )  # fmt: skip
+
+    def open_in(self, scheme: ParametricUnit) -> Iterator[Undecided]:
+        """The fields of a scheme in which others that agree on everything asked differ."""
+        agrees = functools.cache(self.agrees)
         for name in [f.name for f in dataclasses.fields(ParametricUnit)]:
             others: dict[Any, ParametricUnit] = {}
             for one in self.alike:
@@ -619,28 +669,7 @@ class Search:
                 if value != getattr(scheme, name) and value not in others and agrees(one):
                     others[value] = one
             if others:
-                opened.append(Undecided(name, tuple(others), tuple(others.values())))
-        unit: ParametricUnit | Model = scheme
-        named: list[Model] = []
-        blocks = [m for m in self.table() if m.kind in ("block", "widened") and self.agrees(m)]
-        if blocks and self.box.with_c:
-            bench = Bench(self.box.ask_any, self.a, self.b, self.d, self.k)
-            m = blocks[0]
-            fields, undecided = options(bench, m.alignment_bits, m.rounding, m.k if m.kind == "widened" else 64)
-            model = unit = dataclasses.replace(m, gpu="inferred", status=models.Status.OPEN, **fields)
-            for name in undecided:
-                values = [v for v in models.OPTIONS.get(name, (-200, -190)) if v != getattr(model, name)]
-                alike = {v: other for v in values if self.agrees(other := dataclasses.replace(model, **{name: v}))}
-                if alike:
-                    opened.append(Undecided(name, tuple(alike), tuple(alike.values())))
-            named = [m for m in blocks if all(getattr(m, n) == v for n, v in fields.items() if n not in undecided)]
-        elif same := blocks or [m for m in self.table() if self.agrees(m)]:
-            unit, named = same[0], same
-        return Inference(
-            unit=named[0] if named else unit, scheme=scheme, equals=tuple(m.name for m in named),
-            evidence=tuple(self.evidence(scheme)), open=tuple(opened), calls=self.box.calls, rows=self.box.rows,
-            places=self.box.places if self.box.form == "matrices" else None,
-        )  # fmt: skip
+                yield Undecided(name, tuple(others), tuple(others.values()))
 
     def agrees(self, unit: ParametricUnit | Model) -> bool:
         """Whether a unit gives the answers to everything asked."""
@@ -679,22 +708,43 @@ def _halved(e: int, a: Any, b: Any) -> tuple[float, float]:
     return 2.0**first, 2.0 ** (e - first)
 
 
-def of_table(f: BlackBox, inputs: models.Inputs, output: str, k: int, box: Box | None = None) -> Inference:
-    """What is left of the table's records and those like them."""
-    asked: list[tuple[Any, ...]] = []
+def _with(model: Model, name: str, value: Any) -> Model:
+    return dataclasses.replace(model, **{name: value})
+
+
+def _open_options(model: Model, names: Sequence[str], agrees: Callable[[Model], bool]) -> Iterator[Undecided]:
+    """Of these fields of a record those that may be otherwise, with records that agree on everything asked."""
+    allowed = limits.allowed(model)
+    for name in names:
+        values: Sequence[Any] = (-200, -190) if name == "floor" and len(allowed[name]) > 1 else allowed[name]
+        others = [_with(model, name, v) for v in values if v != getattr(model, name)]
+        if alike := tuple(other for other in others if agrees(other)):
+            yield Undecided(name, tuple(getattr(other, name) for other in alike), alike)
+
+
+def of_table(f: BlackBox, inputs: models.Inputs, output: str, k: int, search: Search | None = None) -> Inference:
+    """What is left of the table's records and those like them; ``search``: what was asked before."""
+    asked: list[tuple[units.Rows, Any]] = []
 
     def black_box(*rows: Array) -> Any:
-        asked.append((*rows, d := box.ask_any(*rows).astype(np.float32) if box else f(*rows)))
+        d = search.box.ask_any(*rows).astype(np.float32) if search else f(*rows)
+        asked.append((dict(zip(("a", "b", "c", "scale_a", "scale_b"), rows, strict=False)), d))
         return d
 
-    left = elimination.eliminate(black_box, inputs, output, k)
+    def agrees(m: Model) -> bool:
+        return all(elimination.agrees(m, rows, d) for rows, d in asked)
+
+    left = [m for m in elimination.eliminate(black_box, inputs, output, k) if search is None or search.agrees(m)]
+    if not left:
+        raise UnknownArithmeticError("no record of the table computes all that was asked before.")
     model = left[0]
     opened = []
     for name in elimination.SEEN:
         others = tuple(m for m in left if getattr(m, name) != getattr(model, name))
         if others:
             opened.append(Undecided(name, tuple(dict.fromkeys(getattr(m, name) for m in others)), others))
+    opened += _open_options(model, ["floor", *(n for n in models.OPTIONS if n not in elimination.SEEN)], agrees)
     one = (*elimination.SEEN, "a", "b", "output", "scale")
     equals = tuple(m.name for m in models.TABLE if any(all(getattr(m, n) == getattr(x, n) for n in one) for x in left))
-    calls, rows = (box.calls, box.rows) if box else (len(asked), sum(len(x[0]) for x in asked))
+    calls, rows = (search.box.calls, search.box.rows) if search else (len(asked), sum(len(d) for _, d in asked))
     return Inference(model, None, equals, (), tuple(opened), calls, rows)

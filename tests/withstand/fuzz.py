@@ -52,7 +52,7 @@ MODULES = (
 RARE = {
     "training.fit", "training.train", "training.accuracy", "training.digits_net", "training.characters",
     "training.StableEmbedding", "memory.build", "memory.trace", "memory.saved_by", "memory.smallest", "exercises.check",
-    "tensorcore.separate", "tensorcore.probe", "tensorcore.infer", "tensorcore.classes", "course.evidence",
+    "tensorcore.separate", "tensorcore.infer", "tensorcore.classes", "course.evidence",
     "course.figure", "course.glossary", "claims.tried",
     "claims.overview", "nn.observe", "nn.fake_quantized", "nn.int8_linears", "nn.int4_linears", "nn.emulate",
     "nn.shadow", "nn.survey", "nn.explain",

@@ -1,4 +1,4 @@
-"""The algorithms of matrix units, one file each: fast product, oracle, trace, and what probing has to know.
+"""The algorithms of matrix units, one file each: fast product, oracle, trace, and rows on which records part.
 
 A record names its algorithm by the file: ``kind="block"`` is computed by ``UNIT`` of units/block.py. A new algorithm is
 a new file with a subclass of :class:`Unit` that has at least :meth:`Unit.step` and :meth:`Unit.rows`; which values its
@@ -26,7 +26,6 @@ Pairs = Sequence[tuple[Exact, Exact]]
 ScalePair = tuple[Scales, Scales]
 Factors = list[tuple[int, float, float]]  # k of a term and its two factors
 OF_SUM = (-2, 0.0, 1.0)  # in the place of a term's: it is the sum of a step before
-Blocks = tuple[tuple[int, ...], ...]  # the k of each block
 Rows = dict[str, Array]  # rows for a black box: a, b (N, K), c (N,), and scale_a, scale_b where there are any
 
 
@@ -77,14 +76,11 @@ class Unit:
     """One algorithm. Products go k ascending, step after step; the result of a step is the c of the next.
 
     ``promotes``: whether partial sums can be added to FP32 registers (:attr:`.Plan.promote`). ``traced``: whether its
-    steps have terms to show. ``measured``: whether probing can measure it, for :meth:`recognise` to name. ``unseen``:
-    fields of a record that no probing by elimination shows.
+    steps have terms to show.
     """
 
     promotes = False
     traced = True
-    measured = False
-    unseen: tuple[str, ...] = ()
 
     # --- the oracle -------------------------------------------------------------------------------------------------
 
@@ -206,11 +202,7 @@ class Unit:
         """The least exponents of A and B as the multiplier sees them."""
         return model.format_a.emin, model.format_b.emin
 
-    # --- probing ----------------------------------------------------------------------------------------------------
-
-    def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
-        """The length of a block, and the k of an instruction where the algorithm says it; None for other blocks."""
-        return None
+    # --- inference --------------------------------------------------------------------------------------------------
 
     def together(self, model: Model) -> int:
         """How many products are summed at once."""

@@ -24,7 +24,7 @@ from ..blocks import Block, decided, fuse, product, special
 from ..models import OPTIONS, Model
 from ..operands import Scales, nan_bits
 from ..vectors import Operand
-from . import Array, Blocks, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
+from . import Array, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 
 Share = Callable[[int, int], None]  # work on some of what is divided over threads
 PACKING = 8  # products that take as long as packing an element
@@ -38,8 +38,6 @@ class FusedBlocks(Unit):
     """Blocks of ``Model.length`` products and c."""
 
     promotes = True
-    measured = True
-    unseen = ("floor", "overflow", "negative_zeros", "zero_from_below", "c_exponent")
     halves = False  # whether an instruction is two blocks from zero, to which c is added at last
 
     # --- the oracle -------------------------------------------------------------------------------------------------
@@ -278,13 +276,7 @@ class FusedBlocks(Unit):
         one = nearest(of.held + of.products + (of.terms + 1) * quantum, fmt)
         yield Rounded(2 * one.most, 1, True) if cut else one
 
-    # --- probing ----------------------------------------------------------------------------------------------------
-
-    def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
-        length = len(blocks[0])
-        consecutive = all(block == tuple(range(block[0], block[0] + len(block))) for block in blocks)
-        alike = all(len(block) == length for block in blocks[:-1])
-        return (length, None) if consecutive and c_inside and alike else None
+    # --- inference --------------------------------------------------------------------------------------------------
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other lengths and alignments."""

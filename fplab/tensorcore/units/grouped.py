@@ -15,7 +15,7 @@ from .. import engine
 from ..blocks import Block, Term, decided, fuse, split
 from ..models import OPTIONS, ZERO_EXPONENT, Model
 from ..operands import Scales
-from . import Array, Blocks, Factors, Known, OnDevice, Pairs, Rows, ScalePair, power
+from . import Array, Factors, Known, OnDevice, Pairs, Rows, ScalePair, power
 from .block import ALIGNMENTS, LENGTHS, FusedBlocks, is_usual
 
 GROUP = 16  # products of a term
@@ -25,7 +25,6 @@ class Grouped(FusedBlocks):
     """A term's exponent is that of its scales, which counts even where its sum is zero (``Model.zero_group``)."""
 
     promotes = False
-    measured = False
 
     def step(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, scales: Pairs) -> list[Block]:
         if c.is_nan or any(s.is_nan for pair in scales for s in pair):
@@ -99,9 +98,6 @@ class Grouped(FusedBlocks):
         top = power(scales[0], emin, ZERO_EXPONENT) * power(scales[1], emin, ZERO_EXPONENT)
         products = (a * b * scales[0] * scales[1]).sum(axis=1)
         return Known(top.max(axis=1), np.full(len(a), a.shape[1] / GROUP), products, np.zeros(len(a)))
-
-    def recognise(self, blocks: Blocks, c_inside: bool) -> None:
-        return None
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other lengths and alignments, and what a group that sums to zero counts for."""

@@ -117,7 +117,7 @@ class Pairwise(Unit):
             most = most + one.most
         yield Rounded(nearest(of.held + most, fmt).most + 2 * tiny, 1, False)
 
-    # --- probing ----------------------------------------------------------------------------------------------------
+    # --- inference --------------------------------------------------------------------------------------------------
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Both lengths, subnormals kept and flushed, and then a c of -0 kept and not."""

@@ -156,7 +156,7 @@ class TwoStep(Unit):
         yield Rounded(coarse, 1, True)
         yield nearest(of.held + of.products + (of.terms + self.parts) * cut + down + coarse, model.format_d)
 
-    # --- probing ----------------------------------------------------------------------------------------------------
+    # --- inference --------------------------------------------------------------------------------------------------
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other lengths and alignments."""

@@ -10,7 +10,7 @@ from ...exact import Exact
 from .. import engine
 from ..blocks import Block, decided, in_format
 from ..models import Model
-from . import Array, Blocks, Factors, Known, Pairs, Rounded, factors_at, nearest
+from . import Array, Factors, Known, Pairs, Rounded, factors_at, nearest
 from .block import ALIGNMENTS, FusedBlocks
 
 
@@ -56,11 +56,6 @@ class Widened(FusedBlocks):
         first, second = _halves(model.k)
         parts = engine.whole(x, model).reshape(x.shape[0], -1, model.k)
         return parts[:, :, [*first, *second]].reshape(x.shape[0], -1)
-
-    def recognise(self, blocks: Blocks, c_inside: bool) -> tuple[int, int | None] | None:
-        length = len(blocks[0])
-        halves = tuple(tuple(half) for half in _halves(2 * length))
-        return (length, 2 * length) if not c_inside and blocks[:2] == halves else None
 
     def variants(self, model: Model) -> Iterator[Model]:
         """Other alignments."""
