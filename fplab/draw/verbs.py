@@ -53,9 +53,12 @@ def dots(
 
 def line(
     ax: Axes, array: DataArray, x: str, hue: str = "", over: str = "seed", log: str = "", names: Names = None,
-    marked: bool = False, band: bool = True, legend: Mapping[str, Any] | None = None, **how: Any,
+    marked: bool = False, band: bool = True, legend: Mapping[str, Any] | None = None, ticks: bool = False, **how: Any,
 ) -> None:  # fmt: skip
-    """A line a series along ``x``: the mean over ``over``, if there is such an axis, in a band to the extremes."""
+    """A line a series along ``x``: the mean over ``over``, if there is such an axis, in a band to the extremes.
+
+    ``ticks``: at the coordinates.
+    """
     for i, h in enumerate(_coordinates(array, hue)):
         part, style = _at(array, hue, h), _look(hue, h, i)
         at = part[x].values
@@ -69,6 +72,9 @@ def line(
     if hue:
         ax.legend(**(legend or {}))
     _scales(ax, log, how)
+    if ticks:
+        ax.set_xticks(array[x].values, [_name(at, names) for at in array[x].values.tolist()])
+        ax.set_xticks([], minor=True)
 
 
 def bars(

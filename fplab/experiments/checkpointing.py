@@ -8,103 +8,75 @@ layer by itself is best up to a depth that the formula gives.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import draw
 from ..hardware.cases import Arrays, Case, Meta
 from ..memory import Transformer, activations
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Tick, one_threaded, sheet
+from .base import Columns, one_threaded
+from .frame import Experiment, Params, Result
 from .memory_measured import batch_of
 from .memory_measured import tokens_of as tokens_from
-from .outcomes import Outcome, failed, passed, verdict
-from .statistics import superior
+from .outcomes import Outcome, verdict
+from .panels import bars, line
+from .quantities import Quantity, beside, equal, of, superior, table
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.axis import Axis
     from torch import nn
 
     from ..memory.networks import Network
 
 UNIT = {"fp32": 4, "bf16": 2}
-PRECISIONS = tuple(UNIT)
-SHOWN = ("none", "segments of 1", "segments of 4")  # the ways whose memory is drawn through a step
 SEEDS = (66, 67, 68)  # of dropout; the first is what everything but new random numbers is measured with
 
-
-@dataclass(frozen=True)
-class Params:
-    """A deep and narrow transformer and its batch. ``layers`` is a power of two."""
-
-    layers: int = 32
-    hidden: int = 64
-    heads: int = 2
-    vocabulary: int = 128
-    sequence: int = 64
-    batch: int = 3
-
-    @property
-    def model(self) -> Transformer:
-        return Transformer("deep", self.layers, self.hidden, self.heads, self.vocabulary, self.sequence)
-
-    @property
-    def segments(self) -> tuple[int, ...]:
-        """Layers of a segment: 1, 2, 4 and so on to all of them."""
-        return tuple(2**i for i in range(self.layers.bit_length()))
-
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """Nothing computed again, the attention's core, segments of so many layers."""
-        return ("none", "selective", *(f"segments of {k}" for k in self.segments))
+E = Experiment(
+    "Checkpointing: memory for time",
+    "What does recomputing activations save, what does it cost, and does it change the gradients?",
+    budget=5.0, one_thread=True,
+    # A deep and narrow transformer, whose layers are a power of two, and its batch.
+    full={"layers": 32, "hidden": 64, "heads": 2, "vocabulary": 128, "sequence": 64, "batch": 3},
+    quick={"layers": 8},
+)  # fmt: skip
 
 
-QUICK = Params(layers=8)
+def model_of(p: Params) -> Transformer:
+    return Transformer("deep", p.layers, p.hidden, p.heads, p.vocabulary, p.sequence)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Bytes and operations, int64.
-
-    ``differ`` (precision, way): bytes of the gradients that differ from those of "none"; ``without_random`` (precision,
-    seed, 2): the same of segments of one layer that draw new random numbers when they run again, and all bytes.
-    ``saved`` (precision, way): alive after the forward pass; ``peak`` (precision, way): the most that is alive beside
-    parameters and gradients. ``formula_saved`` and ``formula_peak``: by the formula. ``work`` (way,): floating-point
-    operations of the products, as torch counts them, FP32; ``forward``: those of a forward pass. ``history``: bytes
-    alive through a step, FP32, of each way in :data:`SHOWN`.
-    """
-
-    params: Params
-    differ: np.ndarray
-    without_random: np.ndarray
-    saved: np.ndarray
-    peak: np.ndarray
-    formula_saved: Digested
-    formula_peak: Digested
-    work: np.ndarray
-    forward: np.ndarray
-    history: dict[str, np.ndarray]
+def segments(p: Params) -> list[int]:
+    """Layers of a segment: 1, 2, 4 and so on to all of them."""
+    return [2**i for i in range(p.layers.bit_length())]
 
 
-def network_of(params: Params, way: str, precision: str = "fp32", device: str = "cpu") -> nn.Module:
+def ways(p: Params) -> list[str]:
+    """What is recomputed: nothing, the attention's core, segments of so many layers."""
+    return ["none", "selective", *(f"segments of {k}" for k in segments(p))]
+
+
+def segment_of(way: str) -> int:
+    """The layers of a segment; 0 where there are none."""
+    return int(way.split()[-1]) if way.startswith("segments") else 0
+
+
+def network_of(p: Params, way: str, precision: str = "fp32", device: str = "cpu") -> nn.Module:
     """A module from (tokens, targets) to the loss; the same weights for every way."""
-    inner = inner_network(params, precision, device, "selective" if way == "selective" else "none")
-    return segmented(inner, int(way.split()[-1])) if way.startswith("segments") else inner
+    inner = inner_network(p, precision, device, "selective" if way == "selective" else "none")
+    return segmented(inner, segment_of(way)) if segment_of(way) else inner
 
 
-def inner_network(params: Params, precision: str, device: str = "cpu", recompute: str = "none") -> Network:
+def inner_network(p: Params, precision: str, device: str = "cpu", recompute: str = "none") -> Network:
     """The lab's network of the configuration."""
     import torch
 
     from ..memory.networks import build
 
-    return build(params.model, device, {"fp32": torch.float32, "bf16": torch.bfloat16}[precision], recompute)
+    return build(model_of(p), device, {"fp32": torch.float32, "bf16": torch.bfloat16}[precision], recompute)
 
 
 def segmented(inner: Network, size: int, keep_random: bool = True) -> nn.Module:
@@ -132,8 +104,8 @@ def segmented(inner: Network, size: int, keep_random: bool = True) -> nn.Module:
     return inner
 
 
-def tokens_of(params: Params) -> tuple[torch.Tensor, torch.Tensor]:
-    return tokens_from(params.model, params.batch, key=66)
+def tokens_of(p: Params) -> tuple[torch.Tensor, torch.Tensor]:
+    return tokens_from(model_of(p), p.batch, key=66)
 
 
 def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...], seed: int = SEEDS[0]) -> np.ndarray:
@@ -149,40 +121,20 @@ def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...], seed: int = S
     return torch.cat(found).numpy()
 
 
-@one_threaded
-def run(params: Params, tick: Tick) -> Result:
-    ways, history, without_random = params.ways, {}, []
-    differ, saved, peak = (np.zeros((len(PRECISIONS), len(ways)), np.int64) for _ in range(3))
-    inputs = tokens_of(params)
-    for p, precision in enumerate(PRECISIONS):
-        plain = gradients(network_of(params, "none", precision), inputs)
-        for w, way in enumerate(ways):
-            tick(0.7 * (p * len(ways) + w) / (2 * len(ways)), f"{precision}, {way}")
-            module = network_of(params, way, precision)
-            differ[p, w] = np.count_nonzero(gradients(module, inputs) != plain)
-            saved[p, w], peak[p, w], alive = tracked(module, inputs)
-            if precision == "fp32" and way in SHOWN:
-                history[way] = alive
-        rows = []
-        for seed in SEEDS:
-            kept = plain if seed == SEEDS[0] else gradients(network_of(params, "none", precision), inputs, seed)
-            anew = gradients(segmented(inner_network(params, precision), 1, keep_random=False), inputs, seed)
-            rows.append([np.count_nonzero(anew != kept), kept.size])
-        without_random.append(rows)
-    tick(0.7, "operations")
-    work = np.array([operations(network_of(params, way), inputs) for way in ways])
-    forward = np.array([operations(network_of(params, "none"), inputs, backward=False)])
-    tick(1.0, "done")
-    return Result(
-        params, differ, np.array(without_random), saved, peak, by_formula(params, saved_bytes),
-        by_formula(params, peak_bytes), work, forward, history,
-    )  # fmt: skip
+@E.cache
+def plain(p: Params, precision: str, seed: int) -> np.ndarray:
+    """The bits of all gradients without recomputation."""
+    return gradients(network_of(p, "none", precision), tokens_of(p), seed)
 
 
-def tracked(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[int, int, np.ndarray]:
-    """Bytes saved by the forward pass, the peak beside parameters and gradients, and the bytes alive all along."""
+@E.cache
+def tracked(p: Params, precision: str, way: str) -> tuple[int, int, int, np.ndarray]:
+    """Bytes of the gradients that differ from those without recomputation; bytes saved by the forward pass; the peak
+    beside parameters and gradients; and the bytes alive all along."""
     from ..memory.measuring import Tracker
 
+    module, inputs = network_of(p, way, precision), tokens_of(p)
+    differing = int(np.count_nonzero(gradients(module, inputs) != plain(p, precision, SEEDS[0])))
     with Tracker() as tracker:
         tracker.mark(inputs, "inputs")
         tracker.mark(module.parameters(), "parameters")
@@ -194,7 +146,45 @@ def tracked(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[int, i
         tracker.mark([loss], "loss")
         saved = tracker.total - before - tracker.live["loss"]
         loss.backward()
-        return saved, tracker.peak - before, np.array(tracker.history) - before
+        return differing, saved, tracker.peak - before, np.array(tracker.history) - before
+
+
+@E.measure("differ", "saved", "peak", axes={"precision": UNIT, "recomputed": ways}, unit="bytes")
+def held(p: Params, precision: str, recomputed: str) -> tuple[int, int, int]:
+    """Bytes of gradients that differ, that live after the forward pass, and at the peak of the backward pass."""
+    return tracked(p, precision, recomputed)[:3]
+
+
+@E.measure("formula_saved", "formula_peak", axes={"precision": UNIT, "recomputed": ways}, unit="bytes", digested=True)
+def formula(p: Params, precision: str, recomputed: str) -> tuple[int, int]:
+    """The same bytes by the formula."""
+    return saved_bytes(p, recomputed, UNIT[precision]), peak_bytes(p, recomputed, UNIT[precision])
+
+
+@E.measure("history", axes={"recomputed": lambda p: [*ways(p)[:1], *ways(p)[2:6:2]]}, dims=("event",), unit="bytes")
+def history(p: Params, recomputed: str) -> np.ndarray:
+    """Bytes alive through a step."""
+    return tracked(p, "fp32", recomputed)[3]
+
+
+@E.measure("new_random", axes={"precision": UNIT, "seed": SEEDS})
+def anew(p: Params, precision: str, seed: int) -> float:
+    """The share of the gradients' bytes that differ where each layer draws new random numbers when it runs again."""
+    module = segmented(inner_network(p, precision), 1, keep_random=False)
+    return float((gradients(module, tokens_of(p), seed) != plain(p, precision, seed)).mean())
+
+
+@E.measure("operations", axes={"recomputed": ways})
+def work(p: Params, recomputed: str) -> int:
+    """Floating-point operations of the products of a step, FP32."""
+    return operations(network_of(p, recomputed), tokens_of(p))
+
+
+@E.measure("forward")
+def forward_of_layers(p: Params) -> int:
+    """Those of a forward pass of the layers, without the head."""
+    head: int = 2 * p.batch * p.sequence * p.hidden * p.vocabulary
+    return operations(network_of(p, "none"), tokens_of(p), backward=False) - head
 
 
 def operations(module: nn.Module, inputs: tuple[torch.Tensor, ...], backward: bool = True) -> int:
@@ -209,20 +199,16 @@ def operations(module: nn.Module, inputs: tuple[torch.Tensor, ...], backward: bo
 
 
 # --- the formula ------------------------------------------------------------------------------------------------
-def by_formula(params: Params, function: Callable[[Params, str, int], int]) -> np.ndarray:
-    return np.array([[function(params, way, UNIT[p]) for way in params.ways] for p in PRECISIONS])
-
-
-@functools.lru_cache(maxsize=256)
-def _parts(params: Params, width: int) -> dict[str, int]:
+@E.cache
+def _parts(p: Params, width: int) -> dict[str, int]:
     """Bytes of the ends, of a layer, of its input and of its attention's core, as the lab's network saves them.
 
     The terms of :mod:`fplab.memory.activations`, the norms' statistics, and a causal mask for each layer.
     """
-    c, shape, tokens = params.model, (params.batch, params.sequence, width), params.batch * params.sequence
+    c, shape, tokens = model_of(p), (p.batch, p.sequence, width), p.batch * p.sequence
     terms = activations.layer_terms(c, *shape)
     statistic = 2 * tokens * width  # of one norm; the CPU's are as wide as its input
-    mask = params.sequence**2
+    mask = p.sequence**2
     ends = activations.total((*activations.embedding_terms(c, *shape), *activations.head_terms(c, *shape)))
     return {
         "ends": ends + statistic + 4,  # and the loss's count of targets
@@ -234,15 +220,14 @@ def _parts(params: Params, width: int) -> dict[str, int]:
     }
 
 
-def saved_bytes(params: Params, way: str, width: int) -> int:
+def saved_bytes(p: Params, way: str, width: int) -> int:
     """Alive between the forward and the backward pass."""
-    part, n = _parts(params, width), params.layers
-    if way.startswith("segments"):
-        return part["ends"] + n // int(way.split()[-1]) * part["input"]
-    return part["ends"] + n * part["selective" if way == "selective" else "layer"]
+    part, n, size = _parts(p, width), p.layers, segment_of(way)
+    kept: int = n // size * part["input"] if size else n * part["selective" if way == "selective" else "layer"]
+    return part["ends"] + kept
 
 
-def peak_bytes(params: Params, way: str, width: int) -> int:
+def peak_bytes(p: Params, way: str, width: int) -> int:
     """The larger of two moments: the loss's backward pass, or that of the last segment, when all of it is there again.
 
     In the first, two gradients of the logits join what is saved. In the second, the head's activations are gone, the
@@ -250,132 +235,96 @@ def peak_bytes(params: Params, way: str, width: int) -> int:
     the residual stream (two), of a weight, and of the tied embedding, which waits for its other use. The loss and the
     count of targets, four bytes each, live to the end.
     """
-    part, loss = _parts(params, width), 4
-    saved = saved_bytes(params, way, width)
+    part, loss = _parts(p, width), 4
+    saved = saved_bytes(p, way, width)
     head = saved + 2 * part["logits"] + loss
-    if not way.startswith("segments"):
+    if not segment_of(way):
         return head  # an attention's core, which "selective" computes again, is smaller than the head
-    again = int(way.split()[-1]) * part["layer"] - part["input"]
+    again = segment_of(way) * part["layer"] - part["input"]
     return max(head, saved - part["ends"] + 4 + again + part["moving"] + loss)
 
 
-def best_segment(params: Params, width: int = 4) -> int:
-    """The size of a segment with the lowest peak, by the formula."""
-    return min(params.segments, key=lambda k: peak_bytes(params, f"segments of {k}", width))
+@E.measure(
+    "deep", axes={"size": ("1", "2", "4", "8", "$\\sqrt{L}$"), "depth": [2**i for i in range(3, 11)]}, unit="bytes"
+)
+def deep_peak(p: Params, size: str, depth: int) -> int:
+    """The peak by the formula of deeper networks in FP32, by layers of a segment."""
+    deep = replace(p, layers=depth)  # type: ignore[type-var]
+    return peak_bytes(deep, f"segments of {sqrt_segment(deep) if 'sqrt' in size else size}", 4)
 
 
-def rule(params: Params) -> Fraction:
+def best_segment(p: Params) -> int:
+    """The size of a segment with the lowest peak in FP32, by the formula."""
+    return min(segments(p), key=lambda k: peak_bytes(p, f"segments of {k}", 4))
+
+
+def rule(p: Params) -> Fraction:
     """The square of the best segment size when sizes are continuous: inputs of L/k segments against k layers.
 
     sqrt(L), which is often quoted, where a layer saves as much as its input; a transformer's layer saves far more.
     """
-    c = params.model
-    terms = activations.layer_terms(c, params.batch, params.sequence, 4)
-    return Fraction(params.layers * terms[0].bytes(), activations.total(terms))
+    terms = activations.layer_terms(model_of(p), p.batch, p.sequence, 4)
+    return Fraction(p.layers * terms[0].bytes(), activations.total(terms))
 
 
-def sqrt_segment(params: Params) -> int:
-    return min(params.segments, key=lambda k: abs(k - params.layers**0.5))
+def sqrt_segment(p: Params) -> int:
+    return min(segments(p), key=lambda k: abs(k - p.layers**0.5))
 
 
-def rows(result: Result) -> Columns:
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each precision and way: bytes measured and by the formula, differing bytes, operations."""
-    ways = result.params.ways
-    columns: dict[str, list[object]] = {
-        "precision": [p for p in PRECISIONS for _ in ways],
-        "recomputed": [way for _ in PRECISIONS for way in ways],
-    }
-    for name in ("saved", "formula_saved", "peak", "formula_peak", "differ"):
-        columns[name] = [*getattr(result, name).ravel().tolist()]
-    columns["operations"] = [*result.work.tolist()] * len(PRECISIONS)
-    return columns
+    names = ("saved", "formula_saved", "peak", "formula_peak", "differ", "operations")
+    return table(**{name: getattr(r, name) for name in names})
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
+E.claim(
+    equal("same_gradients", "recomputation gives the very bits of the gradients, dropout included", of("differ"), 0),
+    # Without the old random numbers, dropout drops others. The margin: half of the bytes, where fewer change.
+    superior("new_random", "a segment that runs again with new random numbers gives other gradients",
+             of("new_random").min("precision"), by=0.5),
+    equal("saved",
+          "what the forward pass leaves is the formula's, to the byte: segments' inputs instead of their layers",
+          of("saved"), of("formula_saved")),
+    equal("peak", "the peak of the backward pass is the formula's, to the byte: inputs kept, and one segment run again",
+          of("peak"), of("formula_peak")),
+    equal("work", "segments of any size cost the products of one more forward pass of the layers",
+          of("operations").then("more operations", lambda x: x[2:] - x[0]), of("forward")),
+)  # fmt: skip
 
 
-@CLAIMS.library("recomputation gives the very bits of the gradients, dropout included")
-def same_gradients(result: Result) -> Outcome:
-    for p, precision in enumerate(PRECISIONS):
-        for way, differ in zip(result.params.ways, result.differ[p].tolist(), strict=True):
-            if differ:
-                other = say("{precision}, {way}: {n:,} bytes of the gradients differ", precision=precision, way=way)
-                return failed(other.fill(n=differ))
-    said = say("{ways} ways in FP32 and BF16, {n:,} bytes of gradients each", ways=len(result.params.ways))
-    return passed(said.fill(n=int(result.without_random[:, 0, 1].sum())))
-
-
-@CLAIMS.measured("a segment that runs again with new random numbers gives other gradients")
-def new_random(result: Result) -> Outcome:
-    """Without the old random numbers, dropout drops others and nearly every gradient changes.
-
-    The margin: half of the bytes, in the precision in which fewer change.
-    """
-    shares = result.without_random[..., 0] / result.without_random[..., 1]
-    wide, narrow = shares.mean(axis=1)
-    said = say("{wide:.0%} of the bytes differ in FP32, {narrow:.0%} in BF16", wide=wide, narrow=narrow)
-    return superior(shares.min(axis=0), 0.0, 0.5, said)
-
-
-def as_formula(params: Params, counted: np.ndarray, formula: Callable[[Params, str, int], int]) -> Outcome:
-    wanted = by_formula(params, formula)
-    if (counted == wanted).all():
-        said = say("{n} ways and precisions, {low:,} to {high:,} bytes", n=counted.size)
-        return passed(said.fill(low=counted.min(), high=counted.max()))
-    p, w = (int(i) for i in np.argwhere(counted != wanted)[0])
-    other = say("{precision}, {way}: {bytes:,} bytes, by the formula {wanted:,}", precision=PRECISIONS[p])
-    return failed(other.fill(way=params.ways[w], bytes=counted[p, w], wanted=wanted[p, w]))
-
-
-@CLAIMS.library("what the forward pass leaves is the formula's, to the byte: segments' inputs instead of their layers")
-def saved(result: Result) -> Outcome:
-    return as_formula(result.params, result.saved, saved_bytes)
-
-
-@CLAIMS.library("the peak of the backward pass is the formula's, to the byte: inputs kept, and one segment run again")
-def peak(result: Result) -> Outcome:
-    return as_formula(result.params, result.peak, peak_bytes)
-
-
-@CLAIMS.library("segments of any size cost the products of one more forward pass of the layers")
-def work(result: Result) -> Outcome:
-    c = result.params.model
-    head = 2 * result.params.batch * result.params.sequence * c.hidden * c.vocabulary
-    more, want = result.work[2:] - result.work[0], int(result.forward[0]) - head
-    if (more != want).any():
-        return failed(say("{more} operations more, not {want:,}", more=more.tolist(), want=want))
-    said = say("{want:,} operations more, {times:.2f} times those of the plain step", want=want)
-    return passed(said.fill(times=1 + want / result.work[0]))
-
-
-@CLAIMS.proved("the best segment has sqrt(L input / layer) layers, one for these; sqrt(L) layers take more")
-def best(result: Result) -> Outcome:
-    params, peaks = result.params, result.peak[0, 2:]
-    lowest = params.segments[int(peaks.argmin())]
-    square = rule(params)
-    nearest = min(params.segments, key=lambda k: params.layers * 1.0 / k * float(square) / params.layers + k)
+@E.proved("the best segment has sqrt(L input / layer) layers, one for these; sqrt(L) layers take more")
+def best(r: Result) -> Outcome:
+    peaks = r.peak.sel(precision="fp32").values[2:]
+    lowest, square = segments(r.p)[int(peaks.argmin())], float(rule(r.p))
+    nearest = min(segments(r.p), key=lambda k: square / k + k)
     said = say("{layers} layers, {bytes:,} bytes; sqrt(L input / layer) = {rule:.2f}, sqrt(L) = {sqrt:.1f} takes "
-               "{more:,} bytes", layers=lowest, bytes=peaks.min(), rule=float(square) ** 0.5)  # fmt: skip
-    more = peak_bytes(params, f"segments of {sqrt_segment(params)}", 4)
-    return verdict(lowest == best_segment(params) == nearest, said.fill(sqrt=params.layers**0.5, more=more))
+               "{more:,} bytes", layers=lowest, bytes=peaks.min(), rule=square**0.5, sqrt=r.p.layers**0.5)  # fmt: skip
+    more = peak_bytes(r.p, f"segments of {sqrt_segment(r.p)}", 4)
+    return verdict(lowest == best_segment(r.p) == nearest, said.fill(more=more))
+
+
+peak_of_one = of("peak", precision="fp32").then("share", lambda x: x.sel(recomputed="segments of 1") / x[0])
+E.answer("recomputing each layer takes the peak to {peak:.0%} for {work:.2f} times the operations; no gradient changes",
+         peak=peak_of_one, work=of("operations").then("work", lambda x: x[2] / x[0]))  # fmt: skip
 
 
 # --- what a GPU must give ---------------------------------------------------------------------------------------
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     """Gradients without and with recomputation: no byte differs, (precision, way)."""
-    shape = (len(PRECISIONS), len(params.ways))
+    shape = (len(UNIT), len(ways(p)))
 
     def inputs() -> Arrays:
-        tokens, targets = tokens_of(params)
-        return {"tokens": tokens.numpy().view(np.uint64), "targets": targets.numpy().view(np.uint64)}
+        return {name: x.numpy().view(np.uint64) for name, x in zip(("tokens", "targets"), tokens_of(p), strict=True)}
 
     def compute(given: Arrays, device: str) -> Arrays:
         batch, out = batch_of(given, device), np.zeros(shape, np.uint64)
-        for p, precision in enumerate(PRECISIONS):
-            plain = gradients(network_of(params, "none", precision, device), batch)
-            for w, way in enumerate(params.ways):
-                out[p, w] = np.count_nonzero(gradients(network_of(params, way, precision, device), batch) != plain)
+        for i, precision in enumerate(UNIT):
+            plain = gradients(network_of(p, "none", precision, device), batch)
+            for w, way in enumerate(ways(p)):
+                out[i, w] = np.count_nonzero(gradients(network_of(p, way, precision, device), batch) != plain)
         return {"differ": out}
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
@@ -385,93 +334,38 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-NAMES = {"none": "nothing again", "selective": "attention's core again", "segments of 1": "every layer by itself"}
+NAMES = {"none": "no recomputation", "selective": "core attention recomputed", "segments of 1": "each layer recomputed"}
 
 
-def megabytes(axis: Axis) -> None:
-    """Plain numbers, 1, 2 and 5 of each decade, on a logarithmic axis."""
-    from matplotlib.ticker import LogLocator, NullLocator
+def by_size(name: str) -> Quantity:
+    """MB by the layers of a segment."""
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_locator(NullLocator())
+    def sized(x: Any) -> Any:
+        x = x[2:].assign_coords(recomputed=[segment_of(way) for way in x.recomputed.values[2:]])
+        return x.rename(recomputed="segment") / 1e6
 
-
-def draw_history(ax: draw.Axes, result: Result) -> None:
-    for i, way in enumerate(SHOWN):
-        history = result.history[way] / 1e6
-        x = np.linspace(0, 1, len(history))
-        style = draw.look(i)
-        ax.plot(x, history, color=style.color, linewidth=1.4, label=NAMES.get(way, way + " layers"))
-        at = int(history.argmax())
-        draw.note(ax, f"{history[at]:.2f} MB", (x[at], history[at]), (-7, 0), ha="right", fontweight="bold",
-                  color=style.color)  # fmt: skip
-    ax.set(xlim=(0, 1), ylim=(0, 1.1 * max(alive.max() for alive in result.history.values()) / 1e6))
-    ax.set_xticks([0, 1], ["the forward pass begins", "the backward pass ends"])
-    first, last = ax.get_xticklabels()
-    first.set_horizontalalignment("left")
-    last.set_horizontalalignment("right")
-    ax.set(ylabel="activations and temporaries (MB)",
-           title="Memory through a step: a saw tooth for each segment that runs again")  # fmt: skip
-    ax.legend(loc="upper left")
+    return of(name, precision="fp32").then(name, sized)
 
 
-def draw_segments(ax: draw.Axes, result: Result) -> None:
-    params = result.params
-    sizes = np.array(params.segments)
-    for i, (counted, function) in enumerate(((result.peak, peak_bytes), (result.saved, saved_bytes))):
-        style = draw.look(i)
-        formula = [function(params, f"segments of {k}", 4) / 1e6 for k in params.segments]
-        ax.plot(
-            sizes, formula, **style.line, linewidth=1.2, label=f"{'after the forward pass' if i else 'peak'}, formula"
-        )
-        ax.plot(sizes, counted[0, 2:] / 1e6, color=style.color, marker=style.marker, linestyle="none",
-                label="measured")  # fmt: skip
-    ax.axhline(result.peak[0, 0] / 1e6, color=draw.current().muted, linewidth=1, linestyle=(0, (3, 2)))
-    draw.note(ax, "peak, nothing again", (sizes[0], result.peak[0, 0] / 1e6), (0, -11), color=draw.current().muted)
-    ax.axvline(sqrt_segment(params), color=draw.current().grid, linewidth=5, zorder=0)
-    draw.note(ax, r"$\sqrt{L}$", (sqrt_segment(params), 0), (6, 6), xycoords=ax.get_xaxis_transform(), fontsize=10)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_xticks(sizes, [str(k) for k in sizes])
-    ax.set(xlabel="layers of a segment", ylabel="MB", title="Bytes by segment size")
-    megabytes(ax.yaxis)
-    ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.4), fontsize=9)
-
-
-def draw_depths(ax: draw.Axes, result: Result) -> None:
-    depths = [2**i for i in range(3, 11)]
-    for i, size in enumerate((1, 2, 4, 8)):
-        deep = [Params(layers=d, batch=result.params.batch) for d in depths]
-        peaks = [peak_bytes(p, f"segments of {size}", 4) / 1e6 for p in deep]
-        ax.plot(depths, peaks, **draw.look(i).line, label=f"segments of {size}")
-    sqrt = [peak_bytes(p, f"segments of {sqrt_segment(p)}", 4) / 1e6 for p in deep]
-    ax.plot(
-        depths, sqrt, color=draw.current().ink, linewidth=1.2, linestyle=(0, (1, 1.5)), label=r"segments of $\sqrt{L}$"
-    )
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_xticks(depths, [str(d) for d in depths])
-    ax.set(xlabel="layers of the network, L", ylabel="peak by the formula (MB)")
-    megabytes(ax.yaxis)
-    ax.set_title("Longer segments pay in deep networks")
-    ax.legend(loc="upper left", fontsize=9)
-
-
-def draw_work(ax: draw.Axes, result: Result) -> None:
-    params = result.params
-    theme, peak, work = draw.current(), result.peak[0] / 1e6, result.work / result.work[0]
-    for i, way in enumerate(params.ways):
-        style = draw.look(0 if way.startswith("segments") else 1)
-        ax.plot(peak[i], work[i], color=style.color, marker=style.marker, linestyle="none", markersize=7)
-        segment = way.startswith("segments")
-        draw.note(ax, way.split()[-1] if segment else NAMES[way], (peak[i], work[i]), (9 if segment else -8, 0),
-                  ha="left" if segment else "right", va="center", color=style.color)  # fmt: skip
-    ax.axhline(4 / 3, color=theme.muted, linewidth=1, linestyle=(0, (3, 2)), label="4/3: one more forward pass")
-    ax.set(xlim=(0, 1.12 * peak.max()), ylim=(0.95, 1.45), xlabel="peak (MB)",
-           ylabel="operations of products, of the plain step")  # fmt: skip
-    ax.legend(loc="upper left", fontsize=9)
-    ax.set_title("Work against memory (numbers: segment)")
+E.figure(
+    "through_a_step",
+    line(of("history") / 1e6, x="event", hue="recomputed", names=NAMES, ylim=(0, None),
+         xlabel="allocations and releases since the step began", ylabel="activations and temporaries (MB)",
+         title="Each segment that runs again is a tooth of a saw, not a mountain"),
+    bars(of("peak", precision="fp32") / 1e6, y="recomputed", names=NAMES, numbers="{:.2f}", xlabel="peak (MB)",
+         title=lambda r: f"{float(peak_of_one.read(r)):.0%} of the peak for one more forward pass of each layer"),
+    size=(8, 8.5),
+)  # fmt: skip
+E.figure(
+    "by_size",
+    line(beside("bytes", {"peak": by_size("peak"), "after the forward pass": by_size("saved")}), x="segment",
+         hue="bytes", marked=True, ticks=True, log="x", ylim=(0, None), xlabel="layers of a segment", ylabel="MB",
+         title="The shorter the segments, the lower the peak of this network"),
+    line(of("deep") / 1e6, x="depth", hue="size", names={str(k): f"segments of {k}" for k in (1, 2, 4, 8)},
+         ticks=True, log="xy", xlabel="layers of the network, L", ylabel="peak by the formula (MB)",
+         title="Longer segments pay in deep networks"),
+    size=(8, 9),
+)  # fmt: skip
 
 
 @one_threaded
@@ -498,12 +392,3 @@ def clock(width: int, layers: int = 2, tries: int = 4) -> tuple[float, float, fl
 
     (forward, backward), recomputed = (min((step(again) for _ in range(tries)), key=sum) for again in (False, True))
     return forward, backward, sum(recomputed)
-
-
-EXPERIMENT = Experiment(
-    title=say("Checkpointing: memory for time"),
-    question=say("What does recomputing activations save, what does it cost, and does it change the gradients?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(sheet("through_a_step", (8, 9), (2, 1), draw_history, draw_work),
-             sheet("by_size", (8, 9), (2, 1), draw_segments, draw_depths)), cases=cases,
-)  # fmt: skip

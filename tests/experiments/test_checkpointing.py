@@ -1,15 +1,16 @@
 """The experiment on checkpointing."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from experiments.frame import Mutant, frame
 from fplab.experiments import checkpointing
-from fplab.experiments.checkpointing import Params
+from fplab.experiments.checkpointing import E, ways
 
-SMALL = Params(layers=4, hidden=32, vocabulary=64, sequence=32)
-TINY = Params(layers=2, hidden=32, vocabulary=64, sequence=32)
+SMALL = replace(E.full, layers=4, hidden=32, vocabulary=64, sequence=32)
+TINY = replace(SMALL, layers=2)
 
 
 MUTANTS = (
@@ -31,7 +32,7 @@ def test_a_step_in_segments_computes_what_a_plain_one_does() -> None:
     inputs = checkpointing.tokens_of(SMALL)
     with torch.random.fork_rng(devices=[]):
         losses = []
-        for way in SMALL.ways:
+        for way in ways(SMALL):
             torch.manual_seed(1)
             losses.append(checkpointing.network_of(SMALL, way)(*inputs).item())
     assert len(set(losses)) == 1
@@ -50,13 +51,14 @@ def test_segments_cover_every_layer_once() -> None:
 
 def test_the_formula_finds_the_depth_from_which_longer_segments_pay() -> None:
     """Every layer by itself up to about two layers for each input's worth of activations; later longer segments."""
-    best = {depth: checkpointing.best_segment(Params(layers=depth)) for depth in (8, 16, 32, 64, 256, 1024)}
+    best = {depth: checkpointing.best_segment(replace(E.full, layers=depth)) for depth in (8, 16, 32, 64, 256, 1024)}
     assert best == {8: 1, 16: 1, 32: 1, 64: 2, 256: 4, 1024: 8}
     for depth in (64, 256, 1024):
-        assert checkpointing.rule(Params(layers=depth)) * 2 >= best[depth] ** 2 / 4
-    assert [checkpointing.sqrt_segment(Params(layers=depth)) for depth in (16, 64, 256)] == [4, 8, 16]
+        assert checkpointing.rule(replace(E.full, layers=depth)) * 2 >= best[depth] ** 2 / 4
+    assert [checkpointing.sqrt_segment(replace(E.full, layers=depth)) for depth in (16, 64, 256)] == [4, 8, 16]
 
 
 def test_the_history_is_what_the_peak_says(result: Any) -> None:
-    for way in checkpointing.SHOWN:
-        assert result.history[way].max() == result.peak[0, SMALL.ways.index(way)]
+    assert result.history.recomputed.values.tolist() == ["none", "segments of 1", "segments of 4"]
+    for way in result.history.recomputed.values:
+        assert result.history.sel(recomputed=way).max() == result.peak.sel(precision="fp32", recomputed=way)
