@@ -5,7 +5,7 @@ What they return besides serves their own dropout, which is not emulated; it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,86 +15,43 @@ from . import attention
 from .attention import Marked
 from .multiply import Products
 
-Tensor = torch.Tensor
+NAMES = {"query": "q", "key": "k", "value": "v", "grad_out": "gradient", "grad_out_": "gradient",
+         "attn_bias": "attn_mask"}  # fmt: skip
+NOT_TAKEN = ("max_q", "cum_seq", "max_k", "philox", "return_debug", "compute_log")
 
 
-def _nothing(q: Tensor) -> Tensor:
-    return q.new_empty(0, dtype=torch.int64)
+def _handler(name: str) -> Callable[..., tuple[Any, ...]]:
+    """An operation's arguments by name, as :mod:`.attention` takes them, and what it gives in the operation's order."""
+    order = [argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments]
+    efficient, back = "efficient" in name, name.endswith("backward")
 
+    def handler(products: Products, marked: Marked, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        given: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False} | dict(zip(order, args, strict=False)) | kwargs
+        named = {NAMES.get(key, key): x for key, x in given.items() if not key.startswith(NOT_TAKEN)}
+        if named.pop("grad_input_mask", [False] * 4)[3]:
+            raise LabError(
+                "the gradient of a mask inside one kernel is not emulated; sdpa_kernel(SDPBackend.MATH) takes the "
+                "attention apart, or let the mask need no gradient."
+            )
+        mask = named.get("attn_mask")
+        if mask is not None and not mask.numel():  # what was saved of one that was not given
+            named["attn_mask"] = None
+        found = (attention.backward if back else attention.forward)(products, marked, **named)
+        if back:
+            return (*found, None) if efficient else found
+        q, k = named["q"], named["k"]
+        none = q.new_empty(0, dtype=torch.int64)
+        if efficient:
+            return *found, none, none
+        return *found, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
 
-def flash(
-    products: Products, marked: Marked, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
-    is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """Output and log of the row sums, as :func:`.attention.forward`."""
-    found = attention.forward(products, marked, q, k, v, dropout_p, is_causal, scale=scale)
-    none = _nothing(q)
-    return *found, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
-
-
-def flash_backward(
-    products: Products, marked: Marked, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-    logsumexp: Tensor, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
-    *_: Any, scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return attention.backward(products, marked, gradient, q, k, v, out, logsumexp, dropout_p, is_causal, scale=scale)
-
-
-def efficient(
-    products: Products, marked: Marked, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, compute_log_sumexp: bool,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    found = attention.forward(products, marked, q, k, v, dropout_p, is_causal, attn_mask=bias, scale=scale)
-    return *found, _nothing(q), _nothing(q)
-
-
-def efficient_backward(
-    products: Products, marked: Marked, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None,
-    out: Tensor, logsumexp: Tensor, seed: Any, offset: Any, dropout_p: float, wanted: Sequence[bool],
-    is_causal: bool = False, *, scale: float | None = None,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    if wanted[3]:
-        raise LabError(
-            "the gradient of a mask inside one kernel is not emulated; sdpa_kernel(SDPBackend.MATH) takes the "
-            "attention apart, or let the mask need no gradient."
-        )
-    grads = attention.backward(
-        products, marked, gradient, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask=_given(bias), scale=scale
-    )
-    return *grads, None
-
-
-def cudnn(
-    products: Products, marked: Marked, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, compute_log_sumexp: bool,
-    dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    found = attention.forward(products, marked, q, k, v, dropout_p, is_causal, attn_mask=bias, scale=scale)
-    none = _nothing(q)
-    return *found, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
-
-
-def cudnn_backward(
-    products: Products, marked: Marked, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-    logsumexp: Tensor, seed: Any, offset: Any, bias: Tensor | None, cum_seq_q: Any, cum_seq_k: Any, max_q: int,
-    max_k: int, dropout_p: float, is_causal: bool, *, scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return attention.backward(
-        products, marked, gradient, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask=_given(bias), scale=scale
-    )
-
-
-def _given(bias: Tensor | None) -> Tensor | None:
-    """What was saved of a mask that was not given is empty."""
-    return bias if bias is not None and bias.numel() else None
+    return handler
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {
-    "_scaled_dot_product_flash_attention": flash,
-    "_scaled_dot_product_flash_attention_backward": flash_backward,
-    "_scaled_dot_product_efficient_attention": efficient,
-    "_scaled_dot_product_efficient_attention_backward": efficient_backward,
-    "_scaled_dot_product_cudnn_attention": cudnn,
-    "_scaled_dot_product_cudnn_attention_backward": cudnn_backward,
+    name: _handler(name)
+    for kind in ("flash", "efficient", "cudnn")
+    for name in (f"_scaled_dot_product_{kind}_attention", f"_scaled_dot_product_{kind}_attention_backward")
 }
 OPERANDS = {name: 4 if name.endswith("backward") else 3 for name in HANDLERS}
 """How many of the first arguments must be of dtypes that units take; with the gradient, q, k and v."""
