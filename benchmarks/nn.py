@@ -22,7 +22,7 @@ from torch import nn
 
 from fplab import num_threads
 from fplab.nn import emulate
-from fplab.nn.emulation import Emulation, crowd
+from fplab.nn.emulation import Emulation, openmp_threads
 from fplab.nn.recipes import RECIPES
 from fplab.tensorcore import matmul
 from fplab.training.transformer import transformer as gpt2
@@ -136,7 +136,7 @@ def in_turn(rounds: int, *work: Callable[[], object]) -> list[float]:
     """The least time of each piece of work, taken in turn, torch's threads as where nothing is emulated."""
 
     def alone(one: Callable[[], object]) -> float:
-        while crowd.held():
+        while openmp_threads.is_held():
             time.sleep(0.01)
         one()  # wakes threads
         return seconds(one)

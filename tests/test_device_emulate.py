@@ -17,7 +17,7 @@ from torch import nn
 from fplab import LabError, formats
 from fplab.nn import device, emulate
 from fplab.nn.device import products, running
-from fplab.nn.emulation import modes, where
+from fplab.nn.emulation import backends, linear, modes
 from fplab.nn.recipes import RECIPES, fp8_block
 from fplab.tensorcore import Plan, models
 from fplab.training import AmaxScaling
@@ -90,6 +90,7 @@ def test_a_pass_has_the_bits_of_the_cpu(
 
     here, launched, run = passed(), [], running.run
     monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(linear, "KINDS", ())
     monkeypatch.setattr(running, "run", lambda kernel, *given: (launched.append(kernel.entry), run(kernel, *given)))
     there = passed()
     assert launched.count("matmul") > 10
@@ -123,6 +124,7 @@ def test_scaled_products_have_the_bits_that_they_have_on_the_cpu(
     """torch's own, ``_scaled_mm`` and its kin: what their tests demand of the CPU they demand here."""
     launched, run = [], running.run
     monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(linear, "KINDS", ())
     monkeypatch.setattr(running, "run", lambda kernel, *given: (launched.append(kernel.entry), run(kernel, *given)))
     call()
     assert "matmul" in launched
@@ -156,6 +158,7 @@ def test_fused_attention_has_the_bits_of_the_cpus(
 ) -> None:
     here = attended("cpu", dtype, causal, masked)
     monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(linear, "KINDS", ())
     there = attended(name, dtype, causal, masked)
     assert len(here) == 4
     assert all(map(torch.equal, here, there))
@@ -207,11 +210,11 @@ def test_no_tensor_of_a_model_leaves_the_device(launched: list[set[str]], settin
         lambda x: device.matmul(x, x.mT, x[0], plan=Plan(stream_k=2, tile=(16, 16, 16))),
         lambda x: device.matmul(x, x.mT, gpu="H100", inputs="e4m3", instruction="mma"),
         lambda x: products.multiply(models.get("B200", "mxfp8_e4m3"), x, x.mT, scales=(x[:, :2].int(), x[:2].int())),
-        lambda x: where.GPU.epilogue(models.get("H100"), x, x[0], 2.0, 3.0),
-        lambda x: where.unscaled(where.GPU, x, 4.0, 0.5),
-        lambda x: where.GPU.values(x.to(torch.uint8), formats.get("e4m3")),
-        lambda x: where.GPU.by_blocks(models.get("H100", "e4m3"), x, x.mT, x[:, :1], x[:1], 128),
-        lambda x: where.GPU.factored(x, [x[:, :1], x[:1]], models.get("H100")),
+        lambda x: backends.GPU.epilogue(models.get("H100"), x, x[0], 2.0, 3.0),
+        lambda x: backends.unscaled(backends.GPU, x, 4.0, 0.5),
+        lambda x: backends.GPU.values(x.to(torch.uint8), formats.get("e4m3")),
+        lambda x: backends.GPU.by_blocks(models.get("H100", "e4m3"), x, x.mT, x[:, :1], x[:1], 128),
+        lambda x: backends.GPU.factored(x, [x[:, :1], x[:1]], models.get("H100")),
     ],
 )
 def test_no_tensor_leaves_the_device(launched: list[set[str]], call: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -237,10 +240,11 @@ def test_what_a_gpu_does_not_do_is_refused(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], call: Callable[[torch.Tensor], Any], why: str
 ) -> None:
     monkeypatch.setattr(running, "takes", lambda tensor: True)
+    monkeypatch.setattr(linear, "KINDS", ())
     with pytest.raises(LabError, match=why), emulate(**settings):
         call(torch.ones(4, 4))
 
 
 def test_other_devices_are_refused() -> None:
     with pytest.raises(LabError, match="a product of tensors on meta; emulation runs on the CPU and on CUDA"):
-        where.held(torch.ones(2, device="meta"))
+        backends.detached(torch.ones(2, device="meta"))

@@ -73,9 +73,9 @@ def step(one: nn.Module, x: torch.Tensor, **options: Any) -> tuple[list[torch.Te
 def both_ways(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], Any], pieces: int = 1) -> tuple[Any, Any]:
     """What is computed in one piece, so many times at least, and taken apart."""
     calls: list[Any] = []
-    whole = linear.linear
+    whole = linear.apply_linear
     with monkeypatch.context() as patch:
-        patch.setattr(linear, "linear", lambda *given: calls.append(given) or whole(*given))
+        patch.setattr(linear, "apply_linear", lambda *given: calls.append(given) or whole(*given))
         ours = compute()
         assert len(calls) >= pieces
         patch.setattr(linear, "takes", lambda *given: False)
@@ -185,7 +185,7 @@ def test_what_somebody_looks_into_is_taken_apart(look: str, monkeypatch: pytest.
     def never(*given: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(linear, "linear", never)
+    monkeypatch.setattr(linear, "apply_linear", never)
     one, x = made((7, 24))
     with ExitStack() as around:
         around.enter_context(emulate("H100", "fp16"))

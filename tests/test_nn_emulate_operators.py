@@ -16,7 +16,7 @@ from emulated import random
 from fplab.errors import LabError
 from fplab.nn import emulate
 from fplab.nn.emulation import operations
-from fplab.nn.emulation.product_free import is_free
+from fplab.nn.emulation.operations import is_free
 
 SOUNDS_LIKE_A_PRODUCT = re.compile(
     r"mm|mv|matmul|conv|linear|lstm|gru|rnn|attention|cdist|euclidean|dot|einsum|linalg|lu_|svd|chol|solve|inverse|"

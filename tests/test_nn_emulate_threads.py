@@ -18,7 +18,7 @@ from torch import nn
 
 from fplab.errors import LabError
 from fplab.nn import emulate
-from fplab.nn.emulation import crowd
+from fplab.nn.emulation import openmp_threads
 from fplab.training import AmaxScaling
 
 
@@ -141,7 +141,7 @@ def test_what_depends_on_the_order_of_products_is_refused_in_threads() -> None:
 
 def test_every_product_asks_that_torch_s_idle_threads_leave_it_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(crowd, "hold", lambda: asked.append(1))
+    monkeypatch.setattr(openmp_threads, "hold_team", lambda: asked.append(1))
     with emulate("H100", "fp16") as run:
         passes(PARTS[0])
     assert len(asked) >= sum(row.count for row in run.report().rows) > 0
@@ -150,7 +150,7 @@ def test_every_product_asks_that_torch_s_idle_threads_leave_it_the_cores(monkeyp
 TEAMS = """
 import json, os, time
 import torch
-from fplab.nn.emulation import crowd
+from fplab.nn.emulation import openmp_threads
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -161,8 +161,9 @@ def until(holds):
 team = torch.get_num_threads()
 torch.zeros(team << 16).add_(1)  # torch's own team is there
 alone = threads()
-there = until(lambda: crowd.hold() or threads() == alone + team)
-print(json.dumps([crowd._spins(), team, there, until(lambda: threads() == alone and not crowd.held())]))
+there = until(lambda: openmp_threads.hold_team() or threads() == alone + team)
+gone = until(lambda: threads() == alone and not openmp_threads.is_held())
+print(json.dumps([openmp_threads._spins(), team, there, gone]))
 """
 
 

@@ -7,6 +7,7 @@ array([16256, 49152], dtype=uint16)
 tensor([1.], dtype=torch.float16)
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,19 +49,6 @@ def holds_values(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.layout is torch.strided and not (x.is_nested or x.is_meta)
 
 
-class _Memory:
-    """A tensor's memory as numpy asks for it; the array that is made of it keeps the tensor alive."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, size, strides = tensor, tensor.element_size(), None  # row by row
-        if not tensor.is_contiguous():
-            strides = tuple([size * step for step in tensor.stride()])
-        self.__array_interface__ = {
-            "version": 3, "data": (tensor.data_ptr(), False), "typestr": _PLAIN[tensor.dtype],
-            "shape": tensor.shape, "strides": strides,
-        }  # fmt: skip
-
-
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """What this process holds of a tensor that is spread over several (a DTensor), on its own memory; others as is."""
     if not hasattr(tensor, "to_local"):
@@ -72,7 +60,14 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def memory(tensor: torch.Tensor) -> Array:
     """A dense tensor of the CPU's, of a dtype of numpy's and with elements, as an array on the same memory."""
-    return np.asarray(_Memory(tensor))
+    strides = None  # row by row
+    if not tensor.is_contiguous():
+        strides = tuple([step * tensor.element_size() for step in tensor.stride()])
+    asked = {
+        "version": 3, "data": (tensor.data_ptr(), False), "typestr": _PLAIN[tensor.dtype], "shape": tensor.shape,
+        "strides": strides,
+    }  # fmt: skip
+    return np.asarray(SimpleNamespace(__array_interface__=asked, tensor=tensor))  # which the array keeps alive
 
 
 def array(tensor: torch.Tensor) -> Array:

@@ -59,7 +59,8 @@ class Floats:
 
     def epilogue(self, result: Array, c: Any, alpha: float, beta: float, model: Model) -> Array:
         """``alpha * result + beta * c`` in the output format: beta * c rounded, then one fused multiply-add."""
-        if alpha == beta == 1 and model.output == "fp32" and _is_row(c, result):
+        own = type(c) is np.ndarray and c.dtype == np.float32 and model.output == "fp32"  # a NaN becomes the model's
+        if alpha == beta == 1 and own and result.ndim == 2 and c.shape == result.shape[1:]:  # the bias of a layer
             sums, part, row = np.empty(result.shape, np.uint32), *map(np.ascontiguousarray, (result, c))
             add = functools.partial(tensorcore_exact.add_row, part, row, nan_bits(model), sums)
             engine.share(add, len(sums), sums.size)
@@ -68,9 +69,6 @@ class Floats:
             first, second = np.float32(alpha), np.float32(beta)
         addend: Any = np.float32(0)
         if c is not None:
-            own = (
-                type(c) is np.ndarray and c.dtype == np.float32 and model.output == "fp32"
-            )  # a NaN becomes the model's
             addend = spread(c if own else self.values(self._bits(_given(c), model)), result.shape, "c")
             addend = addend if beta == 1 else mul(second, addend, model.output)
         if alpha == 1 and model.output == "fp32":
@@ -87,11 +85,6 @@ class Floats:
         if (bad := np.isnan(total)).any():
             total.view(np.uint32)[bad] = nan_bits(model)
         return total
-
-
-def _is_row(c: Any, result: Array) -> bool:
-    """Whether c is the bias of a layer, the same in all rows."""
-    return type(c) is np.ndarray and c.dtype == np.float32 and result.ndim == 2 and c.shape == result.shape[1:]
 
 
 class Doubles(Floats):

@@ -67,9 +67,12 @@ def share(work: Any, rows: int, macs: int, unit: int = 1) -> None:
     split(lambda a, b: work(a // factor, b // factor), rows * factor, unit * factor)
 
 
+FEW = 2 * 64 * SMALLEST_SHARE  # products, fewer than which one thread makes
+
+
 def by_one(macs: int) -> bool:
     """Whether one thread does a product, in :func:`share`, too."""
-    return macs < 2 * 64 * SMALLEST_SHARE or num_threads() == 1 or in_share()
+    return macs < FEW or num_threads() == 1 or in_share()
 
 
 def each(work: Sequence[Callable[[], Any]], macs: int) -> list[Any]:

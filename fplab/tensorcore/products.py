@@ -28,7 +28,7 @@ import numpy as np
 
 from ..arrays import check_out
 from ..errors import LabError, default_environment, quotes_call
-from ..float_environment import is_default
+from ..float_environment import LEAST, ONE, SOME
 from ..floats import quantize
 from ..formats import FormatLike, FormatName, get
 from ..kernels import tensorcore_exact
@@ -140,7 +140,7 @@ def multiply(
     the first chain, by the plan. ``below``: what lies above a result's diagonal may be +0 where it is finite.
     The result (..., M, N) is in the format of the accumulator, not stored.
     """
-    if not is_default():
+    if LEAST + LEAST == 0 or ONE + SOME == ONE or -ONE - SOME == -ONE:  # as is_default, without a call
         with default_environment():
             return multiply(model, x, y, plan, scales, c, below)
     if plan.activation is not None:

@@ -11,6 +11,7 @@ CPU gives the lab's bits; a forged record does not pass), for the table and the 
 """
 
 import dataclasses
+import functools
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from fplab.experiments.base import Claim, array_of
 from fplab.experiments.frame import Experiment
 from fplab.experiments.outcomes import Evidence, Outcome, Status
 from fplab.hardware.cases import Case, NotHereError
+from fplab.nn.emulation import context
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def frame(
         if mutant.fault is not None:
             home, name = place(module, mutant.target)
             monkeypatch.setattr(home, name, mutant.fault(getattr(home, name)))
+            if mutant.target == EMULATED:  # which the settings of an emulation that were checked once know already
+                monkeypatch.setattr(context, "_settings", functools.cache(context._settings.__wrapped__))
         faulty = mutant.result(experiment, result)
         for id in mutant.kills:
             failing(claim_of(experiment, id), faulty)

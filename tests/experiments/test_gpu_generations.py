@@ -66,9 +66,9 @@ def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], An
 
     def fault(layer: Any) -> Any:
         class Mutant(layer):  # type: ignore[misc]
-            def product(self, phase: str, a: Any, b: Any) -> Any:
-                found = super().product(phase, a, b)
-                return other(a, b, found) if (phase, self.products.settings.gpu) == ("backward", gpu) else found
+            def backward_product(self, a: Any, b: Any) -> Any:
+                found = super().backward_product(a, b)
+                return other(a, b, found) if self.products.settings.gpu == gpu else found
 
         return Mutant
 

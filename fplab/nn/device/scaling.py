@@ -20,6 +20,7 @@ from ...scaled.quantizing import LARGEST, f32, given_amax, grid_of, largest_fact
 from ...scaled.result import table_of
 from ...scaled.schemes import Block
 from . import running
+from .rounding import quantize
 
 RUN = 8  # elements of a thread, which lie in one block
 MOST = (1 << 31) - 1  # elements of a tensor
@@ -111,6 +112,28 @@ def quantize_scaled(
         second = second.view(torch.float32).reshape((1,) * moved.dim() if second.numel() == 1 else (*lead, 1))
         second = second.movedim(-1, axis)
     return ScaledTensor(codes.movedim(-1, axis).reshape(x.shape), scales.movedim(-1, axis), second, found, axis)
+
+
+def hadamard(x: torch.Tensor, axis: int, size: int, signs: Any, dtype: str) -> torch.Tensor:
+    """:func:`fplab.scaled.hadamard`: butterflies in FP64, rounded once."""
+    moved = x.movedim(axis, -1)
+    ones = torch.from_numpy(np.resize(np.asarray(signs), size).astype(np.float64)).to(x.device)
+    part = moved.double().unflatten(-1, (-1, size)) * ones
+    step = 1
+    while step < size:
+        a, b = part.unflatten(-1, (-1, 2, step)).unbind(-2)
+        part, step = torch.stack([a + b, a - b], -2).flatten(-3), 2 * step
+    part = (part * (1 / math.sqrt(size))).flatten(-2)
+    found = part.float() if dtype == "fp32" else quantize(_to_odd(part), dtype)
+    return found.movedim(-1, axis)
+
+
+def _to_odd(x: torch.Tensor) -> torch.Tensor:
+    """Float64 as float32 that rounds on as it does: what lies between two has the odd one's bits."""
+    bits = x.float().view(torch.int32)
+    wide = bits.view(torch.float32).double()
+    below = torch.where(wide.abs() > x.abs(), bits - 1, bits)
+    return torch.where((wide != x) & x.isfinite(), below | 1, bits).view(torch.float32)
 
 
 def _values(codes: torch.Tensor, fmt: Format) -> torch.Tensor:

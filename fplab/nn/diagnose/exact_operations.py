@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..emulation import low_precision
 from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
-from ..emulation.operations import base_name, name_of
+from ..emulation.operations import TRAITS, base_name, name_of
 from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating, spelt
 from .tracer import Event
 
@@ -111,34 +111,14 @@ def _at(x: Any, shape: torch.Size, index: tuple[Tensor, ...]) -> float:
 
 # --- operations on exact operands -------------------------------------------------------------------------------------
 
-# What only moves values: exact in every dtype, so nothing is born there.
-MOVES = frozenset({
-    "abs", "as_strided_scatter", "cat", "clone", "constant_pad_nd", "detach_copy", "diagonal_scatter", "embedding",
-    "expand_copy", "flip", "gather", "index", "index_select", "lift_fresh", "masked_select", "max",
-    "max_pool2d_with_indices", "neg", "permute", "pixel_shuffle", "relu", "repeat", "roll", "select_backward",
-    "select_scatter", "slice_backward", "slice_scatter", "sort", "stack", "take", "threshold_backward", "topk", "tril",
-    "triu", "unsqueeze", "where", "zero",
-})  # fmt: skip
+MOVES, ROUNDS, CLAMPS = TRAITS["moves"], TRAITS["rounds"], TRAITS["clamps"]
 PRODUCTS = MATRIX_PRODUCTS | {"_int_mm", "convolution"}
-ROUNDS = frozenset({"round", "floor", "ceil", "trunc", "fix"})
-CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum", "hardtanh"})
-# What integers may go through that have companions, being quantised values.
-INTEGRAL = PRODUCTS | CLAMPS | {
-    "add", "copy", "div", "lift_fresh", "mean", "mul", "neg", "rsub", "sub", "sum", "_to_copy", "_unsafe_view",
-}  # fmt: skip
+INTEGRAL = PRODUCTS | CLAMPS | TRAITS["integral"]
 NARROW = frozenset({torch.int8, torch.uint8, torch.int16})  # no index is one of these
-_WINDOWS = frozenset({
-    "transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims", "as_strided", "detach", "set", "resize",
-})  # fmt: skip
 _CASTS = frozenset({"_to_copy", "copy"})
 _SEEDED_ONLY_IF_DROPPING = frozenset(
     {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"}
 )
-_ALONG = frozenset({"max", "min", "median", "nanmedian", "mode", "kthvalue", "topk", "sort", "cummax", "cummin"})
-_POOLS = frozenset({
-    "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
-    "fractional_max_pool2d", "fractional_max_pool3d",
-})  # fmt: skip
 _GROUPED = frozenset(name for name, handler in HANDLERS.items() if handler is grouped_mm)
 
 
@@ -152,7 +132,7 @@ def random(func: Any) -> bool:
 def makes(func: Any) -> bool:
     """Whether an operation makes a tensor of its own values, like another in shape alone, or only another window."""
     name = base_name(func)
-    window = name != name_of(func) and name in _WINDOWS
+    window = name != name_of(func) and name in TRAITS["windows"]
     return window or name.startswith(("new_", "empty")) or name.endswith("_like")
 
 
@@ -226,9 +206,9 @@ def on(event: Event, value: Callable[[Tensor], Tensor], pre: dict[int, Tensor]) 
         exact = value(x)
         return (exact * result[1] / (1 - p) if train is not False and p < 1 else exact * result[1], result[1])
     indices = result[1] if isinstance(result, (tuple, list)) and len(result) == 2 else None
-    if name in _ALONG and isinstance(indices, Tensor) and indices.dtype == torch.int64 and "out" not in kwargs:
+    if name in TRAITS["along"] and isinstance(indices, Tensor) and indices.dtype == torch.int64 and "out" not in kwargs:
         return _chosen(event, value(args[0]), indices), indices
-    if name in _POOLS and isinstance(indices, Tensor):
+    if name in TRAITS["pools"] and isinstance(indices, Tensor):
         exact = value(args[0])
         places = 3 if "3d" in name else 2
         flat = exact.flatten(-places)

@@ -153,7 +153,7 @@ def _facts(event: Event, emulation: Any) -> dict[str, str]:
         if numbers or isinstance(value, (bool, int, float, str, torch.dtype)):
             found[name] = spelt(value) if isinstance(value, torch.dtype) else f"{value!r}"
     if emulation is not None and emulation.log.latest:
-        choice = emulation.choices.of(emulation.places.here().layer)
+        choice = emulation.choices.of(emulation.sites.here().layer)
         stored = emulation.settings.store or (choice.recipe.output if choice.recipe else None)
         found |= {"unit": emulation.log.latest, "plan": plan_in_words(choice.plan.of(emulation.log.rows))}
         found |= {"recipe": emulation.log.recipe} if emulation.log.recipe else {}

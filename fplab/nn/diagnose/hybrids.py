@@ -234,7 +234,7 @@ class Hybrid:
         self.side = side
         for i, one in enumerate(self.emulations):
             if one is not None:
-                one.aside = i != side
+                one.suspended = i != side
         self._around.close()
         around = self.whole.ways[side].around
         if around is not None:
@@ -336,7 +336,7 @@ class Hybrid:
         other = self._copy(path, side, node._modules)
         for one in self.emulations:
             if one is not None:
-                one.places.alike(other, node)
+                one.sites.alike(other, node)
         self._comparing = True
         try:
             theirs = other(*given[0], **given[1])

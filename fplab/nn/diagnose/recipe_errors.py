@@ -22,6 +22,7 @@ from ...errors import LabError
 from ...formats import several
 from ...seeds import bits as random_bits
 from ..bits import local
+from ..emulation.backends import HOST
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
 from .tensors import Array, bits
@@ -62,7 +63,7 @@ def squares(recipe: Recipe, x: Array, w: Array, dy: Array, seed: int) -> dict[st
             continue
         exact = np.matmul(*(side.astype(np.float64) for side in sides))
         coded = [
-            quantized(np.ascontiguousarray(side), how, axis, seed + i).dequantize().astype(np.float64)
+            quantized(HOST, np.ascontiguousarray(side), how, axis, seed + i).dequantize().astype(np.float64)
             for i, (side, how, axis) in enumerate(zip(sides, (product.left, product.right), (-1, -2), strict=True))
         ]
         found[name] = np.array([np.square(np.matmul(*coded) - exact).sum(), np.square(exact).sum()])

@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 from ...errors import LabError, quotes_call, unknown
 from ...words import part, say
 from ..emulation import modes
-from ..emulation.context import refuse_compiled
-from ..emulation.modes import demand_eager
 from ..emulation.operations import name_of
 from ..ranks import is_spread, refused_as_spread
 from ..witness import WITNESSES
@@ -206,10 +204,9 @@ class Shadow:
     def __enter__(self) -> Shadow:
         if self._undo is not None:
             raise LabError("this shadow is already entered; a second block needs a shadow of its own.")
-        demand_eager(NO_COMPILER)
         with ExitStack() as undo:
+            modes.demand_eager(NO_COMPILER, undo)
             undo.enter_context(self._run.followed())
-            refuse_compiled(undo, NO_COMPILER)
             undo.enter_context(backward_passes(self._run.backward_begins))
             undo.enter_context(functions(self._run.inside))
             WITNESSES.append(self._run.rounded)

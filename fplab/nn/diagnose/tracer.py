@@ -142,7 +142,7 @@ class Layers:
     def _enter(self, layer: nn.Module, args: Any) -> None:
         if not self._running or layer not in self.names:
             self.names.add(layer)
-        self._running.append(self.names[layer])
+        self._running.append(self.names.of[layer])
 
     def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
         if self._running:

@@ -58,6 +58,7 @@ class Choices:
         self._recurrent: set[str] = set()  # layers that are one call of cuDNN's
         self._high: dict[str, Text] = {}
         self._found: dict[str, Choice] = {}
+        self.alike = None if layers or recipe is not None else Choice(None, plan)  # of all layers
 
     def add(self, named: list[tuple[str, nn.Module]]) -> None:
         """A model's parts in their order, the model itself first."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from types import TracebackType
+from functools import lru_cache
+from types import MappingProxyType, TracebackType
 from typing import Any
-
-import torch
 
 from ... import formats
 from ...errors import LabError, quotes_call, warn
@@ -19,8 +17,8 @@ from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan
 from ..recipes import Recipe, get_recipe
 from . import operations
-from .following import followed
-from .modes import NO_COMPILER, Mode, demand_eager
+from .following import close_block, open_block
+from .modes import Mode, demand_eager
 from .run import Run
 from .settings import Scaling, Settings
 
@@ -28,49 +26,48 @@ from .settings import Scaling, Settings
 class Emulation(Run):
     """What :func:`emulate` returns: a context manager, and :meth:`report` in and after the block."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._blocks: list[tuple[Mode, ExitStack]] = []
-        self._told = False
-        self._thread = 0
+    _warned = False
+    _thread = 0
 
     def __enter__(self) -> Emulation:
-        demand_eager()
-        if self._blocks and self._thread != threading.get_ident():
+        mode, undo = Mode(self), ExitStack()
+        demand_eager(undo=undo)
+        if self.blocks and self._thread != threading.get_ident():
             raise LabError("this emulation is open in another thread; open one of its own, emulate(...), in each.")
         self._thread = threading.get_ident()
-        mode, undo = Mode(self), ExitStack()
         try:
-            refuse_compiled(undo)
-            undo.enter_context(self.places.watched())
-            undo.enter_context(followed(mode))
+            if self.sites.follow_modules():
+                undo.callback(self.sites.leave_modules)
+            open_block(mode)
         except BaseException:
             undo.close()
             raise
-        if not self._blocks:
+        if not self.blocks and not self.fresh:
             self.new_step()
-        self._blocks.append((mode, undo))
-        self.open = True
+        self.fresh = False
+        self.blocks.append((mode, undo))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        mode, undo = self._blocks.pop()
-        self.open = bool(self._blocks)
+        mode, undo = self.blocks.pop()
+        close_block()
         undo.close()
-        mode.link()
-        if kind is None and not self._blocks:
+        if mode.new:
+            mode.link()
+        settings = self.settings
+        if kind is None and not self.blocks and (settings.layers or settings.recipe is not None):
             self.choices.demand_matched()
             self._demand_quantised()
 
     def _demand_quantised(self) -> None:
         """Warns, once, of a recipe whose scope left every product high."""
         recipe = self.settings.recipe
-        if self._told or recipe is None or not recipe.scope_record.modules or self.log.follows:
+        if self._warned or recipe is None or not recipe.scope_record.modules or self.log.follows:
             return
         high = self.report().high
         if not high:
             return
-        self._told = True
+        self._warned = True
         warn(
             f"recipe={recipe.name!r} with scope {recipe.scope} has quantised no operand of "
             f"{sum(row.count for row in high):,} products: {high[0].layer or '-'}: {high[0].why}. report() says why of "
@@ -169,40 +166,36 @@ def emulate(
     Linear 1 backward mm H100 fma.k1 fp32->fp32
     """
     chosen = None if recipe is None else get_recipe(recipe)
-    if chosen is not None and inputs is not None:
-        chosen = replace(chosen, high=formats.spelt(inputs))
-    if inputs is None and chosen is not None:
-        inputs = chosen.high
-    elif inputs is None and isinstance(gpu, Model) and gpu.scale is None and gpu.a == gpu.b:
-        inputs = gpu.a
-    given = {pattern: one if isinstance(one, AnyPlan) else get_recipe(one) for pattern, one in (layers or {}).items()}
-    forward, sums, backward, stored = map(formats.spelt, (inputs, accumulate, gradients or inputs, store))
-    allowed = operations.allowed_names(allow)
-    settings = Settings(
-        gpu, forward, sums, backward, stored, scaling, allowed, instruction, conversion, chosen, given,
-        plan or ONE_CHAIN, fallback,
+    given: tuple[Any, ...] = (
+        gpu, inputs, accumulate, gradients, store, instruction, conversion, chosen, plan or ONE_CHAIN, fallback
     )  # fmt: skip
+    settings = None
+    if scaling is None and not layers and isinstance(allow, tuple) and not allow:
+        with suppress(TypeError):  # of an argument that cannot be hashed
+            settings = _settings(*given)
+    settings = settings or _settings.__wrapped__(*given, scaling, operations.allowed_names(allow), layers or {})
     run = Emulation(settings)
     if state is not None:
         run.load_state_dict(state.state_dict() if isinstance(state, Emulation) else state)
     return run
 
 
-class _Refusing:
-    """A compiler backend that is asked for its name at every call of a compiled function, and refuses."""
-
-    def __init__(self, refused: str) -> None:
-        self._refused = refused
-
-    @property
-    def compiler_name(self) -> str:
-        raise LabError(self._refused)
-
-    def __call__(self, *args: Any) -> Any:
-        raise LabError(self._refused)
-
-
-def refuse_compiled(undo: ExitStack, refused: str = NO_COMPILER) -> None:
-    """Calls of compiled functions raise; torch itself would run them uncompiled or, if a cache says so, as they are."""
-    if "torch._dynamo" in sys.modules:  # else nothing is compiled yet, and what the block compiles meets demand_eager
-        undo.enter_context(torch.compiler.set_stance("default", force_backend=_Refusing(refused)))
+@lru_cache(maxsize=64, typed=True)
+def _settings(
+    gpu: str | Model, inputs: FormatName | None, accumulate: FormatName, gradients: FormatName | None,
+    store: FormatName | None, instruction: str | None, conversion: str, recipe: Recipe | None, plan: AnyPlan,
+    fallback: str | None, scaling: Scaling | None = None, allow: frozenset[str] = frozenset(),
+    layers: Mapping[str, str | Recipe | AnyPlan] = MappingProxyType({}),
+) -> Settings:  # fmt: skip
+    """The settings that :func:`emulate` is called for, checked once."""
+    if recipe is not None and inputs is not None:
+        recipe = replace(recipe, high=formats.spelt(inputs))
+    if inputs is None and recipe is not None:
+        inputs = recipe.high
+    elif inputs is None and isinstance(gpu, Model) and gpu.scale is None and gpu.a == gpu.b:
+        inputs = gpu.a
+    own = {pattern: one if isinstance(one, AnyPlan) else get_recipe(one) for pattern, one in layers.items()}
+    forward, sums, backward, stored = map(formats.spelt, (inputs, accumulate, gradients or inputs, store))
+    return Settings(
+        gpu, forward, sums, backward, stored, scaling, allow, instruction, conversion, recipe, own, plan, fallback
+    )

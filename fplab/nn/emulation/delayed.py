@@ -19,7 +19,7 @@ from torch import nn
 from ...errors import LabError, warn
 from ..ranks import distributed, largest_over_ranks
 from ..recipes import Recipe
-from .places import Place
+from .call_sites import CallSite
 
 RULES = ("amax_history_len", "amax_compute_algo", "margin", "reduce_amax")  # of a recipe
 _TRAINED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that some emulation has scaled gradients of
@@ -45,8 +45,10 @@ class Amaxes:
     """
 
     def __init__(self, recipes: Iterable[Recipe]) -> None:
-        delayed = [recipe for recipe in recipes if recipe.amax_history_len]
-        self._delayed, self._shared = bool(delayed), any(recipe.reduce_amax for recipe in delayed)
+        self.delayed = self._shared = False
+        for recipe in recipes:
+            if recipe.amax_history_len:
+                self.delayed, self._shared = True, self._shared or recipe.reduce_amax
         self._untrained: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # so far, by this emulation
         self._history: dict[str, deque[float]] = {}
         self._used: dict[str, float] = {}
@@ -58,8 +60,6 @@ class Amaxes:
 
         Warns, once for each model, if another emulation has trained it, whose histories this one does not have.
         """
-        if not self._delayed:
-            return
         layers, roles = [layer for _, layer in named], tuple(f"{name} " for name, _ in named)
         begins = not any(role.startswith(roles) for role in self._recipes)
         if begins and any(layer in _TRAINED for layer in layers) and not any(layer in _WARNED for layer in layers):
@@ -72,7 +72,7 @@ class Amaxes:
         self._untrained.update(layers)
 
     def of(
-        self, recipe: Recipe, place: Place, role: str, largest: float, own: float | None, trains: bool = False
+        self, recipe: Recipe, site: CallSite, role: str, largest: float, own: float | None, trains: bool = False
     ) -> float:
         """What to scale the operand of a role by; its ``own`` amax is noted for later steps, None is not.
 
@@ -84,7 +84,7 @@ class Amaxes:
         if own is not None:
             self._recipes[role] = recipe
             self._pending[role] = float(np.maximum(self._pending.get(role, 0.0), own))
-        return place.step.amaxes.setdefault(role, self._used.get(role, largest))
+        return site.step.amaxes.setdefault(role, self._used.get(role, largest))
 
     def new_step(self) -> None:
         """The amaxes of a step enter the histories; those that are 0 or not finite leave the scale as it was."""

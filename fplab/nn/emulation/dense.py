@@ -13,8 +13,8 @@ import torch
 
 from ...errors import LabError
 from ...tensorcore.activations import activated
+from .backends import on_cpu
 from .multiply import Products
-from .where import on_cpu
 
 Marked = Callable[[torch.Tensor], str]
 Tensor = torch.Tensor

@@ -17,12 +17,12 @@ from torch.autograd import forward_ad
 
 from ...tensorcore import accumulators, engine
 from ...tensorcore import products as tensorcore
-from ...tensorcore.models import Model
-from ..bits import memory, values
-from . import crowd
+from ...tensorcore.plan import ONE_CHAIN
+from ..bits import memory
+from . import openmp_threads
 from .multiply import Products
 from .report import Shape
-from .where import HOST, of
+from .settings import Rounded
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
@@ -31,20 +31,17 @@ Apart = Callable[[Products, Tensor], AbstractContextManager[None] | None]
 KINDS = (torch.Tensor, torch.nn.Parameter)  # and no class of someone's own
 
 
-def is_plain(x: Any) -> bool:
-    """Whether a tensor is dense memory of the CPU's, whose products are computed here."""
-    return (
-        type(x) in KINDS
-        and x.is_cpu
-        and of(x) is HOST
-        and x.layout is torch.strided
-        and not (x.is_nested or x.is_neg())
-    )
+def are_plain(*tensors: Any) -> bool:
+    """Whether tensors are dense memory of the CPU's, whose products are computed here."""
+    for x in tensors:
+        if type(x) not in KINDS or not x.is_cpu or x.layout is not torch.strided or x.is_nested or x.is_neg():
+            return False
+    return True
 
 
 def takes(x: Any, weight: Any, bias: Any = None) -> bool:
     """Whether the arguments of ``torch.nn.functional.linear`` lie row by row in memory, and fit."""
-    if not (is_plain(x) and is_plain(weight) and (bias is None or is_plain(bias))):
+    if not (are_plain(x, weight) if bias is None else are_plain(x, weight, bias)):
         return False
     if x.dim() not in (2, 3) or weight.dim() != 2 or x.dtype != weight.dtype or not x.numel() or not weight.numel():
         return False
@@ -66,49 +63,47 @@ class Layer:
     to see, or None where nobody does.
     """
 
-    def __init__(self, products: Products, model: Model, dtype: torch.dtype, biased: bool, apart: Apart) -> None:
-        self.products, self.model, self.dtype, self.biased, self.apart = products, model, dtype, biased, apart
-        narrow = dtype == torch.float32
-        self.as_they_are = narrow and tensorcore.rounds(model)
-        self.as_stored = narrow and products.settings.store is None
-        self.values = memory if narrow else values
+    def __init__(self, products: Products, rounded: Rounded, dtype: torch.dtype, biased: bool, apart: Apart) -> None:
+        self.products, self.dtype, self.biased, self.apart = products, dtype, biased, apart
+        self.model, as_they_are = rounded
+        self.as_stored = dtype == torch.float32 and products.settings.store is None
+        self.wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self.read = memory if as_they_are else self._rounded
 
-    def rounded(self, x: Tensor) -> Array:
-        """An operand in the unit's format, or as it is where products round operands themselves; its rows as (M, K)."""
-        found = memory(x) if self.as_they_are else self.products.rounded(x, self.model.a)
+    def _rounded(self, x: Tensor) -> Array:
+        """An operand in the unit's format."""
+        return self.products.rounded(x, self.model.a)
+
+    def rows(self, x: Tensor) -> Array:
+        """An operand as products take it, its rows as (M, K)."""
+        found = self.read(x.to(self.wide))
         return found if found.ndim == 2 else found.reshape(-1, found.shape[-1])
 
-    def product(self, phase: str, a: Array, b: Array) -> Array:
+    def backward_product(self, a: Array, b: Array) -> Array:
         """``a @ b`` (M, K) by (K, N), in any thread."""
-        crowd.hold()
+        openmp_threads.hold_team()
         return tensorcore.multiply(self.model, a, b, self.products.choice.plan.of(len(a)))
 
     def result(self, phase: str, operation: str, found: Array, k: int) -> Tensor:
         """A product (M, N) of so many columns by as many rows, stored and counted."""
         products, (m, n) = self.products, found.shape
-        with products.run.places.lock:
-            products.log.product(products.place.layer, phase, operation, self.model, Shape(1, m, k, n))
+        with products.run.sites.lock:
+            products.log.product(products.site.layer, phase, operation, self.model, Shape(1, m, k, n))
         result = torch.from_numpy(found)
         return result if self.as_stored else products.stored(result, self.dtype)
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Maybe) -> Tensor:
-        """``x @ weight.T`` for x (..., M, K) and weight (N, K), with a bias (N,) in the epilogue."""
-        found = self.product("forward", self.rounded(x), self.rounded(weight).T)
-        if bias is not None:
-            found = accumulators.of(self.model).epilogue(found, self.values(bias), 1.0, 1.0, self.model)
-        result = self.result("forward", "addmm" if self.biased else "mm", found, x.shape[-1])
-        return result if x.dim() == 2 else result.view(*x.shape[:-1], -1)
 
     def backward(self, gradient: Tensor, x: Maybe, weight: Maybe) -> tuple[Maybe, Maybe]:
         """The gradients of x (..., M, K) and weight (N, K), of those that are given, by that of the result."""
         settings = self.products.settings
-        self.model = settings.rounded_model(self.dtype, self.products.flag) or self.model  # by torch's flags as of now
-        rows = self.rounded(gradient)
+        if (now := settings.rounded_model(self.dtype, self.products.flag)) is not None:  # by torch's flags as of now
+            self.model, as_they_are = now
+            self.read = memory if as_they_are else self._rounded
+        rows = self.rows(gradient)
         pairs = [("x", rows, weight), ("weight", rows.T, x)]
-        wanted = [(name, a, self.rounded(b)) for name, a, b in pairs if b is not None]
+        wanted = [(name, a, self.rows(b)) for name, a, b in pairs if b is not None]
         if not self.biased:
             wanted.reverse()  # of mm the weight's comes first
-        work = [partial(self.product, "backward", a, b) for _, a, b in wanted]
+        work = [partial(self.backward_product, a, b) for _, a, b in wanted]
         macs = rows.size * wanted[0][2].shape[1] if wanted else 0
         found = {
             name: self.result("backward", "mm", one, len(b))
@@ -121,7 +116,7 @@ class Layer:
 
 
 class Linear(torch.autograd.Function):
-    """``x @ weight.T + bias`` for x (..., M, K), bias (N,) and weight (N, K).
+    """``x @ weight.T + bias`` for x (..., M, K), bias (N,), added in the epilogue, and weight (N, K).
 
     A gradient is ready in the order of the arguments, of which a bucket of DistributedDataParallel's is filled, and a
     bias's comes before a weight's where torch composes a layer: by it gloo adds the ranks' gradients.
@@ -134,7 +129,14 @@ class Linear(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            return layer.forward(x, weight, bias)
+            a, b = layer.read(x.to(layer.wide)), layer.read(weight.to(layer.wide))
+            a, plan = a if a.ndim == 2 else a.reshape(-1, a.shape[-1]), layer.products.choice.plan
+            found = tensorcore.multiply(layer.model, a, b.T, plan if plan is ONE_CHAIN else plan.of(len(a)))
+            if bias is not None:
+                row = memory(bias.to(layer.wide))
+                found = accumulators.of(layer.model).epilogue(found, row, 1.0, 1.0, layer.model)
+            result = layer.result("forward", "addmm" if layer.biased else "mm", found, x.shape[-1])
+            return result if x.dim() == 2 else result.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Maybe) -> tuple[Maybe, ...]:
@@ -157,7 +159,5 @@ class Linear(torch.autograd.Function):
             return None, of_x, rows.sum(0) if ctx.needs_input_grad[2] else None, of_weight
 
 
-def linear(layer: Layer, x: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
-    """``torch.nn.functional.linear`` of arguments that :func:`takes` says yes to."""
-    found: Tensor = super(torch.autograd.Function, Linear).apply(layer, x, bias, weight)  # hooked by nobody
-    return found
+apply_linear = super(torch.autograd.Function, Linear).apply
+"""Of a layer, x, bias and weight that :func:`takes` says yes to; hooked by nobody."""

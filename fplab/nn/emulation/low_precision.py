@@ -28,11 +28,10 @@ from ...tensorcore.plan import ONE_CHAIN
 from ...words import say
 from .. import bits
 from ..recipes import PROMOTED
-from . import where
+from .backends import GPU, HOST, Host, Numbers, backend_of, detached
 from .multiply import Products
 from .report import Shape
 from .scaled_products import promoted, scaled_input
-from .where import Numbers
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
@@ -69,10 +68,10 @@ def elements(name: str, tensor: Tensor) -> tuple[Numbers, str]:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
         raise LabError(f"{name} of {tensor.dtype} does not exist; allowed: {allowed}.")
     fmt = FORMATS[tensor.dtype]
-    codes = where.held(tensor).view(torch.uint8).contiguous()
+    codes = detached(tensor).view(torch.uint8).contiguous()
     if fmt == "e2m1":
         codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
-    return where.of(tensor).values(codes, get(fmt)), fmt
+    return backend_of(tensor).values(codes, get(fmt)), fmt
 
 
 def blocked(name: str, scale: Tensor, rows: int, k: int, kind: int) -> Numbers:
@@ -85,7 +84,7 @@ def blocked(name: str, scale: Tensor, rows: int, k: int, kind: int) -> Numbers:
             f"tiles of 128 x 4; given: {scale.numel()} of {scale.dtype}."
         )
     codes = unswizzled(scale.detach().contiguous().view(torch.uint8), rows, -(-k // block))
-    return where.of(scale).values(codes, get(fmt))
+    return backend_of(scale).values(codes, get(fmt))
 
 
 def operand(name: str, tensor: Tensor, kind: int, scale: Tensor, whole: Tensor | None = None) -> Operand:
@@ -104,7 +103,7 @@ def operand(name: str, tensor: Tensor, kind: int, scale: Tensor, whole: Tensor |
     scale = scale.detach().reshape(shape)
     if kind == SQUARE:
         kind, scale = BY_128, scale.repeat_interleave(128, 0)[:rows]
-    return Operand(values, fmt, kind, where.of(scale).numbers(scale))
+    return Operand(values, fmt, kind, backend_of(scale).numbers(scale))
 
 
 def _number(name: str, scale: Tensor) -> float:
@@ -155,8 +154,8 @@ def product(products: Products, a: Operand, b: Operand, bias: Tensor | None, fas
     else:
         model = settings.model(a.fmt, b.fmt)
     shape = Shape(1, len(a.values), a.values.shape[1], len(b.values))
-    products.log.product(products.place.layer, products.phase, products.operation, model, shape)
-    at = where.GPU if isinstance(a.values, Tensor) else where.HOST
+    products.log.product(products.site.layer, products.phase, products.operation, model, shape)
+    at = GPU if isinstance(a.values, Tensor) else HOST
     if a.kind == BY_128:
         return with_bias(at, at.by_blocks(model, a.values, b.values.T, a.scales, b.scales.T, 128), bias)
     scales = (a.scales, b.scales.T) if model.scale else None
@@ -177,7 +176,7 @@ def _input(operand: Operand, both_four: bool) -> str:
     return scaled_input(operand.fmt, scale, block, both_four) or f"{operand.fmt} with scales of {block}"
 
 
-def with_bias(at: where.Host, result: Numbers, bias: Tensor | None) -> Numbers:
+def with_bias(at: Host, result: Numbers, bias: Tensor | None) -> Numbers:
     """The sum with a bias, an FP32 addition."""
     with np.errstate(all="ignore"):
         return result if bias is None else result + at.numbers(bias.detach().float())
@@ -185,7 +184,7 @@ def with_bias(at: where.Host, result: Numbers, bias: Tensor | None) -> Numbers:
 
 def stored(products: Products, result: Numbers, dtype: torch.dtype) -> Tensor:
     """Rounded to the dtype of the result; FP8 saturates."""
-    at = where.GPU if isinstance(result, Tensor) else where.HOST
+    at = GPU if isinstance(result, Tensor) else HOST
     if dtype in FORMATS:
         return at.tensor(at.stored(result, FORMATS[dtype], overflow="saturate")).to(dtype)
     return products.stored(at.tensor(result), dtype)
@@ -218,7 +217,7 @@ def scaled_mm(
     dtype = out_dtype or a.dtype
     if scale_result is not None and dtype in FORMATS:
         with np.errstate(all="ignore"):
-            result = where.of(a).times(result, _number(name, scale_result))
+            result = backend_of(a).times(result, _number(name, scale_result))
     return stored(products, result, dtype)
 
 

@@ -20,9 +20,10 @@ that needs a tensor, hence in the same bits.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -32,18 +33,30 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
 from torch.overrides import _push_mode as _push_calls
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from ...errors import LabError
 from ...words import part
 from ..bits import local
 from . import linear, operations, recurrent
-from .aside import aside
+from .call_sites import CallSite, saving_hooks
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
-from .places import Place, saved_through
 from .run import Run
 
-_LOCAL = threading.local()
+
+class _Thread(threading.local):
+    """``busy``: whether a product is being computed. ``calling``: whether a block watches a call of the thread."""
+
+    busy = calling = False
+
+
+_LOCAL = _Thread()
 _LSTM = frozenset({torch._VF.lstm, torch.lstm})
 _LINEAR = functional.linear
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # none of its own, as parameters and most classes of tensors
@@ -53,35 +66,17 @@ NO_COMPILER = part(
     "emulated. Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
 )
 
-# Functions that multiply nothing, forward or backward, whatever they are taken apart into.
-_FREE = frozenset({
-    *(getattr(functional, name) for name in (
-        "cross_entropy", "dropout", "embedding", "gelu", "layer_norm", "log_softmax", "mse_loss", "relu", "silu",
-        "softmax",
-    )),
-    torch.exp, torch.log, torch.relu, torch.sigmoid, torch.softmax, torch.sqrt, torch.tanh,
-    *(getattr(torch.Tensor, name) for name in (
-        "add", "add_", "div", "exp", "log", "mean", "mul", "mul_", "pow", "relu", "reshape", "sigmoid", "softmax",
-        "sqrt", "square", "sub", "sub_", "sum", "t", "tanh", "transpose", "unsqueeze", "view",
-    )),
-})  # fmt: skip
-
-# Nodes whose backward multiplies no matrices. They need a mode only where a checkpoint may recompute inside them.
-_PLAIN_NAMES = """
-    Abs Add Addcdiv Addcmul Alias AsStrided AvgPool2D Cat Clamp ClampMin Clone Copy Detach Div Elu Embedding
-    Exp Expand Gather Gelu HardSigmoid HardSwish HardTanh Index IndexSelect LeakyRelu Log LogSoftmax Logsumexp
-    MaskedFill MaxPool2DWithIndices Mean MseLoss Mul NativeBatchNorm NativeDropout NativeGroupNorm NativeLayerNorm Neg
-    NllLoss NllLoss2D Permute Pow Relu ReshapeAlias Rsqrt Select Sigmoid Silu Slice Softmax Softplus Split Sqrt Squeeze
-    Stack Sub Sum T Tanh ToCopy Transpose Unbind UnsafeView Unsqueeze View Where
-"""
-_PLAIN = frozenset(f"{name}Backward" for name in _PLAIN_NAMES.split())
+_OWNERS = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
+_FREE = frozenset(getattr(_OWNERS[o], n) for o, names in operations.TABLE["functions"].items() for n in names.split())
+# Nodes that need a mode only where a checkpoint may recompute inside them.
+_PLAIN = frozenset(f"{name}Backward" for name in operations.TABLE["nodes"]["plain"].split())
 
 
 class _Result(NamedTuple):
     """What an operation gave: whose it is, and whether its node saves tensors through hooks, as under a checkpoint."""
 
     tensor: torch.Tensor
-    origin: Place
+    origin: CallSite
     saved_elsewhere: bool
 
 
@@ -92,18 +87,18 @@ class Mode(TorchDispatchMode):
     """
 
     def __init__(
-        self, run: Run, origin: Place | None = None, gradients: Sequence[Any] = (), reentrant: bool = False,
+        self, run: Run, origin: CallSite | None = None, gradients: Sequence[Any] = (), reentrant: bool = False,
         worker: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.run, self.origin, self._products, self._worker = run, origin, 0, worker
-        self._depth, self._reentrant, self._saving = run.places.depth, reentrant, saved_through()
-        self._new: list[_Result] = []  # they get their node when the operation returns
+        self.run, self.origin, self._products, self.worker = run, origin, 0, worker
+        self._depth, self._reentrant, self._saving = len(run.sites.running.stack), reentrant, saving_hooks(True)
+        self.new: list[_Result] = []  # they get their node when the operation returns
         self._first = torch._C._autograd._get_sequence_nr()  # of the nodes that this mode sees
         self._gradients: dict[int, torch.Tensor] = {}  # by address: what flowed into the node, and what comes of it
         self._opaque = False
         self._passing = False  # the next operation is one that tensors of another kind take apart
-        self._latest: Place | None = None  # of the last product
+        self._latest: CallSite | None = None  # of the last product
         if run.settings.splits:
             self._note(gradients)
 
@@ -114,7 +109,7 @@ class Mode(TorchDispatchMode):
     @property
     def over(self) -> bool:
         """Whether this is a thread's that outlived its block, such as a pool's."""
-        return self._worker and not self.run.open
+        return self.worker and not self.run.blocks
 
     # --- operations ---------------------------------------------------------------------------------------------
 
@@ -123,7 +118,7 @@ class Mode(TorchDispatchMode):
             return self._operation(func, types, args, kwargs or {})
 
     def _operation(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if getattr(_LOCAL, "busy", False) or self.run.aside or self.over:
+        if _LOCAL.busy or self.run.suspended or self.over:
             return func(*args, **kwargs)
         if any(issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)  # shapes without values, as DTensor asks what an operation will give
@@ -139,15 +134,15 @@ class Mode(TorchDispatchMode):
             if handler is not None and not _abstract(args) and self._has_unit(func, args):
                 again = self._recomputes()
                 new = self.origin is None or again
-                with self.run.places.lock:
-                    origin = self.run.places.take() if self.origin is None or again else self.origin
+                with self.run.sites.lock:
+                    origin = self.run.sites.take() if self.origin is None or again else self.origin
                     result, weighted = self._product(handler, func, args, kwargs, origin, again)
                 origin = origin._replace(weighted=weighted) if new else origin._replace(order=origin.order + 1)
                 self._latest = origin
             else:
                 if refusal is not None:
                     self._allowed(operations.name_of(func), operations.base_name(func), refusal)
-                origin = self.run.places.here()
+                origin = self.run.sites.here()
                 result = func(*args, **kwargs)
         finally:
             _LOCAL.busy = False
@@ -167,7 +162,7 @@ class Mode(TorchDispatchMode):
             self._passing = False
             return NotImplemented
         self.link()
-        origin, self._latest, self._passing = self.run.places.here(), None, True
+        origin, self._latest, self._passing = self.run.sites.here(), None, True
         try:
             with self:
                 result = func(*args, **kwargs)
@@ -180,12 +175,12 @@ class Mode(TorchDispatchMode):
         """Whether this node runs a checkpoint again: in a layer, saving tensors its own way, or as its own node."""
         if self.origin is None or self.origin.start is None:
             return False
-        saving = saved_through()
+        saving = saving_hooks(True)
         elsewhere = saving is not None and saving != self._saving
-        return self._reentrant or elsewhere or self.run.places.depth > self._depth
+        return self._reentrant or elsewhere or len(self.run.sites.running.stack) > self._depth
 
     def _product(
-        self, handler: operations.Handler, func: Any, args: Any, kwargs: Any, place: Place, again: bool
+        self, handler: operations.Handler, func: Any, args: Any, kwargs: Any, site: CallSite, again: bool
     ) -> tuple[Any, bool]:
         """An emulated operation, also in its in-place form, into ``out`` or with a dtype for the result.
 
@@ -193,13 +188,13 @@ class Mode(TorchDispatchMode):
         """
         demand_eager()
         name = operations.base_name(func)
-        if self._worker and self.run.settings.splits:
+        if self.worker and self.run.settings.splits:
             raise LabError(
                 f"{name} in thread {threading.current_thread().name!r}: with gradients=, scaling= or a recipe the bits "
                 "depend on which product came before, which threads decide anew each time. Compute in one thread."
             )
         self._demand_known_layer(name)
-        products = self._pass(name, place, again)
+        products = self._pass(name, site, again)
         out = kwargs.get("out")
         rest = {key: value for key, value in kwargs.items() if key != "out"}
         if func._overloadname.startswith("dtype"):
@@ -226,14 +221,14 @@ class Mode(TorchDispatchMode):
                 "pass in the block, too."
             )
 
-    def _pass(self, operation: str, place: Place, again: bool) -> Products:
+    def _pass(self, operation: str, site: CallSite, again: bool) -> Products:
         """Where the products of one operation belong."""
         forward = self.origin is None and torch._C._current_autograd_node() is None
         phase, turn = "forward" if forward else "backward", None
         if self.origin is not None and not again:
             turn = self._products
             self._products += 1
-        return Products(self.run, place, phase, turn, operation, again)
+        return Products(self.run, site, phase, turn, operation, again)
 
     def _has_unit(self, func: Any, args: Any) -> bool:
         """Whether a unit takes the operands; an error if none does, unless that was allowed."""
@@ -253,7 +248,7 @@ class Mode(TorchDispatchMode):
                 f"{operations.instead(base)}"
             )
         phase = "forward" if torch._C._current_autograd_node() is None else "backward"
-        self.run.log.allowed(self.run.places.here().layer, phase, base)
+        self.run.log.allowed(self.run.sites.here().layer, phase, base)
 
     # --- gradients among the operands ---------------------------------------------------------------------------
 
@@ -285,12 +280,12 @@ class Mode(TorchDispatchMode):
         return self._kind
 
     def _kind(self, tensor: torch.Tensor) -> str:
-        weights = self.run.places.weights
+        weights = self.run.sites.weights
         return GRADIENT if self._is_gradient(tensor) else WEIGHT if tensor in weights else INPUT
 
     def _note_weights(self, func: Any, args: Any, result: Any) -> None:
         """What an operation makes of weights alone is a weight, too: a cast, a copy, a parametrisation."""
-        weights = self.run.places.weights
+        weights = self.run.sites.weights
         given = [x for x in _tensors(args) if x.is_floating_point()]
         makes_one = isinstance(result, torch.Tensor) and operations.handler(func) is None
         if given and makes_one and "embedding" not in func.name() and all(x in weights for x in given):
@@ -298,27 +293,27 @@ class Mode(TorchDispatchMode):
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
-    def _keep(self, result: Any, origin: Place) -> None:
+    def _keep(self, result: Any, origin: CallSite) -> None:
         """Results whose node is not there yet: autograd adds it when the operation returns."""
         found = result if isinstance(result, (tuple, list)) else (result,)
-        elsewhere = saved_through() is not None
-        self._new = [_Result(tensor, origin, elsewhere) for tensor in found if isinstance(tensor, torch.Tensor)]
+        elsewhere = saving_hooks(True) is not None
+        self.new = [_Result(tensor, origin, elsewhere) for tensor in found if isinstance(tensor, torch.Tensor)]
 
     def link(self) -> None:
         """Hook the nodes of the last operation's results."""
-        if not self._new:
+        if not self.new:
             return
         with torch._C.DisableTorchFunction():
-            for tensor, origin, elsewhere in self._new:
+            for tensor, origin, elsewhere in self.new:
                 if tensor.requires_grad:
                     self._hook(tensor.grad_fn, origin, elsewhere)
                     base = tensor._base  # where a view was changed in place, the work is in the node of its base
                     if base is not None and base.grad_fn is not None and base.grad_fn._sequence_nr() >= self._first:
                         self._hook(base.grad_fn, origin, elsewhere)
-        self._new = []
+        self.new = []
 
-    def link_function(self, result: Any, began: Place) -> None:
-        """Hook the node of a Function, whose forward ran without gradients from a place on."""
+    def link_function(self, result: Any, began: CallSite) -> None:
+        """Hook the node of a Function, whose forward ran without gradients from a site on."""
         self._keep(result, began)
         self.link()
 
@@ -326,7 +321,7 @@ class Mode(TorchDispatchMode):
         """Hook every node behind the results of a call, back to those that were there before the block."""
         found = result if isinstance(result, (tuple, list)) else (result,)
         waiting: list[Any] = [tensor.grad_fn for tensor in found if isinstance(tensor, torch.Tensor)]
-        origin, seen = self.run.places.here(), set[Any]()
+        origin, seen = self.run.sites.here(), set[Any]()
         while waiting:
             node = waiting.pop()
             if node is None or node in seen or node._sequence_nr() < self._first:
@@ -335,7 +330,7 @@ class Mode(TorchDispatchMode):
             self._hook(node, origin, False)
             waiting += [before for before, _ in node.next_functions]
 
-    def _hook(self, node: Any, origin: Place, elsewhere: bool) -> None:
+    def _hook(self, node: Any, origin: CallSite, elsewhere: bool) -> None:
         """Put a mode around a node's backward, once."""
         kind = type(node).__name__  # not node.name(): a user's Function may have stored a ctx.name
         if node is None or kind == "AccumulateGrad" or (not elsewhere and kind.rstrip("0123456789") in _PLAIN):
@@ -350,7 +345,7 @@ class Mode(TorchDispatchMode):
 class _Recorded:
     """The hooks of one node."""
 
-    def __init__(self, run: Run, origin: Place, reentrant: bool) -> None:
+    def __init__(self, run: Run, origin: CallSite, reentrant: bool) -> None:
         self.run, self.origin, self.reentrant = run, origin, reentrant
         if reentrant:
             self.origin = origin._replace(start=origin)
@@ -361,12 +356,12 @@ class _Recorded:
 
     def before(self, gradients: Sequence[Any]) -> None:
         start = self.origin.start
-        self.undo = None if start is None else self.run.places.again(start)
-        place = self.origin._replace(order=self.origin.order + (self.times << 8))
-        self.mode = Mode(self.run, place, gradients, self.reentrant)
+        self.undo = None if start is None else self.run.sites.again(start)
+        site = self.origin._replace(order=self.origin.order + (self.times << 8))
+        self.mode = Mode(self.run, site, gradients, self.reentrant)
         self.times += 1
-        self.calling, _LOCAL.calling = getattr(_LOCAL, "calling", False), False  # where backward() is called in a block
-        with aside(_watches):
+        self.calling, _LOCAL.calling = _LOCAL.calling, False  # where backward() is called in a block
+        with _without_watchers():
             _push_mode(self.mode)
         _push_calls(Calls(self.mode))
 
@@ -374,7 +369,7 @@ class _Recorded:
         if self.mode is None:
             return  # the node was already running when it was hooked, inside the block
         _pop_calls()
-        with aside(_watches):
+        with _without_watchers():
             _pop_mode()
         self.mode.link()  # what create_graph recorded, for a second derivative
         self.mode, _LOCAL.calling = None, self.calling
@@ -388,13 +383,13 @@ def taken_apart(products: Products, gradient: torch.Tensor) -> AbstractContextMa
     alone = all(isinstance(mode, Mode) for mode in _get_current_dispatch_mode_stack())
     if (
         alone
-        and not (torch.is_grad_enabled() or run.aside or run.seen is not None)
-        and linear.is_plain(gradient)
+        and not (torch.is_grad_enabled() or run.suspended or run.seen is not None)
+        and linear.are_plain(gradient)
         and not torch._C._functorch.get_dynamic_layer_stack_depth()
     ):
         demand_eager()
         return None
-    return _node(_Recorded(run, products.place, False), gradient)
+    return _node(_Recorded(run, products.site, False), gradient)
 
 
 @contextmanager
@@ -407,20 +402,47 @@ def _node(recorded: _Recorded, gradient: torch.Tensor) -> Iterator[None]:
         recorded.after((), ())
 
 
-def _watches(mode: Any) -> bool:
-    """Whether a mode watches results, such as a shadow, and stays on top: what computes them goes beneath."""
-    return getattr(mode, "watches", False)
+@contextmanager
+def _without_watchers() -> Iterator[None]:
+    """Off the top of the stack are modes that watch results, such as a shadow: what computes them goes beneath."""
+    taken: list[Any] = []
+    while getattr(_get_current_dispatch_mode(), "watches", False):
+        taken.append(_pop_mode())
+    try:
+        yield
+    finally:
+        for mode in reversed(taken):
+            _push_mode(mode)
 
 
 def working() -> bool:
     """Whether an emulation is computing a product, or has one computed."""
-    return bool(getattr(_LOCAL, "busy", False))
+    return _LOCAL.busy
 
 
-def demand_eager(refused: str = NO_COMPILER) -> None:
-    """An error inside a compiled function."""
+class _Refusing:
+    """A compiler backend that is asked for its name at every call of a compiled function, and refuses."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
+    @property
+    def compiler_name(self) -> str:
+        raise LabError(self._refused)
+
+    def __call__(self, *args: Any) -> Any:
+        raise LabError(self._refused)
+
+
+def demand_eager(refused: str = NO_COMPILER, undo: ExitStack | None = None) -> None:
+    """An error inside a compiled function; and until ``undo``, for calls of compiled functions.
+
+    torch itself would run these uncompiled or, if a cache says so, as they are.
+    """
     if torch.compiler.is_compiling() or get_eval_frame_callback() is not None:
         raise LabError(refused)
+    if undo is not None and "torch._dynamo" in sys.modules:  # else nothing is compiled yet, and what will be comes here
+        undo.enter_context(torch.compiler.set_stance("default", force_backend=_Refusing(refused)))
 
 
 def _tensors(args: Any) -> Iterator[torch.Tensor]:
@@ -452,9 +474,10 @@ class Calls(TorchFunctionMode):
         self.mode = mode
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        self.mode.link()  # before torch.autograd.backward, too: a reentrant checkpoint ends in it
-        if getattr(_LOCAL, "calling", False) or self.mode.over:
+        kwargs, mode = kwargs or {}, self.mode
+        if mode.new:
+            mode.link()  # before torch.autograd.backward, too: a reentrant checkpoint ends in it
+        if _LOCAL.calling or (mode.worker and mode.over):
             return func(*args, **kwargs)
         if func in _LSTM:
             with _without_onednn():
@@ -463,23 +486,23 @@ class Calls(TorchFunctionMode):
         if func in _FREE and self._passes(args, kwargs):
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
-        if func is _LINEAR and not kwargs:
-            found = self._linear(args)
+        if func is _LINEAR and not kwargs and not mode.run.settings.splits and mode.run.seen is None:
+            found = self._linear(*args)
             if found is not None:
                 return found
-        if self.mode.run.settings.recipes:
+        if mode.run.settings.recipes:
             for x in _tensors((*args, *kwargs.values())):
                 if isinstance(x, torch.nn.Parameter):
-                    self.mode.run.places.weights.add(x)
+                    mode.run.sites.weights.add(x)
         _LOCAL.calling = True  # while the innermost block watches a call, those around it do not
         try:
             result = func(*args, **kwargs)
         finally:
             _LOCAL.calling = False
         if func is torch.Tensor.backward:
-            self.mode.run.new_step()
+            mode.run.new_step()
         if torch._C._functorch.get_dynamic_layer_stack_depth():
-            self.mode.link_graph(result)
+            mode.link_graph(result)
         return result
 
     def _unwatched(self) -> bool:
@@ -488,9 +511,10 @@ class Calls(TorchFunctionMode):
         return (
             _get_current_dispatch_mode_stack() == [mode]
             and mode.origin is None
-            and not (getattr(_LOCAL, "busy", False) or mode.run.aside)
+            and not (_LOCAL.busy or mode.run.suspended)
+            and get_eval_frame_callback() is None
             and torch._C._current_autograd_node() is None
-            and saved_through() is None
+            and saving_hooks(True) is None
             and not torch._C._functorch.get_dynamic_layer_stack_depth()
         )
 
@@ -503,29 +527,27 @@ class Calls(TorchFunctionMode):
             and self._unwatched()
         )
 
-    def _linear(self, args: Any) -> Any:
+    def _linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """A linear layer in one piece; None where it is taken apart."""
+        if not self._unwatched() or not linear.takes(x, weight, bias):
+            return None
         run = self.mode.run
-        if run.settings.splits or run.seen is not None or not self._unwatched() or not linear.takes(*args):
+        flag = run.choices.flag(run.sites.running.stack[-1][0], "linear") if x.dtype == torch.float32 else "matmul"
+        rounded = run.settings.rounded_model(x.dtype, flag)
+        if rounded is None:
             return None
-        flag = run.choices.flag(run.places.here().layer, "linear")
-        model = run.settings.rounded_model(args[0].dtype, flag)
-        if model is None:
-            return None
-        demand_eager()
-        with run.places.lock:
-            products = Products(run, run.places.take(), "forward", None, "linear")
-            biased = len(args) > 2 and args[2] is not None
-            return linear.linear(linear.Layer(products, model, args[0].dtype, biased, taken_apart), *args)
+        with run.sites.lock:
+            products = Products(run, run.sites.take(), "forward", None, "linear")
+            layer = linear.Layer(products, rounded, x.dtype, bias is not None, taken_apart)
+            return linear.apply_linear(layer, x, bias, weight)
 
     def _lstm(self, args: Any, kwargs: Any) -> Any:
         """An LSTM in one piece; None where it is taken apart, into operations that somebody else may want to see."""
         run = self.mode.run
         if kwargs or len(args) != 9 or not self._unwatched() or not recurrent.takes(*args):
             return None
-        demand_eager()
-        with run.places.lock:
-            return recurrent.lstm(Products(run, run.places.take(), "forward", None, "lstm"), *args)
+        with run.sites.lock:
+            return recurrent.lstm(Products(run, run.sites.take(), "forward", None, "lstm"), *args)
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import ONE_CHAIN, Plan
 from ...words import Text, say
 from ..recipes import Operand, Product, Recipe
-from . import crowd
-from .places import Place
+from . import openmp_threads, scaled_products
+from .backends import HOST, Numbers, backend_of, detached, unscaled
+from .call_sites import CallSite
 from .report import Shape
 from .run import Run
 from .scaled_products import promoted, transform_format
 from .settings import OWN
-from .where import HOST, Numbers, held, of, unscaled
 
 Array = np.ndarray[Any, Any]
 INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
@@ -38,17 +38,17 @@ HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}  # torch's casts from F
 class Products:
     """The products of one operation: computes them, counts them, and gives each operand its role for the scaling.
 
-    ``place``: where they belong. ``turn``: the number of the operation in a node's backward pass, None in a forward
+    ``site``: where they belong. ``turn``: the number of the operation in a node's backward pass, None in a forward
     pass. ``again``: of a forward pass that a checkpoint runs again, in the backward pass of ``phase``.
     """
 
     def __init__(
-        self, run: Run, place: Place, phase: str, turn: int | None, operation: str, again: bool = False
+        self, run: Run, site: CallSite, phase: str, turn: int | None, operation: str, again: bool = False
     ) -> None:
-        crowd.hold()
-        self.run, self.settings, self.log, self.place = run, run.settings, run.log, place
+        openmp_threads.hold_team()
+        self.run, self.settings, self.log, self.site = run, run.settings, run.log, site
         self.phase, self.turn, self.operation, self.again = phase, turn, operation, again
-        self.choice = run.choices.of(place.layer)
+        self.choice = run.choices.alike or run.choices.of(site.layer)
         self.done = 0
         self.weighted = False
         self.model: Model | None = None
@@ -73,23 +73,23 @@ class Products:
         else:
             result, model, factor = self._quantized(recipe, product, a, b, dtype, kinds)
         self.model = model
-        where = of(a)
-        whole = result if factor == 1 else where.epilogue(model, result, None, factor, 1.0)
+        backend = backend_of(a)
+        whole = result if factor == 1 else backend.epilogue(model, result, None, factor, 1.0)
         shape = Shape(math.prod(result.shape[:-2]), a.shape[-2], a.shape[-1], b.shape[-1])
         by = "" if recipe is None or why is not None else recipe.name
-        self.log.product(self.place.layer, self.phase, self.operation, model, shape, recipe=by, why=why)
+        self.log.product(self.site.layer, self.phase, self.operation, model, shape, recipe=by, why=why)
         if self.run.seen is not None and self._used is not None:
             x, y, plan = self._used
-            self.run.seen.append((model, where.array(x), where.array(y), plan, where.array(result).copy()))
+            self.run.seen.append((model, backend.array(x), backend.array(y), plan, backend.array(result).copy()))
         self.done += 1
-        found = where.tensor(whole)
+        found = backend.tensor(whole)
         self._last = found, result, factor
         return found
 
     @cached_property
     def flag(self) -> str:
         """The flag of torch's that says how these multiply FP32."""
-        return self.run.choices.flag(self.place.layer, self.operation)
+        return self.run.choices.flag(self.site.layer, self.operation)
 
     def _plain(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, kinds: tuple[str, str], below: bool
@@ -103,16 +103,16 @@ class Products:
         part = f".{self.done}" if self.done else ""
         turn = "" if self.turn is None else f".{self.turn}"
         forward = "forward" if self.again else self.phase
-        role = f"{self.place.layer} {forward} {self.place.number}{turn}{part}"
+        role = f"{self.site.layer} {forward} {self.site.number}{turn}{part}"
         roles = [f"{role} {side}{' gradient' * is_gradient}" for side, is_gradient in zip("ab", gradient, strict=True)]
         own = model if self.run.seen is None else None
         x, scale_x = self._operand(a, formats[0], roles[0], own)
         y, scale_y = self._operand(b, formats[1], roles[1], own)
         plan = self.choice.plan.of(a.shape[-2])
         self._used = x, y, plan
-        where = of(a)
-        result = where.multiply(model, x, y, plan, below and self.run.seen is None)
-        return unscaled(where, result, scale_x, scale_y), model
+        backend = backend_of(a)
+        result = backend.multiply(model, x, y, plan, below=below and self.run.seen is None)
+        return unscaled(backend, result, scale_x, scale_y), model
 
     def direct(
         self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, shape: Shape,
@@ -130,15 +130,16 @@ class Products:
         if found is None:
             return None
         self.weighted, self.model, self._used = True, model, None
-        self.log.product(self.place.layer, self.phase, self.operation, model, shape)
+        self.log.product(self.site.layer, self.phase, self.operation, model, shape)
         self.done += 1
         return HOST.tensor(found)
 
     def model_of_rounded(self, tensor: torch.Tensor, dtype: torch.dtype) -> Model | None:
         """The model of products whose operands are rounded and no more, and that nobody looks at; else None."""
-        if self.run.seen is not None or of(tensor) is not HOST:
+        if self.run.seen is not None or backend_of(tensor) is not HOST:
             return None
-        return self.settings.rounded_model(dtype, self.flag)
+        found = self.settings.rounded_model(dtype, self.flag)
+        return None if found is None else found.model
 
     def rounded(self, tensor: torch.Tensor, fmt: str) -> Array:
         """An operand of such a product."""
@@ -151,7 +152,7 @@ class Products:
         """What a recipe does to a product of such operands; or None, and why it stays high."""
         if not recipe.products():
             return None, None
-        weighted = WEIGHT in kinds or (GRADIENT in kinds and self.place.weighted is not False)
+        weighted = WEIGHT in kinds or (GRADIENT in kinds and self.site.weighted is not False)
         why = self.choice.high or (self.choice.unfit if weighted else None)
         if dtype == torch.float64:
             why = FP64
@@ -181,9 +182,9 @@ class Products:
         if model is None:
             model = self.settings.model("bf16", "bf16")
             self._used = None
-            return of(a).scaled.dequantized(model, x, y, plan), model, 1.0
+            return scaled_products.dequantized(backend_of(a), model, x, y, plan), model, 1.0
         self._used = x, y, promoted(plan, product.promote, model)
-        result, factor = of(a).scaled.multiply(model, x, y, product.promote, plan)
+        result, factor = scaled_products.multiply(backend_of(a), model, x, y, product.promote, plan)
         return result, model, factor
 
     def _codes(
@@ -191,46 +192,46 @@ class Products:
         dtype: str,
     ) -> Numbers:  # fmt: skip
         """An operand quantised along K."""
-        where = of(tensor)
-        array = where.numbers(held(tensor).to(torch.float32))
+        backend = backend_of(tensor)
+        array = backend.numbers(detached(tensor).to(torch.float32))
         side, back = int(axis == -2), self.turn is not None
         amax: float | None = None
         if recipe.amax_history_len and operand.record.block == "tensor":
-            number, part = str(self.place.number), f".{self.done}" if self.done else ""
+            number, part = str(self.site.number), f".{self.done}" if self.done else ""
             if of_activations and back:
                 number += f".{self.turn} {side}"
-            role = f"{self.place.layer} {number}{part} {kind or 'input'}"
+            role = f"{self.site.layer} {number}{part} {kind or 'input'}"
             first = kind == GRADIENT or not back or of_activations  # else what the forward pass had
-            own = where.largest(array) if first and not self.again else None
+            own = backend.largest(array) if first and not self.again else None
             largest = operand.record.element.max
-            amax = self.run.amaxes.of(recipe, self.place, role, largest, own, trains=kind == GRADIENT)
-        sub = (self.place.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
-        step = self.place.step.number
-        seed = word(recipe.seed, step, self.place.serial, sub) if operand.rounding == "stochastic" else 0
+            amax = self.run.amaxes.of(recipe, self.site, role, largest, own, trains=kind == GRADIENT)
+        sub = (self.site.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
+        step = self.site.step.number
+        seed = word(recipe.seed, step, self.site.serial, sub) if operand.rounding == "stochastic" else 0
         told = self.run.quantised
-        seen = None if told is None else partial(told, self.place.layer, self.phase)
-        return where.scaled.quantized(array, operand, axis, seed, amax, dtype, seen)
+        seen = None if told is None else partial(told, self.site.layer, self.phase)
+        return scaled_products.quantized(backend, array, operand, axis, seed, amax, dtype, seen)
 
     def _operand(self, tensor: torch.Tensor, fmt: str, role: str, model: Model | None = None) -> tuple[Numbers, float]:
         """An operand in its unit's format, and the scale that it carries.
 
         ``model``: of a product that may round operands itself, since nobody else sees them.
         """
-        plain, where = held(tensor), of(tensor)
+        plain, backend = detached(tensor), backend_of(tensor)
         if fmt in HALVES and plain.dtype == torch.float32:  # as the GPU's own copy of the operand; three times as fast
-            return where.half(plain, HALVES[fmt], model), 1.0
+            return backend.half(plain, HALVES[fmt], model), 1.0
         own = OWN.get(plain.dtype, "fp32") == fmt
         wide = torch.float64 if plain.dtype == torch.float64 else torch.float32
-        array = where.numbers(plain.to(wide))
+        array = backend.numbers(plain.to(wide))
         if own:
             return array, 1.0
         form = get(fmt)
         if form.bits > 8:
             rounding = CONVERSIONS[self.settings.conversion] if fmt == "tf32" else Rounding.RNE
-            return where.rounded(array, form, rounding), 1.0
+            return backend.rounded(array, form, rounding), 1.0
         scale = self._scale(role, plain)
         if scale != 1:
-            array = where.times(array, scale)
+            array = backend.times(array, scale)
         if self.settings.scaling is None and not self.log.warned and (beyond := int((abs(array) > form.max).sum())):
             self.log.warned = True
             warn(
@@ -238,13 +239,13 @@ class Products:
                 f"{form.name}, and saturate: without scaling= operands are rounded as they are. Pass one, such as "
                 "fplab.training.AmaxScaling()."
             )
-        return where.stored(array, fmt, "saturate"), scale
+        return backend.stored(array, fmt, "saturate"), scale
 
     def _scale(self, role: str, tensor: torch.Tensor) -> float:
         """The FP32 number that the scaling chooses for an operand."""
         if self.settings.scaling is None:
             return 1.0
-        given, asked = self.place.step.scales, (self.place.serial, role)
+        given, asked = self.site.step.scales, (self.site.serial, role)
         if not (self.again and asked in given):
             with np.errstate(over="ignore"):
                 given[asked] = float(np.float32(self.settings.scaling.scale(role, tensor)))
@@ -258,18 +259,18 @@ class Products:
         if alpha == 1 and (c is None or beta == 0):
             return result
         assert self.model is not None
-        where = of(result)
-        addend, array = None if c is None or beta == 0 else c, where.numbers(result)
+        backend = backend_of(result)
+        addend, array = None if c is None or beta == 0 else c, backend.numbers(result)
         if self._last is not None and self._last[0] is result:
             _, array, factor = self._last
             alpha = alpha if self.model.output == "fp64" else float(np.float32(alpha) * np.float32(factor))
-        return where.tensor(where.epilogue(self.model, array, addend, alpha, beta))
+        return backend.tensor(backend.epilogue(self.model, array, addend, alpha, beta))
 
     def stored(self, result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The accumulator's values rounded once to the dtype of the result, or first to ``store`` where that is set."""
         recipe = self.choice.recipe
         store = self.settings.store or (recipe.output if recipe else None)
         if store is not None:
-            where = of(result)
-            result = where.tensor(where.stored(where.numbers(result), store))
+            backend = backend_of(result)
+            result = backend.tensor(backend.stored(backend.numbers(result), store))
         return result.to(dtype)

@@ -1,14 +1,18 @@
 """Which of torch's operations multiply matrices: those emulated, those refused, and how the rest is told apart.
 
 An operation reaches us below autograd and autocast, so what torch composes of others ("linear", "einsum", "lstm") has
-already been taken apart, or is taken apart here where torch has not (in inference mode). What is left is named below.
-An operation that is in no table is refused, except those that :mod:`.product_free` names.
+already been taken apart, or is taken apart here where torch has not (in inference mode). What is left is named below,
+and in ``operations.toml`` what multiplies nothing. The promise is that nothing leaks, so an operation that is in no
+table, such as one that a later torch brings, is refused until somebody has looked at it; a test goes through the
+registry of the torch that is installed.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +21,6 @@ from ...errors import LabError, unknown
 from ...words import part
 from ...words.patterns import refused
 from . import attention, convolution, dense, fused_attention, low_precision
-from .product_free import TABLE, is_free
 
 Handler = Callable[..., Any]
 
@@ -32,6 +35,10 @@ EMULATED: dict[str, Handler] = {
     **fused_attention.HANDLERS, **low_precision.HANDLERS,
 }  # fmt: skip
 
+TABLE = tomllib.loads(Path(__file__).with_name("operations.toml").read_text(encoding="utf-8"))
+TRAITS: dict[str, frozenset[str]] = {name: frozenset(names.split()) for name, names in TABLE["traits"].items()}
+_FREE = frozenset(" ".join(TABLE["free"].values()).split())
+_LIBRARIES = frozenset(TABLE["libraries"]["free"].split())
 OPERANDS = fused_attention.OPERANDS | low_precision.OPERANDS  # how many of the first arguments are
 UNITS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})  # dtypes of operands
 NO_UNIT = part("a matrix unit takes dense tensors of float16, bfloat16, float32 and float64 here")
@@ -60,6 +67,17 @@ INSTEAD = {  # what to write, by operation or by the beginning of a kind of tens
     "complex": part("Multiply real and imaginary parts apart, as torch.view_as_real gives them."),
     **dict.fromkeys(["sparse", *(name for name, why in REFUSED.items() if why == _SPARSE)], _DENSE),
 }  # fmt: skip
+
+
+def is_free(name: str) -> bool:
+    """Whether an operation, "add" or "prims::add", is known to multiply no matrices.
+
+    With a name come its copying form ("view_copy") and that for a list of tensors ("_foreach_add").
+    """
+    space, _, short = name.rpartition("::")
+    if space:
+        return space in _LIBRARIES or (space == "prims" and short in _FREE)
+    return short.removeprefix("_foreach_").removesuffix("_copy") in _FREE or short in _FREE
 
 
 def instead(name: str) -> str:

@@ -21,10 +21,9 @@ from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN, Plan
 from ..bits import array
-from .aside import bare
+from .backends import HOST
 from .multiply import Products
 from .report import Log, Shape
-from .where import HOST
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
@@ -72,7 +71,7 @@ class Core:
     def count(self, phase: str, operation: str, *shape: int, times: int) -> None:
         """Enter products into the report."""
         products = self.products
-        products.run.log.product(products.place.layer, phase, operation, self.model, Shape(1, *shape), times)
+        products.run.log.product(products.site.layer, phase, operation, self.model, Shape(1, *shape), times)
 
     def forward(self, given: Tensor, h: Tensor, c: Tensor, weight: Tensor, bias: Maybe) -> tuple[Tensor, ...]:
         """Of ``given`` (T, batch, 4 * hidden): outputs and cells from before the first step on (T + 1, batch, hidden),
@@ -178,7 +177,7 @@ class Steps(torch.autograd.Function):
     def forward(
         ctx: Any, core: Core, given: Tensor, h: Tensor, c: Tensor, weight: Tensor, bias: Maybe
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        with bare():
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             states, cells, *rest = core.forward(given, h, c, weight, bias)
             ctx.core = core
             ctx.set_materialize_grads(False)
@@ -192,7 +191,7 @@ class Steps(torch.autograd.Function):
         if torch.is_grad_enabled() or core.products.run.seen is not None:
             found = _apart(core, (given, h, c, weight, bias), grads, needed)
         else:
-            with bare():
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
                 core.model = core.products.model_of_rounded(given, given.dtype) or core.model  # by torch's flags now
                 found = core.backward(*kept, weight, grads, needed)
         return None, *found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -137,20 +137,28 @@ def _cells(row: Row) -> tuple[str, ...]:
     return row.layer, phase, row.operation, shape, str(row.count), row.unit or str(ALLOWED)
 
 
+@dataclass(eq=False)
 class Log:
-    """Counts what runs, in order of first appearance."""
+    """Counts what runs, in order of first appearance.
 
-    def __init__(self) -> None:
-        self.warned = False  # of operands that saturate
-        self.latest, self.rows, self.recipe = "", 1, ""  # the last product's unit, rows, and recipe
-        self.follows = False  # whether any product was a recipe's
-        self._seen: Counter[tuple[str, str, str, str, Shape | None, Text | None]] = Counter()
-        self._steps: list[Counter[tuple[str, str]]] = [Counter()]
+    ``warned``: of operands that saturate. ``latest``, ``rows``, ``recipe``: the last product's unit, rows and recipe.
+    ``follows``: whether any product was a recipe's.
+    """
+
+    warned: bool = False
+    latest: str = ""
+    rows: int = 1
+    recipe: str = ""
+    follows: bool = False
+    _seen: Counter[tuple[str, str, str, str, Shape | None, Text | None]] = field(default_factory=Counter)
+    _step: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _steps: list[Counter[tuple[str, str]]] = field(default_factory=list)  # before it
 
     def new_step(self) -> None:
         """What comes now is another step's."""
-        if self._steps[-1]:
-            self._steps.append(Counter())
+        if self._step:
+            self._steps.append(self._step)
+            self._step = Counter()
 
     def product(
         self, layer: str, phase: str, operation: str, model: Model, shape: Shape, times: int = 1, *, recipe: str = "",
@@ -160,12 +168,12 @@ class Log:
         self.latest, self.rows, self.recipe = name, _, _ = model.name, shape.m, recipe
         self.follows |= bool(recipe)
         self._seen[layer, phase, operation, name, shape, why] += times
-        self._steps[-1][phase, name] += times
+        self._step[phase, name] += times
 
     def allowed(self, layer: str, phase: str, operation: str) -> None:
         """One product that was let through."""
         self._seen[layer, phase, operation, "", None, None] += 1
-        self._steps[-1][phase, ""] += 1
+        self._step[phase, ""] += 1
 
     def report(self) -> Report:
         """All so far."""
@@ -175,5 +183,5 @@ class Log:
         )
         names = {row.operation for row in rows if row.unit}
         asked = {q: text for q, text in QUESTIONS.items() if q not in _ASKED_BY or names & set(_ASKED_BY[q])}
-        steps = tuple(tuple(Used(*key, count) for key, count in step.items()) for step in self._steps if step)
+        steps = tuple(tuple(Used(*key, n) for key, n in step.items()) for step in (*self._steps, self._step) if step)
         return Report(rows, asked if names else {}, steps)

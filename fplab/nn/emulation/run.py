@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
-
 from ...errors import LabError
 from ...scaled import Scaled
 from ...tensorcore.models import Model
-from ..recipes import Recipe
+from .call_sites import CallSites, Step
 from .choices import Choices
 from .delayed import Amaxes
-from .places import Places, Step
 from .report import Log, Report
 from .settings import Settings
 
@@ -21,27 +18,23 @@ from .settings import Settings
 class Run:
     """An emulation: what is asked for, where it is, and the log of its products.
 
-    ``aside``: whether operations are let through, to what is around the block. ``seen``: where set, it is given every
-    product: the model, both operands in the unit's formats, the order of k, and the sum before any factor.
+    ``suspended``: whether operations are let through, to what is around the block. ``seen``: where set, it is given
+    every product: the model, both operands in the unit's formats, the order of k, and the sum before any factor.
     ``quantised``: where set, it is told the layer, pass, values and codes of every operand that a recipe quantises.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.log = settings, Log()
-        self.aside = False
+        self.suspended = False
         self.seen: list[tuple[Any, ...]] | None = None
         self.quantised: Callable[[str, str, Any, Scaled], None] | None = None
-        recipes = [one for one in (settings.recipe, *settings.layers.values()) if isinstance(one, Recipe)]
-        self.amaxes = Amaxes(recipes)
+        self.amaxes = Amaxes(settings.recipes)
         self.choices = Choices(settings.recipe, settings.plan, settings.layers)
-        self.places = Places(self._meet, settings.splits)
-        self.open = False
+        listeners = [self.choices.add, self.amaxes.meet] if self.amaxes.delayed else [self.choices.add]
+        self.sites = CallSites(listeners, settings.splits)
+        self.blocks: list[Any] = []  # that are open
+        self.fresh = True  # its first step begins, without a history
         self.gpu = settings.gpu.gpu if isinstance(settings.gpu, Model) else settings.gpu
-
-    def _meet(self, named: list[tuple[str, nn.Module]]) -> None:
-        """A model is called for the first time: its parts with their names, itself first."""
-        self.choices.add(named)
-        self.amaxes.meet(named)
 
     def report(self) -> Report:
         """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
@@ -49,13 +42,14 @@ class Run:
 
     def new_step(self) -> None:
         """What comes now is another step's."""
-        self.amaxes.new_step()
-        self.places.new_step()
+        if self.amaxes.delayed:
+            self.amaxes.new_step()
+        self.sites.new_step()
         self.log.new_step()
 
     def state_dict(self) -> dict[str, Any]:
         """What the next steps depend on: the number of the step, which stochastic rounding draws by, and all amaxes."""
-        step = self.places.step
+        step = self.sites.step
         return {"step": step.number - (not step.used), "amaxes": self.amaxes.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -63,6 +57,7 @@ class Run:
         if not isinstance(state, Mapping) or not isinstance(state.get("step"), int) or "amaxes" not in state:
             raise LabError("this is no state of an emulation; pass what state_dict() gave.")
         self.amaxes.load(state["amaxes"])
-        self.places.step = Step(state["step"], used=True)
-        if self.open:
-            self.places.new_step()
+        self.fresh = False
+        self.sites.step = Step(state["step"], used=True)
+        if self.blocks:
+            self.sites.new_step()

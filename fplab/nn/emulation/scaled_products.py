@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -20,35 +21,31 @@ import torch
 
 from ...errors import LabError
 from ...formats import Rounding, get
-from ...scaled import Scaled, Scheme, hadamard, quantize
-from ...tensorcore import products as tensorcore
+from ...scaled import Scaled, Scheme
 from ...tensorcore.gpus import SCALED
 from ...tensorcore.models import Model
-from ...tensorcore.operands import nan_bits, rounded
 from ...tensorcore.plan import ONE_CHAIN, Plan
 from ..recipes import Operand
+from .backends import Host, Numbers
 
-Array = np.ndarray[Any, Any]
 f32 = np.float32
 
 
 def quantized(
-    x: Array, operand: Operand, axis: int, seed: int, amax: float | None = None, dtype: str = "fp32",
-    seen: Callable[[Array, Scaled], None] | None = None,
-) -> Scaled:  # fmt: skip
+    backend: Host, x: Numbers, operand: Operand, axis: int, seed: int, amax: float | None = None, dtype: str = "fp32",
+    seen: Callable[[Any, Scaled], None] | None = None,
+) -> Numbers:  # fmt: skip
     """An operand (..., M, K) or (..., K, N) with K at ``axis``, -1 or -2, as codes and scales along K.
 
     ``dtype``: the tensor's format, in which a Hadamard transform is computed, too. ``amax``: for a scale of the tensor.
     ``seen``: is told the values, transformed, and what became of them.
     """
     if operand.hadamard:
-        ragged = [(0, 0)] * x.ndim
-        ragged[axis] = (0, -x.shape[axis] % operand.hadamard)
-        x = hadamard(np.pad(x, ragged), axis, size=operand.hadamard, signs=operand.signs, dtype=dtype)
+        x = backend.hadamard(x, axis, operand, dtype)
     given: dict[str, Any] = {"seed": seed} if operand.rounding == "stochastic" else {}
-    found = quantize(x, operand.record, axis, rounding=operand.rounding, amax=amax, dtype=dtype, **given)
+    found = backend.quantized(x, operand.record, axis, rounding=operand.rounding, amax=amax, dtype=dtype, **given)
     if seen is not None:
-        seen(x, found)
+        seen(backend.array(x), backend.array(found))
     return found
 
 
@@ -81,22 +78,22 @@ def scaled_input(element: str, scale: str, block: int, both_four: bool) -> str |
 
 
 def multiply(
-    model: Model, a: Scaled, b: Scaled, promote: int | None = None, plan: Plan = ONE_CHAIN
-) -> tuple[Array, float]:
+    backend: Host, model: Model, a: Numbers, b: Numbers, promote: int | None = None, plan: Plan = ONE_CHAIN
+) -> tuple[Numbers, float]:
     """``a @ b`` (..., M, K) by (..., K, N), float32, not stored, and the factor that is left; NaN is the unit's."""
     x, y = a.elements(), b.elements()
-    if not (x.size and y.size):
-        return tensorcore.multiply(model, x, y, plan), 1.0
+    if 0 in (*x.shape, *y.shape):
+        return backend.multiply(model, x, y, plan), 1.0
     blocks = a.scheme.block
     if a.scheme.kind == "fp32" and not isinstance(blocks, str):
         demand_one_chain(plan)
-        return tensorcore.multiply_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
+        return backend.by_blocks(model, x, y, a.scale_values(True), b.scale_values(True), blocks[1]), 1.0
     scales = (a.scale_values(True), b.scale_values(True)) if model.scale else None
-    result = tensorcore.multiply(model, x, y, promoted(plan, promote, model), scales)
-    left = factors(a, b)
-    if len(left) == 1 and left[0].size == 1:
+    result = backend.multiply(model, x, y, promoted(plan, promote, model), scales)
+    left = factors(backend, a, b)
+    if len(left) == 1 and math.prod(left[0].shape) == 1:
         return result, float(left[0].item())
-    return times(result, left, model), 1.0
+    return backend.factored(result, left, model), 1.0
 
 
 def demand_one_chain(plan: Plan) -> None:
@@ -113,36 +110,24 @@ def promoted(plan: Plan, every: int | None, model: Model) -> Plan:
     return plan
 
 
-def times(result: Array, left: Sequence[Array], model: Model) -> Array:
-    """A finished product times factors, one after the other, each product rounded to FP32; NaN is the unit's."""
-    with np.errstate(all="ignore"):
-        for factor in left:
-            result = result * factor
-    result.view(np.uint32)[np.isnan(result)] = nan_bits(model)
-    return result
-
-
-def factors(a: Scaled, b: Scaled) -> list[Array]:
-    """What a finished product is multiplied by, one after the other: FP32 arrays that broadcast to it."""
+def factors(backend: Host, a: Numbers, b: Numbers) -> list[Numbers]:
+    """What a finished product is multiplied by, one after the other: FP32 numbers that broadcast to it."""
     with np.errstate(all="ignore"):
         if a.amax is not None and b.amax is not None:
             if a.scheme.variant == "torchao":
-                return [np.asarray((a.amax / f32(a.scheme.top)) * (b.amax / f32(b.scheme.top)))]
-            return [np.asarray((a.amax * b.amax) * f32(1 / (a.scheme.top * b.scheme.top)))]
+                return [backend.divided(a.amax, a.scheme.top) * backend.divided(b.amax, b.scheme.top)]
+            return [(a.amax * b.amax) * float(f32(1 / (a.scheme.top * b.scheme.top)))]
         if a.scheme.kind != "fp32":
             return []
         if a.scheme.block == b.scheme.block == "tensor":
-            return [np.asarray(a.factors() * b.factors())]
-        return [a.factors(), b.factors()]
+            return [a.scales * b.scales]
+        return [a.scales, b.scales]
 
 
-def dequantized(model: Model, a: Scaled, b: Scaled, plan: Plan = ONE_CHAIN) -> Array:
+def dequantized(backend: Host, model: Model, a: Numbers, b: Numbers, plan: Plan = ONE_CHAIN) -> Numbers:
     """``a @ b`` for a GPU without their unit: both dequantised, rounded to the formats of ``model``, and multiplied."""
-    x, y = (
-        rounded(q.dequantize().reshape(-1), get(fmt), Rounding.RNE).reshape(q.shape)
-        for q, fmt in ((a, model.a), (b, model.b))
-    )
-    return tensorcore.multiply(model, x, y, plan)
+    x, y = (backend.rounded(q.dequantize(), get(fmt), Rounding.RNE) for q, fmt in ((a, model.a), (b, model.b)))
+    return backend.multiply(model, x, y, plan)
 
 
 def transform_format(dtype: torch.dtype) -> str:

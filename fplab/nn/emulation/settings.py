@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from ... import formats
 from ...errors import LabError, demand_types, unknown
 from ...scaled import Scheme
-from ...tensorcore import limits, models
+from ...tensorcore import limits, models, products
 from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan
@@ -29,6 +29,17 @@ class Scaling(Protocol):
 
     def scale(self, role: str, tensor: torch.Tensor) -> float:
         """The power of two by which the operand of this role is multiplied before it is rounded."""
+
+
+class Rounded(NamedTuple):
+    """A model for tensors of one dtype. ``as_they_are``: whether products take them so, and round them if need be."""
+
+    model: Model
+    as_they_are: bool
+
+
+def _rounded(model: Model, dtype: torch.dtype) -> Rounded:
+    return Rounded(model, OWN.get(dtype, "fp32") == model.a or (dtype == torch.float32 and products.rounds(model)))
 
 
 @dataclass(frozen=True)
@@ -153,16 +164,18 @@ class Settings:
         gpu = self.gpu.gpu if isinstance(self.gpu, Model) else models.gpu_name(self.gpu)
         return "tf32" in _offered(gpu)
 
-    def rounded_model(self, dtype: torch.dtype, flag: str) -> Model | None:
-        """The model of products whose operands are rounded and no more, whatever they are; None: others."""
-        pair = self.formats(dtype, (False, False), flag)
-        if pair not in self._rounded:
+    def rounded_model(self, dtype: torch.dtype, flag: str) -> Rounded | None:
+        """Of products whose operands are rounded and no more, whatever they are; None: others."""
+        follows_flag = self.inputs is None and dtype == torch.float32 and self._has_tf32
+        key = dtype, follows_flag and allows_tf32(flag)
+        if key not in self._rounded:
+            pair = self.formats(dtype, (False, False), flag)
             narrow = any(formats.get(name).bits <= 8 for name in pair)
-            self._rounded[pair] = None if self.splits or narrow else self.model(*pair)
-        return self._rounded[pair]
+            self._rounded[key] = None if self.splits or narrow else _rounded(self.model(*pair), dtype)
+        return self._rounded[key]
 
     @cached_property
-    def _rounded(self) -> dict[tuple[str, str], Model | None]:
+    def _rounded(self) -> dict[tuple[torch.dtype, bool], Rounded | None]:
         return {}
 
     def model(self, a: str, b: str) -> Model:

@@ -137,7 +137,7 @@ class FusedBlocks(Unit):
         return self.in_panels(model) and min(cut(model.a), cut(model.b)) > 0
 
     def in_panels(self, model: Model) -> bool:
-        return type(self) is FusedBlocks and self.is_fast(model)
+        return _in_panels(self, model)
 
     def batch(
         self, model: Model, a: Array, b: Array, c: Array, first: int, last: int, fresh: bool = False,
@@ -156,13 +156,15 @@ class FusedBlocks(Unit):
         (rows, k), columns, length = a.shape[-2:], b.shape[-1], model.length
         work, blocks, dtype, zero, rule = _whole_product(self, model, k, fresh)
         within = (fast.ROWS if a is given[1] else fast.COLUMNS) if below and fresh else fast.ALL
-        packed_a = _room("a", blocks.size * rows, length, dtype)
-        packed_b = _room("b", blocks.size * _whole(columns), length, dtype)
+        of_a, of_b = blocks.size * rows, blocks.size * -(-columns // fast.WIDTH) * fast.WIDTH
+        packed_a = engine.scratches("a", (of_a * length, np.float32), (of_a * length, dtype), (of_a, np.uint8))
+        packed_b = engine.scratches("b", (of_b * length, np.float32), (of_b * length, dtype), (of_b, np.uint8))
         x, y = Laid.of(a, model.a), Laid.of(b, model.b)
         arguments = (x.memory, x.begins, *x.steps, x.cut, y.memory, y.begins, *y.steps, y.cut, blocks, length, zero,
                      *packed_a, rows, k, *packed_b, c.reshape(-1), columns, *steps, first, last, within,
                      rule)  # fmt: skip
-        if few.products(work, dtype, lambda: arguments, (last - first) * _work(blocks.size, rows * k * columns)):
+        products = rows * k * columns + (blocks.size << 14)  # as _work has it
+        if few.products(work, dtype, lambda: arguments, (last - first) * products):
             super().batch(*given)
         else:
             work(*arguments)
@@ -174,10 +176,10 @@ class FusedBlocks(Unit):
             super().begin(model, a, b, c)
 
     def alone(self, model: Model, a: Array, b: Array) -> Array | None:
-        if not (a.size and b.size and self.in_panels(model)):
+        if not (a.size and b.size and _in_panels(self, model)):
             return None
         c = np.empty((a.shape[0], b.shape[1]), np.uint32)
-        if engine.by_one(c.size * a.shape[1]):
+        if (macs := c.size * a.shape[1]) < engine.FEW or engine.by_one(macs):
             self._batched(model, a, b, c[None], 0, 1, True, False)
         else:
             self.begin(model, a, b, c)
@@ -332,6 +334,12 @@ def _with_nan_scales(x: Array, scales: Scales, model: Model) -> Array:
     return np.where(np.repeat(bad, model.scale[1], axis=1)[:, : x.shape[1]], np.float32(np.nan), x)
 
 
+@functools.lru_cache(maxsize=256)
+def _in_panels(unit: FusedBlocks, model: Model) -> bool:
+    """See :meth:`Unit.in_panels`."""
+    return type(unit) is FusedBlocks and unit.is_fast(model)
+
+
 def _exchanged(model: Model, a: Array, b: Array) -> tuple[Model, Array, Array, tuple[int, int]]:
     """Operands (..., M, K) and (..., K, N), with rows and columns exchanged where that leaves less of panels empty, or
     as little and the larger operand then lies as it is packed.
@@ -339,7 +347,7 @@ def _exchanged(model: Model, a: Array, b: Array) -> tuple[Model, Array, Array, t
     And in the memory of a result, how far it is from a row to the next and from a column to the next.
     """
     rows, columns = a.shape[-2], b.shape[-1]
-    now, then = rows * _whole(columns), columns * _whole(rows)
+    now, then = rows * -(-columns // fast.WIDTH), columns * -(-rows // fast.WIDTH)
     if then < now or (then == now and columns > rows and b.strides[-1] != b.itemsize):
         other = model if model.a == model.b else swapped(model)
         return other, b.swapaxes(-1, -2), a.swapaxes(-1, -2), (1, columns)
@@ -394,13 +402,6 @@ def _room(side: str, blocks: int, length: int, dtype: Any) -> Packed:
     return values, exponents, classes
 
 
-def _to_read(x: Array) -> Array:
-    """A matrix, flat, that a kernel may read, of one type whoever owns it: each type is compiled for itself."""
-    view = x.reshape(-1)
-    view.setflags(write=False)
-    return view
-
-
 @functools.lru_cache
 def cut(fmt: str) -> int:
     """How many fraction bits fewer than FP32 a format has to which operands are rounded when they are packed; 0: they
@@ -420,19 +421,22 @@ class Laid(NamedTuple):
     @classmethod
     def of(cls, x: Array, fmt: str) -> "Laid":
         """Matrices (..., M, K)."""
+        begins = FROM_START
         if x.ndim == 2 and x.flags.c_contiguous:
-            return cls(_to_read(x), FROM_START, (x.shape[1], 1), cut(fmt))
-        if x.ndim == 2 and x.flags.f_contiguous:
-            return cls(_to_read(x.T), FROM_START, (1, x.shape[0]), cut(fmt))
-        if any(step < 0 or step % x.itemsize for step in x.strides):
-            x = np.ascontiguousarray(x)
-        steps = [step // x.itemsize for step in x.strides]
-        size = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
-        begins = np.zeros(1, np.int64)
-        for n, step in zip(x.shape[:-2], steps, strict=False):
-            begins = (begins[:, None] + np.arange(0, n * step, step) if step else begins.repeat(n)).reshape(-1)
-        memory = np.lib.stride_tricks.as_strided(x, (size,), (x.itemsize,))
-        return cls(_to_read(memory), begins, (steps[-2], steps[-1]), cut(fmt))
+            memory, ends = x.reshape(-1), (x.shape[1], 1)
+        elif x.ndim == 2 and x.flags.f_contiguous:
+            memory, ends = x.T.reshape(-1), (1, x.shape[0])
+        else:
+            if any(step < 0 or step % x.itemsize for step in x.strides):
+                x = np.ascontiguousarray(x)
+            steps = [step // x.itemsize for step in x.strides]
+            size = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
+            begins = np.zeros(1, np.int64)
+            for n, step in zip(x.shape[:-2], steps, strict=False):
+                begins = (begins[:, None] + np.arange(0, n * step, step) if step else begins.repeat(n)).reshape(-1)
+            memory, ends = np.lib.stride_tricks.as_strided(x, (size,), (x.itemsize,)), (steps[-2], steps[-1])
+        memory.setflags(write=False)  # of one type whoever owns it, since each type is compiled for itself
+        return cls(memory, begins, ends, cut(fmt))
 
 
 def rows_packer(a: Array, fmt: str, blocks: Array, length: int, zero: int, emin: int, *packed: Array) -> Share:

@@ -12,7 +12,6 @@ from ...kernels import tensorcore_exact
 from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
-from ..operands import nan_bits
 from . import Array, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, nearest
 from .block import PACKING, Laid
 
@@ -26,7 +25,7 @@ class MultiplyAdds(Unit):
 
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y = engine.whole(a, model), engine.whole(b, model)
-        total = _numbers(c)
+        total = c.view(np.float32) if c.dtype == np.uint32 else c  # FP32 travels in its bits
         engine.share(
             lambda p, q: tensorcore_exact.fma_dot(x[p:q], y[p:q], total[p:q]), a.shape[0], engine.SLOW * a.size
         )
@@ -39,7 +38,7 @@ class MultiplyAdds(Unit):
         self.held(model, b)(a, c)
 
     def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
-        y = engine.whole(b.T, model).T
+        y = b if len(b) % model.k == 0 else engine.whole(b.T, model).T
         (k, columns), size = y.shape, y.itemsize
         panels = -(-columns * size // kernels.LINE)
         packed = np.empty(panels * k * (kernels.LINE // size), y.dtype)
@@ -48,7 +47,8 @@ class MultiplyAdds(Unit):
         engine.share(lambda p, q: pack(p, q, packed), panels, PACKING * y.size)
 
         def add(a: Array, c: Array) -> None:
-            x, total = np.ascontiguousarray(engine.whole(a, model)).reshape(-1), _numbers(c).reshape(-1)
+            x = np.ascontiguousarray(a if a.shape[1] == k else engine.whole(a, model)).reshape(-1)
+            total = (c.view(np.float32) if c.dtype == np.uint32 else c).reshape(-1)
             rows, macs = len(a), a.size * columns
             run = functools.partial(kernels.multiply, x, rows, k, packed, total, columns)
             if rows >= panels:
@@ -58,6 +58,13 @@ class MultiplyAdds(Unit):
             _settle(c, model)
 
         return add
+
+    def alone(self, model: Model, a: Array, b: Array) -> Array | None:
+        if not (a.size and b.size):
+            return None
+        c = np.zeros((len(a), b.shape[1]), np.float64 if model.output == "fp64" else np.uint32)
+        self.held(model, b)(a, c)
+        return c if model.output == "fp64" else c.view(np.float32)
 
     def on_device(self, model: Model) -> OnDevice:
         return OnDevice(("multiply_adds.h",), {"DOUBLE": int(model.output == "fp64")}, 1)
@@ -71,14 +78,10 @@ class MultiplyAdds(Unit):
         return rows if model.output == "fp64" else {name: x.astype(np.float32) for name, x in rows.items()}
 
 
-def _numbers(c: Array) -> Array:
-    """An accumulator as floats: FP32 travels in its bits."""
-    return c.view(np.float32) if c.dtype == np.uint32 else c
-
-
 def _settle(c: Array, model: Model) -> None:
     """The NaN of the CPU made that of the record."""
-    c[np.isnan(_numbers(c))] = np.nan if model.output == "fp64" else nan_bits(model)
+    numbers = c.view(np.float32) if c.dtype == np.uint32 else c
+    c[np.isnan(numbers)] = np.nan if model.output == "fp64" else 0x7FFFFFFF  # as nan_bits has it of FP32
 
 
 UNIT = MultiplyAdds()

@@ -25,7 +25,7 @@ _held = False
 _last = 0.0  # when there was a product
 
 
-def hold() -> None:
+def hold_team() -> None:
     """There is a product: hold the team now and for a moment."""
     global _held, _last
     _last = time.monotonic()
@@ -37,7 +37,7 @@ def hold() -> None:
             _thread.start_new_thread(_hold, ())  # threading's would compute inside the block
 
 
-def held() -> bool:
+def is_held() -> bool:
     """Whether the team is there."""
     return _held
 
