@@ -114,7 +114,7 @@ class Measure:
         if along:  # a cell is {coordinate: value}
             keys = list(dict.fromkeys(itertools.chain.from_iterable(cell or () for cell in cells)))
             coordinates[along[0]] = keys
-            cells = [None if cell is None else [cell.get(key, np.nan) for key in keys] for cell in cells]
+            cells = [None if cell is None else _in_order(cell, keys) for cell in cells]
         given = [np.asarray(cell) for cell in cells if cell is not None]
         shape = tuple(max(sizes) for sizes in zip(*(one.shape for one in given), strict=True))
         ragged = len(given) < len(cells) or any(one.shape != shape for one in given)
@@ -125,7 +125,14 @@ class Measure:
                 place: Any = (i, *map(slice, values.shape))
                 whole[place] = values
         whole = whole.reshape(*map(len, points.values()), *shape)
-        return DataArray(whole, coordinates, (*points, *along, *self.dims), attrs={"unit": self.unit})
+        dims = (*points, *along, *self.dims[: len(shape) - len(along)])  # a number beside arrays has fewer
+        return DataArray(whole, coordinates, dims, attrs={"unit": self.unit})
+
+
+def _in_order(cell: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
+    """The values of a cell at all coordinates, NaN where it has none; each may be an array."""
+    blank = np.full(np.shape(next(iter(cell.values()), 0)), np.nan)
+    return [cell.get(key, blank) for key in keys]
 
 
 def _points(p: Params, values: Any) -> list[Any]:
