@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .memory import LOOKS as KINDS
+from .memory import fill
 from .style import Look, current, look, look_of_format
 
 if TYPE_CHECKING:
@@ -79,22 +81,28 @@ def line(
 
 def bars(
     ax: Axes, array: DataArray, x: str = "", y: str = "", hue: str = "", log: str = "", names: Names = None,
-    legend: Mapping[str, Any] | None = None, numbers: str = "", **how: Any,
+    legend: Mapping[str, Any] | None = None, numbers: str = "", stacked: bool = False, **how: Any,
 ) -> None:  # fmt: skip
     """A bar for each value, upwards along ``x`` or to the right down ``y``; series beside each other, hatched.
 
-    ``numbers``: how the values are written at the bars' ends, such as "{:.0f}".
+    ``numbers``: how the values are written at the bars' ends, such as "{:.0f}". ``stacked``: series one on another,
+    with the sum at the end.
     """
     category = x or y
     places, hues = np.arange(array.sizes[category]), _coordinates(array, hue)
-    width = DODGE / len(hues)
+    width, start = DODGE / (1 if stacked else len(hues)), np.zeros(len(places))
     for i, h in enumerate(hues):
-        at = places + width * (i + 0.5) - DODGE / 2
-        draw = ax.bar if x else ax.barh
-        drawn = draw(at, _at(array, hue, h).values, 0.9 * width, color=_look(hue, h, i).color, hatch="//" * i,
-             label=_name(h, names) if hue else None)  # fmt: skip
-        if numbers:
-            ax.bar_label(drawn, fmt=numbers, padding=3, fontsize=9)
+        at = places if stacked else places + width * (i + 0.5) - DODGE / 2
+        values = _at(array, hue, h).values
+        how_drawn: dict[str, Any] = {**_area(hue, h, i), "label": _name(h, names) if hue else None}
+        if x:
+            drawn = ax.bar(at, values, 0.9 * width, bottom=start, **how_drawn)
+        else:
+            drawn = ax.barh(at, values, 0.9 * width, left=start, **how_drawn)
+        ends = start + values
+        if numbers and (not stacked or i + 1 == len(hues)):
+            ax.bar_label(drawn, [numbers.format(end) for end in ends], padding=3, fontsize=9)
+        start = ends if stacked else start
     _ticks(ax, "x" if x else "y", array[category].values, names)
     if not x:
         ax.set_ylim(len(places) - 0.4, -0.6)
@@ -131,6 +139,13 @@ def _at(array: DataArray, axis: str, value: Any) -> DataArray:
 
 def _look(axis: str, value: Any, index: int) -> Look:
     return look_of_format(value) if axis in FORMATS else look(index)
+
+
+def _area(axis: str, value: Any, index: int) -> dict[str, Any]:
+    """How a bar is filled; kinds of memory have looks of their own."""
+    if axis == "kind" and value in KINDS:
+        return fill(value)
+    return {"color": _look(axis, value, index).color, "hatch": "//" * index}
 
 
 def _name(value: Any, names: Names) -> str:

@@ -265,19 +265,20 @@ class Experiment:
         return function
 
     def figure(
-        self, name: str, *panels: Panel, size: tuple[float, float] | None = None, grid: tuple[int, int] | None = None,
-        title: str = "", **how: Any,
+        self, name: str, *panels: Panel, size: tuple[float, float] | Callable[[Any], tuple[float, float]] | None = None,
+        grid: tuple[int, int] | None = None, title: str = "", **how: Any,
     ) -> None:  # fmt: skip
         """Register a figure of at most four panels, each ``panel(ax, result)``, such as the verbs of :mod:`.panels`.
 
-        ``title``: of the whole figure.
+        ``size``: inches, or a function of the result; ``title``: of the whole figure.
         """
         rows, columns = grid or (len(panels), 1)
 
         def drawn(result: Any) -> Figure:
             from ..draw import panels as axes_of
 
-            figure, axes = axes_of(*(size or (8.0, 4.4 * rows)), rows, columns, **how)
+            inches = size(result) if callable(size) else size or (8.0, 4.4 * rows)
+            figure, axes = axes_of(*inches, rows, columns, **how)
             for ax, panel in zip(np.asarray(axes).flat, panels, strict=True):
                 panel(ax, result)
             if title:

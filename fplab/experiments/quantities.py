@@ -16,7 +16,7 @@ import numpy as np
 from ..words import COMMA, Text, joined, say
 from . import statistics
 from .base import Claim, Columns
-from .outcomes import Evidence, Outcome, failed, passed, verdict
+from .outcomes import Evidence, Outcome, Sample, failed, measured, passed, verdict
 from .outcomes import same_bits as compare_bits
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def beside(axis: str, parts: Mapping[str, Quantity]) -> Quantity:
     def read(result: Result) -> DataArray:
         from xarray import IndexVariable, concat
 
-        whole: DataArray = concat([part.read(result) for part in parts.values()], IndexVariable(axis, list(parts)))
+        arrays = [part.read(result).reset_coords(drop=True) for part in parts.values()]  # coordinates may differ
+        whole: DataArray = concat(arrays, IndexVariable(axis, list(parts)))
         return whole
 
     return Quantity(" ".join(parts), read, read)
@@ -158,12 +159,15 @@ def _compared(how: Any, one: Quantity, other: Compared, margin: float, result: R
 
 
 def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Claim:
-    """A claim that all numbers lie between two bounds, both included."""
+    """A claim that all numbers lie between two bounds, both included; the margin is half of what lies between."""
 
     def test(result: Result) -> Outcome:
         values, least, most = (as_quantity(x).values(result) for x in (one, low, high))
         detail = say("{n:,} numbers from {low:.6g} to {high:.6g}", n=values.size, low=values.min(), high=values.max())
-        return verdict(bool(((values >= least) & (values <= most)).all()), detail)
+        holds = bool(((values >= least) & (values <= most)).all())
+        if evidence != "measured":
+            return verdict(holds, detail)
+        return measured(holds, detail, Sample(values.size, float(values.std()), float((most - least).max()) / 2))
 
     return Claim(id, Evidence[evidence.upper()], say(text), test)
 
