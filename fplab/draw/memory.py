@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..columns import width_of
-from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene, figure_of_scenes, of_hue, patch, pixels
+from .scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene, figure_of_scenes, of_hue, patch
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -103,34 +102,6 @@ def fill(kind: str) -> dict[str, Any]:
 
 def kind_patches(kinds: Sequence[str]) -> list[Patch]:
     return [patch(NAMES.get(kind, kind), LOOKS[kind][0], OPACITY, LOOKS[kind][1]) for kind in kinds]
-
-
-def stacked_bytes(ax: Axes, bars: Bars, *, total: bool = True) -> None:
-    """Draw horizontal bars of bytes on axes that have more to show, one a row from the top, stacked by kind.
-
-    ``bars``: name -> kind -> bytes. ``total``: write it at the end.
-    """
-    unit, unit_name = unit_of(bars)
-    totals = [sum(bar.values()) for bar in bars.values()]
-    per = pixels(ax) / (1.16 * max(totals))
-    ordered = {name: {kind: bar[kind] for kind in LOOKS if bar.get(kind)} for name, bar in bars.items()}
-    drawing = Scene(pixels(ax), ROW * len(bars))
-    _parts(drawing, ordered, 0, per)
-    drawing.onto(ax, (0, TOP + BOX / 2), (per * unit, ROW))
-    if total:
-        for row, size in enumerate(totals):
-            ax.annotate(f"{size / unit:.3g} {unit_name}", (size / unit, row), (5, 0), textcoords="offset points",
-                        va="center", fontsize=9, fontweight="bold", bbox=plate())  # fmt: skip
-    ax.set_yticks(range(len(bars)), list(bars))
-    ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.16 * max(totals) / unit), xlabel=unit_name)
-    ax.grid(axis="y", visible=False)
-
-
-def plate() -> dict[str, Any]:
-    """A background for text, so that lines behind it do not cross it."""
-    from .style import current
-
-    return {"boxstyle": "round,pad=0.12", "fc": current().background, "ec": "none", "alpha": 0.85}
 
 
 def figure_of(title: str, bars: Bars, sizes: Sequence[int] = ()) -> Figure:

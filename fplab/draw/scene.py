@@ -175,13 +175,6 @@ def of_hue(name: str) -> str:
     return theme.series[HUES.index(name)] if name in HUES else own.get(name, name)
 
 
-def pixels(ax: Axes) -> float:
-    """About how many pixels wide axes are, before they are laid out."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    return float(100 * ax.get_position().width * figure.get_size_inches()[0])
-
-
 def patch(label: str, hue: str, opacity: float, hatch: str = "") -> Patch:
     """The legend handle of rectangles of a hue, as :meth:`Scene.onto` draws them."""
     from matplotlib.colors import to_rgba

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import draw
+from ..draw.memory import NAMES
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..words import COMMA, joined, say
@@ -222,22 +222,19 @@ def cases(p: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-@E.picture
-def every_process(r: Result) -> draw.Figure:
-    """Bytes of every rank by strategy."""
-    from ..draw.memory import kind_patches, stacked_bytes
-
-    by_rank = r.held.stack(row=("strategy", "rank")).transpose("row", "kind")
-    figure = draw.new_figure(8, 2 + 0.3 * by_rank.sizes["row"])
-    ax = figure.subplots()
-    names = [f"{strategy}, rank {rank}" for strategy, rank in by_rank.row.values]
-    stacked_bytes(ax, {name: dict(zip(KINDS, row, strict=True))
-                       for name, row in zip(names, by_rank.values.tolist(), strict=True)})  # fmt: skip
-    ax.set_title("What every process holds")
-    figure.legend(handles=kind_patches(KINDS), loc="outside lower left", ncols=3)
-    return figure
+def by_process(held: Any) -> Any:
+    """A row for each rank of a strategy, kB."""
+    names = [f"{strategy}, rank {rank}" for strategy in held.strategy.values for rank in held["rank"].values]
+    rows = held.stack(process=("strategy", "rank")).drop_vars(["process", "strategy", "rank"])
+    return rows.assign_coords(process=names) / 1e3
 
 
+E.figure(
+    "every_process",
+    bars(of("held").then("held", by_process), y="process", hue="kind", stacked=True, names=NAMES, numbers="{:.1f}",
+         xlabel="kB", title="What every process holds"),
+    size=lambda r: (8, 2 + 0.3 * len(r.p.strategies) * r.p.ranks),
+)  # fmt: skip
 E.figure(
     "sent_and_ended",
     bars((of("sent") + of("reduced")) / 1e3, y="strategy", numbers="{:.1f}", xlabel="kB a step",
@@ -245,5 +242,5 @@ E.figure(
     bars(beside("order", {"whole batch at once": of("whole"), "same order of additions": of("same_order")}),
          y="strategy", hue="order", numbers="{:.0f}", xlabel="weights whose bits differ",
          title="Against one process: the same bits in the same order of additions"),
-    size=(8, 8),
+    size=lambda r: (8, 4 + 0.8 * len(r.p.strategies)),
 )  # fmt: skip
