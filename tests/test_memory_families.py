@@ -1,5 +1,6 @@
 """Modules of the transformers library, estimated: to the byte of a measured step, and of the presets beside them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,15 +40,15 @@ def llama(attention: str = "sdpa") -> nn.Module:
     ))  # fmt: skip
 
 
-def peak(model: nn.Module, dtype: torch.dtype | None) -> int:
-    """Bytes at the peak of a step as people write it, whose gradients are there already; ``dtype``: of autocast."""
+def peak(model: nn.Module, precision: str) -> int:
+    """Bytes at the peak of a step as people write it, whose gradients are there already."""
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     with Tracker() as tracker:
         tracker.mark([*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())], "given")
         tracker.mark(INPUTS.values(), "inputs")
         tracker.restart()
-        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
             out = model(**INPUTS)
         out.loss.backward()
         return tracker.peak - tracker.live["inputs"]
@@ -56,12 +57,33 @@ def peak(model: nn.Module, dtype: torch.dtype | None) -> int:
 @pytest.mark.parametrize("precision", ["fp32", "amp"])
 @pytest.mark.parametrize("model", [gpt2, llama])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_the_estimate_of_a_library_s_model_is_the_peak_of_its_step(model: Any, attention: str, precision: str) -> None:
-    module = model(attention)
+@pytest.mark.parametrize("reentrant", [None, True, False])
+def test_the_estimate_of_a_library_s_model_is_the_peak_of_its_step(
+    model: Any, attention: str, precision: str, reentrant: bool | None
+) -> None:
+    module = model(attention).train()
+    if reentrant is not None:
+        module.activation_checkpointing_enable({"use_reentrant": reentrant})
     rank = estimate(module, inputs=INPUTS, precision=precision).fullest
     assert rank.temporary[stages.PASSING] > 0
     found = rank.total - rank.device["states"]
-    assert found == peak(module, torch.bfloat16 if precision == "amp" else None)
+    assert found == peak(module, precision)
+
+
+class Encoder(nn.TransformerEncoder):
+    """torch's own, with a loss."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:  # type: ignore[override]
+        y = super().forward(nn.functional.one_hot(input_ids, 96).float())
+        return SimpleNamespace(loss=y.square().mean(), last=y)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_the_estimate_of_torch_s_own_encoder_is_the_peak_of_its_step(precision: str) -> None:
+    layer = nn.TransformerEncoderLayer(96, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+    module = Encoder(layer, 2, enable_nested_tensor=False)
+    rank = estimate(module, inputs=INPUTS, precision=precision).fullest
+    assert rank.total - rank.device["states"] == peak(module, precision)
 
 
 def test_a_preset_counts_what_the_library_s_module_holds_but_for_what_is_named() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ..errors import LabError, door, summary
 
 T = TypeVar("T")
+ATTENTION = nn.functional.scaled_dot_product_attention
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -101,12 +102,30 @@ class ShapesAlone(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = pytree.tree_map_only(torch.Tensor, self._of, (args, kwargs or {}))
-        if self._fused and func is nn.functional.scaled_dot_product_attention:
+        if self._fused and func is ATTENTION:
             return self._attend(*given[0], **given[1])
         return func(*given[0], **given[1])
 
+    def __enter__(self) -> "ShapesAlone":
+        if self._fused:  # no mode sees what nn.MultiheadAttention calls, nor what a reentrant checkpoint recomputes
+            nn.functional.scaled_dot_product_attention = self._attend_where_shapes
+        return cast("ShapesAlone", super().__enter__())
+
+    def __exit__(self, *error: Any) -> None:
+        nn.functional.scaled_dot_product_attention = ATTENTION
+        super().__exit__(*error)
+
+    def _attend_where_shapes(self, query: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        if not self._has_shape_alone(query):  # of another thread
+            return ATTENTION(query, *rest, **named)
+        given = pytree.tree_map_only(torch.Tensor, self._of, (rest, named))
+        return self._attend(query, *given[0], **given[1])
+
+    def _has_shape_alone(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "meta" if self._meta else isinstance(tensor, FakeTensor)
+
     def _of(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device.type == "meta" if self._meta else isinstance(tensor, FakeTensor):
+        if self._has_shape_alone(tensor):
             return tensor
         if id(tensor) not in self._brought:
             self._brought[id(tensor)] = tensor, self._shape_of(tensor)
@@ -120,9 +139,7 @@ class ShapesAlone(TorchFunctionMode):
     ) -> torch.Tensor:  # fmt: skip
         one_size = query.shape[-1] == value.shape[-1] and query.dim() == 4
         if not one_size or (attn_mask is not None and attn_mask.requires_grad):
-            return nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
+            return ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             query, key, value = (x.to(dtype) for x in (query, key, value))
@@ -169,11 +186,15 @@ def on_shapes(
     if kind not in ("meta", "cpu") and not torch.cuda.is_available():
         raise LabError(f"device={device!r} cannot be traced without a GPU; allowed: 'meta', 'cpu'.")
 
-    class Elsewhere(nn.Module):
-        """The module with its tensors replaced by others that have only a shape."""
+    class Whole(nn.Module):
+        """Holds the module, so that its tensors are replaced for all of ``run``: checkpoints use them backward, too."""
 
-        def forward(self, *a: Any, **k: Any) -> Any:
-            return functional_call(module, tensors, a, k)
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self) -> T:
+            return run(lambda: self.module(*a, **k), known, running)
 
     def shape_of(tensor: torch.Tensor) -> torch.Tensor:
         kind = dtype if dtype is not None and tensor.dtype in FLOATS else tensor.dtype
@@ -193,7 +214,7 @@ def on_shapes(
         known += [*tensors.values(), *pytree.tree_leaves((a, k))]
         try:
             with shapes:
-                return run(lambda: Elsewhere()(*a, **k), known, running)
+                return cast("T", functional_call(Whole(), {f"module.{n}": t for n, t in tensors.items()}, ()))
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
             where = device if dtype is None else f"{device}, {str(dtype).removeprefix('torch.')}"
